@@ -112,19 +112,19 @@ impl Drop for Alarm<'_> {
 
 /// A lock together with an alarm. The alarm goes first: whoever gets the lock next finds the pool
 /// poisoned.
-pub(crate) struct Held<'a, G> {
+pub(crate) struct AlarmedGuard<'a, G> {
     _alarm: Alarm<'a>,
     guard: G,
 }
 
-impl<G: Deref> Deref for Held<'_, G> {
+impl<G: Deref> Deref for AlarmedGuard<'_, G> {
     type Target = G::Target;
     fn deref(&self) -> &G::Target {
         &self.guard
     }
 }
 
-impl<G: DerefMut> DerefMut for Held<'_, G> {
+impl<G: DerefMut> DerefMut for AlarmedGuard<'_, G> {
     fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.guard
     }
@@ -143,14 +143,14 @@ impl<T> AlarmedMutex<T> {
         AlarmedMutex { fault, work, inner: Mutex::new(inner) }
     }
 
-    pub(crate) fn lock(&self) -> Held<'_, MutexGuard<'_, T>> {
+    pub(crate) fn lock(&self) -> AlarmedGuard<'_, MutexGuard<'_, T>> {
         let guard = self.inner.lock();
-        Held { _alarm: self.fault.alarm(self.work), guard }
+        AlarmedGuard { _alarm: self.fault.alarm(self.work), guard }
     }
 
-    pub(crate) fn try_lock(&self) -> Option<Held<'_, MutexGuard<'_, T>>> {
+    pub(crate) fn try_lock(&self) -> Option<AlarmedGuard<'_, MutexGuard<'_, T>>> {
         let guard = self.inner.try_lock()?;
-        Some(Held { _alarm: self.fault.alarm(self.work), guard })
+        Some(AlarmedGuard { _alarm: self.fault.alarm(self.work), guard })
     }
 }
 
@@ -171,9 +171,9 @@ impl<T> AlarmedRwLock<T> {
         self.inner.read()
     }
 
-    pub(crate) fn write(&self) -> Held<'_, RwLockWriteGuard<'_, T>> {
+    pub(crate) fn write(&self) -> AlarmedGuard<'_, RwLockWriteGuard<'_, T>> {
         let guard = self.inner.write();
-        Held { _alarm: self.fault.alarm(self.work), guard }
+        AlarmedGuard { _alarm: self.fault.alarm(self.work), guard }
     }
 }
 

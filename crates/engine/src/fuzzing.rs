@@ -9,7 +9,7 @@ use crate::catalog::{
 use crate::journal::record::{HEADER_LEN, Header, PieceCrcs};
 use crate::journal::{SegmentHeader, SegmentReader};
 use crate::space::label::{Label, LabelFound};
-use crate::stream::{Decoder, Item};
+use crate::stream::{Decoder, StreamItem};
 
 /// A record header and its data, and a segment read as the scan reads it.
 pub fn journal(data: &[u8]) {
@@ -105,7 +105,7 @@ pub fn label(data: &[u8]) {
 /// A stream, in one piece and in pieces: what comes out is the same. The fuzzer can't make sums, so
 /// `data` is also taken for a list of records whose headers and sums are made here.
 pub fn stream(data: &[u8]) {
-    fn items(data: &[u8], piece: usize) -> (Vec<Item>, Option<String>) {
+    fn items(data: &[u8], piece: usize) -> (Vec<StreamItem>, Option<String>) {
         let (mut decoder, mut items) = (Decoder::new(), Vec::new());
         for piece in data.chunks(piece) {
             decoder.push(piece);
@@ -117,7 +117,7 @@ pub fn stream(data: &[u8]) {
                 }
             }
         }
-        assert_eq!(decoder.is_complete(), items.last() == Some(&Item::End));
+        assert_eq!(decoder.is_complete(), items.last() == Some(&StreamItem::End));
         (items, None)
     }
     let piece = data.first().map_or(1, |b| *b as usize + 1);

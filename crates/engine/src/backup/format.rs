@@ -35,7 +35,7 @@ const MAX_FIELD: usize = 1 << 20;
 
 /// What a header says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct BackupHeader {
     pub(super) pool: [u8; 16],
     pub(super) sequence: u64,
     pub(super) time: u64,
@@ -46,7 +46,7 @@ pub(super) struct Header {
     pub(super) rows: u64,
 }
 
-impl Header {
+impl BackupHeader {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&self.pool).u64(self.sequence).u64(self.time);
@@ -58,13 +58,13 @@ impl Header {
     }
 
     /// `None` unless it verifies and is of a version known here.
-    pub(super) fn decode(block: &[u8]) -> Option<Header> {
+    pub(super) fn decode(block: &[u8]) -> Option<BackupHeader> {
         let block = block.get(..HEADER_LEN)?;
         let mut r = Reader::new(block);
         if r.array::<8>()? != *MAGIC || r.u32()? != crc32c(&block[12..]) || r.u32()? != VERSION {
             return None;
         }
-        Some(Header {
+        Some(BackupHeader {
             pool: r.array()?,
             sequence: r.u64()?,
             time: r.u64()?,
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn golden_bytes_and_damage() {
-        let header = Header {
+        let header = BackupHeader {
             pool: [1; 16],
             sequence: 2,
             time: 3,

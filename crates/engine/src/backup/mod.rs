@@ -18,7 +18,7 @@ use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
 use crate::space::label::HEADER_LEN;
-use format::{BodyWriter, Header};
+use format::{BackupHeader, BodyWriter};
 use places::{file_name, sequence_of};
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ impl Pool {
         Ok(info)
     }
 
-    fn write_rows(&self, disk: &dyn Disk, sequence: u64) -> Result<Header> {
+    fn write_rows(&self, disk: &dyn Disk, sequence: u64) -> Result<BackupHeader> {
         // Before the rows are read: a commit in between makes the backup one of an open pool.
         let closed = self.core.is_closed();
         let mut body = BodyWriter::new(disk)?;
@@ -95,7 +95,7 @@ impl Pool {
         })?;
         let (body_sum, body_len, rows) = body.finish()?;
         let (pool, time) = (self.core.uuid, self.core.world.clock.now());
-        Ok(Header { pool, sequence, time, incarnation, closed, body_sum, body_len, rows })
+        Ok(BackupHeader { pool, sequence, time, incarnation, closed, body_sum, body_len, rows })
     }
 }
 

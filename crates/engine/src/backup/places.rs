@@ -2,7 +2,7 @@
 //! its label and its data. The slots are used in turn, so one whole backup is left when the writing
 //! of the other is interrupted.
 
-use super::format::{Header, Section, sum};
+use super::format::{BackupHeader, Section, sum};
 use crate::disk::{Dir, Disk, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
 use crate::space::label::{DATA_START, HEADER_LEN, SLOTS_START};
@@ -39,7 +39,7 @@ pub struct BackupInfo {
 }
 
 impl BackupInfo {
-    pub(super) fn of(header: &Header, file: Option<String>) -> BackupInfo {
+    pub(super) fn of(header: &BackupHeader, file: Option<String>) -> BackupInfo {
         BackupInfo {
             file,
             pool: header.pool,
@@ -58,7 +58,7 @@ impl BackupInfo {
 pub struct Found {
     /// What it says of itself.
     pub info: BackupInfo,
-    pub(super) header: Header,
+    pub(super) header: BackupHeader,
     pub(super) disk: Arc<dyn Disk>,
     /// Byte of the disk at which its header is.
     pub(super) at: u64,
@@ -85,15 +85,15 @@ fn slot(number: u64) -> u64 {
 }
 
 /// The headers that verify in the slots of a physical volume of this pool, and their places.
-pub(super) fn headers_on(disk: &dyn Disk, pool: [u8; 16]) -> Vec<(u64, Header)> {
+pub(super) fn headers_on(disk: &dyn Disk, pool: [u8; 16]) -> Vec<(u64, BackupHeader)> {
     let header = |at: u64| Some((at, header_at(disk, at)?)).filter(|(_, header)| header.pool == pool);
     [slot(0), slot(1)].into_iter().filter_map(header).collect()
 }
 
-fn header_at(disk: &dyn Disk, at: u64) -> Option<Header> {
+fn header_at(disk: &dyn Disk, at: u64) -> Option<BackupHeader> {
     let mut block = vec![0; HEADER_LEN];
     disk.read_at(&mut block, at).ok()?;
-    Header::decode(&block)
+    BackupHeader::decode(&block)
 }
 
 /// Puts a whole backup into its slot of a physical volume.
@@ -106,7 +106,7 @@ pub(super) fn write_on(disk: &Arc<dyn Disk>, sequence: u64, bytes: &[u8]) -> io:
 /// error ([`crate::ErrorKind::Corrupt`]) when there is none.
 pub fn find(dir: &dyn Dir, path: &str) -> Result<Found> {
     let disk = super::open(dir, path)?;
-    let mut headers: Vec<(u64, Header)> =
+    let mut headers: Vec<(u64, BackupHeader)> =
         [0, slot(0), slot(1)].into_iter().filter_map(|at| Some((at, header_at(&*disk, at)?))).collect();
     headers.sort_by_key(|(_, header)| std::cmp::Reverse(header.sequence));
     let len = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;

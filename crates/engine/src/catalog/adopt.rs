@@ -4,9 +4,9 @@
 //! that name is durable the old one is there and whole, so a crash at any point leaves one of the
 //! two.
 
-use super::backend::{Below, Overlay};
+use super::backend::{BlockBackend, MemoryBackend};
 use super::ballast::{Ballast, Ballasted};
-use super::blocks::{BLOCK, Blocks, Head, decode_head};
+use super::blocks::{BLOCK, Head, SummedBlocks, decode_head};
 use super::store::database;
 use super::{FILE, in_use};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
@@ -23,11 +23,12 @@ const STEP: usize = 1 << 20;
 const HEADER: usize = 320;
 
 /// What lies in the catalog's file `disk`.
-pub(super) fn below(disk: &Arc<dyn Disk>) -> Result<Below> {
+pub(super) fn below(disk: &Arc<dyn Disk>) -> Result<BlockBackend> {
     let fail = |e| Error::io("open the catalog", e);
     disk.advise_random();
     let len = disk.len().map_err(fail)?;
-    let blocks = |header| Ok(Below::Blocks(Arc::new(Blocks::new(disk.clone(), header).map_err(fail)?)));
+    let blocks =
+        |header| Ok(BlockBackend::Blocks(Arc::new(SummedBlocks::new(disk.clone(), header).map_err(fail)?)));
     if len == 0 {
         return blocks(None);
     }
@@ -35,7 +36,7 @@ pub(super) fn below(disk: &Arc<dyn Disk>) -> Result<Below> {
     disk.read_at(&mut block, 0).map_err(fail)?;
     match decode_head(&block) {
         Head::Header(header) => blocks(Some(header)),
-        Head::Plain => Ok(Below::Plain(disk.clone())),
+        Head::Plain => Ok(BlockBackend::Plain(disk.clone())),
         Head::Later(version) => Err(Error::new(
             ErrorKind::Unsupported,
             format!("open the catalog: version {version} of its layout is of a later build"),
@@ -49,7 +50,7 @@ pub(super) fn below(disk: &Arc<dyn Disk>) -> Result<Below> {
 /// opening, as an older build did.
 ///
 /// With a ballast, writes that find no space spend it.
-pub(super) fn open(dir: &dyn Dir, ballast: Option<&Arc<Ballast>>) -> Result<(Arc<dyn Disk>, Below)> {
+pub(super) fn open(dir: &dyn Dir, ballast: Option<&Arc<Ballast>>) -> Result<(Arc<dyn Disk>, BlockBackend)> {
     let open = || {
         let disk = dir.open_locked(FILE, OpenMode::Existing).map_err(in_use)?;
         Ok::<_, Error>(match ballast {
@@ -59,8 +60,8 @@ pub(super) fn open(dir: &dyn Dir, ballast: Option<&Arc<Ballast>>) -> Result<(Arc
     };
     let disk = open()?;
     let found = below(&disk)?;
-    let Below::Plain(_) = found else { return Ok((disk, found)) };
-    let overlay = Overlay::new(found.clone()).map_err(|e| Error::io("verify the catalog", e))?;
+    let BlockBackend::Plain(_) = found else { return Ok((disk, found)) };
+    let overlay = MemoryBackend::new(found.clone()).map_err(|e| Error::io("verify the catalog", e))?;
     drop(database("verify the catalog", overlay, CACHE, true)?);
     match adopt(dir, &*disk) {
         Ok(()) => {
@@ -89,7 +90,7 @@ fn adopt(dir: &dyn Dir, old: &dyn Disk) -> Result<()> {
     let fail = |e| Error::io("give the catalog's blocks sums", e);
     remove_adopted(dir)?;
     let new = dir.open(ADOPTED_FILE, OpenMode::CreateNew).map_err(fail)?;
-    let blocks = Blocks::new(new, None).map_err(fail)?;
+    let blocks = SummedBlocks::new(new, None).map_err(fail)?;
     let len = old.len().map_err(fail)?;
     blocks.set_len(len).map_err(fail)?;
     let mut header = [0; HEADER];

@@ -1,6 +1,6 @@
 //! redb on the engine's own disk seam, so that the simulator crashes the catalog too.
 
-use super::blocks::{BLOCK, Blocks, met};
+use super::blocks::{BLOCK, SummedBlocks, met};
 use crate::disk::{Disk, SyncPurpose};
 use parking_lot::Mutex;
 use redb::StorageBackend;
@@ -12,65 +12,65 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What lies below the store.
 #[derive(Clone)]
-pub(super) enum Below {
+pub(super) enum BlockBackend {
     /// Blocks with sums: each is verified when it is read.
-    Blocks(Arc<Blocks>),
+    Blocks(Arc<SummedBlocks>),
     /// The pages as they are, of a catalog that an older build wrote.
     Plain(Arc<dyn Disk>),
 }
 
-impl Below {
+impl BlockBackend {
     pub(super) fn bytes(&self) -> io::Result<u64> {
         match self {
-            Below::Blocks(blocks) => Ok(blocks.len() * BLOCK as u64),
-            Below::Plain(disk) => disk.len(),
+            BlockBackend::Blocks(blocks) => Ok(blocks.len() * BLOCK as u64),
+            BlockBackend::Plain(disk) => disk.len(),
         }
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         match self {
-            Below::Blocks(blocks) => blocks.read(offset, out),
-            Below::Plain(disk) => disk.read_at(out, offset),
+            BlockBackend::Blocks(blocks) => blocks.read(offset, out),
+            BlockBackend::Plain(disk) => disk.read_at(out, offset),
         }
     }
 }
 
-impl std::fmt::Debug for Below {
+impl std::fmt::Debug for BlockBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Below")
     }
 }
 
-impl StorageBackend for Below {
+impl StorageBackend for BlockBackend {
     fn len(&self) -> io::Result<u64> {
         self.bytes()
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        Below::read(self, offset, out)
+        BlockBackend::read(self, offset, out)
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         match self {
-            Below::Blocks(blocks) => blocks.set_len(len),
-            Below::Plain(disk) => disk.set_len(len),
+            BlockBackend::Blocks(blocks) => blocks.set_len(len),
+            BlockBackend::Plain(disk) => disk.set_len(len),
         }
     }
     fn sync_data(&self) -> io::Result<()> {
         match self {
-            Below::Blocks(blocks) => blocks.sync(),
-            Below::Plain(disk) => disk.sync(SyncPurpose::Catalog),
+            BlockBackend::Blocks(blocks) => blocks.sync(),
+            BlockBackend::Plain(disk) => disk.sync(SyncPurpose::Catalog),
         }
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         match self {
-            Below::Blocks(blocks) => blocks.write(offset, data),
-            Below::Plain(disk) => disk.write_at(data, offset),
+            BlockBackend::Blocks(blocks) => blocks.write(offset, data),
+            BlockBackend::Plain(disk) => disk.write_at(data, offset),
         }
     }
     fn close(&self) -> io::Result<()> {
         match self {
             // Pages of a transaction that was given up may have been written since the last sync.
-            Below::Blocks(blocks) => blocks.flush(),
-            Below::Plain(_) => Ok(()),
+            BlockBackend::Blocks(blocks) => blocks.flush(),
+            BlockBackend::Plain(_) => Ok(()),
         }
     }
 }
@@ -78,7 +78,7 @@ impl StorageBackend for Below {
 /// The catalog that is in use. After a panic below nothing is done any more: redb may have lost the
 /// page that it was about to write, and a commit without it would be durable.
 pub(super) struct Latched {
-    below: Below,
+    below: BlockBackend,
     panicked: Arc<AtomicBool>,
 }
 
@@ -94,7 +94,7 @@ impl Drop for Running<'_> {
 }
 
 impl Latched {
-    pub(super) fn new(below: Below) -> Self {
+    pub(super) fn new(below: BlockBackend) -> Self {
         Latched { below, panicked: Arc::default() }
     }
 
@@ -103,7 +103,7 @@ impl Latched {
         self.panicked.clone()
     }
 
-    fn run<T>(&self, f: impl FnOnce(&Below) -> io::Result<T>) -> io::Result<T> {
+    fn run<T>(&self, f: impl FnOnce(&BlockBackend) -> io::Result<T>) -> io::Result<T> {
         if self.panicked.load(Ordering::Acquire) {
             return Err(io::Error::other("the catalog's disk has panicked before"));
         }
@@ -140,8 +140,8 @@ impl StorageBackend for Latched {
 }
 
 /// Reads what lies below and keeps all writes in memory: the file stays as it is.
-pub(super) struct Overlay {
-    below: Below,
+pub(super) struct MemoryBackend {
+    below: BlockBackend,
     written: Mutex<Written>,
 }
 
@@ -151,10 +151,10 @@ struct Written {
     pages: BTreeMap<u64, Box<[u8; BLOCK]>>,
 }
 
-impl Overlay {
-    pub(super) fn new(below: Below) -> io::Result<Self> {
+impl MemoryBackend {
+    pub(super) fn new(below: BlockBackend) -> io::Result<Self> {
         let written = Mutex::new(Written { len: below.bytes()?, pages: BTreeMap::new() });
-        Ok(Overlay { below, written })
+        Ok(MemoryBackend { below, written })
     }
 
     /// Page `number` of what lies below, with zeros behind its end.
@@ -182,13 +182,13 @@ fn in_pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize,
     })
 }
 
-impl std::fmt::Debug for Overlay {
+impl std::fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Overlay")
     }
 }
 
-impl StorageBackend for Overlay {
+impl StorageBackend for MemoryBackend {
     fn len(&self) -> io::Result<u64> {
         Ok(self.written.lock().len)
     }
@@ -250,9 +250,9 @@ mod tests {
     #[test]
     fn after_a_panic_nothing_is_done() {
         let disk = MemDir::new().open("catalog", OpenMode::Create).unwrap();
-        let latched = Latched::new(Below::Plain(disk.clone()));
+        let latched = Latched::new(BlockBackend::Plain(disk.clone()));
         latched.write(0, &[1; 4]).unwrap();
-        let below = |_: &Below| -> io::Result<()> { panic!("below the store") };
+        let below = |_: &BlockBackend| -> io::Result<()> { panic!("below the store") };
         assert!(catch_unwind(AssertUnwindSafe(|| latched.run(below))).is_err());
         assert!(latched.panicked().load(Ordering::Acquire));
         assert!(latched.write(0, &[2; 4]).is_err() && latched.set_len(9).is_err());

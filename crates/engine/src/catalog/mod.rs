@@ -56,7 +56,7 @@ pub(crate) use versions::{VERSION_BYTES, Version, VersionKey};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, corrupt, no_space};
 use crate::journal::{Cursor, FIRST_RECORD, JournalRecord};
-use backend::Below;
+use backend::BlockBackend;
 use page::{MapPage, PageKey};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 use std::sync::Arc;
@@ -202,7 +202,7 @@ impl Catalog {
         dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
     }
 
-    fn on(disk: Arc<dyn Disk>, below: Below, cache_bytes: usize) -> Result<Catalog> {
+    fn on(disk: Arc<dyn Disk>, below: BlockBackend, cache_bytes: usize) -> Result<Catalog> {
         let store = Store::open(disk, below, cache_bytes)?;
         Ok(Catalog { store, commits: AtomicU64::new(0), ballast: None, in_use: AtomicBool::new(false) })
     }
@@ -228,7 +228,8 @@ impl Catalog {
         catalog.ballast = ballast;
         let superblock = catalog.superblock()?;
         let catalog = catalog.upgraded()?;
-        if matches!(catalog.store.below(), Below::Blocks(_)) && superblock.features & CATALOG_SUMS == 0 {
+        if matches!(catalog.store.below(), BlockBackend::Blocks(_)) && superblock.features & CATALOG_SUMS == 0
+        {
             let mut txn = catalog.begin()?;
             let features = superblock.features | CATALOG_SUMS;
             txn.put_superblock(&Superblock { features, ..superblock })?;

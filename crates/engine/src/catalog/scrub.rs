@@ -6,7 +6,7 @@
 //! everything that belongs to the last commit is read once. Suspects outside of it are forgotten:
 //! they become blocks that were never written.
 
-use super::backend::Below;
+use super::backend::BlockBackend;
 use super::store::db;
 use super::values::{Value, seal, unseal};
 use super::{Catalog, META, Txn, decode};
@@ -53,16 +53,16 @@ impl Catalog {
     /// Blocks of the catalog, as far as they have sums.
     pub(crate) fn blocks(&self) -> u64 {
         match self.store.below() {
-            Below::Blocks(blocks) => blocks.len(),
-            Below::Plain(_) => 0,
+            BlockBackend::Blocks(blocks) => blocks.len(),
+            BlockBackend::Plain(_) => 0,
         }
     }
 
     /// Blocks that do not verify, of those that were needed or scrubbed.
     pub(crate) fn damaged_blocks(&self) -> Vec<u64> {
         match self.store.below() {
-            Below::Blocks(blocks) => blocks.damaged(),
-            Below::Plain(_) => Vec::new(),
+            BlockBackend::Blocks(blocks) => blocks.damaged(),
+            BlockBackend::Plain(_) => Vec::new(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Catalog {
 
     /// Reads `count` blocks from `first` on, and verifies them.
     pub(crate) fn scrub(&self, first: u64, count: u64) -> Scrubbed {
-        let Below::Blocks(blocks) = self.store.below() else {
+        let BlockBackend::Blocks(blocks) = self.store.below() else {
             return Scrubbed { next: 0, suspects: Vec::new() };
         };
         let len = blocks.len();
@@ -95,7 +95,7 @@ impl Catalog {
     /// What was written since the catalog was opened, no crash has left. The store may need it
     /// though no durable commit does.
     pub(crate) fn judge(&self, suspects: &BTreeSet<u64>) -> Result<()> {
-        let Below::Blocks(blocks) = self.store.below() else { return Ok(()) };
+        let BlockBackend::Blocks(blocks) = self.store.below() else { return Ok(()) };
         let (rotten, doubtful): (Vec<u64>, Vec<u64>) =
             suspects.iter().copied().partition(|block| blocks.was_written(*block));
         rotten.iter().for_each(|block| blocks.note_damaged(*block));
@@ -124,7 +124,7 @@ impl Catalog {
 
     /// Takes note of blocks that do not verify.
     pub(crate) fn note_damaged(&self, suspects: &BTreeSet<u64>) {
-        if let Below::Blocks(blocks) = self.store.below() {
+        if let BlockBackend::Blocks(blocks) = self.store.below() {
             suspects.iter().for_each(|block| blocks.note_damaged(*block));
         }
     }

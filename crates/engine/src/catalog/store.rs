@@ -7,7 +7,7 @@
 //! that needs it, and nothing else: see [`super::blocks`]. And redb may panic over a damaged file;
 //! that is turned into [`ErrorKind::Corrupt`].
 
-use super::backend::{Below, Latched, Overlay};
+use super::backend::{BlockBackend, Latched, MemoryBackend};
 use super::blocks::{met, named};
 use crate::disk::{Backing, Disk};
 use crate::error::{Error, ErrorKind, Result, corrupt};
@@ -22,7 +22,7 @@ const FALLBACK_CACHE: usize = 8 << 20;
 /// See the module.
 pub(super) struct Store {
     disk: Arc<dyn Disk>,
-    below: Below,
+    below: BlockBackend,
     db: Guarded<Database>,
     /// What lies below `db` has panicked.
     panicked: Arc<AtomicBool>,
@@ -100,7 +100,7 @@ impl<T> Drop for Guarded<T> {
 
 impl Store {
     /// Opens the store on `below`, which lies in `disk`.
-    pub(super) fn open(disk: Arc<dyn Disk>, below: Below, cache_bytes: usize) -> Result<Store> {
+    pub(super) fn open(disk: Arc<dyn Disk>, below: BlockBackend, cache_bytes: usize) -> Result<Store> {
         let backend = Latched::new(below.clone());
         let panicked = backend.panicked();
         let db = database("open the catalog", backend, cache_bytes, false)?;
@@ -108,15 +108,19 @@ impl Store {
     }
 
     /// Opens without ever writing to `disk`.
-    pub(super) fn open_untouched(disk: Arc<dyn Disk>, below: Below, cache_bytes: usize) -> Result<Store> {
-        let overlay = Overlay::new(below.clone()).map_err(|e| Error::io("open the catalog", e))?;
-        let whole = matches!(below, Below::Plain(_));
+    pub(super) fn open_untouched(
+        disk: Arc<dyn Disk>,
+        below: BlockBackend,
+        cache_bytes: usize,
+    ) -> Result<Store> {
+        let overlay = MemoryBackend::new(below.clone()).map_err(|e| Error::io("open the catalog", e))?;
+        let whole = matches!(below, BlockBackend::Plain(_));
         let db = database("open the catalog", overlay, cache_bytes, whole)?;
         let (panicked, failed) = (Arc::default(), AtomicBool::new(false));
         Ok(Store { disk, below, db, panicked, fallback: OnceLock::new(), failed })
     }
 
-    pub(super) fn below(&self) -> &Below {
+    pub(super) fn below(&self) -> &BlockBackend {
         &self.below
     }
 
@@ -126,7 +130,7 @@ impl Store {
         let what = "verify the catalog";
         // As long as it lives, the store overwrites nothing of this commit or a later one.
         let _pages = guarded(what, || Ok(db!(what, self.db.get()?.begin_read())))?;
-        let overlay = Overlay::new(self.below.clone()).map_err(|e| Error::io(what, e))?;
+        let overlay = MemoryBackend::new(self.below.clone()).map_err(|e| Error::io(what, e))?;
         database(what, overlay, FALLBACK_CACHE, true).map(drop)
     }
 
@@ -188,8 +192,8 @@ impl Store {
         let what = "open the catalog again";
         // A commit that is not told of it is complete, and what is opened now sees it.
         self.failed.store(true, Ordering::SeqCst);
-        let overlay = Overlay::new(self.below.clone()).map_err(|e| Error::io(what, e))?;
-        let whole = matches!(self.below, Below::Plain(_));
+        let overlay = MemoryBackend::new(self.below.clone()).map_err(|e| Error::io(what, e))?;
+        let whole = matches!(self.below, BlockBackend::Plain(_));
         let db = database(what, overlay, FALLBACK_CACHE, whole)?;
         Ok(self.fallback.get_or_init(|| db))
     }

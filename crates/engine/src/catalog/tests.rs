@@ -328,7 +328,7 @@ fn plain(pages: u64) -> (MemDir, Pages) {
         disk.write_at(content, block * BLOCK as u64).unwrap();
     }
     disk.set_len(len).unwrap();
-    let catalog = Catalog::on(disk.clone(), Below::Plain(disk), 1 << 20).unwrap();
+    let catalog = Catalog::on(disk.clone(), BlockBackend::Plain(disk), 1 << 20).unwrap();
     let mut txn = catalog.begin().unwrap();
     txn.put_superblock(&Superblock { features: 0, ..superblock() }).unwrap();
     txn.commit().unwrap();
@@ -355,7 +355,7 @@ fn an_old_catalog_gets_sums() {
     }
     assert_eq!(dir.list().unwrap(), [FILE]);
     assert!(bytes(&dir).starts_with(b"HCSUMS"));
-    let plain = redb::Database::builder().create_with_backend(Below::Plain(file(&dir)));
+    let plain = redb::Database::builder().create_with_backend(BlockBackend::Plain(file(&dir)));
     assert!(plain.is_err(), "an older build does not open it");
 }
 

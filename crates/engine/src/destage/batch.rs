@@ -74,7 +74,7 @@ pub(crate) struct DiscardRange {
 
 /// Where the new content of a part of a chunk comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum PartSource {
     /// (journal file, byte position)
     Journal(u32, u32),
     /// Zeros that keep or get a slot.
@@ -85,7 +85,7 @@ pub(crate) enum Source {
 
 /// One record's part in one chunk.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Item {
+pub(crate) struct BatchItem {
     /// Index into [`Batch::branches`].
     pub(super) branch: u32,
     /// Position in the order of records.
@@ -94,12 +94,12 @@ pub(crate) struct Item {
     /// Byte range inside the chunk.
     pub(super) start: u32,
     pub(super) end: u32,
-    pub(super) source: Source,
+    pub(super) source: PartSource,
 }
 
 /// Blocks that a batch takes out of staging.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Blocks {
+pub(super) struct StagedBlocks {
     pub(super) branch: u32,
     pub(super) first: u64,
     pub(super) end: u64,
@@ -121,12 +121,12 @@ pub(crate) struct Batch {
     pub(super) controls: Vec<((u64, u64), Control)>,
     /// Rows of the catalog that these change.
     pub(crate) rows: usize,
-    /// LSN and time of each record, by [`Item::order`]; empty where no record stands behind the
+    /// LSN and time of each record, by [`BatchItem::order`]; empty where no record stands behind the
     /// batch.
     pub(super) stamps: Vec<(u64, u64)>,
     /// By (branch, chunk, order) once collected.
-    pub(super) items: Vec<Item>,
-    pub(super) blocks: Vec<Blocks>,
+    pub(super) items: Vec<BatchItem>,
+    pub(super) blocks: Vec<StagedBlocks>,
     pub(crate) records: u32,
     pub(crate) bytes: u64,
     reserved: BTreeMap<u8, u64>,
@@ -145,7 +145,7 @@ impl Batch {
     }
 
     /// A batch of one item that no record stands for.
-    pub(super) fn of_one(branch: Arc<Branch>, epoch: u32, item: Item) -> Batch {
+    pub(super) fn of_one(branch: Arc<Branch>, epoch: u32, item: BatchItem) -> Batch {
         Batch { branches: vec![branch], epochs: vec![epoch], items: vec![item], ..Batch::default() }
     }
 
@@ -174,11 +174,13 @@ impl Batch {
             let from = header.offset.max(chunk_start);
             let to = end.min(chunk_start + (1 << branch.chunk_log2));
             let source = match header.kind {
-                Kind::Write => Source::Journal(located.file, (located.data_at + from - header.offset) as u32),
-                Kind::Zero => Source::Zeros,
-                _ => Source::Hole,
+                Kind::Write => {
+                    PartSource::Journal(located.file, (located.data_at + from - header.offset) as u32)
+                }
+                Kind::Zero => PartSource::Zeros,
+                _ => PartSource::Hole,
             };
-            self.items.push(Item {
+            self.items.push(BatchItem {
                 branch: index,
                 order: self.records,
                 chunk,
@@ -191,7 +193,7 @@ impl Batch {
             let (first, end) = (header.offset / BLOCK, end.div_ceil(BLOCK));
             match self.blocks.last_mut() {
                 Some(last) if last.branch == index && last.end == first => last.end = end,
-                _ => self.blocks.push(Blocks { branch: index, first, end }),
+                _ => self.blocks.push(StagedBlocks { branch: index, first, end }),
             }
         }
         *self.reserved.entry(branch.slot_log2).or_default() += header.slots as u64;

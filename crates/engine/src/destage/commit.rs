@@ -10,7 +10,7 @@ use crate::destage::Destager;
 use crate::error::Result;
 use crate::journal::{Cursor, FIRST_RECORD};
 use crate::shortage::Task;
-use crate::space::reservations::Backing;
+use crate::space::reservations::BackingRoom;
 use std::sync::atomic::Ordering;
 
 impl Core {
@@ -233,8 +233,8 @@ impl Destager {
         }
         let full = data.is_some_and(|data| data.available < margin / CATALOG_PARTS);
         let (backing, taken_back) = match state.allocator.backing(kept, data, ahead) {
-            Ok((_, taken_back)) if full => (Backing::NONE, taken_back),
-            Err(_) if full => (Backing::NONE, 0),
+            Ok((_, taken_back)) if full => (BackingRoom::NONE, taken_back),
+            Err(_) if full => (BackingRoom::NONE, 0),
             Ok(measured) => measured,
             Err(_) => return,
         };

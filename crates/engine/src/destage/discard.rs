@@ -1,9 +1,9 @@
 //! Long discards and the tails of shrunk volumes: freed in steps, each with a commit of its own,
 //! and then made known by one more.
 
-use super::batch::{Batch, ControlRun, DiscardRange, Item, RunStep, Source};
+use super::batch::{Batch, BatchItem, ControlRun, DiscardRange, PartSource, RunStep};
 use super::control::Operation;
-use super::plan::{Change, hole};
+use super::plan::{SlotChange, hole};
 use super::state::BackgroundState;
 use crate::branch::Branch;
 use crate::catalog::page::{CHUNKS, MapPage, PageKey, Slot};
@@ -136,13 +136,13 @@ impl Destager {
         let branch = &range.branch;
         let chunk = start >> branch.chunk_log2;
         let base = chunk << branch.chunk_log2;
-        let item = Item {
+        let item = BatchItem {
             branch: 0,
             order: 0,
             chunk,
             start: (start - base) as u32,
             end: (end - base) as u32,
-            source: Source::Hole,
+            source: PartSource::Hole,
         };
         let batch = Batch::of_one(branch.clone(), range.epoch, item);
         let plan = self.plan(state, &batch, false)?;
@@ -171,9 +171,9 @@ impl Destager {
                 let kept_for = current.and_then(|e| branch.newest_snapshot_seeing(e.born, range.epoch));
                 let (change, slot) = hole(branch, range.epoch, current, kept_for);
                 match change {
-                    Change::None => continue,
-                    Change::Set(entry) => drop(page.set(at, entry)),
-                    Change::Removed => drop(page.remove(at)),
+                    SlotChange::None => continue,
+                    SlotChange::Set(entry) => drop(page.set(at, entry)),
+                    SlotChange::Removed => drop(page.remove(at)),
                 }
                 touched = true;
                 if let (Some(entry), Some(last)) = (current, kept_for) {

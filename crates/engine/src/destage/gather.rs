@@ -4,7 +4,7 @@
 //! Where destage may borrow threads one reads the next pieces while this one is recorded.
 
 use super::apply::{MIN_PER_THREAD, READ_AHEAD};
-use super::batch::{Batch, Source, joined};
+use super::batch::{Batch, PartSource, joined};
 use crate::branch::{Branch, HEAD, View};
 use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
@@ -297,10 +297,10 @@ impl<'a> Gather<'a> {
         let len = (item.end - item.start) as usize;
         self.rest.start += 1;
         match item.source {
-            Source::Journal(file, position) => {
+            PartSource::Journal(file, position) => {
                 into.read(self.core, Disk::Journal(file), position.into(), len).map(drop)
             }
-            Source::Zeros | Source::Hole => {
+            PartSource::Zeros | PartSource::Hole => {
                 into.put_zeros(len);
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! Planning a batch: for every chunk touched, what its content will be and where it goes.
 
-use super::batch::{Batch, Below, Content, Item, Placed, Source};
+use super::batch::{Batch, BatchItem, Below, Content, PartSource, Placed};
 use super::record::Recorder;
 use super::state::BackgroundState;
 use crate::branch::{Base, Branch, ExternalBase, HEAD, View};
@@ -59,16 +59,16 @@ impl Plan {
 /// The new content of one chunk: what the batch says of it, newest on top.
 struct Overlay {
     /// Disjoint parts, in order.
-    parts: Vec<(u32, u32, Source)>,
+    parts: Vec<(u32, u32, PartSource)>,
     /// A whole-chunk discard lies under the parts: the rest is zeros.
     emptied: bool,
 }
 
 impl Overlay {
-    fn of(items: &[Item], chunk_size: u64) -> Overlay {
+    fn of(items: &[BatchItem], chunk_size: u64) -> Overlay {
         let mut overlay = Overlay { parts: Vec::with_capacity(items.len()), emptied: false };
         for item in items {
-            if item.source == Source::Hole && (item.end - item.start) as u64 == chunk_size {
+            if item.source == PartSource::Hole && (item.end - item.start) as u64 == chunk_size {
                 overlay.parts.clear();
                 overlay.emptied = true;
             } else {
@@ -79,7 +79,7 @@ impl Overlay {
     }
 
     /// Puts a part on top of the others.
-    fn put(&mut self, start: u32, end: u32, source: Source) {
+    fn put(&mut self, start: u32, end: u32, source: PartSource) {
         let first = self.parts.partition_point(|p| p.1 <= start);
         let last = first + self.parts[first..].partition_point(|p| p.0 < end);
         let mut replacement = Vec::with_capacity(3);
@@ -102,11 +102,11 @@ impl Overlay {
 
     /// Bytes that the batch writes.
     fn written(&self) -> u64 {
-        self.parts.iter().filter(|p| p.2 != Source::Hole).map(|p| (p.1 - p.0) as u64).sum()
+        self.parts.iter().filter(|p| p.2 != PartSource::Hole).map(|p| (p.1 - p.0) as u64).sum()
     }
 
     fn needs_slot(&self) -> bool {
-        self.parts.iter().any(|p| p.2 != Source::Hole)
+        self.parts.iter().any(|p| p.2 != PartSource::Hole)
     }
 
     /// Writes for a slot at `slot`: the parts, and in between, where they leave gaps, what `under`
@@ -126,8 +126,8 @@ impl Overlay {
                 gap(at, start, out);
             }
             let fill = match source {
-                Source::Journal(file, position) => Content::Journal(file, position),
-                Source::Zeros | Source::Hole => Content::Zeros,
+                PartSource::Journal(file, position) => Content::Journal(file, position),
+                PartSource::Zeros | PartSource::Hole => Content::Zeros,
             };
             out.push(Placed::new(slot, start, end, fill));
             at = end;
@@ -163,10 +163,10 @@ struct Target<'a> {
     neighbour: Option<Entry>,
 }
 
-impl Source {
-    fn advanced(self, by: u32) -> Source {
+impl PartSource {
+    fn advanced(self, by: u32) -> PartSource {
         match self {
-            Source::Journal(file, position) => Source::Journal(file, position + by),
+            PartSource::Journal(file, position) => PartSource::Journal(file, position + by),
             zeros => zeros,
         }
     }
@@ -183,7 +183,7 @@ impl Destager {
             done: vec![PreserveStats::default(); branches],
             ..Plan::default()
         };
-        let page_of = |i: &Item| (i.branch, MapPage::locate(i.chunk).0);
+        let page_of = |i: &BatchItem| (i.branch, MapPage::locate(i.chunk).0);
         for of_page in batch.items.chunk_by(|a, b| page_of(a) == page_of(b)) {
             let (index, number) = page_of(&of_page[0]);
             let branch = &batch.branches[index as usize];
@@ -224,11 +224,11 @@ impl Destager {
                 };
                 plan.slots[index as usize] += grown;
                 match change {
-                    Change::None => {}
-                    Change::Set(entry) => {
+                    SlotChange::None => {}
+                    SlotChange::Set(entry) => {
                         page.get_or_insert_with(|| (*stored).clone()).set(at, entry);
                     }
-                    Change::Removed => {
+                    SlotChange::Removed => {
                         page.get_or_insert_with(|| (*stored).clone()).remove(at);
                     }
                 }
@@ -278,7 +278,7 @@ impl Destager {
         target: &Target<'_>,
         overlay: &Overlay,
         out: &mut Outcome<'_>,
-    ) -> Result<(Change, i64)> {
+    ) -> Result<(SlotChange, i64)> {
         let (branch, epoch) = (target.branch, target.epoch);
         let size = 1u64 << branch.chunk_log2;
         let kept_for = target.current.and_then(|e| branch.newest_snapshot_seeing(e.born, epoch));
@@ -299,7 +299,7 @@ impl Destager {
             return self.overwrite(state, target, overlay, entry, out).map(|change| (change, 0));
         }
         if matches!(under, Under::Zeros) && !overlay.needs_slot() {
-            return Ok((Change::None, 0));
+            return Ok((SlotChange::None, 0));
         }
         let (current, copies) = match (target.current, kept_for, branch.order()) {
             (Some(entry), Some(last), Order::Independent) => {
@@ -324,7 +324,7 @@ impl Destager {
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
             overlay.place(old, size, under, out.after);
             out.copied.insert(branch.id);
-            return Ok((Change::Set(Entry { slot: old, born: epoch }), 1 + copies));
+            return Ok((SlotChange::Set(Entry { slot: old, born: epoch }), 1 + copies));
         }
         if let (Some(entry), Some(last)) = (current, kept_for) {
             out.version(target, last, entry);
@@ -340,7 +340,7 @@ impl Destager {
             out.done.fill_reads += 1;
             out.done.fill_bytes += u64::from(read.len);
         }
-        Ok((Change::Set(Entry { slot, born: epoch }), 1 + copies))
+        Ok((SlotChange::Set(Entry { slot, born: epoch }), 1 + copies))
     }
 
     /// Writes to a chunk whose slot nobody else needs: where it is, or, if that is on a physical
@@ -353,12 +353,12 @@ impl Destager {
         overlay: &Overlay,
         entry: Entry,
         out: &mut Outcome<'_>,
-    ) -> Result<Change> {
+    ) -> Result<SlotChange> {
         let branch = target.branch;
         if !state.allocator.has_failed(entry.slot.pv()) {
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
             overlay.place(entry.slot, 1 << branch.chunk_log2, under, out.overwriting(target));
-            return Ok(Change::None);
+            return Ok(SlotChange::None);
         }
         let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
         out.take(branch.slot_log2, true);
@@ -366,7 +366,7 @@ impl Destager {
         let under = if overlay.emptied { Under::Zeros } else { Under::Slot(entry.slot) };
         overlay.place(slot, 1 << branch.chunk_log2, under, out.fresh);
         state.allocator.free(entry.slot, branch.slot_log2)?;
-        Ok(Change::Set(Entry { slot, ..entry }))
+        Ok(SlotChange::Set(Entry { slot, ..entry }))
     }
 
     /// Applies again to a chunk whose preserve phase is in the catalog already.
@@ -376,14 +376,14 @@ impl Destager {
         target: &Target<'_>,
         overlay: &Overlay,
         out: &mut Outcome<'_>,
-    ) -> Result<Change> {
+    ) -> Result<SlotChange> {
         match target.current.filter(|entry| entry.slot != Slot::HOLE) {
             Some(entry) => self.overwrite(state, target, overlay, entry, out),
             None if overlay.needs_slot() => Err(corrupt(format!(
                 "apply the journal again: chunk {} of branch {} has no slot, but was preserved",
                 target.chunk, target.branch.id
             ))),
-            None => Ok(Change::None),
+            None => Ok(SlotChange::None),
         }
     }
 
@@ -431,10 +431,10 @@ impl Destager {
         target: &Target<'_>,
         kept_for: Option<u32>,
         out: &mut Outcome<'_>,
-    ) -> Result<(Change, i64)> {
+    ) -> Result<(SlotChange, i64)> {
         let (change, freed) = hole(target.branch, target.epoch, target.current, kept_for);
         if let (Some(entry), Some(last)) = (target.current, kept_for)
-            && !matches!(change, Change::None)
+            && !matches!(change, SlotChange::None)
         {
             out.version(target, last, entry);
         }
@@ -535,20 +535,20 @@ pub(crate) fn hole(
     epoch: u32,
     current: Option<Entry>,
     kept_for: Option<u32>,
-) -> (Change, Option<Slot>) {
+) -> (SlotChange, Option<Slot>) {
     let slot = current.map(|e| e.slot).filter(|s| *s != Slot::HOLE);
     let freed = slot.filter(|_| kept_for.is_none());
     let already = current.is_some_and(|e| e.slot == Slot::HOLE);
     let change = match (current, branch.has_base()) {
-        (Some(_), true) if already => Change::None,
-        (_, true) => Change::Set(Entry { slot: Slot::HOLE, born: epoch }),
-        (Some(_), false) => Change::Removed,
-        (None, false) => Change::None,
+        (Some(_), true) if already => SlotChange::None,
+        (_, true) => SlotChange::Set(Entry { slot: Slot::HOLE, born: epoch }),
+        (Some(_), false) => SlotChange::Removed,
+        (None, false) => SlotChange::None,
     };
     (change, freed)
 }
 
-pub(crate) enum Change {
+pub(crate) enum SlotChange {
     None,
     Set(Entry),
     Removed,
@@ -570,11 +570,11 @@ mod tests {
                 let end = start + 1 + rng.next() as u32 % (32 - start);
                 let (start, end) = if rng.next() % 5 == 0 { (0, 32) } else { (start, end) };
                 let source = match rng.next() % 4 {
-                    0 => Source::Hole,
-                    1 => Source::Zeros,
-                    _ => Source::Journal(order, 1000 + start),
+                    0 => PartSource::Hole,
+                    1 => PartSource::Zeros,
+                    _ => PartSource::Journal(order, 1000 + start),
                 };
-                items.push(Item { branch: 0, order, chunk: 0, start, end, source });
+                items.push(BatchItem { branch: 0, order, chunk: 0, start, end, source });
                 for (at, cell) in plain.iter_mut().enumerate() {
                     let at = at as u32;
                     if (start..end).contains(&at) {
@@ -583,7 +583,7 @@ mod tests {
                 }
             }
             let overlay = Overlay::of(&items, 32);
-            let mut got = [overlay.emptied.then_some(Source::Hole); 32];
+            let mut got = [overlay.emptied.then_some(PartSource::Hole); 32];
             let mut last = 0;
             for &(start, end, source) in &overlay.parts {
                 assert!(start >= last && start < end);

@@ -5,7 +5,7 @@
 //! those leave alone. Until the commit none of it counts; thrown away it is what a crash would have
 //! left.
 
-use super::batch::{Batch, Below, Item, Source};
+use super::batch::{Batch, BatchItem, Below, PartSource};
 use super::gather::{Gather, RecordPart};
 use super::state::BackgroundState;
 use crate::branch::{Branch, View};
@@ -316,7 +316,7 @@ impl Core {
     /// What a chunk holds before the batch, and whether some of it could not be read. What an image
     /// or a moment has there was brought into the journal as a whole before anything else: that
     /// record changes nothing, and says what was there.
-    pub(super) fn content_before(&self, head: &View, items: &[Item]) -> Result<(Vec<u8>, bool)> {
+    pub(super) fn content_before(&self, head: &View, items: &[BatchItem]) -> Result<(Vec<u8>, bool)> {
         let (branch, chunk) = (&head.branch, items[0].chunk);
         let (number, at) = MapPage::locate(chunk);
         let external = branch.has_external_base && branch.has_base();
@@ -329,7 +329,8 @@ impl Core {
             if shown == 0 {
                 return Ok((content, false));
             }
-            if let Some(Item { start: 0, end, source: Source::Journal(file, position), .. }) = items.first()
+            if let Some(BatchItem { start: 0, end, source: PartSource::Journal(file, position), .. }) =
+                items.first()
                 && u64::from(*end) >= shown
             {
                 self.read_journal(*file, *position, &mut content[..*end as usize])?;
@@ -346,8 +347,8 @@ impl Destager {
         let index = batch.branches.iter().position(|b| b.id == branch.id).unwrap_or(0) as u32;
         let parts = batch.items[items_of(batch, index)].iter().map(|item| {
             let patch = match item.source {
-                Source::Journal(file, position) => Patch::Journal(file, position),
-                Source::Zeros | Source::Hole => Patch::Zeros,
+                PartSource::Journal(file, position) => Patch::Journal(file, position),
+                PartSource::Zeros | PartSource::Hole => Patch::Zeros,
             };
             (item.chunk, item.start, item.end, patch)
         });

@@ -50,13 +50,13 @@ pub(crate) struct Owner {
 }
 
 /// A part of a segment that an opening was writing again.
-pub(crate) struct Copy {
+pub(crate) struct TailCopy {
     pub(crate) file: u32,
     pub(crate) offset: u64,
     pub(crate) data: Vec<u8>,
 }
 
-fn encode_head(owner: &Owner, copy: &Copy) -> [u8; HEAD_LEN] {
+fn encode_head(owner: &Owner, copy: &TailCopy) -> [u8; HEAD_LEN] {
     let mut w = Writer::default();
     w.bytes(&owner.pool).u64(owner.incarnation).u64(copy.offset).u64(copy.data.len() as u64);
     w.u32(copy.file).u32(VERSION).u64(0);
@@ -76,7 +76,7 @@ fn sum(head: &[u8], of_data: u32) -> u32 {
 }
 
 /// The copy that an opening of this incarnation had completed, if there is one.
-pub(crate) fn interrupted(dir: &dyn Dir, owner: &Owner) -> Result<Option<Copy>> {
+pub(crate) fn interrupted(dir: &dyn Dir, owner: &Owner) -> Result<Option<TailCopy>> {
     let disk = match dir.open(FILE, OpenMode::ReadOnly) {
         Ok(disk) => disk,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -85,7 +85,7 @@ pub(crate) fn interrupted(dir: &dyn Dir, owner: &Owner) -> Result<Option<Copy>> 
     read_copy(&*disk, owner).map_err(|e| Error::io(format!("read {FILE}"), e))
 }
 
-fn read_copy(disk: &dyn Disk, owner: &Owner) -> io::Result<Option<Copy>> {
+fn read_copy(disk: &dyn Disk, owner: &Owner) -> io::Result<Option<TailCopy>> {
     let len = disk.len()?;
     if len < DATA_AT {
         return Ok(None);
@@ -100,7 +100,7 @@ fn read_copy(disk: &dyn Disk, owner: &Owner) -> io::Result<Option<Copy>> {
     disk.read_at(&mut data, DATA_AT)?;
     let of_data = if version == CRC32C_VERSION { crc32c(&data) } else { outer_sum(&data) };
     let good = sum(&head[8..], of_data).to_le_bytes() == head[4..8];
-    Ok(good.then_some(Copy { file, offset, data }))
+    Ok(good.then_some(TailCopy { file, offset, data }))
 }
 
 fn decode_head(head: &[u8]) -> Option<(Owner, u64, u64, u32, u32)> {
@@ -153,7 +153,8 @@ pub(crate) fn write_again(
     let mut at = from / BLOCK * BLOCK;
     let mut part = PART;
     while at < end {
-        let mut copy = Copy { file: segment.index, offset: at, data: vec![0; (end - at).min(part) as usize] };
+        let mut copy =
+            TailCopy { file: segment.index, offset: at, data: vec![0; (end - at).min(part) as usize] };
         if segment.disk.read_at(&mut copy.data, at).is_err() {
             // All that is needed was read by the scan: a header is worked out from its records, and
             // what can't be read between two records is none.
@@ -169,7 +170,7 @@ pub(crate) fn write_again(
     Ok(())
 }
 
-fn save(disk: &dyn Disk, owner: &Owner, copy: &Copy) -> io::Result<()> {
+fn save(disk: &dyn Disk, owner: &Owner, copy: &TailCopy) -> io::Result<()> {
     let mut head = [0; DATA_AT as usize];
     head[..HEAD_LEN].copy_from_slice(&encode_head(owner, copy));
     disk.write_vectored_at(&mut [io::IoSlice::new(&head), io::IoSlice::new(&copy.data)], 0)?;
@@ -198,7 +199,7 @@ pub(crate) fn keep_room(dir: &dyn Dir, segment_size: u64) -> Result<()> {
 /// A segment file as it will be once `copy` is restored; for reading only.
 pub(crate) struct Patched {
     pub(crate) inner: Arc<dyn Disk>,
-    pub(crate) copy: Copy,
+    pub(crate) copy: TailCopy,
 }
 
 fn refused<T>() -> io::Result<T> {
@@ -260,7 +261,7 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let head = encode_head(&owner(), &Copy { file: 3, offset: 8192, data: vec![1; 4096] });
+        let head = encode_head(&owner(), &TailCopy { file: 3, offset: 8192, data: vec![1; 4096] });
         let hex: String = head.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
@@ -279,7 +280,7 @@ mod tests {
         let dir = MemDir::new();
         assert!(interrupted(&dir, &owner()).unwrap().is_none());
         let disk = dir.open(FILE, OpenMode::Create).unwrap();
-        save(&*disk, &owner(), &Copy { file: 3, offset: 8192, data: vec![1; 4096] }).unwrap();
+        save(&*disk, &owner(), &TailCopy { file: 3, offset: 8192, data: vec![1; 4096] }).unwrap();
         let found = interrupted(&dir, &owner()).unwrap().unwrap();
         assert_eq!((found.file, found.offset, found.data), (3, 8192, vec![1; 4096]));
         for other in [Owner { incarnation: 6, ..owner() }, Owner { pool: [8; 16], ..owner() }] {
@@ -302,7 +303,7 @@ mod tests {
         let name = super::super::segment::file_name(3);
         let disk = dir.open(&name, OpenMode::Create).unwrap();
         disk.write_at(&[2; 16384], 0).unwrap();
-        let copy = Copy { file: 3, offset: 8192, data: vec![1; 4096] };
+        let copy = TailCopy { file: 3, offset: 8192, data: vec![1; 4096] };
         save(&*dir.open(FILE, OpenMode::Create).unwrap(), &owner(), &copy).unwrap();
         let expected: Vec<u8> = [vec![2; 8192], vec![1; 4096], vec![2; 4096]].concat();
         let mut seen = vec![0; 16384];

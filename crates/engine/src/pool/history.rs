@@ -3,7 +3,7 @@
 use super::Pool;
 use crate::catalog::LineRecord;
 use crate::cdp::log::record::IndexEntry;
-use crate::cdp::log::segment::SegmentFile;
+use crate::cdp::log::segment::LogFile;
 use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of, spread};
 use crate::cdp::moment::sample::CdpSample;
 use crate::cdp::moment::spans::RecordedSpan;
@@ -128,7 +128,7 @@ impl Pool {
                 },
             }
         };
-        let Some((file, entries)): Option<(SegmentFile, Vec<IndexEntry>)> = newest else {
+        let Some((file, entries)): Option<(LogFile, Vec<IndexEntry>)> = newest else {
             return Ok(Vec::new());
         };
         let stride = entries.len().div_ceil(limit.max(1)).max(1);

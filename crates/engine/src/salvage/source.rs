@@ -12,7 +12,7 @@ use crate::settings::check_config;
 use crate::space::lock::LOCK_FILE;
 
 /// An open catalog with what nothing goes on without.
-pub(super) struct Source {
+pub(super) struct SalvageSource {
     pub(super) catalog: Catalog,
     pub(super) superblock: Superblock,
     pub(super) positions: Positions,
@@ -20,7 +20,7 @@ pub(super) struct Source {
     pub(super) journal: bool,
 }
 
-fn open_own(dir: &dyn Dir, cache_bytes: usize) -> Result<Source> {
+fn open_own(dir: &dyn Dir, cache_bytes: usize) -> Result<SalvageSource> {
     if !Pool::exists(dir)? {
         return Err(crate::error::not_found(format!("open the catalog: {} is missing", catalog::FILE)));
     }
@@ -29,12 +29,12 @@ fn open_own(dir: &dyn Dir, cache_bytes: usize) -> Result<Source> {
     check_config(&superblock.config()).map_err(|e| corrupt(format!("read the superblock: {e}")))?;
     let positions = catalog.positions()?;
     let journal = newest_incarnation(dir, superblock.pool)? > 0;
-    Ok(Source { catalog, superblock, positions, journal })
+    Ok(SalvageSource { catalog, superblock, positions, journal })
 }
 
 /// The pool's own catalog, or where that does not open, or another one was asked for, one out of
 /// the newest backup.
-pub(super) fn open(dir: &OverlayDir, options: &SalvageOptions, found: &mut Salvage) -> Result<Source> {
+pub(super) fn open(dir: &OverlayDir, options: &SalvageOptions, found: &mut Salvage) -> Result<SalvageSource> {
     let cache = options.pool.catalog_cache_bytes;
     if let Some(path) = &options.from {
         let backup = backup::find(dir, path)?;
@@ -75,7 +75,7 @@ fn restore(
     path: &str,
     backup: &Found,
     found: &mut Salvage,
-) -> Result<Source> {
+) -> Result<SalvageSource> {
     let pool = backup::draft(dir, backup)?.superblock.pool;
     let newest = newest_incarnation(dir, pool)?;
     Catalog::replace(dir)?;

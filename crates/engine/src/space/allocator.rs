@@ -11,7 +11,7 @@ mod undo;
 use super::label::DATA_START;
 use super::placement::{Choice, ExtentId, FreeView, choose};
 use super::pv::Pv;
-use super::reservations::{Backing, Space, SpaceChange};
+use super::reservations::{BackingRoom, Space, SpaceChange};
 use crate::catalog::page::Slot;
 use crate::catalog::{Catalog, ExtentRecord, Txn};
 use crate::disk;
@@ -543,7 +543,7 @@ impl Allocator {
         margin: u64,
         data: Option<disk::Backing>,
         ahead: u64,
-    ) -> Result<(Backing, u64)> {
+    ) -> Result<(BackingRoom, u64)> {
         let left = |below: &disk::Backing| below.available.saturating_sub(margin);
         let mut of_pvs = Vec::with_capacity(self.pvs.len());
         for state in self.pvs.values() {
@@ -561,7 +561,8 @@ impl Allocator {
             }
             of_pvs.push(of_pv);
         }
-        let mut backing = Backing { log_bytes: data.as_ref().map_or(u64::MAX, left), ..Backing::NONE };
+        let mut backing =
+            BackingRoom { log_bytes: data.as_ref().map_or(u64::MAX, left), ..BackingRoom::NONE };
         let mut taken_back = 0;
         // By file system: free extents there, and bytes for them.
         let mut below: BTreeMap<u64, (u64, u64)> = BTreeMap::new();

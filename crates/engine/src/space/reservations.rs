@@ -28,7 +28,7 @@ struct Inner {
     /// but for those that the file systems below have no room for.
     aside: u64,
     /// What the file systems below said last,
-    backing: Backing,
+    backing: BackingRoom,
     /// and what was taken from them since: extents that were opened,
     opened: u64,
     /// and bytes of logs.
@@ -65,7 +65,7 @@ pub(crate) struct SpaceChange {
 
 /// What the file systems below the pool can provide, margins left out.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Backing {
+pub(crate) struct BackingRoom {
     /// Free extents that have their space already.
     pub(crate) solid: u64,
     /// Other free extents,
@@ -78,13 +78,13 @@ pub(crate) struct Backing {
     pub(crate) shared: bool,
 }
 
-impl Backing {
+impl BackingRoom {
     /// Everything is there.
-    pub(crate) const ALL: Backing =
-        Backing { solid: u64::MAX, sparse: 0, sparse_bytes: 0, log_bytes: u64::MAX, shared: false };
+    pub(crate) const ALL: BackingRoom =
+        BackingRoom { solid: u64::MAX, sparse: 0, sparse_bytes: 0, log_bytes: u64::MAX, shared: false };
     /// Nothing is.
-    pub(crate) const NONE: Backing =
-        Backing { solid: 0, sparse: 0, sparse_bytes: 0, log_bytes: 0, shared: false };
+    pub(crate) const NONE: BackingRoom =
+        BackingRoom { solid: 0, sparse: 0, sparse_bytes: 0, log_bytes: 0, shared: false };
 }
 
 /// Records whose LSNs agree but for so many of their low bits share an entry of
@@ -126,7 +126,7 @@ impl Space {
             inner: Mutex::new(Inner {
                 free_extents: 0,
                 aside: 0,
-                backing: Backing::ALL,
+                backing: BackingRoom::ALL,
                 opened: 0,
                 logged: 0,
                 log: 0,
@@ -253,7 +253,7 @@ impl Space {
 
     /// Tells what the file systems below can provide now, and how many extents that had been set
     /// aside can be had again.
-    pub(crate) fn set_backing(&self, backing: Backing, taken_back: u64) {
+    pub(crate) fn set_backing(&self, backing: BackingRoom, taken_back: u64) {
         let mut inner = self.inner.lock();
         inner.free_extents += taken_back;
         inner.aside = inner.aside.saturating_sub(taken_back);
@@ -350,7 +350,7 @@ impl Space {
 impl Inner {
     /// Free extents that can really be had.
     fn usable(&self, extent_log2: u8) -> u64 {
-        let Backing { solid, sparse, sparse_bytes, shared, .. } = self.backing;
+        let BackingRoom { solid, sparse, sparse_bytes, shared, .. } = self.backing;
         let logs = if shared { self.log.saturating_add(self.logged) } else { 0 };
         let sparse = sparse.min(sparse_bytes.saturating_sub(logs) >> extent_log2);
         self.free_extents.min(solid.saturating_add(sparse).saturating_sub(self.opened))
@@ -460,14 +460,14 @@ mod tests {
     fn backing_limits() {
         let space = Space::new(64 << 10);
         assert!(space.change_capacity(9, &free(9), false));
-        space.set_backing(Backing { solid: 0, sparse: 9, sparse_bytes: 100 << 10, ..Backing::ALL }, 0);
+        space.set_backing(BackingRoom { solid: 0, sparse: 9, sparse_bytes: 100 << 10, ..Backing::ALL }, 0);
         assert!(space.try_reserve(16, 1) && !space.try_reserve(16, 1));
     }
 
     const KIB: u64 = 1 << 10;
 
     /// Nine free extents of 64 KiB.
-    fn backed_by(backing: Backing) -> Space {
+    fn backed_by(backing: BackingRoom) -> Space {
         let space = Space::new(64 << 10);
         assert!(space.change_capacity(9, &free(9), false));
         space.set_backing(backing, 0);
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn logs_and_extents_of_one_file_system_are_not_promised_twice() {
         let bytes = 300 * KIB;
-        let shared = Backing { solid: 0, sparse: 9, sparse_bytes: bytes, log_bytes: bytes, shared: true };
+        let shared = BackingRoom { solid: 0, sparse: 9, sparse_bytes: bytes, log_bytes: bytes, shared: true };
         let space = backed_by(shared);
         assert!(space.try_reserve(16, 2), "128 KiB");
         assert!(space.try_reserve_log(100 * KIB) && !space.try_reserve_log(73 * KIB));
@@ -485,13 +485,13 @@ mod tests {
         assert_eq!(space.totals().available, 0);
         assert!(space.try_reserve_log(8 * KIB) && !space.try_reserve_log(1));
 
-        let space = backed_by(Backing { shared: false, ..shared });
+        let space = backed_by(BackingRoom { shared: false, ..shared });
         assert!(space.try_reserve_log(300 * KIB) && !space.try_reserve_log(1));
         assert!(space.try_reserve(16, 4) && !space.try_reserve(16, 1), "elsewhere");
 
         // A device takes extents when the file system is full, but nobody knows where they will be
         // placed.
-        let space = backed_by(Backing { solid: 2, ..shared });
+        let space = backed_by(BackingRoom { solid: 2, ..shared });
         assert!(space.try_reserve(16, 6) && !space.try_reserve(16, 1) && !space.try_reserve_log(1));
         space.adjust_reserved(16, -6);
         assert!(space.try_reserve_log(300 * KIB) && !space.try_reserve(16, 1));
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn what_logs_have_taken_is_gone_until_it_is_measured() {
-        let backing = Backing { solid: 9, log_bytes: 100 * KIB, ..Backing::ALL };
+        let backing = BackingRoom { solid: 9, log_bytes: 100 * KIB, ..Backing::ALL };
         let space = backed_by(backing);
         assert!(space.try_reserve_log(60 * KIB));
         space.assign_log(70, 40 * KIB, 20 * KIB);
@@ -510,7 +510,7 @@ mod tests {
         assert!(space.settle_log(70) && space.log() == 50 * KIB);
         assert!(space.try_reserve_log(10 * KIB) && !space.try_reserve_log(1));
         space.assign_log(0, 0, 10 * KIB);
-        space.set_backing(Backing { log_bytes: 80 * KIB, ..backing }, 0);
+        space.set_backing(BackingRoom { log_bytes: 80 * KIB, ..backing }, 0);
         assert!(space.try_reserve_log(30 * KIB) && !space.try_reserve_log(1));
         // Too late: the record is in its log already.
         space.assign_log(60, 30 * KIB, 0);
@@ -528,7 +528,7 @@ mod tests {
             let solid = round % 3;
             let mut room = below(2000 * KIB);
             let mut free_solid = solid;
-            let measured = |room: u64, free_solid: u64| Backing {
+            let measured = |room: u64, free_solid: u64| BackingRoom {
                 solid: free_solid,
                 sparse: 40,
                 sparse_bytes: room,

@@ -45,7 +45,7 @@ pub(crate) struct Bearer {
 
 /// What one place for a stamp holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Copy {
+pub(crate) enum StampCopy {
     /// None of this physical volume's.
     None,
     /// Neither a stamp that verifies nor zeros, or it can't be read.
@@ -55,7 +55,7 @@ pub(crate) enum Copy {
 
 /// What a physical volume says of its age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamped([Copy; 2]);
+pub(crate) struct Stamped([StampCopy; 2]);
 
 /// How a physical volume and the catalog stand to one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,14 +82,14 @@ fn encode(bearer: &Bearer, stamp: &StampRecord) -> Vec<u8> {
     w.0
 }
 
-fn decode(block: &[u8], bearer: &Bearer) -> Copy {
+fn decode(block: &[u8], bearer: &Bearer) -> StampCopy {
     if block.iter().all(|b| *b == 0) {
-        return Copy::None;
+        return StampCopy::None;
     }
     match decode_fields(block) {
-        None => Copy::Damaged,
-        Some((found, _)) if found != *bearer => Copy::None,
-        Some((_, stamp)) => Copy::Stamp(stamp),
+        None => StampCopy::Damaged,
+        Some((found, _)) if found != *bearer => StampCopy::None,
+        Some((_, stamp)) => StampCopy::Stamp(stamp),
     }
 }
 
@@ -109,14 +109,14 @@ impl Stamped {
         let mut block = vec![0u8; STAMP_LEN];
         Stamped(PLACES.map(|place| match disk.read_at(&mut block, place) {
             Ok(()) => decode(&block, bearer),
-            Err(_) => Copy::Damaged,
+            Err(_) => StampCopy::Damaged,
         }))
     }
 
     /// The later one of its stamps.
     pub(crate) fn latest(&self) -> Option<StampRecord> {
         let stamps = self.0.iter().filter_map(|copy| match copy {
-            Copy::Stamp(stamp) => Some(*stamp),
+            StampCopy::Stamp(stamp) => Some(*stamp),
             _ => None,
         });
         stamps.max_by_key(|stamp| stamp.sequence)
@@ -134,7 +134,7 @@ impl Stamped {
             return Age::DirectoryOlder(openings, stamps);
         }
         if let Some(durable) = durable.filter(|durable| durable.sequence > found.sequence) {
-            if self.0.contains(&Copy::Damaged) {
+            if self.0.contains(&StampCopy::Damaged) {
                 return Age::Unknown;
             }
             let (openings, stamps) = ahead(durable, &found);
@@ -153,9 +153,9 @@ impl Stamped {
         bearer: &Bearer,
         stamp: &StampRecord,
     ) -> Result<()> {
-        let order = |copy: Copy| match copy {
-            Copy::Stamp(stamp) => stamp.sequence,
-            Copy::None | Copy::Damaged => 0,
+        let order = |copy: StampCopy| match copy {
+            StampCopy::Stamp(stamp) => stamp.sequence,
+            StampCopy::None | StampCopy::Damaged => 0,
         };
         let place = if order(self.0[0]) <= order(self.0[1]) { PLACES[0] } else { PLACES[1] };
         disk.write_at(&encode(bearer, stamp), place)
@@ -234,15 +234,15 @@ mod tests {
             hex,
             "48494e4453544d50a65410870100000001010101010101010101010101010101020202020202020202020202020202020500000000000000040000000000000003030303030303030303030303030303"
         );
-        assert_eq!(decode(&block, &BEARER), Copy::Stamp(stamp(5, 4, 3)));
+        assert_eq!(decode(&block, &BEARER), StampCopy::Stamp(stamp(5, 4, 3)));
         for byte in 0..STAMP_LEN {
             let mut bad = block.clone();
             bad[byte] ^= 4;
-            assert_eq!(decode(&bad, &BEARER), Copy::Damaged, "byte {byte}");
+            assert_eq!(decode(&bad, &BEARER), StampCopy::Damaged, "byte {byte}");
         }
-        assert_eq!(decode(&[0; STAMP_LEN], &BEARER), Copy::None);
+        assert_eq!(decode(&[0; STAMP_LEN], &BEARER), StampCopy::None);
         let other = Bearer { pool: [7; 16], ..BEARER };
-        assert_eq!(decode(&block, &other), Copy::None, "a stamp of another pool, left there");
+        assert_eq!(decode(&block, &other), StampCopy::None, "a stamp of another pool, left there");
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
             for place in PLACES {
                 let mut block = vec![0; STAMP_LEN];
                 disk.read_at(&mut block, place).unwrap();
-                if decode(&block, &BEARER) == Copy::Stamp(stamp(n, 1, 1)) {
+                if decode(&block, &BEARER) == StampCopy::Stamp(stamp(n, 1, 1)) {
                     disk.write_at(&[0xEE; 512], place + 512).unwrap();
                     assert_eq!(Stamped::read(&*disk, &BEARER).latest(), before.latest());
                     disk.write_at(&block, place).unwrap();
@@ -272,8 +272,8 @@ mod tests {
         let issued = stamp(10, 4, 1);
         let durable = stamp(8, 3, 2);
         let age = |copies| Stamped(copies).age(&issued, Some(&durable));
-        let (none, damaged) = (Copy::None, Copy::Damaged);
-        let copy = |sequence, incarnation, life| Copy::Stamp(stamp(sequence, incarnation, life));
+        let (none, damaged) = (StampCopy::None, StampCopy::Damaged);
+        let copy = |sequence, incarnation, life| StampCopy::Stamp(stamp(sequence, incarnation, life));
         assert_eq!(age([copy(10, 4, 1), copy(9, 4, 1)]), Age::Same);
         assert_eq!(age([copy(8, 3, 2), none]), Age::Same);
         // The crash came after the commit, before the stamp or in its middle.

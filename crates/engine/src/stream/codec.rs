@@ -106,7 +106,7 @@ fn take_state(r: &mut Reader<'_>) -> Option<StreamState> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ItemKind {
     /// The header is followed by `length` bytes.
     Data,
     /// `length` bytes are zeros.
@@ -118,7 +118,7 @@ pub(super) enum Kind {
 /// A record's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordHeader {
-    pub(super) kind: Kind,
+    pub(super) kind: ItemKind,
     /// CRC32C of the data; 0 for zeros.
     pub(super) crc: u32,
     /// In the volume.
@@ -129,9 +129,9 @@ pub(super) struct RecordHeader {
 impl RecordHeader {
     pub(super) fn encode(&self) -> Vec<u8> {
         let kind = match self.kind {
-            Kind::Data => 1,
-            Kind::Zeros => 2,
-            Kind::End => 3,
+            ItemKind::Data => 1,
+            ItemKind::Zeros => 2,
+            ItemKind::End => 3,
         };
         let mut w = Writer::default();
         w.u32(kind).u32(self.crc).u64(self.offset).u64(self.length).u32(0);
@@ -144,9 +144,9 @@ impl RecordHeader {
         let (fields, sum) = bytes.split_at_checked(RECORD - 4)?;
         let mut r = Reader::new(fields);
         let kind = match r.u32()? {
-            1 => Kind::Data,
-            2 => Kind::Zeros,
-            3 => Kind::End,
+            1 => ItemKind::Data,
+            2 => ItemKind::Zeros,
+            3 => ItemKind::End,
             _ => return None,
         };
         let header = RecordHeader { kind, crc: r.u32()?, offset: r.u64()?, length: r.u64()? };
@@ -172,13 +172,18 @@ impl Total {
 
     /// The trailer, for a volume of `size` bytes.
     pub(super) fn trailer(&self, size: u64) -> RecordHeader {
-        RecordHeader { kind: Kind::End, crc: self.digest.finalize() as u32, offset: size, length: self.bytes }
+        RecordHeader {
+            kind: ItemKind::End,
+            crc: self.digest.finalize() as u32,
+            offset: size,
+            length: self.bytes,
+        }
     }
 }
 
 /// A verified part of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Item {
+pub(crate) enum StreamItem {
     Header(StreamHeader),
     Data { offset: u64, data: Bytes },
     Zeros { offset: u64, length: u64 },
@@ -220,7 +225,7 @@ impl Decoder {
     }
 
     /// The next part; `None`: more bytes are needed.
-    pub(crate) fn next(&mut self) -> Result<Option<Item>> {
+    pub(crate) fn next(&mut self) -> Result<Option<StreamItem>> {
         let rest = &self.buffer[self.used..];
         if self.ended && !rest.is_empty() {
             return Err(corrupt("read the stream: something follows its end"));
@@ -234,7 +239,7 @@ impl Decoder {
         }
     }
 
-    fn take_header(&mut self) -> Result<Option<Item>> {
+    fn take_header(&mut self) -> Result<Option<StreamItem>> {
         let rest = &self.buffer[self.used..];
         let known = rest.len().min(MAGIC.len());
         if rest[..known] != MAGIC[..known] {
@@ -265,29 +270,29 @@ impl Decoder {
         self.used += PREFIX + len + 4;
         self.at = header.start;
         self.header = Some(header.clone());
-        Ok(Some(Item::Header(header)))
+        Ok(Some(StreamItem::Header(header)))
     }
 
-    fn take_record(&mut self, size: u64, block: u64) -> Result<Option<Item>> {
+    fn take_record(&mut self, size: u64, block: u64) -> Result<Option<StreamItem>> {
         let rest = &self.buffer[self.used..];
         let Some((head, rest)) = rest.split_at_checked(RECORD) else { return Ok(None) };
         let damaged = |at: u64| corrupt(format!("verify the stream: the record after byte {at} is damaged"));
         let record = RecordHeader::decode(head).ok_or_else(|| damaged(self.at))?;
-        if record.kind == Kind::End {
+        if record.kind == ItemKind::End {
             if record != self.total.trailer(size) {
                 return Err(corrupt("verify the stream: its total sum is wrong"));
             }
             self.used += RECORD;
             self.ended = true;
-            return Ok(Some(Item::End));
+            return Ok(Some(StreamItem::End));
         }
         let end = record.offset.checked_add(record.length).filter(|end| *end <= size);
         let aligned = record.offset.is_multiple_of(block) && record.length.is_multiple_of(block);
         let (Some(end), true, true) = (end, aligned && record.length > 0, record.offset >= self.at) else {
             return Err(corrupt(format!("read the stream: a record after byte {} makes no sense", self.at)));
         };
-        let item = if record.kind == Kind::Zeros {
-            Item::Zeros { offset: record.offset, length: record.length }
+        let item = if record.kind == ItemKind::Zeros {
+            StreamItem::Zeros { offset: record.offset, length: record.length }
         } else {
             if record.length > MAX_DATA {
                 return Err(corrupt("read the stream: a record is too long"));
@@ -296,9 +301,9 @@ impl Decoder {
             if crc32c(data) != record.crc {
                 return Err(damaged(self.at));
             }
-            Item::Data { offset: record.offset, data: Bytes::copy_from_slice(data) }
+            StreamItem::Data { offset: record.offset, data: Bytes::copy_from_slice(data) }
         };
-        let used = RECORD + if record.kind == Kind::Data { record.length as usize } else { 0 };
+        let used = RECORD + if record.kind == ItemKind::Data { record.length as usize } else { 0 };
         self.total.add(&self.buffer[self.used..self.used + used]);
         self.used += used;
         self.at = end;
@@ -319,16 +324,16 @@ pub(crate) fn fuzzed(data: &[u8]) -> Vec<u8> {
     let size = StreamHeader::decode(body).map_or(0, |header| header.size);
     let mut r = Reader::new(records);
     while let (Some(kind), Some(offset), Some(length)) = (r.u8(), r.u16(), r.u16()) {
-        let kind = [Kind::Data, Kind::Zeros, Kind::End][kind as usize % 3];
-        if kind == Kind::End && length != 0 {
+        let kind = [ItemKind::Data, ItemKind::Zeros, ItemKind::End][kind as usize % 3];
+        if kind == ItemKind::End && length != 0 {
             // A right one: of what came before.
             let mut total = Total::new();
             total.add(&w.0);
             w.bytes(&total.trailer(size).encode());
             continue;
         }
-        let data = if kind == Kind::Data { r.take(length as usize).unwrap_or_default() } else { &[] };
-        let crc = if kind == Kind::Data { crc32c(data) } else { 0 };
+        let data = if kind == ItemKind::Data { r.take(length as usize).unwrap_or_default() } else { &[] };
+        let crc = if kind == ItemKind::Data { crc32c(data) } else { 0 };
         w.bytes(&RecordHeader { kind, crc, offset: offset as u64 * 512, length: length as u64 }.encode());
         w.bytes(data);
     }
@@ -356,17 +361,18 @@ mod tests {
     fn sample() -> Vec<u8> {
         let data = [0xAB; 512];
         let mut bytes = header().encode();
-        bytes
-            .extend(RecordHeader { kind: Kind::Data, crc: crc32c(&data), offset: 512, length: 512 }.encode());
+        bytes.extend(
+            RecordHeader { kind: ItemKind::Data, crc: crc32c(&data), offset: 512, length: 512 }.encode(),
+        );
         bytes.extend(data);
-        bytes.extend(RecordHeader { kind: Kind::Zeros, crc: 0, offset: 4096, length: 8192 }.encode());
+        bytes.extend(RecordHeader { kind: ItemKind::Zeros, crc: 0, offset: 4096, length: 8192 }.encode());
         let mut total = Total::new();
         total.add(&bytes);
         bytes.extend(total.trailer(1 << 20).encode());
         bytes
     }
 
-    fn decode(bytes: &[u8], piece: usize) -> Result<Vec<Item>> {
+    fn decode(bytes: &[u8], piece: usize) -> Result<Vec<StreamItem>> {
         let mut decoder = Decoder::new();
         let mut items = Vec::new();
         for piece in bytes.chunks(piece) {
@@ -375,7 +381,7 @@ mod tests {
                 items.push(item);
             }
         }
-        assert_eq!(decoder.is_complete(), items.last() == Some(&Item::End));
+        assert_eq!(decoder.is_complete(), items.last() == Some(&StreamItem::End));
         Ok(items)
     }
 
@@ -392,10 +398,10 @@ mod tests {
     #[test]
     fn pieces_of_any_size_say_the_same() {
         let expected = [
-            Item::Header(header()),
-            Item::Data { offset: 512, data: Bytes::from(vec![0xAB; 512]) },
-            Item::Zeros { offset: 4096, length: 8192 },
-            Item::End,
+            StreamItem::Header(header()),
+            StreamItem::Data { offset: 512, data: Bytes::from(vec![0xAB; 512]) },
+            StreamItem::Zeros { offset: 4096, length: 8192 },
+            StreamItem::End,
         ];
         let bytes = sample();
         for piece in [1, 7, 100, bytes.len()] {
@@ -409,11 +415,11 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            let ended = decode(&bad, 64).is_ok_and(|items| items.last() == Some(&Item::End));
+            let ended = decode(&bad, 64).is_ok_and(|items| items.last() == Some(&StreamItem::End));
             assert!(!ended, "bit {bit}");
         }
         for cut in 0..bytes.len() {
-            assert_ne!(decode(&bytes[..cut], 64).unwrap().last(), Some(&Item::End), "cut at {cut}");
+            assert_ne!(decode(&bytes[..cut], 64).unwrap().last(), Some(&StreamItem::End), "cut at {cut}");
         }
         let mut long = bytes;
         long.push(0);
@@ -424,21 +430,21 @@ mod tests {
     fn records_that_make_no_sense_are_refused() {
         let record = |kind, offset, length| RecordHeader { kind, crc: 0, offset, length }.encode();
         for bad in [
-            record(Kind::Zeros, 0, 512),
-            record(Kind::Zeros, 600, 512),
-            record(Kind::Zeros, 512, 0),
-            record(Kind::Zeros, 1 << 20, 512),
-            record(Kind::Zeros, u64::MAX - 511, 512),
-            record(Kind::Data, 512, MAX_DATA + 512),
-            record(Kind::End, 1 << 20, 0),
+            record(ItemKind::Zeros, 0, 512),
+            record(ItemKind::Zeros, 600, 512),
+            record(ItemKind::Zeros, 512, 0),
+            record(ItemKind::Zeros, 1 << 20, 512),
+            record(ItemKind::Zeros, u64::MAX - 511, 512),
+            record(ItemKind::Data, 512, MAX_DATA + 512),
+            record(ItemKind::End, 1 << 20, 0),
         ] {
             let mut bytes = header().encode();
             bytes.extend(bad);
             assert!(decode(&bytes, 64).is_err());
         }
         let mut backwards = header().encode();
-        backwards.extend(record(Kind::Zeros, 8192, 512));
-        backwards.extend(record(Kind::Zeros, 4096, 512));
+        backwards.extend(record(ItemKind::Zeros, 8192, 512));
+        backwards.extend(record(ItemKind::Zeros, 4096, 512));
         assert!(decode(&backwards, 64).is_err());
         let strange = |change: fn(&mut StreamHeader)| {
             let mut header = header();

@@ -1,6 +1,6 @@
 //! Making a stream of a snapshot.
 
-use super::codec::{Kind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
+use super::codec::{ItemKind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
 use super::zeros::{least, runs};
 use crate::codec::crc32c;
 use crate::device::BlockDevice;
@@ -187,7 +187,7 @@ impl Export {
             if zero {
                 self.skip_zeros(offset..offset + length, out);
             } else {
-                out.extend(RecordHeader { kind: Kind::Data, crc: crc32c(data), offset, length }.encode());
+                out.extend(RecordHeader { kind: ItemKind::Data, crc: crc32c(data), offset, length }.encode());
                 out.extend(data);
             }
         }
@@ -204,5 +204,5 @@ impl Export {
 
 fn put_zeros(range: Range<u64>, out: &mut Vec<u8>) {
     let length = range.end - range.start;
-    out.extend(RecordHeader { kind: Kind::Zeros, crc: 0, offset: range.start, length }.encode());
+    out.extend(RecordHeader { kind: ItemKind::Zeros, crc: 0, offset: range.start, length }.encode());
 }

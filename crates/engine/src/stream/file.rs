@@ -1,6 +1,6 @@
 //! A stream in a file, written in as many goes as it takes.
 
-use super::codec::{Decoder, Item, Kind, MAGIC, RecordHeader, StreamHeader, Total};
+use super::codec::{Decoder, ItemKind, MAGIC, RecordHeader, StreamHeader, StreamItem, Total};
 use crate::codec::crc32c;
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt};
 use std::io::{self, Read, Write};
@@ -38,9 +38,9 @@ impl StreamPart {
             loop {
                 match (decoder.next(), &mut part) {
                     (Ok(None), _) => break,
-                    (Ok(Some(Item::Header(header))), _) => part = Some(StreamPart::begin(header)),
+                    (Ok(Some(StreamItem::Header(header))), _) => part = Some(StreamPart::begin(header)),
                     // The trailer is made anew.
-                    (Ok(Some(Item::End)), _) => return Ok(part),
+                    (Ok(Some(StreamItem::End)), _) => return Ok(part),
                     (Ok(Some(item)), Some(part)) => drop(part.add(&item)),
                     // A machine that lost its power leaves anything in a file that was not synced.
                     (Err(_), Some(_)) => return Ok(part),
@@ -73,19 +73,20 @@ impl StreamPart {
     }
 
     /// The bytes of a record that follows.
-    fn add(&mut self, item: &Item) -> Vec<u8> {
+    fn add(&mut self, item: &StreamItem) -> Vec<u8> {
         let bytes = match item {
-            Item::Data { offset, data } => {
+            StreamItem::Data { offset, data } => {
                 let length = data.len() as u64;
-                let record = RecordHeader { kind: Kind::Data, crc: crc32c(data), offset: *offset, length };
+                let record =
+                    RecordHeader { kind: ItemKind::Data, crc: crc32c(data), offset: *offset, length };
                 self.position = offset + length;
                 [&record.encode(), &data[..]].concat()
             }
-            Item::Zeros { offset, length } => {
+            StreamItem::Zeros { offset, length } => {
                 self.position = offset + length;
-                RecordHeader { kind: Kind::Zeros, crc: 0, offset: *offset, length: *length }.encode()
+                RecordHeader { kind: ItemKind::Zeros, crc: 0, offset: *offset, length: *length }.encode()
             }
-            Item::Header(_) | Item::End => Vec::new(),
+            StreamItem::Header(_) | StreamItem::End => Vec::new(),
         };
         self.total.add(&bytes);
         bytes
@@ -113,16 +114,16 @@ impl<W: Write> StreamFile<W> {
         self.decoder.push(bytes);
         while let Some(item) = self.decoder.next()? {
             let bytes = match (item, &mut self.part) {
-                (Item::Header(header), Some(part)) => {
+                (StreamItem::Header(header), Some(part)) => {
                     goes_on(part, &header)?;
                     continue;
                 }
-                (Item::Header(header), part) => {
+                (StreamItem::Header(header), part) => {
                     let bytes = header.encode();
                     *part = Some(StreamPart::begin(header));
                     bytes
                 }
-                (Item::End, Some(part)) => part.total.trailer(part.header.size).encode(),
+                (StreamItem::End, Some(part)) => part.total.trailer(part.header.size).encode(),
                 (item, Some(part)) => part.add(&item),
                 (_, None) => return Err(corrupt("read the stream: it has no header")),
             };

@@ -1,6 +1,6 @@
 //! Taking a stream in.
 
-use super::codec::{Decoder, Item, StreamHeader};
+use super::codec::{Decoder, StreamHeader, StreamItem};
 use super::lease::Lease;
 use super::zeros::{least, runs};
 use crate::branch::VolumeState;
@@ -123,21 +123,21 @@ impl Import {
         self.decoder.push(bytes);
         while let Some(item) = self.decoder.next().inspect_err(|_| self.malformed = true)? {
             match (item, &mut self.target) {
-                (Item::Header(header), _) => self.target = Some(self.begin(header)?),
-                (Item::Data { offset, data }, Some(target)) => {
+                (StreamItem::Header(header), _) => self.target = Some(self.begin(header)?),
+                (StreamItem::Data { offset, data }, Some(target)) => {
                     let end = offset + data.len() as u64;
                     if end > target.position {
                         target.write(offset, &data)?;
                         target.arrived(&self.pool, end, data.len() as u64)?;
                     }
                 }
-                (Item::Zeros { offset, length }, Some(target)) => {
+                (StreamItem::Zeros { offset, length }, Some(target)) => {
                     if offset + length > target.position {
                         target.volume.discard(offset, length, false)?;
                         target.arrived(&self.pool, offset + length, 0)?;
                     }
                 }
-                (Item::End, _) => {}
+                (StreamItem::End, _) => {}
                 (_, None) => return Err(corrupt("read the stream: it has no header")),
             }
         }
@@ -392,7 +392,7 @@ impl Pool {
 mod tests {
     use crate::codec::crc32c;
     use crate::device::{BlockDevice, WriteOp};
-    use crate::stream::codec::{Kind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
+    use crate::stream::codec::{ItemKind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
     use crate::testing::Inside;
 
     /// A stream of zeros as data.
@@ -401,7 +401,7 @@ mod tests {
         for offset in (0..header.size).step_by(MAX_DATA as usize) {
             let mut data = vec![0; MAX_DATA as usize];
             change(offset, &mut data);
-            let record = RecordHeader { kind: Kind::Data, crc: crc32c(&data), offset, length: MAX_DATA };
+            let record = RecordHeader { kind: ItemKind::Data, crc: crc32c(&data), offset, length: MAX_DATA };
             stream.extend(record.encode());
             stream.extend(data);
         }

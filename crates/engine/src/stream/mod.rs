@@ -14,7 +14,7 @@ mod lease;
 mod zeros;
 
 #[cfg(feature = "fuzzing")]
-pub(crate) use codec::{Decoder, Item, fuzzed};
+pub(crate) use codec::{Decoder, StreamItem, fuzzed};
 pub use codec::{StreamHeader, StreamState};
 pub use export::Export;
 pub use file::{StreamFile, StreamPart};

@@ -7,7 +7,7 @@
 use crate::branch::{Branch, VolumeState};
 use crate::catalog::{Event, LineRecord, SegmentRecord};
 use crate::cdp::log::Listed;
-use crate::cdp::log::segment::SegmentFile;
+use crate::cdp::log::segment::LogFile;
 use crate::cdp::moment::flushes::ROWS_PER_STEP;
 use crate::cdp::moment::spans::RecordedSpan;
 use crate::core::Core;
@@ -216,7 +216,7 @@ impl Destager {
         let mut gone = Default::default();
         branch.cdp.change(|log| gone = log.clear());
         self.core.shared.let_go(&gone.0);
-        gone.1.iter().for_each(SegmentFile::remove_unused);
+        gone.1.iter().for_each(LogFile::remove_unused);
         state.marks_expire = true;
         self.let_go(state, branch, anchors)
     }

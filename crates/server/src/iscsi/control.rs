@@ -5,7 +5,7 @@ use super::credentials::{Account, Secret};
 use super::doors;
 use super::exports::Found;
 use super::names;
-use super::registry::{Named, Scope, Settings, Uuid};
+use super::registry::{Named, Scope, TargetSettings, Uuid};
 use super::views;
 use crate::moments::{self, Past};
 use crate::passthrough::{FileDevice, FileSpec, canonical, identity_of_serial};
@@ -57,7 +57,7 @@ impl IscsiTarget {
                 None => format!("create target {name}: the name is taken"),
             }));
         }
-        let settings = Settings { alias: alias(new.alias.as_deref())?, ..Settings::default() };
+        let settings = TargetSettings { alias: alias(new.alias.as_deref())?, ..TargetSettings::default() };
         self.exports.store.update(|registry| {
             registry.named.insert(name.clone(), Named { settings, ..Named::default() });
             Ok(())

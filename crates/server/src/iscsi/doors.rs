@@ -3,7 +3,7 @@
 
 use super::exports::{Exports, Found};
 use super::names;
-use super::registry::{Registry, Scope, Settings, Uuid};
+use super::registry::{Registry, Scope, TargetSettings, Uuid};
 use hindcast_engine::pool::VolumeInfo;
 use hindcast_target::iscsi::access::Otherwise;
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ fn closing(volume: &VolumeInfo) -> String {
 }
 
 /// What `strong` asks for and `weak` does not.
-fn weaker(exports: &Exports, weak: &Settings, strong: &Settings) -> Option<&'static str> {
+fn weaker(exports: &Exports, weak: &TargetSettings, strong: &TargetSettings) -> Option<&'static str> {
     if !weak.enabled {
         return None;
     }

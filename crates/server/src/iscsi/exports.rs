@@ -9,7 +9,7 @@ mod lookup;
 mod registrations;
 
 use super::names;
-use super::registry::{Guard, Named, Registry, Scope, Settings, Store, Uuid};
+use super::registry::{Guard, Named, Registry, Scope, Store, TargetSettings, Uuid};
 use crate::durable::DurableFile;
 use crate::passthrough::FileDevice;
 pub(crate) use admission::accounts;
@@ -519,7 +519,7 @@ impl Targets for Exports {
     fn list(&self, initiator: &Initiator<'_>) -> Vec<TargetEntry> {
         // With thousands of snapshots, a list of them would be of no use.
         let registry = self.store.get();
-        let default = Settings::default();
+        let default = TargetSettings::default();
         let visible = |found: &Found| {
             let settings = match &found.scope {
                 Scope::Named(name) => registry.named.get(name).map(|t: &Named| &t.settings),

@@ -3,7 +3,7 @@
 //! guard of the data.
 
 use super::names;
-use super::registry::{Registry, Scope, Settings, Uuid};
+use super::registry::{Registry, Scope, TargetSettings, Uuid};
 use super::{Exports, IscsiTarget};
 use hindcast_api as api;
 use hindcast_engine::pool::{Pool, VolumeInfo};
@@ -123,7 +123,7 @@ fn check_name(registry: &Registry, verb: &str, name: &str) -> Result<()> {
     }
 }
 
-fn told(of: &str, settings: &Settings) -> api::Inherited {
+fn told(of: &str, settings: &TargetSettings) -> api::Inherited {
     let accounts = settings.guard.chap.iter().flat_map(|chap| &chap.accounts);
     api::Inherited {
         volume: of.to_owned(),

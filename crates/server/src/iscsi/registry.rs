@@ -31,7 +31,7 @@ pub(crate) struct Guard {
 
 /// What can be set at any target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct TargetSettings {
     pub(crate) enabled: bool,
     pub(crate) alias: Option<String>,
     pub(crate) guard: Guard,
@@ -39,24 +39,24 @@ pub(crate) struct Settings {
     pub(crate) nbd: bool,
 }
 
-impl Default for Settings {
+impl Default for TargetSettings {
     fn default() -> Self {
-        Settings { enabled: true, alias: None, guard: Guard::default(), nbd: true }
+        TargetSettings { enabled: true, alias: None, guard: Guard::default(), nbd: true }
     }
 }
 
-impl Settings {
+impl TargetSettings {
     /// What a copy of the data begins with; `None` where there is nothing to take over.
-    pub(crate) fn for_copy(&self) -> Option<Settings> {
-        let copied = Settings { alias: None, ..self.clone() };
-        (copied != Settings::default()).then_some(copied)
+    pub(crate) fn for_copy(&self) -> Option<TargetSettings> {
+        let copied = TargetSettings { alias: None, ..self.clone() };
+        (copied != TargetSettings::default()).then_some(copied)
     }
 }
 
 /// A target that was created.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Named {
-    pub(crate) settings: Settings,
+    pub(crate) settings: TargetSettings,
     /// A volume, or one of [`Registry::files`], by number.
     pub(crate) luns: BTreeMap<u16, Uuid>,
 }
@@ -68,13 +68,13 @@ pub(crate) struct Registry {
     pub(crate) all: Guard,
     /// Targets that were created, by name.
     pub(crate) named: BTreeMap<String, Named>,
-    /// Settings of the targets that volumes have by default, where they differ from the default.
-    pub(crate) volumes: BTreeMap<Uuid, Settings>,
+    /// TargetSettings of the targets that volumes have by default, where they differ from the default.
+    pub(crate) volumes: BTreeMap<Uuid, TargetSettings>,
     /// Files and block devices that logical units stand for.
     pub(crate) files: BTreeMap<Uuid, FileSpec>,
     /// Volumes that are being made of others, by name, and the settings that they will have. Nobody
     /// reaches them before.
-    pub(crate) making: BTreeMap<String, Settings>,
+    pub(crate) making: BTreeMap<String, TargetSettings>,
 }
 
 /// A target, as rules and CHAP are set for it.
@@ -98,9 +98,9 @@ impl Registry {
     }
 
     /// What can be set at a target.
-    pub(crate) fn settings(&self, scope: &Scope) -> Settings {
+    pub(crate) fn settings(&self, scope: &Scope) -> TargetSettings {
         match scope {
-            Scope::All => Settings { guard: self.all.clone(), ..Settings::default() },
+            Scope::All => TargetSettings { guard: self.all.clone(), ..TargetSettings::default() },
             Scope::Named(name) => self.named.get(name).map(|t| t.settings.clone()).unwrap_or_default(),
             Scope::Volume(uuid) => self.volumes.get(uuid).cloned().unwrap_or_default(),
         }
@@ -110,14 +110,14 @@ impl Registry {
     pub(crate) fn change<T>(
         &mut self,
         scope: &Scope,
-        change: impl FnOnce(&mut Settings) -> Result<T>,
+        change: impl FnOnce(&mut TargetSettings) -> Result<T>,
     ) -> Result<T> {
         let mut settings = self.settings(scope);
         let result = change(&mut settings)?;
         match scope {
             Scope::All => self.all = settings.guard,
             Scope::Named(name) => self.named_mut(name)?.settings = settings,
-            Scope::Volume(uuid) if settings == Settings::default() => {
+            Scope::Volume(uuid) if settings == TargetSettings::default() => {
                 self.volumes.remove(uuid);
             }
             Scope::Volume(uuid) => {

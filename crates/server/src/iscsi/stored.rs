@@ -4,7 +4,7 @@
 //! are ever written.
 
 use super::credentials::{Account, Chap, Secret};
-use super::registry::{Guard, MAX_LUN, Named, Registry, Settings, Uuid};
+use super::registry::{Guard, MAX_LUN, Named, Registry, TargetSettings, Uuid};
 use crate::passthrough::{FileSpec, identity_of_serial};
 use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -202,8 +202,8 @@ fn guard(guard: &Guard) -> StoredGuard {
     }
 }
 
-fn settings(settings: &Settings) -> StoredSettings {
-    let Settings { enabled, alias, guard: own, nbd } = settings;
+fn settings(settings: &TargetSettings) -> StoredSettings {
+    let TargetSettings { enabled, alias, guard: own, nbd } = settings;
     StoredSettings { enabled: *enabled, alias: alias.clone(), guard: guard(own), nbd: *nbd }
 }
 
@@ -256,9 +256,9 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn read_settings(stored: StoredSettings) -> Read<Settings> {
+fn read_settings(stored: StoredSettings) -> Read<TargetSettings> {
     let StoredSettings { enabled, alias, guard, nbd } = stored;
-    Ok(Settings { enabled, alias, guard: read_guard(guard)?, nbd })
+    Ok(TargetSettings { enabled, alias, guard: read_guard(guard)?, nbd })
 }
 
 fn read_guard(stored: StoredGuard) -> Read<Guard> {

@@ -26,7 +26,7 @@ use sums::Sums;
 const MAX_DAMAGED: usize = 1024;
 
 /// A catalog's file as the store sees it: blocks that verify.
-pub(super) struct Blocks {
+pub(super) struct SummedBlocks {
     disk: Arc<dyn Disk>,
     /// Blocks of the store. The head is the first.
     len: AtomicU64,
@@ -39,11 +39,11 @@ pub(super) struct Blocks {
     mistrusted: AtomicBool,
 }
 
-impl Blocks {
+impl SummedBlocks {
     /// Over a file that is empty, or whose head was found to be `header`.
-    pub(super) fn new(disk: Arc<dyn Disk>, header: Option<Box<[u8; HEAD]>>) -> io::Result<Blocks> {
+    pub(super) fn new(disk: Arc<dyn Disk>, header: Option<Box<[u8; HEAD]>>) -> io::Result<SummedBlocks> {
         let len = blocks_in(disk.len()?);
-        Ok(Blocks {
+        Ok(SummedBlocks {
             disk,
             len: AtomicU64::new(len),
             sums: Mutex::new(Sums::new()),
@@ -258,7 +258,7 @@ mod tests {
                 Ok(Head::Header(header)) => Some(header),
                 _ => None,
             };
-            let blocks = Blocks::new(disk, header).unwrap();
+            let blocks = SummedBlocks::new(disk, header).unwrap();
             blocks.sums.lock().keep(2);
             blocks
         };
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_tombstone_that_is_merged_into_a_page_is_not_written() {
-        let blocks = Blocks::new(MemDir::new().open("a", OpenMode::CreateNew).unwrap(), None).unwrap();
+        let blocks = SummedBlocks::new(MemDir::new().open("a", OpenMode::CreateNew).unwrap(), None).unwrap();
         blocks.set_len(100 * BLOCK as u64).unwrap();
         let mut page = [0; 2 * BLOCK];
         blocks.read(7 * BLOCK as u64, &mut page).unwrap();

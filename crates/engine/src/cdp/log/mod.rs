@@ -13,7 +13,7 @@ use crate::catalog::{Event, SegmentRecord, Txn};
 use crate::error::Result;
 use crate::settings::CdpSettings;
 use parking_lot::{Mutex, RwLock};
-use segment::{Open, Sealed, SegmentFile};
+use segment::{LogFile, Open, Sealed};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -403,7 +403,7 @@ impl LogState {
     }
 
     /// Empties the log. Returns its closed segments and runs, and the file of its open segment.
-    pub(crate) fn clear(&mut self) -> (Vec<Arc<Sealed>>, Option<SegmentFile>) {
+    pub(crate) fn clear(&mut self) -> (Vec<Arc<Sealed>>, Option<LogFile>) {
         let empty =
             LogState { next_seq: self.next_seq, applying: self.applying.take(), ..LogState::default() };
         let old = std::mem::replace(self, empty);

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 /// A file of a log, which may be closed. It can be read for as long as somebody holds this: its
 /// name stays until then.
 #[derive(Clone)]
-pub(crate) struct SegmentFile {
+pub(crate) struct LogFile {
     pub(crate) head: SegmentHead,
     /// The branch whose run it is read for; none: all of it is one branch's.
     run_of: Option<u64>,
@@ -47,7 +47,7 @@ type HeldBlock = (u64, Vec<IndexEntry>);
 
 /// A segment to which nothing is appended any more, or a run.
 pub(crate) struct Sealed {
-    pub(crate) file: SegmentFile,
+    pub(crate) file: LogFile,
     pub(crate) record: SegmentRecord,
     /// The last keys of blocks of the index that were looked at: with them a search reads one
     /// block, mostly.
@@ -60,7 +60,7 @@ pub(crate) struct Sealed {
 
 /// The segment that is appended to.
 pub(crate) struct Open {
-    pub(crate) file: SegmentFile,
+    pub(crate) file: LogFile,
     pub(crate) record: SegmentRecord,
     pub(crate) groups: Vec<GroupRecord>,
     pub(crate) entries: BTreeMap<(u64, u64), IndexEntry>,
@@ -68,14 +68,14 @@ pub(crate) struct Open {
     pub(crate) incomplete: bool,
 }
 
-impl SegmentFile {
+impl LogFile {
     pub(crate) fn new(head: SegmentHead, file: Arc<NamedFile>) -> Self {
-        SegmentFile { head, run_of: None, file }
+        LogFile { head, run_of: None, file }
     }
 
     /// A shared segment, read for the run of a branch.
     pub(crate) fn of_run(&self, branch: u64) -> Self {
-        SegmentFile { run_of: Some(branch), ..self.clone() }
+        LogFile { run_of: Some(branch), ..self.clone() }
     }
 
     /// Mixed into the sums of what it is read for.
@@ -194,7 +194,7 @@ impl SegmentDisk {
 }
 
 impl Sealed {
-    pub(crate) fn new(file: SegmentFile, record: SegmentRecord) -> Self {
+    pub(crate) fn new(file: LogFile, record: SegmentRecord) -> Self {
         Sealed {
             file,
             record,
@@ -354,7 +354,7 @@ impl Sealed {
 impl Open {
     /// Brings the entries of the groups into memory.
     pub(crate) fn load(
-        file: SegmentFile,
+        file: LogFile,
         disk: &SegmentDisk,
         record: SegmentRecord,
         groups: Vec<GroupRecord>,

@@ -1,7 +1,7 @@
 //! Shared segments: which there are, how many runs in each count, and which one is appended to.
 
 use super::record::SegmentHead;
-use super::segment::{Sealed, SegmentFile};
+use super::segment::{LogFile, Sealed};
 use crate::codec::align_up;
 use crate::disk::OpenFiles;
 use parking_lot::Mutex;
@@ -46,7 +46,7 @@ pub(crate) struct Counts {
 }
 
 struct Shared {
-    file: SegmentFile,
+    file: LogFile,
     /// Runs in it that count,
     runs: u64,
     /// and of these the ones that can be brought elsewhere.
@@ -57,10 +57,10 @@ struct Shared {
 
 impl SharedLog {
     /// At open: the file of a shared segment that the catalog knows.
-    pub(crate) fn known(&self, head: SegmentHead, files: &OpenFiles) -> SegmentFile {
+    pub(crate) fn known(&self, head: SegmentHead, files: &OpenFiles) -> LogFile {
         match self.state.lock().segments.get(&head.seq) {
             Some(shared) => shared.file.clone(),
-            None => SegmentFile::new(head, files.named(head.file_name())),
+            None => LogFile::new(head, files.named(head.file_name())),
         }
     }
 
@@ -96,7 +96,7 @@ impl SharedLog {
     }
 
     /// A run that ends at byte `end` counts from now on.
-    pub(crate) fn added(&self, file: &SegmentFile, end: u64) {
+    pub(crate) fn added(&self, file: &LogFile, end: u64) {
         let (number, state) = (file.head.seq, &mut *self.state.lock());
         let end = align_up(end, crate::cdp::log::record::BLOCK_LEN as u64);
         let shared = state.segments.entry(number).or_insert_with(|| Shared {
@@ -168,7 +168,7 @@ impl SharedLog {
     }
 
     /// The one that is appended to, and where; the number of the next one.
-    pub(crate) fn end(&self) -> (Option<(SegmentFile, u64)>, u64) {
+    pub(crate) fn end(&self) -> (Option<(LogFile, u64)>, u64) {
         let state = self.state.lock();
         let open = state.open.and_then(|number| state.segments.get(&number));
         (open.map(|shared| (shared.file.clone(), shared.end)), state.next)

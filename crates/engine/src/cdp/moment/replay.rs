@@ -8,7 +8,7 @@ use crate::catalog::SegmentRecord;
 use crate::cdp::log::BranchCdp;
 use crate::cdp::log::codec::{crc_of_zeros, lost};
 use crate::cdp::log::record::IndexEntry;
-use crate::cdp::log::segment::{Sealed, SegmentFile};
+use crate::cdp::log::segment::{LogFile, Sealed};
 use crate::codec::crc32c;
 use crate::error::{Error, Result};
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ const KEPT: usize = 16 << 10;
 
 /// What one segment has of a chunk.
 struct Part {
-    file: SegmentFile,
+    file: LogFile,
     /// None: there were too many, they are looked up again.
     entries: Option<Vec<IndexEntry>>,
     /// None: it was appended to then, and its entries are kept.

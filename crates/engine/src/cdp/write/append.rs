@@ -5,7 +5,7 @@ use crate::branch::Branch;
 use crate::catalog::{GroupRecord, RunRecord, SegmentRecord, Txn};
 use crate::cdp::log::codec::{Packer, crc_after};
 use crate::cdp::log::record::{BLOCK_LEN, IndexEntry, SegmentHead, put_index, put_packed_index, put_record};
-use crate::cdp::log::segment::{Open, Sealed, SegmentDisk, SegmentFile};
+use crate::cdp::log::segment::{LogFile, Open, Sealed, SegmentDisk};
 use crate::cdp::log::shared::SharedLog;
 use crate::cdp::log::stretch::index_room;
 use crate::cdp::log::{Applying, LogState};
@@ -64,7 +64,7 @@ impl SegmentFactory {
     }
 
     /// A new file. What an earlier life left under its name, never committed, goes.
-    pub(crate) fn create(&self, seq: u64, edition: u32) -> Result<(SegmentFile, SegmentDisk)> {
+    pub(crate) fn create(&self, seq: u64, edition: u32) -> Result<(LogFile, SegmentDisk)> {
         let head = SegmentHead { pool: self.pool, branch: self.branch, seq, edition };
         let failed = |e| Error::io(format!("create {}", head.file_name()), e);
         let (file, disk) = self.files.create(head.file_name()).map_err(failed)?;
@@ -72,13 +72,13 @@ impl SegmentFactory {
         let mut block = head.encode();
         block.resize(FIRST_GROUP as usize, 0);
         disk.write_at(&block, 0).map_err(failed)?;
-        Ok((SegmentFile::new(head, file), SegmentDisk::new(head, disk)))
+        Ok((LogFile::new(head, file), SegmentDisk::new(head, disk)))
     }
 }
 
 /// A segment that is being written.
 pub(crate) struct OpenSegmentWriter {
-    pub(crate) file: SegmentFile,
+    pub(crate) file: LogFile,
     /// Held open from the first write until all is synced.
     disk: Option<SegmentDisk>,
     pub(crate) record: SegmentRecord,
@@ -96,14 +96,14 @@ pub(crate) struct OpenSegmentWriter {
 
 impl OpenSegmentWriter {
     /// A new segment, empty.
-    pub(crate) fn new((file, disk): (SegmentFile, SegmentDisk)) -> OpenSegmentWriter {
+    pub(crate) fn new((file, disk): (LogFile, SegmentDisk)) -> OpenSegmentWriter {
         let record = SegmentRecord::empty(file.head.edition, 0, FIRST_GROUP);
         OpenSegmentWriter::of((file, disk), record, Vec::new())
     }
 
     /// A draft that goes on where `record` ends.
     pub(crate) fn of(
-        (file, disk): (SegmentFile, SegmentDisk),
+        (file, disk): (LogFile, SegmentDisk),
         record: SegmentRecord,
         groups: Vec<GroupRecord>,
     ) -> OpenSegmentWriter {
@@ -354,7 +354,7 @@ enum Added {
     /// Segments of the branch's own. `continued`: `open` goes on with the log's open segment.
     Segments { sealed: Vec<OpenSegmentWriter>, open: Option<Box<OpenSegmentWriter>>, continued: bool },
     /// A run. Its number among the branch's segments is `next_seq` - 1.
-    Run { file: SegmentFile, record: SegmentRecord },
+    Run { file: LogFile, record: SegmentRecord },
 }
 
 impl Appender {
@@ -524,7 +524,7 @@ impl Records for Appender {
 
 impl StagedSegments {
     /// A run, which takes the next number among the branch's segments.
-    pub(crate) fn run(branch: Arc<Branch>, file: SegmentFile, record: SegmentRecord) -> StagedSegments {
+    pub(crate) fn run(branch: Arc<Branch>, file: LogFile, record: SegmentRecord) -> StagedSegments {
         let next_seq = branch.cdp.log.read().next_seq + 1;
         StagedSegments { branch, added: Added::Run { file, record }, next_seq }
     }

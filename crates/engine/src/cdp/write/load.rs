@@ -2,7 +2,7 @@
 
 use crate::catalog::{Catalog, GroupRecord, SHARED_SEGMENTS, SegmentRecord};
 use crate::cdp::log::record::{SHARED, SegmentHead};
-use crate::cdp::log::segment::{Open, Sealed, SegmentDisk, SegmentFile};
+use crate::cdp::log::segment::{LogFile, Open, Sealed, SegmentDisk};
 use crate::cdp::log::shared::SharedLog;
 use crate::disk::{Dir, OpenFiles, SyncPurpose};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub(crate) fn load_segments(
         let mut log = branch.cdp.log.write();
         log.next_seq = log.next_seq.max(seq + 1);
         if record.sealed {
-            let file = SegmentFile::new(head, files.named(head.file_name()));
+            let file = LogFile::new(head, files.named(head.file_name()));
             log.sealed.insert(seq, Arc::new(Sealed::new(file, record)));
         } else {
             missing |= !there.contains(&head.file_name());
@@ -70,12 +70,12 @@ fn open_segment(
     files: &OpenFiles,
     head: SegmentHead,
     record: &SegmentRecord,
-) -> Result<(SegmentFile, SegmentDisk)> {
+) -> Result<(LogFile, SegmentDisk)> {
     let name = head.file_name();
     let failed = |e| Error::io(format!("open {name}"), e);
     let (file, disk) = files.create(name.clone()).map_err(failed)?;
     if disk.len().map_err(failed)? > record.end {
         disk.set_len(record.end).map_err(failed)?;
     }
-    Ok((SegmentFile::new(head, file), SegmentDisk::new(head, disk)))
+    Ok((LogFile::new(head, file), SegmentDisk::new(head, disk)))
 }

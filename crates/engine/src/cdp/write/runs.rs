@@ -14,7 +14,7 @@ use super::append::{
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
 use crate::cdp::log::codec::Packer;
-use crate::cdp::log::segment::SegmentFile;
+use crate::cdp::log::segment::LogFile;
 use crate::cdp::log::shared::SharedLog;
 use crate::disk::{SerialWriter, SyncPurpose};
 use crate::error::{Error, Result};
@@ -36,7 +36,7 @@ impl Runs {
     /// `shelf` is that of shared segments; `beside`: writes on a thread of its own.
     pub(crate) fn new(shared: &SharedLog, shelf: SegmentFactory, beside: bool) -> Result<Runs> {
         let (open, next) = shared.end();
-        let of = |(file, end): (SegmentFile, u64)| {
+        let of = |(file, end): (LogFile, u64)| {
             let disk = file.open()?;
             Ok::<_, Error>(OpenSegmentWriter::of((file, disk), SegmentRecord::empty(0, 0, end), Vec::new()))
         };

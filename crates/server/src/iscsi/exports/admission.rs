@@ -6,7 +6,7 @@
 //! order rules, accounts and mappings were made.
 
 use super::lookup::{Asked, Shown};
-use super::{Exports, Registry, Scope, Settings, Uuid, names};
+use super::{Exports, Registry, Scope, TargetSettings, Uuid, names};
 use crate::iscsi::credentials::{Account, Chap};
 use crate::iscsi::registry::Guard;
 use crate::moments::{self, Past};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// A target, as access to it is decided.
 pub(crate) struct Gate {
     /// Who comes in.
-    door: Settings,
+    door: TargetSettings,
     /// Guards that volumes have of their own, by the LUNs that show them, where they are not the
     /// door's.
     behind: Vec<(u16, Guard)>,
@@ -30,7 +30,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    pub(crate) fn door(&self) -> &Settings {
+    pub(crate) fn door(&self) -> &TargetSettings {
         &self.door
     }
 }
@@ -208,7 +208,7 @@ impl Exports {
     fn could_enter(
         &self,
         registry: &Registry,
-        door: &Settings,
+        door: &TargetSettings,
         name: &str,
         address: std::net::IpAddr,
     ) -> bool {
@@ -220,7 +220,7 @@ impl Exports {
 
     /// Whether discovery tells an initiator of a target: it may log in, with the account that it
     /// proved where the target asks for that, too.
-    pub(super) fn is_shown(&self, registry: &Registry, door: &Settings, initiator: &Initiator<'_>) -> bool {
+    pub(super) fn is_shown(&self, registry: &Registry, door: &TargetSettings, initiator: &Initiator<'_>) -> bool {
         let (name, address) = (initiator.name, initiator.peer.ip());
         match initiator.proof {
             Proof::Given(user) if door.guard.chap.is_none() => {
