@@ -7,6 +7,8 @@ use crate::rust::{self, line_of, mask, words};
 pub const MAX_FILE_LINES: usize = 700;
 /// Longest function, in lines.
 pub const MAX_FUNCTION_LINES: usize = 70;
+/// Widest comment, in columns, indentation included.
+pub const MAX_COMMENT_WIDTH: usize = 100;
 
 fn finding(line: usize, what: impl Into<String>) -> Finding {
     Finding { line, what: what.into() }
@@ -61,7 +63,45 @@ pub fn words_to_avoid(text: &str) -> Vec<Finding> {
     found
 }
 
-/// A file that nobody reads to its end.
+/// Comments that are wider than [`MAX_COMMENT_WIDTH`]. Rows of tables and links may be.
+pub fn comment_width(source: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (i, line) in source.lines().enumerate() {
+        let comment = line.trim_start();
+        let text = comment.trim_start_matches(['/', '!']).trim_start();
+        let may_be_wide = text.starts_with('|') || comment.contains("://");
+        let width = line.chars().count();
+        if comment.starts_with("//") && !may_be_wide && width > MAX_COMMENT_WIDTH {
+            found.push(finding(
+                i + 1,
+                format!("a comment of {width} columns: wrap it at {MAX_COMMENT_WIDTH}"),
+            ));
+        }
+    }
+    found
+}
+
+/// Types that a module shares with others of its crate, or with other crates: (line, name).
+pub fn shared_types(source: &str) -> Vec<(usize, String)> {
+    let mut code = mask(source);
+    if let Some(tests) = code.find("#[cfg(test)]\nmod tests {") {
+        code.truncate(tests);
+    }
+    let mut found = Vec::new();
+    for (i, line) in code.lines().enumerate() {
+        let Some(rest) = line.strip_prefix("pub") else { continue };
+        let rest = rest.strip_prefix("(crate)").or_else(|| rest.strip_prefix("(super)")).unwrap_or(rest);
+        let mut words = rest.split_whitespace();
+        if matches!(words.next(), Some("struct" | "enum" | "trait" | "type"))
+            && let Some(name) = words.next()
+        {
+            found.push((i + 1, name.chars().take_while(|c| rust::is_word(*c)).collect()));
+        }
+    }
+    found
+}
+
+/// A file that is too long to be read to its end.
 pub fn file_length(text: &str) -> Vec<Finding> {
     let lines = text.lines().count();
     if lines <= MAX_FILE_LINES {
@@ -246,6 +286,21 @@ mod tests {
         let function = |lines: usize| format!("fn f() {{\n{}}}\n", "x;\n".repeat(lines - 2));
         assert_eq!(function_length(&function(MAX_FUNCTION_LINES)), []);
         assert_eq!(function_length(&function(MAX_FUNCTION_LINES + 1)).len(), 1);
+    }
+
+    #[test]
+    fn wide_comments_are_seen() {
+        let wide = "x ".repeat(60);
+        assert_eq!(comment_width(&format!("    /// {wide}\n//! {wide}\nlet a = 1; // {wide}\n")).len(), 2);
+        assert_eq!(comment_width(&format!("//! | {wide}\n/// see https://{wide}\n/// short\n")), []);
+    }
+
+    #[test]
+    fn shared_types_are_seen() {
+        let source = "pub struct A;\npub(crate) enum B<T> {}\nstruct C;\npub(super) type D = u8;\npub fn e() {}\n\
+                      #[cfg(test)]\nmod tests {\npub struct F;\n}\n";
+        let names: Vec<String> = shared_types(source).into_iter().map(|(_, name)| name).collect();
+        assert_eq!(names, ["A", "B", "D"]);
     }
 
     #[test]

@@ -15,6 +15,32 @@ fn files_are_short() {
 }
 
 #[test]
+fn comments_are_narrow() {
+    let tree = Tree::load();
+    enforce(tree.with_extension("rs"), |f| rules::comment_width(&f.text));
+}
+
+/// A reader who finds a name must not have to ask which of two things it means. The protocols of
+/// crates/target, and the commands of crates/cli and crates/bench, have parallel modules: there the
+/// module is part of the name.
+#[test]
+fn a_name_means_one_type_of_a_crate() {
+    let tree = Tree::load();
+    for folder in ["crates/engine/src/", "crates/server/src/", "crates/sim/src/", "crates/api/src/"] {
+        let mut known = std::collections::BTreeMap::new();
+        for file in tree.rust_below(folder) {
+            for (line, name) in rules::shared_types(&file.text) {
+                let place = format!("{}:{line}", file.path);
+                if let Some(other) = known.insert(name.clone(), place.clone()) {
+                    panic!("{name} is two types, in {other} and {place}");
+                }
+            }
+        }
+        assert!(known.len() > 5, "{folder} has only {} types", known.len());
+    }
+}
+
+#[test]
 fn functions_are_short() {
     let tree = Tree::load();
     let allowed = |path: &str, name: &str| LONG_FUNCTIONS.iter().any(|(p, n, _)| *p == path && *n == name);

@@ -239,13 +239,13 @@ mod tests {
              010000000500000006000000000000000700000000000000"
         );
         assert_eq!(&block[..8], MAGIC);
-        assert_eq!(Header::decode(&block), Some(header));
+        assert_eq!(BackupHeader::decode(&block), Some(header));
         for byte in 0..HEADER_LEN {
             let mut bad = block.clone();
             bad[byte] ^= 4;
-            assert_eq!(Header::decode(&bad), None, "byte {byte}");
+            assert_eq!(BackupHeader::decode(&bad), None, "byte {byte}");
         }
-        assert_eq!(Header::decode(&block[..100]), None);
+        assert_eq!(BackupHeader::decode(&block[..100]), None);
     }
 
     /// The rows behind the compression, for ever.

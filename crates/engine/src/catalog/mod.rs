@@ -549,31 +549,9 @@ fn decode_page(key: PageKey, bytes: &[u8]) -> Result<MapPage> {
 }
 
 impl Txn<'_> {
-    pub(crate) fn create_tables(&mut self) -> Result<()> {
-        db!("create the catalog", self.txn.get()?.open_table(META));
-        db!("create the catalog", self.txn.get()?.open_table(PVS));
-        db!("create the catalog", self.txn.get()?.open_table(VOLUMES));
-        db!("create the catalog", self.txn.get()?.open_table(BRANCHES));
-        db!("create the catalog", self.txn.get()?.open_table(EXTENTS));
-        db!("create the catalog", self.txn.get()?.open_table(BITMAPS));
-        db!("create the catalog", self.txn.get()?.open_table(MAP));
-        self.create_snapshot_tables()?;
-        self.create_cdp_tables()?;
-        self.create_usage_table()
-    }
-
     /// The last one that an older build lacks: with it the catalog is of this build.
     fn create_usage_table(&mut self) -> Result<()> {
         db!("create the catalog", self.txn.get()?.open_table(usage::USAGE));
-        Ok(())
-    }
-
-    /// Also for a catalog that an older build made.
-    pub(crate) fn create_snapshot_tables(&mut self) -> Result<()> {
-        db!("create the catalog", self.txn.get()?.open_table(SNAPSHOTS));
-        db!("create the catalog", self.txn.get()?.open_table(versions::VERSIONS));
-        db!("create the catalog", self.txn.get()?.open_table(versions::BY_LAST));
-        db!("create the catalog", self.txn.get()?.open_table(holes::HOLES));
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! (`crates/tidy/tests/seams.rs`).
 
 use super::store::{db, guarded};
-use super::{Catalog, Txn};
+use super::{BITMAPS, BRANCHES, Catalog, EXTENTS, MAP, META, PVS, SNAPSHOTS, Txn, VOLUMES};
 use crate::error::{Result, corrupt};
 use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, TableError, Value};
 
@@ -116,6 +116,30 @@ impl Txn<'_> {
             every_table!(each);
             Err(corrupt(format!("restore a row of {}: this build has no such table", row.table)))
         })
+    }
+}
+
+impl Txn<'_> {
+    pub(crate) fn create_tables(&mut self) -> Result<()> {
+        db!("create the catalog", self.txn.get()?.open_table(META));
+        db!("create the catalog", self.txn.get()?.open_table(PVS));
+        db!("create the catalog", self.txn.get()?.open_table(VOLUMES));
+        db!("create the catalog", self.txn.get()?.open_table(BRANCHES));
+        db!("create the catalog", self.txn.get()?.open_table(EXTENTS));
+        db!("create the catalog", self.txn.get()?.open_table(BITMAPS));
+        db!("create the catalog", self.txn.get()?.open_table(MAP));
+        self.create_snapshot_tables()?;
+        self.create_cdp_tables()?;
+        self.create_usage_table()
+    }
+
+    /// Also for a catalog that an older build made.
+    pub(crate) fn create_snapshot_tables(&mut self) -> Result<()> {
+        db!("create the catalog", self.txn.get()?.open_table(SNAPSHOTS));
+        db!("create the catalog", self.txn.get()?.open_table(super::versions::VERSIONS));
+        db!("create the catalog", self.txn.get()?.open_table(super::versions::BY_LAST));
+        db!("create the catalog", self.txn.get()?.open_table(super::holes::HOLES));
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use crate::catalog::{Catalog, SegmentRecord};
 use crate::cdp::log::record::SegmentHead;
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::{Dir, MemDir, OpenMode, ScarceDir};
-use crate::info::Moment;
+use crate::info::history::Moment;
 use crate::pool::Pool;
 use crate::settings::{
     AnchorPolicy, CdpSettings, Compression, Encoding, Placement, PoolConfig, PoolOptions, PvSpec, Retention,

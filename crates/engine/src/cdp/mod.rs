@@ -16,6 +16,6 @@ pub(crate) mod write;
 #[cfg(feature = "fuzzing")]
 pub(crate) use crate::cdp::log::codec::unpack;
 pub use crate::cdp::moment::sample::CdpSample;
-pub use crate::info::{Anchor, Bucket, CdpInfo, Change, History, Mark, Moment, Point, Span};
+pub use crate::info::history::{Anchor, Bucket, CdpInfo, Change, History, Mark, Moment, Point, Span};
 pub use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 pub use moment::moment_uuid;

@@ -8,7 +8,7 @@ use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of, spread};
 use crate::cdp::moment::sample::CdpSample;
 use crate::cdp::moment::spans::RecordedSpan;
 use crate::error::{Result, invalid};
-use crate::info::{Anchor, Bucket, Change, History, Mark, Span};
+use crate::info::history::{Anchor, Bucket, Change, History, Mark, Span};
 use crate::units::SECTOR;
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};

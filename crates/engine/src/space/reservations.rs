@@ -460,7 +460,8 @@ mod tests {
     fn backing_limits() {
         let space = Space::new(64 << 10);
         assert!(space.change_capacity(9, &free(9), false));
-        space.set_backing(BackingRoom { solid: 0, sparse: 9, sparse_bytes: 100 << 10, ..Backing::ALL }, 0);
+        space
+            .set_backing(BackingRoom { solid: 0, sparse: 9, sparse_bytes: 100 << 10, ..BackingRoom::ALL }, 0);
         assert!(space.try_reserve(16, 1) && !space.try_reserve(16, 1));
     }
 
@@ -500,7 +501,7 @@ mod tests {
 
     #[test]
     fn what_logs_have_taken_is_gone_until_it_is_measured() {
-        let backing = BackingRoom { solid: 9, log_bytes: 100 * KIB, ..Backing::ALL };
+        let backing = BackingRoom { solid: 9, log_bytes: 100 * KIB, ..BackingRoom::ALL };
         let space = backed_by(backing);
         assert!(space.try_reserve_log(60 * KIB));
         space.assign_log(70, 40 * KIB, 20 * KIB);

@@ -336,7 +336,8 @@ pub(crate) fn sort_one(branch: &Arc<Branch>, shelf: &SegmentFactory, shared: &Sh
 #[cfg(test)]
 mod tests {
     use crate::device::{BlockDevice, WriteOp};
-    use crate::info::{Moment, Progress};
+    use crate::info::Progress;
+    use crate::info::history::Moment;
     use crate::pool::Pool;
     use crate::settings::{AnchorPolicy, CdpSettings, Compression, PoolOptions};
     use crate::testing::Inside;

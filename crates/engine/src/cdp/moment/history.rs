@@ -7,7 +7,7 @@ use crate::cdp::log::LogState;
 use crate::cdp::log::record::IndexEntry;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::info::{Bucket, Change, Span};
+use crate::info::history::{Bucket, Change, Span};
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
 

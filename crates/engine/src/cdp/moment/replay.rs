@@ -215,7 +215,7 @@ impl Records {
 mod tests {
     use super::*;
     use crate::device::{BlockDevice, WriteOp};
-    use crate::info::Moment;
+    use crate::info::history::Moment;
     use crate::settings::{AnchorPolicy, CdpSettings, Encoding};
     use crate::testing::Inside;
     use bytes::Bytes;

@@ -220,7 +220,12 @@ impl Exports {
 
     /// Whether discovery tells an initiator of a target: it may log in, with the account that it
     /// proved where the target asks for that, too.
-    pub(super) fn is_shown(&self, registry: &Registry, door: &TargetSettings, initiator: &Initiator<'_>) -> bool {
+    pub(super) fn is_shown(
+        &self,
+        registry: &Registry,
+        door: &TargetSettings,
+        initiator: &Initiator<'_>,
+    ) -> bool {
         let (name, address) = (initiator.name, initiator.peer.ip());
         match initiator.proof {
             Proof::Given(user) if door.guard.chap.is_none() => {
