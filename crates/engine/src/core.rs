@@ -17,6 +17,7 @@ use crate::grace::Readers;
 use crate::info::{JournalLoss, Salvage};
 use crate::journal::Journal;
 use crate::map::Map;
+use crate::pace::Pace;
 use crate::settings::{PoolConfig, PoolOptions};
 use crate::shortage::{Deletions, Shortages};
 use crate::space::catalog_room::CatalogRoom;
@@ -49,6 +50,7 @@ pub(crate) struct Core {
     pub(crate) fault: Arc<Fault>,
     pub(crate) damage: Damage,
     pub(crate) shortages: Shortages,
+    pub(crate) pace: Pace,
     pub(crate) catalog_room: CatalogRoom,
     pub(crate) readers: Readers,
     pub(crate) space: Space,

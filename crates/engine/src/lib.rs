@@ -93,6 +93,7 @@ mod health;
 mod info;
 mod journal;
 mod map;
+mod pace;
 mod placed;
 mod policies;
 pub mod pool;

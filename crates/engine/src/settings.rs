@@ -42,10 +42,10 @@ pub struct PoolOptions {
     pub destage_start_percent: u8,
     /// Destage starts when so many stretches of the journal wait that can't share a commit, however
     /// few bytes they are: whoever needs the journal to be carried out, and a writer that finds it
-    /// full, waits for them all.
+    /// full, waits for them all. Fewer where turns take long: see `pace.rs`.
     pub lazy_turns: usize,
     /// So many of them may wait, and one more; what would add to them (snapshots, marks, long
-    /// discards) waits for the first ones to go.
+    /// discards) waits for the first ones to go. Fewer where turns take long.
     pub max_turns: usize,
     /// Warn when less than this share of the capacity is free, in per cent.
     pub low_space_percent: u8,

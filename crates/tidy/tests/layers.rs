@@ -21,6 +21,7 @@ const ENGINE: Layers<'_> = Layers {
         "health",
         "info",
         "shortage",
+        "pace",
         // What is stored, each kind by itself.
         "staging",
         "journal",

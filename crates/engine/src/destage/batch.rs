@@ -128,6 +128,7 @@ pub(crate) struct Batch {
     pub(super) items: Vec<BatchItem>,
     pub(super) blocks: Vec<StagedBlocks>,
     pub(crate) records: u32,
+    /// Bytes of the journal.
     pub(crate) bytes: u64,
     reserved: BTreeMap<u8, u64>,
     /// Map pages touched: (branch, as in an item; page).

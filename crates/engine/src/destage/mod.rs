@@ -86,7 +86,9 @@ impl Destager {
         }
         let mut cursor = state.cursor;
         let before = self.core.positions.settled_time.load(Ordering::Relaxed);
+        let began = self.core.world.clock.monotonic();
         let collected = self.next_collected(state, &mut cursor)?;
+        let bytes = if let Collected::Records(batch) = &collected { batch.bytes } else { 0 };
         state.ends = Some(cursor);
         let time = match collected {
             Collected::Nothing => {
@@ -108,6 +110,7 @@ impl Destager {
             }
         };
         state.cursor = cursor;
+        self.core.pace.took(bytes, self.core.world.clock.monotonic().saturating_sub(began));
         self.note_settled(state, time);
         Ok(true)
     }

@@ -138,7 +138,7 @@ impl Pool {
             || self.is_quiet(state)
             || recorded
             || self.core.is_pressed()
-            || self.core.journal.turns() >= self.core.options.lazy_turns
+            || self.core.journal.turns() >= self.core.pace.turns(self.core.options.lazy_turns)
             || written - state.cursor.lsn > MAX_STAGED_RECORDS / 2
     }
 

@@ -29,6 +29,7 @@ use crate::journal::{
     make_durable, restore_tail, scan, stage_located,
 };
 use crate::map::Map;
+use crate::pace::Pace;
 use crate::settings::{Placement, PoolConfig, PoolOptions, PvSpec, check_config};
 use crate::shortage::Shortages;
 use crate::space::allocator::Allocator;
@@ -285,6 +286,7 @@ impl Parts {
             catalog: self.catalog,
             journal: self.journal,
             shortages: Shortages::default(),
+            pace: Pace::default(),
             catalog_room: self.room,
             readers: Readers::default(),
             space: self.space,

@@ -25,7 +25,7 @@ impl Destager {
                 Ok(())
             }
             Admission::Turns => {
-                self.core.journal.wait_for_turns(self.core.options.max_turns);
+                self.core.journal.wait_for_turns(self.core.pace.turns(self.core.options.max_turns));
                 Ok(())
             }
         }
@@ -56,7 +56,7 @@ impl Core {
     /// Do so many turns wait that nothing may add to them? Not while destage waits for the end of a
     /// shortage: a deletion may be what ends that.
     pub(crate) fn too_many_turns(&self, waiting: usize) -> bool {
-        waiting >= self.options.max_turns && self.shortages.cause(Task::Destage).is_none()
+        waiting >= self.pace.turns(self.options.max_turns) && self.shortages.cause(Task::Destage).is_none()
     }
 }
 
