@@ -1,4 +1,4 @@
-//! Backups of the metadata: requests and responses.
+//! Requests and responses about backups of the metadata.
 
 use crate::client::{Client, ClientError};
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Continuous data protection: settings, history, moments, recovery.
+//! Requests and responses about continuous data protection: settings, history, moments, recovery.
 
 use crate::client::{Client, ClientError, segment};
 use crate::{ClockChange, RolledBack, Volume};
@@ -213,7 +213,7 @@ pub struct Anchor {
     pub lsn: u64,
     /// Its time.
     pub time: Timestamp,
-    /// Name of the snapshot that it is, if somebody made it.
+    /// Name of the snapshot that it is, if it is a snapshot that a client or a schedule took.
     pub snapshot: Option<String>,
 }
 

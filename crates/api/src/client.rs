@@ -1,7 +1,7 @@
 //! A blocking client of the admin API, over a Unix socket or TCP.
 //!
-//! One connection per request: the command line makes a few requests and ends, and a fresh connection cannot be a
-//! stale one.
+//! It opens one connection per request. The command line makes only a few requests before it ends,
+//! and a fresh connection cannot be stale.
 
 use crate::{
     API_V1, AddLun, AddPv, AddRule, ChannelBody, CreateTarget, CreateVolume, ErrorBody, ErrorKind, Health,

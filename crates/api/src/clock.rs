@@ -1,4 +1,4 @@
-//! The server's clock: whether it is trusted, and where it was set.
+//! The server's clock: whether it is trusted, and the LSNs at which it was set.
 
 use crate::client::{Client, ClientError};
 use hyper::Method;
@@ -24,7 +24,7 @@ pub struct Clock {
     /// What it says.
     pub now: Timestamp,
     /// Seconds by which it is ahead of what it should say (negative: behind), while that is a jump
-    /// that nobody confirmed.
+    /// that the operator has not confirmed.
     pub jumped_seconds: Option<f64>,
     /// Nothing is forgotten by time now.
     pub suspended: bool,

@@ -1,4 +1,4 @@
-//! The one error body of the API.
+//! The body of every error response of the API.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -36,7 +36,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The bearer token is missing or wrong.
     Unauthorized,
-    /// The configuration does not allow it to whoever asks.
+    /// The configuration does not allow this client to do it.
     Forbidden,
     /// A defect of the server, or a kind that this client does not know.
     #[serde(other)]

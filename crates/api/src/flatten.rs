@@ -1,4 +1,4 @@
-//! Making volumes independent of what they rest on: requests and responses.
+//! Requests and responses about flattening: it makes a volume independent of what it rests on.
 
 use crate::client::{Client, ClientError, segment};
 use jiff::Timestamp;

@@ -1,7 +1,9 @@
-//! Hindcast's admin API: the request and response types that server and clients share, and a blocking client.
+//! Hindcast's admin API: the request and response types that server and clients share, and a
+//! blocking client.
 //!
-//! Sizes are integers in bytes, times RFC 3339 in UTC. Every error response has an [`ErrorBody`]. The server publishes
-//! the same types as an OpenAPI document at `/api/v1/openapi.json`.
+//! Sizes are integers in bytes. Times are RFC 3339 in UTC. Every error response has an
+//! [`ErrorBody`]. The server publishes the same types as an OpenAPI document at
+//! `/api/v1/openapi.json`.
 #![forbid(unsafe_code)]
 
 mod backups;

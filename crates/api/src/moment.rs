@@ -1,4 +1,5 @@
-//! Moments of a volume's past as people write them, after the `@` of an address or wherever a moment is asked for.
+//! Moments of a volume's past as people write them: after the `@` of an address, or wherever a
+//! moment is asked for.
 
 use jiff::{SignedDuration, Timestamp};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Bringing a volume's chunks back into order: requests and responses.
+//! Requests and responses about relocation: it brings a volume's chunks back into order.
 
 use crate::client::{Client, ClientError, segment};
 use serde::{Deserialize, Serialize};

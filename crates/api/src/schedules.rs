@@ -1,4 +1,4 @@
-//! Schedules: snapshots taken and deleted by time. Requests and responses.
+//! Requests and responses about schedules: snapshots that are taken and deleted by time.
 
 use crate::client::{Client, ClientError, segment};
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Snapshots, clones and rollback: requests and responses.
+//! Requests and responses about snapshots, clones and rollback.
 
 use crate::client::{Client, ClientError, segment};
 use crate::{Inherited, Method, Volume};
@@ -40,7 +40,7 @@ pub struct Snapshot {
     pub parent: Option<String>,
     /// Names of the volumes whose content begins with it: clones, and its own volume after it was rolled back.
     pub clones: Vec<String>,
-    /// Open handles: exports of it that somebody uses.
+    /// Open handles: exports of it that clients use.
     pub handles: u64,
     /// Bytes that it holds alone: what its deletion gives back. As of the last destage; absent right after it was taken.
     pub unique: Option<u64>,

@@ -1,4 +1,5 @@
-//! Statistics: what preserving costs, how large the index is, where requests go.
+//! Responses about statistics: what preservation costs, how large the index is, and which regions
+//! the requests touch.
 
 use crate::VolumeStats;
 use crate::client::{Client, ClientError, segment};

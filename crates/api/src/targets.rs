@@ -1,4 +1,5 @@
-//! Requests and responses about iSCSI targets. Plain data; field names are the JSON names.
+//! Requests and responses about iSCSI targets. They are plain data; the field names are the JSON
+//! names.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -23,9 +24,9 @@ pub struct Target {
     pub unmatched: Unmatched,
     /// How initiators prove who they are; absent: as the defaults say.
     pub chap: Option<Chap>,
-    /// Who is logged in.
+    /// The sessions that are logged in.
     pub sessions: Vec<TargetSession>,
-    /// Who has registered for persistent reservations of its logical units, by whichever target.
+    /// The registrations for persistent reservations of its logical units, by whichever target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<TargetReservation>,
     /// Doors to the same data that let in others than this one.
@@ -100,7 +101,7 @@ pub struct Lun {
     pub size: Option<u64>,
     /// Logical block size, bytes.
     pub block_size: Option<u32>,
-    /// Writes are refused to everybody.
+    /// Writes of all initiators are refused.
     pub read_only: bool,
     /// Why it can't be opened; initiators don't see it then.
     pub error: Option<String>,
@@ -175,7 +176,7 @@ impl Access {
     }
 }
 
-/// CHAP as it is set. Secrets are never told.
+/// CHAP as it is set. Secrets are never reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Chap {
     /// The name that initiators use; of several accounts, the first.
@@ -194,7 +195,7 @@ impl Chap {
     }
 }
 
-/// Somebody who is logged in to a target.
+/// The session of an initiator that is logged in to a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TargetSession {
     /// The initiator's name.

@@ -1,4 +1,5 @@
-//! What differs between two states, and snapshots as streams of bytes: requests and responses.
+//! Requests and responses about differences between two states, and about snapshots as streams of
+//! bytes.
 
 use crate::Snapshot;
 use crate::client::{Client, ClientError, segment};

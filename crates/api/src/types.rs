@@ -1,4 +1,5 @@
-//! Requests and responses. Plain data; field names are the JSON names.
+//! Requests and responses about the server, the pool and its volumes. They are plain data; the
+//! field names are the JSON names.
 
 use crate::{CachePolicy, Cdp, Inherited, PatchCdp, PoolIndex, Preservation};
 use jiff::Timestamp;

@@ -1,5 +1,6 @@
-//! What keeping every write costs and gives: speed and CPU beside a volume without history, space for each encoding, opening
-//! a view of any moment, recovering to any moment, and a snapshot a minute beside it (near-CDP).
+//! What it costs and gives to keep every write: speed and CPU beside a volume without history,
+//! space for each encoding, views of any moment, recovery to any moment, and a snapshot a minute as
+//! the alternative (near-CDP).
 
 mod capture;
 mod cost;
@@ -125,7 +126,7 @@ impl Rig<'_> {
         Ok(self.hindcast.api("GET", &format!("/volumes/{volume}/cdp"), &Value::Null)?.0)
     }
 
-    /// The same when all of so many bytes that clients wrote are in the log.
+    /// The log of a volume's history, once all of the `bytes` that clients wrote are in it.
     fn logged(&self, volume: &str, bytes: u64) -> Result<Log> {
         let start = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! Writes as a database makes them: whole blocks, of which only a few per cent differ from before.
+//! Writes as a database makes them: whole blocks, of which only a few per cent differ from their
+//! old content.
 
 use crate::nbd::Client;
 use crate::process;

@@ -1,4 +1,5 @@
-//! A report of figures with their goals, with tables and pictures between them: Markdown, JSON and SVG.
+//! A report of figures with their goals, with tables and pictures between them, as Markdown, JSON
+//! and SVG.
 
 use crate::report;
 use anyhow::{Context, Result, bail};

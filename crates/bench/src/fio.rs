@@ -1,4 +1,4 @@
-//! Drives fio's nbd engine and reads its JSON.
+//! Runs fio with its nbd engine and reads its JSON.
 
 use crate::samples::Outcome;
 use anyhow::{Context, Result, bail};

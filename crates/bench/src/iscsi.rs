@@ -1,6 +1,8 @@
-//! iSCSI targets side by side: Hindcast, Debian's `tgt` on a file, and `tgt` on its null store, which has no medium and
-//! so shows what its protocol handling alone costs. Driven by libiscsi's `iscsi-perf` and by `qemu-img bench`, in
-//! interleaved rounds like [`crate::targets`].
+//! iSCSI targets side by side: Hindcast, Debian's `tgt` on a file, and `tgt` on its null store. The
+//! null store has no medium, so it shows what the protocol handling of `tgt` alone costs.
+//!
+//! libiscsi's `iscsi-perf` and `qemu-img bench` make the load, in interleaved rounds as in
+//! [`crate::targets`].
 
 use crate::process;
 use crate::report::{self, Layout, Verdict};
@@ -60,7 +62,7 @@ pub(crate) struct Args {
     only: Option<String>,
 }
 
-/// Who asks, and for what.
+/// The client that makes the load, and its requests.
 #[derive(Debug, Clone, Copy)]
 enum Client {
     /// `iscsi-perf`: random reads of 4 KiB at any sector, for a time.

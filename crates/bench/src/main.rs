@@ -1,11 +1,13 @@
 //! Benchmarks of Hindcast beside its peers.
 //!
-//! `targets` compares NBD servers and `iscsi` iSCSI targets, in one run on one machine,
-//! interleaved, because an absolute figure from a shared machine says little; `snapshots` what
-//! snapshots cost it and its peers; `cdp` what keeping every write costs and gives; `memory` and
-//! `recovery` measure Hindcast against its own bounds; `scale` tells how costs grow with the number
-//! of volumes. Every command exits with an error when a bound is missed, so that a script can rely
-//! on it.
+//! - `targets` compares NBD servers, and `iscsi` compares iSCSI targets. All of them run in one run
+//!   on one machine, interleaved, because an absolute figure from a shared machine says little.
+//! - `snapshots` measures what snapshots cost Hindcast and its peers.
+//! - `cdp` measures what it costs and gives to keep every write.
+//! - `memory` and `recovery` measure Hindcast against its own bounds.
+//! - `scale` measures how costs grow with the number of volumes.
+//!
+//! Every command exits with an error when a bound is missed, so that a script can rely on it.
 #![forbid(unsafe_code)]
 
 mod cdp;

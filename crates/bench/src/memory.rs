@@ -1,5 +1,6 @@
-//! Resident memory must be bounded by configuration, never by the size of a volume: a huge thin volume of small
-//! chunks, small writes scattered over all of it, and the peak the kernel saw.
+//! Resident memory: it must be bounded by configuration, never by the size of a volume. The
+//! benchmark scatters small writes over all of a huge thin volume of small chunks, and reads the
+//! peak that the kernel saw.
 
 use crate::fio::{self, Amount, Flush, Job};
 use crate::process;

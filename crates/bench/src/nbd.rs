@@ -1,5 +1,5 @@
-//! A small NBD client on a Unix socket: for content that fio can't make, for connections that have to be timed, and for
-//! loads that go on while snapshots are taken.
+//! A small NBD client on a Unix socket. It is used for content that fio can't make, for connections
+//! that have to be timed, and for loads that go on while snapshots are taken.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{Read as _, Write as _};

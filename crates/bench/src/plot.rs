@@ -1,4 +1,5 @@
-//! Small plots in SVG, readable on light and dark pages: panels of grouped horizontal bars, and lines over an axis.
+//! Small plots in SVG, readable on light and dark pages: panels of grouped horizontal bars, and
+//! lines over an axis.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! How long the disk itself takes to make a block durable, to compare with.
+//! Measures how long the disk itself takes to make a block durable, as a figure to compare with.
 
 use anyhow::{Context, Result};
 use std::cell::Cell;

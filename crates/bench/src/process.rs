@@ -1,4 +1,4 @@
-//! What Linux tells about a process: CPU time and memory.
+//! Figures that Linux reports about a process: CPU time and memory.
 
 use crate::samples::{Outcome, Sample};
 use anyhow::{Context, Result};
@@ -72,7 +72,8 @@ fn parse_kib(status: &str, name: &str) -> Option<u64> {
 }
 
 /// Waits until a process has been almost idle for a second: its background work (destage, checkpoints) is done.
-/// Dirty pages of the machine are written back first, so that they don't burden whoever is measured next.
+/// Dirty pages of the machine are written back first, so that they don't burden the server that is
+/// measured next.
 pub(crate) fn settle(pid: u32, limit: Duration) -> Result<()> {
     const STEP: Duration = Duration::from_millis(250);
     const CALM_STEPS: u32 = 4;

@@ -1,4 +1,4 @@
-//! How long a start takes after the process was killed with a journal full of small writes.
+//! Start-up time after the process was killed with a journal full of small writes.
 
 use crate::fio::{self, Amount, Flush, Job, Running};
 use crate::scratch::Scratch;

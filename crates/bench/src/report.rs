@@ -1,4 +1,4 @@
-//! Turns samples into a Markdown table, JSON and a plot.
+//! Conversion of samples to a Markdown table, JSON and a plot.
 
 use crate::plot;
 use crate::samples::{Row, Sample, Series, median};

@@ -1,4 +1,4 @@
-//! A Hindcast under test with everything that a measurement does to it again and again.
+//! A Hindcast server under test ([`Rig`]), with the operations that measurements repeat on it.
 
 use crate::process;
 use crate::scratch::Scratch;

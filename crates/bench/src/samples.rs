@@ -1,5 +1,7 @@
-//! What the comparing benchmarks collect: workloads, servers, rounds; figures are medians over the rounds, ratios are
-//! medians of the ratios within a round, because the machine's mood changes between rounds.
+//! The results that the comparing benchmarks collect: workloads, servers, rounds.
+//!
+//! Figures are medians over the rounds. Ratios are medians of the ratios within a round, because
+//! the speed of the machine changes between rounds.
 
 /// What a client measured in one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,7 +28,7 @@ pub(crate) struct Sample {
     pub(crate) outcome: Outcome,
     /// Server CPU microseconds per request until the last answer.
     pub(crate) cpu_run: f64,
-    /// The same, with all background work that the run caused.
+    /// Server CPU microseconds per request, with all background work that the run caused.
     pub(crate) cpu_settled: f64,
 }
 

@@ -1,7 +1,9 @@
 //! What many volumes cost, and how each cost grows with their number: creating them, a batch in
 //! which each got one small write, a snapshot of all of them, opening the pool, memory, open files,
-//! lists. Without histories and with them, with schedules, and with many snapshots. Then large
-//! empty pools: opening and memory.
+//! and lists.
+//!
+//! The volumes are measured without histories and with them, with schedules, and with many
+//! snapshots. Large empty pools follow: opening and memory.
 
 mod growth;
 mod pass;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// `f_type` of a tmpfs (statfs(2)).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// See the module.
+/// A scratch directory on a real disk. It is removed when it is dropped.
 pub(crate) struct Scratch {
     path: PathBuf,
 }

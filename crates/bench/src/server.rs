@@ -1,5 +1,5 @@
-//! The servers under test: Hindcast and its peers, each a child process behind a Unix socket (NBD) or a TCP port of the
-//! loopback address (iSCSI).
+//! The servers under test: Hindcast and its peers. Each is a child process behind a Unix socket
+//! (NBD) or a TCP port of the loopback address (iSCSI).
 
 use crate::Common;
 use crate::fio::{self, Amount, Job};
@@ -120,7 +120,7 @@ pub(crate) fn nbdkit(dir: &Path, size: u64) -> Result<Server> {
     nbdkit_on(&dir.join("nbdkit.raw"), size, dir)
 }
 
-/// The same on a file elsewhere.
+/// `nbdkit file` on a new sparse file of `size` bytes at the path `file`.
 pub(crate) fn nbdkit_on(file: &Path, size: u64, dir: &Path) -> Result<Server> {
     let socket = dir.join("nbdkit.sock");
     sparse_file(file, size)?;
@@ -138,7 +138,7 @@ pub(crate) fn qemu_nbd(dir: &Path, size: u64, format: &'static str) -> Result<Se
     qemu_nbd_on(&file, dir, format)
 }
 
-/// The same on an image that is there.
+/// `qemu-nbd` on an existing image of `format` (raw, qcow2).
 pub(crate) fn qemu_nbd_on(file: &Path, dir: &Path, format: &'static str) -> Result<Server> {
     let socket = dir.join(format!("qemu-{format}.sock"));
     let mut command = Command::new("qemu-nbd");
@@ -149,7 +149,7 @@ pub(crate) fn qemu_nbd_on(file: &Path, dir: &Path, format: &'static str) -> Resu
     Ok(server)
 }
 
-/// A TCP port of the loopback address that nobody listens on.
+/// A TCP port of the loopback address that no process listens on.
 fn free_port() -> Result<u16> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").context("find a free port")?;
     Ok(listener.local_addr().context("find a free port")?.port())
@@ -214,7 +214,7 @@ pub(crate) fn fill(server: &Server, size: u64, scratch: &Path) -> Result<()> {
     fill_export(&server.uri, size, scratch).with_context(|| format!("fill the volume of {}", server.name))
 }
 
-/// The same for one export of a server that has several.
+/// Writes every block of the export at `uri` once, with data that does not compress, and flushes.
 pub(crate) fn fill_export(uri: &str, size: u64, scratch: &Path) -> Result<()> {
     fio::run(&Job::writes("write", 1 << 20, 8, size, 1), uri, scratch)?;
     Ok(())
@@ -253,7 +253,8 @@ impl Hindcast {
         Ok(Hindcast { name: HINDCAST, binary, data: dir.join(HINDCAST), args, iscsi: None })
     }
 
-    /// The same settings for another build beside it, with a data directory and a portal of its own.
+    /// The settings of this server for another build beside it, with a data directory and a portal
+    /// of its own.
     pub(crate) fn another(&self, binary: &Path) -> Result<Hindcast> {
         ensure!(binary.exists(), "{} does not exist", binary.display());
         Ok(Hindcast {
@@ -278,7 +279,7 @@ impl Hindcast {
         Ok(server)
     }
 
-    /// The same with an iSCSI portal.
+    /// A server like the one of [`Hindcast::new`], with an iSCSI portal.
     pub(crate) fn with_iscsi(common: &Common, dir: &Path, pool: u64, journal: u64) -> Result<Hindcast> {
         Ok(Hindcast { iscsi: Some(free_port()?), ..Hindcast::new(common, dir, pool, journal)? })
     }

@@ -1,7 +1,9 @@
-//! What snapshots cost: how long one takes to create, how writes fare after it, with one and with ten thousand, reading,
-//! rolling back, deleting; and the first writes after a snapshot of the peers in the same run.
+//! What snapshots cost: how long it takes to create one, how writes fare after it, with one
+//! snapshot and with ten thousand, and reading, rollback and deletion. The peers' first writes
+//! after a snapshot are measured in the same run.
 //!
-//! Every ratio is of runs on the same volume, alternating, each from a settled state, the final flush inside the time.
+//! Every ratio is of runs on the same volume. The runs alternate, each begins from a settled state,
+//! and the final flush counts in the time.
 
 mod many;
 mod peers;
@@ -84,7 +86,8 @@ impl Rig<'_> {
         fio::run(&random_writes(bytes, seed), &self.hindcast.export(volume), &self.dir())
     }
 
-    /// The same right after one more snapshot, so that everything written is preserved first; without waiting for that.
+    /// Random writes of 4 KiB right after one more snapshot, so that everything written is
+    /// preserved first. Does not wait for the background work.
     fn first_writes_once(&self, volume: &str, bytes: u64, seed: u64) -> Result<Outcome> {
         let name = format!("probe{seed}");
         self.snapshot(volume, &name)?;

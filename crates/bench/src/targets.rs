@@ -1,5 +1,6 @@
-//! Servers side by side: every workload runs on each server in turn, several rounds, so that a change of the
-//! machine's mood hits all of them; figures are medians, ratios are medians of the ratios within a round.
+//! Servers side by side. Every workload runs on each server in turn, in several rounds, so that a
+//! change of the machine's speed affects all of them. Figures are medians. Ratios are medians of
+//! the ratios within a round.
 
 use crate::fio::{self, Amount, Flush, Job};
 use crate::process;

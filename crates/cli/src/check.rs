@@ -1,4 +1,4 @@
-//! `hindcast check`: offline verification, without a server.
+//! `hindcast check`: verifies a pool offline, without a server.
 
 use crate::failure::Failure;
 use crate::output::{Output, list, properties};

@@ -1,4 +1,5 @@
-//! `hindcast completions` and `hindcast man`: made from the same description of the command line as `--help`.
+//! `hindcast completions` and `hindcast man`. Both are generated from the description of the
+//! command line that `--help` uses, too.
 
 use crate::Cli;
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! What a command fails with, and the exit codes that scripts rely on.
+//! Failures of commands ([`Failure`]), and the exit codes that scripts rely on.
 
 use hindcast_api::{ClientError, ErrorBody, ErrorKind};
 use std::fmt;

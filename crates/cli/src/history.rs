@@ -103,7 +103,8 @@ pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
         changes.truncate(shown);
         output.show(&changes, |changes| table(changes))?;
         if let Some(last) = changes.last().filter(|_| more) {
-            // Beside the result, whatever that is for. With stderr closed there is nobody to tell.
+            // On stderr, so that it is not part of the result. With stderr closed the hint is
+            // dropped.
             let hint =
                 format!("the oldest {shown}; more follow: --from lsn:{}, or a greater --limit", last.lsn);
             let _ = writeln!(std::io::stderr(), "{hint}");

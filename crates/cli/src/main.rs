@@ -1,7 +1,8 @@
 //! `hindcast`: the server, and the command line that talks to it.
 //!
-//! One file per noun. Everything but `serve`, `check`, `restore-metadata`, `salvage` and
-//! `pool reidentify` is a request to a running server through the admin API.
+//! There is one file per noun. `serve`, `check`, `restore-metadata`, `salvage` and
+//! `pool reidentify` work without a server. Every other command is a request to a running server
+//! through the admin API.
 #![forbid(unsafe_code)]
 
 mod cdp;
@@ -129,10 +130,10 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough.
+        // The program that reads our output has seen enough.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            // With stderr closed there is nobody to tell; the exit code remains.
+            // With stderr closed the message is lost; the exit code remains.
             let _ = writeln!(std::io::stderr(), "hindcast: {}", one_line(&failure.to_string()));
             ExitCode::from(failure.code())
         }

@@ -1,4 +1,4 @@
-//! `hindcast pool reidentify`: identities of its own for a copy of a pool, without a server.
+//! `hindcast pool reidentify`: gives a copy of a pool identities of its own, without a server.
 
 use crate::failure::Failure;
 use crate::output::{Output, list};

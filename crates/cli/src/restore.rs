@@ -1,4 +1,4 @@
-//! `hindcast restore-metadata`: a catalog out of a backup, without a server.
+//! `hindcast restore-metadata`: makes a catalog from a backup, without a server.
 
 use crate::failure::Failure;
 use crate::output::{Output, properties};

@@ -1,4 +1,4 @@
-//! `hindcast salvage`: what is left of a pool that does not open, without a server.
+//! `hindcast salvage`: reads what is left of a pool that does not open, without a server.
 
 mod copy;
 mod report;

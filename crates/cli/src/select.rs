@@ -1,4 +1,5 @@
-//! Choosing snapshots by pattern and age, and drawing them as a tree: pure functions of lists.
+//! Selection of snapshots by pattern and age, and their display as a tree. These are pure functions
+//! of lists.
 
 use hindcast_api::{Snapshot, Volume};
 use jiff::Timestamp;

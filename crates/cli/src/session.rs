@@ -1,4 +1,4 @@
-//! Options that every command has, and the connection that most of them use.
+//! The options that every command has, and the connection to the server that most commands use.
 
 use crate::failure::Failure;
 use crate::output::{Format, Output};

@@ -1,4 +1,4 @@
-//! `hindcast target`: what iSCSI initiators see, and who may see it.
+//! `hindcast target`: what iSCSI initiators see, and which initiators may see it.
 
 use crate::failure::Failure;
 use crate::output::{list, properties};
@@ -109,7 +109,7 @@ pub(crate) enum Command {
         /// A volume, or a snapshot: VOLUME@NAME
         #[arg(value_name = "ADDRESS", group = "backing")]
         address: Option<String>,
-        /// The same
+        /// A volume, or a snapshot: VOLUME@NAME
         #[arg(long, value_name = "NAME", group = "backing")]
         volume: Option<String>,
         /// A plain file on the server
@@ -435,7 +435,7 @@ fn state(target: &Target) -> &'static str {
     if target.enabled { "enabled" } else { "disabled" }
 }
 
-/// Who gets in, in a word.
+/// Which initiators are let in, in a word.
 fn access(target: &Target) -> String {
     match (target.rules.len(), target.unmatched) {
         (0, Unmatched::Open) => "open".into(),

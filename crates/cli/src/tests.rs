@@ -1,4 +1,5 @@
-//! The command line as a whole: it parses what the help shows, and its errors are one line.
+//! Tests of the command line as a whole: it parses the examples that the help shows, and each of
+//! its errors is one line.
 
 use crate::failure::Failure;
 use crate::{Cli, one_line};

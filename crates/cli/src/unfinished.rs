@@ -1,4 +1,5 @@
-//! A stream's file before it is whole: `FILE.part`, so that nobody takes a part for the whole, and a later try goes on with it.
+//! The file of a stream that is not whole yet: `FILE.part`. Because of its name no program takes a
+//! part for the whole. A later run of the command continues it.
 
 use crate::failure::Failure;
 use hindcast_api::{ErrorBody, ErrorKind as Kind};
@@ -43,7 +44,8 @@ impl Unfinished {
                 }
                 Err(TryLockError::Error(e)) => return Err(failed(e)),
             }
-            // Whoever had the lock may have given the file its name meanwhile, or removed it.
+            // The process that had the lock may have given the file its name meanwhile, or removed
+            // it.
             if !is_at(&file, &path) {
                 continue;
             }

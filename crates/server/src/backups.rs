@@ -1,4 +1,5 @@
-//! Backups of the metadata: one a day, one at each clean stop, and on request.
+//! Backups of the pool's metadata. The server makes one a day, one at each clean stop, and one on
+//! each request ([`Backups`]).
 
 use crate::http::App;
 use hindcast_engine::backup::{BackupInfo, find};

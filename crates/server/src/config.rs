@@ -1,6 +1,8 @@
-//! Configuration: flags override environment variables, which override the TOML file.
+//! Configuration of the server. Flags override environment variables, and those override the TOML
+//! file.
 //!
-//! [`Settings`] is what was said; [`Config`] is what it comes to.
+//! [`Settings`] holds the options as the operator gave them. [`Config`] is the result: defaults
+//! filled in, and values checked.
 
 use crate::cost::Prices;
 use crate::freeze::{DEFAULT_TIMEOUT, Hooks};
@@ -230,8 +232,9 @@ impl Settings {
         })
     }
 
-    /// NBD has no other guard than TLS: without it, whoever reaches a listener reads and writes
-    /// every volume.
+    /// Refuses an NBD listener that other machines reach without required TLS, unless the operator
+    /// allows it. NBD has no other guard than TLS: without it, any client that reaches a listener
+    /// reads and writes every volume.
     fn check_nbd(&self, nbd: &NbdConfig) -> Result<(), ErrorBody> {
         let reachable = |listen: &&Listen| match listen {
             Listen::Tcp(address) => !address.ip().to_canonical().is_loopback(),

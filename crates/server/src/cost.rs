@@ -1,5 +1,5 @@
-//! The cost model at work: what it needs to know is measured on the volumes that are there, and the distance of anchors
-//! that it finds is handed to the engine.
+//! The cost model in operation. The server measures its inputs on the volumes that exist, and hands
+//! the distance of anchors that the model finds to the engine.
 
 use crate::http::App;
 use hindcast_api::CdpMeasured;
@@ -24,7 +24,7 @@ const SAMPLES: usize = 256;
 const ENOUGH: u64 = 64;
 /// Chunks that are read in one measurement.
 const READS: usize = 64;
-/// Changes that are looked at to count distinct chunks.
+/// Changes that are read to count distinct chunks.
 const CHANGES: usize = 100_000;
 const DAY: f64 = 86_400.0;
 const SECOND: f64 = 1e9;

@@ -1,4 +1,5 @@
-//! The life of the server: open, listen, announce, wait for a signal, stop in order.
+//! The life of the server process: it opens the pool, listens, announces that it is ready, waits
+//! for a signal, and stops in order.
 
 use crate::backups::{BackupKeeper, Backups};
 use crate::config::Config;
@@ -62,8 +63,9 @@ fn io_error(what: &str, error: &dyn std::fmt::Display) -> ErrorBody {
     ErrorBody { kind: ErrorKind::Io, message: format!("{what}: {error}") }
 }
 
-/// Volumes over images that were chosen before `--allow-path` was given, and that a link leads out
-/// of its directories, can't be read any more. Looking for them may take time: nobody waits for it.
+/// Warns of volumes that can't be read any more: their images were chosen before `--allow-path` was
+/// given, and a link leads them out of its directories. The search may take time, so it runs on a
+/// thread that the start does not wait for.
 fn warn_of_stray_images(paths: HostPaths, pool: Arc<Pool>) {
     let look = move || {
         for (volume, image) in paths.stray_images(&pool) {
@@ -200,7 +202,7 @@ fn beside<T: Send + 'static>(
     let (tell, told) = oneshot::channel();
     let run = move || {
         priority::keep_raised();
-        // Nobody may wait any more.
+        // The receiver may be gone.
         let _ = tell.send(work());
     };
     std::thread::Builder::new().name(name.into()).spawn(run).map_err(|e| io_error("start a thread", &e))?;

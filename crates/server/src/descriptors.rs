@@ -1,8 +1,8 @@
-//! File descriptors: the pool's are set aside, and clients share what is left.
+//! File descriptors: the server sets aside those that the pool needs, and clients share the rest.
 //!
 //! A client that opens connections must not take the descriptors that the pool needs to carry out
-//! what it has promised. So the limits of connections are clipped to what the process may have open
-//! beyond the pool's own files.
+//! what it has promised. So the server reduces the limits on connections to what the process may
+//! have open beyond the pool's own files.
 
 use crate::config::Config;
 use crate::http::error_body;

@@ -1,7 +1,9 @@
-//! A small file that is replaced as a whole: after a crash it is the old one or the new one.
+//! A small file that is replaced as a whole: after a crash it holds either the old or the new
+//! content.
 //!
-//! It begins with a line of text, `hindcast KIND VERSION LENGTH CRC32C`, and goes on with so many bytes. What does not
-//! verify is never used: it says who may see which data.
+//! The file begins with a line of text, `hindcast KIND VERSION LENGTH CRC32C`. As many bytes of
+//! content as the line says follow it. Content that does not verify is never used, because it
+//! decides which clients may see which data.
 
 use hindcast_engine::disk::{Dir, OpenMode, SyncPurpose};
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -37,7 +39,7 @@ impl DurableFile {
 
     /// The content; `None` when it was never written.
     pub(crate) fn load(&self) -> Result<Option<Vec<u8>>> {
-        // What a crash left of a replacement that nobody was told of.
+        // What a crash left of a replacement that was never acknowledged.
         self.discard(&self.temporary())?;
         self.read()
     }
@@ -191,7 +193,7 @@ mod tests {
     fn only_the_owner_may_read_it() {
         let tmp = tempfile::tempdir().unwrap();
         let dir: Arc<dyn Dir> = Arc::new(FileDir::new(tmp.path()));
-        // A leftover that somebody else could read does not pass its permissions on.
+        // A leftover that other users could read does not pass its permissions on.
         std::fs::write(tmp.path().join("t.state.new"), "x").unwrap();
         file(&dir).save(b"secret").unwrap();
         let mode = std::fs::metadata(tmp.path().join("t.state")).unwrap().permissions().mode();

@@ -1,5 +1,5 @@
-//! The server's own files beside the storage: whether they can be read, without a server and
-//! without a change.
+//! A check of the server's own files beside the storage: whether the server could read them. It
+//! needs no server and changes nothing.
 
 use crate::durable::DurableFile;
 use crate::{iscsi, schedule};

@@ -1,8 +1,8 @@
-//! Commands run before and after a snapshot, to have a file system or database be in good order in it: `fsfreeze`, a
-//! backup mode.
+//! Commands that run before and after a snapshot, so that a file system or database is in good
+//! order in it: for example `fsfreeze`, or the backup mode of a database.
 //!
-//! What was frozen is always thawed: a guardian process runs the command that does it when told, at a deadline, and
-//! also when this process is gone, however it ended.
+//! What was frozen is always thawed. A guardian process runs the command that thaws: when it is
+//! told to, at a deadline, and also when this process is gone, however it ended.
 
 use std::fmt;
 use std::io::Write;
@@ -105,7 +105,8 @@ impl Guardian {
     fn run_before(&mut self, command: &str, end: Instant) -> Result<(), String> {
         let fail = |e: &dyn fmt::Display| format!("run {command:?} before the snapshot: {e}");
         let (mut process, mut go) = shell(GUARDED, command).map_err(|e| fail(&e))?;
-        // Known to the guardian first: from its beginning on somebody can end it.
+        // The guardian knows the process first, so that it can end the process from its beginning
+        // on.
         let told = writeln!(self.orders, "{}", process.id()).and_then(|()| go.write_all(b"go\n"));
         drop(go);
         let waited = told.map_err(|e| fail(&e)).and_then(|()| match wait(&mut process, end) {

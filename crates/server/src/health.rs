@@ -1,4 +1,5 @@
-//! Health of the server: the pool's, and what only the server knows (histories' targets, schedules).
+//! Health of the server. It combines the pool's health with problems that only the server knows
+//! (targets of histories, schedules).
 
 use crate::http::{App, convert};
 use hindcast_api::{Health, HealthState, Problem};

@@ -1,12 +1,15 @@
-//! Paths of the host in requests to the admin API: where they may lead, and what they must not.
+//! Paths of the host in requests to the admin API: which paths are allowed ([`HostPaths`]).
 //!
-//! The server may read and write what its clients may not. A path in a request therefore leads
-//! below a directory that the configuration names, whatever links lie on the way; over the network
-//! there is no other. And it never leads to a file that the server itself lives by, under whatever
-//! name: that would hand out passwords, or all volumes at once.
+//! The server may read and write files that its clients may not. So a path in a request must lead
+//! below a directory that the configuration names, whatever links lie on the way. If the
+//! configuration names no directory, a request by a Unix socket may use any path, and a request
+//! over the network none.
 //!
-//! What was looked at is held until the request has used it, so that nothing else can be put in its
-//! place.
+//! Under no name may a path lead to one of the server's own files: that would disclose passwords,
+//! or all volumes at once.
+//!
+//! The file that was checked is held until the request has used it, so that nothing else can be put
+//! in its place.
 
 use crate::{iscsi, schedule};
 use hindcast_api::{ErrorBody, ErrorKind};
@@ -59,8 +62,8 @@ pub(crate) struct Checked {
     /// Where requests are bound to directories, and of what is exported, it is free of symbolic
     /// links.
     pub(crate) path: String,
-    /// While it lives `path` stands for what was looked at. None where there was nothing, and any
-    /// place will do.
+    /// While it lives, `path` stands for the file that was checked. `None` if there was nothing,
+    /// and any place will do.
     hold: Option<Hold>,
 }
 
@@ -124,7 +127,7 @@ impl HostPaths {
         };
         let file = match found {
             Found::There(file) => file,
-            // It is made by who uses the path: in the directory that was seen to be within.
+            // The caller makes it, in the directory that was found to be allowed.
             Found::Nothing(directory) => {
                 let hold = directory.map(|directory| Hold::new_file(&whole, directory));
                 return match purpose {
@@ -170,7 +173,7 @@ impl HostPaths {
         match bound.look(inner, Look::Any) {
             Ok(file) => Ok(Found::There(file)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                // A link that leads nowhere would be followed by who makes the file.
+                // A link that leads nowhere would be followed by the code that makes the file.
                 if bound.look(inner, Look::Name).is_ok() {
                     return Err(refused("a symbolic link is there"));
                 }
@@ -275,7 +278,7 @@ mod tests {
         paths: HostPaths,
     }
 
-    /// `allowed/d/disk` is full of ones, `secrets/disk` of nines, which nobody may read.
+    /// `allowed/d/disk` is full of ones, `secrets/disk` of nines, which no client may read.
     fn fixture() -> Fixture {
         let tmp = tempfile::tempdir().unwrap();
         let at = |path: &str| tmp.path().join(path);

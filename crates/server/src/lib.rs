@@ -1,7 +1,8 @@
-//! The daemon: one pool, its NBD and iSCSI targets, its admin API, and the threads that keep it moving.
+//! The daemon: one pool, its NBD and iSCSI targets, its admin API, and the threads that do the
+//! pool's background work.
 //!
-//! The engine is synchronous; an asynchronous runtime exists here for the admin API and signals only, and calls the
-//! engine from threads that may block.
+//! The engine is synchronous. An asynchronous runtime exists here for the admin API and for signals
+//! only. It calls the engine from threads that may block.
 #![forbid(unsafe_code)]
 
 mod backups;

@@ -1,4 +1,4 @@
-//! Addresses to listen on, and binding of the admin API's listeners.
+//! Addresses to listen on, and the listeners of the admin API.
 
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_target::listen_unix;
@@ -115,8 +115,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Binds under a temporary name, restricts it, and renames: at no instant can somebody else connect, and a leftover
-/// is replaced without a gap.
+/// Binds under a temporary name, restricts it, and renames it. At no instant can another user
+/// connect, and a leftover socket is replaced without a gap.
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server answers there"));

@@ -1,4 +1,4 @@
-//! Logs go to stderr, in one of three forms.
+//! The log. It goes to stderr, in one of three formats.
 
 use crate::settings::LogFormat;
 use hindcast_api::{ErrorBody, ErrorKind};

@@ -1,4 +1,5 @@
-//! The threads that do the engine's background work (I2: the engine only offers it): one maintains, one writes back.
+//! The threads that do the engine's background work. One thread maintains, one writes back. The
+//! engine only offers the work (I2).
 
 use crate::priority;
 use hindcast_engine::pool::{Health, Pool, Progress};

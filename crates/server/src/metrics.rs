@@ -1,4 +1,5 @@
-//! Metrics for Prometheus: counters are kept where things happen, and collected when somebody asks.
+//! Metrics for Prometheus. Counters are kept where things happen, and collected when a client asks
+//! for the metrics.
 
 use crate::http::{App, convert};
 use hindcast_engine::cdp::CdpInfo;

@@ -1,4 +1,5 @@
-//! Addresses of the past, `VOLUME@MOMENT`: what people write, as the engine takes it.
+//! Addresses of the past, `VOLUME@MOMENT`: conversion of the text that people write to the terms of
+//! the engine.
 
 use crate::writable::open_behind;
 use hindcast_api::Moment;

@@ -1,4 +1,5 @@
-//! The pool's volumes as exports of the NBD target, and the target's life.
+//! The NBD target of the daemon: the pool's volumes as exports, and the start and stop of the
+//! server.
 
 use crate::http::convert;
 use crate::iscsi::NbdRules;
@@ -220,7 +221,7 @@ impl NbdTarget {
         }
     }
 
-    /// The same for a volume and all of its past.
+    /// Ends the connections of a volume and of all of its past.
     pub(crate) fn disconnect_volume(&self, volume: &str) {
         let of = |name: &str| name.split_once('@').map_or(name, |(of, _)| of) == volume;
         let (connections, all) = self.0.disconnect_all(&of, DISCONNECT_WAIT);

@@ -1,6 +1,8 @@
-//! systemd's notification protocol (sd_notify(3)): datagrams of `KEY=VALUE` lines to `$NOTIFY_SOCKET`.
+//! systemd's notification protocol (sd_notify(3)): datagrams of `KEY=VALUE` lines to
+//! `$NOTIFY_SOCKET`.
 //!
-//! Written here because the protocol is one `sendto`, and the standard library knows abstract socket names.
+//! It is written here instead of taken from a library, because the protocol is one `sendto` and the
+//! standard library supports abstract socket names.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,8 +1,9 @@
-//! A plain file or a block device, exported as it is: no thin provisioning, no journal, no history.
+//! A plain file or a block device that is exported as it is: no thin provisioning, no journal, no
+//! history.
 //!
-//! What an acknowledgement promises is the same as of a volume (I4), by the page cache and `fdatasync`. After a sync that
-//! failed nothing is known of any write since the last good one, so the device refuses from then on (as I7 has it for a
-//! pool) until the server is started again.
+//! An acknowledgement promises the same as one of a volume (I4), by the page cache and `fdatasync`.
+//! After a failed sync nothing is known of any write since the last good one. So the device refuses
+//! all requests from then on (as I7 demands for a pool) until the server is started again.
 
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use hindcast_engine::disk::{Dir, Disk, FileDir, Hold, OpenMode, SyncPurpose, open_without_links};
@@ -309,8 +310,9 @@ impl BlockDevice for FileDevice {
     }
 }
 
-/// Finds a path as it is kept, without symbolic links: with one on the way it would be another file
-/// than was allowed. What whoever checked the path holds is held on to.
+/// Finds a path as it is kept, without symbolic links: with a link on the way it would be another
+/// file than the one that was allowed. If the check of the path still holds the file, that file is
+/// used.
 fn without_links(path: &str) -> Result<Hold> {
     if let Some(hold) = Hold::of(path) {
         return Ok(hold);

@@ -1,9 +1,12 @@
-//! Which threads run first when the processors are busy.
+//! Priorities of threads when the processors are busy.
 //!
-//! Threads that serve clients at full speed leave a woken one waiting for its turn, several milliseconds at times (measured
-//! as `run_delay` of the thread that syncs for a snapshot). The few threads that somebody waits for, and that need the
-//! processor for microseconds only, are scheduled round robin at the lowest real-time priority (sched(7)) where the server
-//! may: as root, with CAP_SYS_NICE, or with a limit of RLIMIT_RTPRIO. Elsewhere all goes on as it would.
+//! When threads serve clients at full speed, another thread that wakes up waits for its turn,
+//! several milliseconds at times (measured as `run_delay` of the thread that syncs for a snapshot).
+//! A few threads need the processor for microseconds only, and a client waits for each of them.
+//! These run round robin at the lowest real-time priority (sched(7)).
+//!
+//! The server needs permission for that: it runs as root, or has CAP_SYS_NICE, or has a limit of
+//! RLIMIT_RTPRIO. Without permission all threads keep their normal priority.
 
 use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, get_scheduler, set_scheduler};
 use std::marker::PhantomData;
@@ -33,7 +36,7 @@ pub(crate) fn raise() -> Option<Raised> {
     keep_raised().then(|| Raised { on_this_thread: PhantomData })
 }
 
-/// The same for as long as the thread lives. Was it done?
+/// Raises the current thread for as long as it lives. Tells whether that was done.
 pub(crate) fn keep_raised() -> bool {
     let raised = current() == Some(Scheduler::SCHED_NORMAL) && set(Scheduler::SCHED_RR, PRIORITY);
     if raised {
@@ -56,7 +59,8 @@ pub(crate) fn lowered<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Makes the current thread one like others, whoever started it. Was it raised?
+/// Gives the current thread the normal priority, whatever thread started it. Tells whether it was
+/// raised.
 pub(crate) fn lower() -> bool {
     RAISES.load(Ordering::Relaxed)
         && current() == Some(Scheduler::SCHED_RR)

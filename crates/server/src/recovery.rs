@@ -1,4 +1,4 @@
-//! Recovery: volumes as they were at a moment, as new ones or in place.
+//! Recovery of volumes to a moment, as new volumes or in place.
 
 use crate::http::App;
 use crate::iscsi::Making;
@@ -91,7 +91,8 @@ impl App {
         }
     }
 
-    /// Takes volumes back. Clients that use them are in the way, or are told.
+    /// Takes volumes back to a moment. If clients use them this is refused, or the clients are
+    /// told.
     pub(crate) fn recover_in_place(&self, what: &RecoverInPlace) -> Result<Vec<(VolumeInfo, SnapshotInfo)>> {
         let first = what.volumes.first().ok_or_else(nobody)?;
         let undo = what.undo.clone().unwrap_or_else(|| {

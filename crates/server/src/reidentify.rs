@@ -1,10 +1,14 @@
-//! New identities for a pool that is a copy of another one: those of its volumes and snapshots,
-//! which the engine changes, and those in the server's own files.
+//! New identities for a pool that is a copy of another one. The engine changes the identities of
+//! volumes and snapshots; this module changes those in the server's own files.
 //!
-//! The engine's transaction comes first, and keeps what became of which identity. Then the files
-//! are changed, each as a whole; a second time changes nothing more. Only then the old identities
-//! are forgotten. So a run that was cut short anywhere in between is ended by the next one, or by
-//! the next start of the server.
+//! A run has three steps:
+//!
+//! - The engine's transaction comes first. It keeps a table of the old and the new identities.
+//! - Then the files are changed, each as a whole. A second run of this step changes nothing more.
+//! - Only then the old identities are forgotten.
+//!
+//! So a run that was cut short anywhere in between is completed by the next run, or by the next
+//! start of the server.
 
 use crate::backups::Backups;
 use crate::durable::DurableFile;

@@ -1,4 +1,5 @@
-//! What can be said about a server: one structure is its flags, its environment variables and its file.
+//! The settings of a server. One structure, [`Settings`], defines its flags, its environment
+//! variables and the keys of its file.
 //!
 //! A flag `--map-cache` is the variable `HINDCAST_MAP_CACHE` and the key `map-cache`.
 
@@ -104,8 +105,8 @@ pub struct Settings {
     )]
     pub nbd: Option<Vec<String>>,
 
-    /// Let NBD listen without required TLS where other machines reach it: whoever does reads and
-    /// writes all volumes
+    /// Let NBD listen without required TLS where other machines reach it: any client that reaches
+    /// it reads and writes all volumes
     #[arg(
         long,
         env = "HINDCAST_NBD_OPEN",

@@ -1,4 +1,4 @@
-//! Taking snapshots, deleting them, rolling back: what requests and schedules have in common.
+//! Operations on snapshots that requests and schedules share: taking, deleting, and rolling back.
 
 use crate::freeze::{FreezeError, Hooks, frozen};
 use crate::http::{App, convert::time};
@@ -76,7 +76,7 @@ impl App {
         }
     }
 
-    /// Deletes what nobody is told of.
+    /// Deletes snapshots that were created but are not reported to the client.
     fn take_back(&self, created: &[SnapshotInfo]) {
         for snapshot in created {
             if let Err(error) = self.pool.delete_snapshots(&snapshot.volume, &[&snapshot.name]) {
@@ -121,7 +121,8 @@ impl App {
         Ok(())
     }
 
-    /// Takes a volume back to a snapshot. Clients that use it are in the way, or are told.
+    /// Takes a volume back to a snapshot. If clients use it this is refused, or the clients are
+    /// told.
     pub(crate) fn roll_back(
         &self,
         volume: &str,
@@ -172,7 +173,7 @@ impl App {
         Ok(())
     }
 
-    /// Nobody is to lose a history by a slip.
+    /// Refuses if the volume has a history: a client must not lose it by a slip.
     fn check_without_history(&self, volume: &str) -> Result<()> {
         let info = self.pool.cdp(volume)?;
         if info.settings.is_none() && info.from.is_none() {

@@ -1,4 +1,4 @@
-//! Opens the pool of a data directory; creates one only where that was asked for.
+//! Opens the pool of a data directory. It creates a pool only if the operator asked for that.
 
 use crate::config::{Config, Creation};
 use crate::http::error_body;
@@ -30,7 +30,8 @@ pub fn salvage(data: &Path, how: &Salvaging, options: PoolOptions) -> Result<Arc
     salvage_bound(data, how, options, &[])
 }
 
-/// The same. No link leads an image out of the directories `allowed`.
+/// Opens what is left of the pool in `data`, like [`salvage`]. No link leads an image out of the
+/// directories `allowed`.
 pub(crate) fn salvage_bound(
     data: &Path,
     how: &Salvaging,

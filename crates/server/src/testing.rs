@@ -1,4 +1,4 @@
-//! What tests of the server share: a pool on disk, and volumes in it.
+//! Fixtures that tests of the server share: a pool on disk, and volumes in it.
 
 use crate::world;
 use hindcast_engine::disk::{Dir, FileDir};

@@ -1,4 +1,4 @@
-//! The real clock and the kernel's random bits, behind the engine's seam.
+//! The real clock and the kernel's random bits, behind the engine's interface to the outside world.
 
 use hindcast_engine::world::{Clock, Rng, World};
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Writable snapshots: behind the address of one stands a clone of it, which is what clients reach by that address. The snapshot
-//! keeps what it froze: rollback, differences, streams and other clones are of that.
+//! Writable snapshots. Behind the address of a writable snapshot stands a clone of it, and clients
+//! reach the clone by that address. The snapshot keeps what it froze: rollback, differences,
+//! streams and other clones still use the snapshot.
 //!
-//! Which clone it is, the snapshot's labels tell, so it survives renaming of everything and restarts. A clone that was deleted
-//! since stands behind nothing: the address shows the snapshot again.
+//! The snapshot's labels name the clone, so the link survives restarts and renaming of everything.
+//! If the clone was deleted since, the address shows the snapshot again.
 
 use crate::http::App;
 use crate::iscsi::Making;
@@ -28,8 +29,8 @@ pub(crate) fn clone_behind(pool: &Pool, snapshot: &SnapshotInfo) -> Option<Volum
     pool.volumes().into_iter().find(|volume| uuid_text(&volume.uuid) == *id)
 }
 
-/// The same where the clone has the name that it gets when nobody chooses one: found at once,
-/// however many volumes there are.
+/// The clone that stands behind a snapshot's address, if it has its default name. It is found at
+/// once, however many volumes there are.
 pub(crate) fn clone_by_default_name(pool: &Pool, snapshot: &SnapshotInfo) -> Option<VolumeInfo> {
     let id = snapshot.labels.get(CLONE)?;
     let found = pool.volume(&default_name(&snapshot.volume, &snapshot.name)).ok()?;
@@ -79,11 +80,11 @@ pub(crate) fn addresses(pool: &Pool, volume: &VolumeInfo) -> Vec<String> {
 }
 
 impl App {
-    /// Puts a clone behind a snapshot's address: a new one, or else `clone` may be one that there
-    /// is. A new one is called `VOLUME.SNAPSHOT` unless told. [`ErrorKind::Busy`] while initiators
-    /// are logged in to a target that shows the snapshot; and while anybody reads it, unless
-    /// `force` has NBD clients disconnected. Tells what a new clone took over of the volume's
-    /// access.
+    /// Puts a clone behind a snapshot's address. `clone` names it: an existing clone of the
+    /// snapshot, or a new one. Without `clone` a new one is called `VOLUME.SNAPSHOT`. Fails with
+    /// [`ErrorKind::Busy`] while initiators are logged in to a target that shows the snapshot, and
+    /// while clients read it, unless `force` has NBD clients disconnected. Tells what a new clone
+    /// took over of the volume's access.
     pub(crate) fn make_writable(
         &self,
         volume: &str,
@@ -104,7 +105,7 @@ impl App {
         self.check_idle(&found, &found.uuid, found.handles, force)?;
         let (behind, is_new, inherited) = self.clone_for(&found, clone)?;
         let labelled = self.stand(&found, Some(&behind), &found.uuid).inspect_err(|_| {
-            // Nobody was told of it.
+            // The clone was not reported to the client.
             if is_new && let Err(error) = self.iscsi.delete_volume(&behind.name, false) {
                 tracing::warn!(clone = behind.name, %error, "a clone too many");
             }
@@ -173,7 +174,8 @@ impl App {
         Ok(changed)
     }
 
-    /// Nobody's data changes without a word: an initiator would come back by itself, and take one for the other.
+    /// Refuses while clients use the snapshot: no client's data may change unnoticed. An initiator
+    /// would log in again by itself, and take one content for the other.
     fn check_idle(&self, snapshot: &SnapshotInfo, shown: &[u8; 16], handles: u64, force: bool) -> Result<()> {
         if self.iscsi.is_past_in_use(shown) {
             return Err(logged_in(snapshot));

@@ -1,5 +1,5 @@
-//! Data directory and physical volumes of different times: refused, and by force shown without a
-//! write.
+//! Data directories and physical volumes of different times, as after a restore of one side. The
+//! pool refuses to open; by force it is shown, and nothing is written.
 
 use crate::oracle::Promise;
 use crate::run::{Outcome, Run};

@@ -1,8 +1,9 @@
-//! The machine's clocks: time that goes by, a wall clock that is set in both directions, boots; and
-//! what the pool makes of them.
+//! The machine's clocks, and how the pool follows them: time that passes, a wall clock that is set
+//! in both directions, and boots.
 //!
-//! Retention by time is drawn either so short that anything may be gone, or longer than any run
-//! takes. Of the latter nothing may be gone, whatever the wall clock said.
+//! Retention by time is drawn in one of two ways. It is so short that any moment may have expired,
+//! or longer than any run takes. In the second case no moment may be gone, whatever the wall clock
+//! said.
 
 use crate::oracle::VolId;
 use crate::rand::Rand;
@@ -157,8 +158,8 @@ impl Run {
         Ok(When { pool_time: self.pool()?.ago(0), wall, era: self.clocks.era })
     }
 
-    /// Ways to name a moment that was noted: by pool time for ever, by the wall clock while nobody
-    /// set it.
+    /// Ways to name a moment that was noted: by pool time for ever, by the wall clock as long as
+    /// that is not set.
     pub(crate) fn names_of(&self, vol: VolId, lsn: u64) -> Vec<Moment> {
         let mut names = vec![Moment::Lsn(lsn)];
         if let Some(when) = self.past.get(&vol).and_then(|past| past.times.get(&lsn)).copied() {

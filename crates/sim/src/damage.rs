@@ -1,5 +1,6 @@
-//! Damage to a closed pool: found and named, or harmless; never served as data, and never, after a
-//! repair and more writes, a reason to give space in use to another volume.
+//! Damage to a closed pool. It has to be found and named, or it has to be harmless. Damaged bytes
+//! are never served as data. After a repair and more writes, damage never causes space in use to be
+//! given to another volume.
 
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;

@@ -1,5 +1,5 @@
-//! What the pool tells about snapshots without reading them: what differs between two states, and what a deletion gives
-//! back.
+//! Reports of the pool about snapshots that it makes without reading their data: the differences
+//! between two states, and the space that a deletion gives back.
 
 use crate::oracle::{SECTOR, SnapId, View, VolId};
 use crate::rand::Rand;

@@ -1,8 +1,8 @@
-//! Disks that remember what was synced. Everything else can be lost.
+//! Simulated disks ([`SimDir`]) that remember what was synced. Everything else can be lost.
 //!
-//! A file has two images: what reads see now, and what is durable; between them lies the list of changes since the last
-//! completed sync. A kill leaves all three as they are (the page cache outlives the process). A power loss replays the
-//! list onto the durable image with a fate of its own for each change (see [`crate::fate`]). Names work the same way.
+//! A file has the image that reads see, a durable image, and the changes since the last completed
+//! sync. A kill keeps all three, because the page cache outlives the process. A power loss replays
+//! the changes onto the durable image, each with a fate ([`crate::fate`]). Names work the same way.
 
 mod machine;
 
@@ -137,7 +137,7 @@ impl SimDir {
         machine.durable_names.insert(name.to_owned(), id);
     }
 
-    /// Adds a file that somebody else wrote long ago.
+    /// Adds a file that another program wrote long ago.
     pub fn add_image(&self, name: &str, data: &[u8]) {
         let mut machine = self.0.lock();
         let mut file = File::new((machine.tear_model)(name), false);
@@ -483,7 +483,7 @@ struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         let mut machine = self.machine.lock();
-        // After a crash somebody else may hold it.
+        // After a crash another process may hold it.
         if machine.life == self.life {
             machine.locked.remove(&self.name);
         }
@@ -543,7 +543,7 @@ impl SimDisk {
             return Err(io::ErrorKind::StorageFull.into());
         }
         if machine.begin(self.life, self.id, false)? == Go::Crash {
-            // Nobody knows how much of the call had been done.
+            // Any part of the call may have been done.
             let done = match machine.rand.below(4) {
                 0 => 0,
                 1 => data.len(),
@@ -591,7 +591,7 @@ impl Disk for SimDisk {
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         let ready = self.machine()?.rand.percent(50);
         if !ready {
-            // What is in the buffer is undefined now, so nobody may use it.
+            // The content of the buffer is undefined now, so the engine must not use it.
             buf.fill(0xA5);
             return Ok(false);
         }

@@ -1,4 +1,5 @@
-//! Scripts, cut at every single point: each disk operation, each sync, each way to crash.
+//! Enumeration: runs each script once for every point at which it can be cut: each disk operation,
+//! each sync, each way to crash.
 
 use crate::disk::{CrashPoint, Stake};
 use crate::fate::PowerLoss;

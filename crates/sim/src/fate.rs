@@ -1,4 +1,4 @@
-//! What becomes of unsynced changes when the power goes.
+//! The fates of unsynced changes at a power loss: which of them survive, and which are torn.
 
 use crate::rand::Rand;
 use hindcast_engine::disk::Image;

@@ -1,4 +1,5 @@
-//! Drawing operations from a seed, one after another, to fit the state that the last ones left.
+//! The generator of operations ([`Generator`]). It draws one after another from a seed, each to fit
+//! the state that the operations before it left.
 
 use crate::clock::FOR_EVER;
 use crate::fate::PowerLoss;
@@ -40,8 +41,8 @@ const KINDS: [(Kind, u64); 20] = [
     (Kind::Fault, 1),
 ];
 
-/// The same for what has to do with snapshots. They come after the others: without them a seed draws as it did before
-/// there were any.
+/// Weights of the operations on snapshots. They come after the others, so that without them a seed
+/// draws as it did before there were any.
 const SNAPSHOT_KINDS: [(Kind, u64); 15] = [
     (Kind::Snapshot, 7),
     (Kind::DeleteSnapshots, 4),
@@ -60,10 +61,10 @@ const SNAPSHOT_KINDS: [(Kind, u64); 15] = [
     (Kind::Feed, 6),
 ];
 
-/// The same for what has to do with images outside of the pool.
+/// Weights of the operations on images outside the pool.
 const IMAGE_KINDS: [(Kind, u64); 3] = [(Kind::CreateOver, 3), (Kind::Flatten, 4), (Kind::LoseImages, 1)];
 
-/// The same for histories.
+/// Weights of the operations on histories.
 const HISTORY_KINDS: [(Kind, u64); 5] =
     [(Kind::Cdp, 4), (Kind::ReadMoment, 8), (Kind::Recover, 1), (Kind::RollBackTo, 1), (Kind::Clock, 3)];
 
@@ -131,9 +132,9 @@ pub enum Theme {
     Plain,
     /// All that there is.
     Everything,
-    /// The same, with hundreds of snapshots.
+    /// Everything, with hundreds of snapshots.
     Crowd,
-    /// The same, with chunks that are longer than a journal record.
+    /// Everything, with chunks that are longer than a journal record.
     Large,
 }
 

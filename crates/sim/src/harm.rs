@@ -1,7 +1,8 @@
-//! Harm to the journal's files of a pool that was closed or killed: cut short, removed, unreadable,
-//! or with flipped bits in a part that is in place. What is needed and not there keeps the pool
-//! closed, unless the loss is accepted; then a prefix of what was acknowledged is there, and life
-//! goes on.
+//! Harm to the journal's files of a pool that was closed or killed: a file is cut short, removed or
+//! unreadable, or bits are flipped in a part that is in place.
+//!
+//! If something that the pool needs is missing, the pool stays closed unless the loss is accepted.
+//! Then the pool holds a prefix of what was acknowledged, and the run goes on.
 
 use crate::generate::Generator;
 use crate::oracle::Promise;

@@ -1,7 +1,9 @@
-//! Histories: what CDP volumes held at every moment that a run knows of, and going back to those moments.
+//! Histories: what volumes with CDP held at every moment that a run knows of, and recovery to those
+//! moments.
 //!
-//! After each operation everything that was sequenced is known, so what a volume holds then is what it held at the last
-//! LSN for ever; and so is what it held between the writes of one request. After a crash the moments behind the end of what was recovered have never been.
+//! After each operation all that was sequenced is known. So what a volume holds then is what it
+//! held at the last LSN for ever. The same is true for the states between the writes of one
+//! request. After a crash, the moments behind the end of what was recovered never existed.
 
 use crate::clock::{When, expires};
 use crate::oracle::{Content, Effect, Manner, SnapId, Taken, VolId, VolumeModel, check_content};
@@ -114,8 +116,9 @@ impl Run {
         Some((self.pool().ok()?.stats().sequenced_lsn, model.content.clone()))
     }
 
-    /// A request of several writes has succeeded, and is what was sequenced last: what the volume held between them. Where an
-    /// anchor came with them nobody knows which record it is.
+    /// A request of several writes has succeeded, and was sequenced last. Notes what the volume
+    /// held between the writes. If an anchor came with them, it is not known which record the
+    /// anchor is.
     pub(crate) fn note_steps(&mut self, vol: VolId, before: (u64, Content), writes: &[Effect]) {
         let (first, mut content) = before;
         let last = self.oracle.last_lsn();
@@ -405,7 +408,7 @@ impl Run {
         if let Some((name, _)) = self.dir.files().iter().find(|(name, _)| name.starts_with("cdp-")) {
             return Err(format!("{name} is left, and nobody has a history"));
         }
-        // Nothing but what somebody sees takes space any more.
+        // From now on only what volumes and snapshots show takes space.
         self.kept_history = false;
         self.step(&Op::Settle)
     }

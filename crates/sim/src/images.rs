@@ -1,4 +1,5 @@
-//! Volumes over images outside of the pool, and volumes that become independent of what they rest on.
+//! Volumes over images outside the pool, and flattening: volumes become independent of what they
+//! rest on.
 
 use crate::oracle::{Effect, Manner, SECTOR, View, VolId, VolumeModel, fill_sector};
 use crate::perform::Answer;
@@ -71,7 +72,8 @@ impl Run {
         Ok(())
     }
 
-    /// Nothing that anybody reads changes.
+    /// Begins or stops the flattening of a volume. No content that a volume or snapshot shows
+    /// changes.
     pub(crate) fn flatten(&mut self, vol: VolId, on: bool) -> Outcome<()> {
         let name = self.volume_name(vol)?;
         self.filled |= on;
@@ -110,7 +112,7 @@ impl Run {
         let pool = pool.map_err(|e| format!("open the pool without images: {e:?}"))?;
         self.read_without_images(&pool)?;
         pool.drain().map_err(|e| format!("drain without images: {e:?}"))?;
-        // Nobody would note which snapshots a policy deletes here.
+        // The model would not note which snapshots a policy deletes here.
         let deletes = self.oracle.state().volumes.values().any(|volume| volume.policy.auto_delete);
         let before = pool.stats().sequenced_lsn;
         for _ in 0..if deletes { 0 } else { STEPS } {

@@ -1,11 +1,13 @@
 //! Hindcast's deterministic simulator.
 //!
-//! The real engine runs on [`SimDir`], one thread, one seed: random requests and background steps, crashes at any
-//! operation with any subset of unsynced writes lost, torn or reordered, and other faults. A plain model in memory
-//! checks every read, and after each crash that what is left is what I4 promises.
+//! The real engine runs on [`SimDir`], on one thread and from one seed. A run draws random requests
+//! and background steps, crashes at any operation with any subset of unsynced writes lost, torn or
+//! reordered, and other faults. A plain model in memory checks every read. After each crash it
+//! checks that what is left is what I4 promises.
 //!
-//! [`random_run`] is one seed; [`enumerate`] cuts small scripts at every point; [`mutate`] takes away the syncs of one
-//! purpose and demands that somebody notices.
+//! - [`random_run`] runs one seed.
+//! - [`enumerate`] cuts small scripts at every point.
+//! - [`mutate`] takes away the syncs of one purpose and demands that a script or a seed fails.
 #![forbid(unsafe_code)]
 
 mod ages;
@@ -97,8 +99,8 @@ fn any_run(
     })
 }
 
-/// Makes the panic that a disk was told to raise an error: who called the engine knows nothing of
-/// what became of it.
+/// Turns the panic that a disk was told to raise into an error: the caller of the engine does not
+/// know what became of the call.
 pub(crate) fn survive<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         if panic.downcast_ref::<String>().is_none_or(|text| text != disk::PANIC) {

@@ -1,5 +1,5 @@
-//! Lives of a run's process: how one begins, with creation or recovery held against the oracle, and how it ends, with
-//! a clean close, a kill, or a loss of power.
+//! The lives of a run's process. A life begins with creation, or with recovery, which is compared
+//! with the oracle. It ends with a clean close, a kill, or a power loss.
 
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;

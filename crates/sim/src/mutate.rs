@@ -1,18 +1,19 @@
-//! Proof that the simulator would notice: the syncs of one purpose do nothing, and something must fail.
+//! Mutation tests: they prove that the simulator notices missing syncs. The syncs of one purpose do
+//! nothing, and a script or a seed must fail.
 
 use crate::enumerate::{Cut, enumerate};
 use crate::random_run;
 use crate::scripts::{Script, scripts};
 use hindcast_engine::disk::SyncPurpose;
 
-/// Who noticed that syncs of one purpose were missing.
+/// What noticed that syncs of one purpose were missing.
 #[derive(Debug)]
 pub enum Caught {
     /// A cut of a script.
     Script(&'static str, Cut, String),
     /// A random run.
     Seed(u64, String),
-    /// Nobody.
+    /// No script and no random run noticed.
     Never,
 }
 

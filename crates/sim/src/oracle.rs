@@ -1,7 +1,9 @@
-//! What must be there: volumes in plain memory, and the records since the last moment known to be durable.
+//! The oracle ([`Oracle`]): the model of what must be there. It holds the volumes in plain memory,
+//! and the records since the last moment that is known to be durable.
 //!
-//! Every sector that a run writes says which write it comes from, so what a crash left behind can be compared with the
-//! state after every prefix of the records. One must fit, and it must be long enough (I4).
+//! Every sector that a run writes names the write that it comes from. So what a crash left behind
+//! can be compared with the state after every prefix of the records. One of these states must fit,
+//! and its prefix must be long enough (I4).
 
 mod content;
 mod lines;
@@ -206,7 +208,7 @@ pub(crate) enum Promise {
     Durable,
 }
 
-/// See the module.
+/// The model of what must be there.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Oracle {
     /// Certainly durable.
@@ -234,17 +236,17 @@ impl Oracle {
         &self.now
     }
 
-    /// Is there something that nobody knows the outcome of?
+    /// Whether there is an operation whose outcome is unknown.
     pub(crate) fn doubtful(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// Does nobody know who should have how much space?
+    /// Whether it is unknown how much space each volume and snapshot should have.
     pub(crate) fn doubtful_space(&self) -> bool {
         self.doubtful() || self.space_doubtful
     }
 
-    /// Does nobody know whether the volume is there, or how long it is?
+    /// Whether it is unknown if the volume exists, or how long it is.
     pub(crate) fn doubtful_volume(&self, vol: VolId) -> bool {
         self.in_flight.iter().any(|effect| match effect {
             Effect::Delete(v) | Effect::Resize(v, _) | Effect::RollBack(v, ..) => *v == vol,
@@ -253,7 +255,7 @@ impl Oracle {
         })
     }
 
-    /// Does nobody know whether the volume's snapshots are there?
+    /// Whether it is unknown if the volume's snapshots exist.
     pub(crate) fn doubtful_snapshots(&self, vol: VolId) -> bool {
         self.in_flight.iter().any(|effect| match effect {
             Effect::Delete(v) | Effect::Rename(v, _) => *v == vol,
@@ -375,7 +377,8 @@ impl Oracle {
         ranges.filter(|(_, len)| *len > 0).collect()
     }
 
-    /// Compares what was read with what is acknowledged (or, where nobody knows, tried).
+    /// Compares what was read with what is acknowledged, or, if the outcome is unknown, with what
+    /// was tried.
     pub(crate) fn check_read(&self, view: View, offset: u64, data: &[u8]) -> Result<(), String> {
         let Some(content) = self.now.content(view) else {
             return Err(format!("{view:?} is gone"));

@@ -1,4 +1,4 @@
-//! Carrying out one operation on the pool and on the oracle, and comparing the answers.
+//! Performs one operation on the pool and on the oracle, and compares the answers.
 
 use crate::disk::CrashPoint;
 use crate::oracle::{Content, Effect, SECTOR, View, VolId, VolumeModel, fill_sector};
@@ -23,7 +23,7 @@ pub(crate) enum Answer {
     Done,
     /// It was refused, as it should have been or may have been, and has done nothing.
     Refused(ErrorKind),
-    /// Because of a crash or a fault nobody knows.
+    /// Because of a crash or a fault the outcome is unknown.
     Unknown,
 }
 

@@ -1,4 +1,5 @@
-//! Labels, protection, and what snapshots may take: set at random, and what the pool deletes by itself held against it.
+//! Labels, protection, and limits on the space of snapshots. They are set at random. What the pool
+//! deletes by itself is compared with them.
 
 use crate::oracle::{Effect, PolicyModel, SnapId, VolId};
 use crate::perform::Answer;
@@ -98,7 +99,7 @@ impl Run {
         Ok(Some(Watch { oldest, pinned, over, low, deleted: pool.stats().snapshots_auto_deleted }))
     }
 
-    /// Takes note of what a step has deleted; `failed`: nobody knows whether it is done.
+    /// Notes what a step has deleted. With `failed` it is unknown whether the step is done.
     pub(crate) fn note_deletion(&mut self, watch: &Watch, failed: bool) -> Outcome<()> {
         let pool = self.pool()?;
         let stats = pool.stats();

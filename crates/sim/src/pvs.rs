@@ -1,4 +1,4 @@
-//! Physical volumes: they come and leave, and fail.
+//! Physical volumes: they are added, removed, and fail.
 
 use crate::disk::Failing;
 use crate::perform::Answer;

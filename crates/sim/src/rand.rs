@@ -1,4 +1,4 @@
-//! The one source of chance in a run.
+//! The only source of random numbers in a run.
 
 /// SplitMix64: every decision of a run is drawn from generators like this one, so a seed repeats it.
 #[derive(Debug, Clone)]

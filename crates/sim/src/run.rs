@@ -1,4 +1,5 @@
-//! One run: a machine, a pool on it, an oracle beside it, and what is done to them step by step.
+//! One run ([`Run`]): a machine, a pool on it, an oracle beside it, and the operations on them,
+//! step by step.
 
 use crate::clock::Clocks;
 use crate::disk::{CrashPoint, SimDir};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 /// What a run says when something is wrong.
 pub type Outcome<T> = Result<T, String>;
 
-/// Tells what happens, when somebody wants to know.
+/// Reports each step to the caller, if the caller gave a function for that.
 pub type Trace = Option<fn(&str)>;
 
 /// Idle steps in a row that mean that there is nothing left to do: destage is lazy, and what was freed can be used again
@@ -81,7 +82,7 @@ impl Summary {
     }
 }
 
-/// See the module.
+/// A run: a machine, a pool on it, and the oracle that its answers are compared with.
 pub struct Run {
     pub(crate) plan: Plan,
     pub(crate) dir: SimDir,
@@ -396,7 +397,7 @@ impl Run {
         self.pool.clone().ok_or_else(|| "the pool is not open".into())
     }
 
-    /// Who has how much, for the trace.
+    /// Space in use, of the pool and of each physical volume, for the trace.
     fn space(&self) -> String {
         let Some(pool) = &self.pool else {
             return String::new();
@@ -470,7 +471,8 @@ impl Run {
         read_ranges(&handle, name, ranges, self.lost())
     }
 
-    /// The same of a snapshot; of many snapshots together only so many ranges, by chance.
+    /// All of a snapshot that was ever written; of all snapshots together about `budget` ranges,
+    /// chosen at random.
     pub(crate) fn read_snapshot_ranges(
         &mut self,
         owner: VolId,

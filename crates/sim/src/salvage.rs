@@ -1,5 +1,5 @@
-//! A salvage before a recovery: what it shows in memory, without a write, is what the recovery then
-//! leads to.
+//! A salvage before a recovery. It shows the pool from memory and writes nothing. What it shows
+//! must be what the recovery then leads to.
 
 use crate::run::{Outcome, Run};
 use hindcast_engine::device::BlockDevice;

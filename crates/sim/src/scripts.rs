@@ -1,4 +1,5 @@
-//! The scripts that are cut everywhere: small histories, each of which leads through one part of the engine.
+//! The scripts that are cut at every point. Each is a short sequence of operations that leads
+//! through one part of the engine.
 
 mod histories;
 mod turns;

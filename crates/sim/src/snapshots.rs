@@ -244,7 +244,8 @@ impl Run {
         self.control(Effect::Manner(vol, said), &[], |pool| pool.set_order(&name, order).map(drop)).map(drop)
     }
 
-    /// Nothing that anybody reads changes, and no space is lost.
+    /// Relocates a volume. No content that a volume or snapshot shows changes, and no space is
+    /// lost.
     pub(crate) fn relocate(&mut self, vol: VolId) -> Outcome<()> {
         let name = self.volume_name(vol)?;
         let result = self.pool()?.relocate_volume(&name, 0);
@@ -369,14 +370,14 @@ impl Run {
         Ok(())
     }
 
-    /// When nothing is pending no line owns more than what somebody sees of it.
+    /// When nothing is pending, no line owns more than what volumes and snapshots show of it.
     pub(crate) fn check_space(&mut self) -> Outcome<()> {
         let pending = self.faults
             || self.failing
             || self.dir.crashed()
             || self.poisoned()
             || self.oracle.doubtful_space();
-        // Anchors that nobody sees keep what the model knows nothing of.
+        // Hidden anchors keep space that the model knows nothing of.
         if pending || !self.gone.is_empty() || self.kept_history {
             return Ok(());
         }

@@ -1,4 +1,5 @@
-//! Exports and imports: streams of snapshots, held against the oracle, cut short and gone on with.
+//! Exports and imports: streams of snapshots. They are compared with the oracle, cut short, and
+//! continued.
 
 use crate::generate::Transfers;
 use crate::oracle::{Content, Effect, ImportModel, SECTOR, SnapId, State, VolId, VolumeModel, stamp_of};
@@ -19,7 +20,7 @@ const MAX_CHUNKS: u64 = 1 << 20;
 const RECORD: usize = 32;
 const PREFIX: usize = 14;
 
-/// A stream, as it lies with whoever fetched it.
+/// A stream, as the client that fetched it stores it.
 pub(crate) struct Stream {
     pub(crate) from: Option<SnapId>,
     pub(crate) to: SnapId,
@@ -194,7 +195,7 @@ impl Run {
     }
 
     pub(crate) fn begin_import(&mut self, stream: u64, name: &str) -> Outcome<()> {
-        // Whoever sends the one before may not know of this one.
+        // The sender of the import before may not know of this one.
         self.stale.extend(self.arriving.take());
         if self.stale.len() > MAX_STALE {
             self.stale.remove(0);
@@ -251,7 +252,7 @@ impl Run {
         }
     }
 
-    /// Has anybody a handle of the volume as it is now?
+    /// Whether there is a handle of the volume as it is now.
     pub(crate) fn in_use(&self, vol: VolId) -> bool {
         let line = self.oracle.state().volumes.get(&vol).map(|v| v.line);
         let mut arriving = self.arriving.iter().chain(&self.stale);

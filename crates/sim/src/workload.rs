@@ -1,7 +1,8 @@
-//! What a run does: pools, options and operations drawn from a seed.
+//! The workload of a run: pools, options and operations that are drawn from a seed.
 //!
-//! Every seed gets a mood of its own: how likely each kind of operation is, how large requests are, how often it
-//! crashes. Runs that do a few things often find more than runs that do everything a little.
+//! Every seed has a mood of its own: how likely each kind of operation is, how large requests are,
+//! how often it crashes. Runs that do a few things often find more than runs that do everything a
+//! little.
 
 use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, VolId, VolumeModel};

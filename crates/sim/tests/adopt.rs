@@ -1,5 +1,5 @@
-//! A catalog of a build that knew no sums is adopted, wherever the machine crashes on the way, and
-//! however full its file system is.
+//! A catalog of a build that had no checksums is adopted, wherever the machine crashes on the way,
+//! and however full its file system is.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use hindcast_engine::ErrorKind;

@@ -1,5 +1,5 @@
-//! A catalog on a file system that is nearly full: what was acknowledged can be carried out, with
-//! batches as small as need be and the ballast behind them; and what is deleted gives its space
+//! A catalog on a file system that is nearly full. What was acknowledged can be carried out, with
+//! batches as small as necessary and with the ballast as a reserve. What is deleted gives its space
 //! back.
 #![allow(clippy::unwrap_used)] // a test may panic
 

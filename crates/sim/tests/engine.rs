@@ -49,7 +49,7 @@ fn seeds_that_found_bugs() {
     }
 }
 
-/// The same for all that a run may do.
+/// Seeds that found bugs in runs of all operations.
 #[test]
 fn seeds_of_whole_runs_that_found_bugs() {
     let seeds = [

@@ -252,7 +252,7 @@ impl Site {
             let Some(at) = wrong else { continue };
             panic!("{name} at {at}: {} and not {}, {:?}", all[at], content[at], self.pool().health());
         }
-        // A snapshot of which nobody knows whether it was taken is left alone.
+        // A snapshot is left alone if it is unknown whether it was taken.
         for ((volume, name), content) in &self.snapshots {
             let Ok(snapshot) = self.pool().open_snapshot(volume, name) else { continue };
             snapshot.read(0, &mut all).unwrap();

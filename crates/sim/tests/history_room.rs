@@ -1,5 +1,5 @@
-//! Histories on a file system that fills up: what can't be recorded is refused before it is acknowledged, and everything else
-//! goes on.
+//! Histories on a file system that fills up. A write that can't be recorded is refused before it is
+//! acknowledged, and everything else goes on.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;

@@ -1,6 +1,7 @@
 //! Shortages of everything that a host lends (descriptors, space for histories, for extents, for
-//! the catalog, for the journal's files) begin and end at random. None of them poisons the pool or
-//! loses what was acknowledged, and all of it is carried out when they have ended.
+//! the catalog, for the journal's files). They begin and end at random. None of them poisons the
+//! pool or loses what was acknowledged. When they have ended, all that was acknowledged is carried
+//! out.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;

@@ -1,7 +1,9 @@
-//! Serves memory over iSCSI: the target alone, for trying initiators and measuring the protocol's own cost.
+//! Serves memory over iSCSI, without a pool. Use it to try initiators and to measure the cost of
+//! the protocol alone.
 //!
-//! `iscsiserve SIZE_MIB ADDRESS:PORT[/GROUP]...`, optionally with `user=NAME:SECRET`, `mutual=NAME:SECRET`,
-//! `header_digest=required` and `data_digest=required`. The target is `iqn.2026-11.io.hindcast:mem`, LUN 0.
+//! `iscsiserve SIZE_MIB ADDRESS:PORT[/GROUP]...`, optionally with `user=NAME:SECRET`,
+//! `mutual=NAME:SECRET`, `header_digest=required` and `data_digest=required`. The target is
+//! `iqn.2026-11.io.hindcast:mem`, LUN 0.
 
 #[path = "../tests/common/mem.rs"]
 mod mem;

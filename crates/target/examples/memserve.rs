@@ -1,6 +1,8 @@
-//! Serves memory over NBD: the target alone, for trying clients and measuring the protocol's own cost.
+//! Serves memory over NBD, without a pool. Use it to try clients and to measure the cost of the
+//! protocol alone.
 //!
-//! `memserve SIZE_MIB (unix:PATH | ADDRESS:PORT)...`, optionally with `tls=DIR` holding `cert.pem` and `key.pem`.
+//! `memserve SIZE_MIB (unix:PATH | ADDRESS:PORT)...`, optionally with `tls=DIR`, a directory that
+//! holds `cert.pem` and `key.pem`.
 
 #[path = "../tests/common/mem.rs"]
 mod mem;

@@ -1,7 +1,9 @@
-//! Hindcast's network targets: what clients connect to.
+//! Hindcast's network targets: the servers that clients connect to, for NBD and iSCSI.
 //!
-//! A target knows the engine's block-device interface and nothing else of it (I1). Codecs are pure functions from
-//! bytes to bytes; sessions turn requests into calls of a [`BlockDevice`] and answer them.
+//! A target uses the engine's block-device interface and nothing else of the engine (I1). Codecs
+//! are pure functions from bytes to bytes. Sessions turn requests into calls of a [`BlockDevice`]
+//! and answer them. The daemon provides the devices: by [`Exports`] for NBD, by [`iscsi::Targets`]
+//! for iSCSI.
 #![forbid(unsafe_code)]
 
 use hindcast_engine::Result;
@@ -42,8 +44,8 @@ pub trait Exports: Send + Sync {
     /// Everything a client may see, in the order to show it.
     fn list(&self) -> Vec<ExportEntry>;
 
-    /// The same, to be kept until a client has taken it all: one list for all clients that are told
-    /// the same.
+    /// The exports of [`Exports::list`] as a shared list, to be kept until a client has taken it
+    /// all. Clients that are shown the same exports share one list.
     fn listed(&self) -> Arc<[ExportEntry]> {
         self.list().into()
     }

@@ -1,4 +1,5 @@
-//! What an initiator could do to the server, to others, or to its own rights, if nobody had thought of it.
+//! Tests of attacks: what a hostile initiator could do to the server, to other initiators, or to
+//! get more rights than it has.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/initiator.rs"]
@@ -41,7 +42,7 @@ fn an_allocation_length_takes_no_memory() {
     assert_eq!(wire.read(0, 64).len(), 64 * 512);
 }
 
-/// Whoever asks and takes no answers is not listened to any more.
+/// The server stops reading from an initiator that sends requests and takes no answers.
 #[test]
 fn answers_that_nobody_takes_do_not_pile_up() {
     const ALL: usize = 40 << 20;
@@ -152,7 +153,8 @@ fn a_name_in_other_letters_is_no_other_name() {
     assert_eq!((sessions[0].initiator.as_str(), sessions[0].target.as_deref()), (NAME, Some(TARGET)));
     let (ended, all) = fixture.server.disconnect(TARGET, Some(NAME), Duration::from_secs(5));
     assert_eq!((ended, all), (1, true));
-    // The daemon knows a short name, for people; by that nobody would find the session.
+    // The daemon knows a short name, for people. A session under that name would not be found by
+    // the target's name.
     let keys = [("InitiatorName", NAME), ("TargetName", "vol")];
     assert_eq!(fixture.connect().login_step(OPERATIONAL_TO_FULL, &keys).login_status(), 0x0203);
 }
@@ -179,8 +181,8 @@ fn rules_are_asked_again_at_the_end_of_a_login() {
     leading.ping();
 }
 
-/// A write whose data was gathered is nobody's any more once its abort was answered; and a session that takes the place
-/// of another finds nothing of it still on its way.
+/// A write whose data was gathered is gone once its abort was answered. A session that takes the
+/// place of another finds no write of it still on its way.
 #[test]
 fn a_session_is_not_replaced_before_its_last_write() {
     let fixture = Fixture::new();
@@ -297,8 +299,8 @@ fn long_commands_leave_workers_to_others() {
     }
 }
 
-/// Discovery needs no rights: whoever only discovers must not take the sessions away from those who
-/// have some, nor from others who want to discover.
+/// Discovery needs no rights. So initiators that only discover must not use up the sessions of
+/// initiators that have rights, nor those of others that want to discover.
 #[test]
 fn discovery_leaves_sessions_and_discovery_to_others() {
     let fixture = Fixture::with(|c| c.max_sessions = 8);
@@ -382,7 +384,8 @@ fn one_initiator_name_cannot_take_all_sessions() {
     assert_eq!(other.try_login(&[]).login_status(), 0);
 }
 
-/// Who says nothing pushes out who says nothing, the greediest first, and nobody else.
+/// Connections that say nothing displace only connections that say nothing. The source that has
+/// most of them loses its first.
 #[test]
 fn silent_connections_shut_nobody_out() {
     let (fixture, port) = reachable(|c| (c.max_connections, c.max_connections_per_address) = (32, 16));
@@ -436,7 +439,7 @@ fn prove_from(host: u8, port: u16, account: &str, secret: &str) -> u16 {
     prove_as(NAME, host, port, account, secret)
 }
 
-/// The same, of an initiator.
+/// The answer to a CHAP proof of an account by `initiator`, from 127.0.0.`host`.
 fn prove_as(initiator: &str, host: u8, port: u16, account: &str, secret: &str) -> u16 {
     let mut wire = Wire::over(connect_from([127, 0, 0, host], port));
     wire.login_step(0, &[("InitiatorName", initiator), ("TargetName", TARGET), ("AuthMethod", "CHAP")]);
@@ -448,7 +451,7 @@ fn prove_as(initiator: &str, host: u8, port: u16, account: &str, secret: &str) -
     wire.login_step(SECURITY_TO_OPERATIONAL, &[("CHAP_N", account), ("CHAP_R", &response)]).login_status()
 }
 
-/// Whoever is right is let in, from wherever nobody guesses.
+/// An initiator with the right secret is let in from every address where no guesses are made.
 #[test]
 fn secrets_are_not_guessed_at_the_speed_of_the_line() {
     let (fixture, port) = reachable(|_| ());

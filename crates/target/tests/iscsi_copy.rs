@@ -1,5 +1,5 @@
-//! EXTENDED COPY between targets: an initiator reaches what it is logged in to by any of its
-//! sessions, by their rules.
+//! EXTENDED COPY between targets: an initiator reaches the logical units of all its sessions, each
+//! by the rules of its session.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/initiator.rs"]
@@ -233,7 +233,7 @@ fn the_rules_of_the_other_session_hold() {
     nexus.set_access(Access::default());
     ready(&mut b);
     assert_eq!(copy(&mut a, "a", "b"), None);
-    // Somebody else reserves it.
+    // Another initiator reserves it.
     let mut other = fixture.session_as("b", "iqn.2026-11.com.example:other", 0);
     assert_eq!(other.run(0, &[0x16, 0, 0, 0, 0, 0], 0, &[]).status(), 0);
     assert_eq!(copy(&mut a, "a", "b"), Some(NOT_REACHABLE));

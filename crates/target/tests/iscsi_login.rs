@@ -1,4 +1,5 @@
-//! The login phase: negotiation, stages, authentication, discovery, and what nobody should send.
+//! The login phase: negotiation, stages, authentication, discovery, and requests that no initiator
+//! should send.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/initiator.rs"]
@@ -168,7 +169,7 @@ fn what_does_not_fit_is_refused() {
         (0x81, &[WHO[0], WHO[1], ("AuthMethod", "KRB5")], 0x0201),
         (0x85, &WHO, 0x0200), // from operational to operational
         (0x86, &WHO, 0x0200), // a stage that does not exist
-        (0x8c, &WHO, 0x0200), // a stage nobody logs in from
+        (0x8c, &WHO, 0x0200), // a stage that no login begins in
         (0xc7, &WHO, 0x0200), // transit and continue
     ];
     for (flags, keys, expected) in cases {
@@ -389,8 +390,8 @@ fn a_session_is_taken_over_only_by_the_account_that_began_it() {
     again.ping();
 }
 
-/// Whoever began a login before accounts were set, or proved one that is no more, does not end in a
-/// session.
+/// An initiator gets no session if it began the login before accounts were set, or if it proved an
+/// account that does not exist any more.
 #[test]
 fn accounts_are_asked_again_at_the_end_of_a_login() {
     let fixture = Fixture::new();
@@ -414,7 +415,7 @@ fn accounts_are_asked_again_at_the_end_of_a_login() {
     }
 }
 
-/// Text for people who may use the target is not for everybody who reaches it.
+/// The target's alias is for initiators that may use the target, not for all that reach it.
 #[test]
 fn the_alias_is_told_to_those_who_have_proven_who_they_are() {
     let fixture = fixture_with(chap(false));
@@ -510,7 +511,7 @@ fn the_target_proves_itself_too() {
     assert_eq!(response.value("CHAP_N").as_deref(), Some("target"));
     let expected = Algorithm::Sha256.response(77, &Secret::new("target's secret"), &mine);
     assert_eq!(response.value("CHAP_R"), Some(to_hex(&expected)));
-    // Whoever did not prove himself gets no proof.
+    // An initiator that did not prove its identity gets no proof.
     let mut wire = fixture.connect();
     let response = prove(&mut wire, "alice", "wrong", &more);
     assert_eq!((response.login_status(), response.value("CHAP_R")), (0x0201, None));

@@ -1,4 +1,5 @@
-//! Several connections: of one session, and of initiators that are slow, silent or greedy beside one that is not.
+//! Several connections: those of one session, and those of initiators that are slow, silent or
+//! greedy beside one that is not.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/initiator.rs"]

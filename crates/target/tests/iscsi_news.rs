@@ -1,4 +1,4 @@
-//! What initiators are told at once of changes: one message a session and change, however many
+//! Asynchronous Messages about changes: a session gets one message for a change, however many
 //! logical units there are.
 #![allow(missing_docs, clippy::unwrap_used)]
 

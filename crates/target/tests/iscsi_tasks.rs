@@ -263,7 +263,8 @@ fn a_reset_that_waits_stops_nothing_else() {
     assert_eq!(wire.receive().opcode(), opcode::TASK_MANAGEMENT_RESPONSE);
 }
 
-/// Nobody waits for a flush at the end; a write must not appear after the end was confirmed.
+/// A logout does not wait for a flush. It waits for writes, because a write must not appear after
+/// the end was confirmed.
 #[test]
 fn a_logout_waits_for_writes_and_for_nothing_else() {
     for (durable, waits) in [(false, false), (true, true)] {
@@ -420,8 +421,8 @@ fn a_task_tag_in_use_is_refused() {
     assert_eq!(wire.receive().status(), 0);
 }
 
-/// Who may only read changes nothing for others, and who does not see a logical unit does nothing
-/// to it.
+/// An initiator that may only read changes nothing for others. One that does not see a logical unit
+/// does nothing to it.
 #[test]
 fn who_may_only_read_aborts_and_resets_nothing() {
     use hindcast_target::scsi::{Access, Limit};

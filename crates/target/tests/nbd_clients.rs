@@ -1,4 +1,4 @@
-//! Clients that others wrote: libnbd's tools, qemu, fio. They have to be installed.
+//! Tests with clients of other projects: libnbd's tools, qemu, fio. They have to be installed.
 #![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 mod common;

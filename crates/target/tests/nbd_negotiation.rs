@@ -1,4 +1,5 @@
-//! Every option, every error, and what hostile clients try before the transmission phase.
+//! Negotiation: every option, every error, and what hostile clients try before the transmission
+//! phase.
 #![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 mod common;
@@ -388,7 +389,8 @@ fn a_client_that_does_not_read_its_list_is_cut_off() {
     let fixture = start(MemDevice::new(SIZE), |c| c.negotiation_timeout = Duration::from_millis(500));
     let mut client = haggling(&fixture);
     let list = option(opt::LIST, &[]).repeat(40_000);
-    // Nobody reads the replies, so that at some point nobody takes the options either.
+    // The client doesn't read the replies, so at some point the server doesn't take the options
+    // either.
     let _ = std::io::Write::write_all(&mut client.stream, &list);
     wait_until(|| fixture.server.stats().connections == 0);
 }

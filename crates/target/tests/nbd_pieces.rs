@@ -1,4 +1,5 @@
-//! How a client's stream is cut into pieces must not show, nor the threads that serve it.
+//! The server's replies do not depend on how a client's stream is cut into pieces, nor on which
+//! threads serve it.
 #![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 mod common;

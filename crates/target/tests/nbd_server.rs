@@ -198,7 +198,8 @@ fn tcp_leaves_room_for_unix_sockets_and_the_other_way_round() {
     drop(held);
 }
 
-/// Who says nothing pushes out who says nothing, the greediest first, and nobody else.
+/// Connections that say nothing displace only connections that say nothing. The source that has
+/// most of them loses its first.
 #[test]
 fn silent_connections_shut_nobody_out() {
     let (fixture, port) = both(32);
@@ -241,7 +242,7 @@ fn an_export_can_be_disconnected() {
     wait_until(|| server.stats().connections == 1);
     assert_eq!(server.disconnect("nothing", Duration::ZERO), (0, true));
     assert_eq!(other.read(0, 512), [0; 512]);
-    // The device is held by nobody but the exports and this test.
+    // Only the exports and this test hold the device.
     assert_eq!(Arc::strong_count(&one), 2);
 }
 
@@ -278,8 +279,9 @@ fn stopping_finishes_what_is_under_way() {
     assert_eq!(fixture.server.stats().connections, 0);
 }
 
-/// What had arrived is answered, in whatever way; what comes later is not: the client sees a closed
-/// connection, and one that reconnects asks again. An error would reach whoever uses the disk.
+/// Requests that had arrived are answered, in whatever way. Those that come later are not: the
+/// client sees a closed connection, and a client that reconnects asks again. An error would reach
+/// the program that uses the disk.
 #[test]
 fn requests_after_the_stop_are_not_answered_and_none_fails() {
     let fixture = start(MemDevice::new(SIZE), |c| c.listen = vec![local()]);

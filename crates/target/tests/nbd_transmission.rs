@@ -1,4 +1,5 @@
-//! Every command, every error, and how requests are received, batched, and answered.
+//! The transmission phase: every command, every error, and how requests are received, batched, and
+//! answered.
 #![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 mod common;

@@ -1,5 +1,6 @@
-//! Commands and parameter lists that are nearly right: whatever is done to them, nothing panics, nothing is longer than
-//! announced, the device sees only what is in range, and what is kept can be read again.
+//! Random commands and parameter lists that are nearly valid. Whatever is changed in them, nothing
+//! panics, no answer is longer than announced, the device gets only accesses that are in range, and
+//! what was stored can be read again.
 #![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 #[path = "common/mem.rs"]

@@ -1,5 +1,5 @@
-//! What a logical unit and a target say of themselves: INQUIRY, mode pages, supported commands, logical units, port
-//! groups, and unit attentions.
+//! Self-descriptions of logical units and targets: INQUIRY, mode pages, supported commands, logical
+//! units, port groups, and unit attentions.
 #![allow(clippy::unwrap_used)] // the lint knows test functions only, not what they use
 
 #[path = "common/mem.rs"]
@@ -361,7 +361,7 @@ fn logical_units_come_and_go() {
     let other = LogicalUnit::new(rig.device.clone(), LuOptions::default(), None).unwrap();
     rig.target.set_lun(300, Some(other.clone()));
     assert_eq!(luns(&rig), [0, 300]);
-    // Whoever asked has heard of it.
+    // The initiator that asked for the inventory knows of the change.
     assert_eq!(attention(&rig.a), None);
     assert_eq!(attention(&rig.b), Some(Asc::REPORTED_LUNS_DATA_CHANGED));
     assert_eq!(run_at(&rig.a, lun_to_wire(300), &[0; 6], &[]).sense.unwrap().asc, Asc::POWER_ON_OR_RESET);

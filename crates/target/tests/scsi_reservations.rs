@@ -140,7 +140,7 @@ fn commands_meet_conflicts() {
             conflict(&rig.b, cdb, data);
         }
         registered.iter().for_each(|cdb| conflict(&rig.b, cdb, &[]));
-        // Whoever registered may do more.
+        // A registrant may do more.
         done(&rig.b, REGISTER, 0, 0, 2);
         registered.iter().for_each(|cdb| assert_eq!(run(&rig.b, cdb, &[]).status, Status::Good));
         assert_eq!(run(&rig.b, &writes[0].0, &block).status == Status::Good, kind >= 5);
@@ -423,7 +423,7 @@ fn a_list_of_initiators_is_bounded() {
     assert_eq!(keys(&rig.a), []);
 }
 
-/// Relative ports are those of the own target, and who uses others is not for everybody to know.
+/// Relative ports are those of the own target. Which initiators use other targets is not reported.
 #[test]
 fn full_status_tells_of_the_own_targets_ports_only() {
     let rig = Rig::new();

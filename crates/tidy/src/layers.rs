@@ -1,8 +1,10 @@
-//! Layers of a crate: each folder imports only those below it.
+//! Layers of a crate: each folder imports only from folders below it.
 //!
-//! Two things are looked at. *Imports*: what a `use`, or a path in code, names. *Calls of parts*:
-//! some types, like an engine's core, get methods in many folders. A call of such a method names no
-//! folder, so calls are compared with the places of the definitions.
+//! Two things are checked:
+//!
+//! - *Imports*: what a `use`, or a path in code, names.
+//! - *Calls of parts*: some types, like an engine's core, get methods in many folders. A call of
+//!   such a method names no folder, so calls are compared with the places of the definitions.
 
 use crate::Finding;
 use crate::rust::{is_word, line_of, mask, words};

@@ -1,7 +1,8 @@
-//! House rules of this repository, kept as ordinary tests over its tree.
+//! House rules of this repository, checked by ordinary tests over its tree.
 //!
-//! A rule is a function from a text to its findings, with a test of its own that shows what it catches; the files in
-//! `tests/` apply the rules to every file that git knows. A finding reads `path:line: what`.
+//! A rule is a function from a text to its findings. A test of its own shows what the rule catches.
+//! The files in `tests/` apply the rules to every file that git knows. A finding reads
+//! `path:line: what`.
 
 pub mod layers;
 pub mod rules;

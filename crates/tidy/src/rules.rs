@@ -1,4 +1,4 @@
-//! The rules.
+//! The rules about single files: text, code, and lengths.
 
 use crate::Finding;
 use crate::rust::{self, line_of, mask, words};
@@ -30,8 +30,9 @@ pub fn white_space(text: &str) -> Vec<Finding> {
     found
 }
 
-/// Notes that belong into an issue, and what must never get into the repository: places on somebody's machine, and
-/// hosts that packages come from. Spelled in halves, because this file is checked too.
+/// Notes that belong into an issue, and what must never get into the repository: places on the
+/// machine of a developer, and hosts that packages come from. The words are spelled in halves,
+/// because this file is checked too.
 pub fn words_to_avoid(text: &str) -> Vec<Finding> {
     const NOTES: [&str; 2] = [concat!("FIX", "ME"), concat!("XX", "X")];
     const PLACES: [&str; 12] = [

@@ -1,4 +1,4 @@
-//! Just enough of Rust's lexical grammar to look at code without its comments and strings.
+//! A small part of Rust's lexical grammar: enough to examine code without its comments and strings.
 
 /// Blanks comments and the contents of string and character literals, keeping every newline and every other character
 /// where it is.

@@ -1,4 +1,4 @@
-//! The layers: which folder may import which.
+//! The layers of the crates: which folder may import from which.
 
 use hindcast_tidy::{Tree, layers::Layers};
 

@@ -1,4 +1,4 @@
-//! The architecture's seams (I1 to I3), as far as names show them.
+//! The seams of the architecture (I1 to I3), as far as names show them.
 
 use hindcast_tidy::{Finding, Tree, enforce, rules};
 

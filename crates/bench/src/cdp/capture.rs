@@ -1,5 +1,5 @@
-//! An NBD server of one export and one connection that keeps all writes in a file, for a program's real writes to be made
-//! again on other volumes.
+//! An NBD server of one export and one connection. It keeps all writes in a file, so that the real
+//! writes of a program can be made again on other volumes.
 
 use crate::nbd::{
     DISCONNECT, FLUSH, GREETING, HANDSHAKE, OPT_GO, OPTION, OPTION_REPLY, READ, REP_ACK, REP_INFO, REPLY,

@@ -1,4 +1,5 @@
-//! Run-time cost of each encoding: the same runs on a volume without history and on volumes with it, in turn.
+//! Run-time cost of each encoding: the same runs on a volume without history and on volumes with
+//! it, in turn.
 
 use super::{Log, Rig, keep};
 use crate::database::Database;
@@ -75,7 +76,7 @@ const LOADS: [(Load, &str, &str); 3] = [
     (Load::Sequential, "burst: sequential write 64 KiB", "sustained: sequential write 64 KiB"),
 ];
 
-/// See the module.
+/// Measures what each encoding costs at run time.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let (mut rows, mut goals) = (Vec::new(), Vec::new());
     let (journal, rounds) = (rig.args.journal(), rig.args.rounds());

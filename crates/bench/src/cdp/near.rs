@@ -1,5 +1,5 @@
-//! Near-CDP: a snapshot a minute over a week, as fast as it goes, with writes between. The speed of writes must not depend
-//! on how many snapshots there are.
+//! Near-CDP: the snapshots of a week, one a minute, taken as fast as possible, with writes between
+//! them. The speed of writes must not depend on how many snapshots there are.
 
 use super::Rig;
 use crate::database::Random;
@@ -21,7 +21,7 @@ const POINTS: u64 = 100;
 /// Points that one figure is made of.
 const TENTH: usize = 10;
 
-/// See the module.
+/// Measures writes between the snapshots of a week.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let size = rig.args.size();
     rig.hindcast.create_volume(VOLUME, size, BLOCK)?;

@@ -1,5 +1,5 @@
-//! PostgreSQL under pgbench, on ext4, on a disk whose writes are captured: nbdfuse shows the NBD export as a file, a loop
-//! device makes a disk of it.
+//! PostgreSQL under pgbench, on ext4, on a disk whose writes are captured. nbdfuse shows the NBD
+//! export as a file, and a loop device makes a disk of the file.
 
 use super::capture::Capture;
 use crate::server::execute;

@@ -1,5 +1,6 @@
-//! Full recovery time against the recovery point: with anchors (ST-CDP), and without (native TRAP), also where retention has
-//! cut off the anchor with which the history began, as it does in time. The same writes, the same points.
+//! Full recovery time against the recovery point. It is measured with anchors (ST-CDP), without
+//! anchors (native TRAP), and without anchors when retention has cut off the anchor with which the
+//! history began, as it does in time. The writes and the points are the same for all.
 
 use super::{Log, Rig, keep};
 use crate::database::{Database, sum_of};
@@ -41,7 +42,7 @@ struct Point {
     there: [f64; SERIES],
 }
 
-/// See the module.
+/// Measures recovery to points of a history, with anchors and without.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let size = rig.args.size() / 8;
     let writes = rig.args.writes() / POINTS;

@@ -1,5 +1,5 @@
-//! Bytes of log for each byte that a client wrote, by encoding and compression: for the same writes, made again on clones of
-//! the same volume.
+//! Bytes of log for each byte that a client wrote, by encoding and compression. The same writes are
+//! made again on clones of the same volume.
 
 use super::capture::Trace;
 use super::{Log, Rig, keep, postgres};
@@ -41,7 +41,7 @@ impl Taken {
 /// What was written, and each encoding's log of it.
 type Logs = (&'static str, Vec<Taken>);
 
-/// See the module.
+/// Measures the bytes of log for each encoding and compression.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let mut all = vec![synthetic(rig)?];
     match postgres::capture(&rig.dir(), rig.args.pgbench()) {

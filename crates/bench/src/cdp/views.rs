@@ -1,4 +1,4 @@
-//! Views of any moment of a long history: opening one, reading from it.
+//! Views of any moment of a long history: the time to open one and to read from it.
 
 use super::{Rig, keep, percentile};
 use crate::database::{Database, Random, sum_of};
@@ -14,12 +14,12 @@ const VOLUME: &str = "views";
 const BLOCK: usize = 512;
 /// Views opened by each kind of address.
 const OPENED: usize = 500;
-/// Of the client beside whom the newest moments are opened.
+/// Writes a second of the client that writes while the newest moments are opened.
 const WRITES_A_SECOND: u64 = 5000;
 /// Moments whose whole content is compared.
 const PARTS: u64 = 4;
 
-/// See the module.
+/// Measures views of moments of a long history.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let history = history(rig, figures)?;
     rig.rest()?;

@@ -1,5 +1,5 @@
 //! How a cost grows with the number of volumes: the slope of its logarithm against that of the
-//! number, by name.
+//! number, with a name.
 
 /// By which power of the number a cost grows, named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! One pool with a number of volumes, and everything that is measured of it.
+//! One pool with a number of volumes, and all measurements of it.
 
 use super::results::{self as cost, Cost, Kind, Results};
 use super::{Args, Deadline};
@@ -118,7 +118,7 @@ impl Drop for Watch {
     }
 }
 
-/// See the module.
+/// One pool with a number of volumes, under measurement.
 pub(super) struct Pass {
     hindcast: Hindcast,
     server: Server,
@@ -326,7 +326,7 @@ impl Pass {
         Ok(())
     }
 
-    /// What the server does while nobody asks for anything.
+    /// Measures the CPU time of the server while no client sends a request.
     fn rest(&self, results: &mut Results) -> Result<()> {
         let before = process::cpu_time(self.server.pid())?;
         let start = Instant::now();

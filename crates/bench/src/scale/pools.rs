@@ -1,4 +1,4 @@
-//! Large pools with nothing in them: what their size alone costs at opening.
+//! Large pools with nothing in them: what their size alone costs when they are opened.
 
 use super::Args;
 use super::growth::{Growth, last_slope};
@@ -17,7 +17,7 @@ const SECTION: &str = "pools";
 /// A physical volume at most: ext4 has no longer files than 16 TiB.
 const PV: u64 = 12 << 40;
 const EXPORT: &str = "thin";
-/// Of the only volume, which nobody writes to.
+/// Size in bytes of the only volume, which no client writes to.
 const VOLUME: u64 = 1 << 40;
 
 /// What a pool costs.
@@ -31,7 +31,7 @@ struct Opened {
     peak: f64,
 }
 
-/// See the module.
+/// Measures how long large pools with nothing in them take to open, and their memory.
 pub(super) fn run(common: &Common, args: &Args, scratch: &Scratch, figures: &mut Figures) -> Result<()> {
     let mut all = Vec::new();
     for size in args.pools() {

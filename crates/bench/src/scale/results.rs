@@ -1,4 +1,4 @@
-//! What was measured, and the report of it: a table and a diagram for each cost.
+//! The results of the measurements, and their report: a table and a diagram for each cost.
 
 use super::growth::{Growth, last_slope};
 use crate::figures::Figures;

@@ -1,6 +1,7 @@
-//! Histories of up to ten thousand snapshots: the speed of writes as they grow, reading the oldest and the newest, and
-//! deleting a thousand while a client writes.
-//! The independent order beside it: there a write costs a copy for each snapshot.
+//! Histories of up to ten thousand snapshots: the speed of writes as they grow, reading the oldest
+//! and the newest, and deleting a thousand while a client writes.
+//!
+//! The independent order is measured beside them: there a write costs a copy for each snapshot.
 
 use super::{KIB, Rig, random_writes};
 use crate::figures::{Figures, Goal};
@@ -25,7 +26,7 @@ fn name(n: usize) -> String {
     format!("s{n:05}")
 }
 
-/// See the module.
+/// Measures writes, reads and deletions in histories of many snapshots.
 pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     independent(rig, figures)?;
     let most = if rig.args.quick { rig.args.most.min(100) } else { rig.args.most };

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const SECTION: &str = "peers";
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// Measures the peers' first writes after a snapshot.
 pub(super) fn run(args: &Args, scratch: &Scratch, figures: &mut Figures) -> Result<()> {
     qcow2(args, scratch, figures)?;
     match Xfs::mount(scratch, args.size * 3) {

@@ -1,4 +1,4 @@
-//! The options that say how a volume keeps its history.
+//! The options that choose how a volume keeps its history.
 
 use crate::failure::Failure;
 use crate::select::duration;

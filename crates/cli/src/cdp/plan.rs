@@ -1,4 +1,4 @@
-//! `hindcast cdp plan`: the cost model asked by a user.
+//! `hindcast cdp plan`: evaluates the cost model for a user.
 
 use super::curve::{self, Curve, Point, grouped};
 use super::measure::{self, Measured};
@@ -164,7 +164,8 @@ fn pick(given: Option<f64>, measured: Option<f64>, assumed: f64) -> Input {
     }
 }
 
-/// Nobody measures prices.
+/// Like [`pick`], for a price. Prices are never measured: the value from the server is a configured
+/// one.
 fn price_of(given: Option<f64>, configured: Option<f64>, assumed: f64) -> Input {
     let input = pick(given, configured, assumed);
     match input.source {

@@ -1,4 +1,4 @@
-//! `hindcast recover bisect`: the last good moment, found by a command that tells good from bad.
+//! `hindcast recover bisect`: finds the last good moment by a command that tells good from bad.
 
 use super::interrupt::Interrupt;
 use super::mount::{Mounted, uri};
@@ -265,7 +265,7 @@ impl Search<'_> {
         }
     }
 
-    /// Runs a command, until somebody asks to end.
+    /// Runs a command, until a signal asks to end.
     fn run(&self, command: &mut Command) -> Result<ExitStatus, Failure> {
         let failed = |e| Failure::Failed(format!("run the command: {e}"));
         let mut child = command.spawn().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Signals that ask a command to end, noticed where it can clean up behind itself.
+//! Signals that ask a command to end. The command notices them at points where it can clean up.
 
 use crate::failure::Failure;
 use std::io;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Whether somebody has asked to end. By default nobody is listened to, and a signal ends the process.
+/// Whether a signal has asked to end. By default no signal is listened to, and a signal ends the
+/// process.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Interrupt(Arc<AtomicBool>);
 
@@ -36,7 +37,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// An error once somebody has asked.
+    /// An error once a signal has asked to end.
     pub(super) fn check(&self) -> Result<(), Failure> {
         match self.0.load(Ordering::Acquire) {
             true => Err(Failure::Failed("interrupted".into())),

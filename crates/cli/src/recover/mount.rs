@@ -1,4 +1,4 @@
-//! A volume's file system, mounted for a while by way of nbdfuse and a loop device.
+//! Mounts a volume's file system for a while, by nbdfuse and a loop device.
 
 use super::interrupt::Interrupt;
 use crate::failure::Failure;

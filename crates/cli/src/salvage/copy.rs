@@ -1,4 +1,5 @@
-//! Copies of what can be read: a sparse raw image, and a map of GNU ddrescue beside it.
+//! Copies of what can be read of a device: a sparse raw image, and a map in the format of GNU
+//! ddrescue beside it.
 
 use super::report::{Head, lines};
 use super::{Device, Range, SHOWN, progress};

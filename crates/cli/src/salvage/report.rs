@@ -1,4 +1,4 @@
-//! The table of losses.
+//! The table of what a damaged pool has lost.
 
 use super::{Device, Range, SHOWN, progress};
 use crate::failure::Failure;

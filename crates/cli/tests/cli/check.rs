@@ -1,4 +1,4 @@
-//! `hindcast check` on what a real server left behind.
+//! `hindcast check` on the files that a real server left behind.
 
 use crate::server::{Server, program};
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! The server as a process: first start, stopping, killing, its API from outside, and the offline check.
+//! The server as a process: first start, stopping, killing, its API from outside, and the offline
+//! check.
 
 use crate::server::{Server, failure, program, read_response};
 use serde_json::{Value, json};

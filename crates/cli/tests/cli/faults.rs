@@ -1,4 +1,4 @@
-//! What a user meets when something around the pool is not as it should be.
+//! Faults around the pool as a user meets them: messages, exit codes, and what still works.
 
 use crate::server::{Server, failure, program};
 use std::collections::BTreeMap;
@@ -156,7 +156,7 @@ fn a_new_pool_is_made_only_where_that_is_asked_for() {
         let server = Server::start(data);
         server.ok(&["volume", "create", "v", "--size", "1M"]);
         assert_eq!(server.stop("-TERM"), Some(0));
-        // Who says it again gets the same pool.
+        // Another start with these options opens the same pool.
         for again in [&[][..], &["--create"], &["--create=false"], &["--force-stale", "--create"]] {
             let server = Server::start_with(data, again);
             assert_eq!(server.json(&["volume", "list"])[0]["name"], "v", "{again:?}");

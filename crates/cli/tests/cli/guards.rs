@@ -1,4 +1,4 @@
-//! Who may reach data: by commands, and as an NBD client meets it.
+//! Access to data: which clients reach it, as commands set it up, and as an NBD client meets it.
 
 use crate::server::{Server, program};
 use serde_json::json;

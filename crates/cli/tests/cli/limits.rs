@@ -1,5 +1,5 @@
-//! What clients can take from the server, and from each other: connections, threads, and files of
-//! the host.
+//! Limits on what clients can take from the server, and from each other: connections, threads, and
+//! files of the host.
 
 use crate::server::{Server, failure, program, read_response};
 use serde_json::json;
@@ -366,7 +366,7 @@ fn a_size_that_is_refused_leaves_no_file() {
     assert!(!path.exists());
 }
 
-/// A FIFO that nobody writes to would be waited for.
+/// The server would wait for a FIFO that no process writes to.
 #[test]
 fn no_path_blocks_the_api_or_the_stop() {
     let dir = tempfile::tempdir().unwrap();

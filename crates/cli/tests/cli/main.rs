@@ -1,6 +1,6 @@
-//! The built program from outside: every command, and the server as a process.
+//! Tests of the built program from outside: every command, and the server as a process.
 //!
-//! One crate, so that there is one link.
+//! They are one crate, so that they are linked once.
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
 mod check;

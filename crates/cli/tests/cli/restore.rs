@@ -1,4 +1,4 @@
-//! Backups of the metadata, made by a real server, and a catalog out of one.
+//! Backups of the metadata that a real server makes, and a catalog that is restored from one.
 
 use crate::server::{Server, program};
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! A real server, started from the built binary on a directory of its own, and commands sent to it.
+//! For tests: a real server, started from the built binary on a directory of its own, and commands
+//! that are sent to it.
 
 use serde_json::Value;
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
-//! Statistics as users meet them: what snapshots cost by method and order, the index, the cache's policy, regions.
+//! Statistics as users meet them: what snapshots cost by method and order, the index, the cache's
+//! policy, regions.
 
 use crate::daemon::require;
 use crate::server::Server;

@@ -1,4 +1,4 @@
-//! What settings come to, and which are refused.
+//! Tests of the configuration that settings lead to, and of settings that are refused.
 
 use super::*;
 use clap::Parser;

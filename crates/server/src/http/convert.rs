@@ -1,4 +1,4 @@
-//! The engine's plain data as the API's.
+//! Conversion of the engine's plain data to the types of the API.
 
 use hindcast_api as api;
 use hindcast_engine::cdp;

@@ -1,4 +1,4 @@
-//! Errors as responses, and extractors whose rejections are such errors.
+//! Errors as responses ([`ApiError`]), and extractors that reject bad requests with such errors.
 
 use axum::body::Bytes;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
@@ -127,7 +127,7 @@ impl IntoResponse for ApiError {
         }
         let no_business = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS];
         if unauthorized || no_business.contains(&status) {
-            // Whoever has no business here makes room.
+            // The connection of a client that is not served makes room for others.
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response

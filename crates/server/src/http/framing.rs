@@ -1,11 +1,13 @@
-//! Refuses requests that two programs could take to end, or to begin, in different places.
+//! Refuses HTTP requests whose end, or whose beginning, two programs could see in different places.
 //!
-//! Where a proxy and this server disagree about that, one client's bytes become another's request.
-//! HTTP leaves to a server to be lenient; hyper ends a line at a bare LF, for one, and takes a
-//! request that has both Content-Length and Transfer-Encoding. So what comes in is followed here,
-//! by the strict reading of RFC 9112, before hyper sees it. The byte that makes a request ambiguous
-//! becomes NUL, which hyper takes nowhere in a head or between chunks: it answers 400, and closes.
-//! So does a head that goes on and on.
+//! If a proxy and this server disagree about where a request ends, the bytes of one client become
+//! the request of another. HTTP allows a server to be lenient. Hyper, for example, ends a line at a
+//! bare LF, and accepts a request that has both Content-Length and Transfer-Encoding.
+//!
+//! So [`Framing`] follows the incoming bytes by the strict reading of RFC 9112, before hyper sees
+//! them. It replaces the byte that makes a request ambiguous by NUL. Hyper accepts NUL nowhere in a
+//! head or between chunks: it answers 400 and closes the connection. A head that is too long is
+//! handled in the same way.
 
 /// Longest head, and longest trailers.
 const MAX_HEAD: usize = 64 << 10;
@@ -41,7 +43,7 @@ enum At {
     Body(u64),
     /// In so many bytes of a chunk.
     Chunk(u64),
-    /// Behind what was refused: nothing is looked at any more.
+    /// Behind what was refused: nothing is checked any more.
     Refused,
 }
 
@@ -233,7 +235,8 @@ fn number(digits: &[u8], radix: u32, most: usize) -> Result<u64, Ambiguous> {
     }
 }
 
-/// The size of a chunk. Nobody needs chunk extensions, and not everybody knows where they end.
+/// The size of a chunk. Chunk extensions are refused: no client needs them, and not every program
+/// knows where they end.
 fn chunk_size(line: &[u8]) -> Result<u64, Ambiguous> {
     number(line, 16, MAX_HEX)
 }

@@ -1,4 +1,5 @@
-//! What follows requests, beside hyper: both have to see them end in the same places.
+//! Tests that compare [`Framing`](super::framing::Framing) with hyper: both have to see requests
+//! end in the same places.
 
 use super::framing::Framing;
 use super::patience::TimedIo;
@@ -38,7 +39,7 @@ fn hyper(stream: &[u8]) -> Vec<u64> {
     seen.clone()
 }
 
-/// The same as the follower sees them.
+/// The requests of `stream` as the follower sees them.
 fn follower(stream: &[u8]) -> Vec<u64> {
     let (mut framing, mut seen, mut content) = (Framing::new(), Vec::new(), 0);
     for byte in stream {

@@ -1,7 +1,8 @@
-//! Who is connected to the admin API, and how many may be.
+//! Clients that are connected to the admin API, and the limits on how many there may be.
 //!
-//! Unix sockets and TCP have shares that the other can't use. What comes over TCP and has shown no
-//! token has a small pool beside these, in which the oldest gives way to the newest.
+//! Unix sockets and TCP each have a share of the connections that the other can't use. TCP
+//! connections that have not shown the token yet have a small pool beside these shares. In that
+//! pool the oldest connection gives way to the newest.
 
 use crate::host_paths::Door;
 use hindcast_target::admission::{Admission, Full, Limits, ROOM_WAIT, Source};
@@ -21,7 +22,7 @@ const MAX_HELD: usize = 16;
 /// All that are connected.
 pub(super) struct Guests {
     state: Mutex<State>,
-    /// Somebody has left.
+    /// A client has left.
     left: Notify,
     /// For answers to wrong tokens, which are held back.
     held: Semaphore,
@@ -44,7 +45,7 @@ pub(super) struct Guest {
 }
 
 impl Guests {
-    /// Nobody yet, and at most `all` that may ask for things.
+    /// No clients yet, and at most `all` that may send requests.
     pub(super) fn new(all: usize) -> Arc<Guests> {
         // A quarter for each kind of socket alone; of what TCP may have, one address has at most
         // half.
@@ -89,10 +90,11 @@ impl Guests {
 }
 
 impl Guest {
-    /// Waits as long as who has shown a wrong token has to. `false`: too many wait already.
+    /// Waits as long as a client that has shown a wrong token has to. `false`: too many wait
+    /// already.
     ///
-    /// The right one is never held back. Many may come from one address, a proxy's for example, and
-    /// whoever guesses there must not shut out the others.
+    /// A client with the right token is never held back. Many clients may come from one address,
+    /// for example a proxy's, and one that guesses there must not shut out the others.
     pub(super) async fn hold_back(&self) -> bool {
         let Ok(_place) = self.guests.held.try_acquire() else { return false };
         tokio::time::sleep(HOLD).await;

@@ -1,4 +1,4 @@
-//! Where volumes and snapshots come from, as answers tell it.
+//! The origin of volumes and snapshots, as the answers of the API show it.
 
 use super::convert;
 use crate::writable;
@@ -36,8 +36,8 @@ impl Lineage<'_> {
         }
     }
 
-    /// For the answer about a volume that was just created, and not of another one: it rests on no
-    /// branch, so nobody has to look.
+    /// For the answer about a volume that was just created, and not from another one. Such a volume
+    /// rests on no branch, so no branches have to be read.
     pub(crate) fn of_new(pool: &Pool) -> Lineage<'_> {
         Lineage { bases: OnceCell::from(BTreeMap::new()), ..Lineage::new(pool) }
     }

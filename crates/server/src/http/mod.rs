@@ -87,7 +87,7 @@ impl App {
         self.shown_by(&Lineage::new(&self.pool), info)
     }
 
-    /// The same where one answer tells of several.
+    /// A volume as the API shows it, for an answer about several volumes, which share `lineage`.
     fn shown_by(&self, lineage: &Lineage<'_>, info: &VolumeInfo) -> hindcast_api::Volume {
         let nbd = self.iscsi.nbd_rules().serves(info);
         hindcast_api::Volume { nbd, ..lineage.volume(info) }
@@ -122,14 +122,15 @@ where
     urgent(app, move |app| priority::lowered(|| work(app))).await
 }
 
-/// The same for what is done in no time, but for a disk: the thread runs before others.
+/// Calls the engine from a thread that runs before others: for work that takes no time, except for
+/// a disk that it may wait for.
 async fn urgent<T, F>(app: &Arc<App>, work: F) -> Result<T, ApiError>
 where
     T: Send + 'static,
     F: FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
 {
     let app = app.clone();
-    // Whoever has the token must not keep the owner from administering the pool.
+    // Clients that have the token must not keep the owner from administering the pool.
     let turn = match guests::door() {
         Door::Network => app.network.clone().acquire_owned().await.ok(),
         Door::Local => None,

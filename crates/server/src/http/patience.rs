@@ -1,8 +1,9 @@
-//! Patience with clients: whoever neither sends nor takes what was begun is given up.
+//! Timeouts of clients of the admin API. A client that neither sends the rest of a request nor
+//! takes the rest of an answer is given up.
 //!
-//! Time counts only while the client is waited for, and it has to move so much in each window, not
-//! just something: a byte now and then would hold a connection, a thread's work, and a place among
-//! the transfers for ever.
+//! Time counts only while the server waits for the client. In each window the client has to move a
+//! minimum of bytes, not just one. Otherwise a byte now and then would hold a connection, a
+//! thread's work, and a place among the transfers for ever.
 
 use super::framing::Framing;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
@@ -298,7 +299,7 @@ mod tests {
         });
     }
 
-    /// What the server itself takes long for is nobody's fault.
+    /// Time that the server itself takes does not count against the client.
     #[test]
     fn time_counts_only_while_the_client_is_waited_for() {
         run(async {

@@ -1,5 +1,5 @@
-//! `/healthz`: a thread of its own looks, once for all that ask meanwhile, so that no flood of
-//! probes takes the threads on which the pool is administered.
+//! The health that `/healthz` reports. One thread reads it, once for all requests that wait at that
+//! time. So a flood of probes does not take the threads that administer the pool.
 
 use super::App;
 use hindcast_api::Health;
@@ -27,7 +27,7 @@ impl Probe {
         let (ask, asked) = mpsc::channel::<oneshot::Sender<Health>>();
         let run = move || {
             while let Ok(first) = asked.recv() {
-                // Whoever came before the look gets what it finds.
+                // Every request that came before the look gets what it finds.
                 let waiting: Vec<_> = std::iter::once(first).chain(asked.try_iter()).collect();
                 let Some(health) = look() else { return };
                 for one in waiting {
@@ -40,7 +40,7 @@ impl Probe {
         Ok(Probe(ask))
     }
 
-    /// The health as it is after now; `None` where nobody can tell in time.
+    /// The health as it is after this call. `None` if the thread does not answer in time.
     pub(super) async fn health(&self) -> Option<Health> {
         let (tell, told) = oneshot::channel();
         self.0.send(tell).ok()?;

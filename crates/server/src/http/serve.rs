@@ -1,4 +1,5 @@
-//! Serves connections of the admin API: bounded in number, patient for a bounded time, ended gracefully.
+//! Serves connections of the admin API. Their number is limited, each client has limited time, and
+//! a stop lets requests in flight end.
 
 use super::guests::{Guest, Guests};
 use super::patience::{TimedBody, TimedIo};
@@ -26,7 +27,8 @@ use tokio::task::JoinSet;
 
 /// A client gets this long to send the head of a request, and as long between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same over TCP, where anybody can connect.
+/// A TCP client gets this long to send the head of a request, because any machine can connect
+/// there.
 const NETWORK_HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// After failed accepts (out of file descriptors), so that the loop does not spin: this long first,
 /// and longer each time.
@@ -61,7 +63,8 @@ pub(crate) fn serve(
     let probe = Probe::start(app)?;
     let mut loops = JoinSet::new();
     for listener in listeners {
-        // Configuration refuses TCP without a token; an impossible one here admits nobody rather than everybody.
+        // Configuration refuses TCP without a token. If there is none here, an impossible token
+        // admits no client, which is better than all clients.
         let (door, token) = match &listener {
             Listener::Tcp(_) => (Door::Network, Some(token.unwrap_or("\0").to_owned())),
             Listener::Unix(..) => (Door::Local, None),

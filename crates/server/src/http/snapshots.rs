@@ -128,7 +128,7 @@ async fn patch_snapshot(
 }
 
 /// Deletes snapshots of a volume, all of them or none. They are gone from sight at once; their space comes back in the
-/// background, once nobody reads them.
+/// background, once no client reads them.
 #[utoipa::path(post, path = "/volumes/{volume}/snapshots/delete", params(("volume" = String, Path)), request_body = DeleteSnapshots, responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn delete_snapshots(
     State(app): Shared,

@@ -1,4 +1,5 @@
-//! The routes of differences, exports and imports. Streams are moved by threads of their own: nothing else waits for them.
+//! The routes of differences, exports and imports. Threads of their own move the streams, so
+//! nothing else waits for a stream.
 
 use super::error::{ApiError, Json, Path, Query};
 use super::routes::Shared;

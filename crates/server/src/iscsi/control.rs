@@ -1,4 +1,4 @@
-//! What the admin API can do with targets.
+//! The operations of the admin API on targets.
 
 use super::IscsiTarget;
 use super::credentials::{Account, Secret};
@@ -144,7 +144,7 @@ impl IscsiTarget {
                         Past::Snapshot(snapshot) => {
                             clone_behind(pool, &snapshot).map_or(snapshot.uuid, |clone| clone.uuid)
                         }
-                        // Nothing would keep it from expiring while nobody is logged in.
+                        // Nothing would keep it from expiring while no initiator is logged in.
                         Past::Moment(moment) => {
                             pool.resolve(volume, &moment)?;
                             return Err(invalid(
@@ -168,7 +168,7 @@ impl IscsiTarget {
             registry.files.extend(file.map(|spec| (spec.uuid, spec)));
             registry.add_lun(&found.name, new.lun, backing)
         })?;
-        // Before it is seen it is known by whom it may be.
+        // The rules are applied before initiators see the logical unit.
         self.enforce();
         self.exports.realign(&found.name);
         let target = self.target(&found.name)?;

@@ -1,4 +1,5 @@
-//! CHAP credentials as they are set and kept: their rules, and no way to see a secret by accident.
+//! CHAP credentials as they are set and stored, and the rules for them. No code can show a secret
+//! by accident: a [`Secret`] has no textual form.
 
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::{self, AuthPolicy, ChapUser};
@@ -59,7 +60,8 @@ impl Account {
     }
 }
 
-/// What CHAP proves, to whom.
+/// CHAP as it is set for a target, or for all targets: the accounts of initiators, and the target's
+/// own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Chap {
     /// An initiator proves to know one of these. There is at least one, and no name is there twice.

@@ -1,5 +1,5 @@
-//! What is worth knowing where data can be reached by several targets: each of them is a door, and
-//! one may be closed while another is not.
+//! Warnings about data that can be reached by several targets. Each of these targets is a door to
+//! the data, and one of them may be guarded less than another.
 
 use super::exports::{Exports, Found};
 use super::names;
@@ -82,7 +82,7 @@ fn weaker(exports: &Exports, weak: &TargetSettings, strong: &TargetSettings) -> 
     }
     let rules = weak.guard.rules.is_empty() && !strong.guard.rules.is_empty();
     let registry = exports.store.get();
-    // Where nothing lets anybody in there is nothing to close.
+    // If nothing lets any initiator in, there is nothing to close.
     let is_shut = exports.otherwise == Otherwise::Deny && registry.all.rules.is_empty();
     let rules = rules && !is_shut;
     let chap = match (&weak.guard.chap, &strong.guard.chap) {

@@ -1,8 +1,9 @@
-//! The volumes and files that initiators reach, as the iSCSI server asks for them: which targets there are, who may log
-//! in, and the logical units behind them.
+//! The volumes and files that initiators reach, as the iSCSI server asks for them: which targets
+//! there are, which initiators may log in, and the logical units behind the targets.
 //!
-//! A logical unit is made once for each volume or file, when it is first needed, and shared by all targets that map it;
-//! it stays as long as the volume does, since reservations outlive the sessions that made them.
+//! There is one logical unit for each volume or file. It is made when it is first needed, and all
+//! targets that map it share it. It stays as long as the volume does, because reservations outlive
+//! the sessions that made them.
 
 mod admission;
 mod lookup;
@@ -35,7 +36,7 @@ pub(super) const MAX_SHOWN: usize = 256;
 
 pub(crate) use lookup::Found;
 
-/// See the module.
+/// The exports of a pool: the registry of targets, and the targets and logical units that are open.
 pub(crate) struct Exports {
     pub(crate) pool: Arc<Pool>,
     dir: Arc<dyn Dir>,
@@ -47,14 +48,14 @@ pub(crate) struct Exports {
     live: Mutex<Live>,
 }
 
-/// What exists because somebody asked for it.
+/// Targets and logical units that exist because an initiator or a client asked for them.
 #[derive(Default)]
 struct Live {
     units: HashMap<Uuid, Unit>,
     targets: HashMap<String, LiveTarget>,
     /// Moments that are in use: the identity of their logical units, with the volume's identity and the LSN.
     moments: HashMap<Uuid, (Uuid, u64)>,
-    /// Volumes that are being deleted: nobody may begin to use them.
+    /// Volumes that are being deleted: no initiator may begin to use them.
     going: HashSet<Uuid>,
 }
 
@@ -69,8 +70,8 @@ struct Unit {
 struct LiveTarget {
     target: Arc<Target>,
     scope: Scope,
-    /// Set where it shows a snapshot or a moment: fixed while somebody uses it, whatever its name comes to later. It goes with
-    /// its last session.
+    /// Set if the target shows a snapshot or a moment. It is fixed while a session uses the target,
+    /// whatever the target's name means later. The target goes with its last session.
     shows: Option<Shown>,
 }
 
@@ -342,7 +343,7 @@ impl Exports {
         live.targets.values().filter(|t| t.scope == *scope).map(|t| t.target.clone()).collect()
     }
 
-    /// Whether anybody is logged in to a target that maps a volume or file.
+    /// Whether an initiator is logged in to a target that maps a volume or file.
     pub(crate) fn in_use(&self, id: &Uuid) -> bool {
         let live = self.live.lock();
         let Some(unit) = live.units.get(id) else {
@@ -352,14 +353,15 @@ impl Exports {
         live.targets.values().filter(maps).any(|t| !t.target.nexuses().is_empty())
     }
 
-    /// Whether anybody is logged in, or logging in, to a snapshot's own target that shows this snapshot or clone.
+    /// Whether an initiator is logged in, or logging in, to a snapshot's own target that shows this
+    /// snapshot or clone.
     pub(crate) fn is_past_in_use(&self, id: &Uuid) -> bool {
         let shows =
             |t: &&LiveTarget| matches!(t.shows, Some(Shown::Snapshot(of) | Shown::Clone(of)) if of == *id);
         self.live.lock().targets.values().filter(shows).any(LiveTarget::is_in_use)
     }
 
-    /// From here on nobody begins to use a volume, until this is taken back.
+    /// While `going` is set, no initiator can begin to use the volume.
     pub(crate) fn set_going(&self, id: &Uuid, going: bool) {
         let mut live = self.live.lock();
         if going {
@@ -448,8 +450,8 @@ impl Exports {
         }
     }
 
-    /// Looks for what nobody tells: that an exported file has another length now, that space has become scarce, that a
-    /// snapshot is not used any more. Tells initiators.
+    /// Polls for changes that no event reports: an exported file has another length, space has
+    /// become scarce, a snapshot is not used any more. Tells initiators.
     pub(crate) fn look_around(&self) {
         self.live.lock().let_go();
         let units: Vec<(Arc<LogicalUnit>, Option<Arc<FileDevice>>)> = {
@@ -503,7 +505,8 @@ impl Live {
         !is_full(self)
     }
 
-    /// Lets go of snapshots and moments that nobody uses any more, so that deleted ones give their space back.
+    /// Lets go of snapshots and moments that no session uses any more, so that deleted ones give
+    /// their space back.
     fn let_go(&mut self) {
         self.targets.retain(|_, t| t.shows.is_none() || t.is_in_use());
         let inventories: Vec<_> = self.targets.values().map(|t| t.target.inventory()).collect();
@@ -542,8 +545,8 @@ impl Targets for Exports {
         let gate = self.gate_of(&registry, &asked);
         let Some(access) = self.admit_initiator(&registry, &gate, initiator) else {
             tracing::debug!(target, initiator = initiator.name, peer = %initiator.peer, "nothing lets the initiator in");
-            // Who has proven an account knows of the target. To everybody else what they may not
-            // use is not there.
+            // An initiator that has proven an account knows of the target. For all others a target
+            // that they may not use does not exist.
             return Err(match initiator.proof {
                 Proof::Given(Some(_)) if gate.door().enabled => Denied::Forbidden,
                 _ => Denied::NotFound,

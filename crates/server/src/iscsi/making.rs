@@ -1,6 +1,6 @@
-//! Volumes get their names here: a new one, one made of another, one that is renamed. No volume
-//! takes a name by which a target that was created is reached, and a copy of data begins with the
-//! guard of the data.
+//! Naming of volumes: a new one, one made of another, and one that is renamed. No volume takes a
+//! name by which a target that was created is reached. A copy of data begins with the guard of the
+//! data.
 
 use super::names;
 use super::registry::{Registry, Scope, TargetSettings, Uuid};
@@ -51,7 +51,8 @@ impl IscsiTarget {
         }
         let result = make(&exports.pool);
         if !pending.is_empty() {
-            // Should this fail nobody reaches the volume before the next start, which does it.
+            // If this fails, no initiator reaches the volume before the next start, which does it
+            // again.
             exports.end_making()?;
         }
         Ok((result?, inherited))

@@ -1,4 +1,5 @@
-//! The iSCSI target: every volume as a target of its own, and what else was set up, kept across restarts.
+//! The iSCSI target of the daemon. Every volume is a target of its own. Targets, rules and accounts
+//! that the operator sets up are kept across restarts.
 
 mod control;
 mod credentials;
@@ -80,7 +81,7 @@ pub(crate) struct IscsiTarget {
     _watch: Watch,
 }
 
-/// The thread that looks for what nobody tells; ends when this goes.
+/// The thread that polls for changes that no event reports. It ends when this is dropped.
 struct Watch {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -140,7 +141,8 @@ impl IscsiTarget {
         self.server.stats()
     }
 
-    /// Is anybody logged in to a target of a snapshot's own, which shows this snapshot, or this clone of it?
+    /// Whether an initiator is logged in to a snapshot's own target that shows this snapshot, or
+    /// this clone of it.
     pub(crate) fn is_past_in_use(&self, shown: &Uuid) -> bool {
         self.exports.is_past_in_use(shown)
     }
@@ -158,7 +160,8 @@ impl IscsiTarget {
         Ok(after)
     }
 
-    /// Deletes a volume. Without `force` it is refused while it is mapped explicitly, or somebody uses it.
+    /// Deletes a volume. Without `force` this is refused while the volume is mapped explicitly, or
+    /// an initiator uses it.
     pub(crate) fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let id = self.exports.pool.volume(name)?.uuid;
@@ -192,8 +195,8 @@ impl IscsiTarget {
         }
     }
 
-    /// Deletes snapshots of a volume. Without `force` it is refused when one of them is mapped explicitly; who has just
-    /// found one by its name goes on to read it.
+    /// Deletes snapshots of a volume. Without `force` this is refused if one of them is mapped
+    /// explicitly. An initiator that has just found one by its name goes on to read it.
     pub(crate) fn delete_snapshots(&self, volume: &str, names: &[&str], force: bool) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let pool = &self.exports.pool;
@@ -257,8 +260,8 @@ impl IscsiTarget {
         }
     }
 
-    /// Applies rules and accounts as they are now to the sessions there are. To whom something was
-    /// taken is disconnected, or learns of it, before this returns.
+    /// Applies the current rules and accounts to the existing sessions. An initiator that lost some
+    /// access is disconnected, or learns of it, before this returns.
     fn enforce(&self) {
         let registry = self.exports.store.get();
         let mut ended = Vec::new();

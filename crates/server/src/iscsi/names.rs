@@ -1,4 +1,4 @@
-//! The names of targets: iSCSI names, and the short forms that people type.
+//! The names of targets: iSCSI names, and the short names that people type.
 
 use hindcast_api::Moment;
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
@@ -41,7 +41,7 @@ pub(crate) fn of_volume(volume: &VolumeInfo) -> String {
     format!("{AUTHORITY}:{folded}:{a:02x}{b:02x}{c:02x}{d:02x}")
 }
 
-/// The same, where nothing but the volume's name is in it.
+/// The name of the target that a volume has by default, if it is made of the volume's name alone.
 pub(crate) fn by_name_alone(volume: &str) -> Option<String> {
     is_plain(volume).then(|| format!("{AUTHORITY}:{volume}"))
 }

@@ -1,5 +1,8 @@
-//! What is known of targets beyond the volumes themselves: targets that were created, access rules, CHAP, and files that
-//! are exported. Kept in one durable file; every change is a copy that is written before it counts.
+//! The registry ([`Registry`]): what is known of targets beyond the volumes themselves. These are
+//! targets that were created, access rules, CHAP accounts, and files that are exported.
+//!
+//! One durable file keeps it ([`Store`]). Every change is made to a copy, and counts only when the
+//! copy is written.
 
 use super::credentials::{Account, Chap, Secret};
 use super::stored;
@@ -68,12 +71,12 @@ pub(crate) struct Registry {
     pub(crate) all: Guard,
     /// Targets that were created, by name.
     pub(crate) named: BTreeMap<String, Named>,
-    /// TargetSettings of the targets that volumes have by default, where they differ from the default.
+    /// Settings of the targets that volumes have by default, where they differ from the default.
     pub(crate) volumes: BTreeMap<Uuid, TargetSettings>,
     /// Files and block devices that logical units stand for.
     pub(crate) files: BTreeMap<Uuid, FileSpec>,
-    /// Volumes that are being made of others, by name, and the settings that they will have. Nobody
-    /// reaches them before.
+    /// Volumes that are being made of others, by name, and the settings that they will have. No
+    /// client reaches them before they have these settings.
     pub(crate) making: BTreeMap<String, TargetSettings>,
 }
 
@@ -218,9 +221,9 @@ impl Registry {
         self.guards().filter_map(|guard| guard.chap.as_ref())
     }
 
-    /// Whether a target proves itself with this secret, wherever that is set: an initiator that
-    /// proves itself with it, too, could be impersonated by whoever has that target answer a
-    /// challenge (RFC 7143 9.2.1).
+    /// Whether a target proves itself with this secret, wherever that is set. An initiator that
+    /// proves itself with the secret, too, could be impersonated: the attacker would have that
+    /// target answer the challenge (RFC 7143 9.2.1).
     pub(crate) fn proves_a_target(&self, secret: &Secret) -> bool {
         self.chaps().filter_map(|chap| chap.mutual.as_ref()).any(|mutual| mutual.secret == *secret)
     }

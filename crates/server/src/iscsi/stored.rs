@@ -1,7 +1,7 @@
 //! The registry as bytes: JSON, with its version in the file's header.
 //!
-//! What is read is checked as if somebody had just typed it; what a check refuses is damage, because only checked values
-//! are ever written.
+//! Content that is read is checked like input of the operator. If a check refuses it, the file is
+//! damaged, because only checked values are ever written.
 
 use super::credentials::{Account, Chap, Secret};
 use super::registry::{Guard, MAX_LUN, Named, Registry, TargetSettings, Uuid};

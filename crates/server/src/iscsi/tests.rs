@@ -1,4 +1,5 @@
-//! Targets over a real pool, as the admin API changes them and the iSCSI server asks for them.
+//! Tests of targets over a real pool, as the admin API changes them and the iSCSI server asks for
+//! them.
 
 mod guards;
 
@@ -527,7 +528,7 @@ fn snapshots_and_moments_are_targets_by_the_names_they_are_asked_for() {
     let units = |name: &str| f.login(&iqn(name)).unwrap().target.inventory()[&0].clone();
     assert!(Arc::ptr_eq(&units("db:at:three"), &units("db:snap:three")), "one snapshot is one logical unit");
 
-    // While somebody uses it a name means what it did, whatever is called so by now.
+    // While a session uses it, a name means what it did, whatever has that name by now.
     let held = f.login(&iqn("db:at:three")).unwrap();
     f.pool().delete_snapshots("db", &["three"]).unwrap();
     f.pool().roll_back_to(&[("db", "undo")], &hindcast_engine::cdp::Moment::Lsn(lsns[0]), true).unwrap();
@@ -582,7 +583,7 @@ fn only_so_many_moments_are_open_at_once() {
     let f = local();
     let lsns = with_history(&f, exports::MAX_SHOWN as u16 + 2);
     let login = |lsn: &u64| f.login(&iqn(&format!("db:at:lsn:{lsn}")));
-    // Those that nobody uses any more make room.
+    // Those that no session uses any more make room.
     for lsn in &lsns {
         login(lsn).unwrap();
     }

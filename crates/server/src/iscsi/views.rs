@@ -1,4 +1,4 @@
-//! Targets as the API shows and takes them.
+//! Conversion of targets and rules between the server's types and the types of the API.
 
 use super::doors;
 use super::exports::{Exports, Found, Source};
@@ -98,7 +98,7 @@ fn view_lun(exports: &Exports, registry: &Registry, lun: u16, id: &Uuid) -> api:
     };
     let info = match registry.files.contains_key(id) {
         true => exports.unit(id).map(|lu| lu.info()),
-        // Not opened only because somebody looks.
+        // Not opened only to be shown.
         false => source.map(|source| {
             let (size, read_only, volume) = match source {
                 Source::Volume(v) => (v.size, v.read_only, v),
@@ -145,7 +145,7 @@ fn rule(rule: &Rule) -> api::AccessRule {
     }
 }
 
-/// A rule that somebody typed.
+/// Parses a rule of a request.
 pub(super) fn parse_rule(new: &api::AddRule) -> Result<Rule> {
     let invalid = |why: String| Error::new(ErrorKind::Invalid, format!("add a rule: {why}"));
     let refused = |e: Refused| invalid(e.to_string());

@@ -1,4 +1,5 @@
-//! Runs that change everything, that are cut short anywhere, and that must not begin.
+//! Tests of runs that change everything, of runs that are cut short anywhere, and of runs that must
+//! not begin.
 
 use super::*;
 use hindcast_engine::disk::{OpenMode, SyncPurpose};

@@ -1,8 +1,8 @@
-//! Schedules: snapshots taken and deleted by time.
+//! Schedules: snapshots that are taken and deleted by time.
 //!
-//! What is to be done is kept in the data directory; what was done is told by the snapshots themselves, by their names: a
-//! prefix that no other schedule has, and the time. So nothing has to be written when one runs, and after a crash the next run is due when it would
-//! have been anyway.
+//! The data directory keeps what each schedule has to do. The snapshots themselves show what it has
+//! done, by their names: a prefix that no other schedule has, and the time. So a run writes nothing
+//! else. After a crash the next run is due at the time at which it would have been due anyway.
 
 mod names;
 mod stored;
@@ -124,7 +124,8 @@ fn check_every(every: u64) -> Result<()> {
     Err(invalid(format!("take snapshots every {every} seconds: it can be 10 seconds to 31 days")))
 }
 
-/// Whether the schedule with a prefix took a snapshot: it is named by that and a time. One that was renamed is nobody's.
+/// Whether the schedule with this prefix took a snapshot: its name is the prefix and a time. A
+/// snapshot that was renamed belongs to no schedule.
 fn is_of(prefix: &str, snapshot: &str) -> bool {
     let time = snapshot.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-'));
     time.is_some_and(|time| {
@@ -543,7 +544,7 @@ mod tests {
             let (found, nap) = schedules.to_look_at(at(now));
             (found.into_iter().map(|(name, _)| name).collect(), nap)
         };
-        // Of the old one nobody knows before its snapshots are looked at.
+        // When the old one is due is not known before its snapshots are examined.
         assert_eq!(looked_at("2026-11-22T09:30:00Z"), (vec!["due".into(), "old".into()], LONGEST_NAP));
         slot("due", "2026-11-22T10:00:00Z");
         slot("old", "2026-11-22T10:00:00Z");

@@ -1,15 +1,15 @@
-//! The names of the volumes that schedules have, for as long as a request or a round takes.
+//! The names of the volumes of schedules, cached for the length of a request or a round.
 
 use super::Uuid;
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use std::collections::BTreeMap;
 
-/// Names of volumes by identity. All volumes are looked at when a name is first needed, and again
-/// only when a volume was renamed or deleted since.
+/// Names of volumes by identity. All volumes are read when a name is first needed, and again only
+/// when a volume was renamed or deleted since.
 pub(super) struct Names<'a> {
     all: Box<dyn Fn() -> Vec<VolumeInfo> + 'a>,
     known: BTreeMap<Uuid, String>,
-    /// All volumes were looked at: who is not known was deleted.
+    /// All volumes were read: a volume that is not known was deleted.
     is_whole: bool,
 }
 
@@ -19,7 +19,7 @@ impl<'a> Names<'a> {
         Names { all: Box::new(all), known: BTreeMap::new(), is_whole: false }
     }
 
-    /// Takes names that somebody has found already.
+    /// Takes names that the caller has found already.
     pub(super) fn learn(&mut self, names: impl Iterator<Item = (Uuid, String)>) {
         self.known.extend(names);
     }

@@ -1,7 +1,7 @@
-//! Schedules as they are kept, in JSON behind the header of a [`crate::durable::DurableFile`].
+//! Schedules as they are stored: JSON behind the header of a [`crate::durable::DurableFile`].
 //!
-//! What is read is checked as if somebody had just typed it; what a check refuses is damage, because only checked values
-//! are ever written.
+//! Content that is read is checked like input of the operator. If a check refuses it, the file is
+//! damaged, because only checked values are ever written.
 
 use super::{MAX_VOLUMES, Plan, check_every, check_name};
 use hindcast_api::Retention;

@@ -1,4 +1,5 @@
-//! When a schedule is due, and which of its snapshots have served their time: functions of times alone, all of them UTC.
+//! When a schedule is due, and which of its snapshots have expired. These are pure functions of
+//! times, all of them UTC.
 
 use hindcast_api::Retention;
 use jiff::{Timestamp, tz::TimeZone};
@@ -40,8 +41,9 @@ pub(super) fn due(
     }
 }
 
-/// The same where nobody knows of earlier runs, if it follows from when the schedule was created or
-/// resumed alone: no run since then can matter where that and now lie in the same interval.
+/// When a schedule runs next, if that follows from `since` alone, the time at which it was created
+/// or resumed. Earlier runs need not be known then: no run since `since` can matter if `since` and
+/// `now` lie in the same interval. Otherwise `None`.
 pub(super) fn first(since: Timestamp, every: u64, now: Timestamp) -> Option<Timestamp> {
     (since <= now).then(|| next(since, every)).filter(|slot| *slot > now)
 }

@@ -1,4 +1,5 @@
-//! The machine behind the disks: its files, their two images, and what lies between.
+//! The machine behind the simulated disks: its files, the two images of each, and the changes
+//! between the images.
 
 use super::{Counts, CrashPoint, Failing, PANIC, Stake};
 use crate::fate::{Fates, PowerLoss, TearModel};
@@ -20,7 +21,7 @@ pub(super) struct Machine {
     pub(super) panic_at: Option<CrashPoint>,
     /// The file whose operation has panicked; 0: a name's.
     pub(super) panicked: Option<u64>,
-    /// What is at stake at each operation, if somebody wants to know.
+    /// What is at stake at each operation, if the caller asked for it to be noted.
     pub(super) stakes: Option<Vec<Stake>>,
     /// Numbers all changes, so that a power loss can keep a prefix over all disks.
     pub(super) clock: u64,

@@ -1,4 +1,4 @@
-//! What a power loss may take and must leave, one property a test.
+//! Tests of what a power loss may take and what it must leave, one property a test.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! What a device holds, sector by sector, sharing what did not change: a snapshot costs nothing until somebody writes.
+//! The content of a device, sector by sector ([`Content`]). Copies share what did not change, so a
+//! snapshot costs nothing until a volume is written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,12 +1,13 @@
-//! Who needs how much space: lines of history, and the slots that each of them may own at most.
+//! The space that volumes and snapshots need: lines of history, and the most slots that each of
+//! them may own ([`Lines`]).
 //!
-//! The model is the least that the rule of preservation allows: a chunk has one slot for each epoch in which it was
-//! written and whose content somebody still sees.
+//! The model is the least that the rule of preservation allows. A chunk has one slot for each epoch
+//! in which it was written, if a volume or snapshot still shows the content of that epoch.
 
 use super::content::Content;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// See the module.
+/// All lines of history by number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     lines: BTreeMap<u32, Line>,
@@ -128,7 +129,7 @@ impl Lines {
         }
     }
 
-    /// Forgets what nobody needs.
+    /// Forgets lines and epochs that are not needed any more.
     pub(super) fn collect(&mut self) {
         loop {
             let bases: BTreeSet<(u32, u32)> = self.lines.values().filter_map(|l| l.base).collect();
@@ -143,7 +144,7 @@ impl Lines {
         }
     }
 
-    /// There are snapshots that nobody sees any more, but something rests on them.
+    /// Whether there are deleted snapshots that something still rests on.
     pub(crate) fn any_hidden(&self) -> bool {
         self.lines.values().any(|line| line.frozen.values().any(|frozen| !frozen.named))
     }

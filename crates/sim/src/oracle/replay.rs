@@ -1,4 +1,4 @@
-//! The state after every prefix of the records, compared with what was found.
+//! Replay of the records: the state after every prefix of them, compared with what was found.
 
 use super::content::Found;
 use super::{

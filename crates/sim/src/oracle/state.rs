@@ -1,4 +1,4 @@
-//! All volumes and snapshots at one moment, and what each record makes of them.
+//! All volumes and snapshots at one moment ([`State`]), and how each record changes them.
 
 use super::content::Content;
 use super::lines::Lines;
@@ -55,7 +55,7 @@ pub struct VolumeModel {
     pub(crate) manner: Manner,
 }
 
-/// How a volume's past is kept, as far as somebody has said so.
+/// How a volume's past is kept, as far as it was configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Manner {
     pub(crate) method: Option<Method>,
@@ -127,7 +127,7 @@ impl VolumeModel {
         }
     }
 
-    /// Nobody but an import may write to it.
+    /// Whether requests may not write to it: it is read-only, or only an import may write.
     pub(crate) fn refuses_writes(&self) -> bool {
         self.read_only || self.import.is_some()
     }

@@ -1,4 +1,4 @@
-//! What the oracle accepts of a recovered pool and of an answer, and what it objects to.
+//! Tests of the oracle: which recovered pools and which answers it accepts, and which it rejects.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Histories: one, those of a group, and some that share segments.
+//! Scripts of histories: one history, those of a group, and some that share segments.
 
 use super::{KIB, discard, volume, write, write_to};
 use crate::workload::Op;

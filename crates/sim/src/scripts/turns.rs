@@ -1,5 +1,5 @@
-//! What shares a commit: data of several volumes with the control records between them, and long
-//! discards with the anchors before them.
+//! Scripts of records that share a commit: data of several volumes with the control records between
+//! them, and long discards with the anchors before them.
 
 use super::{KIB, freeze, look, volume, write_to};
 use crate::workload::Op;

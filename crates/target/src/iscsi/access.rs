@@ -1,11 +1,17 @@
-//! Who may use a target: names, address ranges, and the rules made of them. Pure.
+//! Access rules: they decide which initiators may use a target. Rules are made of initiator names,
+//! address ranges and accounts. The module does no input or output.
 //!
-//! A target has a list of rules, and there is a list for all targets. The target's own rules are
-//! asked first, in their order, then those for all targets; **the first rule that matches
-//! decides**. Where none matches, the initiator is refused, except where there is no rule at all
-//! and the server can be reached from this machine only: then the target is open ([`Otherwise`]). A
-//! rule matches when the initiator's name fits its pattern, the address it comes from lies in its
-//! range, *and* it has proven the account that the rule names, if it names one.
+//! A target has a list of rules ([`Rule`]), and one more list holds the rules for all targets. The
+//! rules of the target are examined first, in their order, then the rules for all targets. **The
+//! first rule that matches decides.** If no rule matches, the initiator is refused, with one
+//! exception: if there are no rules at all and the server can be reached from this machine only,
+//! the target is open ([`Otherwise`]).
+//!
+//! A rule matches an initiator if all of these hold:
+//!
+//! - The name of the initiator fits the pattern of the rule.
+//! - The address that the initiator connects from lies in the range of the rule.
+//! - If the rule names an account, the initiator has proven that account.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -176,8 +182,8 @@ impl FromStr for NamePattern {
 }
 
 impl NamePattern {
-    /// The same, of a pattern that was once accepted: earlier builds took characters that can't be
-    /// seen.
+    /// Parses a pattern that was accepted and stored earlier. Unlike a new pattern it may have
+    /// characters that can't be seen, because earlier builds accepted them.
     pub fn kept(text: &str) -> Result<Self, Refused> {
         let pattern = fold(text);
         if pattern.is_empty() || pattern.len() > MAX_NAME {
@@ -186,7 +192,8 @@ impl NamePattern {
         if let Some(bad) = pattern.chars().find(|c| c.is_control() || c.is_whitespace() && *c != ' ') {
             return refuse(format!("{text:?} fits no iSCSI name: there is {bad:?} in it"));
         }
-        // A pattern that begins like no name is a typing mistake, and would silently match nobody.
+        // A pattern that begins like no name is a typing mistake. It would silently match no
+        // initiator.
         let kinds = ["iqn.", "eui.", "naa."];
         let head: String = pattern.chars().take(4).collect();
         let fits = |kind: &&str| {
@@ -282,7 +289,8 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// Which logical units an initiator sees. A LUN keeps its number for everybody; one that is masked is not there.
+/// Which logical units an initiator sees. A LUN has the same number for all initiators. One that is
+/// masked does not exist for the initiator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LunMask {
     /// All of the target's, also those that come later.

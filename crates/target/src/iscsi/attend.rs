@@ -1,9 +1,9 @@
-//! Work that may wait for a disk, done by the thread that received it.
+//! Work that may wait for a disk, done by the thread that received the request.
 //!
-//! Most of it is done at once, and a worker would cost two wake-ups. What takes longer than some
-//! milliseconds is left to the thread that is at it, and another one receives (see
-//! [`crate::net::watch`]): an initiator's pings, aborts, logout and commands to other logical units
-//! are answered whatever a disk does.
+//! Most of this work ends at once, and a worker would cost two wake-ups. If the work takes longer
+//! than some milliseconds, its thread stays with it and another thread receives (see
+//! [`crate::net::watch`]). So a slow disk does not delay the answers to an initiator's pings,
+//! aborts, logout, and commands to other logical units.
 
 use super::command::{Payload, Write};
 use super::conn::Conn;
@@ -127,7 +127,8 @@ impl Owed {
         }
     }
 
-    /// Nobody will answer: it panicked, and its initiator must not wait for ever.
+    /// Ends the tasks of a thread that panicked and so won't answer: the initiator must not wait
+    /// for ever.
     pub(super) fn give_up(&mut self, conn: &Conn) {
         for (_, active) in self.requests.drain(..) {
             if let Some(active) = active {

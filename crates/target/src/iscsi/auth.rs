@@ -1,11 +1,12 @@
-//! The security stage of a login: AuthMethod, and CHAP's messages (RFC 7143, 12.1).
+//! The security stage of a login: the key AuthMethod and the messages of CHAP (RFC 7143, 12.1).
 
 use super::chap::{Algorithm, Challenge};
 use super::login::{Refusal, Status};
 use super::targets::{AuthPolicy, ChapUser};
 use super::text;
 
-/// Longest CHAP_N, CHAP_R and CHAP_C that are looked at (12.1.3: a challenge has at most 1024 bytes).
+/// Longest CHAP_N, CHAP_R and CHAP_C that are accepted (12.1.3: a challenge has at most 1024
+/// bytes).
 const MAX_NAME: usize = 255;
 const MAX_BINARY: usize = 1024;
 

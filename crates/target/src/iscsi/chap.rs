@@ -1,5 +1,6 @@
-//! CHAP, one way and mutual (RFC 1994; RFC 7143, 12.1): challenges, responses and their comparison. Pure but for random
-//! numbers; secrets have no textual form.
+//! CHAP, one way and mutual (RFC 1994; RFC 7143, 12.1): challenges, responses and their comparison.
+//! The module does no input or output, except that it reads the random numbers of the system. A
+//! [`Secret`] has no textual form, so that no log can show it.
 
 use md5::{Digest, Md5};
 use sha1::Sha1;

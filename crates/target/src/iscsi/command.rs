@@ -1,4 +1,4 @@
-//! SCSI commands and their data on a connection's thread (RFC 7143, 11.3 and 11.7).
+//! SCSI commands and their data, as a connection's thread handles them (RFC 7143, 11.3 and 11.7).
 
 use super::attend::{Batch, Inline};
 use super::conn::Conn;

@@ -1,4 +1,4 @@
-//! How an iSCSI server behaves.
+//! Configuration of an iSCSI server: portals, digests, limits and timeouts.
 
 use hindcast_engine::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
@@ -48,8 +48,8 @@ pub struct IscsiConfig {
     /// Connections of one session (MaxConnections).
     pub max_connections_per_session: u16,
     /// Sessions at a time; more are refused at login. One initiator name has at most three
-    /// quarters. Discovery sessions, which anybody may open, have at most a quarter, and the oldest
-    /// gives way to a new one.
+    /// quarters. Discovery sessions, which any initiator may open, have at most a quarter, and the
+    /// oldest gives way to a new one.
     pub max_sessions: usize,
     /// Of them, those from one address, or one /64 of IPv6.
     pub max_sessions_per_address: usize,

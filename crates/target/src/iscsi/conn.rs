@@ -1,4 +1,5 @@
-//! What a connection's thread and the workers share: the way out, what is in flight, and data that is being gathered.
+//! A connection in the full feature phase: the state that its thread and the workers share. This is
+//! the outbox, the tasks in flight, and write data that is being gathered.
 
 use super::config::{IscsiConfig, Portal};
 use super::discovery::Exchange;
@@ -39,7 +40,7 @@ pub(super) struct Shared {
     /// For commands that change something and for flushes, which wait for one another in the engine
     /// anyway: reads must not wait with them.
     pub(super) change_pool: Arc<Pool>,
-    /// For commands that may take minutes: they keep each other waiting, and nobody else.
+    /// For commands that may take minutes: they keep each other waiting, and no other commands.
     pub(super) slow_pool: Arc<Pool>,
     /// Bounds PDUs that are being received. Three budgets, so that a connection that waits for one of them holds
     /// nothing that another could wait for.
@@ -176,7 +177,7 @@ impl Conn {
         );
     }
 
-    /// The same when there is room for its response.
+    /// Hands a task to the workers as soon as there is room for its response. Does not wait.
     pub(super) fn submit_later(self: &Arc<Self>, request: Request, work: Work, active: Arc<Active>) {
         let bytes = work.bytes(&request);
         let mut queued = Queued { conn: self.clone(), work: Some((request, work, active)) };
@@ -226,8 +227,9 @@ impl Conn {
     pub(super) fn finish(self: &Arc<Self>) {
         self.session.forget_requests_of(self);
         self.flight.forget_waiting();
-        // A worker may be about to begin another transfer. Whoever takes this session's place must find nothing of it
-        // still to be written: what is gathered is not over before the last of it was let go of.
+        // A worker may be about to begin another transfer. The session that takes this one's place
+        // must find nothing of it still to be written. So the connection is not over before the
+        // last data that is being gathered is dropped.
         loop {
             let lost = std::mem::take(&mut *self.transfers.lock());
             let tags = lost.tags();

@@ -1,5 +1,5 @@
-//! Text requests of the full feature phase: SendTargets and the few keys that may be declared then (RFC 7143, 6.2, 11.10
-//! to 11.11, and appendix C).
+//! Text requests of the full feature phase: SendTargets, and the few keys that an initiator may
+//! declare in that phase (RFC 7143, 6.2, 11.10 to 11.11, and appendix C).
 
 use super::config::Portal;
 use super::conn::Conn;
@@ -150,8 +150,8 @@ fn send_targets(conn: &Conn, value: &str, out: &mut Vec<u8>) -> Result<(), Rejec
     Ok(())
 }
 
-/// What is told of the portals of a target to somebody who reached `local`: `ADDRESS,GROUP`, no
-/// address twice. No groups are all of them.
+/// The portals of a target as they are reported to an initiator that connected to `local`:
+/// `ADDRESS,GROUP`, no address twice. An empty `groups` means all groups.
 fn addresses(portals: &[Portal], groups: &[u16], local: SocketAddr) -> Vec<String> {
     let mut told: Vec<(String, u16)> = Vec::new();
     for portal in portals.iter().filter(|p| groups.is_empty() || groups.contains(&p.group)) {
@@ -164,8 +164,8 @@ fn addresses(portals: &[Portal], groups: &[u16], local: SocketAddr) -> Vec<Strin
     told.into_iter().map(|(address, group)| format!("{address},{group}")).collect()
 }
 
-/// How a portal is reached by somebody who reached `local`. None if it is not, as far as that is
-/// known.
+/// The address by which an initiator that connected to `local` reaches a portal. `None` if it can't
+/// reach the portal, as far as that is known.
 fn address(listen: SocketAddr, advertise: Option<&str>, local: SocketAddr) -> Option<String> {
     if let Some(host) = advertise {
         let has_port = host.rsplit_once(':').is_some_and(|(name, port)| {

@@ -1,5 +1,5 @@
-//! The login phase (RFC 7143, 6.3 and 11.12 to 11.13) as a machine without input or output: one request in, one response
-//! out.
+//! The login phase (RFC 7143, 6.3 and 11.12 to 11.13), as a state machine that does no input or
+//! output. A caller passes one request to [`Login::step`] and gets one response.
 
 use super::access::{MAX_NAME, fold};
 use super::auth::{Auth, Progress};
@@ -90,7 +90,7 @@ pub(super) struct Login<'a> {
     identity: Option<Identity>,
     /// What the initiator calls itself, before anything was checked.
     claimed: Option<String>,
-    /// Called with the initiator's and the target's name before anybody is asked for permission.
+    /// Called with the initiator's and the target's name before permission is asked for.
     watch: &'a dyn Fn(&str, Option<&str>),
     auth: Auth,
     /// Bounds how often secrets may be guessed.
@@ -143,7 +143,7 @@ impl<'a> Login<'a> {
         }
     }
 
-    /// The same login, whose proof counts among others of its source.
+    /// Makes the login's proof count among the other tries of its source.
     pub(super) fn with_attempts(self, attempts: &'a Attempts) -> Login<'a> {
         Login { attempts: Some(attempts), ..self }
     }

@@ -1,4 +1,5 @@
-//! Requests other than SCSI commands: NOP-Out, text, task management and logout (RFC 7143, 11.5, 11.10, 11.14, 11.18).
+//! Requests other than SCSI commands: NOP-Out, text, task management and logout (RFC 7143, 11.5,
+//! 11.10, 11.14, 11.18).
 
 use super::conn::Conn;
 use super::discovery::{self, Reply};

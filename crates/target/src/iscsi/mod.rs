@@ -1,13 +1,19 @@
-//! The iSCSI target (RFC 7143): error recovery level 0, complete; CHAP; digests; several connections per session.
+//! The iSCSI target (RFC 7143). It implements error recovery level 0 completely, CHAP, digests, and
+//! several connections in a session.
 //!
 //! ```text
 //! server ── accepts ──> login (keys, CHAP) ──> session: one thread per connection ──> scsi::Nexus
 //! ```
 //!
-//! A connection's thread blocks on its socket. Everything that one receive brought is served before the next: reads
-//! that need no disk go straight into the buffer of responses, all writes whose data came along become one call of the
-//! device with payloads that point into the receive buffer, and one send answers. What may block goes to a few worker
-//! threads and is answered out of order.
+//! A connection's thread blocks on its socket. It serves everything that one receive brought before
+//! it receives again:
+//!
+//! - Reads that need no disk go straight into the buffer of responses.
+//! - All writes whose data came along become one call of the device. Their payloads point into the
+//!   receive buffer.
+//! - One send answers all of them.
+//!
+//! A few worker threads do what may block. Those requests are answered out of order.
 
 pub mod access;
 mod attend;

@@ -1,7 +1,9 @@
-//! What a session is told at once of unit attentions, by Asynchronous Messages (RFC 7143, 11.9.1):
-//! little, since the unit attentions themselves wait at their logical units. An initiator looks at
-//! all of them when it gets such a message, or hands it to a process that may fall behind: Linux
-//! breaks off a session that brings too many.
+//! Asynchronous Messages (RFC 7143, 11.9.1): they tell a session of a unit attention at once. A
+//! session gets at most one message a second, because each unit attention also waits at its logical
+//! unit.
+//!
+//! An initiator that gets such a message checks all of its logical units, or it passes the message
+//! to a process that may fall behind. Linux breaks off a session that brings too many messages.
 
 use crate::scsi::{Asc, Sense};
 use std::time::{Duration, Instant};

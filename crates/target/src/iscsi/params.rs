@@ -1,4 +1,5 @@
-//! Operational parameters and the negotiation of their keys (RFC 7143, 6.2 and 13). Pure.
+//! Operational parameters and the negotiation of their keys (RFC 7143, 6.2 and 13). The module does
+//! no input or output.
 
 use super::config::{DigestPolicy, IscsiConfig, LENGTHS};
 use super::pdu::Digests;

@@ -1,7 +1,9 @@
-//! Protocol data units (RFC 7143, 11): the basic header segment, requests taken from it, and responses put into it.
+//! Protocol data units (RFC 7143, 11): the basic header segment ([`Bhs`]), decoding of requests,
+//! and encoding of responses.
 //!
-//! Pure: bytes in, bytes out. Numbers on the wire are big-endian. A response leaves StatSN, ExpCmdSN and MaxCmdSN open;
-//! they are filled in when it is sent ([`stamp`]), because only then its place among the others is known.
+//! The module does no input or output: it turns bytes into bytes. Numbers on the wire are
+//! big-endian. A response leaves StatSN, ExpCmdSN and MaxCmdSN open. [`stamp`] fills them in when
+//! the response is sent, because its place among the other responses is known only then.
 
 /// Length of the basic header segment (11.2.1).
 pub const BHS_LEN: usize = 48;
@@ -308,9 +310,9 @@ pub mod data_in_flag {
     pub const UNDERFLOW: u8 = 0x02;
     /// The residual count is what the initiator did not expect.
     pub const OVERFLOW: u8 = 0x04;
-    /// The same for the read part of a bidirectional command.
+    /// UNDERFLOW for the read part of a bidirectional command.
     pub const BIDI_UNDERFLOW: u8 = 0x08;
-    /// The same for the read part of a bidirectional command.
+    /// OVERFLOW for the read part of a bidirectional command.
     pub const BIDI_OVERFLOW: u8 = 0x10;
     /// Please acknowledge; not used at error recovery level 0.
     pub const ACKNOWLEDGE: u8 = 0x40;

@@ -1,15 +1,16 @@
-//! Logins that were refused, for the log: whoever can connect can fail to log in as often as they
-//! like, but why an initiator is not let in should be found without asking for it. So each
-//! initiator, address and reason has one line, and one an hour for as long as it goes on, with how
-//! often it happened.
+//! Log lines about refused logins. The log must show why an initiator is refused, but any client
+//! that can connect can cause refusals as often as it likes.
+//!
+//! So each combination of initiator, address and reason gets one line at once. As long as the
+//! refusals go on, it gets one more line an hour, with the number of refusals.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// A reason that goes on is told again after this long.
+/// A reason that goes on is logged again after this long.
 const AGAIN: Duration = Duration::from_secs(3600);
-/// Lines in [`WINDOW`], whoever they are about: an initiator can make up names.
+/// Lines in [`WINDOW`], of all initiators together: an initiator can make up names.
 const MAX_LINES: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
 /// What is remembered; of more, what has not happened for the longest time is forgotten.
@@ -17,7 +18,8 @@ const MAX_KNOWN: usize = 1024;
 
 type Key = (String, IpAddr, &'static str);
 
-/// See the module.
+/// Recent refusals, by initiator, address and reason. They decide which refusals get
+/// a log line.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     known: HashMap<Key, Known>,

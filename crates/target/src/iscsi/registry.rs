@@ -1,4 +1,5 @@
-//! The connections and sessions there are: to count them, to bound them, to find them, and to end them from outside.
+//! The registry of connections and sessions: it counts them, limits them, finds them, and ends them
+//! on request of the daemon.
 
 use super::pdu::{AsyncEvent, async_message};
 use super::session::{Key, Session};
@@ -23,8 +24,8 @@ pub(super) struct Record {
     pub(super) local: SocketAddr,
     pub(super) portal_group: u16,
     pub(super) transport: Arc<dyn Transport>,
-    /// The target it asked for, noted before the target is opened: whoever makes opening fail and then disconnects the
-    /// target misses no connection.
+    /// The target that the initiator asked for. It is noted before the target is opened, so that a
+    /// daemon that makes opening fail and then disconnects the target misses no connection.
     pub(super) target: Mutex<Option<String>>,
     /// The initiator, from the same moment on.
     pub(super) initiator: Mutex<Option<String>>,
@@ -50,7 +51,7 @@ impl SessionLimits {
         (self.all - self.all / 4).max(self.own)
     }
 
-    /// Discovery sessions, which anybody may open.
+    /// Discovery sessions, which any initiator may open.
     fn discovery(&self) -> usize {
         self.all.div_ceil(4)
     }
@@ -76,7 +77,7 @@ pub(super) struct Registry {
     reinstatements: Repeated,
 }
 
-/// A session, and whom it counts for.
+/// A session, and the source that it counts for.
 struct Entered {
     session: Arc<Session>,
     source: Source,
@@ -125,8 +126,8 @@ impl State {
         if self.sessions.values().filter(|s| s.leaving).count() >= limits.discovery() {
             return Err(NoSession::TooMany);
         }
-        // Discovery takes moments. Whoever holds such sessions gives way, the one that holds most
-        // of them first.
+        // Discovery takes moments. A source that holds discovery sessions gives way; the one that
+        // holds most of them comes first.
         let mut sources: HashMap<Source, (usize, Instant, u16)> = HashMap::new();
         for (tsih, found) in self.sessions.iter().filter(|(_, s)| !s.leaving && s.discovers()) {
             let of = sources.entry(found.source).or_insert((0, found.session.began, *tsih));
@@ -451,8 +452,8 @@ impl Record {
         Source::of(self.peer.ip())
     }
 
-    /// The connection has ended. Whoever can connect can break off before a login, as often as they
-    /// like.
+    /// Logs that the connection has ended. A client that can connect can break off before a login
+    /// as often as it likes, so the number of such lines is limited.
     pub(super) fn report(&self, result: &std::io::Result<()>) {
         static BROKEN: Repeated = Repeated::new();
         let (Err(error), peer) = (result, self.peer) else {

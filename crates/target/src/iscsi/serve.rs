@@ -1,5 +1,6 @@
-//! The full feature phase of one connection: receive, serve everything that came, answer at once.
-//! One thread at a time does it, and not always the same: see [`attend`](super::attend).
+//! The full feature phase of one connection: a thread receives, serves everything that came, and
+//! answers at once. One thread at a time serves a connection, but not always the same one: see
+//! [`attend`](super::attend).
 
 use super::attend::{Batch, Inline, Owed};
 use super::command::{MAX_STUCK, Write};
@@ -78,7 +79,7 @@ pub(super) struct Serving {
     need: usize,
     /// The writes of this receive.
     pub(super) writes: Vec<Write>,
-    /// The same, as they go to the device.
+    /// The writes of this receive, sorted into calls of the device.
     pub(super) batches: Vec<Batch>,
     /// An empty one, for its memory.
     pub(super) spare: Batch,
@@ -166,7 +167,7 @@ impl Serving {
 
     fn end(mut self: Box<Self>, result: io::Result<()>) -> io::Result<()> {
         if result.is_err() {
-            self.conn.abort(); // nobody waits for a peer that is given up
+            self.conn.abort(); // no thread waits for a peer that is given up
         }
         self.tell_window().run();
         self.conn.count(&self.tally);
@@ -235,7 +236,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Nothing came for a while: asks whether somebody is there (11.19).
+    /// Nothing came for a while: asks whether the initiator is still there (11.19).
     fn look_after_peer(&mut self) -> io::Result<()> {
         if self.rx.unread().is_empty() {
             self.rx.shrink();
@@ -314,7 +315,7 @@ impl Serving {
         };
         let layout = bhs.layout(digests);
         if digests.header {
-            // The length is not to be trusted before the digest was looked at.
+            // The length must not be trusted before the digest is checked.
             if unread.len() < layout.header + 4 {
                 self.need = layout.header + 4;
                 return None;
@@ -463,7 +464,8 @@ impl Serving {
     pub(super) fn send(&mut self) -> io::Result<()> {
         let ready = self.tell_window();
         self.conn.count(&std::mem::take(&mut self.tally));
-        // Answers that were left to others to send pile up if nobody takes them: then this thread waits too.
+        // Answers that were left to other threads to send pile up if the initiator doesn't take
+        // them. Then this thread waits too.
         if self.out.len() > 0 || self.conn.outbox.backlog() > MAX_BACKLOG {
             self.conn.outbox.send(self.out.bytes_mut())?;
             self.out.truncate(0);

@@ -1,4 +1,5 @@
-//! Portals, connections, and the handle that the daemon holds.
+//! The iSCSI server: it binds the portals and accepts connections. The daemon holds it as an
+//! [`IscsiServer`].
 
 use super::config::{IscsiConfig, Portal};
 use super::conn::{Conn, Shared};
@@ -331,8 +332,10 @@ fn next_request(
     }
 }
 
-/// Rules may change during a login, and those for the address of a connection that joins may differ from those for the
-/// first. Asked again when the session is known, so that whoever changes the rules from now on finds it.
+/// Whether the rules still permit the login. Rules may change during a login. The rules for the
+/// address of a connection that joins a session may also differ from those for its first
+/// connection. The check is repeated when the session is known: a change of the rules from then on
+/// finds the session.
 fn is_still_granted(shared: &Shared, record: &Record, session: &Session) -> bool {
     let (Some(target), Some(nexus)) = (&session.key.target, &session.nexus) else {
         return true;
@@ -369,7 +372,7 @@ fn begin_session(
     key: &Key,
     (identity, grant, params): (Identity, Option<Grant>, Params),
 ) -> std::result::Result<Arc<Session>, Refusal> {
-    // Not before: whoever may not log in makes the server open nothing.
+    // Not earlier: an initiator that may not log in must not make the server open anything.
     let entered = match grant {
         Some(grant) => Some((shared.targets.open(&grant).map_err(denied)?, grant.access)),
         None => None,
@@ -440,8 +443,8 @@ fn establish(
             return refuse(Status::TooManyConnections, "the session has as many connections as it may");
         }
     }
-    // From here on whoever changes rules finds the session with this connection; what changed
-    // before is seen here.
+    // A change of rules from here on finds the session with this connection. Earlier changes are
+    // seen here.
     if !is_still_granted(shared, record, &session) {
         conn.log_out();
         session.leave(&conn);

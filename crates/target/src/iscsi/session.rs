@@ -1,4 +1,5 @@
-//! A session (RFC 7143, 4.2): what its connections share. The command window, the tasks under way, and the I_T nexus.
+//! A session (RFC 7143, 4.2): the state that its connections share. This is the command window, the
+//! tasks under way, and the I_T nexus.
 
 use super::conn::Conn;
 use super::login::Identity;
@@ -106,9 +107,10 @@ impl Active {
         state.running
     }
 
-    /// What was asked of the task is not to be answered. `None` if it has ended, else whether it
-    /// has to be waited for: a thread is at it, and it might still change something. A flush may go
-    /// on for as long as it likes when nobody is told of its end; for the session it is over.
+    /// Aborts the task: it is not answered. `None` if it has ended already. Otherwise tells whether
+    /// the caller has to wait for it, because a thread works on it and it might still change
+    /// something. A flush may go on for as long as it likes, because its end is reported to no
+    /// initiator. For the session it is over.
     fn abort(&self, waiter: &Waiter) -> Option<bool> {
         let mut state = self.state.lock();
         if state.over {
@@ -244,7 +246,7 @@ impl Session {
         Some(session)
     }
 
-    /// Somebody who proved another account wants this session, or its place.
+    /// Logs that an initiator that proved another account wants this session, or its place.
     pub(super) fn log_foreign(&self, user: Option<&str>, peer: std::net::SocketAddr) {
         tracing::warn!(
             initiator = %self.key.initiator,
@@ -287,8 +289,8 @@ impl Session {
         }
     }
 
-    /// SCSI commands have ended; `counted` of them had a place in the window. Whoever may begin now is to be run, after
-    /// what has ended was answered.
+    /// SCSI commands have ended; `counted` of them had a place in the window. Gives back the
+    /// requests that may begin now. They are to be run after the commands that ended are answered.
     #[must_use]
     pub(super) fn ended(&self, commands: usize, counted: u32) -> Ready {
         Ready(self.with_window(|window| window.ended(commands, counted)))
@@ -338,7 +340,7 @@ impl Session {
                 None => continue,
                 Some(true) => {}
                 Some(false) => {
-                    // It waits for data that nobody is to wait for any more.
+                    // It waits for data that is not needed any more.
                     if let Some(conn) = self.conn(task.cid) {
                         conn.forget_transfer(task.itt);
                     }
@@ -360,8 +362,9 @@ impl Session {
         held.len() + fenced.len()
     }
 
-    /// A connection has ended: nobody is left to answer its requests to, and what is kept of them would keep the
-    /// connection, and by it this session, for ever.
+    /// A connection has ended: drops its requests that wait for their turn, because no initiator is
+    /// left to answer them to. If they were kept they would keep the connection, and by it this
+    /// session, for ever.
     pub(super) fn forget_requests_of(&self, conn: &Arc<Conn>) {
         self.drop_waiting(|held| Arc::ptr_eq(&held.conn, conn));
     }
@@ -444,7 +447,8 @@ impl Session {
         let Some(nexus) = self.nexus.as_ref().filter(|_| worth_telling.contains(&sense.asc)) else {
             return;
         };
-        // Whoever was told that the inventory changed is going to look at everything.
+        // An initiator that was told that the inventory changed is going to examine all logical
+        // units.
         let luns = Asc::REPORTED_LUNS_DATA_CHANGED;
         if sense.asc != luns && nexus.is_unreported(lun, luns) {
             return;
@@ -478,9 +482,9 @@ impl Session {
         conn.post(async_message(AsyncEvent::Scsi, lun_to_wire(lun).to_be_bytes(), [0; 3]), &data);
     }
 
-    /// What the same initiator is logged in to by other sessions: one that has the same name, has
-    /// proven the same, and comes from an address that this one comes from, too. The name alone is
-    /// what anybody can say.
+    /// The nexuses of other sessions of the same initiator. It is the same initiator if it has the
+    /// same name, has proven the same account, and comes from an address that this one comes from,
+    /// too. The name alone is not enough, because any initiator can use any name.
     fn others_of_initiator(&self) -> Vec<Arc<Nexus>> {
         let registry = self.registry();
         let sessions = registry.map_or_else(Vec::new, |registry| registry.all_sessions());

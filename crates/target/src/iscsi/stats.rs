@@ -1,4 +1,5 @@
-//! Counters, and what is told of sessions. Each connection counts on its own cache lines; totals walk the connections.
+//! Counters of an iSCSI server, and the descriptions of its sessions and connections. Each
+//! connection counts on its own cache lines. Totals are computed by a walk over the connections.
 
 use crate::scsi::Nexus;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! What the daemon provides: the targets there are, who may log in to them, and how they prove who they are.
+//! The interface that the daemon implements for the iSCSI server, [`Targets`]: which targets there
+//! are, which initiators may log in to them, and how initiators prove their identity.
 
 use super::chap::Secret;
 use crate::scsi::{Access, Target};
@@ -14,7 +15,7 @@ pub enum Proof<'a> {
     Given(Option<&'a str>),
 }
 
-/// Somebody who discovers targets or logs in to one.
+/// An initiator that discovers targets or logs in to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Initiator<'a> {
     /// Its iSCSI name, as it says; proven only by CHAP.
@@ -55,7 +56,7 @@ pub enum AuthPolicy {
     None,
     /// As one of `users`.
     Chap {
-        /// Those who may log in.
+        /// The accounts that may log in.
         users: Vec<ChapUser>,
         /// What the target proves itself with, if the initiator asks it to. Its secret must not be one of `users`'.
         mutual: Option<ChapUser>,
@@ -98,11 +99,13 @@ pub trait Targets: Send + Sync {
     /// How an initiator has to prove who it is before it may discover targets.
     fn discovery_auth(&self, initiator: &Initiator<'_>) -> AuthPolicy;
 
-    /// Permission to log in to a target. Called before the initiator has proven who it is
-    /// ([`Proof::Pending`]: may it log in as anybody at all, and what has it to prove?), so it must
-    /// not cost much; and again when it has.
+    /// Permission to log in to a target. It is called twice. The first call comes before the
+    /// initiator has proven its identity ([`Proof::Pending`]). It asks whether the initiator may
+    /// log in with any account or none, and what it has to prove; so it must not cost much. The
+    /// second call comes when the initiator has proven its identity.
     fn login(&self, target: &str, initiator: &Initiator<'_>) -> Result<Grant, Denied>;
 
-    /// The target of a grant, for an initiator that has proven who it is. The same one as long as somebody uses it.
+    /// The target of a grant, for an initiator that has proven its identity. Every call returns the
+    /// same [`Target`] as long as a session uses it.
     fn open(&self, grant: &Grant) -> Result<Arc<Target>, Denied>;
 }

@@ -1,4 +1,5 @@
-//! Text: `key=value` pairs, each ended by a NUL (RFC 7143, 6.1), and the binary values in them.
+//! Text in PDUs: `key=value` pairs, each ended by a NUL (RFC 7143, 6.1), and the numbers and binary
+//! values in them.
 
 use super::access::is_unseen;
 use std::fmt::Write as _;

@@ -1,5 +1,6 @@
-//! Data on its way from the initiator: unsolicited, and asked for by R2Ts (RFC 7143, 4.2.5.2 and 11.7 to 11.8). In order
-//! throughout: DataPDUInOrder and DataSequenceInOrder are always agreed on.
+//! Write data on its way from the initiator: unsolicited data, and data that R2Ts ask for (RFC
+//! 7143, 4.2.5.2 and 11.7 to 11.8). Data always comes in order, because DataPDUInOrder and
+//! DataSequenceInOrder are always agreed on.
 
 use super::pdu::{Bhs, NO_TAG, r2t};
 use super::reply::Request;
@@ -78,7 +79,7 @@ struct Burst {
 
 /// What a Data-Out led to.
 pub(super) enum Taken {
-    /// Nobody waits for it; it is dropped.
+    /// No transfer waits for the data; it is dropped.
     Unknown,
     /// It belongs to no open sequence of its command.
     Misplaced,

@@ -1,8 +1,10 @@
-//! The command window of a session (RFC 7143, 4.2.2.1), and the order of its tasks (SAM-5 8.6). Pure.
+//! The command window of a session (RFC 7143, 4.2.2.1), and the order of its tasks (SAM-5 8.6). The
+//! module does no input or output.
 //!
-//! Commands carry CmdSN. Those between ExpCmdSN and MaxCmdSN are taken; what comes before its turn, over another
-//! connection, is held until the gap is filled; everything else is ignored. MaxCmdSN grows when a command ends, so that
-//! the window bounds how many are under way.
+//! Commands carry CmdSN. The window accepts numbers between ExpCmdSN and MaxCmdSN and ignores all
+//! others. A command that comes before its turn, over another connection, is held until the gap is
+//! filled. MaxCmdSN grows when a command ends, so the window limits how many commands are under
+//! way.
 
 use std::collections::{HashMap, VecDeque};
 

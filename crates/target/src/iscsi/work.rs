@@ -1,4 +1,5 @@
-//! SCSI commands that have all they need, carried out on a worker or on the connection's thread.
+//! SCSI commands that have all the data that they need. A worker or the connection's thread carries
+//! them out.
 
 use super::reply::{Request, Shape, put_data, put_outcome};
 use crate::net::buffers::ReplyBuf;

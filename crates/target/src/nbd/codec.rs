@@ -1,6 +1,7 @@
-//! The transmission phase on the wire: requests, simple replies, structured reply chunks, error numbers.
+//! The transmission phase on the wire: requests, simple replies, structured reply chunks, error
+//! numbers.
 //!
-//! Everything is big-endian. Names follow the NBD protocol document without its `NBD_` prefix.
+//! All numbers are big-endian. Names follow the NBD protocol document, without its `NBD_` prefix.
 
 /// First word of every request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;

@@ -1,4 +1,5 @@
-//! What a connection's thread and the workers share: the way out, and what is in flight.
+//! A connection in the transmission phase: the state that its thread and the workers share. This is
+//! the outbox and the requests in flight.
 
 use super::exec::{Executor, Rules};
 use super::registry::Record;

@@ -1,7 +1,8 @@
-//! One request: whether it may be carried out, carrying it out, and its reply.
+//! Execution of one request: the check whether it is allowed, the calls of the device, and the
+//! reply.
 //!
-//! The same code serves requests on the connection's thread and on the workers; the only difference is whether a read
-//! may wait.
+//! The same code serves requests on the connection's thread and on the workers. The only difference
+//! is whether a read may wait for a disk.
 
 use super::codec::{self, Command, Errno, Request, chunk, cmd_flag};
 use super::meta_context::Context;
@@ -11,11 +12,11 @@ use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
 
-/// Reads from this length on are looked at for holes, if the client can be told of them.
+/// Reads from this length on are searched for holes, if the client accepts them in replies.
 const SPARSE_READ: u32 = 64 << 10;
 /// A zero run shorter than this is cheaper to send than to describe.
 const MIN_HOLE: u64 = 16 << 10;
-/// Runs looked at in a sparse read.
+/// Runs that a sparse read examines.
 const MAX_READ_RUNS: usize = 32;
 /// Extents reported by one BLOCK_STATUS: 16 KiB of reply.
 const MAX_EXTENTS: usize = 2048;

@@ -1,4 +1,5 @@
-//! Drives a [`Negotiator`] over a transport, within a deadline for each option.
+//! The driver of a [`Negotiator`]: it moves bytes between the negotiator and a transport. Each
+//! option has a deadline.
 
 use super::options::{Negotiated, Negotiator, PART, Step};
 use crate::net::transport::{Transport, send_all};

@@ -1,5 +1,6 @@
-//! Metadata contexts: the options that select them and the extents they report. There is `base:allocation`, and
-//! `hindcast:changed-since:PAST` for each snapshot, and other state of the past, that an export can be compared with.
+//! Metadata contexts: the options that select them, and the extents that they report. An export has
+//! the context `base:allocation`. It also has `hindcast:changed-since:PAST` for each snapshot, and
+//! each other past state, that it can be compared with.
 
 use super::options::{OptionError, Reader, rep};
 use crate::Changes;

@@ -1,10 +1,15 @@
 //! The NBD target: fixed newstyle negotiation, simple and structured replies, TLS.
 //!
-//! A connection is one thread that blocks on its socket ([`server`] accepts, `handshake` and [`options`] negotiate,
-//! `session` serves). Everything that one receive brought is served before the next: reads that need no disk go straight
-//! into the reply buffer, all writes become one call of the device with payloads that point into the receive buffer,
-//! and one send answers. What may take long while others wait goes to a few worker threads and is answered out of
-//! order.
+//! A connection has one thread, which blocks on its socket. [`server`] accepts the connection,
+//! `handshake` and [`options`] negotiate, and `session` serves it. The thread serves everything
+//! that one receive brought before it receives again:
+//!
+//! - Reads that need no disk go straight into the reply buffer.
+//! - All writes become one call of the device. Their payloads point into the receive buffer.
+//! - One send answers all of them.
+//!
+//! A few worker threads do what may take long while other requests wait. Those requests are
+//! answered out of order.
 
 pub mod codec;
 mod conn;

@@ -1,7 +1,8 @@
-//! The handshake: fixed newstyle negotiation as a machine that takes bytes and gives bytes.
+//! The handshake: fixed newstyle negotiation, as a state machine that does no input or output.
 //!
-//! [`Negotiator`] knows no socket. Its driver sends [`GREETING`], feeds what it receives to [`Negotiator::step`], and
-//! sends what that puts out, until a step leads elsewhere: to TLS, to the transmission phase, or to the end.
+//! [`Negotiator`] knows no socket. Its driver sends [`GREETING`] and passes what it receives to
+//! [`Negotiator::step`]. It sends the output of each step. It goes on until a step leads to TLS, to
+//! the transmission phase, or to the end of the connection.
 
 use super::codec::export_flag;
 use super::meta_context::{
@@ -25,7 +26,7 @@ pub const OPTION_REPLY_LEN: usize = 20;
 
 /// The longest string the protocol allows.
 pub const MAX_STRING: usize = 4096;
-/// Option data up to this length is looked at.
+/// Option data up to this length is decoded.
 const MAX_OPTION: u32 = 32 << 10;
 /// Option data up to this length is skipped and answered; with more of it the client is up to no good.
 const MAX_SKIPPED_OPTION: u32 = 1 << 20;
@@ -425,8 +426,9 @@ impl<'a> Negotiator<'a> {
         Step::Transmit(self.negotiated(name, device))
     }
 
-    /// Whether the client knows that an export has other blocks than it would take for granted: its
-    /// requests would be refused later, where nobody expects it.
+    /// Whether the client can use an export with blocks of `block_size` bytes. If they are larger
+    /// than a client takes for granted, it must have asked for the block sizes. Otherwise its
+    /// requests would be refused later, where it does not expect that.
     fn may_use(&self, name: &str, block_size: u32) -> bool {
         block_size <= DEFAULT_BLOCK || self.sized.as_deref() == Some(name)
     }

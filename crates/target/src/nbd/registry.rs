@@ -1,4 +1,5 @@
-//! The connections there are: to count them, to bound them, and to end them from outside.
+//! The registry of connections: it counts them, limits them, and ends them on request of the
+//! daemon.
 
 use super::stats::{ConnectionInfo, Counters, NbdStats};
 use crate::net::admission::{Admission, Full, Limits, ROOM_WAIT, Source};
@@ -217,7 +218,8 @@ impl Record {
         self.peer.parse::<SocketAddr>().ok().map(|address| Source::of(address.ip()))
     }
 
-    /// The connection has ended. Whoever can connect can fail to negotiate, as often as they like.
+    /// Logs that the connection has ended. A client that can connect can fail to negotiate as often
+    /// as it likes, so the number of such lines is limited.
     pub(super) fn report(&self, result: &std::io::Result<()>) {
         static BROKEN: Repeated = Repeated::new();
         match result {

@@ -1,4 +1,5 @@
-//! Listeners, connections, and the handle that the daemon holds.
+//! The NBD server: it binds the listeners and accepts connections. The daemon holds it as an
+//! [`NbdServer`].
 
 use super::conn::{Conn, Shared};
 use super::exec::{Executor, Rules};
@@ -222,7 +223,9 @@ impl NbdServer {
         self.disconnect_all(&|name| name == export, wait)
     }
 
-    /// The same for all exports whose canonical names `export` chooses.
+    /// Breaks off every connection to the exports whose canonical names `export` chooses, and waits
+    /// up to `wait` for them to be gone. Tells how many there were and whether all are gone. See
+    /// [`NbdServer::disconnect`].
     pub fn disconnect_all(&self, export: &dyn Fn(&str) -> bool, wait: Duration) -> (usize, bool) {
         self.context.registry.disconnect(export, wait)
     }
@@ -387,15 +390,15 @@ pub fn serve_transport(
     }
 }
 
-/// Notes an export's name on the connection before it is opened, so that whoever makes opening fail and then
-/// disconnects the export misses no connection.
+/// Notes an export's name on the connection before the export is opened. So a daemon that makes
+/// opening fail and then disconnects the export misses no connection.
 struct Watched<'a> {
     exports: &'a dyn Exports,
     record: &'a Record,
     lists: &'a Lists,
 }
 
-/// The list of exports that was told last, as long as somebody is being told it.
+/// The list of exports that was reported last, as long as a client still receives it.
 #[derive(Default)]
 struct Lists(Mutex<Option<Weak<[crate::ExportEntry]>>>);
 

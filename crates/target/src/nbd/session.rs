@@ -1,6 +1,8 @@
-//! The transmission phase of one connection: receive, serve everything that came, answer at once.
-//! One thread at a time does it, and not always the same: what waits for a disk for longer than
-//! some milliseconds is left to the thread that is at it, and another one receives (see
+//! The transmission phase of one connection: a thread receives, serves everything that came, and
+//! answers at once.
+//!
+//! One thread at a time serves a connection, but not always the same one. If the thread waits for a
+//! disk for longer than some milliseconds, it stays with that work and another thread receives (see
 //! [`crate::net::watch`]).
 
 use super::codec::{Command, REQUEST_LEN, Request, cmd_flag};
@@ -85,7 +87,7 @@ struct Session<T: Transport> {
     dropping: Option<Dropping>,
     /// The WRITEs of this receive.
     writes: Vec<Write>,
-    /// The same, as they go to the device.
+    /// The WRITEs of this receive, sorted into calls of the device.
     batches: Vec<Batch>,
     /// An empty one, for its memory.
     spare: Batch,

@@ -1,4 +1,5 @@
-//! Counters. Each connection counts on its own cache lines; reading the totals walks the connections.
+//! Counters of an NBD server. Each connection counts on its own cache lines. Totals are computed by
+//! a walk over the connections.
 
 use super::codec::Command;
 use std::sync::atomic::{AtomicU64, Ordering};

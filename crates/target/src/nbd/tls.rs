@@ -1,7 +1,7 @@
 //! TLS with X.509 certificates, as a transport over a socket.
 //!
-//! The TLS state is behind one lock that is never held while a socket blocks, so that a connection's thread can wait
-//! for data while workers send.
+//! One lock guards the TLS state. No thread holds it while a socket blocks, so a connection's
+//! thread can wait for data while workers send.
 
 use crate::net::transport::{Socket, Transport};
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -85,14 +85,14 @@ fn unreadable(what: &str, path: &Path, error: pem::Error) -> Error {
 /// A TLS session over a socket. Locks are taken in the order of the fields.
 pub(super) struct TlsTransport {
     socket: Arc<Socket>,
-    /// Ciphertext received and not yet looked at. Only the receiving thread takes it.
+    /// Ciphertext that was received and not yet decrypted. Only the receiving thread takes it.
     incoming: Mutex<Incoming>,
     /// Ciphertext not yet sent. Held while sending, so that records go out in order.
     outgoing: Mutex<Pending>,
     tls: Mutex<ServerConnection>,
 }
 
-/// Received bytes; those at `start..end` have not been looked at.
+/// Received bytes. Those at `start..end` have not been decrypted yet.
 struct Incoming {
     bytes: Vec<u8>,
     start: usize,

@@ -1,9 +1,9 @@
-//! Who may hold a connection: bounds that no single source can use up.
+//! Limits on connections that no single source can use up.
 //!
 //! A connection is *pending* until its client has shown that it knows what it wants (a login, a
-//! negotiation, a token), and *settled* from then on. Pending ones have a pool of their own: where
-//! it is full, the source that has most of it loses its oldest one. So whoever connects and says
-//! nothing pushes out itself, and nobody else.
+//! negotiation, a token). From then on it is *settled*. Pending connections have a pool of their
+//! own. When that pool is full, the source that has most connections in it loses its oldest one. So
+//! a client that opens connections and says nothing on them displaces only its own connections.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,10 +13,10 @@ use std::time::Duration;
 /// run, which on a busy machine is not at once.
 pub const ROOM_WAIT: Duration = Duration::from_secs(1);
 
-/// Whom a connection counts for.
+/// The source that a connection counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
-    /// Everybody on this machine who may open a Unix socket.
+    /// All processes of this machine that may open a Unix socket.
     Local,
     /// An IPv4 address.
     V4(Ipv4Addr),
@@ -105,7 +105,7 @@ pub enum Full {
 }
 
 impl Admission {
-    /// Nobody is there.
+    /// No connections yet.
     pub fn new(limits: Limits) -> Admission {
         let (seats, own) = Default::default();
         Admission { limits, seats, own, local: 0, settled: 0, pending: 0, leaving: 0 }
@@ -127,8 +127,8 @@ impl Admission {
         self.room(source)?;
         let mut goes = None;
         if source == Source::Local {
-            // Nobody from outside can open the socket: what comes is as good as settled, and no
-            // flood keeps it out.
+            // No client from another machine can open the socket. So the connection is as good as
+            // settled, and no flood keeps it out.
             self.seats.insert(id, (source, Stage::Settled));
             self.count(source);
             return Ok(None);

@@ -1,12 +1,13 @@
-//! How often secrets may be guessed.
+//! Limits on how often a client may guess secrets.
 //!
-//! Where there were some failures, further tries are looked at no more than once a second; what
-//! comes in between is refused unseen, be it right or wrong. Otherwise who hangs up on a wrong
-//! guess would not notice that it was slowed down.
+//! After some failures, at most one further try a second is checked. Tries in between are refused
+//! without a check, whether they are right or wrong. Otherwise a client that hangs up on a wrong
+//! guess would not notice the slowdown.
 //!
-//! Many may share an address, behind a router for example, and one of them must not shut out the
-//! others. So failures count for an address and an account, and for the address as a whole only
-//! where there are many more. Who was right lately has a tally of its own.
+//! Many clients may share an address, for example behind a router, and one of them must not shut
+//! out the others. So failures count for an address together with an account. They count for the
+//! address as a whole only from a much larger number on. An initiator that was right lately has a
+//! tally of its own.
 
 use super::admission::Source;
 use parking_lot::Mutex;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 const FREE: u32 = 20;
 /// One failure is forgiven after each of these.
 const FORGIVEN: Duration = Duration::from_secs(3);
-/// Between tries that are looked at when there were more.
+/// Time between tries that are checked when there were more failures.
 const PACE: Duration = Duration::from_secs(1);
 /// An address as a whole, or a /64, may do so many times as much.
 const PARTY: u32 = 8;
@@ -39,7 +40,8 @@ pub(crate) struct Who<'a> {
     pub(crate) account: &'a str,
 }
 
-/// See the module.
+/// The tallies of failed tries, of all addresses and accounts. They decide whether a secret is
+/// checked now.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     state: Mutex<State>,
@@ -78,14 +80,14 @@ struct Tally {
     failures: u32,
     /// Up to when failures were forgiven.
     forgiven: Instant,
-    /// When the next try is looked at.
+    /// When the next try is checked.
     next: Instant,
     last: Instant,
 }
 
 impl Attempts {
-    /// A secret is about to be looked at. `None`: it must not be, there were too many wrong ones.
-    /// Unless [`Attempts::succeeded`] follows it counts as wrong.
+    /// A secret is about to be checked. `None`: it must not be checked, because there were too many
+    /// wrong ones. Unless [`Attempts::succeeded`] follows, the try counts as wrong.
     pub(crate) fn begin(&self, who: Who<'_>) -> Option<Attempt> {
         self.begin_at(who, Instant::now())
     }
@@ -141,7 +143,7 @@ impl Key {
 }
 
 impl State {
-    /// Is a try looked at now?
+    /// Whether a try is checked now.
     fn may(&mut self, key: &Key, now: Instant) -> bool {
         let Some(tally) = self.tallies.get_mut(key) else { return true };
         tally.forgive(now, FORGIVEN / key.share());
@@ -250,7 +252,8 @@ mod tests {
         // Nor does the pace end there.
         assert!(all.begin_at(guess, start + PACE / 2).is_none());
         assert!(all.begin_at(guess, start + PACE).is_some());
-        // Whoever has been right there still gets in, and may be guessed as slowly as others.
+        // An initiator that has been right at this address still gets in. Its account can be
+        // guessed only as slowly as others.
         assert!((0..1000).all(|_| right(v4(1)) && right(own)));
         assert_eq!(looked_at(&all, |_| own, start, Duration::ZERO, 1000), 21);
     }

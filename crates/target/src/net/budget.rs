@@ -1,15 +1,19 @@
-//! Bounds on memory: how many bytes all connections together, one client address, and one
-//! connection alone may have in flight.
+//! Limits on memory: how many bytes may be in flight for all connections together, for one client
+//! address, and for one connection.
 //!
-//! Nobody may take so much that the next one finds nothing (dynamic thresholds: Choudhury and Hahne
-//! 1998). What a connection holds beyond its first job is at most a quarter of what is left, a
-//! first job takes at most half of what is left, and what all connections of an address hold is at
-//! most sixteen times what is left. So ten connections that never let go of what they have leave a
-//! tenth of a budget to others, and hundreds of one address leave a seventeenth.
+//! No connection may take so much that the next one finds nothing (dynamic thresholds: Choudhury
+//! and Hahne 1998). Three rules see to that:
 //!
-//! Large jobs have three quarters of a budget. One that waits for long comes before others; it does
-//! not keep those of middle size from the last quarter, since what it waits for may be held by
-//! clients that take their answers as slowly as they may.
+//! - What a connection holds beyond its first job is at most a quarter of what is left.
+//! - A first job takes at most half of what is left.
+//! - What all connections of an address hold is at most sixteen times what is left.
+//!
+//! So ten connections that never give back what they have leave a tenth of a budget to others, and
+//! hundreds of connections of one address leave a seventeenth.
+//!
+//! Large jobs may use three quarters of a budget. A large job that has waited for long comes before
+//! others. It does not keep jobs of middle size from the last quarter: the memory that it waits for
+//! may be held by clients that take their answers as slowly as the limits allow.
 
 use super::admission::Source;
 use super::watch::Looked;
@@ -23,13 +27,13 @@ use std::time::{Duration, Instant};
 const CONNECTION_RATIO: u64 = 4;
 /// What an address holds must be no more than so many times what is left.
 const ADDRESS_RATIO: u64 = 16;
-/// Up to this size a job is let in whoever waits.
+/// A job up to this size, in bytes, is let in even if others wait.
 const SMALL: u64 = 1 << 20;
 /// A job of more than this part of a budget is large.
 const LARGE: u64 = 32;
 /// This part of a budget is for those that are not.
 const APART: u64 = 4;
-/// Whoever has waited for so long comes before all that is not small.
+/// A job that has waited for so long comes before all jobs that are not small.
 const OVERDUE: Duration = Duration::from_secs(2);
 
 /// Bytes shared by all connections of a server.
@@ -109,9 +113,9 @@ impl BudgetState {
         }
     }
 
-    /// Who has waited for too long for a job that is large, or not, of those that have nothing: a
-    /// connection that does not take its answers holds what it has, and what else it wants is its
-    /// own affair.
+    /// The first that has waited for too long, for a large job or for another one. Only those that
+    /// hold nothing count: a connection that does not take its answers holds memory already, and
+    /// its further requests get no precedence.
     fn overdue(&self, large: bool) -> Option<&Who> {
         let hungry = |who: &Who| match who {
             Who::Flight(flight) => flight.upgrade().is_some_and(|f| f.admitted.load(Ordering::Acquire) == 0),
@@ -168,7 +172,7 @@ impl Budget {
         bytes > (self.limit / LARGE).max(SMALL)
     }
 
-    /// Somebody waits.
+    /// Whether a connection or a thread waits for room.
     pub(crate) fn contended(&self) -> bool {
         !self.state.lock().waiting.is_empty()
     }
@@ -179,7 +183,7 @@ impl Budget {
         self.admit_waiting(state);
     }
 
-    /// Lets in who waits, as far as there is room. Mostly nobody does.
+    /// Lets in connections and threads that wait, as far as there is room. Mostly none waits.
     fn admit_waiting(&self, state: MutexGuard<'_, BudgetState>) {
         let waiting: Vec<_> = state.waiting.iter().map(|waits| waits.who.clone()).collect();
         drop(state);
@@ -195,8 +199,8 @@ impl Budget {
         }
     }
 
-    /// Takes bytes until the grant is dropped, waiting for others to give theirs back. Whoever
-    /// waits here holds nothing of this budget.
+    /// Takes bytes until the grant is dropped. Waits until other connections have given back
+    /// enough. A thread that waits here must hold nothing of this budget.
     pub(crate) fn grant(self: &Arc<Self>, source: Option<Source>, bytes: u64) -> Grant {
         let mut state = self.state.lock();
         let mut asks = Asks { who: Who::Nobody, source, jobs: 0, held: 0 };
@@ -306,8 +310,8 @@ impl Flight {
         self.count(&mut state, bytes)
     }
 
-    /// Enters a job, at once or when there is room; `begin` is called then, by whoever makes room.
-    /// Never waits.
+    /// Enters a job, at once or when there is room. Never waits. `begin` is called when the job is
+    /// entered, by the thread that makes room.
     pub(crate) fn enter_later(&self, bytes: u64, begin: impl FnOnce(Ticket) + Send + 'static) {
         if let Some(ticket) = self.try_enter(bytes) {
             return begin(ticket);
@@ -417,7 +421,7 @@ impl Flight {
         };
         drop(forgotten);
         self.landed.notify_all();
-        self.budget.give_back(None, 0); // whoever waited behind it
+        self.budget.give_back(None, 0); // for the jobs that waited behind it
     }
 
     /// Waits until every job has been answered.
@@ -428,7 +432,7 @@ impl Flight {
         }
     }
 
-    /// The same, but not for ever; whether it is so.
+    /// Waits at most `wait` until every job has been answered. Tells whether all have been.
     pub(crate) fn wait_idle_for(&self, wait: Duration) -> bool {
         let mut state = self.state.lock();
         let busy = |state: &mut FlightState| state.jobs + state.waiting.len() > 0;

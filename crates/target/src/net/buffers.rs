@@ -1,4 +1,5 @@
-//! A connection's two reusable buffers: requests are received into one, replies are built in the other.
+//! The two reusable buffers of a connection: requests are received into an [`RxBuffer`], replies
+//! are built in a [`ReplyBuf`].
 
 use super::admission::Source;
 use super::budget::{Budget, Grant};
@@ -27,10 +28,11 @@ pub(crate) struct RxBuffer {
     retired: Vec<Bytes>,
 }
 
-/// What receive buffers take beyond their base. A long request gets room ahead, and room for the
-/// rest when it has used that up: whoever sends a head and nothing after it must not hold much. Two
-/// budgets, so that those who wait for the rest, with what they have received, are waited for by
-/// nobody who has got it.
+/// Limits the memory that receive buffers take beyond their base. A long request gets a little room
+/// ahead. It gets room for the rest when it has used that up, because a client that sends a header
+/// and nothing after it must not hold much.
+/// There are two budgets. A connection that waits for the rest holds what it has received; no
+/// connection that has got its rest waits for it.
 pub(crate) struct RxBudget {
     ahead: Arc<Budget>,
     rest: Arc<Budget>,
@@ -99,7 +101,8 @@ impl RxBuffer {
             // Room for two, so that the head of the next request does not have to be moved each
             // time.
             len = (2 * need).next_power_of_two();
-            // Whoever waits here holds nothing, or two connections could wait for each other.
+            // A connection that waits here holds nothing. Otherwise two connections could wait for
+            // each other.
             (self.grant, self.rest) = (None, None);
             self.grant = Some(budget.ahead.grant(self.source, (len - RX_BASE) as u64));
         } else {

@@ -1,4 +1,4 @@
-//! Binding addresses and accepting from them.
+//! Listeners: they bind addresses and accept connections.
 
 use super::repeated::Repeated;
 use super::transport::Socket;
@@ -55,8 +55,8 @@ fn listen_tcp(address: &SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Listens at a Unix socket that is made, with the permissions `mode` from the first moment on and
-/// whatever the umask is: nobody can connect before they are set.
+/// Creates a Unix socket and listens on it. The socket has the permissions `mode` from the first
+/// moment on, whatever the umask is: no client can connect before they are set.
 pub fn listen_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The file that bind makes has no more than these.
@@ -157,7 +157,7 @@ impl Drop for Listener {
     }
 }
 
-/// Removes a Unix socket that nobody listens on; refuses anything else that is in the way.
+/// Removes a Unix socket that no process listens on. Any other file at the path is an error.
 fn remove_stale(path: &Path) -> Result<()> {
     let in_the_way =
         |why: &str| Err(Error::new(ErrorKind::Conflict, format!("listen on {}: {why}", path.display())));

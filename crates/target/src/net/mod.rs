@@ -1,5 +1,5 @@
-//! What the targets share below their protocols: listeners, bounds on connections, byte streams,
-//! buffers, worker threads, bounds on memory.
+//! The layer that both targets share below their protocols: listeners, limits on connections, byte
+//! streams, buffers, worker threads, limits on memory.
 
 pub mod admission;
 pub(crate) mod attempts;

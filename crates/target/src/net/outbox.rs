@@ -1,5 +1,5 @@
-//! The way out of a connection: its thread and the workers send through one outbox, and none waits for a slow peer but
-//! the connection's own thread.
+//! The outbox of a connection: its thread and the workers send replies through it. Only the
+//! connection's own thread waits for a slow peer; workers never do.
 
 use super::budget::Ticket;
 use super::buffers::ReplyBuf;
@@ -37,7 +37,7 @@ impl Stamp for () {
 pub(crate) struct Outbox<T, S = ()> {
     pub(crate) transport: T,
     state: Mutex<State>,
-    /// Locked only by whoever has set `sending`.
+    /// Only the thread that has set `sending` locks it.
     stamp: Mutex<S>,
     sender_gone: Condvar,
     spare: Mutex<Vec<ReplyBuf>>,
@@ -63,7 +63,7 @@ impl Pace {
     }
 }
 
-/// Whoever sets `sending` sends, until the queue is empty.
+/// The queue of replies. The thread that sets `sending` sends until the queue is empty.
 #[derive(Default)]
 struct State {
     queue: VecDeque<Reply>,
@@ -115,8 +115,9 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         self.transport.flush(true)
     }
 
-    /// Leaves a worker's reply to be sent: now, by this thread, unless another is at it or the socket is full. A full
-    /// socket gets a thread of its own, because its client may be slow or gone and workers serve everybody.
+    /// Queues a worker's reply. This thread sends it now, unless another thread is sending or the
+    /// socket is full. A full socket gets a thread of its own, because its client may be slow or
+    /// gone, and workers serve all connections.
     pub(crate) fn post(self: &Arc<Self>, buf: ReplyBuf, ticket: Option<Ticket>) {
         {
             let mut state = self.state.lock();

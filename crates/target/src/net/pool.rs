@@ -1,4 +1,4 @@
-//! The few threads that carry out what may block.
+//! Pools of the few worker threads that carry out requests that may block.
 
 use super::watch::{Looked, Watch};
 use parking_lot::{Condvar, Mutex};

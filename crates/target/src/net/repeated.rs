@@ -1,4 +1,4 @@
-//! Lines of the log that clients can cause as often as they like.
+//! A rate limit for log lines that clients can cause as often as they like ([`Repeated`]).
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};

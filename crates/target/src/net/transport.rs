@@ -1,4 +1,5 @@
-//! Byte streams under a session: a socket, TLS over a socket, or anything a test or a fuzzer brings.
+//! The byte stream under a session ([`Transport`]): a socket, TLS over a socket, or what a test or
+//! a fuzzer provides.
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};

@@ -1,12 +1,13 @@
-//! Receiving goes on while a thread waits for a disk.
+//! Lets a connection go on receiving while its thread waits for a disk.
 //!
-//! A connection's thread begins work that is mostly done at once, and that sometimes waits for a
-//! disk: a flush, a write that finds the journal full. Handing each of them to a worker would cost
-//! two wake-ups; doing them where they were received would leave pings, aborts and all other
-//! requests unanswered while the disk sleeps. So the thread lays the connection's state on its
-//! [`Desk`] and does the work. If that takes more than a few milliseconds the [`Watch`] gives the
-//! state to another thread, which goes on receiving; the one that waits keeps the work and nothing
-//! else.
+//! A connection's thread begins work that mostly ends at once, but sometimes waits for a disk: a
+//! flush, or a write that finds the journal full. A worker for each such request would cost two
+//! wake-ups. If the receiving thread simply waited, then pings, aborts and all other requests would
+//! stay unanswered as long as the disk does.
+//!
+//! So the thread lays the state of the connection on its [`Desk`] and does the work. If that takes
+//! more than a few milliseconds, the [`Watch`] gives the state to another thread, which goes on
+//! receiving. The thread that waits keeps the work and nothing else.
 
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,8 +32,8 @@ pub(crate) trait Receiver: Send + Sized + 'static {
     /// What threads that take over are called.
     const THREAD: &'static str;
 
-    /// Another thread is about to take over: makes what is under way known to whoever aborts or
-    /// counts requests.
+    /// Another thread is about to take over. Makes the work that is under way known to the code
+    /// that aborts or counts requests.
     fn hand_over(&mut self) -> Self::Debt;
 
     /// Receives until the connection ends, or until it is handed over again.
@@ -148,7 +149,7 @@ impl Shared {
 
 /// Where a connection's thread lays the connection's state while it does work that may wait.
 pub(crate) struct Desk<R: Receiver> {
-    /// Without one nobody ever takes over.
+    /// Without a watch no other thread ever takes over.
     watch: Option<Arc<Watch>>,
     /// The look at which the work began; 0 if there is none.
     since: AtomicU32,

@@ -1,6 +1,8 @@
-//! Asymmetric logical unit access (SPC-4 5.16): target port groups and their states. One server alone has one group,
-//! active and optimized; several that share a pool tell each other's groups and states through
-//! [`super::LogicalUnit::set_port_groups`]. Initiators cannot change states (implicit only).
+//! Asymmetric logical unit access (SPC-4 5.16): target port groups and their states.
+//!
+//! A server that is alone has one group, which is active and optimized. Servers that share a pool
+//! describe each other's groups and states by [`super::LogicalUnit::set_port_groups`]. Initiators
+//! cannot change states (implicit ALUA only).
 
 use super::command::{Reply, Task};
 use super::sense::{Asc, Sense, SenseKey};

@@ -1,4 +1,4 @@
-//! Commands under way and their outcomes.
+//! Commands under way ([`Command`]) and how they end ([`Outcome`]).
 
 use super::cdb::Cdb;
 use super::lu::LogicalUnit;
@@ -233,7 +233,8 @@ impl Task {
         self.op.has(super::opcodes::LONG)
     }
 
-    /// Lets a [`Task::run`] that takes long end soon; its outcome is nobody's then. Without effect on others.
+    /// Makes a [`Task::run`] that takes long end soon. Its outcome is to be ignored then. Other
+    /// tasks are not affected.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
     }

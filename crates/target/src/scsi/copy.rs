@@ -1,4 +1,5 @@
-//! EXTENDED COPY(LID1), block device to block device, and RECEIVE COPY RESULTS (SPC-4 5.17, 6.3, 6.24 to 6.29).
+//! EXTENDED COPY(LID1), block device to block device, and RECEIVE COPY RESULTS (SPC-4 5.17, 6.3,
+//! 6.24 to 6.29).
 
 use super::command::{Ending, Reply, Task};
 use super::inquiry;

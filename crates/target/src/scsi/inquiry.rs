@@ -1,5 +1,5 @@
-//! INQUIRY with its vital product data (SPC-4 6.4, 7.8; SBC-3 6.6), and the other commands by which a logical unit
-//! says what it is.
+//! INQUIRY with its vital product data (SPC-4 6.4, 7.8; SBC-3 6.6), and the other commands by which
+//! a logical unit describes itself.
 
 use super::command::{Reply, Task};
 use super::lu::LogicalUnit;
@@ -218,7 +218,7 @@ fn logical_block_provisioning(lu: &LogicalUnit) -> Vec<u8> {
 
 /// REPORT LUNS.
 pub(crate) fn report_luns(task: &Task, _: &Bytes) -> Reply {
-    // Before the inventory is looked at: what changes after that is news again.
+    // Before the inventory is read: a change after that is reported again.
     task.path.forget_attention(Asc::REPORTED_LUNS_DATA_CHANGED);
     Ok(target::report_luns(&task.nexus, &task.cdb)?)
 }

@@ -1,5 +1,5 @@
-//! A logical unit: a block device with a SCSI identity and the state that SCSI keeps for it. One per device, shared by
-//! all targets that map it.
+//! A logical unit: a block device with a SCSI identity, and the state that SCSI keeps for it. There
+//! is one [`LogicalUnit`] per device. All targets that map the device share it.
 
 use super::alua::PortGroup;
 use super::copy::Records;
@@ -125,8 +125,8 @@ pub struct LogicalUnit {
     /// Initiator devices, by name and target port, that came by before, and whether one lost its RESERVE(6) since.
     known: Mutex<BTreeMap<(String, Arc<str>), bool>>,
     pub(crate) reservations: Mutex<Reservations>,
-    /// Held while reservations or mode parameters are changed, on disk too. Commands look at these
-    /// while they are received, so that nobody may hold them for as long as a disk takes.
+    /// Held while reservations or mode parameters are changed, on disk too. The locks of these are
+    /// taken while commands are received, so no thread may hold those for as long as a disk takes.
     pub(crate) changing: Mutex<()>,
     /// Targets that were renamed under their sessions: the new names by the old ones. Taken after
     /// `reservations`.
@@ -143,7 +143,8 @@ pub struct LogicalUnit {
     saving: Mutex<()>,
     /// The threshold of available space has been passed and reported.
     low_space: AtomicBool,
-    /// It is being put in the place of another: whoever finds it has to be told.
+    /// It is being put in the place of another logical unit: initiators that find it have to be
+    /// told.
     replacing: AtomicBool,
 }
 
@@ -195,10 +196,12 @@ impl LogicalUnit {
         Ok(Arc::new(lu))
     }
 
-    /// The same logical unit with another device behind it, of another content: what a volume is after it was rolled
-    /// back. It keeps reservations and mode parameters; for initiators it has been switched off and on. A command that
-    /// this one has let in never reaches the new device. To be put in its place by [`super::Target::set_lun`] wherever this
-    /// one is, and then told by [`LogicalUnit::notify_replaced`].
+    /// The logical unit that takes the place of this one, with another device of another content
+    /// behind it, as after a rollback of a volume. It keeps reservations and mode parameters. For
+    /// initiators the logical unit has been switched off and on. A command that this one has let in
+    /// never reaches the new device.
+    /// The caller puts the new one in the place of this one by [`super::Target::set_lun`], wherever
+    /// this one is, and then calls [`LogicalUnit::notify_replaced`].
     pub fn successor(&self, device: Arc<dyn BlockDevice>, options: LuOptions) -> Result<Arc<LogicalUnit>> {
         let lu = LogicalUnit::new(device, options, self.store.clone())?;
         lu.replacing.store(true, Ordering::Release);
@@ -214,7 +217,7 @@ impl LogicalUnit {
         Ok(lu)
     }
 
-    /// Its unit serial number, as initiators are told it.
+    /// Its unit serial number, as it is reported to initiators.
     pub fn serial(&self) -> String {
         super::inquiry::serial(self)
     }
@@ -250,8 +253,8 @@ impl LogicalUnit {
         self.write_unless(ops, fua, |_| false);
     }
 
-    /// The same, but what is `late` — its command was aborted after it was let in — is not written: see
-    /// [`LogicalUnit::settle`].
+    /// Writes like [`LogicalUnit::write`], but leaves out the operations that are `late`: their
+    /// commands were aborted after they were let in. See [`LogicalUnit::settle`].
     pub(crate) fn write_unless(&self, ops: &mut [WriteOp], fua: bool, late: impl Fn(usize) -> bool) {
         let _shared = self.serial.read();
         if let Err(error) = self.not_sanitizing() {
@@ -269,8 +272,9 @@ impl LogicalUnit {
         }
     }
 
-    /// Waits for the writes that are under way. Whoever aborts commands marks them first ([`LuNexus::abort_tasks`]): after
-    /// this none of them changes the medium any more, which is what a PREEMPT AND ABORT is for.
+    /// Waits for the writes that are under way. A caller that aborts commands marks them first
+    /// ([`LuNexus::abort_tasks`]). After this none of them changes the medium any more, which is
+    /// the purpose of PREEMPT AND ABORT.
     pub(crate) fn settle(&self) {
         self.alone(|| ());
     }
@@ -442,24 +446,25 @@ impl LogicalUnit {
         }
     }
 
-    /// The logical unit is going to be removed: a sanitize operation that runs is broken off, so that only sessions
-    /// hold the device. Whoever finds the device again finds that the operation has failed.
+    /// The logical unit is going to be removed: a sanitize operation that runs is broken off, so
+    /// that only sessions hold the device. A logical unit that is made over the device again
+    /// reports that the operation has failed.
     pub fn retire(&self) {
         self.sanitize.retire();
     }
 
-    /// The device's size changed: CAPACITY DATA HAS CHANGED for everybody.
+    /// The device's size changed: CAPACITY DATA HAS CHANGED for all nexuses.
     pub fn notify_resized(&self) {
         self.establish(Asc::CAPACITY_DATA_CHANGED, |_| true);
     }
 
-    /// The identity, or read-only, changed: INQUIRY DATA HAS CHANGED for everybody.
+    /// The identity, or read-only, changed: INQUIRY DATA HAS CHANGED for all nexuses.
     pub fn notify_inquiry_changed(&self) {
         self.establish(Asc::INQUIRY_DATA_CHANGED, |_| true);
     }
 
-    /// It is in the place of the one that it succeeds: who was there knows since its first moment that it was switched off
-    /// and on, and learns what else may have changed.
+    /// It is in the place of the logical unit that it succeeds. Its nexuses have known since its
+    /// first moment that it was switched off and on. This tells them what else may have changed.
     pub fn notify_replaced(&self, resized: bool) {
         self.replacing.store(false, Ordering::Release);
         self.notify_inquiry_changed();
@@ -468,8 +473,8 @@ impl LogicalUnit {
         }
     }
 
-    /// LOGICAL UNIT RESET, or a target reset (SAM-5 6.3.3): everybody learns of it, and the tasks of all but `by` are
-    /// aborted here; those of `by` are its session's.
+    /// LOGICAL UNIT RESET, or a target reset (SAM-5 6.3.3): all nexuses learn of it. The tasks of
+    /// all but `by` are aborted here; the session of `by` aborts its own.
     pub(crate) fn reset(&self, by: &LuNexus) {
         *self.reserved_by.lock() = None;
         self.set_gate(gate::RESERVED | gate::STOPPED, false);

@@ -1,4 +1,4 @@
-//! Commands about the medium that need no more than a call or two of the device.
+//! Commands on the medium that need only one or two calls of the device.
 
 use super::cdb::Blocks;
 use super::command::{Ending, Reply, Task};
@@ -94,7 +94,8 @@ pub(crate) fn synchronize_cache(task: &Task, _: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// PRE-FETCH (SBC-3 5.8): a hint. CONDITION MET would promise that all of it fits the cache, which nobody knows.
+/// PRE-FETCH (SBC-3 5.8): a hint. CONDITION MET would promise that all of it fits the cache, which
+/// the target does not know.
 pub(crate) fn pre_fetch(task: &Task, _: &Bytes) -> Reply {
     let (offset, len) = range(task)?;
     let len = if len == 0 { task.lu().info().size.saturating_sub(offset) } else { len };

@@ -1,13 +1,13 @@
-//! The SCSI device server (SAM-5, SPC-4, SBC-3): commands in, outcomes out. It knows no network; a transport such as
-//! iSCSI carries its commands, data and outcomes.
+//! The SCSI device server (SAM-5, SPC-4, SBC-3): it takes commands and returns outcomes. It knows
+//! no network. A transport such as iSCSI carries its commands, data and outcomes.
 //!
 //! ```text
 //! Target ── LUN inventory ──> LogicalUnit ──> BlockDevice
 //!   └─ attach(initiator port) -> Nexus ── start(lun, cdb) -> Command ── run(data out) -> Outcome
 //! ```
 //!
-//! `table` is the single table of commands: decoding, reservations, write protection, REPORT SUPPORTED OPERATION
-//! CODES and its usage bitmaps all come from it.
+//! `table` is the single table of commands. Decoding, reservations, write protection, and REPORT
+//! SUPPORTED OPERATION CODES with its usage bitmaps all use it.
 
 mod alua;
 mod cdb;

@@ -274,7 +274,8 @@ fn select(task: &Task, list: &Bytes, header: usize, descriptors: impl Fn(&[u8]) 
         drop(one_at_a_time);
         lu.establish(Asc::MODE_PARAMETERS_CHANGED, |path| !std::ptr::eq(path, &*task.path));
         if no_cache_now {
-            // From now on nobody sees a reason to flush: what was acknowledged from the cache has to be durable too.
+            // From now on no initiator sees a reason to flush. So what was acknowledged from the
+            // cache has to be made durable now.
             lu.settle();
             lu.device().flush().map_err(writing)?;
         }

@@ -1,4 +1,4 @@
-//! An I_T nexus, and what it knows of each logical unit: the beginning of every command.
+//! An I_T nexus ([`Nexus`]), and its state for each logical unit. Every command begins here.
 
 use super::cdb::{Blocks, Cdb};
 use super::command::{Command, Outcome, ReadCommand, Status, Task, WriteCommand};
@@ -123,7 +123,7 @@ impl LuNexus {
         }
     }
 
-    /// The same without telling the session. False if it is pending already.
+    /// Adds a unit attention condition without telling the session. False if it is pending already.
     pub(crate) fn establish_silently(&self, sense: Sense) -> bool {
         let mut attentions = self.attentions.lock();
         let is_new = attentions.len() < MAX_ATTENTIONS && !attentions.iter().any(|a| a.asc == sense.asc);
@@ -134,7 +134,7 @@ impl LuNexus {
         is_new
     }
 
-    /// Whether nobody may use it any more.
+    /// Whether it must not be used any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -474,8 +474,8 @@ impl Nexus {
         }
     }
 
-    /// Whether it may abort others' tasks at a logical unit, or reset that. Who may only read may
-    /// change nothing for others.
+    /// Whether it may abort others' tasks at a logical unit, or reset that. An initiator that may
+    /// only read may change nothing for others.
     pub fn may_disturb(&self, lun: u64) -> bool {
         self.path(lun).is_some_and(|path| !path.read_only.load(Ordering::Acquire))
     }

@@ -1,5 +1,5 @@
-//! What a command is, and how its entry in the [table](super::table) finds it: decoding, direction of data, and what it
-//! needs to be let in.
+//! The description of a command: how a CDB is matched to its entry in the [table](super::table),
+//! the direction of its data, and what it needs to be allowed.
 
 use super::cdb::{Blocks, Cdb};
 use super::command::{Reply, Task};
@@ -36,11 +36,12 @@ pub(crate) const SANITIZING: u16 = 1 << 6;
 pub(crate) const EXACT: u16 = 1 << 7;
 /// It may take a minute rather than seconds: its timeouts say so.
 pub(crate) const LONG: u16 = 1 << 8;
-/// Bits that are not looked at have to be zero: what it does cannot be undone.
+/// Bits that are not used have to be zero: what it does cannot be undone.
 pub(crate) const STRICT: u16 = 1 << 10;
-/// It changes nothing on the medium, but something for everybody: not for initiators that may only read.
+/// It changes nothing on the medium, but something for all initiators. Initiators that may only
+/// read may not use it.
 pub(crate) const GOVERNS: u16 = 1 << 11;
-/// It is allowed to everybody while RESERVE(6) is in force (SPC-2 table 10).
+/// It is allowed to all initiators while RESERVE(6) is in force (SPC-2 table 10).
 pub(crate) const UNRESERVED: u16 = 1 << 9;
 
 /// Whether a command conflicts with a persistent reservation held by others (SPC-4 table 48, SBC-3 table 6).

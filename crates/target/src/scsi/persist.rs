@@ -1,4 +1,5 @@
-//! What a logical unit remembers across restarts, as lines of text: few, small, and readable when something is wrong.
+//! The durable state of a logical unit. It is stored as a few short lines of text, so that a person
+//! can read it when something is wrong.
 
 use super::mode::Modes;
 use super::reservation::{Name, Registration, Reservation, Reservations, Type};

@@ -1,6 +1,8 @@
-//! Persistent reservations from outside: who has registered, and what becomes of that when a target
-//! port gets another name, or is no more. Nobody could unregister what belongs to a port by which
-//! nobody comes in.
+//! Persistent reservations as the daemon and the operator handle them: the list of registrants, and
+//! what happens to registrations when a target port is renamed or removed.
+//!
+//! The daemon must do this, because an initiator cannot unregister what belongs to a port that it
+//! can no longer log in by.
 
 use super::lu::{LogicalUnit, gate};
 use super::nexus::LuNexus;
@@ -51,7 +53,8 @@ pub fn retain_stored(state: &[u8], keep: impl Fn(&str) -> bool) -> Result<Option
     change_stored(state, |reservations| drop(reservations.retain_ports(&keep)))
 }
 
-/// The same when a target has another name.
+/// What a logical unit's store is to hold when the target `old` is renamed to `new`; `None` if that
+/// is what it holds.
 pub fn rename_stored(state: &[u8], old: &str, new: &str) -> Result<Option<Vec<u8>>> {
     change_stored(state, |reservations| reservations.rename_target(old, new))
 }
@@ -66,7 +69,7 @@ fn change_stored(state: &[u8], change: impl FnOnce(&mut Reservations)) -> Result
 }
 
 impl LogicalUnit {
-    /// Who has registered.
+    /// The registrants of this logical unit.
     pub fn registrants(&self) -> Vec<Registrant> {
         registrants(&self.reservations.lock())
     }
@@ -129,8 +132,8 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Tells those whom a change of reservations concerns; the tasks of all but `by` are aborted
-    /// here.
+    /// Tells the nexuses that a change of reservations concerns. The tasks of all but `by` are
+    /// aborted here.
     pub(crate) fn tell(&self, news: &News, by: Option<&Arc<LuNexus>>) {
         if news.attentions.is_empty() && news.abort.is_empty() {
             return;

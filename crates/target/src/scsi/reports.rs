@@ -1,5 +1,5 @@
-//! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 6.35, 6.36): the table of
-//! commands, told.
+//! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 6.35,
+//! 6.36). They report the table of commands.
 
 use super::command::{Reply, Task};
 use super::lu::LogicalUnit;

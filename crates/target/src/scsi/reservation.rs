@@ -1,5 +1,8 @@
-//! Persistent reservations: registrations and the reservation of one logical unit, and what a PERSISTENT RESERVE OUT
-//! makes of them (SPC-4 5.12). Pure: who has to be told is returned.
+//! Persistent reservations: the registrations and the reservation of one logical unit, and how a
+//! PERSISTENT RESERVE OUT changes them (SPC-4 5.12).
+//!
+//! The module does no input or output. A change returns which initiators have to be told of it
+//! ([`News`]).
 
 use super::command::Status;
 use super::sense::{Asc, Sense};
@@ -266,7 +269,7 @@ impl Reservations {
         Ok(News::default())
     }
 
-    /// RELEASE (SPC-4 5.12.11.2.2). Whoever does not hold it releases nothing.
+    /// RELEASE (SPC-4 5.12.11.2.2). A nexus that does not hold the reservation releases nothing.
     pub(crate) fn release(&mut self, name: &Name, key: u64, kind: Option<Type>) -> Done {
         self.check_key(name, key)?;
         let mut news = News::default();

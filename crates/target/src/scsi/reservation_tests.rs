@@ -1,4 +1,4 @@
-//! The rules of persistent reservations, by themselves.
+//! Tests of the rules of persistent reservations, without a device.
 
 use super::*;
 use proptest::prelude::*;
@@ -136,7 +136,7 @@ fn preempting_all_registrants() {
     assert_eq!(news.attentions.len(), 2);
     assert_eq!(r.registrations.len(), 1);
     assert_eq!(r.reservation, Some(Reservation { kind: Type::WriteExclusive, holder: name(2) }));
-    // Who is left hears if the rules changed for it.
+    // A registrant that is left is told if the rules changed for it.
     let mut r = registered(3);
     r.reserve(&name(1), 10, Type::WriteExclusiveRegistrantsOnly).unwrap();
     let news = r.preempt(&name(2), 20, 10, Some(Type::WriteExclusive), false).unwrap();
@@ -188,8 +188,9 @@ fn registrations_are_bounded() {
 }
 
 proptest! {
-    /// Whatever is done in whatever order: only who is registered holds, refusals change nothing, the generation counts
-    /// only what it should, and whoever lost a registration to somebody else was told.
+    /// Whatever is done in whatever order: only registrants hold the reservation, refusals change
+    /// nothing, the generation counts only what it should, and an initiator that lost its
+    /// registration to another one was told.
     #[test]
     fn invariants(steps in prop::collection::vec((0..7u8, 1..5u8, 0..4u64, 0..4u64, 0..6usize), 1..60)) {
         let mut r = Reservations::default();

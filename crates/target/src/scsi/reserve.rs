@@ -41,8 +41,9 @@ fn capabilities(task: &Task, reservations: &Reservations) -> Vec<u8> {
     data
 }
 
-/// READ FULL STATUS (SPC-4 6.15.5), of the ports that the nexus' target has: relative port
-/// identifiers mean these, and who uses other targets is not for everybody here to know.
+/// READ FULL STATUS (SPC-4 6.15.5). It reports only registrations by the ports of the nexus' own
+/// target, because relative port identifiers mean these. Which initiators use other targets is not
+/// reported to initiators of this one.
 fn full_status(task: &Task, reservations: &Reservations, data: &mut Vec<u8>) {
     let ports = task.nexus.target.ports();
     let own: Vec<_> = ports.iter().map(|port| task.lu().registered_name(port)).collect();
@@ -219,7 +220,8 @@ fn check_aptpl(task: &Task, aptpl: bool, byte: usize) -> Result<bool, Sense> {
     if aptpl && task.lu().store.is_none() { Err(Sense::parameter_field(byte)) } else { Ok(aptpl) }
 }
 
-/// Carries a change out, makes it durable where that was asked for, and tells who has to know.
+/// Carries a change out, makes it durable if that was asked for, and tells the initiators that it
+/// concerns.
 fn change(task: &Task, f: impl FnOnce(&mut Reservations) -> Result<News, Refusal>) -> Reply {
     let lu = task.lu();
     let news = {

@@ -1,8 +1,12 @@
-//! SANITIZE (SBC-3 5.19): the current content of a logical unit is destroyed. It runs on a thread of its own and goes on
-//! whatever becomes of the command that began it, of its session, and of the server: one that was interrupted has
-//! failed, and the logical unit says so until another one succeeds or the initiator gives up.
+//! SANITIZE (SBC-3 5.19): the operation destroys the current content of a logical unit.
 //!
-//! Snapshots and history of a volume are not the logical unit's; deleting them is the administrator's.
+//! It runs on a thread of its own, and goes on when the command that began it is aborted or its
+//! session ends. An operation that was interrupted, for example by a stop of the server, has
+//! failed. The logical unit reports that, also after a restart, until another operation succeeds or
+//! the initiator gives up.
+//!
+//! Snapshots and history of a volume do not belong to the logical unit. Only the administrator can
+//! delete them.
 
 use super::command::{Ending, Reply, Task};
 use super::lu::{LogicalUnit, gate};

@@ -1,4 +1,5 @@
-//! Sense data: why a command did not end with GOOD (SPC-4 4.5), in the fixed and the descriptor format.
+//! Sense data: the reason why a command did not end with GOOD (SPC-4 4.5), in the fixed and the
+//! descriptor format.
 
 use hindcast_engine::{Error, ErrorKind};
 

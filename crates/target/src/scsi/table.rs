@@ -8,7 +8,7 @@ use super::{alua, copy, inquiry, log, medium, mode, provisioning, reports, reser
 use bytes::Bytes;
 
 const F: u8 = 0xff;
-/// CONTROL: NACA is looked at, and refused.
+/// CONTROL: NACA is checked, and refused.
 const C: u8 = 0x04;
 /// DPO, FUA and a protection field; a group number.
 const DFP: u8 = 0xf8;

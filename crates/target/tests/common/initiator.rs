@@ -1,4 +1,4 @@
-//! An initiator that says whatever a test wants it to, and the target it says it to.
+//! An initiator that sends whatever a test asks it to send, and a target for it to talk to.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // included by several, each needing a part of it
 
 use super::mem::MemDevice;
@@ -114,7 +114,7 @@ impl Fixture {
         wire
     }
 
-    /// The same from another initiator port.
+    /// A session from the initiator port `isid`, with unit attentions out of the way.
     pub fn session_of(&self, isid: u8) -> Wire {
         let mut wire = self.connect();
         wire.isid[5] = isid;
@@ -472,7 +472,7 @@ impl Wire {
         bhs
     }
 
-    /// The same, and what is answered.
+    /// Sends an immediate task management request, and gives back the response code.
     pub fn manage(&mut self, function: u8, lun: u8, referenced: u32) -> u8 {
         let request = self.task_management(function, lun, referenced, 0);
         let answer = self.receive();

@@ -1,4 +1,5 @@
-//! A block device in memory, sparse by 64 KiB, that counts what is asked of it and fails when told to.
+//! A block device in memory, sparse in units of 64 KiB. It counts the calls that it gets, and fails
+//! when a test tells it to.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // included by several, each needing a part of it
 
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};

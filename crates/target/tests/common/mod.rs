@@ -1,4 +1,4 @@
-//! A client that speaks to a running server.
+//! An NBD client that talks to a running server.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // included by several, each needing a part of it
 
 pub mod mem;

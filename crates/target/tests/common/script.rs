@@ -1,4 +1,5 @@
-//! A transport that plays a client from memory, and the client's view of what came back.
+//! A transport in memory that plays a client from a script, and the replies as that client sees
+//! them.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // included by several, each needing a part of it
 
 use hindcast_target::nbd::Transport;

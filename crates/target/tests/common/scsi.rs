@@ -1,4 +1,4 @@
-//! A target with one logical unit in memory and two initiators, and commands in one call.
+//! A target with one logical unit in memory and two initiators. A test runs a command in one call.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // included by several, each needing a part of it
 
 use super::mem::MemDevice;
@@ -71,7 +71,7 @@ impl Rig {
         Rig::over(device, options, Arc::default())
     }
 
-    /// As a server starts: whoever was logged in has to come again.
+    /// A rig as after a start of the server: initiators that were logged in have to log in again.
     pub fn over(device: Arc<MemDevice>, options: LuOptions, store: Arc<Store>) -> Rig {
         let lu = LogicalUnit::new(device.clone(), options, Some(store.clone())).unwrap();
         let target = Target::new(IQN, &[1, 2]);

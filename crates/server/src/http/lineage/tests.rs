@@ -1,5 +1,5 @@
-//! Answers about one volume or snapshot are what looking at everything comes to, and look at no
-//! more than they need.
+//! Tests of answers about one volume or snapshot: they agree with an answer computed from
+//! everything, and they read no more than they need.
 
 use super::*;
 use crate::testing::{create, pool};

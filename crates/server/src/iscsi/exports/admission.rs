@@ -1,9 +1,9 @@
-//! Who may do what with which logical unit.
+//! Access decisions: what an initiator may do with which logical unit.
 //!
-//! Rules attach to data. Whoever comes in by a target needs that target's permission, and for each
-//! logical unit also that of the volume behind it, where rules or CHAP accounts were set for the
-//! volume's own target. So a second target never lets in whom the first one refuses, in whatever
-//! order rules, accounts and mappings were made.
+//! Rules attach to data. An initiator that logs in to a target needs that target's permission. For
+//! each logical unit it also needs the permission of the volume behind it, if rules or CHAP
+//! accounts were set for the volume's own target. So a second target never admits an initiator that
+//! the first one refuses, in whatever order rules, accounts and mappings were made.
 
 use super::lookup::{Asked, Shown};
 use super::{Exports, Registry, Scope, TargetSettings, Uuid, names};
@@ -106,7 +106,7 @@ impl Exports {
         owners
     }
 
-    /// The same for what somebody asks for.
+    /// How access is decided by the target that an initiator or client asks for.
     pub(super) fn gate_of(&self, registry: &Registry, asked: &Asked) -> Gate {
         match asked {
             Asked::Target(found) => {
@@ -128,7 +128,8 @@ impl Exports {
         }
     }
 
-    /// The same for a target that sessions use; `None` if nobody can come in by it any more.
+    /// How access is decided by a target that sessions use. `None` if no initiator can log in by it
+    /// any more.
     pub(crate) fn live_gate(&self, registry: &Registry, target: &Arc<Target>) -> Option<Gate> {
         let (scope, shows) = {
             let live = self.live.lock();
@@ -190,8 +191,8 @@ impl Exports {
         }
     }
 
-    /// What an initiator may do that may still have to prove who it is: then the best that it could
-    /// come to is told, as full access.
+    /// What an initiator may do. If it still has to prove its identity, the best access that it
+    /// could get counts: it is reported as full access.
     pub(super) fn admit_initiator(
         &self,
         registry: &Registry,

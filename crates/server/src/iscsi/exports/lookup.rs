@@ -1,4 +1,5 @@
-//! From names to targets: iSCSI names, the short ones that people type, and addresses of a volume's past.
+//! Lookup of targets by name: iSCSI names, the short names that people type, and addresses of a
+//! volume's past.
 
 use super::{Exports, Live, LiveTarget, Registry, Scope, Uuid, names};
 use crate::moments::{self, Past};
@@ -16,7 +17,7 @@ pub(crate) struct Found {
     pub(crate) scope: Scope,
     /// The volume whose target it is by default.
     pub(crate) volume: Option<VolumeInfo>,
-    /// Set where it shows that volume's past: it exists while somebody uses it.
+    /// Set if the target shows that volume's past. Such a target exists while a session uses it.
     pub(super) shows: Option<Shown>,
 }
 
@@ -30,7 +31,7 @@ pub(super) enum Shown {
     Moment(u64),
 }
 
-/// What somebody asks for, as far as names alone tell it.
+/// The target that a name asks for, as far as the name alone tells it.
 pub(super) enum Asked {
     Target(Found),
     /// A volume's past, by the name of a target or by an address. To find out which costs: all that was written by then
@@ -46,7 +47,8 @@ impl Asked {
     pub(super) fn scope(&self) -> Scope {
         match self {
             Asked::Target(found) => found.scope.clone(),
-            // Who may see a volume may see its past: the rules of its target count here too.
+            // An initiator that may see a volume may see its past: the rules of the volume's target
+            // count here too.
             Asked::Past { volume, .. } => Scope::Volume(volume.uuid),
         }
     }
@@ -103,7 +105,7 @@ impl Exports {
         }
     }
 
-    /// The same, as far as it can be told without looking into a history.
+    /// The target that a name means, as far as it can be told without a search in a history.
     pub(super) fn ask(&self, text: &str) -> Result<Asked> {
         if let Some((volume, moment)) = text.split_once('@') {
             let (volume, moment) = (self.made_volume(volume)?, moment.to_owned());
@@ -159,7 +161,8 @@ impl Exports {
         })
     }
 
-    /// A snapshot or moment. What is shown by the name of a target stays what it is for as long as somebody uses that.
+    /// Finds a snapshot or moment. What a target shows stays what it is for as long as a session
+    /// uses the target.
     fn find_past(&self, target: Option<String>, volume: VolumeInfo, moment: &str) -> Result<Found> {
         let shown = target.as_ref().and_then(|name| self.live.lock().shown_by(name, &volume.uuid));
         if let (Some(name), Some(shows)) = (&target, shown) {
@@ -185,8 +188,8 @@ impl Exports {
         (names::of_snapshot(&snapshot) == target).then_some((snapshot, volume))
     }
 
-    /// All targets, by name. Those that show the past exist as soon as somebody asks for them: they are told only while
-    /// they are in use.
+    /// All targets, by name. Targets that show the past exist as soon as an initiator asks for
+    /// them, and are listed only while they are in use.
     pub(crate) fn all(&self) -> Vec<Found> {
         let mut all = self.standing();
         let shown: Vec<(String, Scope, Shown)> = {
@@ -205,7 +208,7 @@ impl Exports {
         all
     }
 
-    /// The targets that there are whether anybody uses them or not, by name.
+    /// The targets that exist whether a session uses them or not, by name.
     pub(super) fn standing(&self) -> Vec<Found> {
         let registry = self.store.get();
         let named = registry.named.keys().cloned().map(Found::named);
@@ -219,7 +222,7 @@ impl Exports {
 }
 
 impl Live {
-    /// What a target of a volume shows, if somebody uses it.
+    /// What a target of a volume shows, if a session uses it.
     fn shown_by(&self, target: &str, volume: &Uuid) -> Option<Shown> {
         let of_volume = |t: &&LiveTarget| t.scope == Scope::Volume(*volume) && t.is_in_use();
         self.targets.get(target).filter(of_volume).and_then(|t| t.shows)

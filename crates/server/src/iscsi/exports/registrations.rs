@@ -1,5 +1,6 @@
-//! Persistent reservations and the target ports by which they were made: they follow a volume's
-//! target when that gets another name, and go with a port that is no more.
+//! Persistent reservations, and the target ports by which they were made. When a volume is renamed,
+//! its registrations follow the name of its target. When a port is removed, its registrations are
+//! dropped.
 
 use super::{Exports, LU_KIND, LU_VERSION, LogicalUnit, Registry, Uuid, lu_file_name, names};
 use crate::durable::DurableFile;
@@ -18,7 +19,7 @@ impl Exports {
         DurableFile::new(self.dir.clone(), lu_file_name(id), LU_KIND, LU_VERSION)
     }
 
-    /// Who has registered at a logical unit. It is not opened only because somebody looks.
+    /// The registrants of a logical unit. The logical unit is not opened for this.
     pub(crate) fn registrants(&self, id: &Uuid) -> Result<Vec<Registrant>> {
         match self.live_unit(id) {
             Some(lu) => Ok(lu.registrants()),
@@ -55,7 +56,7 @@ impl Exports {
     /// logical unit any more, and by portal groups that there are no more.
     pub(crate) fn drop_orphans(&self, id: &Uuid) {
         if self.groups.is_empty() {
-            return; // nobody comes in now; that says nothing of later
+            return; // no initiator can log in now; that says nothing of later
         }
         let ports = self.ports(&self.store.get(), id);
         let dropped = match self.live_unit(id) {

@@ -1,4 +1,4 @@
-//! The registry in memory and on disk.
+//! Tests of the registry in memory and on disk.
 
 use super::super::credentials::{Account, Secret};
 use super::super::stored::{decode, encode};
@@ -110,7 +110,8 @@ fn no_secret_serves_both_directions_at_whatever_target() {
         Some(account("s", "carol-carol-carol"))
     ));
     assert!(!registry.shares_secrets());
-    // What an older build let be set hinders nobody who sets something else.
+    // A setting that only an older build allowed does not keep the operator from setting something
+    // else.
     registry.all.chap = Some(chap(account("old", "shared-shared"), Some(account("old", "shared-shared"))));
     assert!(registry.shares_secrets());
     registry.set_account(&b, account("erin", "erin-erin-erin"), None).unwrap();

@@ -1,4 +1,5 @@
-//! Rules attach to data: whatever door somebody comes in by, and whatever is made of a volume.
+//! Tests that rules attach to data: by whatever target an initiator logs in, and whatever is made
+//! of a volume.
 
 use super::*;
 use hindcast_target::scsi::Limit;

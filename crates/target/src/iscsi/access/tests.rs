@@ -1,4 +1,4 @@
-//! Rules about rules.
+//! Tests of access rules.
 
 use super::*;
 use proptest::prelude::*;
