@@ -1,4 +1,5 @@
-//! Headers: whatever the bytes, the parts of a PDU lie one behind the other, and numbering responses touches nothing else.
+//! Headers: whatever the bytes, the parts of a PDU lie one behind the other, and numbering
+//! responses touches nothing else.
 #![no_main]
 
 use hindcast_target::iscsi::pdu::{

@@ -1,5 +1,6 @@
-//! A whole session: whatever an initiator sends after its login, in whatever pieces, every answer is well-formed, in
-//! sequence, for a task that there was, and there is at most one status for each.
+//! A whole session: whatever an initiator sends after its login, in whatever pieces, every answer
+//! is well-formed, in sequence, for a task that there was, and there is at most one status for
+//! each.
 #![no_main]
 
 #[path = "../../crates/target/tests/common/initiator.rs"]

@@ -1,5 +1,5 @@
-//! The login phase: whatever text comes, in whatever stage, with and without CHAP, each request gets one answer with
-//! well-formed text of bounded length, and nobody gets in without proof.
+//! The login phase: whatever text comes, in whatever stage, with and without CHAP, each request
+//! gets one answer with well-formed text of bounded length, and nobody gets in without proof.
 #![no_main]
 
 #[path = "../../crates/target/tests/common/initiator.rs"]
@@ -50,7 +50,8 @@ fuzz_target!(|data: &[u8]| {
     }
     let chap = mode & 1 != 0;
     let mut input = Vec::new();
-    // Each piece is a request: a byte of flags, then text; the first one may say who it is, to come further.
+    // Each piece is a request: a byte of flags, then text; the first one may say who it is, to come
+    // further.
     for (n, piece) in bytes.split(|b| *b == 1).take(16).enumerate() {
         let (flags, rest) = piece.split_first().map_or((0x87, &[][..]), |(flags, rest)| (*flags, rest));
         let mut body = Vec::new();

@@ -1,4 +1,5 @@
-//! The handshake: whatever a client sends, in whatever pieces, the answer is well-formed, bounded, and the same.
+//! The handshake: whatever a client sends, in whatever pieces, the answer is well-formed, bounded,
+//! and the same.
 #![no_main]
 
 #[path = "../../crates/target/tests/common/mem.rs"]
@@ -47,8 +48,8 @@ fuzz_target!(|data: &[u8]| {
     let pieces = run(policy, bytes, 1 + usize::from(mode >> 2));
     assert_eq!(whole, pieces);
 
-    // Unless the session went on to the transmission phase, which may have begun with raw data, the answer is option
-    // replies from beginning to end.
+    // Unless the session went on to the transmission phase, which may have begun with raw data, the
+    // answer is option replies from beginning to end.
     let mut rest = &whole.0[..];
     while matches!(whole.1, 0 | 3) && !rest.is_empty() {
         assert!(rest.len() >= 20);

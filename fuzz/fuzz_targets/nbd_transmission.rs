@@ -1,5 +1,6 @@
-//! A whole session: whatever a client sends after the handshake, every request gets exactly one well-formed answer, and
-//! neither the pieces in which it arrives nor the threads that serve it show.
+//! A whole session: whatever a client sends after the handshake, every request gets exactly one
+//! well-formed answer, and neither the pieces in which it arrives nor the threads that serve it
+//! show.
 #![no_main]
 
 #[path = "../../crates/target/tests/common/mem.rs"]

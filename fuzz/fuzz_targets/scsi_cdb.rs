@@ -1,5 +1,5 @@
-//! Commands: whatever CDBs come in whatever order, nothing panics, no answer is longer than announced, and the device
-//! sees only requests that are in range and aligned.
+//! Commands: whatever CDBs come in whatever order, nothing panics, no answer is longer than
+//! announced, and the device sees only requests that are in range and aligned.
 #![no_main]
 
 #[path = "../../crates/target/tests/common/mem.rs"]
@@ -11,8 +11,8 @@ use hindcast_target::scsi::{Access, Command, LogicalUnit, LuOptions, Space, Stat
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 
-// The first byte chooses the device; then, for each command, a byte that chooses initiator, logical unit and how much
-// data comes, and 16 bytes of CDB.
+// The first byte chooses the device; then, for each command, a byte that chooses initiator, logical
+// unit and how much data comes, and 16 bytes of CDB.
 fuzz_target!(|data: &[u8]| {
     let Some((&mode, rest)) = data.split_first() else {
         return;

@@ -1,5 +1,5 @@
-//! Parameter lists: whatever comes with the commands that take one, nothing panics, and what is refused changes nothing
-//! that a restart would find.
+//! Parameter lists: whatever comes with the commands that take one, nothing panics, and what is
+//! refused changes nothing that a restart would find.
 #![no_main]
 
 #[path = "../../crates/target/tests/common/mem.rs"]

@@ -10,7 +10,8 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
-    /// Old content XOR new: small where a write changes little of a block, and damage loses no moment (TRAP).
+    /// Old content XOR new: small where a write changes little of a block, and damage loses no
+    /// moment (TRAP).
     Parity,
     /// The old content (COW-CDP).
     Undo,
@@ -94,11 +95,13 @@ pub struct Cdp {
     pub retain_bytes: Option<u64>,
 }
 
-/// Changes to how a volume keeps its history. Absent fields stay as they are, or get their default where CDP was off.
+/// Changes to how a volume keeps its history. Absent fields stay as they are, or get their default
+/// where CDP was off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchCdp {
-    /// False: keep no more history; what was kept stays, as long as retention says. An encoding switches it on.
+    /// False: keep no more history; what was kept stays, as long as retention says. An encoding
+    /// switches it on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// What a record holds.
@@ -232,7 +235,8 @@ pub struct Mark {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateMark {
-    /// 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric; no snapshot of the volume has it.
+    /// 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric; no snapshot of the
+    /// volume has it.
     pub name: String,
 }
 
@@ -307,13 +311,14 @@ pub struct ChangesQuery {
 pub struct Recover {
     /// Which, and under which names; all at one moment.
     pub volumes: Vec<RecoverVolume>,
-    /// The moment: a time, how long ago, `lsn:N`, or the name of a mark or snapshot of the first volume.
+    /// The moment: a time, how long ago, `lsn:N`, or the name of a mark or snapshot of the first
+    /// volume.
     pub to: String,
     /// To the last flush at or before that moment instead.
     #[serde(default)]
     pub last_flush: bool,
-    /// Then make them independent of the history, in the background: bytes a second at most, 0: as fast as it goes.
-    /// Absent: they rest on it, and keep it from expiring.
+    /// Then make them independent of the history, in the background: bytes a second at most, 0: as
+    /// fast as it goes. Absent: they rest on it, and keep it from expiring.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<u64>,
 }
@@ -334,7 +339,8 @@ pub struct Recovered {
     /// The new volume.
     #[serde(flatten)]
     pub volume: Volume,
-    /// The moment that it shows: the last record by then of the volume that it was made of. Absent where it shows a snapshot.
+    /// The moment that it shows: the last record by then of the volume that it was made of. Absent
+    /// where it shows a snapshot.
     pub moment: Option<Position>,
 }
 
@@ -344,18 +350,21 @@ pub struct Recovered {
 pub struct RecoverInPlace {
     /// Which; all to one moment.
     pub volumes: Vec<String>,
-    /// The moment: a time, how long ago, `lsn:N`, or the name of a mark or snapshot of the first volume.
+    /// The moment: a time, how long ago, `lsn:N`, or the name of a mark or snapshot of the first
+    /// volume.
     pub to: String,
     /// To the last flush at or before that moment instead.
     #[serde(default)]
     pub last_flush: bool,
-    /// Name of the snapshots that keep what the volumes are now; absent: `before-recovery-` and the time.
+    /// Name of the snapshots that keep what the volumes are now; absent: `before-recovery-` and the
+    /// time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
     /// Seconds after which those snapshots are deleted by themselves; absent: they stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo_keep_seconds: Option<u64>,
-    /// Also while clients use them: NBD clients are disconnected, iSCSI initiators get a unit attention.
+    /// Also while clients use them: NBD clients are disconnected, iSCSI initiators get a unit
+    /// attention.
     #[serde(default)]
     pub force: bool,
 }

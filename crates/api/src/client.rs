@@ -434,7 +434,8 @@ impl Client {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // Runs whenever this thread waits below, and ends with the connection; its error reaches `sender` too.
+        // Runs whenever this thread waits below, and ends with the connection; its error reaches
+        // `sender` too.
         tokio::spawn(connection);
         let host = match &self.endpoint {
             Endpoint::Unix(_) => "localhost",

@@ -45,8 +45,8 @@ const UNITS: [(&str, i128); 6] = [
     ("w", 604_800_000_000_000),
 ];
 
-/// A colon or a leading minus tells moments from names, which have neither. iSCSI names have no capitals: all of it may
-/// be written small.
+/// A colon or a leading minus tells moments from names, which have neither. iSCSI names have no
+/// capitals: all of it may be written small.
 impl FromStr for Moment {
     type Err = ParseMomentError;
 
@@ -160,7 +160,8 @@ mod tests {
     #[test]
     fn numbers_and_names() {
         assert_eq!(parse("lsn:18446744073709551615"), Moment::Lsn(u64::MAX));
-        // What snapshots are called by themselves is a name, not a time; so is anything without a colon.
+        // What snapshots are called by themselves is a name, not a time; so is anything without a
+        // colon.
         for name in ["before-drop", "20261122T031415Z", "2026-11-22", "lsn", "9", "v1.2_x"] {
             assert_eq!(parse(name), Moment::Name(name.into()));
         }

@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How many snapshots a schedule keeps, of each kind; a snapshot that counts for any kind stays. All times are UTC. With
-/// nothing but zeros every snapshot is kept.
+/// How many snapshots a schedule keeps, of each kind; a snapshot that counts for any kind stays.
+/// All times are UTC. With nothing but zeros every snapshot is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retention {
@@ -36,7 +36,8 @@ pub struct Schedule {
     pub prefix: String,
     /// The volumes, whose snapshots are taken at one instant.
     pub volumes: Vec<String>,
-    /// Seconds between snapshots. They fall on multiples of it since 1970-01-01T00:00:00Z: hourly ones on the hour.
+    /// Seconds between snapshots. They fall on multiples of it since 1970-01-01T00:00:00Z: hourly
+    /// ones on the hour.
     pub every: u64,
     /// What is kept.
     pub keep: Retention,
@@ -60,7 +61,8 @@ pub struct Schedule {
 pub struct CreateSchedule {
     /// 1 to 64 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     pub name: String,
-    /// What its snapshots' names begin with, of the same characters; no other schedule may have it. Absent: the name.
+    /// What its snapshots' names begin with, of the same characters; no other schedule may have it.
+    /// Absent: the name.
     #[serde(default)]
     pub prefix: Option<String>,
     /// The volumes, 1 to 200.

@@ -4,7 +4,8 @@ use serde::{Deserialize, Deserializer, de};
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes. Parses and prints with binary units (`K` = 1024 bytes); serialized as an integer elsewhere.
+/// A number of bytes. Parses and prints with binary units (`K` = 1024 bytes); serialized as an
+/// integer elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub u64);
 
@@ -22,7 +23,8 @@ impl std::error::Error for ParseSizeError {}
 
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// Fractions that do not come to whole blocks are rounded down to this: `1.3G` should be a usable volume size.
+/// Fractions that do not come to whole blocks are rounded down to this: `1.3G` should be a usable
+/// volume size.
 const FRACTION_UNIT: u64 = 4096;
 
 impl FromStr for Size {
@@ -47,7 +49,8 @@ impl FromStr for Size {
         if whole.is_empty() || fraction.contains('.') || (number.contains('.') && fraction.is_empty()) {
             return fail("it has to begin with a number, like 10G or 1.5T");
         }
-        // Twelve decimal digits are finer than a byte of a terabyte and keep the arithmetic inside 128 bits.
+        // Twelve decimal digits are finer than a byte of a terabyte and keep the arithmetic inside
+        // 128 bits.
         if fraction.len() > 12 {
             return fail("too many digits after the point");
         }
@@ -70,7 +73,8 @@ impl FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// At most one decimal, rounded down, so that free space is never overstated: `10 GiB`, `1.5 TiB`, `512 B`.
+    /// At most one decimal, rounded down, so that free space is never overstated: `10 GiB`, `1.5
+    /// TiB`, `512 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut unit = 0;
         while unit + 1 < UNITS.len() && self.0 >> (10 * (unit + 1)) > 0 {

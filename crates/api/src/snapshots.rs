@@ -12,7 +12,8 @@ use utoipa::ToSchema;
 pub struct Snapshot {
     /// The volume that it is of.
     pub volume: String,
-    /// Name, unique among the volume's snapshots. `VOLUME@NAME` is its address, and the name of its exports.
+    /// Name, unique among the volume's snapshots. `VOLUME@NAME` is its address, and the name of its
+    /// exports.
     pub name: String,
     /// Identity; survives renaming.
     pub uuid: String,
@@ -23,8 +24,8 @@ pub struct Snapshot {
     /// What was noted about it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Name of the clone that stands behind its address, where it was made writable: exports show that. Rollback, differences,
-    /// streams and clones are of what the snapshot froze.
+    /// Name of the clone that stands behind its address, where it was made writable: exports show
+    /// that. Rollback, differences, streams and clones are of what the snapshot froze.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<String>,
     /// What the clone took over of the volume's access, where it was made for this and there was
@@ -36,13 +37,16 @@ pub struct Snapshot {
     pub expires: Option<Timestamp>,
     /// Neither deleted by request, nor by a schedule, nor to make room.
     pub protected: bool,
-    /// Address of the snapshot that comes before it in its line of history, if there is one in sight.
+    /// Address of the snapshot that comes before it in its line of history, if there is one in
+    /// sight.
     pub parent: Option<String>,
-    /// Names of the volumes whose content begins with it: clones, and its own volume after it was rolled back.
+    /// Names of the volumes whose content begins with it: clones, and its own volume after it was
+    /// rolled back.
     pub clones: Vec<String>,
     /// Open handles: exports of it that clients use.
     pub handles: u64,
-    /// Bytes that it holds alone: what its deletion gives back. As of the last destage; absent right after it was taken.
+    /// Bytes that it holds alone: what its deletion gives back. As of the last destage; absent
+    /// right after it was taken.
     pub unique: Option<u64>,
     /// Bytes that it shares with other snapshots, or with the volume as it is now.
     pub shared: Option<u64>,
@@ -94,13 +98,16 @@ pub struct PatchSnapshot {
     /// Protect it from deletion, or no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<bool>,
-    /// Have its exports show a clone that can be written to, or again what it froze; the clone stays then.
+    /// Have its exports show a clone that can be written to, or again what it froze; the clone
+    /// stays then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<bool>,
-    /// Name of that clone: a clone of the snapshot, or a new one; absent: a new one, `VOLUME.SNAPSHOT`.
+    /// Name of that clone: a clone of the snapshot, or a new one; absent: a new one,
+    /// `VOLUME.SNAPSHOT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clone: Option<String>,
-    /// Also while NBD clients use its export: they are disconnected. While initiators are logged in it is refused.
+    /// Also while NBD clients use its export: they are disconnected. While initiators are logged in
+    /// it is refused.
     #[serde(default)]
     pub force: bool,
 }
@@ -120,13 +127,15 @@ pub struct DeleteSnapshots {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RollBack {
-    /// Name of the snapshot that keeps what the volume is now; absent: `before-rollback-` and the time.
+    /// Name of the snapshot that keeps what the volume is now; absent: `before-rollback-` and the
+    /// time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
     /// Seconds after which that snapshot is deleted by itself; absent: it stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo_keep_seconds: Option<u64>,
-    /// Also while clients use the volume: NBD clients are disconnected, iSCSI initiators get a unit attention.
+    /// Also while clients use the volume: NBD clients are disconnected, iSCSI initiators get a unit
+    /// attention.
     #[serde(default)]
     pub force: bool,
 }

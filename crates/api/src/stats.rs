@@ -36,7 +36,8 @@ impl CachePolicy {
 /// What preserving for snapshots has cost since the server started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Preservation {
-    /// Chunks whose old content was copied to a place of its own (`cow`, and the copies of the independent order).
+    /// Chunks whose old content was copied to a place of its own (`cow`, and the copies of the
+    /// independent order).
     pub copies: u64,
     /// Bytes of them.
     pub copied_bytes: u64,
@@ -44,7 +45,8 @@ pub struct Preservation {
     pub redirects: u64,
     /// Bytes written there.
     pub redirected_bytes: u64,
-    /// Parts of chunks that were read to complete a chunk at a new place which was written to in part.
+    /// Parts of chunks that were read to complete a chunk at a new place which was written to in
+    /// part.
     pub fill_reads: u64,
     /// Bytes of them.
     pub fill_bytes: u64,

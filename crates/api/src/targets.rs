@@ -184,7 +184,8 @@ pub struct Chap {
     /// The other accounts, where there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<String>,
-    /// The name that the target uses towards initiators that ask for its proof; absent: it has none.
+    /// The name that the target uses towards initiators that ask for its proof; absent: it has
+    /// none.
     pub mutual_user: Option<String>,
 }
 

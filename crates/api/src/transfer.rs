@@ -29,7 +29,8 @@ pub struct ByteRange {
 /// A part of the difference between two states.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Difference {
-    /// What was compared: the name of a snapshot, or `lsn:NUMBER`. Asked for by these the next part is of the same.
+    /// What was compared: the name of a snapshot, or `lsn:NUMBER`. Asked for by these the next part
+    /// is of the same.
     pub from: String,
     /// With what; absent: the volume as it is now.
     pub to: Option<String>,
@@ -37,7 +38,8 @@ pub struct Difference {
     pub identity: String,
     /// Size of the later state, bytes.
     pub size: u64,
-    /// What may differ, in order. It can be too much (whole chunks, what was written again as it was), never too little.
+    /// What may differ, in order. It can be too much (whole chunks, what was written again as it
+    /// was), never too little.
     pub ranges: Vec<ByteRange>,
     /// Where to go on; absent when this is all.
     pub next: Option<u64>,
@@ -54,7 +56,8 @@ pub struct UnfinishedImport {
     pub from: Option<String>,
     /// Identity of the content that results.
     pub to: String,
-    /// A stream arrives for it now. A new one of the same content takes over: the one that arrives now is refused.
+    /// A stream arrives for it now. A new one of the same content takes over: the one that arrives
+    /// now is refused.
     #[serde(default)]
     pub running: bool,
 }
@@ -79,8 +82,8 @@ type Result<T, E = ClientError> = std::result::Result<T, E>;
 
 /// Differences and streams.
 impl Client {
-    /// What differs between a snapshot or a moment and a later one of the same volume, or the volume as it is now: the first
-    /// part of it.
+    /// What differs between a snapshot or a moment and a later one of the same volume, or the
+    /// volume as it is now: the first part of it.
     pub fn difference(&self, volume: &str, from: &str, to: Option<&str>) -> Result<Difference> {
         let (from, to) = (segment(from), to.map(|to| format!("&to={}", segment(to))).unwrap_or_default());
         self.get(&format!("/volumes/{}/difference?from={from}{to}", segment(volume)))
@@ -95,8 +98,8 @@ impl Client {
         self.get(&format!("/volumes/{volume}/difference?{query}")).map(Some)
     }
 
-    /// Writes a snapshot to `out`, or what differs from the snapshot `from`, beginning at byte `start` of the volume. Tells
-    /// how many bytes that were.
+    /// Writes a snapshot to `out`, or what differs from the snapshot `from`, beginning at byte
+    /// `start` of the volume. Tells how many bytes that were.
     pub fn export(
         &self,
         (volume, snapshot): (&str, &str),
@@ -113,7 +116,8 @@ impl Client {
         self.download(&path, out)
     }
 
-    /// Takes a stream in, into the volume `name` or the one that it names. Returns the snapshot that it brought.
+    /// Takes a stream in, into the volume `name` or the one that it names. Returns the snapshot
+    /// that it brought.
     pub fn import(&self, name: Option<&str>, mut input: impl Read + Send + 'static) -> Result<Snapshot> {
         let (pieces, receiver) = mpsc::channel(PIECES);
         let read = move || {

@@ -41,7 +41,8 @@ pub struct Health {
 /// One thing that is not well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// What kind of thing it is: a word that never changes its meaning, listed in docs/OPERATIONS.md.
+    /// What kind of thing it is: a word that never changes its meaning, listed in
+    /// docs/OPERATIONS.md.
     pub code: String,
     /// One sentence with the names and numbers that matter.
     pub message: String,
@@ -142,7 +143,8 @@ impl std::str::FromStr for Placement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Copy-on-write: the old content is copied away, and overwritten where it was. Volumes stay in order.
+    /// Copy-on-write: the old content is copied away, and overwritten where it was. Volumes stay in
+    /// order.
     Cow,
     /// Redirect-on-write: the new content gets a new place. Writes move less.
     Row,
@@ -358,7 +360,8 @@ pub struct Volume {
     pub snapshot_space: Option<u64>,
     /// What its snapshots are expected to take, in per cent of its size; taking more is a warning.
     pub snapshot_reserve: u8,
-    /// The oldest unprotected snapshots are deleted while they take more than that, or the pool is low on space.
+    /// The oldest unprotected snapshots are deleted while they take more than that, or the pool is
+    /// low on space.
     pub auto_delete: bool,
     /// It is being filled from a stream, and takes no other writes.
     pub importing: bool,
@@ -371,10 +374,12 @@ pub struct Volume {
     /// How it keeps its history; absent: only its snapshots.
     #[serde(default)]
     pub cdp: Option<Cdp>,
-    /// Address of the snapshot or moment that its content begins with, if it is a clone, or was recovered or rolled back;
-    /// or the path of the image that it rests on. Absent when it rests on nothing (any more).
+    /// Address of the snapshot or moment that its content begins with, if it is a clone, or was
+    /// recovered or rolled back; or the path of the image that it rests on. Absent when it rests on
+    /// nothing (any more).
     pub origin: Option<String>,
-    /// Address of the newest snapshot in sight that its content comes after, on its own line of history or before.
+    /// Address of the newest snapshot in sight that its content comes after, on its own line of
+    /// history or before.
     pub parent: Option<String>,
     /// When it was created.
     pub created: Timestamp,
@@ -430,11 +435,12 @@ pub struct CreateVolume {
     pub name: String,
     /// Bytes; a multiple of the block size, up to 64 TiB. 0 over an image: as long as that.
     pub size: u64,
-    /// Absolute path, on the server's machine, of a raw image file or block device whose content the volume shows until
-    /// it is written to. The image must not change from then on.
+    /// Absolute path, on the server's machine, of a raw image file or block device whose content
+    /// the volume shows until it is written to. The image must not change from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// Bytes; a power of two from 512 up to the pool's extent size. Default: as the server is configured.
+    /// Bytes; a power of two from 512 up to the pool's extent size. Default: as the server is
+    /// configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_size: Option<u64>,
     /// 512 or 4096. Default: 512, which every client and disk image knows.
@@ -456,8 +462,9 @@ fn served() -> bool {
     true
 }
 
-/// Changes to a volume. Absent fields stay as they are; the others are applied in the order read_only, method,
-/// order, policy of snapshots, history, NBD, size, name, and the first that fails ends the request.
+/// Changes to a volume. Absent fields stay as they are; the others are applied in the order
+/// read_only, method, order, policy of snapshots, history, NBD, size, name, and the first that
+/// fails ends the request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {
@@ -473,7 +480,8 @@ pub struct PatchVolume {
     /// What its snapshots are expected to take, in per cent of its size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_reserve: Option<u8>,
-    /// Delete the oldest unprotected snapshots while they take more than that, or the pool is low on space.
+    /// Delete the oldest unprotected snapshots while they take more than that, or the pool is low
+    /// on space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_delete: Option<bool>,
     /// How it keeps its history, from now on.
@@ -483,7 +491,8 @@ pub struct PatchVolume {
     /// connections there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<bool>,
-    /// New size in bytes. Making a volume smaller needs `force`: what lies past the new end is lost.
+    /// New size in bytes. Making a volume smaller needs `force`: what lies past the new end is
+    /// lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     /// New name.

@@ -32,7 +32,8 @@ pub(crate) struct Args {
     /// Rounds of bursts; half as many of the long sustained runs.
     #[arg(long)]
     rounds: Option<usize>,
-    /// Size of the volumes of `cost`, fully written before the first run; the others use parts of it.
+    /// Size of the volumes of `cost`, fully written before the first run; the others use parts of
+    /// it.
     #[arg(long, value_parser = units::parse_size)]
     size: Option<u64>,
     /// Journal of Hindcast; as large as a server makes it unless told otherwise.
@@ -202,7 +203,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
         // A pool of its own for each, so that none finds what another left.
         let scratch = Scratch::new(&common.dir)?;
         let pool = POOL.max(args.size() * 16);
-        // What an encoding takes and costs by itself; the compressor would never let the server settle between two runs.
+        // What an encoding takes and costs by itself; the compressor would never let the server
+        // settle between two runs.
         let hindcast = Hindcast::new(common, &scratch.join(""), pool, args.journal())?
             .with("--cdp-recompress=false".to_owned());
         let server = hindcast.start("")?;

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 /// Share of a block that one write changes.
 pub(crate) const CHANGED: f64 = 0.03;
-/// Blocks between two writes of the same one, at least: requests in flight have no order among them.
+/// Blocks between two writes of the same one, at least: requests in flight have no order among
+/// them.
 const APART: usize = 256;
 /// Requests in flight.
 const DEPTH: usize = 32;

@@ -187,7 +187,8 @@ impl Figures {
         })
     }
 
-    /// Writes the report to `out`, JSON and pictures beside it, or to standard output; fails when a goal is missed and `strict`.
+    /// Writes the report to `out`, JSON and pictures beside it, or to standard output; fails when a
+    /// goal is missed and `strict`.
     pub(crate) fn write(&self, out: Option<&Path>, title: &str, strict: bool) -> Result<()> {
         let text = self.markdown(title, out);
         match out {

@@ -29,8 +29,8 @@ const LAYOUT: Layout = Layout {
 const LAYOUT_OF_TWO: Layout = Layout { baseline: BEFORE, note: "", ..LAYOUT };
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// A prime number of blocks: repeated steps of it visit every block of a volume of 2^n blocks once, in an order that no
-/// read-ahead follows. `qemu-img bench` has no random offsets.
+/// A prime number of blocks: repeated steps of it visit every block of a volume of 2^n blocks once,
+/// in an order that no read-ahead follows. `qemu-img bench` has no random offsets.
 const SCATTER: u64 = 196_613;
 
 #[derive(clap::Args)]
@@ -44,8 +44,9 @@ pub(crate) struct Args {
     /// Size of the volumes that are written to, filled before the first run; a power of two.
     #[arg(long, default_value = "2G", value_parser = units::parse_size)]
     size: u64,
-    /// Size of the volumes that are read from; a power of two. Small enough to stay cached: some kernels give pages
-    /// back that were not touched for seconds, and then a run would measure the disk.
+    /// Size of the volumes that are read from; a power of two. Small enough to stay cached: some
+    /// kernels give pages back that were not touched for seconds, and then a run would measure the
+    /// disk.
     #[arg(long, default_value = "512M", value_parser = units::parse_size)]
     hot_size: u64,
     /// Journal of Hindcast.
@@ -111,8 +112,8 @@ fn workloads(args: &Args) -> Vec<Workload> {
     let row = |name, client, goals, medium_only| Workload { name, client, goals, medium_only };
     let speed = |at_least| Goals { speed: Some(at_least), ..Goals::default() };
     let all = vec![
-        // No goal for CPU: even tgt's null store needs more than half of what tgt does, nearly all of it to go to
-        // sleep and be woken for every single request.
+        // No goal for CPU: even tgt's null store needs more than half of what tgt does, nearly all
+        // of it to go to sleep and be woken for every single request.
         row("random read 4 KiB, depth 1, iscsi-perf", perf(1), speed(1.3), false),
         row("random read 4 KiB, depth 32, iscsi-perf", perf(32), small_reads, false),
         row(
@@ -225,7 +226,8 @@ fn fill(servers: &[Server], size: u64, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Before reads the whole volume is read once, so that every server finds it cached, also the one whose turn came last.
+/// Before reads the whole volume is read once, so that every server finds it cached, also the one
+/// whose turn came last.
 fn measure(workload: &Workload, servers: &[Server], rounds: usize, size: u64, dir: &Path) -> Result<Row> {
     let contestants: Vec<&Server> =
         servers.iter().filter(|s| !(workload.medium_only && s.name == TGT_NULL)).collect();

@@ -68,7 +68,8 @@ enum Command {
     Iscsi(iscsi::Args),
     /// What snapshots cost: Hindcast, qcow2 under qemu-nbd, and a reflink copy on XFS under nbdkit.
     Snapshots(snapshots::Args),
-    /// What keeping every write costs and gives: encodings, space, views of any moment, recovery, near-CDP.
+    /// What keeping every write costs and gives: encodings, space, views of any moment, recovery,
+    /// near-CDP.
     Cdp(cdp::Args),
     /// Peak resident memory with a huge thin volume and scattered small writes.
     Memory(memory::Args),

@@ -73,8 +73,8 @@ impl Client {
         self.reply()
     }
 
-    /// Writes what `next` appends to the buffer, at the offset that it returns, `depth` requests in flight, until it returns
-    /// none. Latencies in microseconds are added to `latencies`.
+    /// Writes what `next` appends to the buffer, at the offset that it returns, `depth` requests in
+    /// flight, until it returns none. Latencies in microseconds are added to `latencies`.
     pub(crate) fn write(
         &mut self,
         depth: usize,

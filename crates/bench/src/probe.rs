@@ -11,7 +11,8 @@ const BLOCK: u64 = 4096;
 /// Blocks that are written in turns.
 const BLOCKS: u64 = 256;
 
-/// A file that is there already, as a journal's segment is: a sync of it has no metadata to wait for.
+/// A file that is there already, as a journal's segment is: a sync of it has no metadata to wait
+/// for.
 pub(crate) struct Probe {
     file: File,
     next: Cell<u64>,

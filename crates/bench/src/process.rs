@@ -5,8 +5,8 @@ use anyhow::{Context, Result};
 use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, set_scheduler};
 use std::time::{Duration, Instant};
 
-/// Does something on a thread that runs before all ordinary ones, where that is allowed: how long the one who measures waits
-/// for a processor that the load keeps busy is not the server's doing.
+/// Does something on a thread that runs before all ordinary ones, where that is allowed: how long
+/// the one who measures waits for a processor that the load keeps busy is not the server's doing.
 pub(crate) fn first<T>(work: impl FnOnce() -> T) -> T {
     let schedule = |scheduler, priority| {
         set_scheduler(Pid::current_thread(), scheduler, SchedulerParams { priority }).is_ok()
@@ -19,8 +19,8 @@ pub(crate) fn first<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// CPU time (user and system) of all threads of a process, also of those that have ended. Granularity: one tick
-/// (10 ms), so measure over seconds.
+/// CPU time (user and system) of all threads of a process, also of those that have ended.
+/// Granularity: one tick (10 ms), so measure over seconds.
 pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("read CPU time of process {pid}: has it died?"))?;
@@ -71,9 +71,9 @@ fn parse_kib(status: &str, name: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Waits until a process has been almost idle for a second: its background work (destage, checkpoints) is done.
-/// Dirty pages of the machine are written back first, so that they don't burden the server that is
-/// measured next.
+/// Waits until a process has been almost idle for a second: its background work (destage,
+/// checkpoints) is done. Dirty pages of the machine are written back first, so that they don't
+/// burden the server that is measured next.
 pub(crate) fn settle(pid: u32, limit: Duration) -> Result<()> {
     const STEP: Duration = Duration::from_millis(250);
     const CALM_STEPS: u32 = 4;

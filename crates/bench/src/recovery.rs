@@ -66,8 +66,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes small blocks until the journal is nearly full, and returns the bytes in use with the load still running:
-/// the kill hits a server at work.
+/// Writes small blocks until the journal is nearly full, and returns the bytes in use with the load
+/// still running: the kill hits a server at work.
 fn fill_journal(
     hindcast: &Hindcast,
     uri: &str,

@@ -105,8 +105,8 @@ pub(crate) fn progress(layout: &Layout, row: &Row) -> String {
     text
 }
 
-/// Writes the Markdown report to `out` (and JSON and SVG beside it), or to standard output. The verdicts
-/// make a table of their own.
+/// Writes the Markdown report to `out` (and JSON and SVG beside it), or to standard output. The
+/// verdicts make a table of their own.
 pub(crate) fn write(
     out: Option<&Path>,
     layout: &Layout,

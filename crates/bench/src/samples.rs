@@ -12,12 +12,13 @@ pub(crate) struct Outcome {
     pub(crate) iops: f64,
     /// Megabytes (10^6) per second.
     pub(crate) megabytes: f64,
-    /// 99th percentile of the completion latency in microseconds; of the flush where each write has one. Not every
-    /// client tells.
+    /// 99th percentile of the completion latency in microseconds; of the flush where each write has
+    /// one. Not every client tells.
     pub(crate) p99_us: Option<f64>,
     /// The longest of these latencies.
     pub(crate) max_us: Option<f64>,
-    /// The client's own CPU use in per cent of one core: near 100 the client is the limit, not the server.
+    /// The client's own CPU use in per cent of one core: near 100 the client is the limit, not the
+    /// server.
     pub(crate) client_cpu: f64,
 }
 

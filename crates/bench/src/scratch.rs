@@ -12,7 +12,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a new directory under `parent`, which must not be in memory: a sync there would cost nothing.
+    /// Creates a new directory under `parent`, which must not be in memory: a sync there would cost
+    /// nothing.
     pub(crate) fn new(parent: &Path) -> Result<Scratch> {
         let path = parent.join(format!("hindcast-bench-{}", std::process::id()));
         std::fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
@@ -24,8 +25,9 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Puts the page cache of all files inside into its everyday state: nothing dirty, nothing cached. A file that
-    /// was just filled sequentially sits in large folios, where each small write costs several times as much.
+    /// Puts the page cache of all files inside into its everyday state: nothing dirty, nothing
+    /// cached. A file that was just filled sequentially sits in large folios, where each small
+    /// write costs several times as much.
     pub(crate) fn forget_cached(&self) -> Result<()> {
         rustix::fs::sync();
         let mut directories = vec![self.path.clone()];

@@ -155,7 +155,8 @@ fn free_port() -> Result<u16> {
     Ok(listener.local_addr().context("find a free port")?.port())
 }
 
-/// `tgtd` with one logical unit: on a new file of `size` bytes, or on its null store, which is as large as it likes.
+/// `tgtd` with one logical unit: on a new file of `size` bytes, or on its null store, which is as
+/// large as it likes.
 pub(crate) fn tgt(name: &'static str, dir: &Path, size: Option<u64>) -> Result<Server> {
     const TARGET: &str = "iqn.2026-11.io.hindcast.bench:tgt";
     let port = free_port()?;
@@ -384,7 +385,8 @@ impl Hindcast {
         Client::connect(&self.data.join("nbd.sock"), export)
     }
 
-    /// One request to the admin API, without a process and its start in between; how long the answer took.
+    /// One request to the admin API, without a process and its start in between; how long the
+    /// answer took.
     pub(crate) fn api(&self, method: &str, path: &str, body: &Value) -> Result<(Value, Duration)> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = format!(

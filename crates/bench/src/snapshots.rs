@@ -61,7 +61,8 @@ impl Args {
         self.journal / if self.quick { 8 } else { 2 }
     }
 
-    /// Pairs of bursts: each takes about a second, in which the disk of a shared machine may be anything.
+    /// Pairs of bursts: each takes about a second, in which the disk of a shared machine may be
+    /// anything.
     fn pairs(&self) -> usize {
         if self.quick { 1 } else { self.rounds() * 3 }
     }
@@ -96,10 +97,12 @@ impl Rig<'_> {
         Ok(outcome)
     }
 
-    /// The ratio of a load's speed right after a snapshot to the same without one, over the rounds; and the speeds.
+    /// The ratio of a load's speed right after a snapshot to the same without one, over the rounds;
+    /// and the speeds.
     fn first_writes(&self, volume: &str, bytes: u64, rounds: usize) -> Result<FirstWrites> {
         let mut all = FirstWrites::default();
-        // The first round is thrown away: it finds cold caches, and a journal whose files are still being made.
+        // The first round is thrown away: it finds cold caches, and a journal whose files are still
+        // being made.
         for round in 0..=rounds {
             let (mut plain, mut after) = (f64::NAN, f64::NAN);
             // Now this one first, now that.
@@ -159,7 +162,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
     let mut figures = Figures::default();
-    // Room for two volumes, a second copy of every chunk, and for what is freed only after a commit.
+    // Room for two volumes, a second copy of every chunk, and for what is freed only after a
+    // commit.
     let hindcast = Hindcast::new(common, &dir, args.size * 6, args.journal)?;
     let server = hindcast.start("")?;
     let rig = Rig { args, hindcast, server, scratch: &scratch };
@@ -198,7 +202,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
 enum Beside {
     Nothing,
     Creations,
-    /// A write of 4 KiB to a file of the same file system, and its sync: the least that a creation has to wait for.
+    /// A write of 4 KiB to a file of the same file system, and its sync: the least that a creation
+    /// has to wait for.
     Syncs,
 }
 
@@ -251,7 +256,8 @@ fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     rig.remove("create")
 }
 
-/// Goals are what the disk allows: where its own syncs take longer beside the same writes, creations may.
+/// Goals are what the disk allows: where its own syncs take longer beside the same writes,
+/// creations may.
 fn report_creations(
     figures: &mut Figures,
     [times, afterwards, syncs]: [&mut Vec<f64>; 3],

@@ -148,7 +148,8 @@ fn start_all(common: &Common, args: &Args, dir: &Path) -> Result<Vec<Server>> {
     Ok(servers)
 }
 
-/// Fills all volumes, and brings all of them into the same state of caching, the one that suits small requests.
+/// Fills all volumes, and brings all of them into the same state of caching, the one that suits
+/// small requests.
 fn prepare(servers: &[Server], size: u64, scratch: &Scratch) -> Result<()> {
     let dir = scratch.join("");
     for server in servers {

@@ -27,7 +27,8 @@ pub(crate) enum Command {
         snapshot: Address,
         /// Name of the new volume
         name: String,
-        /// How to preserve what its own snapshots need, row or cow [default: as the snapshot's volume does]
+        /// How to preserve what its own snapshots need, row or cow [default: as the snapshot's
+        /// volume does]
         #[arg(long)]
         method: Option<Method>,
     },

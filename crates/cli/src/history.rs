@@ -111,7 +111,8 @@ pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    // First: it sees to it that everything written so far is recorded, and then the sums agree with it.
+    // First: it sees to it that everything written so far is recorded, and then the sums agree with
+    // it.
     let history = client.history(&args.volume, args.buckets)?;
     let whole = Whole { status: client.cdp(&args.volume)?, history };
     output.show(&whole, |whole| whole.text(args.all))

@@ -101,7 +101,8 @@ enum Command {
     Diff(transfer::Diff),
     Export(transfer::Export),
     Import(transfer::Import),
-    /// Schedules, which take and delete snapshots by time: create, list, show, pause, resume, set, delete
+    /// Schedules, which take and delete snapshots by time: create, list, show, pause, resume, set,
+    /// delete
     #[command(subcommand)]
     Schedule(schedule::Command),
     /// iSCSI targets: create, list, show, delete, set, LUNs, access rules, CHAP
@@ -166,7 +167,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
     }
 }
 
-/// Errors are one line: what a parser says before its usage text, and what a message says with line breaks, joined.
+/// Errors are one line: what a parser says before its usage text, and what a message says with line
+/// breaks, joined.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let kept: Vec<&str> = lines.filter(|l| !l.is_empty() && !l.starts_with("For more information")).collect();

@@ -64,7 +64,8 @@ pub(crate) enum Served {
     Add {
         /// File name inside the data directory, or absolute path of a file or block device
         path: String,
-        /// Create a sparse file of this size; without it the file or device exists and is used whole
+        /// Create a sparse file of this size; without it the file or device exists and is used
+        /// whole
         #[arg(long)]
         size: Option<Size>,
         /// Take it even if it carries the label of another pool, whose data is lost

@@ -52,14 +52,15 @@ pub(crate) struct Command {
     /// To the last flush at or before the moment: what clients had on stable storage
     #[arg(long)]
     last_flush: bool,
-    /// With --as: bytes a second at most at which the new volume is made independent of the history, in the background; 0: as
-    /// fast as it goes
+    /// With --as: bytes a second at most at which the new volume is made independent of the
+    /// history, in the background; 0: as fast as it goes
     #[arg(long, value_name = "SIZE", default_value = "64M", conflicts_with_all = ["in_place", "no_complete"])]
     rate: Size,
     /// With --as: leave it resting on the history, which it keeps from expiring
     #[arg(long, conflicts_with = "in_place")]
     no_complete: bool,
-    /// With --in-place: name of the snapshots that keep what the volumes are now [default: before-recovery-TIME]
+    /// With --in-place: name of the snapshots that keep what the volumes are now [default:
+    /// before-recovery-TIME]
     #[arg(long, value_name = "NAME", requires = "in_place")]
     undo_name: Option<String>,
     /// With --in-place: delete those snapshots after this time, like 7d [default: they stay]

@@ -132,8 +132,8 @@ pub(crate) struct Branch<'a> {
     pub(crate) snapshot: Option<&'a Snapshot>,
 }
 
-/// Puts everything below what it comes after. The eldest child goes on at its parent's depth, if it is of the same
-/// volume: a long line of history is not a long slope.
+/// Puts everything below what it comes after. The eldest child goes on at its parent's depth, if it
+/// is of the same volume: a long line of history is not a long slope.
 pub(crate) fn tree<'a>(snapshots: &'a [Snapshot], volumes: &[Volume]) -> Vec<Branch<'a>> {
     let known: BTreeSet<String> = snapshots.iter().map(Snapshot::address).collect();
     let mut children: BTreeMap<Option<String>, Vec<Branch>> = BTreeMap::new();
@@ -150,7 +150,8 @@ pub(crate) fn tree<'a>(snapshots: &'a [Snapshot], volumes: &[Volume]) -> Vec<Bra
     next.sort_by(|a, b| volume_of(b).cmp(volume_of(a)));
     while let Some(branch) = next.pop() {
         if let Some(mut below) = children.remove(&Some(branch.label.clone())) {
-            // Last in is first out: the line of the same volume comes last, after what branches off.
+            // Last in is first out: the line of the same volume comes last, after what branches
+            // off.
             let same = |b: &Branch| volume_of(b) == volume_of(&branch);
             let on = below.iter().rposition(same);
             let mut line = on.map(|at| below.remove(at));

@@ -11,8 +11,8 @@ const LOCAL_SOCKET: &str = "./hindcast.sock";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// Server to talk to: path of its socket, or http://HOST:PORT [default: /run/hindcast/hindcast.sock where it
-    /// exists, else ./hindcast.sock]
+    /// Server to talk to: path of its socket, or http://HOST:PORT [default:
+    /// /run/hindcast/hindcast.sock where it exists, else ./hindcast.sock]
     #[arg(
         long,
         global = true,

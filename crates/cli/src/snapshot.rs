@@ -166,7 +166,8 @@ pub(crate) enum Command {
         /// Also while clients use the volume, which are cut off
         #[arg(long)]
         force: bool,
-        /// Name of the snapshot that keeps what the volume is now [default: before-rollback- and the time]
+        /// Name of the snapshot that keeps what the volume is now [default: before-rollback- and
+        /// the time]
         #[arg(long, value_name = "NAME")]
         undo_name: Option<String>,
         /// Delete that snapshot after this time, like 7d; protect it to keep it after all [default:

@@ -182,8 +182,8 @@ fn watch(session: &Session, name: Option<&str>, interval: Duration, count: u64) 
     Ok(())
 }
 
-/// Volumes that came meanwhile begin at zero; those whose counters went back (a restart, a new volume of the same
-/// name) as well.
+/// Volumes that came meanwhile begin at zero; those whose counters went back (a restart, a new
+/// volume of the same name) as well.
 fn rates(before: &[Sample], after: &[Sample], seconds: f64) -> Vec<Rate> {
     let rate = |sample: &Sample| {
         let old = before.iter().find(|s| s.name == sample.name).map(|s| s.stats).unwrap_or_default();

@@ -15,7 +15,8 @@ fn the_description_is_consistent() {
     Cli::command().debug_assert();
 }
 
-/// The words of an example as a shell would see them, up to what is not the command's: an explanation, a pipe.
+/// The words of an example as a shell would see them, up to what is not the command's: an
+/// explanation, a pipe.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec!["hindcast".to_owned()];
     // What is quoted has every other place.

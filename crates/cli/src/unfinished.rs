@@ -57,9 +57,10 @@ impl Unfinished {
         }
     }
 
-    /// Has `fetch` write a stream that starts at the byte of the volume that it gets: what is missing of the one that starts at
-    /// `start`. Makes the file durable and gives it its name. Returns the bytes of the whole stream. What is there stays as it is
-    /// unless the stream goes on with it.
+    /// Has `fetch` write a stream that starts at the byte of the volume that it gets: what is
+    /// missing of the one that starts at `start`. Makes the file durable and gives it its name.
+    /// Returns the bytes of the whole stream. What is there stays as it is unless the stream goes
+    /// on with it.
     pub(crate) fn complete(
         self,
         start: u64,

@@ -44,10 +44,12 @@ pub(crate) enum Command {
         /// Size, up to 64T [default over an origin: the image's]
         #[arg(long, required_unless_present = "origin")]
         size: Option<Size>,
-        /// Show a raw image file or block device of the server's machine until written to; it must not change any more
+        /// Show a raw image file or block device of the server's machine until written to; it must
+        /// not change any more
         #[arg(long, value_name = "PATH")]
         origin: Option<std::path::PathBuf>,
-        /// Chunk size, a power of two from 512 to the pool's extent size [default: the server's, 16K]
+        /// Chunk size, a power of two from 512 to the pool's extent size [default: the server's,
+        /// 16K]
         #[arg(long, value_name = "SIZE")]
         chunk: Option<Size>,
         /// Logical block size, 512 or 4096 [default: 512]
@@ -56,7 +58,8 @@ pub(crate) enum Command {
         /// Refuse writes from the start
         #[arg(long)]
         read_only: bool,
-        /// How to preserve what snapshots need: row (redirect-on-write) or cow (copy-on-write) [default: row]
+        /// How to preserve what snapshots need: row (redirect-on-write) or cow (copy-on-write)
+        /// [default: row]
         #[arg(long)]
         method: Option<Method>,
         #[command(flatten)]
@@ -94,16 +97,19 @@ pub(crate) enum Command {
         /// Accept writes
         #[arg(long, group = "property")]
         writable: bool,
-        /// How to preserve what snapshots need, from now on: row (redirect-on-write) or cow (copy-on-write)
+        /// How to preserve what snapshots need, from now on: row (redirect-on-write) or cow
+        /// (copy-on-write)
         #[arg(long, group = "property")]
         method: Option<Method>,
         /// Whether snapshots share what is preserved: dependent, or (for comparison) independent
         #[arg(long, group = "property")]
         order: Option<Order>,
-        /// What its snapshots are expected to take, in per cent of its size; taking more is a warning
+        /// What its snapshots are expected to take, in per cent of its size; taking more is a
+        /// warning
         #[arg(long, group = "property", value_name = "PERCENT")]
         snapshot_reserve: Option<u8>,
-        /// Delete the oldest unprotected snapshots while they take more than the reserve, or space is low
+        /// Delete the oldest unprotected snapshots while they take more than the reserve, or space
+        /// is low
         #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
         auto_delete: Option<bool>,
         /// Serve it over NBD, with its snapshots and moments, or keep it out of that; connections
@@ -118,7 +124,8 @@ pub(crate) enum Command {
     /// Delete a volume; its space comes back in the background
     Delete {
         name: String,
-        /// Also when it has snapshots or a history, clients are connected to it, or a target has it as a LUN
+        /// Also when it has snapshots or a history, clients are connected to it, or a target has it
+        /// as a LUN
         #[arg(long)]
         force: bool,
     },

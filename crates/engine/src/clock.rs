@@ -3,9 +3,9 @@
 //! Records, flush points and histories carry *pool time*: nanoseconds that grow with the monotonic
 //! clock and with the order of records, whatever becomes of the wall clock. Ages are differences of
 //! pool times. While nobody sets the clock, pool time is the wall clock's time. Where the clock was
-//! set, a new [`ClockStretch`] of pool time begins: it notes how far the wall clock is ahead of pool
-//! time from there on. So a time on the wall is a pool time in some stretch, or in several where
-//! the clock was put back; the newest one counts.
+//! set, a new [`ClockStretch`] of pool time begins: it notes how far the wall clock is ahead of
+//! pool time from there on. So a time on the wall is a pool time in some stretch, or in several
+//! where the clock was put back; the newest one counts.
 //!
 //! A clock that is set by more than [`JUMP`] suspends forgetting by time until it agrees again, or
 //! an operator confirms it.

@@ -32,8 +32,8 @@ use std::sync::{Arc, OnceLock};
 
 /// The parts of an open pool, without the state of background work.
 ///
-/// Lock order: `pv_operations`, a branch's `materialize_lock`, the destager's state, `names`, the journal's
-/// sequencing lock, then leaves.
+/// Lock order: `pv_operations`, a branch's `materialize_lock`, the destager's state, `names`, the
+/// journal's sequencing lock, then leaves.
 pub(crate) struct Core {
     pub(crate) uuid: [u8; 16],
     pub(crate) config: PoolConfig,

@@ -1,8 +1,8 @@
 //! The pace of destage: how long one turn takes on these disks.
 //!
-//! A writer that finds the journal full waits for all turns before it (`journal/turns.rs`). The same
-//! number of turns takes 50 ms on one disk and 2 s on another, so their number is bounded by the
-//! time that they take.
+//! A writer that finds the journal full waits for all turns before it (`journal/turns.rs`). The
+//! same number of turns takes 50 ms on one disk and 2 s on another, so their number is bounded by
+//! the time that they take.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -376,7 +376,8 @@ fn half(said: Option<u32>, all: usize) -> usize {
     said.map_or(all.div_ceil(2), |n| n as usize)
 }
 
-/// At least eight segments where the journal is large enough for that, so that recycling has something to work with.
+/// At least eight segments where the journal is large enough for that, so that recycling has
+/// something to work with.
 fn default_segment(journal_size: u64) -> u64 {
     let eighth = (journal_size / 8).max(1);
     (1u64 << eighth.ilog2()).clamp(4 << 20, PoolConfig::default().segment_size)
@@ -389,7 +390,8 @@ fn default_log_format() -> LogFormat {
 fn read_file(path: &Path) -> Result<Settings, ErrorBody> {
     let text = std::fs::read_to_string(path).map_err(|e| invalid(format!("read {}: {e}", path.display())))?;
     toml::from_str(&text).map_err(|e| {
-        // The library's own text spans lines with a drawing; the first line and the message say it all.
+        // The library's own text spans lines with a drawing; the first line and the message say it
+        // all.
         let line =
             e.span().map_or(0, |span| text.get(..span.start).unwrap_or(&text).matches('\n').count() + 1);
         invalid(format!("read {}: line {line}: {}", path.display(), e.message()))

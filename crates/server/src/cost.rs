@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between looks at all volumes: what they write changes slowly, and a distance that is a little old costs little.
+/// Between looks at all volumes: what they write changes slowly, and a distance that is a little
+/// old costs little.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Records that are decoded in one measurement.
 const SAMPLES: usize = 256;

@@ -209,8 +209,8 @@ fn beside<T: Send + 'static>(
     Ok(told)
 }
 
-/// Tells the service manager how things are, and that the server lives: the maintenance thread runs and the engine
-/// answers. Never ends.
+/// Tells the service manager how things are, and that the server lives: the maintenance thread runs
+/// and the engine answers. Never ends.
 async fn report(notifier: &Notifier, app: &Arc<App>, maintenance: &Maintenance) {
     let mut interval = tokio::time::interval(notifier.watchdog_interval().unwrap_or(STATUS_INTERVAL));
     let mut last = String::new();
@@ -268,7 +268,8 @@ fn handle(kind: SignalKind) -> Result<Signal, ErrorBody> {
     signal(kind).map_err(|e| io_error("handle signals", &e))
 }
 
-/// A hangup (a terminal that closes, a log rotation that signals every daemon) does not end the server.
+/// A hangup (a terminal that closes, a log rotation that signals every daemon) does not end the
+/// server.
 async fn ignore(mut hangup: Signal) {
     while hangup.recv().await.is_some() {
         tracing::info!("SIGHUP is ignored: settings are read at the start only, and the log goes to stderr");

@@ -243,8 +243,8 @@ mod tests {
         assert_eq!(other.load().unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
-    /// A directory whose operations fail from the nth on, as when the process dies there; bytes written but not synced
-    /// are torn then.
+    /// A directory whose operations fail from the nth on, as when the process dies there; bytes
+    /// written but not synced are torn then.
     struct Dying {
         inner: Arc<dyn Dir>,
         left: Arc<AtomicUsize>,

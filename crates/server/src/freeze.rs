@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 /// How long something may stay frozen where nothing else is said.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reads process groups, one a line, until its input ends; then kills the last one, if it is not empty, and becomes the
-/// command that thaws. What asks it to end (a service manager asks all processes of a unit) does not keep it from that.
+/// Reads process groups, one a line, until its input ends; then kills the last one, if it is not
+/// empty, and becomes the command that thaws. What asks it to end (a service manager asks all
+/// processes of a unit) does not keep it from that.
 const GUARDIAN: &str = r#"trap '' HUP INT TERM
 while read -r line; do group=$line; done
 [ -n "$group" ] && kill -s KILL -- "-$group" 2>/dev/null
@@ -42,7 +43,8 @@ pub enum FreezeError<T, E> {
     Before(String),
     /// The work failed.
     Work(E),
-    /// The work was done, but the deadline had passed meanwhile: what it did is not of a frozen state.
+    /// The work was done, but the deadline had passed meanwhile: what it did is not of a frozen
+    /// state.
     Late(T),
     /// The work was done, and then the command after failed.
     After(T, String),
@@ -140,8 +142,9 @@ impl Guardian {
     }
 }
 
-/// A shell with a process group of its own, so that what a terminal sends to the group of this process does not reach
-/// it. What commands print goes to standard error: standard output is for results.
+/// A shell with a process group of its own, so that what a terminal sends to the group of this
+/// process does not reach it. What commands print goes to standard error: standard output is for
+/// results.
 fn shell(script: &str, command: &str) -> std::io::Result<(Child, ChildStdin)> {
     let mut process = Command::new("sh")
         .args(["-c", script, "hindcast-hook", command])

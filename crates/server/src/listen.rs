@@ -75,8 +75,8 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Binds. A Unix socket is accessible to its owner only; one left over by a killed server is replaced, one that
-    /// answers is not.
+    /// Binds. A Unix socket is accessible to its owner only; one left over by a killed server is
+    /// replaced, one that answers is not.
     pub(crate) async fn bind(address: &Address) -> Result<Listener, ErrorBody> {
         let bound = match address {
             Address::Tcp(host_port) => match zoned(host_port).map(|_| resolve(host_port)) {

@@ -87,8 +87,8 @@ fn maintain(pool: &Pool, stop: &AtomicBool) {
                 pool.wait_for_work(NAP);
             }
             Err(error) => {
-                // A full or failing disk fails the same way again and again: say so once a minute, and slow down. A
-                // poisoned pool (I7) has nothing left to do until it is reopened.
+                // A full or failing disk fails the same way again and again: say so once a minute,
+                // and slow down. A poisoned pool (I7) has nothing left to do until it is reopened.
                 let text = error.to_string();
                 let repeated =
                     last_logged.as_ref().is_some_and(|(old, at)| *old == text && at.elapsed() < REPEAT_LOG);

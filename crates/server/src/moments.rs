@@ -50,7 +50,8 @@ pub(crate) fn moment(pool: &Pool, volume: &str, text: &str) -> Result<cdp::Momen
     })
 }
 
-/// The last flush at or before a moment. By time it is looked for as asked: a flush is later than the last write by then.
+/// The last flush at or before a moment. By time it is looked for as asked: a flush is later than
+/// the last write by then.
 pub(crate) fn last_flush(pool: &Pool, volume: &str, moment: cdp::Moment) -> Result<cdp::Moment> {
     Ok(match moment {
         cdp::Moment::Time(time) => cdp::Moment::FlushBefore(time),
@@ -71,8 +72,8 @@ pub(crate) fn open(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<Arc<Vol
     }
 }
 
-/// Opens what an address names as it was, also where that can be written to, and tells an address of it that means the same
-/// later on.
+/// Opens what an address names as it was, also where that can be written to, and tells an address
+/// of it that means the same later on.
 pub(crate) fn open_frozen(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<(Arc<Volume>, String)> {
     match find(pool, volume, text)? {
         Past::Snapshot(snapshot) => Ok((pool.open_snapshot(volume, &snapshot.name)?, snapshot.name)),

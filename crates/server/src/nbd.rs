@@ -19,9 +19,10 @@ use std::time::Duration;
 /// A deleted volume's clients get this long to be gone; the answer to the deletion waits for it.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
 
-/// Every volume under its own name, and its past under addresses: snapshots as `VOLUME@NAME`, which are listed (and can be
-/// writable), and any moment as `VOLUME@MOMENT`. The empty name is the only volume where there is exactly one.
-/// What is kept out of NBD is not there, with its past and with what was made of that.
+/// Every volume under its own name, and its past under addresses: snapshots as `VOLUME@NAME`, which
+/// are listed (and can be writable), and any moment as `VOLUME@MOMENT`. The empty name is the only
+/// volume where there is exactly one. What is kept out of NBD is not there, with its past and with
+/// what was made of that.
 struct PoolExports(Arc<Pool>, NbdRules);
 
 impl Exports for PoolExports {
@@ -105,8 +106,9 @@ impl Exports for PoolExports {
         names
     }
 
-    /// A snapshot or a moment of the same volume as it is written behind the `@`, or one of any by its address: a clone
-    /// differs from the snapshot that it was made of in what was written to it.
+    /// A snapshot or a moment of the same volume as it is written behind the `@`, or one of any by
+    /// its address: a clone differs from the snapshot that it was made of in what was written to
+    /// it.
     fn changed_since(&self, name: &str, past: &str) -> Result<Arc<dyn Changes>> {
         let name = self.canonical(name);
         let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
@@ -158,7 +160,8 @@ impl PoolExports {
         }
     }
 
-    /// What a client that asks for `VOLUME@TEXT` is shown, as far as that is the same now as when it opens it.
+    /// What a client that asks for `VOLUME@TEXT` is shown, as far as that is the same now as when
+    /// it opens it.
     fn compared(&self, volume: &str, text: &str) -> Result<Arc<Volume>> {
         match moments::find(&self.0, volume, text)? {
             Past::Snapshot(snapshot) => match clone_behind(&self.0, &snapshot) {
@@ -212,8 +215,8 @@ impl NbdTarget {
         self.0.stats()
     }
 
-    /// Ends the connections of an export that is gone, or shows something else now: their devices would only answer with
-    /// errors.
+    /// Ends the connections of an export that is gone, or shows something else now: their devices
+    /// would only answer with errors.
     pub(crate) fn disconnect(&self, export: &str) {
         let (connections, all) = self.0.disconnect(export, DISCONNECT_WAIT);
         if connections > 0 {
@@ -230,7 +233,8 @@ impl NbdTarget {
         }
     }
 
-    /// Stops accepting, lets requests in flight end until `deadline` has passed, and closes what is left.
+    /// Stops accepting, lets requests in flight end until `deadline` has passed, and closes what is
+    /// left.
     pub(crate) fn stop(&self, deadline: Duration) {
         let broken = self.0.shutdown(deadline);
         if broken > 0 {

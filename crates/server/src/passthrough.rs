@@ -63,8 +63,8 @@ pub(crate) struct FileDevice {
     /// The length of the file in bytes, as of the last look.
     length: AtomicU64,
     failed: AtomicBool,
-    /// One sync at a time: the system tells of lost writes once, and a second sync that ran beside the one that was told
-    /// would promise what is lost.
+    /// One sync at a time: the system tells of lost writes once, and a second sync that ran beside
+    /// the one that was told would promise what is lost.
     syncing: Mutex<()>,
 }
 
@@ -133,8 +133,8 @@ impl FileDevice {
         ))
     }
 
-    /// Looks how long the file is now. `true`: it has another length than before. One that became empty keeps its
-    /// length, and answers with errors.
+    /// Looks how long the file is now. `true`: it has another length than before. One that became
+    /// empty keeps its length, and answers with errors.
     pub(crate) fn refresh(&self) -> Result<bool> {
         let len = self.disk.len().map_err(|e| self.io("look at", e))?;
         if self.in_blocks(len) == 0 {
@@ -290,7 +290,8 @@ impl BlockDevice for FileDevice {
         let mut runs: Vec<StatusRun> = Vec::new();
         while at < end {
             let (to, data) = self.disk.run_at(at).map_err(|e| self.io("look at", e))?;
-            // A block that is a hole in part is data; a file that was cut off reads as nothing, not as zeros.
+            // A block that is a hole in part is data; a file that was cut off reads as nothing, not
+            // as zeros.
             let to = if data { to.div_ceil(unit).saturating_mul(unit) } else { to - to % unit };
             let (to, data) = if to <= at { (at + unit, true) } else { (to.min(end), data) };
             let full = runs.len() == max_runs;

@@ -30,9 +30,11 @@ impl Drop for Raised {
     }
 }
 
-/// Raises the current thread, if that is allowed. Threads that it starts are raised as well, until they [`lower`] themselves.
+/// Raises the current thread, if that is allowed. Threads that it starts are raised as well, until
+/// they [`lower`] themselves.
 pub(crate) fn raise() -> Option<Raised> {
-    // Not `then_some`: one that is made and dropped at once would lower a thread that was raised before.
+    // Not `then_some`: one that is made and dropped at once would lower a thread that was raised
+    // before.
     keep_raised().then(|| Raised { on_this_thread: PhantomData })
 }
 

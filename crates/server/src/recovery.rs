@@ -25,8 +25,8 @@ pub(crate) struct Made {
 }
 
 impl App {
-    /// The moment that a request means, for all its volumes. `None`: it is a snapshot of the only volume, for which no
-    /// history is needed.
+    /// The moment that a request means, for all its volumes. `None`: it is a snapshot of the only
+    /// volume, for which no history is needed.
     fn recovery_point(
         &self,
         first: &str,

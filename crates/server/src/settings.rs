@@ -69,7 +69,8 @@ pub struct Settings {
     #[arg(skip)]
     pub hooks: Option<BTreeMap<String, Hook>>,
 
-    /// Admin API listener, HOST:PORT or unix:PATH; repeatable, replaces the default [default: unix:DIR/hindcast.sock]
+    /// Admin API listener, HOST:PORT or unix:PATH; repeatable, replaces the default [default:
+    /// unix:DIR/hindcast.sock]
     #[arg(
         long,
         env = "HINDCAST_API",
@@ -95,7 +96,8 @@ pub struct Settings {
     )]
     pub allow_path: Option<Vec<PathBuf>>,
 
-    /// NBD listener, HOST:PORT or unix:PATH, or none; repeatable, replaces the default [default: 127.0.0.1:10809]
+    /// NBD listener, HOST:PORT or unix:PATH, or none; repeatable, replaces the default [default:
+    /// 127.0.0.1:10809]
     #[arg(
         long,
         env = "HINDCAST_NBD",
@@ -131,8 +133,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_NBD_TLS_CA", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_ca: Option<PathBuf>,
 
-    /// Refuse NBD clients that do not switch to TLS: never, tcp (Unix sockets excepted) or always; without a value,
-    /// always [default: never, or tcp with --nbd-tls-ca]
+    /// Refuse NBD clients that do not switch to TLS: never, tcp (Unix sockets excepted) or always;
+    /// without a value, always [default: never, or tcp with --nbd-tls-ca]
     #[arg(
         long,
         env = "HINDCAST_NBD_TLS_REQUIRED",
@@ -167,8 +169,9 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_NBD_MAX_IN_FLIGHT", value_name = "SIZE", help_heading = "Listeners")]
     pub nbd_max_in_flight: Option<Size>,
 
-    /// iSCSI portal, HOST:PORT[/GROUP][=ADVERTISED], or none; repeatable, replaces the default. GROUP is the portal group
-    /// tag, 1 unless given; ADVERTISED is what discovery tells instead of the address [default: 127.0.0.1:3260]
+    /// iSCSI portal, HOST:PORT[/GROUP][=ADVERTISED], or none; repeatable, replaces the default.
+    /// GROUP is the portal group tag, 1 unless given; ADVERTISED is what discovery tells instead of
+    /// the address [default: 127.0.0.1:3260]
     #[arg(
         long,
         env = "HINDCAST_ISCSI",
@@ -208,8 +211,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_ISCSI_MAX_IN_FLIGHT", value_name = "SIZE", help_heading = "Listeners")]
     pub iscsi_max_in_flight: Option<Size>,
 
-    /// CRC32C digests of iSCSI headers and data: offered (the initiator chooses), refused or required
-    /// [default: offered]
+    /// CRC32C digests of iSCSI headers and data: offered (the initiator chooses), refused or
+    /// required [default: offered]
     #[arg(long, env = "HINDCAST_ISCSI_DIGESTS", value_name = "POLICY", help_heading = "Listeners")]
     pub iscsi_digests: Option<Digests>,
 
@@ -290,7 +293,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_DESTAGE_START", value_name = "PERCENT", help_heading = "Tuning")]
     pub destage_start: Option<u8>,
 
-    /// Price of an hour of recovery, for volumes whose anchors follow the cost model [default: 1000]
+    /// Price of an hour of recovery, for volumes whose anchors follow the cost model [default:
+    /// 1000]
     #[arg(long, env = "HINDCAST_CDP_BETA", value_name = "PRICE", help_heading = "Tuning")]
     pub cdp_beta: Option<f64>,
 
@@ -329,7 +333,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_LOG", value_name = "FILTER", help_heading = "Operation")]
     pub log: Option<String>,
 
-    /// Form of the log on stderr: text, json, or journal (priorities, no times) [default: journal under systemd]
+    /// Form of the log on stderr: text, json, or journal (priorities, no times) [default: journal
+    /// under systemd]
     #[arg(long, env = "HINDCAST_LOG_FORMAT", value_name = "FORMAT", help_heading = "Operation")]
     pub log_format: Option<LogFormat>,
 }

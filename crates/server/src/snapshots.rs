@@ -143,7 +143,8 @@ impl App {
         Ok((info, undo))
     }
 
-    /// A volume is not what it was: the devices of its NBD clients answer with errors, and new connections find what there is now.
+    /// A volume is not what it was: the devices of its NBD clients answer with errors, and new
+    /// connections find what there is now.
     pub(crate) fn disconnect_nbd(&self, volume: &VolumeInfo) {
         self.nbd.disconnect(&volume.name);
         addresses(&self.pool, volume).iter().for_each(|address| self.nbd.disconnect(address));

@@ -177,7 +177,8 @@ fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), Er
     Pool::create(dir.clone(), &world::real(), &creation.config, creation.placement, &[pv]).map_err(error_body)
 }
 
-/// Four fifths of what the journal leaves, in whole extents; `None` when that is not worth calling a pool.
+/// Four fifths of what the journal leaves, in whole extents; `None` when that is not worth calling
+/// a pool.
 fn default_pool_size(free: u64, journal: u64, extent: u64) -> Option<u64> {
     let share = free.saturating_sub(journal) / 5 * 4;
     let size = share - share % extent.max(1);

@@ -50,8 +50,8 @@ struct KernelRng;
 impl Rng for KernelRng {
     fn next(&self) -> u64 {
         let mut bytes = [0u8; 8];
-        // Eight bytes are never returned short, and once the kernel is seeded the call does not fail; were it to, the
-        // hasher's keys are random too.
+        // Eight bytes are never returned short, and once the kernel is seeded the call does not
+        // fail; were it to, the hasher's keys are random too.
         match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
             Ok(8) => u64::from_le_bytes(bytes),
             _ => {

@@ -47,7 +47,8 @@ pub(crate) fn open_behind(pool: &Arc<Pool>, snapshot: &SnapshotInfo) -> Result<O
     let Some(clone) = clone_behind(pool, snapshot) else { return Ok(None) };
     let opened = pool.open_volume(&clone.name, clone.read_only)?;
     if opened.info().uuid != clone.uuid {
-        // It was renamed in between, and another volume has its name: nothing may be written to that.
+        // It was renamed in between, and another volume has its name: nothing may be written to
+        // that.
         let text =
             format!("open {}@{}: its clone is being renamed; try again", snapshot.volume, snapshot.name);
         return Err(Error::new(ErrorKind::Busy, text));
@@ -114,7 +115,8 @@ impl App {
         Ok((labelled, inherited))
     }
 
-    /// Has a snapshot's address show what it froze again. The clone stays, as a volume. Refused like the other way.
+    /// Has a snapshot's address show what it froze again. The clone stays, as a volume. Refused
+    /// like the other way.
     pub(crate) fn make_read_only(&self, volume: &str, snapshot: &str, force: bool) -> Result<SnapshotInfo> {
         let _one_at_a_time = self.changing_writable.lock();
         let found = self.pool.snapshot(volume, snapshot)?;
@@ -154,8 +156,8 @@ impl App {
         }
     }
 
-    /// Changes what a snapshot's address shows, unless an initiator has just come to `old`, what it shows now. NBD clients
-    /// that come later find the new one.
+    /// Changes what a snapshot's address shows, unless an initiator has just come to `old`, what it
+    /// shows now. NBD clients that come later find the new one.
     fn stand(
         &self,
         snapshot: &SnapshotInfo,

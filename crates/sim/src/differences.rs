@@ -39,7 +39,8 @@ impl Run {
         self.verify_differences_of_moments()
     }
 
-    /// Compares a few moments with other moments, snapshots and volumes, mostly of the same history.
+    /// Compares a few moments with other moments, snapshots and volumes, mostly of the same
+    /// history.
     fn verify_differences_of_moments(&mut self) -> Outcome<()> {
         // What a moment shows is carried out first, which may have to wait.
         if self.failing {
@@ -143,9 +144,10 @@ impl Run {
         opened.map(Some).map_err(|e| format!("open {compared:?}: {e:?}"))
     }
 
-    /// Deletes a snapshot that nothing rests on: what was told to be its own comes back, and no more, unless hidden
-    /// snapshots may go with it. Everything must be settled; a PV that is being drained never is, where there is no room.
-    /// What lies on a PV that failed, as one may while the pool opens, does not count as used.
+    /// Deletes a snapshot that nothing rests on: what was told to be its own comes back, and no
+    /// more, unless hidden snapshots may go with it. Everything must be settled; a PV that is being
+    /// drained never is, where there is no room. What lies on a PV that failed, as one may while
+    /// the pool opens, does not count as used.
     pub(crate) fn verify_space(&mut self) -> Outcome<()> {
         self.drop_handles();
         self.step(&Op::Settle)?;

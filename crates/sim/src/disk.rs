@@ -48,7 +48,7 @@ fn bytes(image: &Image) -> Vec<(u64, Vec<u8>)> {
 /// Where a crash is to happen, counted from the making of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CrashPoint {
-    /// In the middle of the operation with this number (of those that change something: see [`Counts::ops`]).
+    /// In the middle of the operation with this number: see [`Counts::ops`].
     Op(u64),
     /// In the middle of the sync with this number.
     Sync(u64),
@@ -336,7 +336,7 @@ impl SimDir {
         self.0.lock().stakes.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// Plans a crash (or, with `None`, no crash). From that point on every operation fails, until [`SimDir::crash`].
+    /// Plans a crash, or none. From there on every operation fails until [`SimDir::crash`].
     pub fn crash_at(&self, point: Option<CrashPoint>) {
         self.0.lock().crash_at = point;
     }
@@ -660,7 +660,7 @@ impl Disk for SimDisk {
         let going_on = machine.begin_whole(self.life, self.id, false)?;
         let file = machine.files.get(&self.id).ok_or_else(crashed)?;
         let len = len.min(file.now.len().saturating_sub(offset));
-        // The content is undefined afterwards: the old one, zeros, or (for a range that is not too long) anything.
+        // The content is undefined afterwards: the old one, zeros, or in a short range anything.
         let outcome = machine.rand.below(3);
         if !going_on || len == 0 || outcome == 0 {
             return machine.end();

@@ -29,7 +29,8 @@ fn plan_of(script: &Script) -> Plan {
     plan
 }
 
-/// Runs a script with at most one cut, and, for the mutation tests, without the syncs of one purpose.
+/// Runs a script with at most one cut, and, for the mutation tests, without the syncs of one
+/// purpose.
 pub fn run_script(
     script: &Script,
     cut: Option<Cut>,
@@ -77,11 +78,13 @@ pub fn cuts(script: &Script) -> Outcome<Vec<Cut>> {
     Ok(stakes.iter().enumerate().flat_map(|(n, stake)| cuts_at(stake, syncs_next(n))).collect())
 }
 
-/// The ways to crash in the middle of one operation that can end differently: where little is at stake, many are one.
+/// The ways to crash in the middle of one operation that can end differently: where little is at
+/// stake, many are one.
 fn cuts_at(stake: &Stake, syncs_next: bool) -> Vec<Cut> {
     let at_stake = stake.changes + u64::from(!stake.sync);
     let mut ways = vec![(Crash::Kill, 1), (Crash::Panic, 1)];
-    // Between two syncs losing everything always leaves the same; the end is where most was promised.
+    // Between two syncs losing everything always leaves the same; the end is where most was
+    // promised.
     if stake.sync || syncs_next {
         ways.push((Crash::Power(PowerLoss::LoseAll), 1));
     }

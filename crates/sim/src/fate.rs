@@ -4,8 +4,8 @@ use crate::rand::Rand;
 use hindcast_engine::disk::Image;
 use std::collections::BTreeMap;
 
-/// The way a power loss treats what was not synced. Changes are independent unless said otherwise: a later one can
-/// survive an earlier one.
+/// The way a power loss treats what was not synced. Changes are independent unless said otherwise:
+/// a later one can survive an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PowerLoss {
     /// Nothing survives.
@@ -40,10 +40,11 @@ impl PowerLoss {
 /// How writes to a disk tear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TearModel {
-    /// An aligned unit of this many bytes that one write covers is written wholly or not at all (512 or 4096).
+    /// An aligned unit of this many bytes that one write covers is written wholly or not at all
+    /// (512 or 4096).
     pub atomic: u64,
-    /// An aligned block of this many bytes in whose middle a write was cut, or which a write covered in part only, may
-    /// come out as garbage, with all that was in it before; 0: never.
+    /// An aligned block of this many bytes in whose middle a write was cut, or which a write
+    /// covered in part only, may come out as garbage, with all that was in it before; 0: never.
     pub garbage: u64,
 }
 

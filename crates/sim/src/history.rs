@@ -18,7 +18,8 @@ use hindcast_engine::device::BlockDevice;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Extra records that an operation on a volume with CDP may bring: anchors, and content of what is below.
+/// Extra records that an operation on a volume with CDP may bring: anchors, and content of what is
+/// below.
 const EXTRA: u64 = 1 << 20;
 /// Ranges read of one moment.
 const RANGES: usize = 40;
@@ -47,8 +48,8 @@ pub(crate) struct Past {
     moments: BTreeMap<u64, (Content, u64)>,
     /// When that was, of those of this boot.
     pub(crate) times: BTreeMap<u64, When>,
-    /// By LSN: flushes that succeeded with CDP on, and whether they must be known: no kill and no crash came since, or it was
-    /// found after that.
+    /// By LSN: flushes that succeeded with CDP on, and whether they must be known: no kill and no
+    /// crash came since, or it was found after that.
     flushes: BTreeMap<u64, bool>,
 }
 
@@ -109,7 +110,8 @@ impl Run {
         Ok(())
     }
 
-    /// The LSN before a request of so many records, and what a volume with CDP holds there, for [`Run::note_steps`].
+    /// The LSN before a request of so many records, and what a volume with CDP holds there, for
+    /// [`Run::note_steps`].
     pub(crate) fn before_steps(&self, vol: VolId, records: usize) -> Option<(u64, Content)> {
         let kept = records > 1 && self.past.get(&vol).is_some_and(|past| past.on);
         let model = self.oracle.state().volumes.get(&vol).filter(|_| kept)?;
@@ -177,8 +179,9 @@ impl Run {
         }
     }
 
-    /// After a crash: what lies behind the end of what was recovered has never been. Opening may have written records of its
-    /// own by now, and the crash may have hit after that: what is written says less than the first record that is lost.
+    /// After a crash: what lies behind the end of what was recovered has never been. Opening may
+    /// have written records of its own by now, and the crash may have hit after that: what is
+    /// written says less than the first record that is lost.
     pub(crate) fn forget_lost_moments(&mut self, first_lost: Option<u64>) -> Outcome<()> {
         let written = self.pool()?.stats().written_lsn + 1;
         let end = first_lost.map_or(written, |lost| lost.min(written));
@@ -189,7 +192,8 @@ impl Run {
             drop(past.times.split_off(&end));
             past.flushes.values_mut().for_each(|sure| *sure = false);
         }
-        // Not always: a moment is destaged when it is opened, and what is staged is to be met by other things too.
+        // Not always: a moment is destaged when it is opened, and what is staged is to be met by
+        // other things too.
         if self.wild && self.rand.percent(30) { self.verify_moments(AFTER_RECOVERY) } else { Ok(()) }
     }
 
@@ -271,7 +275,8 @@ impl Run {
         }
     }
 
-    /// Moments that are held open show what they did: neither retention nor the end of their volume changes that.
+    /// Moments that are held open show what they did: neither retention nor the end of their volume
+    /// changes that.
     pub(crate) fn verify_held(&self) -> Outcome<()> {
         for held in &self.held {
             match check_statuses(&held.view, &held.what, &held.content, &held.ranges) {
@@ -371,7 +376,8 @@ impl Run {
         Ok(())
     }
 
-    /// Retention passes, and CDP goes off: nothing is left of any history, since nothing rests on one any more.
+    /// Retention passes, and CDP goes off: nothing is left of any history, since nothing rests on
+    /// one any more.
     pub(crate) fn expire_histories(&mut self) -> Outcome<()> {
         if !self.kept_history {
             return Ok(());
@@ -427,15 +433,16 @@ impl Run {
         })
     }
 
-    /// What a volume with CDP held at an LSN, and its size, if that is known: what it was noted to hold last. Where moments
-    /// expire it may be that what was noted between is gone.
+    /// What a volume with CDP held at an LSN, and its size, if that is known: what it was noted to
+    /// hold last. Where moments expire it may be that what was noted between is gone.
     fn held_at(&self, vol: VolId, lsn: u64) -> Option<(Content, u64)> {
         let past = self.past.get(&vol)?;
         let (noted, held) = past.moments.range(..=lsn).next_back()?;
         (!past.expires || *noted == lsn).then(|| held.clone())
     }
 
-    /// Volumes go on from a moment of the first, all at once. Those of which that moment is not known stay out of it.
+    /// Volumes go on from a moment of the first, all at once. Those of which that moment is not
+    /// known stay out of it.
     pub(crate) fn roll_back_to(&mut self, vols: &[(VolId, String)], pick: u64, force: bool) -> Outcome<()> {
         let first = self.next_snapshot;
         self.next_snapshot += vols.len() as SnapId;

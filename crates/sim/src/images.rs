@@ -59,7 +59,8 @@ impl Run {
         })
     }
 
-    /// Records of its own that a request to a volume may need: content of an image comes into the journal first.
+    /// Records of its own that a request to a volume may need: content of an image comes into the
+    /// journal first.
     pub(crate) fn may_bring_in(&mut self, vol: VolId, chunks: u64) -> Outcome<()> {
         let model = self.model(vol)?;
         let (line, chunk_size) = (model.line, model.chunk_size);
@@ -98,8 +99,8 @@ impl Run {
         Ok(running.any(|running| running))
     }
 
-    /// Opens the pool without any image: what needs one says so, everything else is there, and what was staged comes to its
-    /// place. Then the images come back.
+    /// Opens the pool without any image: what needs one says so, everything else is there, and what
+    /// was staged comes to its place. Then the images come back.
     pub(crate) fn lose_images(&mut self) -> Outcome<()> {
         if !self.close()? {
             return self.reopen(None);

@@ -57,10 +57,12 @@ const CROWD: u64 = 100;
 /// ... and has so many times as many operations.
 const CROWD_OPS: u64 = 8;
 
-/// One seed in so many is about chunks that are longer than a journal record: the one with this rest.
+/// One seed in so many is about chunks that are longer than a journal record: the one with this
+/// rest.
 const LARGE: (u64, u64) = (10, 8);
 
-/// One seed: a random plan, `ops` random operations (more where there is a crowd), and a thorough end.
+/// One seed: a random plan, `ops` random operations (more where there is a crowd), and a thorough
+/// end.
 pub fn random_run(seed: u64, ops: u64, dropped: Option<SyncPurpose>, trace: Trace) -> Outcome<Summary> {
     if seed.is_multiple_of(CROWD) {
         return any_run(seed, ops * CROWD_OPS, Theme::Crowd, dropped, trace);

@@ -15,11 +15,13 @@ use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::pool::{Health, Pool, PoolOptions, PvSpec};
 use std::collections::BTreeSet;
 
-/// So many chunks can take more of a catalog, when they are emptied and snapshots see them, than a quarter of its margin.
+/// So many chunks can take more of a catalog, when they are emptied and snapshots see them, than a
+/// quarter of its margin.
 const MUCH: u64 = 8192;
 
 impl Run {
-    /// Creates and opens the pool. A crash in the middle must leave something that can be created again, or opened.
+    /// Creates and opens the pool. A crash in the middle must leave something that can be created
+    /// again, or opened.
     pub fn create(&mut self) -> Outcome<()> {
         let pvs = self.plan.pvs.clone();
         let mut specs: Vec<PvSpec> =
@@ -56,7 +58,8 @@ impl Run {
         self.open(Promise::Acknowledged)
     }
 
-    /// Opens the pool and compares everything with the oracle. Crashes and a failed sync on the way are survived.
+    /// Opens the pool and compares everything with the oracle. Crashes and a failed sync on the way
+    /// are survived.
     pub(crate) fn open(&mut self, mut promise: Promise) -> Outcome<()> {
         self.faults = false;
         self.failing = false;
@@ -111,7 +114,8 @@ impl Run {
         self.note_moments()
     }
 
-    /// Now and then plans another crash, or a sync that fails, for the recovery to come; tells whether the latter.
+    /// Now and then plans another crash, or a sync that fails, for the recovery to come; tells
+    /// whether the latter.
     fn disturb_recovery(&mut self, attempt: u32) -> bool {
         if !self.wild {
             return false;
@@ -135,7 +139,8 @@ impl Run {
         Crash::Power(self.rand.pick(&PowerLoss::ALL))
     }
 
-    /// Compares what was recovered with the model; tells the LSN of the first acknowledged record that may be lost.
+    /// Compares what was recovered with the model; tells the LSN of the first acknowledged record
+    /// that may be lost.
     pub(crate) fn compare(&mut self, promise: Promise) -> Outcome<Option<u64>> {
         let pool = self.pool()?;
         let mut found = FoundState::default();

@@ -17,7 +17,8 @@ pub enum Caught {
     Never,
 }
 
-/// Drops the syncs of `purpose` and looks for a failure: in the scripts, then in up to `seeds` random runs.
+/// Drops the syncs of `purpose` and looks for a failure: in the scripts, then in up to `seeds`
+/// random runs.
 pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught {
     let of_shared = [SyncPurpose::CdpShared, SyncPurpose::CdpSorted].contains(&purpose);
     let (first, rest): (Vec<Script>, Vec<Script>) =

@@ -50,8 +50,8 @@ pub(crate) fn held_by(buf: &[u8]) -> Option<(u64, u64)> {
     (word(buf, 0) == MAGIC && stamp != 0 && stamp_of(buf, sector) == stamp).then_some((sector, stamp))
 }
 
-/// Which write made the content of a sector: 0 for zeros, [`FOREIGN`] when none did. A clone shows what other volumes
-/// wrote; no two writes have one number.
+/// Which write made the content of a sector: 0 for zeros, [`FOREIGN`] when none did. A clone shows
+/// what other volumes wrote; no two writes have one number.
 pub(crate) fn stamp_of(buf: &[u8], sector: u64) -> u64 {
     if *buf == [0; SECTOR as usize] {
         return 0;
@@ -222,9 +222,11 @@ pub(crate) struct Oracle {
     /// Zones that were ever written or tried.
     zones: BTreeMap<VolId, BTreeSet<u64>>,
     last_lsn: u64,
-    /// The next LSN may skip some: after a torn tail the numbers of what was lost are not used again.
+    /// The next LSN may skip some: after a torn tail the numbers of what was lost are not used
+    /// again.
     may_skip: bool,
-    /// Several prefixes explained what a crash left, and they differ in space: zeros that keep it look like others.
+    /// Several prefixes explained what a crash left, and they differ in space: zeros that keep it
+    /// look like others.
     space_doubtful: bool,
     /// Nothing is taken for certainly durable: any prefix of what follows may be what is left.
     keep_all: bool,
@@ -408,8 +410,9 @@ impl Oracle {
         })
     }
 
-    /// Finds the prefix of all records that explains what was found after a crash, and goes on from there. Returns how
-    /// many acknowledged records were lost, and the LSN of the first one that may be.
+    /// Finds the prefix of all records that explains what was found after a crash, and goes on from
+    /// there. Returns how many acknowledged records were lost, and the LSN of the first one that
+    /// may be.
     pub(crate) fn recover(
         &mut self,
         found: &FoundState,
@@ -421,8 +424,8 @@ impl Oracle {
         tail.append(&mut self.in_flight);
         let least = if promise == Promise::Acknowledged { acknowledged } else { 0 };
         let mut replay = Replay::new(self.base.clone(), found);
-        // Where sectors can't be read several prefixes explain what was found: then the LSN tells. Of
-        // what was cut short each record took one at least.
+        // Where sectors can't be read several prefixes explain what was found: then the LSN tells.
+        // Of what was cut short each record took one at least.
         let told = lsns.partition_point(|at| *at <= lsn);
         let last = lsns.last().copied().unwrap_or(self.last_lsn);
         let most = acknowledged + lsn.saturating_sub(last) as usize;

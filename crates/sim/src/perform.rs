@@ -209,7 +209,8 @@ impl Run {
         let tried = if let Answer::Done = answer { effects.len() as u64 } else { 0 };
         let brought = std::mem::take(&mut self.brought);
         let extra = lsn.saturating_sub(self.oracle.last_lsn() + tried);
-        // A disk that can't be read may end a request while it brings in what it needs: then nothing of it was sequenced.
+        // A disk that can't be read may end a request while it brings in what it needs: then
+        // nothing of it was sequenced.
         let known = !matches!(answer, Answer::Unknown) || !self.dir.crashed() && !self.poisoned();
         if known && (1..=brought).contains(&extra) {
             // What was brought in comes before.
@@ -600,7 +601,8 @@ impl Run {
         Ok(())
     }
 
-    /// Writes on until the pool refuses; everything acknowledged must still be there, and space can be had again.
+    /// Writes on until the pool refuses; everything acknowledged must still be there, and space can
+    /// be had again.
     fn fill(&mut self, vol: VolId) -> Outcome<()> {
         let volume = self.model(vol)?;
         if volume.refuses_writes() {
@@ -638,14 +640,16 @@ impl Run {
         if self.dir.crashed() {
             return Ok(());
         }
-        // What was freed may have gone to a volume that is being flattened, too, and a history keeps it.
+        // What was freed may have gone to a volume that is being flattened, too, and a history
+        // keeps it.
         let leaving = self.failing
             || self.pool()?.pvs().iter().any(|pv| pv.draining)
             || self.flattening()?
             || self.kept_history;
         let refused = self.write(vol, &[(0, u64::from(self.model(vol)?.block_size))], false)?;
         match refused {
-            // What was freed may lie where nothing new is placed, or the file system below may be full.
+            // What was freed may lie where nothing new is placed, or the file system below may be
+            // full.
             Some(ErrorKind::NoSpace) if at > 1 << 20 && !leaving && self.plan.backing.is_none() => {
                 Err("no space after a MiB was freed".into())
             }

@@ -1,6 +1,7 @@
 //! The only source of random numbers in a run.
 
-/// SplitMix64: every decision of a run is drawn from generators like this one, so a seed repeats it.
+/// SplitMix64: every decision of a run is drawn from generators like this one, so a seed repeats
+/// it.
 #[derive(Debug, Clone)]
 pub struct Rand(u64);
 

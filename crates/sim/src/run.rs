@@ -25,8 +25,8 @@ pub type Outcome<T> = Result<T, String>;
 /// Reports each step to the caller, if the caller gave a function for that.
 pub type Trace = Option<fn(&str)>;
 
-/// Idle steps in a row that mean that there is nothing left to do: destage is lazy, and what was freed can be used again
-/// only after all who read have been looked at twice.
+/// Idle steps in a row that mean that there is nothing left to do: destage is lazy, and what was
+/// freed can be used again only after all who read have been looked at twice.
 const PATIENCE: u32 = 5;
 
 /// What a run did, for the closing line.
@@ -126,8 +126,8 @@ pub struct Run {
     pub(crate) failing: bool,
     /// Recovery draws its options, and further crashes, at random.
     pub(crate) wild: bool,
-    /// Background work keeps ahead of requests, as a server's threads do; else a request that finds the journal full
-    /// has to help itself.
+    /// Background work keeps ahead of requests, as a server's threads do; else a request that finds
+    /// the journal full has to help itself.
     helpful: bool,
     /// Chunks that operations may have emptied since all was carried out.
     pub(crate) emptied: u64,
@@ -154,8 +154,8 @@ pub struct Run {
     pub(crate) leases: BTreeMap<VolId, u64>,
 }
 
-/// The journal must cope with media that destroy the rest of a block in whose middle they are interrupted. In place,
-/// parts of a block are overwritten: physical volumes are required not to.
+/// The journal must cope with media that destroy the rest of a block in whose middle they are
+/// interrupted. In place, parts of a block are overwritten: physical volumes are required not to.
 fn tear_512(name: &str) -> TearModel {
     if name.starts_with("journal") { TearModel::EMULATED } else { TearModel::SECTORS }
 }
@@ -647,7 +647,8 @@ pub(crate) fn read_ranges(
     Ok(read)
 }
 
-/// The records that a write becomes: one if it has at most `most` bytes, else cut at their multiples in the volume.
+/// The records that a write becomes: one if it has at most `most` bytes, else cut at their
+/// multiples in the volume.
 pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, most: u64, stamp: u64) -> Vec<Effect> {
     cut(offset, len, most)
         .map(|(at, len)| Effect::Write { vol, sector: at / SECTOR, count: len / SECTOR, stamp })

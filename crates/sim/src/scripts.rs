@@ -36,7 +36,8 @@ pub fn scripts() -> Vec<Script> {
     };
     vec![
         Script { from_creation: true, ..script("create", 4096, create()) },
-        // Early, because it is the one that notices a missing sync at open: mutation tests stop at the first.
+        // Early, because it is the one that notices a missing sync at open: mutation tests stop at
+        // the first.
         script("reopen", 4096, reopen()),
         // The one that notices missing syncs of histories.
         script("history", 4096, histories::one()),
@@ -423,7 +424,8 @@ fn leave_with_versions() -> Vec<Op> {
     ]
 }
 
-/// A volume over an image is written to in parts of chunks, frozen, rolled back, and made independent.
+/// A volume over an image is written to in parts of chunks, frozen, rolled back, and made
+/// independent.
 fn image() -> Vec<Op> {
     let model = VolumeModel::new("a".into(), 0, 16 * KIB, 512, false);
     vec![
@@ -504,7 +506,8 @@ fn policy() -> Vec<Op> {
     ]
 }
 
-/// A whole stream and a difference arrive, in pieces, under a volume that is renamed; what breaks off goes on.
+/// A whole stream and a difference arrive, in pieces, under a volume that is renamed; what breaks
+/// off goes on.
 fn streams() -> Vec<Op> {
     let import = |stream, name: &str| Op::Import { stream, name: name.into() };
     vec![
@@ -544,7 +547,8 @@ fn streams() -> Vec<Op> {
     ]
 }
 
-/// A newer import of a stream takes over, and the next difference comes in, while older ones still send.
+/// A newer import of a stream takes over, and the next difference comes in, while older ones still
+/// send.
 fn stale_imports() -> Vec<Op> {
     let import = |stream, name: &str| Op::Import { stream, name: name.into() };
     let stale = |count| (0..count).map(|_| Op::FeedStale(0));

@@ -281,7 +281,8 @@ impl Run {
         Ok(())
     }
 
-    /// What an import that was pushed aside still sends arrives: the next record, or behind the last one the end.
+    /// What an import that was pushed aside still sends arrives: the next record, or behind the
+    /// last one the end.
     pub(crate) fn feed_stale(&mut self, which: u64) -> Outcome<()> {
         if self.stale.is_empty() {
             self.next_snapshot += 1;
@@ -426,8 +427,8 @@ impl Run {
     }
 }
 
-/// May a stream that begins fill the volume? It may be refused all the same: what is empty may hold space, and what was
-/// written again as it was is told as changed.
+/// May a stream that begins fill the volume? It may be refused all the same: what is empty may hold
+/// space, and what was written again as it was is told as changed.
 fn fits(state: &State, vol: VolId, volume: &VolumeModel, stream: &Stream) -> bool {
     if !u64::from(stream.block_size).is_multiple_of(u64::from(volume.block_size)) {
         return false;

@@ -209,9 +209,11 @@ pub enum Op {
     Label(SnapId, String, Option<String>),
     /// Forbids (or allows) the deletion of a snapshot.
     Protect(SnapId, bool),
-    /// What a volume's snapshots may take, in per cent, and whether the oldest go when they take more.
+    /// What a volume's snapshots may take, in per cent, and whether the oldest go when they take
+    /// more.
     Policy(VolId, u8, bool),
-    /// Makes a stream of a snapshot: of all of it or of what differs from another of its volume, from a byte on.
+    /// Makes a stream of a snapshot: of all of it or of what differs from another of its volume,
+    /// from a byte on.
     Export {
         /// Of what.
         snap: SnapId,
@@ -220,7 +222,8 @@ pub enum Op {
         /// First byte.
         start: u64,
     },
-    /// Begins (or goes on) to take a stream in (by its number, oldest first), into a volume of that name.
+    /// Begins (or goes on) to take a stream in (by its number, oldest first), into a volume of that
+    /// name.
     Import {
         /// Which.
         stream: u64,
@@ -229,7 +232,8 @@ pub enum Op {
     },
     /// So many records of the stream arrive.
     Feed(u64),
-    /// A record of an import that a later one has pushed aside arrives (which: its number, oldest first), or its end does.
+    /// A record of an import that a later one has pushed aside arrives (which: its number, oldest
+    /// first), or its end does.
     FeedStale(u64),
     /// The import's position is kept.
     KeepImport,
@@ -402,13 +406,15 @@ impl Plan {
         let needed = BACKING_MARGIN + config.journal_size + config.segment_size + MIB / 8;
         let backing = needed + rand.below(8 * MIB);
         let backing = rand.percent(15).then_some(backing);
-        // Half of all runs flatten by themselves. Not drawn, so that what older seeds do stays the same.
+        // Half of all runs flatten by themselves. Not drawn, so that what older seeds do stays the
+        // same.
         let flatten_depth = [1, 3, 32, 32, 0][(config.journal_size / segment_size - 4) as usize];
         let options = PoolOptions { flatten_depth, ..Self::options(rand) };
         Plan { config, options, placement: Self::placement(rand), pvs, backing }
     }
 
-    /// Makes extents so large, and the journal's segments so small, that a chunk can be longer than a record.
+    /// Makes extents so large, and the journal's segments so small, that a chunk can be longer than
+    /// a record.
     pub(crate) fn allow_large_chunks(&mut self) {
         let (extent, segment) = (512 * KIB, 256 * KIB);
         for (size, _) in &mut self.pvs {

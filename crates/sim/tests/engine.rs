@@ -27,7 +27,8 @@ fn missing_syncs_of_shared_segments_are_noticed() {
     }
 }
 
-/// Seeds that found bugs once. While the workload keeps its draws, each still walks the path that was wrong.
+/// Seeds that found bugs once. While the workload keeps its draws, each still walks the path that
+/// was wrong.
 #[test]
 fn seeds_that_found_bugs() {
     let seeds = [
@@ -147,8 +148,8 @@ fn a_missing_journal_sync_is_noticed() {
     assert!(!matches!(mutate(SyncPurpose::Journal, 10, DEFAULT_OPS, 2), Caught::Never));
 }
 
-/// I5: what a snapshot needs is durable where it went, and the catalog says so durably, before it is overwritten. Without
-/// any of these syncs the scripts of snapshots alone notice.
+/// I5: what a snapshot needs is durable where it went, and the catalog says so durably, before it
+/// is overwritten. Without any of these syncs the scripts of snapshots alone notice.
 #[test]
 fn a_missing_preservation_is_noticed() {
     for name in ["snapshot-redirect", "snapshot-copy", "clone"] {

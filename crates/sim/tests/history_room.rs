@@ -18,8 +18,8 @@ const MARGIN: u64 = 8 * MIB;
 const SIZE: u64 = 4 * MIB;
 const CHUNK: u64 = 64 * KIB;
 
-/// A pool on a machine whose file system has `room` bytes more than the pool keeps for its catalog and journal, and two
-/// volumes: `history` has CDP, `plain` has not.
+/// A pool on a machine whose file system has `room` bytes more than the pool keeps for its catalog
+/// and journal, and two volumes: `history` has CDP, `plain` has not.
 struct Site {
     dir: SimDir,
     clock: Arc<ManualClock>,
@@ -239,7 +239,8 @@ fn zeros_are_as_long_in_a_history_as_they_are() {
 fn promises_outlive_a_restart() {
     for disks in [Disks::Files, Disks::Devices] {
         let mut site = Site::new(12 * MIB, disks, settings(Encoding::Redo));
-        // A journal of writes of which none is in place, on file systems that have no more room than they need.
+        // A journal of writes of which none is in place, on file systems that have no more room
+        // than they need.
         for n in 0..60 {
             site.write(n * CHUNK, CHUNK).unwrap();
         }

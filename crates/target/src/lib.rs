@@ -30,16 +30,18 @@ pub struct ExportEntry {
 
 /// What differs between an export and an earlier state of it. May name too much, never too little.
 pub trait Changes: Send + Sync {
-    /// Describes `offset..offset+len` as runs in order, `(length in bytes, whether it may differ)`; stops early, at a
-    /// run's end, once `max_runs` were reported.
+    /// Describes `offset..offset+len` as runs in order, `(length in bytes, whether it may differ)`;
+    /// stops early, at a run's end, once `max_runs` were reported.
     fn runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<(u64, bool)>>;
 
-    /// The identity of the device that was compared, as its [`DeviceInfo`](hindcast_engine::device::DeviceInfo) tells it: the
-    /// export's name may come to mean another one before it is opened.
+    /// The identity of the device that was compared, as its
+    /// [`DeviceInfo`](hindcast_engine::device::DeviceInfo) tells it: the export's name may come to
+    /// mean another one before it is opened.
     fn of(&self) -> [u8; 16];
 }
 
-/// The names that clients may connect to, and the devices behind them. Called from connection threads; may block.
+/// The names that clients may connect to, and the devices behind them. Called from connection
+/// threads; may block.
 pub trait Exports: Send + Sync {
     /// Everything a client may see, in the order to show it.
     fn list(&self) -> Vec<ExportEntry>;
@@ -50,11 +52,13 @@ pub trait Exports: Send + Sync {
         self.list().into()
     }
 
-    /// Opens a name. The empty name asks for the default export; whether there is one is the implementer's choice.
+    /// Opens a name. The empty name asks for the default export; whether there is one is the
+    /// implementer's choice.
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>>;
 
-    /// The canonical form of a name: what [`Exports::list`] shows, and what connections are known and disconnected
-    /// by. An implementer that has a default export or other aliases resolves them here.
+    /// The canonical form of a name: what [`Exports::list`] shows, and what connections are known
+    /// and disconnected by. An implementer that has a default export or other aliases resolves them
+    /// here.
     fn canonical(&self, name: &str) -> String {
         name.to_owned()
     }

@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// GET LBA STATUS may be asked for 4 GiB, which no answer ever has; the budget for answers must not be asked for it.
+/// GET LBA STATUS may be asked for 4 GiB, which no answer ever has; the budget for answers must not
+/// be asked for it.
 #[test]
 fn an_allocation_length_takes_no_memory() {
     let fixture = Fixture::new();
@@ -59,7 +60,8 @@ fn answers_that_nobody_takes_do_not_pile_up() {
     assert!(sent < ALL, "everything was taken in");
 }
 
-/// Immediate commands need no place in the window; behind an ordered task they would be kept without end.
+/// Immediate commands need no place in the window; behind an ordered task they would be kept
+/// without end.
 #[test]
 fn immediate_commands_behind_an_ordered_one_are_bounded() {
     let fixture = Fixture::with(|c| c.queue_depth = 4);
@@ -133,7 +135,8 @@ fn what_waits_for_its_turn_goes_with_its_connection() {
     fixture.wait_for("connections to be forgotten", || fixture.server.stats().connections == 0);
 }
 
-/// Names are one name however they are written: for sessions to be found by, and for rules to be applied to them.
+/// Names are one name however they are written: for sessions to be found by, and for rules to be
+/// applied to them.
 #[test]
 fn a_name_in_other_letters_is_no_other_name() {
     let fixture = Fixture::new();
@@ -159,8 +162,8 @@ fn a_name_in_other_letters_is_no_other_name() {
     assert_eq!(fixture.connect().login_step(OPERATIONAL_TO_FULL, &keys).login_status(), 0x0203);
 }
 
-/// Rules that change during a login hold for it, and a connection gets nothing of its session that it would not get
-/// by itself.
+/// Rules that change during a login hold for it, and a connection gets nothing of its session that
+/// it would not get by itself.
 #[test]
 fn rules_are_asked_again_at_the_end_of_a_login() {
     let fixture = Fixture::new();
@@ -415,7 +418,8 @@ fn both_wildcard_addresses_may_have_one_port() {
     assert_eq!(both.address(0).port(), port);
 }
 
-/// A bug that ends a connection's thread leaves no session, and no reservation of RESERVE(6), behind.
+/// A bug that ends a connection's thread leaves no session, and no reservation of RESERVE(6),
+/// behind.
 #[test]
 fn a_panic_ends_the_session() {
     let fixture = Fixture::new();

@@ -475,7 +475,8 @@ fn chap_refuses_everybody_else() {
         assert_eq!(prove(&mut wire, name, secret, &[]).login_status(), 0x0201, "{name}");
         assert!(wire.is_closed());
     }
-    // Going around it: other methods, another stage, nothing at all, the wrong order, missing and repeated keys.
+    // Going around it: other methods, another stage, nothing at all, the wrong order, missing and
+    // repeated keys.
     assert_eq!(refusal(&fixture, 0x81, &with(&[("AuthMethod", "None")])), 0x0201);
     assert_eq!(refusal(&fixture, 0x81, &WHO), 0x0201);
     assert_eq!(refusal(&fixture, 0x83, &WHO), 0x0201);

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A session with `n` connections. Each keeps its own StatSN; CmdSN is the session's, and the test's to hand out.
+/// A session with `n` connections. Each keeps its own StatSN; CmdSN is the session's, and the
+/// test's to hand out.
 fn session_of(fixture: &Fixture, n: u16, keys: &[(&str, &str)]) -> Vec<Wire> {
     let mut leading = fixture.connect();
     leading.login(&[&[("MaxConnections", "4")], keys].concat());

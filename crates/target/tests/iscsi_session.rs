@@ -133,7 +133,8 @@ fn unsolicited_data_then_solicited() {
 fn data_that_was_not_agreed_on_fails_the_command() {
     let fixture = Fixture::new();
     let data = pattern(7, 4096);
-    // Immediate data, and unsolicited data, where only solicited data is allowed; too much of either elsewhere.
+    // Immediate data, and unsolicited data, where only solicited data is allowed; too much of
+    // either elsewhere.
     for (keys, more, len) in [(&SOLICITED[..], false, 512), (&SOLICITED, true, 0), (&SMALL, false, 4096)] {
         let mut wire = fixture.session_with(keys);
         let mut command = wire.write_command(0, 8);

@@ -30,7 +30,8 @@ fn ok(program: &str, args: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// Runs nbdsh with Debian's own Python, for which libnbd's module is packaged; the one in the path may be another.
+/// Runs nbdsh with Debian's own Python, for which libnbd's module is packaged; the one in the path
+/// may be another.
 fn nbdsh(args: &[&str]) {
     ok("/usr/bin/python3", &[&["-m", "nbd"], args].concat());
 }

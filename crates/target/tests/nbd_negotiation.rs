@@ -399,7 +399,8 @@ fn policy() -> Policy {
     Policy { tls_available: false, tls_required: false, max_request: 32 << 20 }
 }
 
-/// Runs the machine alone, giving it `pieces` one after the other. Tells what it put out and whether it ended well.
+/// Runs the machine alone, giving it `pieces` one after the other. Tells what it put out and
+/// whether it ended well.
 fn machine(exports: &MemExports, policy: Policy, pieces: &[&[u8]]) -> (Vec<u8>, &'static str) {
     let mut negotiator = Negotiator::new(exports, policy);
     let (mut out, mut held) = (Vec::new(), Vec::new());

@@ -65,7 +65,8 @@ fn one_byte_at_a_time_is_served_like_all_at_once() {
     }
 }
 
-/// A request of a client that keeps its reads and its writes apart, so that the order of service does not show.
+/// A request of a client that keeps its reads and its writes apart, so that the order of service
+/// does not show.
 fn any_request() -> impl Strategy<Value = (u16, u16, u64, u32)> {
     let kind = prop_oneof![4 => Just(READ), 6 => Just(WRITE), 1 => 2u16..10];
     let flags = prop_oneof![6 => Just(0u16), 1 => Just(FUA), 1 => 0u16..64];
@@ -77,7 +78,8 @@ fn any_request() -> impl Strategy<Value = (u16, u16, u64, u32)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// However the stream is cut, every request gets one answer, the same one, and the device ends up the same.
+    /// However the stream is cut, every request gets one answer, the same one, and the device ends
+    /// up the same.
     #[test]
     fn pieces_do_not_matter(
         requests in proptest::collection::vec(any_request(), 1..20),

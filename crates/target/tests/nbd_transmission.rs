@@ -404,8 +404,8 @@ fn a_connection_over_its_limit_is_not_read_from_and_goes_on_later() {
             cookie
         })
         .collect();
-    // The first is alone and served on the connection's thread or goes to a worker; in no case are there more than
-    // two workers at it, and the connection's thread.
+    // The first is alone and served on the connection's thread or goes to a worker; in no case are
+    // there more than two workers at it, and the connection's thread.
     thread::sleep(Duration::from_millis(100));
     assert!(fixture.device.calls.flushes.load(Relaxed) <= 3);
     let mut other = fixture.client(true);

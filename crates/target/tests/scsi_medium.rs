@@ -232,7 +232,8 @@ fn compare_and_write_writes_only_if_equal() {
 fn compare_and_write_is_one_step() {
     const ROUNDS: u32 = 200;
     let rig = Rig::new();
-    // Two initiators count in one block, as a cluster takes its locks; a third overwrites another block meanwhile.
+    // Two initiators count in one block, as a cluster takes its locks; a third overwrites another
+    // block meanwhile.
     let count = |nexus: Arc<Nexus>| {
         for _ in 0..ROUNDS {
             loop {

@@ -277,7 +277,8 @@ fn a_bad_mode_list_changes_nothing() {
     };
     let before = page6(&rig, 0, 0x3f);
     let (_, list) = select(&page6(&rig, 0, 0x08), false);
-    // The caching page changed, then a page that is not there, or a bit that cannot be changed, or half a page.
+    // The caching page changed, then a page that is not there, or a bit that cannot be changed, or
+    // half a page.
     let mut changed = list.clone();
     changed[6] ^= 0x04;
     bad_list(&[changed.clone(), vec![0x3e, 2, 0, 0]].concat(), Asc::INVALID_FIELD_IN_PARAMETER_LIST);

@@ -369,7 +369,8 @@ fn reserve6_keeps_others_out() {
     conflict(&rig.a, &RELEASE6, &[]);
 }
 
-/// Fencing: what was let in before a PREEMPT AND ABORT is not written after it, however slow it was.
+/// Fencing: what was let in before a PREEMPT AND ABORT is not written after it, however slow it
+/// was.
 #[test]
 fn a_preempted_initiators_write_comes_too_late() {
     let rig = Rig::new();

@@ -218,7 +218,8 @@ pub fn module_doc(source: &str) -> Vec<Finding> {
     }
 }
 
-/// Targets of relative links in Markdown, without their fragments; links in code spans and blocks don't count.
+/// Targets of relative links in Markdown, without their fragments; links in code spans and blocks
+/// don't count.
 pub fn relative_links(markdown: &str) -> Vec<(usize, String)> {
     let mut links = Vec::new();
     let mut fenced = false;

@@ -1,7 +1,7 @@
 //! A small part of Rust's lexical grammar: enough to examine code without its comments and strings.
 
-/// Blanks comments and the contents of string and character literals, keeping every newline and every other character
-/// where it is.
+/// Blanks comments and the contents of string and character literals, keeping every newline and
+/// every other character where it is.
 pub fn mask(source: &str) -> String {
     let mut lexer = Lexer { rest: source, out: String::with_capacity(source.len()) };
     while !lexer.rest.is_empty() {

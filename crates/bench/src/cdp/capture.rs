@@ -18,7 +18,8 @@ use std::thread::JoinHandle;
 const OPT_EXPORT_NAME: u32 = 1;
 const OPT_ABORT: u32 = 2;
 const REP_UNSUPPORTED: u32 = (1 << 31) + 1;
-/// The export has flags; it can be flushed. No discards and no writes of zeros: all changes come as data.
+/// The export has flags; it can be flushed. No discards and no writes of zeros: all changes come as
+/// data.
 const FLAGS: u16 = 1 | 4;
 const LONGEST_OPTION: u32 = 1 << 16;
 const LONGEST_REQUEST: u32 = 64 << 20;
@@ -33,7 +34,8 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    /// Serves an empty disk of `size` bytes on `socket` to the first client that comes; files go beside the socket.
+    /// Serves an empty disk of `size` bytes on `socket` to the first client that comes; files go
+    /// beside the socket.
     pub(super) fn serve(socket: &Path, size: u64) -> Result<Capture> {
         let (disk, trace) = (socket.with_extension("disk"), socket.with_extension("trace"));
         let open = |path: &Path| {

@@ -26,7 +26,8 @@ struct Kept {
     volume: &'static str,
     /// Encoding and compression.
     how: Option<(&'static str, &'static str)>,
-    /// Its log is. With `redo` that takes anchors, after which chunks are preserved: a price of its own.
+    /// Its log is. With `redo` that takes anchors, after which chunks are preserved: a price of its
+    /// own.
     limited: bool,
     /// Whether the goals are for it.
     strict: bool,
@@ -84,8 +85,9 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
         |(_, _, name): &(Load, &str, &str)| rig.args.load.as_ref().is_none_or(|load| name.contains(load));
     for (load, burst, sustained) in LOADS.into_iter().filter(wanted) {
         let mut database = create(rig)?;
-        // A burst lasts a fraction of a second, in which a disk's mood counts for a third: many are wanted. One more is thrown
-        // away: it finds cold caches, and a journal whose files are still being made.
+        // A burst lasts a fraction of a second, in which a disk's mood counts for a third: many are
+        // wanted. One more is thrown away: it finds cold caches, and a journal whose files are
+        // still being made.
         rows.push(row(rig, burst, load, journal / 2, rounds * 2, 1, &mut database)?);
         rows.push(row(rig, sustained, load, journal * 4, (rounds / 2).max(1), 0, &mut database)?);
         goals.extend([0.85, 0.6]);
@@ -108,8 +110,8 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// The volumes, fully written, and what is on each of them. New ones for each load: a log of `redo` can be shortened only
-/// where there are anchors, and the model wants few.
+/// The volumes, fully written, and what is on each of them. New ones for each load: a log of `redo`
+/// can be shortened only where there are anchors, and the model wants few.
 fn create(rig: &Rig<'_>) -> Result<Database> {
     let database = Database::new(rig.args.size(), BLOCK as usize);
     for kept in &KEPT {
@@ -142,7 +144,8 @@ fn row(
         let seed = 1000 + round as u64;
         let before = database.clone();
         for turn in 0..KEPT.len() {
-            // Another one begins each time: the first finds what the others' runs, or a pause, have left of caches.
+            // Another one begins each time: the first finds what the others' runs, or a pause, have
+            // left of caches.
             let n = (round + turn) % KEPT.len();
             // All volumes go through the same contents.
             *database = before.clone();

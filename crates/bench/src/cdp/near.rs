@@ -30,8 +30,9 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let total = rig.args.snapshots();
     let each = (total / POINTS).max(1);
     let plain = minutes.pass(rig.args.journal() * 2 / (BLOCK * WRITES), false)?;
-    // Before the week begins: as much as destage leaves of the journal between snapshots, and more. Their destage costs more
-    // than that of writes alone, and while the journal has room for what it leaves the client does not wait for it.
+    // Before the week begins: as much as destage leaves of the journal between snapshots, and more.
+    // Their destage costs more than that of writes alone, and while the journal has room for what
+    // it leaves the client does not wait for it.
     let before = rig.args.journal() * 3 / (BLOCK * WRITES);
     minutes.pass(before, true)?;
     eprintln!("  {plain:.0} writes a second without snapshots; begin with {before}");

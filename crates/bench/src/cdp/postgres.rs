@@ -14,13 +14,15 @@ const SIZE: u64 = 1 << 30;
 const SCALE: u32 = 10;
 const CLIENTS: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A small server whose checkpoints come within the run, and whose pages are protected as they should be.
+/// A small server whose checkpoints come within the run, and whose pages are protected as they
+/// should be.
 const SETTINGS: &str = "listen_addresses = ''\nshared_buffers = 64MB\nmax_wal_size = 256MB\n\
                         checkpoint_timeout = 30s\nfull_page_writes = on\nwal_sync_method = fdatasync\n";
 
 /// What was captured.
 pub(super) struct Captured {
-    /// The disk of the tables and that of the write-ahead log: what changes a little in place, and what goes round.
+    /// The disk of the tables and that of the write-ahead log: what changes a little in place, and
+    /// what goes round.
     pub(super) disks: [CapturedDisk; 2],
     /// What pgbench says of its speed.
     pub(super) tps: String,
@@ -85,7 +87,8 @@ fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// nbdfuse, a loop device and a mounted file system; taken down when dropped, in whatever state it is.
+/// nbdfuse, a loop device and a mounted file system; taken down when dropped, in whatever state it
+/// is.
 struct Disk {
     capture: Capture,
     attached: Attached,

@@ -22,7 +22,8 @@ const VOLUMES: [&str; SERIES] = ["st-cdp", "trap", "trap-begin"];
 const SERIES: usize = 3;
 /// The one of which retention cuts off the begin.
 const CUT: usize = 1;
-/// As much as between two points is written so often before the first one: of that a part goes, whole segments of its log.
+/// As much as between two points is written so often before the first one: of that a part goes,
+/// whole segments of its log.
 const BEFORE: u64 = 2;
 /// Bytes of a segment.
 const SEGMENT: u64 = 16 << 20;
@@ -84,7 +85,8 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Makes a history with a mark at the begin of each of its parts but the first; the sums of the content there.
+/// Makes a history with a mark at the begin of each of its parts but the first; the sums of the
+/// content there.
 fn history(rig: &Rig<'_>, volume: &str, anchors: &Value, size: u64, writes: u64) -> Result<Vec<u64>> {
     let mut database = Database::new(size, BLOCK);
     rig.create(volume, size)?;
@@ -119,7 +121,8 @@ fn cut(rig: &Rig<'_>, volume: &str, whole: &Log) -> Result<Log> {
     }
 }
 
-/// Recovers to a new volume: time until it can be used, and until it depends on the history no more.
+/// Recovers to a new volume: time until it can be used, and until it depends on the history no
+/// more.
 fn recover(rig: &Rig<'_>, volume: &str, point: usize, sum: u64) -> Result<(Duration, Duration)> {
     const NEW: &str = "recovered";
     let what = json!({

@@ -108,7 +108,8 @@ fn send(client: &mut Client, trace: &mut Trace, count: u64) -> Result<()> {
     client.flush()
 }
 
-/// Makes `writes`, of so many bytes, on a clone of the base for each encoding and compression; removes the base.
+/// Makes `writes`, of so many bytes, on a clone of the base for each encoding and compression;
+/// removes the base.
 fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -> Result<Vec<Taken>> {
     const CLONE: &str = "clone";
     rig.snapshot(BASE, "before")?;

@@ -65,7 +65,8 @@ pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     rig.remove(VOLUME)
 }
 
-/// Bursts after 1 and 10 snapshots that share nothing, the first of them included: each writes as many copies.
+/// Bursts after 1 and 10 snapshots that share nothing, the first of them included: each writes as
+/// many copies.
 fn independent(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     rig.filled(VOLUME, 4 * KIB, "row")?;
     rig.hindcast.api("PATCH", &format!("/volumes/{VOLUME}"), &json!({ "order": "independent" }))?;

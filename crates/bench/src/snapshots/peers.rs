@@ -25,7 +25,8 @@ pub(super) fn run(args: &Args, scratch: &Scratch, figures: &mut Figures) -> Resu
     }
 }
 
-/// Its snapshots need the image for themselves: the server is stopped meanwhile, as an operator would.
+/// Its snapshots need the image for themselves: the server is stopped meanwhile, as an operator
+/// would.
 fn qcow2(args: &Args, scratch: &Scratch, figures: &mut Figures) -> Result<()> {
     let dir = fio_dir(scratch);
     let image = dir.join("qemu.qcow2");

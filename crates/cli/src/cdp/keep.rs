@@ -7,14 +7,15 @@ use hindcast_api::{Anchors, Compression, Encoding, PatchCdp, Size};
 /// Of `volume create` and `volume set`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Keep {
-    /// Keep every write between snapshots: parity (TRAP), undo (the old content) or redo (the new one); off ends it
+    /// Keep every write between snapshots: parity (TRAP), undo (the old content) or redo (the new
+    /// one); off ends it
     #[arg(long, group = "property", value_name = "parity|undo|redo|off", value_parser = mode)]
     cdp: Option<Mode>,
     /// How history is compressed: none, zero-run, lz4 or zstd [default: zero-run]
     #[arg(long, group = "property", value_name = "HOW")]
     cdp_compression: Option<Compression>,
-    /// When anchors are inserted: model (the cost model decides), after N writes of chunks, after a time such as 10m, or
-    /// never [default: model]
+    /// When anchors are inserted: model (the cost model decides), after N writes of chunks, after a
+    /// time such as 10m, or never [default: model]
     #[arg(long, group = "property", value_name = "model|N|TIME|never", value_parser = anchors)]
     anchor: Option<Anchors>,
     /// The most writes of chunks between two anchors, whatever --anchor says; 0: no limit

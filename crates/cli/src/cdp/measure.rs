@@ -18,7 +18,8 @@ pub(crate) struct Measured {
     pub(crate) xor_seconds: f64,
 }
 
-/// Of writes to a block that change a share of it, in runs of 32 bytes here and there, as a database does.
+/// Of writes to a block that change a share of it, in runs of 32 bytes here and there, as a
+/// database does.
 pub(super) fn run(
     block: usize,
     changed: f64,

@@ -30,7 +30,8 @@ Anchors bound how long recovery takes; each takes space. This is the cost model 
 column). What is not given comes from the history of VOLUME as the server measures it, and from how server and volume are
 configured, or is measured here with --measure, or else assumed; the last column tells. Without VOLUME it needs no server.";
 
-/// When to insert anchors into a CDP log: what recovery time and space cost, and where that is least
+/// When to insert anchors into a CDP log: what recovery time and space cost, and where that is
+/// least
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -61,16 +62,19 @@ pub(crate) struct Args {
     /// Price of an hour of recovery [default: the server's with VOLUME, or 1000]
     #[arg(long, value_name = "PRICE", value_parser = price)]
     beta: Option<f64>,
-    /// Price of a gigabyte of storage, in the same money [default: the server's with VOLUME, or 0.1]
+    /// Price of a gigabyte of storage, in the same money [default: the server's with VOLUME, or
+    /// 0.1]
     #[arg(long, value_name = "PRICE", value_parser = price)]
     gamma: Option<f64>,
     /// M_max: writes between anchors at most [default: the volume's --anchor-max]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     m_max: Option<u64>,
-    /// Memory for recovery, from which M_max follows where all blocks are in memory at once; Hindcast needs no such bound
+    /// Memory for recovery, from which M_max follows where all blocks are in memory at once;
+    /// Hindcast needs no such bound
     #[arg(long, value_name = "SIZE", conflicts_with = "m_max")]
     memory: Option<Size>,
-    /// Measure decoding, XOR and the size of a record here, with the codec of the CDP log; takes about a second
+    /// Measure decoding, XOR and the size of a record here, with the codec of the CDP log; takes
+    /// about a second
     #[arg(long)]
     measure: bool,
     /// With --measure: how much of a block one write changes, in per cent
@@ -192,8 +196,8 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// What is assumed is a machine of today: it decodes 1 GB/s, XORs 10 GB/s, reads 200 MB/s; and a volume that writes
-    /// five per cent of a block at a time, a million times a day.
+    /// What is assumed is a machine of today: it decodes 1 GB/s, XORs 10 GB/s, reads 200 MB/s; and
+    /// a volume that writes five per cent of a block at a time, a million times a day.
     fn gather(args: &Args, running: Option<&CdpMeasured>) -> Result<Inputs, Failure> {
         let block_size = pick(bytes(args.block_size), running.map(|r| r.block_size), 16384.0);
         if args.measure && !(512.0..=MAX_MEASURED).contains(&block_size.value) {
@@ -456,8 +460,8 @@ mod tests {
         plan(&line.args, None).unwrap()
     }
 
-    /// Inputs under which the model has the optima of the paper's figures 9, 12 and 13: what the figures leave unsaid,
-    /// worked out in the model's own tests.
+    /// Inputs under which the model has the optima of the paper's figures 9, 12 and 13: what the
+    /// figures leave unsaid, worked out in the model's own tests.
     const FIGURE_9: &str = "--block-size 4K --record-size 82 --decode-time 161us --xor-time 53.7us --io-rate 267163 \
                             --writes-per-day 1220703 --distinct-blocks 708.6 --gamma 10";
 
@@ -465,7 +469,8 @@ mod tests {
     fn the_papers_figures_come_out() {
         let twelve = planned(&format!("{FIGURE_9} --beta 1000 --m-max 1000000"));
         assert_eq!(twelve.sub_log.d, 77);
-        // Figures 10 and 11: C = 50, and decoding takes 0.0072 and 0.0028 of the time that reading a block takes.
+        // Figures 10 and 11: C = 50, and decoding takes 0.0072 and 0.0028 of the time that reading
+        // a block takes.
         for (rest, d) in [
             ("--block-size 16K --record-size 328 --decode-time 331us --xor-time 110us", 86),
             ("--block-size 64K --record-size 1311 --decode-time 515us --xor-time 171us", 94),

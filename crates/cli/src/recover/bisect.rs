@@ -41,11 +41,12 @@ pub(crate) struct Bisect {
     /// Tells good (exit code 0) from bad (1 to 125)
     #[arg(long, value_name = "COMMAND")]
     check: String,
-    /// Mount the file system of each moment, read-only, on a temporary copy in which its own journal is replayed. Needs
-    /// root, nbdfuse and loop devices
+    /// Mount the file system of each moment, read-only, on a temporary copy in which its own
+    /// journal is replayed. Needs root, nbdfuse and loop devices
     #[arg(long)]
     mount: bool,
-    /// Go only from flush to flush: what clients had on stable storage. The newest 4096 flushes are searched
+    /// Go only from flush to flush: what clients had on stable storage. The newest 4096 flushes are
+    /// searched
     #[arg(long)]
     flushes: bool,
 }
@@ -123,11 +124,13 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The last good moment and the first bad one, both of which are moments at which the volume changed, or the bounds.
+    /// The last good moment and the first bad one, both of which are moments at which the volume
+    /// changed, or the bounds.
     fn between(&mut self, mut good: u64, mut bad: u64) -> Result<(u64, u64), Failure> {
         loop {
             let (points, complete) = self.points(good, bad)?;
-            // While there are too many writes to list, halve by number; then go from write to write.
+            // While there are too many writes to list, halve by number; then go from write to
+            // write.
             let middle = match complete {
                 false => Some(good + (bad - good) / 2).filter(|m| *m > good),
                 true => points.get(points.len() / 2).copied(),
@@ -143,7 +146,8 @@ impl Search<'_> {
         }
     }
 
-    /// Moments after `good` and before `bad` at which the volume is another one than before, and whether these are all.
+    /// Moments after `good` and before `bad` at which the volume is another one than before, and
+    /// whether these are all.
     fn points(&self, good: u64, bad: u64) -> Result<(Vec<u64>, bool), Failure> {
         if !self.args.flushes {
             return self.writes(good, bad);

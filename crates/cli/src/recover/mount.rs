@@ -62,7 +62,8 @@ impl Mounted {
         })?;
         let device = run(Command::new("losetup").args(["--find", "--show"]).arg(&disk))?;
         this.device = Some(PathBuf::from(device.trim()));
-        // Read-only, and yet the file system's own journal is replayed, since the device can be written to.
+        // Read-only, and yet the file system's own journal is replayed, since the device can be
+        // written to.
         run(Command::new("mount").args(["-o", "ro"]).arg(device.trim()).arg(this.path()))?;
         this.mounted = true;
         Ok(this)

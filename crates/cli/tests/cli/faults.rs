@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Bytes that are more than the server reads of a stream before it refuses it, and more than any buffer between.
+/// Bytes that are more than the server reads of a stream before it refuses it, and more than any
+/// buffer between.
 const ENDLESS: u64 = 4 << 30;
 
 /// Starts `hindcast import` and feeds it `head`, then zeros, until it takes no more.

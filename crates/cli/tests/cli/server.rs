@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The program, without anything from the environment that could lead it to another server, or make it listen where
-/// another test does.
+/// The program, without anything from the environment that could lead it to another server, or make
+/// it listen where another test does.
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hindcast"));
     for (name, _) in std::env::vars_os() {

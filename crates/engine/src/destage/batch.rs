@@ -121,8 +121,8 @@ pub(crate) struct Batch {
     pub(super) controls: Vec<((u64, u64), Control)>,
     /// Rows of the catalog that these change.
     pub(crate) rows: usize,
-    /// LSN and time of each record, by [`BatchItem::order`]; empty where no record stands behind the
-    /// batch.
+    /// LSN and time of each record, by [`BatchItem::order`]; empty where no record stands behind
+    /// the batch.
     pub(super) stamps: Vec<(u64, u64)>,
     /// By (branch, chunk, order) once collected.
     pub(super) items: Vec<BatchItem>,

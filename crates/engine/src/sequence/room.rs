@@ -8,8 +8,8 @@ use crate::shortage::{Task, passing};
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Room for a record, after [`Admission`] said that there is none: makes a file, or destages, or
-    /// waits for the thread that does. The writer's own help is the backpressure.
+    /// Room for a record, after [`Admission`] said that there is none: makes a file, or destages,
+    /// or waits for the thread that does. The writer's own help is the backpressure.
     pub(crate) fn make_room(&self, room: Admission) -> Result<()> {
         self.core.check_usable()?;
         match room {

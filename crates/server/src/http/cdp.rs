@@ -44,7 +44,8 @@ async fn status(State(app): Shared, Path(volume): Path<String>) -> Result<Json<C
     .await
 }
 
-/// What the server measures of a volume's history and of itself, for the cost model. Takes about a second.
+/// What the server measures of a volume's history and of itself, for the cost model. Takes about a
+/// second.
 #[utoipa::path(get, path = "/volumes/{volume}/cdp/measured", params(("volume" = String, Path)), responses((status = OK, body = CdpMeasured), (status = "default", body = ErrorBody)))]
 async fn measured(State(app): Shared, Path(volume): Path<String>) -> Result<Json<CdpMeasured>, ApiError> {
     blocking(&app, move |app| Ok(Json(cost::measure(&app.pool, &volume, app.prices)?))).await
@@ -56,7 +57,8 @@ struct HistoryQuery {
     buckets: Option<u32>,
 }
 
-/// What of a volume's past can be gone back to, and how much changed over time, in so many parts (60 unless said).
+/// What of a volume's past can be gone back to, and how much changed over time, in so many parts
+/// (60 unless said).
 #[utoipa::path(get, path = "/volumes/{volume}/history", params(("volume" = String, Path), ("buckets" = Option<u32>, Query)), responses((status = OK, body = History), (status = "default", body = ErrorBody)))]
 async fn history(
     State(app): Shared,
@@ -85,7 +87,8 @@ struct ChangesQuery {
     limit: Option<u64>,
 }
 
-/// When a range changed, oldest first: each write, as far as it lies in one chunk. `from` and `to` are moments.
+/// When a range changed, oldest first: each write, as far as it lies in one chunk. `from` and `to`
+/// are moments.
 #[utoipa::path(get, path = "/volumes/{volume}/changes", params(("volume" = String, Path), ("offset" = Option<u64>, Query), ("length" = Option<u64>, Query), ("from" = Option<String>, Query), ("to" = Option<String>, Query), ("limit" = Option<u64>, Query)), responses((status = OK, body = Vec<Change>), (status = "default", body = ErrorBody)))]
 async fn changes(
     State(app): Shared,

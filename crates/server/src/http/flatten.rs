@@ -39,7 +39,8 @@ async fn flattening(State(app): Shared, Path(volume): Path<String>) -> Result<Js
     blocking(&app, move |app| Ok(Json(state(app, &volume)?))).await
 }
 
-/// Begins to copy into a volume what it still shows of its origin, in the background; it goes on after a restart.
+/// Begins to copy into a volume what it still shows of its origin, in the background; it goes on
+/// after a restart.
 #[utoipa::path(post, path = "/volumes/{volume}/flatten", params(("volume" = String, Path)), request_body = Flatten, responses((status = ACCEPTED, body = Flattening), (status = "default", body = ErrorBody)))]
 async fn flatten(
     State(app): Shared,

@@ -41,7 +41,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Exports and imports that may go on at the same time: each has a thread, and reads or writes as fast as it can.
+/// Exports and imports that may go on at the same time: each has a thread, and reads or writes as
+/// fast as it can.
 pub(crate) const MAX_TRANSFERS: usize = 8;
 
 /// Of the threads that wait for the engine, those that requests over TCP may use.

@@ -30,7 +30,8 @@ async fn relocation(State(app): Shared, Path(volume): Path<String>) -> Result<Js
     blocking(&app, move |app| Ok(Json(state(app, &volume)?))).await
 }
 
-/// Begins to bring a volume's chunks back into order, in the background. A restart of the server ends it.
+/// Begins to bring a volume's chunks back into order, in the background. A restart of the server
+/// ends it.
 #[utoipa::path(post, path = "/volumes/{volume}/relocation", params(("volume" = String, Path)), request_body = Relocate, responses((status = ACCEPTED, body = Relocation), (status = "default", body = ErrorBody)))]
 async fn relocate(
     State(app): Shared,

@@ -154,8 +154,8 @@ async fn health(State(app): Shared) -> Result<Json<Health>, ApiError> {
     blocking(&app, |app| Ok(Json(app.health()))).await
 }
 
-/// For probes: 200 while the pool accepts writes, 503 when it does not; the state and the codes of what is not well.
-/// Names and paths are left out: a probe has no token.
+/// For probes: 200 while the pool accepts writes, 503 when it does not; the state and the codes of
+/// what is not well. Names and paths are left out: a probe has no token.
 #[utoipa::path(get, path = "/healthz", responses((status = OK, body = String), (status = SERVICE_UNAVAILABLE, body = String)))]
 async fn healthz(Extension(probe): Extension<Probe>) -> Response {
     let Some(health) = probe.health().await else {
@@ -298,7 +298,8 @@ async fn create_volume(
         }
         if history.is_some() {
             info = app.pool.set_cdp(&info.name, history).inspect_err(|_| {
-                // Not half of what was asked for. Should this fail too, the volume is there to be seen.
+                // Not half of what was asked for. Should this fail too, the volume is there to be
+                // seen.
                 let _ = app.pool.delete_volume(&info.name, false);
             })?;
         }
@@ -393,7 +394,8 @@ pub(super) struct DeleteQuery {
     pub(super) force: bool,
 }
 
-/// Deletes a volume; with `force` also one that clients use, and its snapshots. Its space comes back in the background.
+/// Deletes a volume; with `force` also one that clients use, and its snapshots. Its space comes
+/// back in the background.
 #[utoipa::path(delete, path = "/volumes/{name}", params(("name" = String, Path), ("force" = Option<bool>, Query)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn delete_volume(
     State(app): Shared,

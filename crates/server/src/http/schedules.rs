@@ -24,7 +24,8 @@ async fn schedules(State(app): Shared) -> Result<Json<Vec<Schedule>>, ApiError> 
     blocking(&app, |app| Ok(Json(app.list_schedules()?))).await
 }
 
-/// Creates a schedule: snapshots are taken at fixed times, and deleted when they have served theirs.
+/// Creates a schedule: snapshots are taken at fixed times, and deleted when they have served
+/// theirs.
 #[utoipa::path(post, path = "/schedules", request_body = CreateSchedule, responses((status = CREATED, body = Schedule), (status = "default", body = ErrorBody)))]
 async fn create_schedule(
     State(app): Shared,

@@ -88,7 +88,8 @@ pub(crate) fn addresses(listeners: &[Listener], nbd: Vec<String>, iscsi: Vec<Str
 }
 
 impl ApiServer {
-    /// Stops accepting, lets requests in flight end until `deadline` has passed, and closes what is left.
+    /// Stops accepting, lets requests in flight end until `deadline` has passed, and closes what is
+    /// left.
     pub(crate) async fn stop(mut self, deadline: Duration) {
         let _ = self.stop.send(true);
         let all = async { while self.loops.join_next().await.is_some() {} };

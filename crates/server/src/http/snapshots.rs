@@ -43,7 +43,8 @@ async fn all_snapshots(State(app): Shared) -> Result<Json<Vec<Snapshot>>, ApiErr
     .await
 }
 
-/// Takes snapshots of volumes, all at one instant, without holding up their clients. Durable when it answers.
+/// Takes snapshots of volumes, all at one instant, without holding up their clients. Durable when
+/// it answers.
 #[utoipa::path(post, path = "/snapshots", request_body = CreateSnapshots, responses((status = CREATED, body = Vec<Snapshot>), (status = "default", body = ErrorBody)))]
 async fn create_snapshots(
     State(app): Shared,
@@ -85,7 +86,8 @@ async fn snapshot(
     .await
 }
 
-/// Changes a snapshot: labels, then protection, then whether it can be written to, then name; the first that fails ends the request.
+/// Changes a snapshot: labels, then protection, then whether it can be written to, then name; the
+/// first that fails ends the request.
 #[utoipa::path(patch, path = "/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = PatchSnapshot, responses((status = OK, body = Snapshot), (status = "default", body = ErrorBody)))]
 async fn patch_snapshot(
     State(app): Shared,
@@ -127,8 +129,8 @@ async fn patch_snapshot(
     .await
 }
 
-/// Deletes snapshots of a volume, all of them or none. They are gone from sight at once; their space comes back in the
-/// background, once no client reads them.
+/// Deletes snapshots of a volume, all of them or none. They are gone from sight at once; their
+/// space comes back in the background, once no client reads them.
 #[utoipa::path(post, path = "/volumes/{volume}/snapshots/delete", params(("volume" = String, Path)), request_body = DeleteSnapshots, responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn delete_snapshots(
     State(app): Shared,
@@ -143,8 +145,8 @@ async fn delete_snapshots(
     .await
 }
 
-/// Takes a volume back to a snapshot, at once whatever its size. Newer snapshots stay, and what the volume was is kept as a
-/// snapshot too.
+/// Takes a volume back to a snapshot, at once whatever its size. Newer snapshots stay, and what the
+/// volume was is kept as a snapshot too.
 #[utoipa::path(post, path = "/volumes/{volume}/snapshots/{snapshot}/rollback", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = RollBack, responses((status = OK, body = RolledBack), (status = "default", body = ErrorBody)))]
 async fn roll_back(
     State(app): Shared,

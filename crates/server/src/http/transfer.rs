@@ -26,8 +26,9 @@ use utoipa_axum::routes;
 const MAX_RANGES: usize = 10_000;
 /// Pieces between a thread and its connection.
 const PIECES: usize = 4;
-/// How long the rest of a refused stream is read and thrown away after the answer. A client that still sends reads the
-/// answer in that time; closing the connection earlier could take the answer with it.
+/// How long the rest of a refused stream is read and thrown away after the answer. A client that
+/// still sends reads the answer in that time; closing the connection earlier could take the answer
+/// with it.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -49,7 +50,8 @@ struct DifferenceQuery {
     identity: Option<String>,
 }
 
-/// What may differ between a snapshot or a moment and a later one, or the volume as it is now; in parts.
+/// What may differ between a snapshot or a moment and a later one, or the volume as it is now; in
+/// parts.
 #[utoipa::path(get, path = "/volumes/{volume}/difference", params(("volume" = String, Path), ("from" = String, Query), ("to" = Option<String>, Query), ("offset" = Option<u64>, Query), ("identity" = Option<String>, Query)), responses((status = OK, body = Difference), (status = "default", body = ErrorBody)))]
 async fn difference(
     State(app): Shared,
@@ -88,7 +90,8 @@ async fn difference(
     .await
 }
 
-/// Leave for a transfer. Its bytes pass through the thread of the API, which is no more urgent than others meanwhile.
+/// Leave for a transfer. Its bytes pass through the thread of the API, which is no more urgent than
+/// others meanwhile.
 struct Permit {
     _transfer: OwnedSemaphorePermit,
     /// Dropped in the end.
@@ -127,7 +130,8 @@ struct ExportQuery {
     start: u64,
 }
 
-/// A snapshot as a stream, or what differs from an older one (`from`), beginning at a byte of the volume (`start`).
+/// A snapshot as a stream, or what differs from an older one (`from`), beginning at a byte of the
+/// volume (`start`).
 #[utoipa::path(get, path = "/volumes/{volume}/snapshots/{snapshot}/export", params(("volume" = String, Path), ("snapshot" = String, Path), ("from" = Option<String>, Query), ("start" = Option<u64>, Query)), responses((status = OK, body = Vec<u8>, content_type = "application/octet-stream"), (status = "default", body = ErrorBody)))]
 async fn export(
     State(app): Shared,
@@ -169,7 +173,8 @@ struct ImportQuery {
     name: Option<String>,
 }
 
-/// Takes a stream in, into the volume `name` or the one that it names. One that breaks off can be gone on with.
+/// Takes a stream in, into the volume `name` or the one that it names. One that breaks off can be
+/// gone on with.
 #[utoipa::path(post, path = "/imports", params(("name" = Option<String>, Query)), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses((status = CREATED, body = Snapshot), (status = "default", body = ErrorBody)))]
 async fn import(
     State(app): Shared,
@@ -184,7 +189,8 @@ async fn import(
         let _permit = permit;
         let _ = tell.send(take_in(&importing, query.name.as_deref(), receiver));
     })?;
-    // Beside the answer: what is refused is answered at once, however much of the stream is still to come.
+    // Beside the answer: what is refused is answered at once, however much of the stream is still
+    // to come.
     tokio::spawn(receive(body, pieces));
     let taken = told.await.map_err(|_| ApiError::internal("the import ended by a defect"))?;
     let snapshot = taken.map_err(|refused| match refused {
@@ -196,8 +202,9 @@ async fn import(
         .await
 }
 
-/// Passes a request's body on to the thread that takes it in, piece by piece, then `None`. A body that breaks off ends
-/// without it. When the thread has ended, the rest is read and thrown away for [`DRAIN_TIME`].
+/// Passes a request's body on to the thread that takes it in, piece by piece, then `None`. A body
+/// that breaks off ends without it. When the thread has ended, the rest is read and thrown away for
+/// [`DRAIN_TIME`].
 async fn receive(mut body: Body, pieces: mpsc::Sender<Option<Bytes>>) {
     loop {
         match body.frame().await {

@@ -5,15 +5,17 @@ use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::{self, AuthPolicy, ChapUser};
 use std::fmt;
 
-/// Shortest and longest CHAP secret in bytes. RFC 7143 9.2.1 asks for at least 96 random bits where nothing else
-/// protects the connection; the length has to fit CHAP's one-byte length (RFC 1994 4.1).
+/// Shortest and longest CHAP secret in bytes. RFC 7143 9.2.1 asks for at least 96 random bits where
+/// nothing else protects the connection; the length has to fit CHAP's one-byte length (RFC 1994
+/// 4.1).
 const SECRET_LEN: std::ops::RangeInclusive<usize> = 12..=255;
 
 fn refuse<T>(why: impl fmt::Display) -> Result<T> {
     Err(Error::new(ErrorKind::Invalid, format!("set CHAP: {why}")))
 }
 
-/// A CHAP secret that is long enough. Neither `Debug` nor anything else shows it; it can only be asked for.
+/// A CHAP secret that is long enough. Neither `Debug` nor anything else shows it; it can only be
+/// asked for.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(Vec<u8>);
 

@@ -31,7 +31,8 @@ use std::sync::Arc;
 /// Kind and version of the files that keep what logical units must remember.
 pub(crate) const LU_KIND: &str = "logical-unit";
 pub(crate) const LU_VERSION: u32 = 1;
-/// Targets that show the past, at once: each moment takes about a megabyte of memory, and keeps history from expiring.
+/// Targets that show the past, at once: each moment takes about a megabyte of memory, and keeps
+/// history from expiring.
 pub(super) const MAX_SHOWN: usize = 256;
 
 pub(crate) use lookup::Found;
@@ -53,7 +54,8 @@ pub(crate) struct Exports {
 struct Live {
     units: HashMap<Uuid, Unit>,
     targets: HashMap<String, LiveTarget>,
-    /// Moments that are in use: the identity of their logical units, with the volume's identity and the LSN.
+    /// Moments that are in use: the identity of their logical units, with the volume's identity and
+    /// the LSN.
     moments: HashMap<Uuid, (Uuid, u64)>,
     /// Volumes that are being deleted: no initiator may begin to use them.
     going: HashSet<Uuid>,
@@ -135,8 +137,9 @@ impl Exports {
         Arc::new(Exports { pool, dir, store, otherwise, groups, live: Mutex::default() })
     }
 
-    /// Brings what was kept in line with the volumes there are, and opens what is mapped explicitly: a file that is
-    /// missing should be noticed when the server starts, not when an initiator does.
+    /// Brings what was kept in line with the volumes there are, and opens what is mapped
+    /// explicitly: a file that is missing should be noticed when the server starts, not when an
+    /// initiator does.
     pub(crate) fn begin(&self) -> Result<()> {
         let volumes: HashSet<Uuid> = self.pool.volumes().iter().map(|v| v.uuid).collect();
         let snapshots: HashSet<Uuid> = self.pool.all_snapshots().iter().map(|s| s.uuid).collect();
@@ -281,14 +284,15 @@ impl Exports {
         Ok(Source::Snapshot(found, volume))
     }
 
-    /// The target as the device server has it, with its logical units as they are mapped now. One that can't be opened is
-    /// not there.
+    /// The target as the device server has it, with its logical units as they are mapped now. One
+    /// that can't be opened is not there.
     fn target(&self, found: &Found) -> Result<Arc<Target>> {
         self.target_in(&mut self.live.lock(), found)
     }
 
     fn target_in(&self, live: &mut Live, found: &Found) -> Result<Arc<Target>> {
-        // Read under the lock: what is put in place below must not be older than what another thread has just put.
+        // Read under the lock: what is put in place below must not be older than what another
+        // thread has just put.
         let registry = self.store.get();
         if let Scope::Named(name) = &found.scope
             && !registry.named.contains_key(name)
@@ -329,7 +333,8 @@ impl Exports {
         Ok(target)
     }
 
-    /// Brings a target that was created in line with what is mapped now; its initiators learn of it.
+    /// Brings a target that was created in line with what is mapped now; its initiators learn of
+    /// it.
     pub(crate) fn realign(&self, name: &str) {
         let found = Found::named(name.to_owned());
         if let Err(error) = self.target(&found) {
@@ -337,7 +342,8 @@ impl Exports {
         }
     }
 
-    /// The targets of the device server that a target has: more than one after its volume was renamed.
+    /// The targets of the device server that a target has: more than one after its volume was
+    /// renamed.
     pub(crate) fn live_targets(&self, scope: &Scope) -> Vec<Arc<Target>> {
         let live = self.live.lock();
         live.targets.values().filter(|t| t.scope == *scope).map(|t| t.target.clone()).collect()
@@ -371,8 +377,8 @@ impl Exports {
         }
     }
 
-    /// A volume or file is gone, or no longer exported: takes it from all targets and forgets what was kept of it. Tells
-    /// the names of targets that were its alone.
+    /// A volume or file is gone, or no longer exported: takes it from all targets and forgets what
+    /// was kept of it. Tells the names of targets that were its alone.
     pub(crate) fn forget_unit(&self, id: &Uuid) -> Vec<String> {
         let live = &mut *self.live.lock();
         if let Some(unit) = live.units.remove(id) {
@@ -420,8 +426,9 @@ impl Exports {
         }
     }
 
-    /// A volume has another content from one moment to the next: it was rolled back. Its logical unit is replaced by one
-    /// that shows it as it is now, and initiators learn of that before anything else.
+    /// A volume has another content from one moment to the next: it was rolled back. Its logical
+    /// unit is replaced by one that shows it as it is now, and initiators learn of that before
+    /// anything else.
     pub(crate) fn volume_replaced(&self, info: &VolumeInfo) {
         let live = &mut *self.live.lock();
         let Some(old) = live.units.get(&info.uuid).map(|unit| unit.lu.clone()) else {
@@ -480,7 +487,8 @@ impl Live {
             if old.scope == found.scope && is_same {
                 return Ok((old.target.clone(), old.shows));
             }
-            // The name belonged to a volume that was renamed, or a snapshot that was deleted, and whose sessions go on.
+            // The name belonged to a volume that was renamed, or a snapshot that was deleted, and
+            // whose sessions go on.
             if !old.target.nexuses().is_empty() {
                 let text = format!("open {}: its old sessions go on", found.name);
                 return Err(Error::new(ErrorKind::Busy, text));

@@ -184,7 +184,8 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Forgets the LUNs of what is gone. That must not make its deletion fail, and is done at the next start otherwise.
+    /// Forgets the LUNs of what is gone. That must not make its deletion fail, and is done at the
+    /// next start otherwise.
     fn forget(&self, gone: impl Fn(&Uuid) -> bool) {
         let forgotten = self.exports.store.update(|registry| {
             registry.forget_volumes(|uuid| !gone(uuid));
@@ -223,8 +224,9 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Takes a volume back by `roll`. Without `force` it is refused while initiators use the volume; with it they find a
-    /// logical unit that has been switched off and on, and what they had begun never reaches what it shows now.
+    /// Takes a volume back by `roll`. Without `force` it is refused while initiators use the
+    /// volume; with it they find a logical unit that has been switched off and on, and what they
+    /// had begun never reaches what it shows now.
     pub(crate) fn roll_back<T>(
         &self,
         names: &[&str],
@@ -252,7 +254,8 @@ impl IscsiTarget {
         rolled
     }
 
-    /// Ends sessions with a target: their logical units would only answer with errors, or they have no business there.
+    /// Ends sessions with a target: their logical units would only answer with errors, or they have
+    /// no business there.
     fn disconnect(&self, target: &str) {
         let (connections, all) = self.server.disconnect(target, None, DISCONNECT_WAIT);
         if connections > 0 {
@@ -303,8 +306,8 @@ impl IscsiTarget {
         }
     }
 
-    /// Stops accepting, asks initiators to log out, lets requests in flight end until `deadline` has passed, and closes
-    /// what is left.
+    /// Stops accepting, asks initiators to log out, lets requests in flight end until `deadline`
+    /// has passed, and closes what is left.
     pub(crate) fn stop(&self, deadline: Duration) {
         let broken = self.server.shutdown(deadline);
         self.exports.retire();

@@ -29,9 +29,9 @@ fn is_long(text: &str) -> bool {
     ["iqn.", "eui.", "naa."].iter().any(|kind| text.starts_with(kind))
 }
 
-/// The name of the target that a volume has by default: the authority and the volume's name. iSCSI names have no capitals
-/// and no underscores (RFC 3722); a volume whose name has some gets a name with a part of its identity, so that no two
-/// volumes share one.
+/// The name of the target that a volume has by default: the authority and the volume's name. iSCSI
+/// names have no capitals and no underscores (RFC 3722); a volume whose name has some gets a name
+/// with a part of its identity, so that no two volumes share one.
 pub(crate) fn of_volume(volume: &VolumeInfo) -> String {
     if is_plain(&volume.name) {
         return format!("{AUTHORITY}:{}", volume.name);
@@ -46,9 +46,9 @@ pub(crate) fn by_name_alone(volume: &str) -> Option<String> {
     is_plain(volume).then(|| format!("{AUTHORITY}:{volume}"))
 }
 
-/// The name of the target that shows a snapshot: after the volume's, `:snap:` and the snapshot's. iSCSI names have no `@`,
-/// no capitals and no underscores; where that, or the length, is in the way the snapshot's identity takes the place of both
-/// names.
+/// The name of the target that shows a snapshot: after the volume's, `:snap:` and the snapshot's.
+/// iSCSI names have no `@`, no capitals and no underscores; where that, or the length, is in the
+/// way the snapshot's identity takes the place of both names.
 pub(crate) fn of_snapshot(snapshot: &SnapshotInfo) -> String {
     let name = format!("{AUTHORITY}:{}{SNAPSHOT}{}", snapshot.volume, snapshot.name);
     if is_plain(&snapshot.volume) && is_plain(&snapshot.name) && name.len() <= MAX_NAME {
@@ -58,8 +58,9 @@ pub(crate) fn of_snapshot(snapshot: &SnapshotInfo) -> String {
     format!("{AUTHORITY}{SNAPSHOT}{id}")
 }
 
-/// The name of the target that shows a moment: after the volume's, `:at:` and the moment. Other ways to say the moment,
-/// such as a time, make names of the same target as long as iSCSI names can hold them.
+/// The name of the target that shows a moment: after the volume's, `:at:` and the moment. Other
+/// ways to say the moment, such as a time, make names of the same target as long as iSCSI names can
+/// hold them.
 pub(crate) fn of_moment(volume: &VolumeInfo, lsn: u64) -> String {
     format!("{}{MOMENT}{}", of_volume(volume), Moment::Lsn(lsn))
 }
@@ -95,7 +96,8 @@ fn is_plain(volume: &str) -> bool {
     volume.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
 }
 
-/// The volume that a name could mean: its part after the authority as it was written, or the whole if it is short.
+/// The volume that a name could mean: its part after the authority as it was written, or the whole
+/// if it is short.
 pub(crate) fn volume_part(text: &str) -> &str {
     let head = text.get(..AUTHORITY.len()).filter(|head| head.eq_ignore_ascii_case(AUTHORITY));
     head.and_then(|_| text[AUTHORITY.len()..].strip_prefix(':')).unwrap_or(text)

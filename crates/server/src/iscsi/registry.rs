@@ -366,7 +366,8 @@ impl Store {
         self.current.read().clone()
     }
 
-    /// Changes it. The change counts, and survives power loss, when this returns; when it fails nothing has changed.
+    /// Changes it. The change counts, and survives power loss, when this returns; when it fails
+    /// nothing has changed.
     pub(crate) fn update<T>(&self, change: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
         let _one_at_a_time = self.changing.lock();
         let mut next = Registry::clone(&self.get());

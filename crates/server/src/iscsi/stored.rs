@@ -305,7 +305,8 @@ fn read_uuid(text: &str) -> Read<Uuid> {
     unhex(text)?.try_into().map_err(|_| format!("{text:?} is no identity"))
 }
 
-/// Hexadecimal digits; hyphens, as in identities, don't count. The text is not repeated in the error: it may be secret.
+/// Hexadecimal digits; hyphens, as in identities, don't count. The text is not repeated in the
+/// error: it may be secret.
 fn unhex(text: &str) -> Read<Vec<u8>> {
     let digits: Option<Vec<u32>> = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16)).collect();
     let wrong = || "there is something else where hexadecimal digits should be".to_owned();

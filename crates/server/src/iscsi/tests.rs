@@ -482,7 +482,7 @@ fn everything_survives_a_restart() {
     assert!(!f.dir.path().join(format!("lu-{}.state", hindcast_engine::world::uuid_text(&id))).exists());
 }
 
-/// A volume `db` with history, whose first byte was each of `1..=bytes`, a moment each, and the LSNs of these.
+/// A volume `db` whose first byte was each of `1..=bytes`, and the LSNs of these moments.
 fn with_history(f: &Fixture, bytes: u16) -> Vec<u64> {
     f.volume("db");
     f.pool().set_cdp("db", Some(hindcast_engine::cdp::CdpSettings::default())).unwrap();

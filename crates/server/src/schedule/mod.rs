@@ -78,8 +78,8 @@ struct Plan {
 /// What became of a schedule since the server was started.
 #[derive(Debug, Clone, Default)]
 struct Run {
-    /// The slot of the next run, computed when the one before was over. None: nothing was computed since the server was
-    /// started or the schedule was changed.
+    /// The slot of the next run, computed when the one before was over. None: nothing was computed
+    /// since the server was started or the schedule was changed.
     slot: Option<Timestamp>,
     done: Option<Timestamp>,
     error: Option<String>,
@@ -139,8 +139,8 @@ fn is_of(prefix: &str, snapshot: &str) -> bool {
 }
 
 impl Schedules {
-    /// Reads the file of schedules in the data directory. A file that can't be read does not keep the server from
-    /// starting: the volumes are served, no schedule runs, and health says so.
+    /// Reads the file of schedules in the data directory. A file that can't be read does not keep
+    /// the server from starting: the volumes are served, no schedule runs, and health says so.
     pub(crate) fn open(dir: Arc<dyn Dir>) -> Schedules {
         let file = DurableFile::new(dir, stored::FILE, stored::KIND, stored::VERSION);
         let read = || file.load()?.map_or_else(|| Ok(BTreeMap::new()), |bytes| stored::decode(&bytes));
@@ -159,7 +159,8 @@ impl Schedules {
         self.state.lock().unreadable.clone()
     }
 
-    /// Fails when the schedules could not be read: none of them is known, and the file must not be replaced.
+    /// Fails when the schedules could not be read: none of them is known, and the file must not be
+    /// replaced.
     fn check_readable(&self) -> Result<()> {
         self.unreadable().map_or(Ok(()), |why| {
             let text = format!("use schedules: none is known, restart the server when that is mended: {why}");
@@ -427,8 +428,8 @@ impl App {
         Ok(())
     }
 
-    /// A name that is free in all volumes: the time now, or the next free second where the clock was put back and that time is
-    /// used up.
+    /// A name that is free in all volumes: the time now, or the next free second where the clock
+    /// was put back and that time is used up.
     fn free_name(&self, plan: &Plan, volumes: &[String], now: Timestamp) -> String {
         let is_taken = |name: &str| volumes.iter().any(|v| self.pool.is_taken(v, name).unwrap_or(false));
         let later = |seconds| now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now);

@@ -21,13 +21,14 @@ pub(super) fn next(after: Timestamp, every: u64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
 }
 
-/// When a schedule runs next. `kept` is the slot that was computed before, and `ran` holds the times of earlier runs, in
-/// any order.
+/// When a schedule runs next. `kept` is the slot that was computed before, and `ran` holds the
+/// times of earlier runs, in any order.
 ///
-/// A kept slot stands, however the clock moves, until it has come or lies more than one interval ahead. The latter means that
-/// the clock was put back, so the next slot by the clock as it is now counts. Times later than now tell nothing about when
-/// the schedule ran. Where no other time is known, the schedule counts as never run. However many slots were missed, one run
-/// makes up for them.
+/// A kept slot stands, however the clock moves, until it has come or lies more than one interval
+/// ahead. The latter means that the clock was put back, so the next slot by the clock as it is now
+/// counts. Times later than now tell nothing about when the schedule ran. Where no other time is
+/// known, the schedule counts as never run. However many slots were missed, one run makes up for
+/// them.
 pub(super) fn due(
     kept: Option<Timestamp>,
     ran: impl Iterator<Item = Timestamp>,
@@ -48,10 +49,12 @@ pub(super) fn first(since: Timestamp, every: u64, now: Timestamp) -> Option<Time
     (since <= now).then(|| next(since, every)).filter(|slot| *slot > now)
 }
 
-/// Which of the snapshots taken at `times`, in the order in which they were taken, are kept no more.
+/// Which of the snapshots taken at `times`, in the order in which they were taken, are kept no
+/// more.
 ///
-/// The order decides which snapshot is newer, because the clock may have been set between two of them. So the newest one always
-/// stays, and one whose time lies ahead of the clock gives way as others are taken.
+/// The order decides which snapshot is newer, because the clock may have been set between two of
+/// them. So the newest one always stays, and one whose time lies ahead of the clock gives way as
+/// others are taken.
 pub(super) fn expired(times: &[Timestamp], keep: &Retention) -> Vec<usize> {
     if *keep == Retention::default() {
         return Vec::new();
@@ -168,7 +171,8 @@ mod tests {
         assert_eq!(left(&times, &keep(1, 0, 0, 0, 2)), [times[1], times[6]]);
     }
 
-    /// Once the clock is right again, what was taken while it was ahead does not push out what is taken now.
+    /// Once the clock is right again, what was taken while it was ahead does not push out what is
+    /// taken now.
     #[test]
     fn snapshots_of_the_future_give_way() {
         let ahead = ["2036-01-01T00:00:00Z", "2036-01-01T01:00:00Z", "2036-01-02T00:00:00Z"];
@@ -207,8 +211,8 @@ mod tests {
     }
 
     proptest! {
-        /// The clock jumps both ways, by seconds to years, and the server restarts: while the clock goes on for an interval,
-        /// there is a run. There are no more runs than slots and jumps.
+        /// The clock jumps both ways, by seconds to years, and the server restarts: while the clock
+        /// goes on for an interval, there is a run. There are no more runs than slots and jumps.
         #[test]
         fn no_jump_of_the_clock_stops_a_schedule(
             every in 10i64..5000,
@@ -237,7 +241,8 @@ mod tests {
             }
         }
 
-        /// However the clock jumps, the newest snapshot stays, and there are no more than were asked for.
+        /// However the clock jumps, the newest snapshot stays, and there are no more than were
+        /// asked for.
         #[test]
         fn retention_keeps_the_newest_whatever_the_clock_said(
             jumps in prop::collection::vec(-40_000_000i64..40_000_000, 1..200),
@@ -259,8 +264,8 @@ mod tests {
             }
         }
 
-        /// Once a minute for long, with deletion after each: never more than was asked for, the newest always there, and
-        /// what retention decided once is not missed later.
+        /// Once a minute for long, with deletion after each: never more than was asked for, the
+        /// newest always there, and what retention decided once is not missed later.
         #[test]
         fn pruning_as_it_goes_keeps_what_pruning_at_the_end_keeps(
             steps in prop::collection::vec(1i64..50_000, 1..300),

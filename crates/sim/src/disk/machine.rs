@@ -162,7 +162,8 @@ impl Machine {
         Ok(if now { Go::Crash } else { Go::On })
     }
 
-    /// Begins an operation that a crash does wholly or not at all. `Ok(true)`: do it; then call [`Machine::end`].
+    /// Begins an operation that a crash does wholly or not at all. `Ok(true)`: do it; then call
+    /// [`Machine::end`].
     pub(super) fn begin_whole(&mut self, life: u64, file: u64, is_sync: bool) -> io::Result<bool> {
         Ok(self.begin(life, file, is_sync)? == Go::On || self.rand.percent(50))
     }
@@ -341,8 +342,9 @@ impl File {
         }
     }
 
-    /// A sync that fails: what it should have written has met its fate, and the system has forgotten that it was
-    /// dirty. Reads still see it; later syncs write only what is changed from now on, page by page.
+    /// A sync that fails: what it should have written has met its fate, and the system has
+    /// forgotten that it was dirty. Reads still see it; later syncs write only what is changed from
+    /// now on, page by page.
     pub(super) fn fail_sync(&mut self, id: u64, fates: &mut Fates) {
         self.settle(id, fates);
         self.sync_failed = true;

@@ -9,7 +9,8 @@ pub(crate) const ZONE: u64 = 128;
 
 type Zone = [u64; ZONE as usize];
 
-/// A number for each sector (or chunk), 0 where none was given. A clone shares everything with its origin.
+/// A number for each sector (or chunk), 0 where none was given. A clone shares everything with its
+/// origin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Content {
     zones: Arc<BTreeMap<u64, Arc<Zone>>>,

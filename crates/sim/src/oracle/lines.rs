@@ -155,8 +155,9 @@ impl Lines {
         std::iter::successors(Some(line), base).count()
     }
 
-    /// The most bytes of slots that a line may own when nothing is pending; `shared`: snapshots share what did not change
-    /// between them; `filled`: what it shows of what it rests on may be its own.
+    /// The most bytes of slots that a line may own when nothing is pending; `shared`: snapshots
+    /// share what did not change between them; `filled`: what it shows of what it rests on may be
+    /// its own.
     pub(crate) fn bytes(&self, line: u32, atomic_unit: u32, shared: bool, filled: bool) -> u64 {
         let Some(line) = self.lines.get(&line) else { return 0 };
         let mut seen = BTreeSet::new();
@@ -171,7 +172,8 @@ impl Lines {
                 slots.extend(chunks.map(|(at, born)| (number * zone.len() as u64 + at as u64, *born)));
             }
         }
-        // Over an image a chunk is brought in before a write to it: one that a crash made come to nothing leaves that behind.
+        // Over an image a chunk is brought in before a write to it: one that a crash made come to
+        // nothing leaves that behind.
         let once = shared && !line.over_image;
         let copies = if once { 1 } else { line.frozen.len() as u64 + 1 };
         let below = if filled { line.below * copies } else { 0 };

@@ -16,14 +16,16 @@ pub type SnapId = u32;
 /// Notes about a snapshot.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// What a volume's snapshots may take, in per cent of its size, and whether the oldest are deleted when they take more.
+/// What a volume's snapshots may take, in per cent of its size, and whether the oldest are deleted
+/// when they take more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PolicyModel {
     pub(crate) percent: u8,
     pub(crate) auto_delete: bool,
 }
 
-/// A stream that is being taken in: contents, by the first snapshots that had them, and how far it is known to have come.
+/// A stream that is being taken in: contents, by the first snapshots that had them, and how far it
+/// is known to have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImportModel {
     pub(crate) from: Option<SnapId>,

@@ -157,6 +157,7 @@ fn snapshots_count() {
     assert_eq!(done.state().snapshots.keys().collect::<Vec<_>>(), [&2]);
     let rests = |vol| done.state().lines.depth(done.state().volumes[&vol].line) > 1;
     assert!(rests(1) && rests(2));
-    // The old line with its one slot twice over (12 and 20), of 4 KiB each; nothing of their own on the new lines.
+    // The old line with its one slot twice over (12 and 20), of 4 KiB each; nothing of their own on
+    // the new lines.
     assert_eq!(done.state().lines.total_bytes(512, true, false), 2 * 4096);
 }

@@ -35,8 +35,9 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(why.into()))
 }
 
-/// A name as it is compared: RFC 3722 folds case, so that `IQN.…:Host` and `iqn.…:host` are one name. Its other step,
-/// NFKC, is the sender's duty (RFC 7143 4.2.7.2): a name that was not normalized is another name.
+/// A name as it is compared: RFC 3722 folds case, so that `IQN.…:Host` and `iqn.…:host` are one
+/// name. Its other step, NFKC, is the sender's duty (RFC 7143 4.2.7.2): a name that was not
+/// normalized is another name.
 pub fn fold(name: &str) -> String {
     name.to_lowercase()
 }
@@ -54,8 +55,8 @@ pub fn is_unseen(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A well-formed iSCSI name (RFC 7143 4.2.7), folded: `iqn.YYYY-MM.DOMAIN[:TEXT]`, `eui.` with 16 hexadecimal digits, or
-/// `naa.` with 16 or 32.
+/// A well-formed iSCSI name (RFC 7143 4.2.7), folded: `iqn.YYYY-MM.DOMAIN[:TEXT]`, `eui.` with 16
+/// hexadecimal digits, or `naa.` with 16 or 32.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IscsiName(String);
 
@@ -80,7 +81,8 @@ impl FromStr for IscsiName {
         if name.len() > MAX_NAME {
             return refuse(format!("an iSCSI name has at most {MAX_NAME} bytes, not {}", name.len()));
         }
-        // RFC 3722 6.2 leaves these of ASCII; beyond ASCII it leaves letters and digits, more or less.
+        // RFC 3722 6.2 leaves these of ASCII; beyond ASCII it leaves letters and digits, more or
+        // less.
         let allowed = |c: char| match c {
             'a'..='z' | '0'..='9' | '-' | '.' | ':' => true,
             _ => !c.is_ascii() && c.is_alphanumeric(),
@@ -145,7 +147,8 @@ impl NamePattern {
     }
 }
 
-/// Backtracks to the last `*` only, which is enough: what an earlier one could still take, the last one can too.
+/// Backtracks to the last `*` only, which is enough: what an earlier one could still take, the last
+/// one can too.
 fn glob(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
@@ -215,8 +218,9 @@ impl fmt::Display for NamePattern {
     }
 }
 
-/// A range of addresses in CIDR notation (RFC 4632, RFC 4291 2.3): `10.0.0.0/8`, `fd00::/8`, or one address. IPv4 addresses
-/// mapped into IPv6 (`::ffff:10.0.0.1`) are IPv4 addresses here, since a socket for both kinds reports them so.
+/// A range of addresses in CIDR notation (RFC 4632, RFC 4291 2.3): `10.0.0.0/8`, `fd00::/8`, or one
+/// address. IPv4 addresses mapped into IPv6 (`::ffff:10.0.0.1`) are IPv4 addresses here, since a
+/// socket for both kinds reports them so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressRange {
     network: IpAddr,

@@ -54,7 +54,8 @@ impl Auth {
         (matches!(self.state, State::Challenged(_)) && find("CHAP_R").is_some()).then_some(name)
     }
 
-    /// Takes the security keys of one request, and answers them. `leave`: the initiator wants to leave the stage.
+    /// Takes the security keys of one request, and answers them. `leave`: the initiator wants to
+    /// leave the stage.
     pub(super) fn step(
         &mut self,
         keys: &[(&str, &str)],

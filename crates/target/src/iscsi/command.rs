@@ -86,8 +86,8 @@ fn asked(bhs: &Bhs, ahs: &[u8]) -> Result<Asked, ()> {
     Ok(asked)
 }
 
-/// Checks what is sent unasked against what was agreed on (RFC 7143, 13.10 to 13.14). The limit of what follows the
-/// immediate data, if something does.
+/// Checks what is sent unasked against what was agreed on (RFC 7143, 13.10 to 13.14). The limit of
+/// what follows the immediate data, if something does.
 fn unsolicited(conn: &Conn, bhs: &Bhs, request: &Request) -> Result<Option<u32>, Outcome> {
     let params = &conn.session.params;
     let limit = params.first_burst.min(request.expects_out);
@@ -273,7 +273,8 @@ impl Serving {
         }
     }
 
-    /// A known task ended on this thread; its response begins at `at`, and is taken back if it was aborted.
+    /// A known task ended on this thread; its response begins at `at`, and is taken back if it was
+    /// aborted.
     fn finish(&mut self, active: &Arc<Active>, at: usize, ok: bool) {
         let mut answered = false;
         self.ready.and(self.conn.session.finish(active, || answered = true));

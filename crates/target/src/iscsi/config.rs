@@ -9,9 +9,11 @@ use std::time::Duration;
 pub struct Portal {
     /// Where to listen; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// The portal group tag. The connections of a session may use any portal of one group, and none of another.
+    /// The portal group tag. The connections of a session may use any portal of one group, and none
+    /// of another.
     pub group: u16,
-    /// What SendTargets says instead of the address: `HOST[:PORT]`, for servers behind address translation.
+    /// What SendTargets says instead of the address: `HOST[:PORT]`, for servers behind address
+    /// translation.
     pub advertise: Option<String>,
 }
 
@@ -71,17 +73,19 @@ pub struct IscsiConfig {
     pub data_digest: DigestPolicy,
     /// Bytes in flight on one connection, beyond its fixed buffers.
     pub max_in_flight_per_connection: u64,
-    /// Bytes in flight on all connections, beyond their fixed buffers. A quarter is for PDUs that are being received,
-    /// another for data that is being gathered for commands, the rest for answers that are being built.
+    /// Bytes in flight on all connections, beyond their fixed buffers. A quarter is for PDUs that
+    /// are being received, another for data that is being gathered for commands, the rest for
+    /// answers that are being built.
     pub max_in_flight: u64,
     /// Requests of one connection that are worked on away from its thread.
     pub max_jobs_per_connection: usize,
     /// Threads for requests that may block.
     pub workers: usize,
-    /// A connection without traffic for this long gets a NOP-In; the peer must answer within the same time again.
+    /// A connection without traffic for this long gets a NOP-In; the peer must answer within the
+    /// same time again.
     pub nop_interval: Duration,
-    /// An initiator that stops in the middle of a PDU or a data transfer, or does not take its responses, is given up
-    /// after this long.
+    /// An initiator that stops in the middle of a PDU or a data transfer, or does not take its
+    /// responses, is given up after this long.
     pub stall_timeout: Duration,
     /// TCP keepalive after this long without traffic.
     pub keepalive: Option<Duration>,

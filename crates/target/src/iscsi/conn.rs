@@ -42,8 +42,8 @@ pub(super) struct Shared {
     pub(super) change_pool: Arc<Pool>,
     /// For commands that may take minutes: they keep each other waiting, and no other commands.
     pub(super) slow_pool: Arc<Pool>,
-    /// Bounds PDUs that are being received. Three budgets, so that a connection that waits for one of them holds
-    /// nothing that another could wait for.
+    /// Bounds PDUs that are being received. Three budgets, so that a connection that waits for one
+    /// of them holds nothing that another could wait for.
     pub(super) rx_budget: Arc<RxBudget>,
     /// Bounds data that is being gathered.
     pub(super) gather_budget: Arc<Budget>,
@@ -108,7 +108,8 @@ impl Conn {
         let numbering = Numbering { session: session.clone(), stat_sn, digests: params.digests };
         let config = &shared.config;
         let (jobs, bytes) = (config.max_jobs_per_connection, config.max_in_flight_per_connection);
-        // An initiator that asks to write and does not must not have more than a part of what there is for all.
+        // An initiator that asks to write and does not must not have more than a part of what there
+        // is for all.
         let gathered = bytes.min(config.max_in_flight / 16);
         let source = Some(record.source());
         Arc::new(Conn {
@@ -194,7 +195,8 @@ impl Conn {
         self.flight.jobs() >= 2 * self.shared.config.max_jobs_per_connection
     }
 
-    /// Carries out a request that had to wait for its turn. Others' threads call this: it does not wait.
+    /// Carries out a request that had to wait for its turn. Others' threads call this: it does not
+    /// wait.
     pub(super) fn run_held(self: Arc<Self>, held: Held) {
         let pool = self.shared.pool.clone();
         let client = u64::from(self.session.tsih) << 16;

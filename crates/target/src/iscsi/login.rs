@@ -73,7 +73,8 @@ pub(super) struct Identity {
 pub(super) enum Step {
     /// Send this and wait for the next request.
     Reply(Vec<u8>),
-    /// Everything is agreed; the session is to be made, then [`Login::accept`] or [`Login::reject`] says the last word.
+    /// Everything is agreed; the session is to be made, then [`Login::accept`] or [`Login::reject`]
+    /// says the last word.
     Agreed,
     /// Send this and close.
     Refused(Vec<u8>, Refusal),
@@ -302,7 +303,8 @@ impl<'a> Login<'a> {
         if !text::is_name(name) {
             return refuse(Status::InitiatorError, "InitiatorName is no iSCSI name that can be printed");
         }
-        // However it is written, it is one name (RFC 3722): one session key, one I_T nexus, one name to be refused by.
+        // However it is written, it is one name (RFC 3722): one session key, one I_T nexus, one
+        // name to be refused by.
         let name = &*fold(name);
         let discovery = match find("SessionType") {
             None | Some("Normal") => false,
@@ -321,7 +323,8 @@ impl<'a> Login<'a> {
             None => self.targets.discovery_auth(&who),
             Some(target) => {
                 let grant = self.targets.login(target, &who).map_err(denied)?;
-                // Sessions are found by their target's name, to be ended or restricted: there is one, no short forms.
+                // Sessions are found by their target's name, to be ended or restricted: there is
+                // one, no short forms.
                 if grant.name != *target {
                     return refuse(Status::NotFound, "TargetName is not the target's iSCSI name");
                 }

@@ -99,8 +99,8 @@ pub(super) enum Answer {
 }
 
 impl Params {
-    /// Takes one operational key that the initiator offers, and answers it. A key that is not admissible keeps its
-    /// default and is answered by Reject.
+    /// Takes one operational key that the initiator offers, and answers it. A key that is not
+    /// admissible keeps its default and is answered by Reject.
     pub(super) fn negotiate(
         &mut self,
         key: &str,
@@ -192,7 +192,8 @@ impl Params {
         {
             return Err("a digest is required");
         }
-        // The lesser holds where an initiator offered a first burst that exceeds its own MaxBurstLength.
+        // The lesser holds where an initiator offered a first burst that exceeds its own
+        // MaxBurstLength.
         self.first_burst = self.first_burst.min(self.max_burst);
         Ok(())
     }
@@ -238,7 +239,8 @@ fn is_session_wide(key: &str) -> bool {
     )
 }
 
-/// Session-wide keys without a meaning in discovery sessions (13.2 and others: "Irrelevant when SessionType=Discovery").
+/// Session-wide keys without a meaning in discovery sessions (13.2 and others: "Irrelevant when
+/// SessionType=Discovery").
 fn is_operational(key: &str) -> bool {
     !matches!(key, "ErrorRecoveryLevel" | "iSCSIProtocolLevel")
 }

@@ -224,7 +224,8 @@ impl Layout {
     }
 }
 
-/// The additional header segments of one PDU: type and content (11.2.2). Ends at the first malformed one, with `Err`.
+/// The additional header segments of one PDU: type and content (11.2.2). Ends at the first
+/// malformed one, with `Err`.
 pub fn additional_headers(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u8, &[u8]), ()>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -266,7 +267,8 @@ fn takes_stat_sn(bhs: &[u8]) -> bool {
     }
 }
 
-/// Fills in the sequence numbers, and the header digests, of the PDUs in `bytes`, which are about to be sent.
+/// Fills in the sequence numbers, and the header digests, of the PDUs in `bytes`, which are about
+/// to be sent.
 pub fn stamp(bytes: &mut [u8], numbers: &mut Numbers, digests: Digests) {
     let mut rest = bytes;
     while let Some(bhs) = Bhs::parse(rest) {

@@ -30,8 +30,8 @@ pub(super) struct Shape {
     pub(super) burst: u32,
 }
 
-/// The difference between what the initiator expects and what the command moves (11.4.5): the flags of byte 1 and the
-/// count.
+/// The difference between what the initiator expects and what the command moves (11.4.5): the flags
+/// of byte 1 and the count.
 pub(super) fn residual(expected: u32, moved: u64) -> (u8, u32) {
     let saturated = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
     match u64::from(expected) {
@@ -63,9 +63,9 @@ fn finish(space: &mut [u8], layout: &pdu::Layout, digests: Digests) {
     }
 }
 
-/// Appends Data-In PDUs for `send` bytes, which `fill` provides by (offset, buffer), in pieces that are multiples of
-/// `unit` where possible; the last one carries GOOD and the residual count for `total` bytes. An error or `false` of
-/// `fill` leaves `out` as it was.
+/// Appends Data-In PDUs for `send` bytes, which `fill` provides by (offset, buffer), in pieces that
+/// are multiples of `unit` where possible; the last one carries GOOD and the residual count for
+/// `total` bytes. An error or `false` of `fill` leaves `out` as it was.
 pub(super) fn put_data<E>(
     out: &mut ReplyBuf,
     shape: Shape,
@@ -110,7 +110,8 @@ pub(super) fn put_data<E>(
     Ok(true)
 }
 
-/// Appends the response to a command that moved `moved_out` bytes from the initiator, or would have.
+/// Appends the response to a command that moved `moved_out` bytes from the initiator, or would
+/// have.
 pub(super) fn put_outcome(
     out: &mut ReplyBuf,
     shape: Shape,
@@ -137,7 +138,8 @@ pub(super) fn put_outcome(
         bhs.0[1] |= flag_out;
         bhs.put_u32(44, count_out);
         if request.expects_in > 0 {
-            // The read part of a bidirectional command; its flags are four times those of the write part.
+            // The read part of a bidirectional command; its flags are four times those of the write
+            // part.
             bhs.0[1] |= flag_in << 2;
             bhs.put_u32(40, count_in);
         }

@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_secs(2);
 /// Responses are sent when they reach this length, even if the receive brought more requests.
 const SEND_AT: usize = 256 << 10;
-/// Answers of workers and of task management that may wait to be sent before nothing more is received.
+/// Answers of workers and of task management that may wait to be sent before nothing more is
+/// received.
 const MAX_BACKLOG: usize = 256;
 
 /// Serves a connection until it ends, or until another thread takes over. `received` came with the
@@ -95,7 +96,8 @@ pub(super) struct Serving {
     pub(super) aside: ReplyBuf,
     /// For responses in `out` that are long.
     pub(super) tickets: Vec<Ticket>,
-    /// SCSI commands that ended and that the window was not told of: all, and those that have a place in it.
+    /// SCSI commands that ended and that the window was not told of: all, and those that have a
+    /// place in it.
     pub(super) ended: (usize, u32),
     /// Others whose turn has come, when the responses have been sent.
     pub(super) ready: Ready,
@@ -360,7 +362,8 @@ impl Serving {
         }
     }
 
-    /// A data digest is wrong (7.8): the PDU is as if it had not come, but Data-Outs count towards their sequence.
+    /// A data digest is wrong (7.8): the PDU is as if it had not come, but Data-Outs count towards
+    /// their sequence.
     fn data_is_damaged(&mut self, bhs: &Bhs) -> io::Result<()> {
         self.tally.digest_errors += 1;
         self.reject(bhs, RejectReason::DataDigestError);

@@ -145,15 +145,17 @@ impl IscsiServer {
         self.context.registry.sessions()
     }
 
-    /// Ends every session with a target (all of them with `initiator` `None`, else only that initiator's), and waits up
-    /// to `wait` for them to be gone: after that none of them holds the target's devices. Tells how many connections
-    /// there were and whether all are gone. To keep them from coming back, make [`Targets::login`] fail first.
+    /// Ends every session with a target (all of them with `initiator` `None`, else only that
+    /// initiator's), and waits up to `wait` for them to be gone: after that none of them holds the
+    /// target's devices. Tells how many connections there were and whether all are gone. To keep
+    /// them from coming back, make [`Targets::login`] fail first.
     pub fn disconnect(&self, target: &str, initiator: Option<&str>, wait: Duration) -> (usize, bool) {
         self.context.registry.disconnect(target, initiator, wait)
     }
 
-    /// Stops accepting, asks initiators to log out, finishes what is under way, and closes; breaks off what is left
-    /// after `grace`. Tells how many connections had to be broken off. May be called again.
+    /// Stops accepting, asks initiators to log out, finishes what is under way, and closes; breaks
+    /// off what is left after `grace`. Tells how many connections had to be broken off. May be
+    /// called again.
     pub fn shutdown(&self, grace: Duration) -> usize {
         self.context.shared.stopping.store(true, Ordering::SeqCst);
         for listener in &self.listeners {
@@ -244,7 +246,8 @@ fn run(shared: &Shared, registry: &Arc<Registry>, record: Arc<Record>) -> Option
     serve::serve(&conn, &received)
 }
 
-/// The login phase: within one deadline for all of it, however slow the initiator is. `None` if it came to nothing.
+/// The login phase: within one deadline for all of it, however slow the initiator is. `None` if it
+/// came to nothing.
 fn negotiate(
     shared: &Shared,
     registry: &Arc<Registry>,

@@ -274,7 +274,8 @@ impl Session {
         result
     }
 
-    /// A request has come. The second says that others' turn has come with it: call [`Session::run_next`].
+    /// A request has come. The second says that others' turn has come with it: call
+    /// [`Session::run_next`].
     pub(super) fn admit(&self, request: Ticketed, keep: impl FnOnce() -> Held) -> (Admission, bool) {
         self.with_window(|window| {
             let admission = window.admit(request, keep);
@@ -330,8 +331,8 @@ impl Session {
         ready
     }
 
-    /// Aborts the tasks that `which` chooses by tag and logical unit, those that wait included. `waiter` is let go of
-    /// when the last of them has ended. Tells how many there were.
+    /// Aborts the tasks that `which` chooses by tag and logical unit, those that wait included.
+    /// `waiter` is let go of when the last of them has ended. Tells how many there were.
     pub(super) fn abort_tasks(&self, which: impl Fn(u32, u64) -> bool, waiter: &Waiter) -> usize {
         let chosen: Vec<_> = self.tasks.lock().values().filter(|t| which(t.itt, t.lun)).cloned().collect();
         let mut count = 0;
@@ -390,8 +391,9 @@ impl Session {
         self.conns.lock().values().cloned().collect()
     }
 
-    /// A connection joins. One with the same CID is reinstated: the old one is given back, to be broken off (6.3.4).
-    /// `Err` if there are as many as were agreed on, or the session has just ended.
+    /// A connection joins. One with the same CID is reinstated: the old one is given back, to be
+    /// broken off (6.3.4). `Err` if there are as many as were agreed on, or the session has just
+    /// ended.
     pub(super) fn join(&self, conn: &Arc<Conn>, first: bool) -> Result<Option<Arc<Conn>>, ()> {
         let mut conns = self.conns.lock();
         let full = conns.len() >= usize::from(self.params.max_connections) && !conns.contains_key(&conn.cid);
@@ -401,8 +403,9 @@ impl Session {
         Ok(conns.insert(conn.cid, conn.clone()))
     }
 
-    /// A connection is gone, and its tasks with it. With the last connection the session ends; and, unless the
-    /// connection was logged out, the others end too: error recovery level 0 recovers sessions and nothing less (7.1.5).
+    /// A connection is gone, and its tasks with it. With the last connection the session ends; and,
+    /// unless the connection was logged out, the others end too: error recovery level 0 recovers
+    /// sessions and nothing less (7.1.5).
     pub(super) fn leave(&self, conn: &Arc<Conn>) {
         let last = {
             let mut conns = self.conns.lock();

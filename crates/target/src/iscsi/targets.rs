@@ -58,7 +58,8 @@ pub enum AuthPolicy {
     Chap {
         /// The accounts that may log in.
         users: Vec<ChapUser>,
-        /// What the target proves itself with, if the initiator asks it to. Its secret must not be one of `users`'.
+        /// What the target proves itself with, if the initiator asks it to. Its secret must not be
+        /// one of `users`'.
         mutual: Option<ChapUser>,
     },
 }

@@ -24,7 +24,8 @@ pub const REJECT: &str = "Reject";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
-/// Splits text into keys and values. Empty pairs (padding) are skipped; the last one may lack its NUL.
+/// Splits text into keys and values. Empty pairs (padding) are skipped; the last one may lack its
+/// NUL.
 pub fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
     let mut pairs = Vec::new();
     for pair in text.split(|b| *b == 0).filter(|pair| !pair.is_empty()) {
@@ -48,7 +49,8 @@ pub fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
     Ok(pairs)
 }
 
-/// Whether it has the form of a key: a letter, then letters, digits and a few signs; `X#` and `X-` begin extensions.
+/// Whether it has the form of a key: a letter, then letters, digits and a few signs; `X#` and `X-`
+/// begin extensions.
 fn is_key(key: &str) -> bool {
     let sign = |b: u8| b.is_ascii_alphanumeric() || b".-+@_#/:".contains(&b);
     key.len() <= MAX_KEY

@@ -90,7 +90,8 @@ pub(super) enum Taken {
 }
 
 impl Transfer {
-    /// A transfer that begins with immediate data. `unsolicited` is the limit of more that comes unasked.
+    /// A transfer that begins with immediate data. `unsolicited` is the limit of more that comes
+    /// unasked.
     pub(super) fn new(
         (request, active, ticket): (Request, Arc<Active>, Ticket),
         need: Need,

@@ -11,7 +11,8 @@ use std::collections::{HashMap, VecDeque};
 /// The task attribute of a SCSI command (11.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attribute {
-    /// In any order. Untagged and ACA tasks are treated so too: there is never an auto contingent allegiance.
+    /// In any order. Untagged and ACA tasks are treated so too: there is never an auto contingent
+    /// allegiance.
     Simple,
     /// After everything before it, and before everything after it.
     Ordered,
@@ -160,7 +161,8 @@ impl<H> Window<H> {
         None
     }
 
-    /// SCSI commands have ended; `counted` of them were not immediate. Gives back what may begin now.
+    /// SCSI commands have ended; `counted` of them were not immediate. Gives back what may begin
+    /// now.
     pub(super) fn ended(&mut self, commands: usize, counted: u32) -> Vec<H> {
         self.running = self.running.saturating_sub(commands);
         self.max_cmd_sn = self.max_cmd_sn.wrapping_add(counted);
@@ -189,8 +191,8 @@ impl<H> Window<H> {
         held.chain(std::mem::take(&mut self.fenced)).map(|item| item.item).collect()
     }
 
-    /// Takes out what waits and is to be aborted. What is taken from behind a fence gives its place in the window back:
-    /// with [`Window::ended`], as many commands as this gives.
+    /// Takes out what waits and is to be aborted. What is taken from behind a fence gives its place
+    /// in the window back: with [`Window::ended`], as many commands as this gives.
     pub(super) fn drop_where(&mut self, which: impl Fn(&H) -> bool) -> (Vec<H>, Vec<H>) {
         let mut held = Vec::new();
         for slot in self.held.values_mut() {

@@ -96,8 +96,8 @@ pub(super) fn is_success(status: Status) -> bool {
     matches!(status, Status::Good | Status::ConditionMet)
 }
 
-/// Reads straight into the response. `None`, with `out` as it was, if it would have to wait and may not; else whether
-/// it worked.
+/// Reads straight into the response. `None`, with `out` as it was, if it would have to wait and may
+/// not; else whether it worked.
 pub(super) fn read_into(
     read: &ReadCommand,
     request: &Request,

@@ -174,7 +174,8 @@ fn be64(b: &[u8], at: usize) -> u64 {
 }
 
 impl Request {
-    /// Decodes a header; `None` if it does not begin with the magic number, after which nothing can be trusted.
+    /// Decodes a header; `None` if it does not begin with the magic number, after which nothing can
+    /// be trusted.
     pub fn decode(b: &[u8; REQUEST_LEN]) -> Option<Request> {
         (be32(b, 0) == REQUEST_MAGIC).then(|| Request {
             flags: be16(b, 4),
@@ -242,7 +243,8 @@ pub enum ReplyHeader {
 }
 
 impl ReplyHeader {
-    /// Decodes the head of a reply and tells its length; `Ok(None)` wants more bytes, `Err` has seen a wrong magic.
+    /// Decodes the head of a reply and tells its length; `Ok(None)` wants more bytes, `Err` has
+    /// seen a wrong magic.
     pub fn decode(b: &[u8]) -> Result<Option<(ReplyHeader, usize)>, BadMagic> {
         if b.len() < SIMPLE_REPLY_LEN {
             return Ok(None);

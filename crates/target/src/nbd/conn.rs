@@ -25,8 +25,8 @@ pub(super) struct Shared {
     pub(super) watch: Option<Arc<Watch>>,
     /// Bounds writes that are being received.
     pub(super) rx_budget: Arc<RxBudget>,
-    /// Bounds replies that are being built away from the connections' threads. Apart from the other so that a
-    /// connection which waits here while it holds a received write can't be waited for.
+    /// Bounds replies that are being built away from the connections' threads. Apart from the other
+    /// so that a connection which waits here while it holds a received write can't be waited for.
     pub(super) reply_budget: Arc<Budget>,
     /// Set once: no new requests, please.
     pub(super) stopping: Arc<AtomicBool>,

@@ -186,7 +186,8 @@ impl Executor {
         self.structured && req.length >= SPARSE_READ && req.flags & cmd_flag::DF == 0
     }
 
-    /// Reads and replies. `None`, with `out` as it was, if it would have to wait and may not; else whether it worked.
+    /// Reads and replies. `None`, with `out` as it was, if it would have to wait and may not; else
+    /// whether it worked.
     pub(super) fn read(&self, req: &Request, wait: Wait, out: &mut ReplyBuf) -> Option<bool> {
         let at = out.len();
         let result = match self.is_sparse(req) {
@@ -273,7 +274,8 @@ impl Executor {
         failed
     }
 
-    /// Carries out what neither brings data nor takes any with it, and BLOCK_STATUS. Tells whether it worked.
+    /// Carries out what neither brings data nor takes any with it, and BLOCK_STATUS. Tells whether
+    /// it worked.
     pub(super) fn control(&self, command: Command, req: &Request, out: &mut ReplyBuf) -> bool {
         let (offset, length) = (req.offset, u64::from(req.length));
         let fua = req.flags & cmd_flag::FUA != 0;
@@ -319,8 +321,8 @@ fn wire_len(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// Cuts a read of `length` bytes into (length, is hole), holes being worth a chunk of their own. What `runs` don't
-/// cover is data.
+/// Cuts a read of `length` bytes into (length, is hole), holes being worth a chunk of their own.
+/// What `runs` don't cover is data.
 fn spans(runs: &[StatusRun], length: u32) -> Vec<(u32, bool)> {
     let mut spans: Vec<(u32, bool)> = Vec::new();
     let mut left = length;

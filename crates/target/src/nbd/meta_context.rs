@@ -40,7 +40,8 @@ impl Context {
         }
     }
 
-    /// Describes a range of a device as `(length, flags)` extents, `max` at most; neighbours of one kind may be apart.
+    /// Describes a range of a device as `(length, flags)` extents, `max` at most; neighbours of one
+    /// kind may be apart.
     pub fn extents(
         &self,
         device: &dyn BlockDevice,
@@ -97,7 +98,8 @@ impl<'a> MetaRequest<'a> {
         Ok(MetaRequest { export, queries })
     }
 
-    /// Whether LIST_META_CONTEXT shows `base:allocation`: asked for everything, for the namespace, or by name.
+    /// Whether LIST_META_CONTEXT shows `base:allocation`: asked for everything, for the namespace,
+    /// or by name.
     pub fn lists_allocation(&self) -> bool {
         self.queries.is_empty() || self.queries.iter().any(|q| *q == "base:" || *q == BASE_ALLOCATION)
     }
@@ -124,8 +126,9 @@ impl<'a> MetaRequest<'a> {
     }
 }
 
-/// Turns a device's runs into `(length, flags)` extents: neighbours of one kind merged, `limit` bytes at most in all.
-/// Lengths fit the wire because `limit` does. Empty if the device reported nothing.
+/// Turns a device's runs into `(length, flags)` extents: neighbours of one kind merged, `limit`
+/// bytes at most in all. Lengths fit the wire because `limit` does. Empty if the device reported
+/// nothing.
 pub fn extents(runs: &[StatusRun], limit: u32) -> Vec<(u32, u32)> {
     let flags = |run: &StatusRun| {
         let hole = if run.allocated { 0 } else { STATE_HOLE };

@@ -28,7 +28,8 @@ pub const OPTION_REPLY_LEN: usize = 20;
 pub const MAX_STRING: usize = 4096;
 /// Option data up to this length is decoded.
 const MAX_OPTION: u32 = 32 << 10;
-/// Option data up to this length is skipped and answered; with more of it the client is up to no good.
+/// Option data up to this length is skipped and answered; with more of it the client is up to no
+/// good.
 const MAX_SKIPPED_OPTION: u32 = 1 << 20;
 /// Snapshots that are told to a client which asks for all contexts there are, the newest ones.
 /// Tools that list exports ask so at each of them, and each is a snapshot of a volume that may have
@@ -212,7 +213,8 @@ pub enum Step {
     Next,
     /// A part of the answer to one, which goes on without more bytes.
     Part,
-    /// The next bytes are a TLS handshake. Bytes already received after this option were not protected by it.
+    /// The next bytes are a TLS handshake. Bytes already received after this option were not
+    /// protected by it.
     StartTls,
     /// The next bytes are requests.
     Transmit(Negotiated),
@@ -279,8 +281,8 @@ impl<'a> Negotiator<'a> {
         self.shutting_down = true;
     }
 
-    /// Handles at most one message at the start of `input`, appends the answer to `out`, and tells how many bytes of
-    /// `input` it took.
+    /// Handles at most one message at the start of `input`, appends the answer to `out`, and tells
+    /// how many bytes of `input` it took.
     pub fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
         if self.listing.is_some() {
             return (0, self.list(out));
@@ -356,8 +358,8 @@ impl<'a> Negotiator<'a> {
                 false => self.export_name(data, out),
             };
         }
-        // Without FIXED_NEWSTYLE from the client, TLS must not be spoken of, so that a server which requires it has
-        // nothing to say.
+        // Without FIXED_NEWSTYLE from the client, TLS must not be spoken of, so that a server which
+        // requires it has nothing to say.
         if plain_but_must_not_be && !self.fixed {
             return Step::Close;
         }
@@ -436,7 +438,8 @@ impl<'a> Negotiator<'a> {
     fn negotiated(&self, name: &str, device: Arc<dyn BlockDevice>) -> Negotiated {
         let selected = self.selected.as_ref().filter(|(export, _)| self.structured && export == name);
         let mut contexts = selected.map(|(_, contexts)| contexts.clone()).unwrap_or_default();
-        // What the name meant when the contexts were selected may be another state than what it means now.
+        // What the name meant when the contexts were selected may be another state than what it
+        // means now.
         let uuid = device.info().uuid;
         contexts.retain(|context| match context {
             Context::Allocation => true,
@@ -530,7 +533,8 @@ impl<'a> Negotiator<'a> {
         })
     }
 
-    /// Decodes a meta context option; the export must exist and structured replies must have been agreed on.
+    /// Decodes a meta context option; the export must exist and structured replies must have been
+    /// agreed on.
     fn meta_request<'d>(&self, data: &'d [u8]) -> Result<MetaRequest<'d>, OptionError> {
         if !self.structured {
             return Err(OptionError::new(rep::ERR_INVALID, "structured replies come first"));

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Broken-off connections end as soon as what they wait for does; a shutdown does not wait longer than this for it.
+/// Broken-off connections end as soon as what they wait for does; a shutdown does not wait longer
+/// than this for it.
 const ABORT_WAIT: Duration = Duration::from_secs(5);
 
 /// A connection as others see it. Unregisters itself when its thread and the workers let
@@ -129,7 +130,8 @@ impl Registry {
         settled.is_ok()
     }
 
-    /// The live records. Not while the lock is held: the last reference to one takes the lock when it goes.
+    /// The live records. Not while the lock is held: the last reference to one takes the lock when
+    /// it goes.
     fn records(&self) -> Vec<Arc<Record>> {
         self.state.lock().entries.values().filter_map(Weak::upgrade).collect()
     }

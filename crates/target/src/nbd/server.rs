@@ -57,16 +57,19 @@ pub struct NbdConfig {
     pub negotiation_timeout: Duration,
     /// The longest READ or WRITE in bytes, a multiple of 64 KiB.
     pub max_request: u32,
-    /// Bytes of requests in flight on one connection, beyond its fixed buffers; a connection over it is not read from.
+    /// Bytes of requests in flight on one connection, beyond its fixed buffers; a connection over
+    /// it is not read from.
     pub max_in_flight_per_connection: u64,
-    /// Bytes of requests in flight on all connections, beyond their fixed buffers. One half is for writes that are
-    /// being received, the other for replies that are being built, so that neither can wait for the other.
+    /// Bytes of requests in flight on all connections, beyond their fixed buffers. One half is for
+    /// writes that are being received, the other for replies that are being built, so that neither
+    /// can wait for the other.
     pub max_in_flight: u64,
     /// Requests of one connection that are worked on away from its thread.
     pub max_jobs_per_connection: usize,
     /// Threads for requests that may block.
     pub workers: usize,
-    /// A client that stops in mid-request, or does not take its replies, is given up after this long.
+    /// A client that stops in mid-request, or does not take its replies, is given up after this
+    /// long.
     pub stall_timeout: Duration,
     /// TCP keepalive after this long without traffic.
     pub keepalive: Option<Duration>,
@@ -216,9 +219,9 @@ impl NbdServer {
         self.context.registry.connections()
     }
 
-    /// Breaks off every connection to an export (a canonical name), and waits up to `wait` for them to be gone: after
-    /// that none of them holds the device. Tells how many there were and whether all are gone. To keep them from coming
-    /// back, make [`Exports::open`] fail first.
+    /// Breaks off every connection to an export (a canonical name), and waits up to `wait` for them
+    /// to be gone: after that none of them holds the device. Tells how many there were and whether
+    /// all are gone. To keep them from coming back, make [`Exports::open`] fail first.
     pub fn disconnect(&self, export: &str, wait: Duration) -> (usize, bool) {
         self.disconnect_all(&|name| name == export, wait)
     }

@@ -22,7 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// An idle connection wakes up this often, to give memory back and to notice a peer that stopped in mid-request.
+/// An idle connection wakes up this often, to give memory back and to notice a peer that stopped in
+/// mid-request.
 pub(super) const TICK: Duration = Duration::from_secs(2);
 /// Replies are sent when they reach this length, even if the receive brought more requests.
 const SEND_AT: usize = 256 << 10;

@@ -128,7 +128,8 @@ pub struct NbdStats {
     pub accepted: u64,
     /// Connections that were closed at once because there were too many.
     pub refused: u64,
-    /// Connections that ended without reaching the transmission phase, although the client did not say so.
+    /// Connections that ended without reaching the transmission phase, although the client did not
+    /// say so.
     pub failed_negotiations: u64,
     /// All requests.
     pub traffic: Traffic,

@@ -151,7 +151,8 @@ impl TlsTransport {
         }
     }
 
-    /// Feeds ciphertext to the TLS state, receiving some if none is left over. False at the end of the stream.
+    /// Feeds ciphertext to the TLS state, receiving some if none is left over. False at the end of
+    /// the stream.
     fn decrypt(&self, incoming: &mut Incoming) -> io::Result<bool> {
         if incoming.start == incoming.end {
             let n = self.socket.receive(&mut incoming.bytes)?;

@@ -9,13 +9,15 @@ use std::sync::Arc;
 /// The receive buffer of a connection that gets no large writes: the longest PDU that an iSCSI
 /// initiator sends unless configured otherwise, of 256 KiB, with headers and digests.
 pub(crate) const RX_BASE: usize = (256 << 10) + CHEAP_MOVE;
-/// An unread rest up to this length is moved to the buffer's start, to keep using memory that is in the CPU's cache.
+/// An unread rest up to this length is moved to the buffer's start, to keep using memory that is in
+/// the CPU's cache.
 const CHEAP_MOVE: usize = 8 << 10;
 /// Lent buffers that the device has not let go of yet, kept to be used again.
 const MAX_RETIRED: usize = 4;
 
-/// Received bytes. The whole buffer is initialised once and then reused: it is lent to the device as [`Bytes`], so
-/// that a write's payload is not copied, and taken back when the device has let go of it.
+/// Received bytes. The whole buffer is initialised once and then reused: it is lent to the device
+/// as [`Bytes`], so that a write's payload is not copied, and taken back when the device has let go
+/// of it.
 pub(crate) struct RxBuffer {
     /// `start..end` has been received and not been taken.
     buf: BytesMut,
@@ -70,14 +72,15 @@ impl RxBuffer {
         &self.buf[range.clone()]
     }
 
-    /// Makes room for `need` unread bytes in one piece and at least one byte more than there is. Waits for `budget` if
-    /// the buffer has to grow.
+    /// Makes room for `need` unread bytes in one piece and at least one byte more than there is.
+    /// Waits for `budget` if the buffer has to grow.
     pub(crate) fn make_room(&mut self, need: usize, budget: &RxBudget) {
         let unread = self.end - self.start;
         let contended = self.grant.is_some() && budget.ahead.contended()
             || self.rest.is_some() && budget.rest.contended();
         if contended && unread <= RX_BASE {
-            // A connection with much to do must not keep the others waiting: back into the queue with it.
+            // A connection with much to do must not keep the others waiting: back into the queue
+            // with it.
             *self = RxBuffer::new(self.source, self.unread());
         }
         if unread == 0 {
@@ -173,7 +176,8 @@ pub(crate) fn rx_budget_floor(max_request: u32) -> u64 {
     2 * (u64::from(max_request).max(2 * MAX_AHEAD as u64) + 2 * RX_BASE as u64)
 }
 
-/// Replies that are being built, headers and data in one piece. Reused: its memory stays initialised.
+/// Replies that are being built, headers and data in one piece. Reused: its memory stays
+/// initialised.
 #[derive(Default)]
 pub(crate) struct ReplyBuf {
     buf: Vec<u8>,
@@ -198,7 +202,8 @@ impl ReplyBuf {
         &mut self.buf[..self.len]
     }
 
-    /// `n` bytes after the end, with whatever is in them; [`ReplyBuf::commit`] makes them part of the reply.
+    /// `n` bytes after the end, with whatever is in them; [`ReplyBuf::commit`] makes them part of
+    /// the reply.
     pub(crate) fn space(&mut self, n: usize) -> &mut [u8] {
         let end = self.len + n;
         if self.buf.is_empty() {
@@ -219,7 +224,8 @@ impl ReplyBuf {
         self.len += bytes.len();
     }
 
-    /// Appends replies that were built apart. What is left of `built` is its memory, or this buffer's.
+    /// Appends replies that were built apart. What is left of `built` is its memory, or this
+    /// buffer's.
     pub(crate) fn append(&mut self, built: &mut ReplyBuf) {
         if self.len == 0 {
             std::mem::swap(self, built);

@@ -21,7 +21,8 @@ use std::time::Duration;
 pub enum Listen {
     /// A TCP address; port 0 lets the system choose.
     Tcp(SocketAddr),
-    /// A Unix socket. A stale one is replaced; one that is in use, or any other file, is left alone and an error.
+    /// A Unix socket. A stale one is replaced; one that is in use, or any other file, is left alone
+    /// and an error.
     Unix(PathBuf),
 }
 
@@ -41,8 +42,9 @@ enum Kind {
     Unix(UnixListener, (u64, u64)),
 }
 
-/// Listens as the standard library does, but an IPv6 address is for IPv6 only: `[::]` and `0.0.0.0` can be bound side by
-/// side, and what a portal's address says is what it serves, whatever the system's default is.
+/// Listens as the standard library does, but an IPv6 address is for IPv6 only: `[::]` and `0.0.0.0`
+/// can be bound side by side, and what a portal's address says is what it serves, whatever the
+/// system's default is.
 fn listen_tcp(address: &SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(net::ipproto::TCP))?;

@@ -75,8 +75,8 @@ struct Reply {
     buf: ReplyBuf,
     stamped: bool,
     sent: usize,
-    /// Given back when the reply has been sent, so that a client that does not read its replies is bounded by what
-    /// it may have in flight.
+    /// Given back when the reply has been sent, so that a client that does not read its replies is
+    /// bounded by what it may have in flight.
     _ticket: Option<Ticket>,
 }
 
@@ -147,7 +147,8 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         }
     }
 
-    /// Sends what is queued. The caller has set `sending`; success clears it, an error leaves it set.
+    /// Sends what is queued. The caller has set `sending`; success clears it, an error leaves it
+    /// set.
     fn drain(&self, wait: bool) -> io::Result<()> {
         let mut batch = VecDeque::new();
         let mut pace = Pace::default();
@@ -215,7 +216,8 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         self.state.lock().queue.len()
     }
 
-    /// The stream is broken: nothing more goes out, what waits is given up, and the receiving thread ends.
+    /// The stream is broken: nothing more goes out, what waits is given up, and the receiving
+    /// thread ends.
     pub(crate) fn fail(&self) {
         let given_up = {
             let mut state = self.state.lock();

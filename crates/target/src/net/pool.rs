@@ -58,7 +58,8 @@ struct Client {
 }
 
 impl State {
-    /// Gives a client its turn if it has a job that may begin, and forgets one that has none at all.
+    /// Gives a client its turn if it has a job that may begin, and forgets one that has none at
+    /// all.
     fn settle(&mut self, id: u64, share: usize) -> bool {
         let Some(client) = self.clients.get_mut(&id) else {
             return false;
@@ -88,7 +89,8 @@ impl State {
 }
 
 impl Pool {
-    /// Starts `threads` threads, called `name` and a number. One client has at most `share` of them at a time.
+    /// Starts `threads` threads, called `name` and a number. One client has at most `share` of them
+    /// at a time.
     pub fn start(name: &str, threads: usize, share: usize) -> std::io::Result<Pool> {
         let base = threads.max(1);
         let shared = Arc::new_cyclic(|own| Shared {
@@ -230,7 +232,8 @@ fn next(shared: &Shared) -> Option<(u64, Job)> {
 
 fn work(shared: &Shared) {
     while let Some((client, job)) = next(shared) {
-        // A device that panics ends the connection it served (the job's guard sees to that), not this thread.
+        // A device that panics ends the connection it served (the job's guard sees to that), not
+        // this thread.
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
             tracing::error!("a request's worker panicked");
         }

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 /// A connected byte stream that one thread receives from and any thread sends to, one at a time.
 pub trait Transport: Send + Sync + 'static {
-    /// Receives at least one byte; 0 is the end of the stream. `WouldBlock` when the receive timeout passed.
+    /// Receives at least one byte; 0 is the end of the stream. `WouldBlock` when the receive
+    /// timeout passed.
     fn receive(&self, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends from the front of `bufs` and tells how many bytes it took, at least one. Without `wait` it is
-    /// `WouldBlock` instead of blocking; with it, `TimedOut` when the send timeout passed without any progress.
+    /// Sends from the front of `bufs` and tells how many bytes it took, at least one. Without
+    /// `wait` it is `WouldBlock` instead of blocking; with it, `TimedOut` when the send timeout
+    /// passed without any progress.
     fn send(&self, bufs: &[IoSlice<'_>], wait: bool) -> io::Result<usize>;
 
     /// Makes sure that all that was taken has been handed to the network.

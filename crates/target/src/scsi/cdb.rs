@@ -64,7 +64,8 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// LOGICAL BLOCK ADDRESS and TRANSFER LENGTH of the 6, 10, 12 and 16 byte forms that SBC-3 uses throughout.
+    /// LOGICAL BLOCK ADDRESS and TRANSFER LENGTH of the 6, 10, 12 and 16 byte forms that SBC-3 uses
+    /// throughout.
     pub(crate) fn of(cdb: &Cdb) -> Blocks {
         match cdb.group_len() {
             6 => {

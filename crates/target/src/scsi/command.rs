@@ -25,7 +25,8 @@ pub enum Status {
     TaskAborted = 0x40,
 }
 
-/// How a command ended. Residual counts are the transport's: it alone knows what the initiator expected.
+/// How a command ended. Residual counts are the transport's: it alone knows what the initiator
+/// expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The status byte.
@@ -152,8 +153,8 @@ impl WriteCommand {
         &self.path.lu
     }
 
-    /// Writes a batch of such commands to one logical unit, in one call of the device; `commands` gives them by their
-    /// number. One that was aborted meanwhile is not written.
+    /// Writes a batch of such commands to one logical unit, in one call of the device; `commands`
+    /// gives them by their number. One that was aborted meanwhile is not written.
     pub fn write_all<'a>(
         lu: &LogicalUnit,
         ops: &mut [WriteOp],
@@ -249,8 +250,8 @@ impl Task {
         if self.is_late() { Err(Ending::Status(Status::TaskAborted)) } else { Ok(()) }
     }
 
-    /// Carries the command out; may block. `data_out` may be shorter than [`Task::data_out_len`] if the initiator
-    /// sent less.
+    /// Carries the command out; may block. `data_out` may be shorter than [`Task::data_out_len`] if
+    /// the initiator sent less.
     pub fn run(&self, data_out: &Bytes) -> Outcome {
         match (self.op.run)(self, data_out) {
             Ok(mut data) => {

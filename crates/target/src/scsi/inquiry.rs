@@ -86,8 +86,8 @@ pub(crate) fn serial(lu: &LogicalUnit) -> String {
     String::from_utf8(padded(&serial, len)).unwrap_or_default()
 }
 
-/// An NAA identifier, locally assigned (SPC-4 7.8.6.6.3): 60 bits of the device's uuid. There is no company id to make
-/// a registered one of.
+/// An NAA identifier, locally assigned (SPC-4 7.8.6.6.3): 60 bits of the device's uuid. There is no
+/// company id to make a registered one of.
 fn naa(lu: &LogicalUnit) -> [u8; 8] {
     let uuid = lu.info().uuid;
     let folded: Vec<u8> = (0..8).map(|n| uuid[n] ^ uuid[n + 8]).collect();
@@ -104,7 +104,8 @@ fn vendor_specific(lu: &LogicalUnit) -> Vec<u8> {
     designator
 }
 
-/// Whether a designation descriptor (code set, association and type, designator) is one of this logical unit's own.
+/// Whether a designation descriptor (code set, association and type, designator) is one of this
+/// logical unit's own.
 pub(crate) fn is_designated(lu: &LogicalUnit, code_set: u8, kind: u8, designator: &[u8]) -> bool {
     match (code_set, kind & 0x3f) {
         (1, 0x03) => designator == naa(lu),
@@ -135,7 +136,8 @@ fn name_string(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Device identification (SPC-4 7.8.6): the logical unit, the port the command came by, and the target.
+/// Device identification (SPC-4 7.8.6): the logical unit, the port the command came by, and the
+/// target.
 fn identification(task: &Task) -> Vec<u8> {
     let port = &task.path.port;
     let number = |n: u16| [[0, 0], n.to_be_bytes()].concat();
@@ -148,7 +150,8 @@ fn identification(task: &Task) -> Vec<u8> {
     data
 }
 
-/// Third-party copy (SPC-4 7.8.14): commands, limits, descriptors, and what copies in general can do.
+/// Third-party copy (SPC-4 7.8.14): commands, limits, descriptors, and what copies in general can
+/// do.
 fn third_party_copy(lu: &LogicalUnit) -> Vec<u8> {
     let descriptor = |kind: u16, body: &[u8]| {
         let mut body = body.to_vec();
@@ -163,7 +166,8 @@ fn third_party_copy(lu: &LogicalUnit) -> Vec<u8> {
         commands.extend(actions);
     }
     commands.insert(0, commands.len() as u8);
-    // The list is padded so that the whole descriptor, of which it is preceded by four bytes, is a multiple of four.
+    // The list is padded so that the whole descriptor, of which it is preceded by four bytes, is a
+    // multiple of four.
     let mut data = descriptor(0x0001, &commands);
     let max = (copy::MAX_DESCRIPTORS as u16).to_be_bytes();
     let mut parameters = vec![0; 28];
@@ -201,7 +205,8 @@ fn block_limits(lu: &LogicalUnit) -> Vec<u8> {
     data
 }
 
-/// Block device characteristics (SBC-3 6.6.3): not a rotating medium; BLOCK ERASE leaves what can be read.
+/// Block device characteristics (SBC-3 6.6.3): not a rotating medium; BLOCK ERASE leaves what can
+/// be read.
 fn characteristics() -> Vec<u8> {
     let mut data = vec![0; 60];
     data[1] = 0x01;
@@ -210,7 +215,8 @@ fn characteristics() -> Vec<u8> {
     data
 }
 
-/// Logical block provisioning (SBC-3 6.6.6): thin; UNMAP and both WRITE SAME unmap; what is unmapped reads as zeros.
+/// Logical block provisioning (SBC-3 6.6.6): thin; UNMAP and both WRITE SAME unmap; what is
+/// unmapped reads as zeros.
 fn logical_block_provisioning(lu: &LogicalUnit) -> Vec<u8> {
     let exponent = if lu.options.space.is_some() { log::THRESHOLD_EXPONENT } else { 0 };
     vec![exponent, 0xe4, 0x02, 0]
@@ -223,7 +229,8 @@ pub(crate) fn report_luns(task: &Task, _: &Bytes) -> Reply {
     Ok(target::report_luns(&task.nexus, &task.cdb)?)
 }
 
-/// REQUEST SENSE (SPC-4 6.39): a pending unit attention, or a sanitize operation's progress, or nothing.
+/// REQUEST SENSE (SPC-4 6.39): a pending unit attention, or a sanitize operation's progress, or
+/// nothing.
 pub(crate) fn request_sense(task: &Task, _: &Bytes) -> Reply {
     let nothing = || Sense::new(SenseKey::NoSense, Asc::NONE);
     let mut sense = task.path.take_attention().or_else(|| task.lu().sanitize.sense()).unwrap_or_else(nothing);

@@ -18,7 +18,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Keeps what a logical unit must remember across restarts: persistent reservations with APTPL, saved mode pages.
+/// Keeps what a logical unit must remember across restarts: persistent reservations with APTPL,
+/// saved mode pages.
 pub trait LuStore: Send + Sync {
     /// What was saved last; `None` if nothing ever was.
     fn load(&self) -> Result<Option<Vec<u8>>>;
@@ -47,12 +48,14 @@ pub struct LuOptions {
     pub serial: Option<String>,
     /// Space left, if the device is thinly provisioned and can tell.
     pub space: Option<Arc<dyn Fn() -> Space + Send + Sync>>,
-    /// The physical block size that is reported: what is written without reading first, a power of two. By default
-    /// the logical block size, because no write tears its neighbours.
+    /// The physical block size that is reported: what is written without reading first, a power of
+    /// two. By default the logical block size, because no write tears its neighbours.
     pub physical_block_size: u32,
-    /// The longest write in bytes that is all there or not at all after a power loss; 0 if nothing is promised.
+    /// The longest write in bytes that is all there or not at all after a power loss; 0 if nothing
+    /// is promised.
     pub atomic_bytes: u32,
-    /// How fast SANITIZE writes over everything, in bytes a second: other logical units want the disks too.
+    /// How fast SANITIZE writes over everything, in bytes a second: other logical units want the
+    /// disks too.
     pub sanitize_rate: u64,
 }
 
@@ -76,7 +79,8 @@ impl fmt::Debug for LuOptions {
     }
 }
 
-/// Reasons to look closer before a command is carried out; zero almost always, so the fast path looks at one word.
+/// Reasons to look closer before a command is carried out; zero almost always, so the fast path
+/// looks at one word.
 pub(crate) mod gate {
     /// There is a persistent reservation, or registrations that matter to RESERVE(6).
     pub(crate) const PERSISTENT: u32 = 1;
@@ -106,7 +110,8 @@ fn aborted() -> Error {
 /// Initiators that are remembered.
 const MAX_KNOWN: usize = 4096;
 
-/// What an initiator is remembered by. Not by its port: many initiators make up a new one for each session.
+/// What an initiator is remembered by. Not by its port: many initiators make up a new one for each
+/// session.
 fn acquaintance(path: &LuNexus) -> (String, Arc<str>) {
     let device = path.initiator.split_once(",i,").map_or(&*path.initiator, |(device, _)| device);
     (device.to_owned(), path.port.name().into())
@@ -119,10 +124,12 @@ pub struct LogicalUnit {
     pub(crate) store: Option<Arc<dyn LuStore>>,
     gates: AtomicU32,
     block_size: u32,
-    /// Plain writes share it; a command that reads, decides and writes (COMPARE AND WRITE, ORWRITE) holds it alone.
+    /// Plain writes share it; a command that reads, decides and writes (COMPARE AND WRITE, ORWRITE)
+    /// holds it alone.
     serial: RwLock<()>,
     paths: Mutex<Vec<Weak<LuNexus>>>,
-    /// Initiator devices, by name and target port, that came by before, and whether one lost its RESERVE(6) since.
+    /// Initiator devices, by name and target port, that came by before, and whether one lost its
+    /// RESERVE(6) since.
     known: Mutex<BTreeMap<(String, Arc<str>), bool>>,
     pub(crate) reservations: Mutex<Reservations>,
     /// Held while reservations or mode parameters are changed, on disk too. The locks of these are
@@ -155,8 +162,8 @@ impl fmt::Debug for LogicalUnit {
 }
 
 impl LogicalUnit {
-    /// A logical unit over a device. With a store it remembers what it must across restarts; what is stored is read
-    /// here.
+    /// A logical unit over a device. With a store it remembers what it must across restarts; what
+    /// is stored is read here.
     pub fn new(
         device: Arc<dyn BlockDevice>,
         options: LuOptions,
@@ -247,8 +254,8 @@ impl LogicalUnit {
         self.device.read(offset, buf)
     }
 
-    /// Writes a batch in one call of the device, not in the middle of a command that reads, decides and writes, nor of
-    /// a sanitize operation.
+    /// Writes a batch in one call of the device, not in the middle of a command that reads, decides
+    /// and writes, nor of a sanitize operation.
     pub fn write(&self, ops: &mut [WriteOp], fua: bool) {
         self.write_unless(ops, fua, |_| false);
     }
@@ -378,8 +385,8 @@ impl LogicalUnit {
         held
     }
 
-    /// Tells of groups of target ports and their states, for a pool that several servers can serve. An empty list is a
-    /// lone server.
+    /// Tells of groups of target ports and their states, for a pool that several servers can serve.
+    /// An empty list is a lone server.
     pub fn set_port_groups(&self, groups: Vec<PortGroup>) {
         let inactive = groups.iter().any(|g| super::alua::sense(g.state).is_some());
         *self.port_groups.write() = groups;
@@ -387,8 +394,8 @@ impl LogicalUnit {
         self.establish(Asc::ASYMMETRIC_ACCESS_STATE_CHANGED, |_| true);
     }
 
-    /// Compares space with the threshold that the initiators set, and tells them when it is passed. To be called now
-    /// and then, and after a write that found no space.
+    /// Compares space with the threshold that the initiators set, and tells them when it is passed.
+    /// To be called now and then, and after a write that found no space.
     pub fn check_thresholds(&self) {
         let Some(space) = &self.options.space else {
             return;
@@ -403,8 +410,8 @@ impl LogicalUnit {
         }
     }
 
-    /// A new I_T_L nexus. To an initiator that is new the logical unit has just been powered on; one that comes again
-    /// learns what it lost.
+    /// A new I_T_L nexus. To an initiator that is new the logical unit has just been powered on;
+    /// one that comes again learns what it lost.
     pub(crate) fn add_path(&self, path: &Arc<LuNexus>) {
         {
             let mut known = self.known.lock();
@@ -437,7 +444,8 @@ impl LogicalUnit {
         self.paths.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Establishes a unit attention condition for every I_T nexus that `which` chooses (SAM-5 5.14).
+    /// Establishes a unit attention condition for every I_T nexus that `which` chooses (SAM-5
+    /// 5.14).
     pub(crate) fn establish(&self, asc: Asc, which: impl Fn(&LuNexus) -> bool) {
         for path in self.paths() {
             if which(&path) {

@@ -13,7 +13,8 @@ pub(crate) const STEP: u64 = 1 << 20;
 /// What PRE-FETCH brings in at most.
 const MAX_PRE_FETCH: u64 = 64 << 20;
 
-/// TEST UNIT READY: the checks before it are all there is. So it is with a WRITE, which is then the session's.
+/// TEST UNIT READY: the checks before it are all there is. So it is with a WRITE, which is then the
+/// session's.
 pub(crate) fn nothing(_: &Task, _: &Bytes) -> Reply {
     Ok(Vec::new())
 }
@@ -42,20 +43,22 @@ pub(crate) fn write_one(task: &Task, offset: u64, data: Bytes, fua: bool) -> Res
     op.result.map_err(writing)
 }
 
-/// Whether what a task writes has to be durable at its end: FUA in byte 1, or the write cache is off.
+/// Whether what a task writes has to be durable at its end: FUA in byte 1, or the write cache is
+/// off.
 pub(crate) fn is_durable(task: &Task) -> bool {
     task.cdb.bit(1, 3) || task.lu().gates() & gate::WRITE_THROUGH != 0
 }
 
-/// The data that came, without the part of a block at its end, at most `len` bytes: the transport reports what is
-/// missing.
+/// The data that came, without the part of a block at its end, at most `len` bytes: the transport
+/// reports what is missing.
 pub(crate) fn whole_blocks(task: &Task, data: &Bytes, len: u64) -> Bytes {
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(data.len());
     let block = usize::try_from(task.lu().block_size()).unwrap_or(usize::MAX);
     data.slice(..len - len % block)
 }
 
-/// READ with FUA (SBC-3 5.7): what is read has to be on stable storage. Other READs are the session's.
+/// READ with FUA (SBC-3 5.7): what is read has to be on stable storage. Other READs are the
+/// session's.
 pub(crate) fn read(task: &Task, _: &Bytes) -> Reply {
     let (offset, len) = range(task)?;
     let mut data = vec![0; usize::try_from(len).unwrap_or(0)];
@@ -66,8 +69,8 @@ pub(crate) fn read(task: &Task, _: &Bytes) -> Reply {
     Ok(data)
 }
 
-/// WRITE ATOMIC(16) (SBC-4 5.43): all of it or nothing, whatever happens. The device promises that for one write that
-/// is not too long.
+/// WRITE ATOMIC(16) (SBC-4 5.43): all of it or nothing, whatever happens. The device promises that
+/// for one write that is not too long.
 pub(crate) fn write_atomic(task: &Task, data: &Bytes) -> Reply {
     let info = task.lu().info();
     let blocks = Blocks { lba: task.cdb.u64(2), count: u64::from(task.cdb.u16(12)) };
@@ -87,8 +90,8 @@ pub(crate) fn write_atomic(task: &Task, data: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// SYNCHRONIZE CACHE (SBC-3 5.22). A flush is for the whole device. IMMED changes nothing: the answer comes when it
-/// is done.
+/// SYNCHRONIZE CACHE (SBC-3 5.22). A flush is for the whole device. IMMED changes nothing: the
+/// answer comes when it is done.
 pub(crate) fn synchronize_cache(task: &Task, _: &Bytes) -> Reply {
     task.lu().device().flush().map_err(writing)?;
     Ok(Vec::new())
@@ -134,7 +137,8 @@ pub(crate) fn read_capacity16(task: &Task, _: &Bytes) -> Reply {
     Ok(data)
 }
 
-/// START STOP UNIT (SBC-3 5.25). A stopped unit answers nothing about its medium until it is started.
+/// START STOP UNIT (SBC-3 5.25). A stopped unit answers nothing about its medium until it is
+/// started.
 pub(crate) fn start_stop(task: &Task, _: &Bytes) -> Reply {
     let cdb = &task.cdb;
     if cdb.u8(4) >> 4 != 0 {
@@ -156,7 +160,8 @@ pub(crate) fn start_stop(task: &Task, _: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.18): the medium is not removable, so nothing has to be prevented.
+/// PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.18): the medium is not removable, so nothing has to be
+/// prevented.
 pub(crate) fn prevent_allow(task: &Task, _: &Bytes) -> Reply {
     if task.cdb.u8(4) & 0x02 != 0 {
         return Err(Sense::cdb_bit(4, 1).into()); // obsolete: for medium changers
@@ -164,7 +169,8 @@ pub(crate) fn prevent_allow(task: &Task, _: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// READ DEFECT DATA (SBC-3 5.17, 5.18): there is no defect list; an empty one in the asked-for format says so.
+/// READ DEFECT DATA (SBC-3 5.17, 5.18): there is no defect list; an empty one in the asked-for
+/// format says so.
 pub(crate) fn read_defect_data(task: &Task, _: &Bytes) -> Reply {
     let (byte, header) = if task.op.len() == 10 { (2, 4) } else { (1, 8) };
     let mut data = vec![0; header];

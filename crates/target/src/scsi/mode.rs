@@ -80,9 +80,11 @@ fn current(lu: &LogicalUnit, code: (u8, u8), modes: &Modes) -> Option<Vec<u8>> {
             body[2] = 252;
             page(0x0a, 1, &body)
         }
-        // Informational exceptions control (SBC-3 6.5.7): DEXCPT, there is nothing that could wear out.
+        // Informational exceptions control (SBC-3 6.5.7): DEXCPT, there is nothing that could wear
+        // out.
         (0x1c, 0) => page(0x1c, 0, &[0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-        // Logical block provisioning (SBC-3 6.5.9): one threshold, of available space that decreases.
+        // Logical block provisioning (SBC-3 6.5.9): one threshold, of available space that
+        // decreases.
         (0x1c, 2) => {
             lu.options.space.as_ref()?;
             let mut body = [0; 20];
@@ -95,7 +97,8 @@ fn current(lu: &LogicalUnit, code: (u8, u8), modes: &Modes) -> Option<Vec<u8>> {
     })
 }
 
-/// Ones where a page can be changed, zeros elsewhere: what differs between two sets of modes with all bits different.
+/// Ones where a page can be changed, zeros elsewhere: what differs between two sets of modes with
+/// all bits different.
 fn changeable(lu: &LogicalUnit, code: (u8, u8)) -> Option<Vec<u8>> {
     let low = Modes { write_cache: false, ..Modes::default() };
     let high = Modes {

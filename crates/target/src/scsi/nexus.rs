@@ -52,8 +52,9 @@ impl Access {
 /// What a session learns outside its own commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Another nexus aborted this one's tasks at a logical unit (CLEAR TASK SET, a reset, PREEMPT AND ABORT): none of
-    /// them is answered any more, and none changes the medium once the call returned, as far as that can be helped.
+    /// Another nexus aborted this one's tasks at a logical unit (CLEAR TASK SET, a reset, PREEMPT
+    /// AND ABORT): none of them is answered any more, and none changes the medium once the call
+    /// returned, as far as that can be helped.
     AbortTasks {
         /// The logical unit.
         lun: u16,
@@ -69,7 +70,8 @@ pub enum Event {
     },
 }
 
-/// A session, as the device server sees it. Called with no lock held that a command takes, from any thread.
+/// A session, as the device server sees it. Called with no lock held that a command takes, from any
+/// thread.
 pub trait NexusEvents: Send + Sync {
     /// Something happened. Returns how many tasks it aborted.
     fn event(&self, event: Event) -> usize;
@@ -174,7 +176,8 @@ impl LuNexus {
         self.fences.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Marks all that has begun as late, and has the session abort it. Tells how many tasks the session knew of.
+    /// Marks all that has begun as late, and has the session abort it. Tells how many tasks the
+    /// session knew of.
     pub(crate) fn abort_tasks(&self) -> usize {
         self.fence();
         self.events.event(Event::AbortTasks { lun: self.lun })
@@ -261,7 +264,8 @@ impl Nexus {
         self.sync_luns(true);
     }
 
-    /// Brings the logical units that are seen in line with the target's inventory and the access rules.
+    /// Brings the logical units that are seen in line with the target's inventory and the access
+    /// rules.
     pub(crate) fn sync_luns(&self, notify: bool) {
         let access = self.access.read().clone();
         let wanted = self.target.inventory();
@@ -366,9 +370,10 @@ impl Nexus {
         self.luns.read().get(&lun_from_wire(lun)?).cloned()
     }
 
-    /// Begins a command: finds the logical unit (`lun` as it is on the wire), reports a unit attention, checks
-    /// reservations, access, protection and range. What is left is to move data and to do it. `data_out` is how much
-    /// the initiator says that it will send: some commands insist on what their CDB implies.
+    /// Begins a command: finds the logical unit (`lun` as it is on the wire), reports a unit
+    /// attention, checks reservations, access, protection and range. What is left is to move data
+    /// and to do it. `data_out` is how much the initiator says that it will send: some commands
+    /// insist on what their CDB implies.
     pub fn start(self: &Arc<Self>, lun: u64, cdb: &[u8], data_out: u64) -> Command {
         let cdb = Cdb::new(cdb);
         let Some(path) = self.path(lun) else {
@@ -434,7 +439,8 @@ impl Nexus {
         }
     }
 
-    /// LOGICAL UNIT RESET (SAM-5 7.7): false if there is no such logical unit. The session aborts its own tasks.
+    /// LOGICAL UNIT RESET (SAM-5 7.7): false if there is no such logical unit. The session aborts
+    /// its own tasks.
     pub fn reset_lu(&self, lun: u64) -> bool {
         let path = self.path(lun);
         if let Some(path) = &path {
@@ -443,7 +449,8 @@ impl Nexus {
         path.is_some()
     }
 
-    /// CLEAR TASK SET (SAM-5 7.5): other nexuses' tasks are aborted, and they learn of it. The session aborts its own.
+    /// CLEAR TASK SET (SAM-5 7.5): other nexuses' tasks are aborted, and they learn of it. The
+    /// session aborts its own.
     pub fn clear_task_set(&self, lun: u64) -> bool {
         let Some(path) = self.path(lun) else {
             return false;
@@ -456,8 +463,8 @@ impl Nexus {
         self.abort_task_set(lun)
     }
 
-    /// ABORT TASK SET (SAM-5 7.3), after the session aborted the tasks that it knows: what it has on the way to the
-    /// device is written when this returns, or never.
+    /// ABORT TASK SET (SAM-5 7.3), after the session aborted the tasks that it knows: what it has
+    /// on the way to the device is written when this returns, or never.
     pub fn abort_task_set(&self, lun: u64) -> bool {
         let path = self.path(lun);
         if let Some(path) = &path {
@@ -565,7 +572,8 @@ fn conflicts(path: &LuNexus, op: &Op, cdb: &Cdb, gates: u32) -> bool {
 /// arrives. PERSISTENT RESERVE OUT has the longest, with a TransportID for each initiator.
 const MAX_PARAMETER_LIST: u64 = 256 << 10;
 
-/// Checks the fields that many commands share. The range for the fast path, if it is a command for it.
+/// Checks the fields that many commands share. The range for the fast path, if it is a command for
+/// it.
 fn try_accept(path: &LuNexus, op: &Op, cdb: &Cdb, data_out: u64) -> Result<Option<(u64, u32)>, Outcome> {
     let fail = |sense| Err(path.check(sense));
     if op.has(opcodes::PROTECT) && cdb.u8(1) & 0xe0 != 0 {

@@ -32,7 +32,8 @@ pub(crate) const ANY_TIME: u16 = 1 << 4;
 pub(crate) const MEDIUM: u16 = 1 << 5;
 /// It is allowed while a sanitize operation runs or has failed (SBC-3 4.11.2).
 pub(crate) const SANITIZING: u16 = 1 << 6;
-/// The initiator has to send exactly what the CDB implies; for others the transport reports a residual.
+/// The initiator has to send exactly what the CDB implies; for others the transport reports a
+/// residual.
 pub(crate) const EXACT: u16 = 1 << 7;
 /// It may take a minute rather than seconds: its timeouts say so.
 pub(crate) const LONG: u16 = 1 << 8;
@@ -44,7 +45,8 @@ pub(crate) const GOVERNS: u16 = 1 << 11;
 /// It is allowed to all initiators while RESERVE(6) is in force (SPC-2 table 10).
 pub(crate) const UNRESERVED: u16 = 1 << 9;
 
-/// Whether a command conflicts with a persistent reservation held by others (SPC-4 table 48, SBC-3 table 6).
+/// Whether a command conflicts with a persistent reservation held by others (SPC-4 table 48, SBC-3
+/// table 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reserve {
     /// Never; PERSISTENT RESERVE OUT has its own rules.
@@ -90,8 +92,8 @@ impl Length {
 /// One command.
 #[derive(Debug)]
 pub(crate) struct Op {
-    /// CDB USAGE DATA (SPC-4 6.35.3): the operation code, the service action in its place, and ones where bits are
-    /// looked at. Its length is the CDB's.
+    /// CDB USAGE DATA (SPC-4 6.35.3): the operation code, the service action in its place, and ones
+    /// where bits are looked at. Its length is the CDB's.
     pub(crate) usage: &'static [u8],
     /// The service action, for operation codes that have them.
     pub(crate) service_action: Option<u16>,
@@ -146,14 +148,16 @@ impl Op {
     }
 }
 
-/// All service actions of an operation code; one entry if it has none; nothing if it is not supported.
+/// All service actions of an operation code; one entry if it has none; nothing if it is not
+/// supported.
 pub(crate) fn all_of(code: u8) -> &'static [Op] {
     let first = TABLE.partition_point(|op| op.code() < code);
     let count = TABLE[first..].iter().take_while(|op| op.code() == code).count();
     &TABLE[first..first + count]
 }
 
-/// The command that a CDB asks for. An operation code without such a service action is a bad field, not a bad code.
+/// The command that a CDB asks for. An operation code without such a service action is a bad field,
+/// not a bad code.
 pub(crate) fn find(cdb: &Cdb) -> Result<&'static Op, Sense> {
     let ops = all_of(cdb.code());
     if ops.is_empty() {

@@ -99,7 +99,8 @@ impl Saved {
                 let kind = Type::from_wire(kind.parse().ok()?)?;
                 let holder = name(initiator, port);
                 let reservations = self.reservations.as_mut()?;
-                // Who made one for all registrants may have unregistered since: it lives as long as any of them.
+                // Who made one for all registrants may have unregistered since: it lives as long as
+                // any of them.
                 let of_all = kind.all_registrants() && !reservations.registrations.is_empty();
                 if !of_all && reservations.key_of(&holder).is_none() {
                     return None;

@@ -51,8 +51,8 @@ pub(crate) fn unmap(task: &Task, list: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// WRITE SAME (SBC-3 5.44, 5.45). No blocks at all would mean everything to the end of the medium, which is too easily
-/// said by mistake: WSNZ is set.
+/// WRITE SAME (SBC-3 5.44, 5.45). No blocks at all would mean everything to the end of the medium,
+/// which is too easily said by mistake: WSNZ is set.
 pub(crate) fn write_same(task: &Task, data: &Bytes) -> Reply {
     let cdb = &task.cdb;
     let (anchor, unmap) = (cdb.bit(1, 4), cdb.bit(1, 3));
@@ -104,7 +104,8 @@ pub(crate) fn repeat(
     Ok(())
 }
 
-/// GET LBA STATUS (SBC-3 5.3): what is mapped and what is not, as many descriptors as the allocation length holds.
+/// GET LBA STATUS (SBC-3 5.3): what is mapped and what is not, as many descriptors as the
+/// allocation length holds.
 pub(crate) fn lba_status(task: &Task, _: &Bytes) -> Reply {
     let info = task.lu().info();
     let block = u64::from(info.block_size);

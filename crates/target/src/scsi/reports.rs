@@ -51,7 +51,8 @@ fn all(lu: &LogicalUnit, timeouts: bool) -> Vec<u8> {
     data
 }
 
-/// The one_command parameter data: SUPPORT 011b, supported as the standard says, or 001b, not supported.
+/// The one_command parameter data: SUPPORT 011b, supported as the standard says, or 001b, not
+/// supported.
 fn one(op: Option<&Op>, timeouts: bool) -> Vec<u8> {
     let Some(op) = op else {
         return vec![0, 1, 0, 0];
@@ -79,8 +80,8 @@ fn timeouts_of(op: &Op) -> [u8; 12] {
     data
 }
 
-/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS: ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET
-/// RESET.
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS: ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL
+/// UNIT RESET, TARGET RESET.
 pub(crate) fn task_management(task: &Task, _: &Bytes) -> Reply {
     let mut data = vec![0xda, 0x00, 0, 0];
     if task.cdb.bit(2, 7) {

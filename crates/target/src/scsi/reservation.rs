@@ -190,8 +190,8 @@ impl Reservations {
         if self.key_of(name) == Some(key) { Ok(()) } else { Err(Refusal::Conflict) }
     }
 
-    /// REGISTER, for the nexus itself (`names[0]`) and, with ALL_TG_PT or SPEC_I_PT, for others. `key` is `None` for
-    /// REGISTER AND IGNORE EXISTING KEY.
+    /// REGISTER, for the nexus itself (`names[0]`) and, with ALL_TG_PT or SPEC_I_PT, for others.
+    /// `key` is `None` for REGISTER AND IGNORE EXISTING KEY.
     pub(crate) fn register(
         &mut self,
         names: &[Registration],
@@ -338,14 +338,16 @@ impl Reservations {
                 news.abort.push(gone.name.clone());
             }
         }
-        // Who preempts with a key that is its own loses its registration only if it does not take the reservation.
+        // Who preempts with a key that is its own loses its registration only if it does not take
+        // the reservation.
         self.registrations.retain(|r| !matches(r) || (takes && r.name == *name));
         self.settle(name, kind, &mut news);
         self.bump();
         Ok(news)
     }
 
-    /// After a preemption: the reservation is `name`'s, of the new type; or it stays unless its last registrant is gone.
+    /// After a preemption: the reservation is `name`'s, of the new type; or it stays unless its
+    /// last registrant is gone.
     fn settle(&mut self, name: &Name, kind: Option<Type>, news: &mut News) {
         let Some(kind) = kind else {
             if self.registrations.is_empty() {

@@ -238,7 +238,8 @@ fn change(task: &Task, f: impl FnOnce(&mut Reservations) -> Result<News, Refusal
     Ok(Vec::new())
 }
 
-/// RESERVE(6). It gives way to persistent reservations (SPC-4 5.12.1): there are no registrations beside it.
+/// RESERVE(6). It gives way to persistent reservations (SPC-4 5.12.1): there are no registrations
+/// beside it.
 pub(crate) fn reserve6(task: &Task, _: &Bytes) -> Reply {
     let lu = task.lu();
     let _one_at_a_time = lu.changing.lock();

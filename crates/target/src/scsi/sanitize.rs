@@ -58,7 +58,8 @@ impl Sanitize {
         }
     }
 
-    /// What commands are answered with while it runs or has failed; `None` if there is nothing to say.
+    /// What commands are answered with while it runs or has failed; `None` if there is nothing to
+    /// say.
     pub(crate) fn sense(&self) -> Option<Sense> {
         match *self.phase.lock() {
             Phase::Idle => None,
@@ -198,8 +199,8 @@ fn destroy(lu: &Arc<LogicalUnit>, way: &Way) -> hindcast_engine::Result<()> {
     }
 }
 
-/// Fills every block with the pattern, which begins anew in each. Not faster than the logical unit's share, so that
-/// other logical units keep their speed.
+/// Fills every block with the pattern, which begins anew in each. Not faster than the logical
+/// unit's share, so that other logical units keep their speed.
 fn overwrite_once(
     lu: &LogicalUnit,
     pattern: &[u8],

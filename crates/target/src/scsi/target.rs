@@ -13,13 +13,15 @@ use std::sync::{Arc, Weak};
 /// The largest logical unit number: what flat space addressing can say.
 pub const MAX_LUN: u16 = 0x3fff;
 
-/// A logical unit number as it is on the wire (SAM-5 4.7.3): peripheral device addressing below 256, else flat space.
+/// A logical unit number as it is on the wire (SAM-5 4.7.3): peripheral device addressing below
+/// 256, else flat space.
 pub fn lun_to_wire(lun: u16) -> u64 {
     let first = if lun < 256 { lun } else { 0x4000 | (lun & MAX_LUN) };
     u64::from(first) << 48
 }
 
-/// The number that an addressed LUN field means; `None` for methods and levels that are not in use here.
+/// The number that an addressed LUN field means; `None` for methods and levels that are not in use
+/// here.
 pub fn lun_from_wire(wire: u64) -> Option<u16> {
     if wire & 0xffff_ffff_ffff != 0 {
         return None;
@@ -65,7 +67,8 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    /// A target with a port for each portal group, in the order of their relative identifiers (1, 2, …).
+    /// A target with a port for each portal group, in the order of their relative identifiers (1,
+    /// 2, …).
     pub fn new(name: &str, portal_groups: &[u16]) -> Arc<Target> {
         let name: Arc<str> = name.into();
         let port = |(n, &portal_group): (usize, &u16)| {
@@ -91,8 +94,8 @@ impl Target {
         self.luns.read().clone()
     }
 
-    /// Adds, replaces or (with `None`) removes a logical unit; initiators learn that the inventory changed. Numbers
-    /// go up to [`MAX_LUN`]; larger ones are not reachable.
+    /// Adds, replaces or (with `None`) removes a logical unit; initiators learn that the inventory
+    /// changed. Numbers go up to [`MAX_LUN`]; larger ones are not reachable.
     pub fn set_lun(&self, lun: u16, lu: Option<Arc<LogicalUnit>>) {
         {
             let mut luns = self.luns.write();
@@ -113,8 +116,9 @@ impl Target {
         self.nexuses.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// A session begins. `initiator` is the SCSI initiator port's name, `iqn,i,0xISID`. `None` if the target has no
-    /// port in that portal group, or the name is none. The session must [`Nexus::detach`] at its end.
+    /// A session begins. `initiator` is the SCSI initiator port's name, `iqn,i,0xISID`. `None` if
+    /// the target has no port in that portal group, or the name is none. The session must
+    /// [`Nexus::detach`] at its end.
     pub fn attach(
         self: &Arc<Self>,
         initiator: &str,
@@ -138,8 +142,8 @@ impl Target {
     }
 }
 
-/// A command to a logical unit that is not there (SPC-4 6.4.2, 6.33, 6.39): INQUIRY, REPORT LUNS and REQUEST SENSE are
-/// answered all the same.
+/// A command to a logical unit that is not there (SPC-4 6.4.2, 6.33, 6.39): INQUIRY, REPORT LUNS
+/// and REQUEST SENSE are answered all the same.
 pub(crate) fn without_lu(nexus: &Nexus, cdb: &Cdb) -> Outcome {
     let not_supported = Sense::illegal(Asc::LOGICAL_UNIT_NOT_SUPPORTED);
     let (mut data, limit) = match cdb.code() {

@@ -32,8 +32,8 @@ pub(crate) fn compared(cdb: &Cdb, block_size: u64) -> u64 {
     }
 }
 
-/// VERIFY (SBC-3 5.29): with BYTCHK 00b that the medium can be read, with 01b that it holds what was sent, with 11b
-/// that every block holds the one block that was sent.
+/// VERIFY (SBC-3 5.29): with BYTCHK 00b that the medium can be read, with 01b that it holds what
+/// was sent, with 11b that every block holds the one block that was sent.
 pub(crate) fn verify(task: &Task, data: &Bytes) -> Reply {
     let (offset, len) = range(task)?;
     match byte_check(&task.cdb) {
@@ -86,7 +86,8 @@ fn compare(task: &Task, offset: u64, data: &[u8]) -> Result<(), Ending> {
     })
 }
 
-/// WRITE AND VERIFY (SBC-3 5.37): writes, makes it durable, and reads it back; with BYTCHK 01b it compares too.
+/// WRITE AND VERIFY (SBC-3 5.37): writes, makes it durable, and reads it back; with BYTCHK 01b it
+/// compares too.
 pub(crate) fn write_and_verify(task: &Task, data: &Bytes) -> Reply {
     let (offset, len) = range(task)?;
     if !matches!(byte_check(&task.cdb), 0 | 1) {
@@ -104,8 +105,8 @@ pub(crate) fn write_and_verify(task: &Task, data: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// COMPARE AND WRITE (SBC-3 5.2): the first half of the data is compared, and if it is equal the second half is
-/// written, with nothing in between.
+/// COMPARE AND WRITE (SBC-3 5.2): the first half of the data is compared, and if it is equal the
+/// second half is written, with nothing in between.
 pub(crate) fn compare_and_write(task: &Task, data: &Bytes) -> Reply {
     let info = task.lu().info();
     let blocks = Blocks { lba: task.cdb.u64(2), count: u64::from(task.cdb.u8(13)) };

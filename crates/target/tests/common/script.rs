@@ -134,8 +134,9 @@ impl Answer {
     }
 }
 
-/// Takes the next reply message off `bytes` and adds it to `answers`; false if it is not complete. `reads` tells the
-/// offset and length of READs that get simple replies. Panics on anything a client would disconnect for.
+/// Takes the next reply message off `bytes` and adds it to `answers`; false if it is not complete.
+/// `reads` tells the offset and length of READs that get simple replies. Panics on anything a
+/// client would disconnect for.
 pub fn take_reply(
     bytes: &mut &[u8],
     reads: &BTreeMap<u64, (u64, u32)>,
@@ -211,8 +212,8 @@ fn take_chunk(answer: &mut Answer, kind: u16, payload: &[u8]) {
     }
 }
 
-/// The requests in a client's bytes that a server can see: headers that are followed by their payload. Stops at a
-/// wrong magic number, after DISC, and at a WRITE longer than `max_payload`.
+/// The requests in a client's bytes that a server can see: headers that are followed by their
+/// payload. Stops at a wrong magic number, after DISC, and at a WRITE longer than `max_payload`.
 pub fn requests_in(mut bytes: &[u8], max_payload: u32) -> Vec<Request> {
     let mut requests = Vec::new();
     while let Some(req) = bytes.first_chunk::<REQUEST_LEN>().and_then(Request::decode) {

@@ -34,8 +34,8 @@ pub(super) enum Shown {
 /// The target that a name asks for, as far as the name alone tells it.
 pub(super) enum Asked {
     Target(Found),
-    /// A volume's past, by the name of a target or by an address. To find out which costs: all that was written by then
-    /// has to be in its place.
+    /// A volume's past, by the name of a target or by an address. To find out which costs: all that
+    /// was written by then has to be in its place.
     Past {
         target: Option<String>,
         volume: VolumeInfo,

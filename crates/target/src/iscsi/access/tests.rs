@@ -259,8 +259,9 @@ proptest! {
         prop_assert_eq!(r.to_string().parse(), Ok(r));
     }
 
-    /// The decision depends on the first match only: whatever follows it changes nothing, and a rule that does not match
-    /// can be anywhere. What no rule speaks of is refused as soon as there is one.
+    /// The decision depends on the first match only: whatever follows it changes nothing, and a
+    /// rule that does not match can be anywhere. What no rule speaks of is refused as soon as there
+    /// is one.
     #[test]
     fn only_the_first_match_counts(
         rules in prop::collection::vec(any_rule(), 0..6),
