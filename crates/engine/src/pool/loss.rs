@@ -32,7 +32,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Names what is given up, for [`crate::core::Core::journal_loss`].
+    /// Names what is given up, for [`Pool::journal_loss`].
     pub(crate) fn note_journal_loss(&self, accepted: Accepted) {
         let _ = self.core.journal_loss.set(self.name_loss(accepted));
     }
