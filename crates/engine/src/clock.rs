@@ -194,7 +194,11 @@ impl PoolClock {
             }
         }
         let offset = minus(wall, now);
-        state.jumped = !was_off && ahead.unsigned_abs() > JUMP;
+        let jumped = !was_off && ahead.unsigned_abs() > JUMP;
+        if jumped && !state.jumped {
+            tracing::warn!(ahead, "the wall clock was set: nothing is forgotten by time until it agrees or is confirmed");
+        }
+        state.jumped = jumped;
         if !state.jumped {
             state.changed |= state.slack > 0;
             state.slack = 0;
@@ -204,6 +208,7 @@ impl PoolClock {
             }
         }
         if state.offset().abs_diff(offset) > STEP {
+            tracing::info!(last_lsn, offset, "a stretch of pool time begins");
             state.begin(ClockStretch { from: now.max(last_time.saturating_add(1)), lsn: last_lsn, offset });
         }
         self.suspended.store(state.jumped || monotonic < state.settled_at, Ordering::Release);

@@ -33,8 +33,10 @@ impl Fault {
             ErrorKind::ReadOnly => cause.to_string(),
             _ => format!("{cause}; mend that, then restart the server: it recovers from the journal"),
         };
-        self.reason.lock().get_or_insert_with(told);
-        self.poisoned.store(true, Ordering::Release);
+        let reason = self.reason.lock().get_or_insert_with(told).clone();
+        if !self.poisoned.swap(true, Ordering::AcqRel) {
+            tracing::error!(%reason, "the pool is poisoned: writes are refused until it is reopened");
+        }
         self.error()
     }
 
@@ -58,6 +60,7 @@ impl Fault {
             none => *none = Some(reason.to_owned()),
         }
         self.poisoned.store(true, Ordering::Release);
+        tracing::error!(%reason, "the pool is poisoned: writes are refused until it is reopened");
     }
 
     /// Poisons the pool, which is only to be read; `reason` is what everybody is told, whatever
@@ -81,8 +84,8 @@ impl Fault {
     pub(crate) fn damage(&self, error: &Error) {
         if error.kind() == ErrorKind::Corrupt {
             let mut damages = self.damages.lock();
-            if damages.len() < MAX_DAMAGES {
-                damages.insert(error.to_string());
+            if damages.len() < MAX_DAMAGES && damages.insert(error.to_string()) {
+                tracing::error!(%error, "metadata is damaged: what needs it fails");
             }
         }
     }

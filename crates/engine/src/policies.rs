@@ -89,7 +89,11 @@ impl Destager {
         });
         match renewed {
             Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
-            renewed => renewed.map(|_| true),
+            renewed => {
+                let lsn = renewed?;
+                tracing::info!(volume = id, lsn, "a volume goes on with a new branch: its epochs were used up");
+                Ok(true)
+            }
         }
     }
 }

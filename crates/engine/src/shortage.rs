@@ -41,13 +41,18 @@ impl Shortages {
     /// A task failed for want of something.
     pub(crate) fn met(&self, task: Task, cause: &Error, now: u64) {
         let waiting = &mut self.0.lock()[task as usize];
+        if waiting.is_none() {
+            tracing::warn!(?task, %cause, "background work waits for the end of a shortage");
+        }
         let pause = waiting.as_ref().map_or(FIRST_PAUSE, |w| (w.pause * 2).min(LONGEST_PAUSE));
         *waiting = Some(Waiting { cause: cause.clone(), not_before: now.saturating_add(pause), pause });
     }
 
     /// A task went through.
     pub(crate) fn over(&self, task: Task) {
-        self.0.lock()[task as usize] = None;
+        if self.0.lock()[task as usize].take().is_some() {
+            tracing::info!(?task, "background work goes on: the shortage is over");
+        }
     }
 
     /// Has the task waited long enough since it failed last?

@@ -5,6 +5,8 @@
 #[macro_use]
 #[path = "common/forward.rs"]
 mod forward;
+#[path = "common/heard.rs"]
+mod heard;
 
 use bytes::Bytes;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment};
@@ -272,6 +274,28 @@ fn a_failed_journal_sync_poisons() {
     pool.close().unwrap();
     drop(pool);
     assert!(check(Arc::new(dir), &CheckOptions::default(), &mut |_, _| {}).unwrap().is_clean());
+}
+
+/// An operator reads in the log what happened, once, and the simulator can ask for it.
+#[test]
+fn the_engine_says_what_an_operator_wants_to_know() {
+    let heard = heard::Heard::default();
+    heard.during(|| {
+        let (dir, pool, volume) = fixture();
+        assert_eq!((heard.count("INFO message=the pool is open"), heard.count("ERROR")), (1, 0));
+        write(&volume, 0, 2, 4096).unwrap();
+        dir.fail(Failing::Syncs(SyncPurpose::Journal));
+        volume.flush().unwrap_err();
+        volume.flush().unwrap_err();
+        assert_eq!(heard.count("ERROR message=the pool is poisoned"), 1, "once, with its reason");
+        assert_eq!(heard.count("reason=sync "), 1);
+        dir.heal();
+        let (pool, volume) = recovers(&dir, pool, volume);
+        assert_eq!(heard.count("INFO message=the journal was scanned"), 2);
+        drop(volume);
+        pool.close().unwrap();
+        assert_eq!(heard.count("the pool is closed"), 1);
+    });
 }
 
 #[test]

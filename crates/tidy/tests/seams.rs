@@ -16,7 +16,7 @@ fn the_engine_knows_no_outside_world() {
         "std::process",
         "serde",
         "serde_json",
-        "tracing",
+        "tracing_subscriber",
     ];
     let tree = Tree::load();
     enforce(tree.rust_below("crates/engine/src/"), |f| {

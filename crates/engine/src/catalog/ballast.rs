@@ -57,7 +57,11 @@ impl Ballast {
     fn give_up(&self) -> bool {
         let disk = self.disk.lock();
         let had = self.held.swap(0, Ordering::Relaxed);
-        disk.as_ref().is_some_and(|disk| disk.set_len(0).is_ok()) && had > 0
+        let gave = disk.as_ref().is_some_and(|disk| disk.set_len(0).is_ok()) && had > 0;
+        if gave {
+            tracing::warn!(bytes = had, "the catalog's ballast is given up: its file system is full");
+        }
+        gave
     }
 
     /// Makes it whole again, where `available` bytes are enough for that and as much again.
@@ -68,7 +72,10 @@ impl Ballast {
         let disk = self.disk.lock();
         let Some(disk) = disk.as_ref() else { return };
         match self.fill(&**disk) {
-            Ok(()) => self.held.store(self.whole, Ordering::Relaxed),
+            Ok(()) => {
+                tracing::info!(bytes = self.whole, "the catalog's ballast is whole again");
+                self.held.store(self.whole, Ordering::Relaxed);
+            }
             // What it got hold of in spite of that.
             Err(_) => _ = disk.set_len(0),
         }

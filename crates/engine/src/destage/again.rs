@@ -21,6 +21,10 @@ impl Destager {
     /// phase. Where that has to wait the pool is opened with it half done: staging answers for it.
     pub(crate) fn finish_interrupted_batch(&self) -> Result<()> {
         let state = &mut *self.state.lock();
+        if state.is_half_done() {
+            let (preserved, destaged) = (state.committed.preserved_lsn, state.destaged);
+            tracing::info!(preserved, destaged, "a batch was interrupted: it is applied again");
+        }
         while let Err(error) = self.apply_again(state) {
             let error = self.failed(state, Task::Destage, error);
             // Each physical volume fails once.

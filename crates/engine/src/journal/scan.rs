@@ -203,6 +203,13 @@ pub(crate) fn scan(
 /// durable is written again (see [`super::tail`]).
 pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> Result<()> {
     let first = scanned.unsynced.front();
+    tracing::info!(
+        segments = scanned.chain.len(),
+        tail_lsn = scanned.tail_lsn,
+        unsynced = scanned.unsynced.len(),
+        damages = scanned.damages.len(),
+        "the journal was scanned; records that are not known to be durable are written again"
+    );
     for segment in &scanned.chain {
         if let Some(first) = first.filter(|first| first.seq <= segment.header.seq) {
             // The segment's own header was written with its first record.

@@ -34,7 +34,9 @@ impl Pool {
 
     /// Names what is given up, for [`Pool::journal_loss`].
     pub(crate) fn note_journal_loss(&self, accepted: Accepted) {
-        let _ = self.core.journal_loss.set(self.name_loss(accepted));
+        let loss = self.name_loss(accepted);
+        tracing::error!(%loss, "the pool was opened without a part of its journal, as the operator accepted");
+        let _ = self.core.journal_loss.set(loss);
     }
 
     fn name_loss(&self, accepted: Accepted) -> JournalLoss {

@@ -240,6 +240,7 @@ impl Pool {
         self.core.journal.sync_all()?;
         self.destager.stamp_last()?;
         self.core.work.done.store(true, Ordering::Release);
+        tracing::info!(last_lsn = self.core.journal.last().0, "the pool is closed");
         Ok(())
     }
 }

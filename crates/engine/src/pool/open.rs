@@ -236,6 +236,14 @@ impl Pool {
         // Reads on the way are served in spite of it.
         self.core.catalog.check_writable()?;
         self.core.catalog.set_in_use();
+        let (positions, names) = (&self.core.positions, self.core.names.read());
+        tracing::info!(
+            volumes = names.by_name.len(),
+            branches = names.branches.len(),
+            last_lsn = self.core.journal.last().0,
+            destaged_lsn = positions.destaged.load(Ordering::Relaxed),
+            "the pool is open"
+        );
         Ok(())
     }
 }

@@ -31,6 +31,7 @@ impl Destager {
         });
         match deleted {
             Ok(_) => {
+                tracing::info!(low, "a snapshot was deleted by policy");
                 self.core.positions.auto_deleted.fetch_add(1, Ordering::Relaxed);
                 if low {
                     self.core.deletions.lock().last = Some(last);

@@ -77,14 +77,21 @@ impl Pv {
 
     /// The volume has failed with `error`.
     pub(crate) fn fail(&self, error: Error) -> Error {
-        self.failure.get_or_init(|| error.to_string());
+        self.failure.get_or_init(|| {
+            let (pv, path) = (self.id, &self.path);
+            tracing::error!(pv, path, %error, "a physical volume has failed: nothing is written to it any more");
+            error.to_string()
+        });
         error.of_failed_pv()
     }
 
     /// Takes note of a read that failed.
     pub(crate) fn count_read_error(&self, at: u64, error: &std::io::Error) {
         *self.last_read_error.lock() = format!("at byte {at}: {error}");
-        self.read_errors.fetch_add(1, Ordering::Relaxed);
+        if self.read_errors.fetch_add(1, Ordering::Relaxed) == 0 {
+            let (pv, path) = (self.id, &self.path);
+            tracing::warn!(pv, path, at, %error, "a read of a physical volume has failed, the first since it was opened");
+        }
     }
 
     /// Reads that failed since the pool was opened, and the last of them.

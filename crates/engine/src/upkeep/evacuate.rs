@@ -44,7 +44,9 @@ impl Destager {
             // Other work goes on meanwhile.
             Err(away) if away.is_pv_away() => {
                 self.take_back(state).map_err(|e| self.core.fault.poison(&e))?;
-                self.core.positions.drain_stalled.store(true, Ordering::Relaxed);
+                if !self.core.positions.drain_stalled.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%away, "moving data off a physical volume waits: one does not answer");
+                }
                 state.evacuate_after = now.saturating_add(PATIENCE);
                 Ok(false)
             }
@@ -62,6 +64,9 @@ impl Destager {
         self.commit_moves(state, moves)?;
         state.evacuate_from = next.unwrap_or_default();
         state.evacuated = short || next.is_none();
+        if short && !self.core.positions.drain_stalled.swap(short, Ordering::Relaxed) {
+            tracing::warn!("moving data off a physical volume waits for space on the others");
+        }
         self.core.positions.drain_stalled.store(short, Ordering::Relaxed);
         Ok(true)
     }

@@ -112,7 +112,11 @@ impl Destager {
             })?;
         }
         let stalled = state.filling.values().find_map(|job| job.stalled.clone());
-        *self.core.positions.completion_stalled.lock() = stalled;
+        let mut known = self.core.positions.completion_stalled.lock();
+        if let Some(why) = stalled.as_ref().filter(|_| known.is_none()) {
+            tracing::warn!(why, "a branch that is being made complete does not get on");
+        }
+        *known = stalled;
         Ok(found.is_some())
     }
 
@@ -382,6 +386,7 @@ impl Destager {
         // In this order: what is not being filled, and rests on something, was not completed.
         self.core.names.write().drop_base(branch);
         branch.filling.store(false, Ordering::Release);
+        tracing::info!(branch = branch.id, "a branch is complete: it rests on nothing any more");
         Ok(true)
     }
 }

@@ -409,7 +409,9 @@ impl Volume {
             // What is pending mostly takes less than it was promised.
             journal.write_out(journal.last().0)?;
             if !self.destager.relieve(&mut relief, 0, 0)? {
-                self.core.positions.history_refused.store(true, Ordering::Relaxed);
+                if !self.core.positions.history_refused.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(volume = %self.name(), "a write was refused: there is no room for its history");
+                }
                 return Err(no_room());
             }
         }

@@ -1,0 +1,49 @@
+//! What the engine says: a subscriber that keeps the events of one thread.
+
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// Events as text: level, message, and fields as `name=value`.
+#[derive(Clone, Default)]
+pub struct Heard(Arc<Mutex<Vec<String>>>);
+
+impl Heard {
+    /// Does something while it listens.
+    pub fn during<T>(&self, act: impl FnOnce() -> T) -> T {
+        tracing::subscriber::with_default(self.clone(), act)
+    }
+
+    /// How many events contain a text.
+    pub fn count(&self, text: &str) -> usize {
+        self.0.lock().expect("no panic while it is held").iter().filter(|event| event.contains(text)).count()
+    }
+}
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let _ = write!(self.0, " {}={value:?}", field.name());
+    }
+}
+
+impl Subscriber for Heard {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(event.metadata().level().to_string());
+        event.record(&mut text);
+        self.0.lock().expect("no panic while it is held").push(text.0);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
