@@ -18,6 +18,7 @@ mod disk;
 mod enumerate;
 mod fate;
 mod generate;
+mod heard;
 mod harm;
 mod history;
 mod images;
@@ -114,6 +115,7 @@ pub(crate) fn survive<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, E
 
 /// Makes a panic of the engine a failure of the run.
 pub(crate) fn guard<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    heard::listen();
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
         Ok(outcome) => outcome,
         Err(panic) => {

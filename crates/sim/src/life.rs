@@ -4,6 +4,7 @@
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
 use crate::generate::FAILING;
+use crate::heard;
 use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, View, VolId};
 use crate::perform::VERIFIED_RANGES;
 use crate::run::{Outcome, Run, read_ranges};
@@ -61,6 +62,8 @@ impl Run {
     /// Opens the pool and compares everything with the oracle. Crashes and a failed sync on the way
     /// are survived.
     pub(crate) fn open(&mut self, mut promise: Promise) -> Outcome<()> {
+        // What an earlier life was told says nothing of this one.
+        heard::take_poisonings();
         self.faults = false;
         self.failing = false;
         self.dir.clear_faults();
@@ -360,6 +363,9 @@ impl Run {
     /// I7: a poisoned pool refuses writes, serves reads, and is left by recovery only.
     pub(crate) fn leave_poisoned(&mut self) -> Outcome<()> {
         self.say(|| "the pool is poisoned".into());
+        if heard::take_poisonings() == 0 {
+            return Err("the pool is poisoned, and the engine did not say so".into());
+        }
         self.dir.clear_faults();
         // A crash that was planned would only hide how a poisoned pool reads.
         self.dir.crash_at(None);
