@@ -10,7 +10,7 @@ mod script;
 
 use hindcast_engine::device::DeviceInfo;
 use hindcast_target::nbd::codec::Command;
-use hindcast_target::nbd::{NbdConfig, Pool, serve_transport};
+use hindcast_target::nbd::{NbdConfig, WorkerPool, serve_transport};
 use libfuzzer_sys::fuzz_target;
 use mem::{MemDevice, MemExports};
 use script::{Script, handshake, requests_in, take_reply};
@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     let pieces = bytes.chunks(piece.min(bytes.len().max(1))).map(<[u8]>::to_vec);
     let script = Script::new([handshake("vol", structured)].into_iter().chain(pieces));
     // It ends in order or by an error; both are fine.
-    let _ = serve_transport(&NbdConfig::default(), &*exports, Pool::inline(), script.clone());
+    let _ = serve_transport(&NbdConfig::default(), &*exports, WorkerPool::inline(), script.clone());
 
     let output = script.output.lock();
     let mut rest = &output[18..];

@@ -196,7 +196,10 @@ impl PoolClock {
         let offset = minus(wall, now);
         let jumped = !was_off && ahead.unsigned_abs() > JUMP;
         if jumped && !state.jumped {
-            tracing::warn!(ahead, "the wall clock was set: nothing is forgotten by time until it agrees or is confirmed");
+            tracing::warn!(
+                ahead,
+                "the wall clock was set: nothing is forgotten by time until it agrees or is confirmed"
+            );
         }
         state.jumped = jumped;
         if !state.jumped {

@@ -125,7 +125,12 @@ impl Damage {
 
     /// A part of a physical volume can't be read.
     pub(crate) fn add(&self, pv: u32, range: Range<u64>) {
-        tracing::error!(pv, from = range.start, to = range.end, "data can't be read, and is lost until it is written again");
+        tracing::error!(
+            pv,
+            from = range.start,
+            to = range.end,
+            "data can't be read, and is lost until it is written again"
+        );
         self.state.lock().add(pv, range);
         self.any.store(true, Ordering::Relaxed);
     }

@@ -91,7 +91,11 @@ impl Destager {
             Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
             renewed => {
                 let lsn = renewed?;
-                tracing::info!(volume = id, lsn, "a volume goes on with a new branch: its epochs were used up");
+                tracing::info!(
+                    volume = id,
+                    lsn,
+                    "a volume goes on with a new branch: its epochs were used up"
+                );
                 Ok(true)
             }
         }

@@ -1,9 +1,9 @@
 //! The life of the server process: it opens the pool, listens, announces that it is ready, waits
 //! for a signal, and stops in order.
 
+use crate::anchor_tuner::AnchorTuner;
 use crate::backups::{BackupKeeper, Backups};
 use crate::config::Config;
-use crate::cost::Anchorer;
 use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer, App};
 use crate::iscsi::IscsiTarget;
@@ -13,7 +13,7 @@ use crate::nbd::NbdTarget;
 use crate::notify::Notifier;
 use crate::schedule::{Scheduler, Schedules};
 use crate::settings::Settings;
-use crate::{descriptors, logging, priority, storage};
+use crate::{descriptors, logging, open_pool, realtime};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
@@ -92,7 +92,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     let (nbd, iscsi) = connections.clip(config);
     let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(http::error_body)?;
     let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules()).map_err(http::error_body)?;
-    let schedules = Schedules::open(crate::storage::settings_of(&pool, &config.data));
+    let schedules = Schedules::open(crate::open_pool::settings_of(&pool, &config.data));
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {
@@ -115,7 +115,8 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     });
     let scheduler =
         Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
-    let anchorer = Anchorer::start(app.clone()).map_err(|e| io_error("start the thread of anchors", &e))?;
+    let anchorer =
+        AnchorTuner::start(app.clone()).map_err(|e| io_error("start the thread of anchors", &e))?;
     let keeper = BackupKeeper::start(app.clone()).map_err(|e| io_error("start the thread of backups", &e))?;
     let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api)
         .map_err(|e| io_error("start the admin API", &e))?;
@@ -155,7 +156,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
 async fn stop(
     app: Arc<App>,
     api: ApiServer,
-    (scheduler, anchorer, keeper, maintenance): (Scheduler, Anchorer, BackupKeeper, Maintenance),
+    (scheduler, anchorer, keeper, maintenance): (Scheduler, AnchorTuner, BackupKeeper, Maintenance),
     deadline: Duration,
 ) -> Result<(), ErrorBody> {
     let target = app.clone();

@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::http::error_body;
-use crate::{iscsi, storage};
+use crate::{iscsi, open_pool};
 use hindcast_api::{ErrorBody, ErrorKind, Limits};
 use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::Pool;

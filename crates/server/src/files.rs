@@ -1,7 +1,7 @@
 //! A check of the server's own files beside the storage: whether the server could read them. It
 //! needs no server and changes nothing.
 
-use crate::durable::DurableFile;
+use crate::atomic_file::DurableFile;
 use crate::{iscsi, schedule};
 use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, Result};

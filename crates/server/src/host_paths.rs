@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use crate::backups::{Backups, Place};
     use crate::passthrough::{FileDevice, FileSpec};
-    use crate::{storage, world};
+    use crate::{open_pool, world};
     use hindcast_engine::device::BlockDevice;
     use hindcast_engine::disk::{Dir, FileDir};
     use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};

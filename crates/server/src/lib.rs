@@ -5,12 +5,12 @@
 //! only. It calls the engine from threads that may block.
 #![forbid(unsafe_code)]
 
+mod anchor_tuner;
+mod atomic_file;
 mod backups;
 mod config;
-mod cost;
 mod daemon;
 mod descriptors;
-mod durable;
 mod files;
 pub mod freeze;
 mod health;
@@ -24,23 +24,23 @@ mod metrics;
 mod moments;
 mod nbd;
 mod notify;
+mod open_pool;
 mod passthrough;
-mod priority;
+mod realtime;
 mod recovery;
 mod reidentify;
 mod schedule;
 mod settings;
 mod snapshots;
-mod storage;
 #[cfg(test)]
 mod testing;
 mod world;
-mod writable;
+mod writable_snapshots;
 
+pub use crate::open_pool::{Salvaging, salvage};
 pub use backups::DIRECTORY as BACKUPS;
 pub use daemon::serve;
 pub use files::{DamagedFile, check_files};
 pub use http::error_body;
 pub use reidentify::{Identified, Identity, Reidentified, reidentify, survey_identities};
 pub use settings::{Moved, Settings};
-pub use storage::{Salvaging, salvage};

@@ -1,7 +1,7 @@
 //! The threads that do the engine's background work. One thread maintains, one writes back. The
 //! engine only offers the work (I2).
 
-use crate::priority;
+use crate::realtime;
 use hindcast_engine::pool::{Health, Pool, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,11 +1,10 @@
 //! Addresses of the past, `VOLUME@MOMENT`: conversion of the text that people write to the terms of
 //! the engine.
 
-use crate::writable::open_behind;
+use crate::writable_snapshots::open_behind;
 use hindcast_api::Moment;
-use hindcast_engine::cdp;
 use hindcast_engine::pool::{Pool, SnapshotInfo};
-use hindcast_engine::{Error, ErrorKind, Result, Volume};
+use hindcast_engine::{Error, ErrorKind, Result, Volume, cdp};
 use jiff::Timestamp;
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 use crate::http::convert;
 use crate::iscsi::NbdRules;
 use crate::moments::{self, Past};
-use crate::writable::{CLONE, clone_behind};
+use crate::writable_snapshots::{CLONE, clone_behind};
 use hindcast_api::{Moment, Size};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};

@@ -10,11 +10,11 @@
 //! So a run that was cut short anywhere in between is completed by the next run, or by the next
 //! start of the server.
 
+use crate::atomic_file::DurableFile;
 use crate::backups::Backups;
-use crate::durable::DurableFile;
 use crate::http::error_body;
-use crate::writable::CLONE;
-use crate::{files, iscsi, schedule, storage, world};
+use crate::writable_snapshots::CLONE;
+use crate::{files, iscsi, open_pool, schedule, world};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Dir, FileDir};
 use hindcast_engine::pool::{Pool, PoolOptions, REIDENTIFYING, Reidentification};

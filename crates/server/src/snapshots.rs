@@ -1,13 +1,15 @@
 //! Operations on snapshots that requests and schedules share: taking, deleting, and rolling back.
 
 use crate::freeze::{FreezeError, Hooks, frozen};
-use crate::http::{App, convert::time};
-use crate::priority;
-use crate::writable::{addresses, check_labels};
+use crate::http::App;
+use crate::http::convert::time;
+use crate::realtime;
+use crate::writable_snapshots::{addresses, check_labels};
 use hindcast_api::{CreateSnapshots, NewSnapshot, RollBack};
 use hindcast_engine::pool::{SnapshotInfo, Undo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

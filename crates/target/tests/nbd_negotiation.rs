@@ -9,7 +9,7 @@ use common::script::{Script, go_data, handshake, meta_data, option};
 use common::{Client, Fixture, start};
 use hindcast_engine::device::DeviceInfo;
 use hindcast_target::nbd::options::{Negotiator, OPTION_REPLY_MAGIC, Policy, Step, info, opt, rep};
-use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, Pool, serve_transport};
+use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, WorkerPool, serve_transport};
 use proptest::prelude::*;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -537,7 +537,7 @@ fn requests_may_follow_the_last_option_at_once() {
     let mut bytes = handshake("vol", false);
     bytes.extend(common::script::request(0, 0, 77, 0, 512, &[]));
     let script = Script::new([bytes]);
-    serve_transport(&NbdConfig::default(), &*exports, Pool::inline(), script.clone()).unwrap();
+    serve_transport(&NbdConfig::default(), &*exports, WorkerPool::inline(), script.clone()).unwrap();
     let output = script.output.lock();
     assert_eq!(output[output.len() - 528..][..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]);
 }

@@ -7,7 +7,7 @@ mod common;
 use common::mem::{MemDevice, MemExports};
 use common::script::{Answer, Script, handshake, request, requests_in, take_reply};
 use common::*;
-use hindcast_target::nbd::{NbdConfig, Pool, serve_transport};
+use hindcast_target::nbd::{NbdConfig, WorkerPool, serve_transport};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn play(
     device: &Arc<MemDevice>,
     structured: bool,
     pieces: Vec<Vec<u8>>,
-    pool: Pool,
+    pool: WorkerPool,
 ) -> BTreeMap<u64, Answer> {
     let bytes: Vec<u8> = pieces.concat();
     let script = Script::new([handshake("vol", structured)].into_iter().chain(pieces));
@@ -56,8 +56,8 @@ fn one_byte_at_a_time_is_served_like_all_at_once() {
         bytes.extend(request(DISC, 0, 7, 0, 0, &[]));
         let singly = bytes.iter().map(|b| vec![*b]).collect();
         let (one, other) = (Arc::new(MemDevice::new(SIZE)), Arc::new(MemDevice::new(SIZE)));
-        let answers = play(&one, structured, singly, Pool::inline());
-        assert_eq!(answers, play(&other, structured, vec![bytes], Pool::inline()));
+        let answers = play(&one, structured, singly, WorkerPool::inline());
+        assert_eq!(answers, play(&other, structured, vec![bytes], WorkerPool::inline()));
         assert_eq!(answers.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
         assert_eq!(answers[&2].error, ENOSPC);
         assert!(one.same_content(&other));
@@ -100,12 +100,12 @@ proptest! {
         let pieces = cuts.windows(2).map(|w| bytes[w[0]..w[1]].to_vec()).collect();
         let (one, other) = (Arc::new(MemDevice::new(SIZE)), Arc::new(MemDevice::new(SIZE)));
         one.cold.store(threads, Relaxed);
-        let pool = if threads { Pool::start("test", 3, 3).unwrap() } else { Pool::inline() };
+        let pool = if threads { WorkerPool::start("test", 3, 3).unwrap() } else { WorkerPool::inline() };
         let answers = play(&one, structured, pieces, pool);
         let expected = requests_in(&bytes, 64 << 20);
         let answered = expected.iter().filter(|r| !(r.kind == DISC && r.flags & !1 == 0));
         prop_assert_eq!(answers.keys().copied().collect::<Vec<_>>(), answered.map(|r| r.cookie).collect::<Vec<_>>());
-        prop_assert_eq!(answers, play(&other, structured, vec![bytes], Pool::inline()));
+        prop_assert_eq!(answers, play(&other, structured, vec![bytes], WorkerPool::inline()));
         prop_assert!(one.same_content(&other));
     }
 }

@@ -1,11 +1,10 @@
 //! The routes of continuous data protection: history, moments, marks, recovery.
 
-use super::convert;
 use super::error::{ApiError, Json, Path, Query};
 use super::lineage::Lineage;
 use super::routes::Shared;
-use super::{App, blocking};
-use crate::{cost, moments};
+use super::{App, blocking, convert};
+use crate::{anchor_tuner, moments};
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{

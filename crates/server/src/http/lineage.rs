@@ -1,7 +1,7 @@
 //! The origin of volumes and snapshots, as the answers of the API show it.
 
 use super::convert;
-use crate::writable;
+use crate::writable_snapshots;
 use hindcast_api as api;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::world::uuid_text;

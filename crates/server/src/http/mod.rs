@@ -24,12 +24,12 @@ mod transfer;
 pub use error::error_body;
 pub(crate) use serve::{ApiServer, addresses, serve};
 
+use crate::anchor_tuner::Prices;
 use crate::backups::Backups;
-use crate::cost::Prices;
 use crate::host_paths::{Checked, Door, HostPaths, Purpose};
 use crate::iscsi::IscsiTarget;
 use crate::nbd::NbdTarget;
-use crate::priority;
+use crate::realtime;
 use crate::schedule::Schedules;
 use crate::snapshots::VolumeHooks;
 use error::ApiError;

@@ -1,12 +1,11 @@
 //! The routes of snapshots, clones and rollback.
 
-use super::convert;
 use super::error::{ApiError, Json, Path};
 use super::lineage::Lineage;
 use super::routes::Shared;
-use super::{App, blocking, urgent};
+use super::{App, blocking, convert, urgent};
 use crate::iscsi::Making;
-use crate::writable::check_labels;
+use crate::writable_snapshots::check_labels;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{

@@ -2,9 +2,10 @@
 //! nothing else waits for a stream.
 
 use super::error::{ApiError, Json, Path, Query};
+use super::lineage::Lineage;
 use super::routes::Shared;
-use super::{App, MAX_TRANSFERS, blocking, lineage::Lineage};
-use crate::{moments, priority};
+use super::{App, MAX_TRANSFERS, blocking};
+use crate::{moments, realtime};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};

@@ -1,15 +1,12 @@
 //! The operations of the admin API on targets.
 
-use super::IscsiTarget;
 use super::credentials::{Account, Secret};
-use super::doors;
 use super::exports::Found;
-use super::names;
 use super::registry::{Named, Scope, TargetSettings, Uuid};
-use super::views;
+use super::{IscsiTarget, doors, names, to_api};
 use crate::moments::{self, Past};
 use crate::passthrough::{FileDevice, FileSpec, canonical, identity_of_serial};
-use crate::writable::clone_behind;
+use crate::writable_snapshots::clone_behind;
 use hindcast_api as api;
 use hindcast_engine::disk::Hold;
 use hindcast_engine::{Error, ErrorKind, Result};

@@ -11,15 +11,14 @@ mod registrations;
 
 use super::names;
 use super::registry::{Guard, Named, Registry, Scope, Store, TargetSettings, Uuid};
-use crate::durable::DurableFile;
+use crate::atomic_file::DurableFile;
 use crate::passthrough::FileDevice;
 pub(crate) use admission::accounts;
 use hindcast_api::Moment;
-use hindcast_engine::cdp;
 use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::world::uuid_text as uuid;
-use hindcast_engine::{Error, ErrorKind, Result, Volume};
+use hindcast_engine::{Error, ErrorKind, Result, Volume, cdp};
 use hindcast_target::iscsi::access::Otherwise;
 use hindcast_target::iscsi::{AuthPolicy, Denied, Grant, Initiator, Proof, TargetEntry, Targets};
 use hindcast_target::scsi::{LogicalUnit, LuOptions, LuStore, Space, Target};

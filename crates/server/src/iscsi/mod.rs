@@ -11,7 +11,7 @@ mod registry;
 mod stored;
 #[cfg(test)]
 mod tests;
-mod views;
+pub(crate) mod to_api;
 
 pub(crate) use exports::{LU_KIND, LU_VERSION, is_lu_file};
 pub(crate) use making::{Making, NbdRules};
@@ -49,7 +49,7 @@ pub(crate) fn names_and_files(
     Ok((own.chain(created.map(|(name, _)| name.clone())).collect(), files))
 }
 
-use crate::durable::DurableFile;
+use crate::atomic_file::DurableFile;
 use exports::Exports;
 use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{Pool, VolumeInfo};
@@ -112,7 +112,7 @@ impl Drop for Watch {
 
 impl IscsiTarget {
     pub(crate) fn start(config: &IscsiConfig, pool: Arc<Pool>, data: &Path) -> Result<Self> {
-        let dir = crate::storage::settings_of(&pool, data);
+        let dir = crate::open_pool::settings_of(&pool, data);
         let file = DurableFile::new(dir.clone(), stored::FILE, stored::KIND, stored::VERSION);
         let store = Store::open(file)?;
         let otherwise = Otherwise::of(config.portals.iter().map(|p| &p.listen));

@@ -6,7 +6,7 @@
 
 use super::credentials::{Account, Chap, Secret};
 use super::stored;
-use crate::durable::DurableFile;
+use crate::atomic_file::DurableFile;
 use crate::passthrough::FileSpec;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::Rule;

@@ -1,4 +1,4 @@
-//! Schedules as they are stored: JSON behind the header of a [`crate::durable::DurableFile`].
+//! Schedules as they are stored: JSON behind the header of a [`crate::atomic_file::DurableFile`].
 //!
 //! Content that is read is checked like input of the operator. If a check refuses it, the file is
 //! damaged, because only checked values are ever written.

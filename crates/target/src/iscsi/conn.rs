@@ -17,7 +17,7 @@ use crate::net::attempts::Attempts;
 use crate::net::budget::{Budget, Flight, Ticket};
 use crate::net::buffers::RxBudget;
 use crate::net::outbox::{Outbox, Stamp};
-use crate::net::pool::Pool;
+use crate::net::pool::WorkerPool;
 use crate::net::transport::Transport;
 use crate::net::watch::Watch;
 use crate::scsi::lun_from_wire;
@@ -36,12 +36,12 @@ pub(super) struct Shared {
     /// As they are bound.
     pub(super) portals: Arc<Vec<Portal>>,
     pub(super) targets: Arc<dyn Targets>,
-    pub(super) pool: Arc<Pool>,
+    pub(super) pool: Arc<WorkerPool>,
     /// For commands that change something and for flushes, which wait for one another in the engine
     /// anyway: reads must not wait with them.
-    pub(super) change_pool: Arc<Pool>,
+    pub(super) change_pool: Arc<WorkerPool>,
     /// For commands that may take minutes: they keep each other waiting, and no other commands.
-    pub(super) slow_pool: Arc<Pool>,
+    pub(super) slow_pool: Arc<WorkerPool>,
     /// Bounds PDUs that are being received. Three budgets, so that a connection that waits for one
     /// of them holds nothing that another could wait for.
     pub(super) rx_budget: Arc<RxBudget>,

@@ -41,7 +41,7 @@ mod transfer;
 mod window;
 mod work;
 
-pub use crate::net::{Pool, Transport};
+pub use crate::net::{Transport, WorkerPool};
 pub use chap::Secret;
 pub use config::{DigestPolicy, IscsiConfig, Portal};
 pub use server::{IscsiServer, serve_transport};

@@ -16,7 +16,7 @@ use crate::net::admission::Limits;
 use crate::net::budget::Budget;
 use crate::net::buffers::RxBudget;
 use crate::net::listener::{Listen, Listener};
-use crate::net::pool::Pool;
+use crate::net::pool::WorkerPool;
 use crate::net::repeated::Repeated;
 use crate::net::transport::{Socket, Transport, send_all};
 use crate::net::watch::Watch;
@@ -50,7 +50,7 @@ fn shared(
     portals: Vec<Portal>,
     targets: Arc<dyn Targets>,
     watch: Option<Arc<Watch>>,
-    [pool, change_pool, slow_pool]: [Arc<Pool>; 3],
+    [pool, change_pool, slow_pool]: [Arc<WorkerPool>; 3],
 ) -> Shared {
     let quarter = config.max_in_flight / 4;
     let (gather_budget, reply_budget) =
@@ -98,7 +98,7 @@ impl IscsiServer {
         let fail = |e| Error::io("start iSCSI workers", e);
         let watch = Watch::start("iscsi-watch").map_err(fail)?;
         let start = |name, share| {
-            let pool = Pool::start(name, config.workers, share).map_err(fail)?;
+            let pool = WorkerPool::start(name, config.workers, share).map_err(fail)?;
             Ok(Arc::new(pool.watched(&watch, MAX_WORKERS_RATIO * config.workers)))
         };
         // One initiator's long commands must not keep others' from beginning.
@@ -208,7 +208,7 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
 pub fn serve_transport(
     config: &IscsiConfig,
     targets: Arc<dyn Targets>,
-    pool: Pool,
+    pool: WorkerPool,
     transport: Arc<dyn Transport>,
     addresses: (SocketAddr, SocketAddr),
 ) -> io::Result<()> {

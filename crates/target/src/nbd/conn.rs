@@ -7,7 +7,7 @@ use super::stats::Counters;
 use crate::net::budget::{Budget, Flight, Ticket};
 use crate::net::buffers::{ReplyBuf, RxBudget};
 use crate::net::outbox::Outbox;
-use crate::net::pool::Pool;
+use crate::net::pool::WorkerPool;
 use crate::net::transport::Transport;
 use crate::net::watch::Watch;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// What a session needs of its server.
 #[derive(Clone)]
 pub(super) struct Shared {
-    pub(super) pool: Arc<Pool>,
+    pub(super) pool: Arc<WorkerPool>,
     /// For commands that change something and for flushes, which wait for one another in the engine
     /// anyway: reads must not wait with them.
-    pub(super) change_pool: Arc<Pool>,
+    pub(super) change_pool: Arc<WorkerPool>,
     /// Has others receive while a connection's thread waits; without it, in tests, such a thread
     /// waits.
     pub(super) watch: Option<Arc<Watch>>,

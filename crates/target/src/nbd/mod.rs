@@ -23,7 +23,7 @@ mod session;
 mod stats;
 mod tls;
 
-pub use crate::net::{Listen, Pool, Transport};
+pub use crate::net::{Listen, Transport, WorkerPool};
 pub use codec::Command;
 pub use server::{NbdConfig, NbdServer, TlsRequired, serve_transport};
 pub use stats::{ConnectionInfo, NbdStats, Traffic};

@@ -14,7 +14,7 @@ use crate::net::admission::{Limits, Source};
 use crate::net::budget::{Budget, Flight};
 use crate::net::buffers::{RX_BASE, RxBudget, rx_budget_floor};
 use crate::net::listener::{Listen, Listener};
-use crate::net::pool::Pool;
+use crate::net::pool::WorkerPool;
 use crate::net::repeated::Repeated;
 use crate::net::transport::{Socket, Transport};
 use crate::net::watch::Watch;
@@ -136,7 +136,7 @@ impl NbdConfig {
         Limits::new(self.max_connections, self.max_connections_per_address, reserve)
     }
 
-    fn shared(&self, watch: Option<Arc<Watch>>, [pool, change_pool]: [Arc<Pool>; 2]) -> Shared {
+    fn shared(&self, watch: Option<Arc<Watch>>, [pool, change_pool]: [Arc<WorkerPool>; 2]) -> Shared {
         let reply_budget = Budget::new(self.max_in_flight / 2);
         if let Some(watch) = &watch {
             watch.look_after(&reply_budget);
@@ -182,7 +182,7 @@ impl NbdServer {
         let fail = |e| Error::io("start NBD workers", e);
         let watch = Watch::start("nbd-watch").map_err(fail)?;
         let start = |name| {
-            let pool = Pool::start(name, config.workers, config.workers).map_err(fail)?;
+            let pool = WorkerPool::start(name, config.workers, config.workers).map_err(fail)?;
             Ok(Arc::new(pool.watched(&watch, MAX_WORKERS_RATIO * config.workers)))
         };
         let pools = [start("nbd-work")?, start("nbd-change")?];
@@ -376,7 +376,7 @@ fn serve(
 pub fn serve_transport(
     config: &NbdConfig,
     exports: &dyn Exports,
-    pool: Pool,
+    pool: WorkerPool,
     transport: impl Transport,
 ) -> io::Result<()> {
     config.validate().map_err(io::Error::other)?;

@@ -13,7 +13,7 @@ pub(crate) mod transport;
 pub(crate) mod watch;
 
 pub use listener::Listen;
-pub use pool::Pool;
+pub use pool::WorkerPool;
 pub use transport::Transport;
 
 /// Fills `buf` with the system's random numbers.

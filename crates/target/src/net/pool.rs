@@ -17,7 +17,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// one at a time; the jobs of one client begin in the order of arrival. What waits is bounded by
 /// those who submit: a connection has a limited number of jobs in flight. A pool that is
 /// [watched](Pool::watched) gets more threads when all of its own wait for a disk.
-pub struct Pool {
+pub struct WorkerPool {
     shared: Option<Arc<Shared>>,
 }
 
@@ -88,10 +88,10 @@ impl State {
     }
 }
 
-impl Pool {
+impl WorkerPool {
     /// Starts `threads` threads, called `name` and a number. One client has at most `share` of them
     /// at a time.
-    pub fn start(name: &str, threads: usize, share: usize) -> std::io::Result<Pool> {
+    pub fn start(name: &str, threads: usize, share: usize) -> std::io::Result<WorkerPool> {
         let base = threads.max(1);
         let shared = Arc::new_cyclic(|own| Shared {
             own: own.clone(),
@@ -104,7 +104,7 @@ impl Pool {
             limit: OnceLock::new(),
             watch: OnceLock::new(),
         });
-        let pool = Pool { shared: Some(shared.clone()) };
+        let pool = WorkerPool { shared: Some(shared.clone()) };
         for _ in 0..base {
             shared.add_thread()?;
         }
@@ -112,7 +112,7 @@ impl Pool {
     }
 
     /// Lets the pool have up to `limit` threads while none of those it has comes back from its job.
-    pub(crate) fn watched(self, watch: &Arc<Watch>, limit: usize) -> Pool {
+    pub(crate) fn watched(self, watch: &Arc<Watch>, limit: usize) -> WorkerPool {
         if let Some(shared) = &self.shared {
             let _ = shared.limit.set(limit.max(shared.base));
             let _ = shared.watch.set(Arc::downgrade(watch));
@@ -122,8 +122,8 @@ impl Pool {
     }
 
     /// A pool without threads: a job is done by who submits it. For tests that must be repeatable.
-    pub fn inline() -> Pool {
-        Pool { shared: None }
+    pub fn inline() -> WorkerPool {
+        WorkerPool { shared: None }
     }
 
     pub(crate) fn submit(&self, client: u64, job: Job) {
@@ -182,7 +182,7 @@ impl Looked for Shared {
     }
 }
 
-impl Drop for Pool {
+impl Drop for WorkerPool {
     /// Finishes what was submitted.
     fn drop(&mut self) {
         let Some(shared) = &self.shared else {
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn jobs_are_done_even_after_a_panic_and_at_the_end() {
-        let pool = Pool::start("test", 2, 2).unwrap();
+        let pool = WorkerPool::start("test", 2, 2).unwrap();
         let done = Arc::new(AtomicUsize::new(0));
         for n in 0..100 {
             let done = done.clone();
@@ -269,7 +269,7 @@ mod tests {
     }
     #[test]
     fn clients_take_turns() {
-        let pool = Pool::start("test", 1, 1).unwrap();
+        let pool = WorkerPool::start("test", 1, 1).unwrap();
         let (begin, begun) = std::sync::mpsc::channel::<()>();
         let order: Arc<Mutex<Vec<u64>>> = Arc::default();
         pool.submit(0, Box::new(move || begun.recv().unwrap_or(())));
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn threads_that_all_wait_are_joined_by_others() {
         let watch = Watch::start("watch").unwrap();
-        let pool = Pool::start("test", 2, 8).unwrap().watched(&watch, 4);
+        let pool = WorkerPool::start("test", 2, 8).unwrap().watched(&watch, 4);
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         for client in 0..3 {
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_client_has_its_share_and_no_more() {
-        let pool = Pool::start("test", 4, 2).unwrap();
+        let pool = WorkerPool::start("test", 4, 2).unwrap();
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));

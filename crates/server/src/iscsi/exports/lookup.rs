@@ -3,7 +3,7 @@
 
 use super::{Exports, Live, LiveTarget, Registry, Scope, Uuid, names};
 use crate::moments::{self, Past};
-use crate::writable::clone_behind;
+use crate::writable_snapshots::clone_behind;
 use hindcast_engine::cdp::moment_uuid;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};

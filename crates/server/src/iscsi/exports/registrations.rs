@@ -3,7 +3,7 @@
 //! dropped.
 
 use super::{Exports, LU_KIND, LU_VERSION, LogicalUnit, Registry, Uuid, lu_file_name, names};
-use crate::durable::DurableFile;
+use crate::atomic_file::DurableFile;
 use hindcast_engine::pool::VolumeInfo;
 use hindcast_engine::{Error, Result};
 use hindcast_target::scsi::{Registrant, TargetPort, rename_stored, retain_stored, stored_registrants};

@@ -103,14 +103,14 @@ fn reading(pool: &Arc<Pool>, volume: &str, chunk: u64, chunks: &BTreeSet<u64>) -
 }
 
 /// The thread that keeps the distance of anchors right.
-pub(crate) struct Anchorer {
+pub(crate) struct AnchorTuner {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: JoinHandle<()>,
 }
 
-impl Anchorer {
+impl AnchorTuner {
     /// Starts it.
-    pub(crate) fn start(app: Arc<App>) -> io::Result<Anchorer> {
+    pub(crate) fn start(app: Arc<App>) -> io::Result<AnchorTuner> {
         let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let seen = stop.clone();
         let run = move || {
@@ -124,7 +124,7 @@ impl Anchorer {
             }
         };
         let thread = std::thread::Builder::new().name("anchors".into()).spawn(run)?;
-        Ok(Anchorer { stop, thread })
+        Ok(AnchorTuner { stop, thread })
     }
 
     /// Ends it.
