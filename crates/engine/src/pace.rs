@@ -1,41 +1,57 @@
-//! The pace of destage: how long one turn takes on these disks.
+//! The pace of destage: how long turns and batches take on these disks.
 //!
-//! A writer that finds the journal full waits for all turns before it (`journal/turns.rs`). The
-//! same number of turns takes 50 ms on one disk and 2 s on another, so their number is bounded by
-//! the time that they take.
+//! A writer that finds the journal full waits for the batch that is being carried out, and for all
+//! turns before it (`journal/turns.rs`). The same number of turns, or of bytes, takes 50 ms on one
+//! disk and 2 s on another. So both are bounded by the time that they take.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Nanoseconds that the turns which wait may take together.
-const PATIENCE: u64 = 150_000_000;
+const TURNS: u64 = 150_000_000;
 /// Turns that may wait however long each takes.
 const LEAST: usize = 8;
-/// Data of a turn, in bytes, up to which its time says what a turn costs beside its data.
+/// Milliseconds that one batch may take.
+const BATCH: u64 = 200;
+/// Bytes of the journal up to which the time of a turn says what it costs beside its data.
 const LITTLE: u64 = 4 << 20;
 
-/// Measures turns. Its one number is read by writers without a lock.
+/// Measures turns and batches. Writers read the numbers without a lock.
 #[derive(Default)]
 pub(crate) struct Pace {
-    /// Nanoseconds of a turn, averaged over the last ones; 0: not measured.
+    /// Nanoseconds of a turn with little data, averaged over the last ones; 0: not measured.
     turn: AtomicU64,
+    /// Bytes of the journal that are carried out in a millisecond, averaged over the last batches;
+    /// 0: not measured.
+    rate: AtomicU64,
 }
 
 impl Pace {
-    /// A turn with so many bytes of data took so long, in nanoseconds.
+    /// So many bytes of the journal were carried out in so many nanoseconds.
     pub(crate) fn took(&self, bytes: u64, nanoseconds: u64) {
-        if bytes > LITTLE {
-            return;
+        if bytes <= LITTLE {
+            let known = self.turn.load(Ordering::Relaxed);
+            let next = if known == 0 { nanoseconds } else { known - known / 8 + nanoseconds / 8 };
+            self.turn.store(next, Ordering::Relaxed);
+        } else if let Some(rate) = bytes.saturating_mul(1_000_000).checked_div(nanoseconds) {
+            let known = self.rate.load(Ordering::Relaxed);
+            let next = if known == 0 { rate } else { known - known / 4 + rate / 4 };
+            self.rate.store(next, Ordering::Relaxed);
         }
-        let known = self.turn.load(Ordering::Relaxed);
-        let next = if known == 0 { nanoseconds } else { known - known / 8 + nanoseconds / 8 };
-        self.turn.store(next, Ordering::Relaxed);
     }
 
     /// Turns that may wait, where `most` may by configuration.
     pub(crate) fn turns(&self, most: usize) -> usize {
         match self.turn.load(Ordering::Relaxed) {
             0 => most,
-            turn => most.min(LEAST.max(usize::try_from(PATIENCE / turn).unwrap_or(most))),
+            turn => most.min(LEAST.max(usize::try_from(TURNS / turn).unwrap_or(most))),
+        }
+    }
+
+    /// Bytes of the journal that one batch may have, between these bounds.
+    pub(crate) fn batch(&self, least: u64, most: u64) -> u64 {
+        match self.rate.load(Ordering::Relaxed) {
+            0 => most,
+            rate => rate.saturating_mul(BATCH).clamp(least.min(most), most),
         }
     }
 }
@@ -43,6 +59,8 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MIB: u64 = 1 << 20;
 
     #[test]
     fn fewer_turns_wait_where_each_takes_longer() {
@@ -58,5 +76,20 @@ mod tests {
         let pace = Pace::default();
         pace.took(LITTLE + 1, 1_000_000_000);
         assert_eq!(pace.turns(96), 96);
+    }
+
+    #[test]
+    fn a_batch_is_smaller_where_the_disks_are_slow() {
+        let pace = Pace::default();
+        assert_eq!(pace.batch(32 * MIB, 128 * MIB), 128 * MIB);
+        pace.took(128 * MIB, 150_000_000);
+        assert_eq!(pace.batch(32 * MIB, 128 * MIB), 128 * MIB);
+        (0..50).for_each(|_| pace.took(128 * MIB, 500_000_000));
+        assert_eq!(pace.batch(32 * MIB, 128 * MIB) / MIB, 51);
+        (0..50).for_each(|_| pace.took(32 * MIB, 1_000_000_000));
+        assert_eq!(pace.batch(32 * MIB, 128 * MIB), 32 * MIB);
+        // A clock that stands still measures nothing, and what is configured is never exceeded.
+        pace.took(32 * MIB, 0);
+        assert_eq!((pace.batch(32 * MIB, 128 * MIB), pace.batch(32 * MIB, MIB)), (32 * MIB, MIB));
     }
 }

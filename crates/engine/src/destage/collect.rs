@@ -42,7 +42,7 @@ impl Destager {
         if self.core.journal.synced() < self.core.journal.written() {
             self.core.journal.sync_all()?;
         }
-        self.core.collect(cursor, self.core.journal.synced(), self.core.options.batch_bytes)
+        self.core.collect(cursor, self.core.journal.synced(), self.core.batch_bytes())
     }
 }
 
@@ -54,7 +54,7 @@ impl Core {
             return None;
         }
         let mut to = from;
-        let collected = self.collect(&mut to, self.journal.synced(), self.options.batch_bytes).ok()?;
+        let collected = self.collect(&mut to, self.journal.synced(), self.batch_bytes()).ok()?;
         let Collected::Records(batch) = collected else { return None };
         batch.full.then_some((to, batch))
     }
@@ -77,6 +77,13 @@ impl Core {
         }
         batch.recorded = recorded.ok()?;
         Some(Ahead { from, to, batch })
+    }
+
+    /// Bytes of the journal in the next batch, at most: fewer where the disks are slow, but at least
+    /// a segment. What histories were promised counts with a batch, or a segment if that is less
+    /// (`cdp/write/reserve.rs`): a batch of at least a segment never makes more groups in one.
+    fn batch_bytes(&self) -> u64 {
+        self.pace.batch(self.config.segment_size, self.options.batch_bytes)
     }
 
     /// Collects from `cursor` up to LSN `last`, about `max_bytes` of journal, and moves the cursor
