@@ -8,7 +8,7 @@ use crate::catalog::page::MapPage;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result};
-use crate::journal::record::{MAX_DATA, Header, Kind};
+use crate::journal::record::{Header, Kind};
 use crate::journal::{Cursor, Located};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -81,10 +81,10 @@ impl Core {
 
     /// Bytes of the journal in the next batch, at most: fewer where the disks are slow, but at least
     /// a segment. What histories were promised counts with a batch, or a segment if that is less
-    /// (`cdp/write/reserve.rs`). A batch that is longer than a segment, even if it ends before its
-    /// last record, makes no more groups in one than a batch of the configured size.
+    /// (`cdp/write/reserve.rs`). A full batch has at least this length, so it ends in another segment
+    /// than it begins in, and a segment has parts of two batches at most.
     fn batch_bytes(&self) -> u64 {
-        self.pace.batch(self.config.segment_size + 2 * MAX_DATA, self.options.batch_bytes)
+        self.pace.batch(self.config.segment_size, self.options.batch_bytes)
     }
 
     /// Collects from `cursor` up to LSN `last`, about `max_bytes` of journal, and moves the cursor
