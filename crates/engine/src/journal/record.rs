@@ -27,19 +27,19 @@ pub(crate) use crate::units::{BLOCK, SECTOR};
 
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 80;
-/// Records start at multiples of this.
+/// Records start at multiples of this number of bytes.
 pub(crate) const RECORD_ALIGN: u64 = 8;
-/// The largest data of one record; larger writes become several records.
+/// The largest data of one record, in bytes. A larger write becomes several records.
 pub(crate) const MAX_DATA: u64 = 128 << 10;
-/// The longest range of one record that allocates zeros; it bounds the slots of a record below
-/// 2^16.
+/// The longest range of one record that allocates zeros, in bytes. It bounds the slots of a record
+/// below 2^16.
 pub(crate) const MAX_ZERO: u64 = 16 << 20;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HCJR");
-/// The version that is written.
+/// The format version that is written.
 pub(crate) const VERSION: u8 = 2;
-/// The version whose data has CRC32C, which does not see that one thing with a CRC32C of its own
-/// took another's place.
+/// The format version whose data is summed with CRC32C. That sum does not detect that data with a
+/// CRC32C of its own was replaced by other such data.
 const CRC32C_VERSION: u8 = 1;
 const MAX_PIECES: usize = (MAX_DATA / BLOCK) as usize + 1;
 
@@ -74,7 +74,7 @@ pub(crate) struct Header {
     pub(crate) data_crc: u32,
     pub(crate) kind: Kind,
     pub(crate) slots: u16,
-    /// Of the format: it says how the data is summed.
+    /// The format version. It determines how the data is summed.
     pub(crate) version: u8,
 }
 
@@ -101,7 +101,8 @@ impl Header {
         out.extend_from_slice(&b);
     }
 
-    /// The salt with which the sum of the header in `bytes` verifies; `None` when these are none.
+    /// Returns the salt with which the sum of the header in `bytes` verifies, or `None` when
+    /// `bytes` hold no header.
     pub(crate) fn salt(bytes: &[u8]) -> Option<u32> {
         let b: &[u8; HEADER_LEN] = bytes.get(..HEADER_LEN)?.try_into().ok()?;
         let sum = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
@@ -157,7 +158,7 @@ impl Header {
             }
     }
 
-    /// Is `data` what the record was written with?
+    /// Returns whether `data` is what the record was written with.
     pub(crate) fn verifies(&self, data: &[u8]) -> bool {
         let sum = if self.version == CRC32C_VERSION { crc32c } else { outer_sum };
         data.len() == self.data_len as usize && PieceCrcs::by(sum, self.offset, data).total() == self.data_crc
@@ -196,7 +197,7 @@ impl PieceCrcs {
         sums
     }
 
-    /// The sum that the header carries.
+    /// The sum of all pieces, as the header carries it.
     pub(crate) fn total(&self) -> u32 {
         let mut list = [0u8; MAX_PIECES * 4];
         for (i, crc) in self.as_slice().iter().enumerate() {
@@ -205,7 +206,7 @@ impl PieceCrcs {
         crc32c(&list[..self.count * 4])
     }
 
-    /// One sum per piece, in order.
+    /// The sums of the pieces, in order.
     pub(crate) fn as_slice(&self) -> &[u32] {
         &self.crcs[..self.count]
     }
