@@ -1,27 +1,28 @@
-//! The pace of destage: how long one turn takes on these disks.
+//! The pace of destage: the time that one turn takes on the pool's disks.
 //!
 //! A writer that finds the journal full waits for all turns before it (`journal/turns.rs`). The
-//! same number of turns takes 50 ms on one disk and 2 s on another, so their number is bounded by
-//! the time that they take.
+//! same number of turns takes 50 ms on one disk and 2 s on another. So the time that the waiting
+//! turns take bounds their number.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Nanoseconds that the turns which wait may take together.
+/// Nanoseconds that the waiting turns may take together.
 const PATIENCE: u64 = 150_000_000;
-/// Turns that may wait however long each takes.
+/// The number of turns that may wait in any case, however long each takes.
 const LEAST: usize = 8;
-/// Data of a turn, in bytes, up to which its time says what a turn costs beside its data.
+/// The largest data of a turn, in bytes, for which the turn's time is measured. The time of a turn
+/// with more data shows the cost of its data instead.
 const LITTLE: u64 = 4 << 20;
 
-/// Measures turns. Its one number is read by writers without a lock.
+/// The measured time of turns. Writers read its only number without a lock.
 #[derive(Default)]
 pub(crate) struct Pace {
-    /// Nanoseconds of a turn, averaged over the last ones; 0: not measured.
+    /// The time of a turn in nanoseconds, averaged over the last ones; 0: not measured.
     turn: AtomicU64,
 }
 
 impl Pace {
-    /// A turn with so many bytes of data took so long, in nanoseconds.
+    /// Notes that a turn with `bytes` bytes of data took `nanoseconds`.
     pub(crate) fn took(&self, bytes: u64, nanoseconds: u64) {
         if bytes > LITTLE {
             return;
@@ -31,7 +32,8 @@ impl Pace {
         self.turn.store(next, Ordering::Relaxed);
     }
 
-    /// Turns that may wait, where `most` may by configuration.
+    /// Returns the number of turns that may wait. `most` is the number that the configuration
+    /// allows.
     pub(crate) fn turns(&self, most: usize) -> usize {
         match self.turn.load(Ordering::Relaxed) {
             0 => most,
