@@ -272,7 +272,7 @@ impl View {
 pub(crate) struct Based(Vec<Arc<Branch>>);
 
 impl Based {
-    /// Returns the branches that rest on something now. [`Based::hold`] later tells whether all of
+    /// Returns the branches that rest on something now. [`Based::hold`] later checks whether all of
     /// them still do.
     pub(crate) fn of(levels: impl Iterator<Item = View>) -> Based {
         Based(levels.map(|line| line.branch).filter(|branch| branch.has_base()).collect())

@@ -61,7 +61,7 @@ pub(crate) struct Namespace {
     children: HashMap<Frozen, u32>,
     /// Marks: (volume, name), and the LSN of the mark.
     pub(crate) marks: BTreeMap<(u64, String), u64>,
-    /// Physical volumes that were added and not removed.
+    /// The physical volumes that were added and not removed, by number.
     pub(crate) pvs: BTreeMap<u32, PvRecord>,
     pub(crate) placement: Placement,
     pub(crate) next_id: u64,
@@ -619,7 +619,7 @@ pub(crate) fn check_depth(line: &View) -> Result<()> {
 /// The largest number of bases under one another. A read walks them.
 pub(crate) const MAX_DEPTH: usize = 256;
 
-/// Refuses a protected snapshot.
+/// Fails if the snapshot is protected.
 pub(crate) fn check_deletable(snapshot: &Snapshot) -> Result<()> {
     if snapshot.protected.load(Ordering::Acquire) {
         let name = snapshot.state.name.read();
