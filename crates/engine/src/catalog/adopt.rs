@@ -20,7 +20,7 @@ const ADOPTED_FILE: &str = "catalog.redb.adopted";
 const CACHE: usize = 64 << 20;
 /// Bytes that are copied at once.
 const STEP: usize = 1 << 20;
-/// Bytes of redb's own header.
+/// The size of redb's own header in bytes.
 const HEADER: usize = 320;
 
 /// Returns a backend for what lies in the catalog's file `disk`.

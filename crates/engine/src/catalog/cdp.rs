@@ -9,18 +9,18 @@ use crate::error::Result;
 use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use redb::TableDefinition;
 
-/// (branch, number)
+/// Segments of branches' logs, by (branch, number).
 pub(super) const SEGMENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_segments");
-/// (branch, number of the segment, number of the group)
+/// The key of a group: (branch, number of the segment, number of the group).
 type GroupKey = (u64, u64, u64);
 pub(super) const GROUPS: TableDefinition<'static, (u64, u64, u64), Bytes> =
     TableDefinition::new("cdp_groups");
-/// (number of the shared segment, byte where the run begins)
+/// The key of a run: (number of the shared segment, byte where the run begins).
 type RunKey = (u64, u64);
 pub(super) const RUNS: TableDefinition<'static, RunKey, Bytes> = TableDefinition::new("cdp_runs");
-/// (volume, LSN)
+/// Lines and marks, by (volume, LSN).
 pub(super) const LINES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_lines");
-/// (branch, LSN)
+/// Events, by (branch, LSN).
 pub(super) const EVENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_events");
 
 /// A segment of a branch's log, as far as it counts.

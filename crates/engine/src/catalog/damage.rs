@@ -82,7 +82,7 @@ impl Catalog {
 }
 
 impl Txn<'_> {
-    /// Writes a row, or removes it.
+    /// Writes the row of `key`, or removes it if `record` is `None`.
     pub(crate) fn put_damage(&mut self, key: DamageKey, record: Option<DamageRecord>) -> Result<()> {
         let mut table = db!("update the damage", self.txn.get()?.open_table(DAMAGE));
         match record {

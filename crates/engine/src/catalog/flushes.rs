@@ -7,7 +7,7 @@ use crate::codec::{Reader, Writer};
 use crate::error::Result;
 use redb::TableDefinition;
 
-/// (volume, LSN of the last point)
+/// Rows of flush points, by (volume, LSN of the last point).
 pub(super) const FLUSHES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_flushes");
 
 /// A flush point: (LSN, nanoseconds since the Unix epoch).

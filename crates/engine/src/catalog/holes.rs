@@ -13,7 +13,7 @@ use crate::error::Result;
 use redb::{ReadableTable, Table, TableDefinition};
 use std::ops::Range;
 
-/// (branch, first page)
+/// Long holes, by (branch, first page).
 pub(super) const HOLES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("holes");
 
 /// The value of a hole: its end and its birth.

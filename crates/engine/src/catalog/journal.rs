@@ -48,7 +48,7 @@ impl Catalog {
 }
 
 impl Txn<'_> {
-    /// Replaces the row.
+    /// Replaces the row about the journal's files.
     pub(crate) fn put_journal(&mut self, value: &JournalRecord) -> Result<()> {
         self.put(META, JOURNAL, &value.encode())
     }

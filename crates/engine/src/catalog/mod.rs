@@ -98,7 +98,7 @@ pub(crate) struct Catalog {
     pub(crate) commits: AtomicU64,
     /// Space for commits when the file system is full. Only an open pool has it.
     ballast: Option<Arc<Ballast>>,
-    /// The pool has been opened.
+    /// The pool has been opened, so commits without space are refused.
     in_use: AtomicBool,
 }
 
@@ -676,7 +676,7 @@ impl Txn<'_> {
         self.flush_usage()?;
         guarded("commit to the catalog", || {
             db!("commit to the catalog", self.txn.take()?.commit());
-            // Whoever fell back meanwhile may not see this commit.
+            // A reader that fell back meanwhile may not see this commit.
             self.catalog.store.check_writable()
         })?;
         self.catalog.commits.fetch_add(1, Ordering::Relaxed);

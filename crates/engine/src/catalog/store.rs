@@ -56,7 +56,7 @@ fn damaged(what: &str, block: u64) -> Error {
     corrupt(format!("{what}: block {block} of the catalog does not verify"))
 }
 
-/// `?` for redb's many error types.
+/// Applies `?` to redb's many error types.
 macro_rules! db {
     ($what:expr, $result:expr) => {
         ($result).map_err(|e| $crate::catalog::store::fail($what, redb::Error::from(e)))?
@@ -190,7 +190,7 @@ impl Store {
 
     fn fall_back(&self) -> Result<&Guarded<Database>> {
         let what = "open the catalog again";
-        // A commit that is not told of it is complete, and what is opened now sees it.
+        // A commit that does not see the flag is complete, and what is opened now sees the commit.
         self.failed.store(true, Ordering::SeqCst);
         let overlay = MemoryBackend::new(self.below.clone()).map_err(|e| Error::io(what, e))?;
         let whole = matches!(self.below, BlockBackend::Plain(_));

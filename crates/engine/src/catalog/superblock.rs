@@ -13,7 +13,7 @@ pub(super) const REIDENTIFIED: u64 = 64;
 /// A bit of [`Superblock::features`]: histories may have runs in shared segments. The bit is set
 /// with the first run.
 pub(crate) const SHARED_SEGMENTS: u64 = 128;
-/// Features that this build can handle.
+/// The features that this build can handle.
 const KNOWN: u64 = CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS;
 
 /// Fixed facts of a pool and counters of ids.

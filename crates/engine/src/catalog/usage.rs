@@ -83,7 +83,7 @@ impl Catalog {
         let mut pages = Some((0, 0));
         while let Some(from) = pages {
             pages = self.visit_pages(from, 1024, &mut |key, page| {
-                // A damaged page is found by whoever needs it.
+                // An operation that needs a damaged page finds the damage.
                 page.iter().for_each(|page| txn.usage.replace_page(key.0, &MapPage::default(), page));
                 Ok(())
             })?;

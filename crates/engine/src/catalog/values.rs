@@ -22,7 +22,7 @@ pub(super) fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
     (crc32c(body).to_le_bytes() == sum && *first == version).then(|| Reader::new(fields))
 }
 
-/// A value of the catalog.
+/// A value of the catalog. It encodes and verifies itself.
 pub(crate) trait Value: Sized {
     fn encode(&self) -> Vec<u8>;
     fn decode(bytes: &[u8]) -> Option<Self>;
@@ -84,7 +84,7 @@ impl Value for Positions {
     }
 }
 
-/// A physical volume.
+/// The record of a physical volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PvRecord {
     pub(crate) uuid: [u8; 16],
@@ -107,7 +107,7 @@ impl Value for PvRecord {
     }
 }
 
-/// A volume.
+/// The record of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VolumeRecord {
     pub(crate) uuid: [u8; 16],
@@ -189,7 +189,7 @@ pub(crate) struct Frozen {
     pub(crate) epoch: u32,
 }
 
-/// An image outside of the pool, as it was when a volume was put over it.
+/// An image outside of the pool, as it was when a volume was created over it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ImageRecord {
     /// The path of a file or block device. It is absolute, or inside the data directory.
@@ -229,7 +229,7 @@ pub(crate) struct FillRecord {
     pub(crate) copied: u64,
 }
 
-/// A branch: one line of history.
+/// The record of a branch: one line of history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BranchRecord {
     /// log2 of the chunk size in bytes.
@@ -363,7 +363,7 @@ pub(crate) fn decode_method(code: u8) -> Option<Method> {
     }
 }
 
-/// A snapshot: a name for a frozen state.
+/// The record of a snapshot: a name for a frozen state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SnapshotRecord {
     pub(crate) uuid: [u8; 16],

@@ -14,7 +14,7 @@ pub(super) const GROUP: u64 = (BLOCK / 4) as u64;
 /// The first bytes of a catalog whose blocks have sums. A build without sums does not take such a
 /// file for a catalog.
 const MAGIC: [u8; 8] = *b"HCSUMS\x1a\n";
-/// Version of the layout.
+/// The version of the layout.
 const VERSION: u32 = 1;
 /// Bytes of one copy of the head. A device writes this many bytes at once.
 const COPY: usize = 512;
