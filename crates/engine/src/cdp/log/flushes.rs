@@ -5,7 +5,7 @@ use crate::error::Result;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// The flush points of all volumes, as far as they are in memory.
+/// The flush points of all volumes that are in memory, by volume.
 #[derive(Default)]
 pub(crate) struct Flushes(pub(crate) Mutex<BTreeMap<u64, Of>>);
 
@@ -17,7 +17,7 @@ pub(crate) struct Of {
     /// A flush has succeeded since the pool was opened.
     begun: bool,
     pub(crate) waiting: Vec<FlushPoint>,
-    /// The key of the oldest row of the catalog.
+    /// The key of the volume's oldest row in the catalog.
     pub(crate) oldest: Option<u64>,
 }
 
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(flushes.waiting(1), [(10, 1000), (14, 1000), (21, 2100)]);
         flushes.stored(vec![(1, 14)]);
         assert_eq!(flushes.waiting(1), [(21, 2100)]);
-        // The first flush of a life counts, whoever wrote before.
+        // The first flush of a life counts, whatever was written before.
         flushes.add(2, 0, (21, 2100));
         flushes.add(2, 0, (30, 2200));
         assert_eq!(flushes.waiting(2), [(21, 2100)]);

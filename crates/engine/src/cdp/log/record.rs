@@ -27,18 +27,18 @@ use crate::codec::{Reader, Writer, align_up, crc32c};
 use crate::settings::{Compression, Encoding};
 use crate::units::SECTOR;
 
-/// Bytes of a record's header.
+/// The size of a record's header in bytes.
 pub(crate) const HEADER_LEN: usize = 64;
 /// Records start at multiples of this number of bytes.
 pub(crate) const ALIGN: u64 = 8;
-/// Bytes of a block of the index.
+/// The size of a block of the index in bytes.
 pub(crate) const BLOCK_LEN: usize = 4096;
-/// Bytes of an entry of the index.
+/// The size of an entry of the index in bytes.
 const ENTRY_LEN: usize = 56;
 const BLOCK_HEAD: usize = 16;
 /// The number of entries of a full block.
 pub(crate) const ENTRIES: usize = (BLOCK_LEN - BLOCK_HEAD) / ENTRY_LEN;
-/// Bytes of a segment's head.
+/// The size of a segment's head in bytes.
 pub(crate) const SEGMENT_HEAD: u64 = 64;
 /// The largest number of sectors of one record: 16 MiB.
 const MAX_SECTORS: u32 = 32 << 10;
@@ -204,8 +204,8 @@ pub(crate) fn thing_at(bytes: &[u8]) -> Option<Thing> {
 
 /// Appends an index of `entries`, which are sorted by (chunk, LSN), in whole blocks.
 ///
-/// A block: magic `HCDI` (4), CRC32C of what follows XOR the salt (4), number of entries (2), zeros
-/// (6), entries, zeros.
+/// A block consists of: magic `HCDI` (4), CRC32C of what follows XOR the salt (4), number of
+/// entries (2), zeros (6), entries, zeros.
 pub(crate) fn put_index(entries: &[IndexEntry], salt: u32, out: &mut Vec<u8>) {
     for of_block in entries.chunks(ENTRIES) {
         let start = out.len();

@@ -50,8 +50,8 @@ fn lengths_of_figures_9_to_11() {
     }
 }
 
-/// With one ratio for all three, what the figures say of decoding is that its time grows with the
-/// block, but less than in proportion: the reason that the paper gives for the growth of *d*.
+/// With one ratio for all three figures, the time to decode grows with the block, but less than in
+/// proportion. That is the reason that the paper gives for the growth of *d*.
 #[test]
 fn decoding_grows_less_than_the_block() {
     for ratio in [50.0, 80.0] {

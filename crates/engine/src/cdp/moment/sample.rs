@@ -7,7 +7,7 @@ use crate::cdp::log::segment::SegmentDisk;
 use crate::error::{Error, Result, invalid};
 use crate::settings::{Compression, Encoding};
 
-/// A record as it is stored.
+/// A CDP record as it is stored, to measure with.
 #[derive(Debug, Clone)]
 pub struct CdpSample {
     encoding: Encoding,

@@ -254,7 +254,7 @@ impl OpenSegmentWriter {
     }
 }
 
-/// One record, before it is encoded.
+/// The description of one record, before it is encoded.
 pub(crate) struct RecordItem {
     pub(crate) lsn: u64,
     pub(crate) time: u64,
@@ -360,7 +360,7 @@ pub(crate) struct StagedSegments {
 enum Added {
     /// Segments of the branch's own. With `continued`, `open` continues the log's open segment.
     Segments { sealed: Vec<OpenSegmentWriter>, open: Option<Box<OpenSegmentWriter>>, continued: bool },
-    /// A run. Its number among the branch's segments is `next_seq` - 1.
+    /// A run in a shared segment. Its number among the branch's segments is `next_seq` - 1.
     Run { file: LogFile, record: SegmentRecord },
 }
 
