@@ -129,14 +129,14 @@ impl FileDir {
             }
             OpenMode::Create => {}
         }
-        // What stands there may have been replaced since it was looked at: no open waits for
-        // anybody.
+        // The file may have been replaced since it was checked. So an open must not wait for
+        // another process.
         let mut flags = OFlags::NONBLOCK;
         if place.is_new {
             flags |= OFlags::NOFOLLOW;
         }
         if block && mode != OpenMode::ReadOnly {
-            // On a block device O_EXCL means: nobody else (a mount, a RAID, another pool) has
+            // On a block device O_EXCL means: no other user (a mount, a RAID, another pool) has
             // claimed it.
             flags |= OFlags::EXCL;
         }
@@ -183,7 +183,7 @@ impl Dir for FileDir {
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         let path = self.path.join(name);
         loop {
-            // Whoever locks a file knows it again by its content.
+            // The caller that locks a file recognises it by its content.
             let place = Place::of(&path, &[])?;
             let disk = self.open_file(&place, mode)?;
             if !disk.block {

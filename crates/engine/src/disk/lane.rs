@@ -35,7 +35,7 @@ impl SerialWriter {
             let _ = done.send(());
             Ok(())
         })?;
-        // Where a job has failed nobody sends any more.
+        // After a job has failed, nothing is sent any more.
         if wait.recv().is_err() { self.join() } else { Ok(()) }
     }
 

@@ -1,5 +1,5 @@
-//! Disks in memory, for tests and fuzzing: sparse, shared by clones of their directory, and durable
-//! at once.
+//! Disks in memory, for tests and fuzzing. They are sparse, shared by clones of their directory,
+//! and durable at once.
 
 use super::image::Image;
 use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};

@@ -85,7 +85,7 @@ impl SyncPurpose {
         SyncPurpose::CdpSorted,
     ];
 
-    /// The name used in metrics and by `sim --drop-sync`.
+    /// Returns the name that metrics and `sim --drop-sync` use.
     pub fn name(self) -> &'static str {
         match self {
             SyncPurpose::Journal => "journal",
@@ -213,7 +213,7 @@ pub trait Disk: Send + Sync {
     }
 }
 
-/// How [`Dir::open`] treats existing and missing files.
+/// The way in which [`Dir::open`] treats existing and missing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
     /// The disk must exist.
@@ -261,7 +261,7 @@ pub trait Dir: Send + Sync {
     /// Returns all names of plain files in this directory, sorted.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Makes created and removed names durable.
+    /// Makes created, renamed and removed names durable.
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()>;
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct NamedFile {
     unwanted: AtomicBool,
 }
 
-/// The open file, if it is open.
+/// The open disk of a file, if it is open.
 #[derive(Default)]
 struct Held {
     kept: Option<Arc<dyn Disk>>,

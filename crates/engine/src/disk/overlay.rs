@@ -380,7 +380,7 @@ mod tests {
         disk.write_at(&[8; SECTOR], 4 * sector).unwrap();
         assert!(fails(0, PAGE) && fails(sector, 1) && fails(3 * sector - 1, 1));
         assert!(!fails(0, SECTOR) && !fails(3 * sector, PAGE));
-        // A part of it would leave a sector that nobody knows.
+        // A write of a part would leave a sector with unknown content.
         assert!(disk.write_at(&[8; 10], 2 * sector).is_err() && fails(2 * sector, 10));
         disk.write_at(&[9; SECTOR + 10], 2 * sector).unwrap();
         assert!(fails(sector, 1));
