@@ -175,8 +175,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Waits until so much is unsynced that a sync should begin; false when that is not so within
-    /// `timeout`.
+    /// Waits until so much is unsynced that a sync should begin. Returns false when that is not so
+    /// within `timeout`.
     pub(crate) fn wait_for_write_back(&self, timeout: Duration) -> bool {
         let mut state = self.state.lock();
         if state.unsynced < WRITE_BACK {
@@ -260,7 +260,7 @@ fn write_run(run: &[Pending], headers: &[u8]) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Enters a written record into its branch's staging.
+/// Adds a written record to its branch's staging.
 fn stage(pending: &Pending) {
     if let Some(staging) = &pending.record.staging {
         let data_at = pending.at + HEADER_LEN as u64;
@@ -269,7 +269,7 @@ fn stage(pending: &Pending) {
     }
 }
 
-/// Enters a record, wherever it was found, into `staging`.
+/// Adds a record to `staging`, from wherever it was found.
 pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Staging) {
     let header = &located.header;
     match header.kind {

@@ -1,4 +1,4 @@
-//! Reading the log in order, as the destager does.
+//! The reader of the log in order, as the destager uses it.
 
 use super::Journal;
 use super::record::Header;
@@ -90,6 +90,6 @@ pub(crate) struct JournalRecord {
     pub(crate) files: u32,
     /// The `destaged_lsn` of the positions for which `start` was written.
     pub(crate) destaged_lsn: u64,
-    /// No record before this place is needed: the scan begins here.
+    /// The start of the scan. No record before this place is needed.
     pub(crate) start: Cursor,
 }

@@ -64,7 +64,7 @@ fn fill(disk: &dyn Disk, size: u64, prewrite: bool) -> std::io::Result<()> {
             disk.write_at(&zeros[..zeros.len().min((size - at) as usize)], at)?;
         }
     }
-    // The length is durable before the name: whoever finds a short file knows that it was cut.
+    // The length is durable before the name: so an opening knows that a short file was cut.
     disk.sync(SyncPurpose::Journal)
 }
 

@@ -3,7 +3,7 @@
 use super::record::{Header, Kind};
 use std::collections::BTreeMap;
 
-/// Records of one branch that were found behind the damage.
+/// The records of one branch that were found behind the damage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BranchLoss {
     pub(crate) records: u64,

@@ -169,7 +169,7 @@ pub(crate) struct Sequencing<'a> {
 }
 
 impl Journal {
-    /// Continues the log that a scan found.
+    /// Makes the journal that continues the log that a scan found.
     pub(crate) fn new(
         config: JournalConfig,
         dir: Arc<dyn Dir>,
@@ -221,12 +221,12 @@ impl Journal {
         }
     }
 
-    /// End of the contiguous written prefix.
+    /// Returns the end of the contiguous written prefix.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
-    /// End of the contiguous durable prefix.
+    /// Returns the end of the contiguous durable prefix.
     pub(crate) fn synced(&self) -> u64 {
         self.synced.load(Ordering::Acquire)
     }
@@ -237,7 +237,7 @@ impl Journal {
         (state.last_lsn, state.last_time)
     }
 
-    /// The journal file `index`, for reading what staging points to.
+    /// Returns the journal file `index`, for reading what staging points to.
     pub(crate) fn file(&self, index: u32) -> Option<&Arc<SegmentFile>> {
         self.files.get(index as usize)?.get()
     }
@@ -270,7 +270,7 @@ impl Journal {
         (total - idle * self.config.segment_size - tail, total)
     }
 
-    /// Bytes of files that may still be created.
+    /// Returns the bytes of files that may still be created.
     pub(crate) fn uncreated_bytes(&self) -> u64 {
         let created = self.state.lock().created;
         self.config.max_files.saturating_sub(created) as u64 * self.config.segment_size

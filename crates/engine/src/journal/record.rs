@@ -18,14 +18,14 @@
 //! | 77 | format version: 2 is written, 1 is read, too |
 //! | 78..80 | slots reserved for it (I6) |
 //!
-//! The data is summed in pieces that end at multiples of 4 KiB of the *volume*, so that staging can
-//! keep one sum per block and a staged read of one block is verified without reading the rest of a
-//! large record.
+//! The data is summed in pieces that end at multiples of 4 KiB of the *volume*. So staging can keep
+//! one sum per block. A staged read of one block is verified without reading the rest of a large
+//! record.
 
 use crate::codec::{crc32c, outer_sum};
 pub(crate) use crate::units::{BLOCK, SECTOR};
 
-/// Bytes of a header.
+/// The size of a header in bytes.
 pub(crate) const HEADER_LEN: usize = 80;
 /// Records start at multiples of this number of bytes.
 pub(crate) const RECORD_ALIGN: u64 = 8;
@@ -46,7 +46,7 @@ const MAX_PIECES: usize = (MAX_DATA / BLOCK) as usize + 1;
 const _: () = assert!(MAX_ZERO / SECTOR < u16::MAX as u64);
 const _: () = assert!(HEADER_LEN as u64 % RECORD_ALIGN == 0);
 
-/// What a record does to its branch.
+/// The effect of a record on its branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// New data for `offset..offset+length`.
@@ -109,7 +109,7 @@ impl Header {
         (b[..4] == MAGIC.to_le_bytes()).then(|| crc32c(&b[8..]) ^ sum)
     }
 
-    /// Decodes a header; `None` unless every field makes sense and the sum verifies.
+    /// Decodes a header. Returns `None` unless every field makes sense and the sum verifies.
     pub(crate) fn decode(bytes: &[u8], salt: u32) -> Option<Header> {
         let b: &[u8; HEADER_LEN] = bytes.get(..HEADER_LEN)?.try_into().ok()?;
         let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
@@ -164,13 +164,13 @@ impl Header {
         data.len() == self.data_len as usize && PieceCrcs::by(sum, self.offset, data).total() == self.data_crc
     }
 
-    /// Bytes that the record takes in a segment, data and alignment included.
+    /// Returns the bytes that the record takes in a segment, data and alignment included.
     pub(crate) fn space(&self) -> u64 {
         space(self.data_len as u64)
     }
 }
 
-/// Bytes that a record with `data_len` bytes of data takes in a segment.
+/// Returns the bytes that a record with `data_len` bytes of data takes in a segment.
 pub(crate) fn space(data_len: u64) -> u64 {
     crate::codec::align_up(HEADER_LEN as u64 + data_len, RECORD_ALIGN)
 }

@@ -62,7 +62,7 @@ impl ScanStart {
     }
 }
 
-/// What a scan found.
+/// The result of a scan.
 pub(crate) struct Scanned {
     /// Segments of the log, oldest first.
     pub(crate) chain: Vec<ChainSegment>,

@@ -97,8 +97,8 @@ pub(crate) fn file_index(name: &str) -> Option<u32> {
     (digits.len() == 5).then(|| digits.parse().ok()).flatten()
 }
 
-/// Reads records one after another from a segment through a window, so that small records cost no
-/// system call each.
+/// A reader of one record after another from a segment. It reads through a window, so that small
+/// records cost no system call each.
 pub(crate) struct SegmentReader<'a> {
     disk: &'a dyn Disk,
     salt: u32,
@@ -111,9 +111,9 @@ pub(crate) struct SegmentReader<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoundRecord {
     pub(crate) header: Header,
-    /// Byte position of the record's data in the segment.
+    /// The position of the record's data in the segment, in bytes.
     pub(crate) data_at: u64,
-    /// Position after the record.
+    /// The position after the record, in bytes.
     pub(crate) next: u64,
 }
 

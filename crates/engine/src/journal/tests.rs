@@ -1,5 +1,5 @@
-//! Pools that an older build wrote: the catalog neither counts journal files nor knows a byte to
-//! begin at.
+//! Tests with pools that an older build wrote. In such a pool the catalog neither counts journal
+//! files nor knows a byte to begin at.
 
 use super::segment::FIRST_RECORD;
 use crate::device::BlockDevice;
