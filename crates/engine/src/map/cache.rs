@@ -35,7 +35,8 @@ pub(crate) struct Cache<K, V> {
     shards: [Padded<Mutex<Shard<K, V>>>; SHARDS],
 }
 
-/// Keeps the locks of neighbouring shards out of one cache line (and its prefetched neighbour).
+/// A wrapper that keeps the locks of neighbouring shards out of one cache line (and its prefetched
+/// neighbour).
 #[repr(align(128))]
 struct Padded<T>(T);
 

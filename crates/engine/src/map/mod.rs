@@ -69,8 +69,8 @@ impl Map {
         let view = (line.branch.id, line.epoch);
         loop {
             let generation = self.cache.generation(&key);
-            // After that, and before the catalog is read: whoever changes the catalog after that
-            // finds the view here, or turns the page away.
+            // This comes after the generation is taken, and before the catalog is read. A later
+            // change of the catalog then finds the view here, or the cache refuses the page.
             if line.epoch != HEAD && !self.viewed.read().contains(&view) {
                 self.viewed.write().insert(view);
             }
@@ -139,9 +139,9 @@ impl Map {
     }
 
     /// Returns the first page in `first..=last` in which `line` may have content of its own. Long
-    /// holes, which may have more pages than can be searched, are passed. The answer does not tell
-    /// that such a hole hides the content below it, so a caller that also searches the levels below
-    /// may search them in vain.
+    /// holes, which may have more pages than can be searched, are passed. A hole that was passed
+    /// may hide content of the levels below. A caller that also searches these levels then finds
+    /// hidden content in vain.
     pub(crate) fn next_content(&self, line: &View, first: u64, last: u64) -> Result<Option<u64>> {
         let current = self.catalog.next_mapped(line.branch.id, first, last)?;
         if line.epoch == HEAD {
