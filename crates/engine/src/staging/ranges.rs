@@ -39,7 +39,7 @@ impl RangeMap {
         self.ranges.range(first..end.max(first)).map(|(_, range)| range)
     }
 
-    /// Adds `new`, except where a larger LSN is already known.
+    /// Adds `new`, except where a range with a larger LSN is already known.
     pub(crate) fn insert(&mut self, new: Range) {
         self.reach = match self.reach.is_empty() {
             true => new.start..new.end,
