@@ -40,7 +40,7 @@ const MOST_STRETCHES: usize = 256;
 /// a record.
 pub(crate) struct PoolClock {
     clock: Arc<dyn Clock>,
-    /// Pool time is the monotonic clock's reading plus this, modulo 2^64.
+    /// The difference between pool time and the monotonic clock's reading, modulo 2^64.
     base: AtomicU64,
     /// The monotonic reading at the last comparison with the wall clock.
     compared: AtomicU64,
@@ -64,9 +64,9 @@ struct State {
     jumped: bool,
     /// The stretches, or the trusted offset, changed since they were stored.
     changed: bool,
-    /// The monotonic reading when the clocks were stored last.
+    /// The monotonic reading at the last commit that stored the clocks.
     stored: u64,
-    /// The monotonic reading when stretches without a history were dropped last.
+    /// The monotonic reading when stretches without a history were last dropped.
     pruned: u64,
 }
 
@@ -346,10 +346,10 @@ impl PoolClock {
     }
 }
 
-/// A stretch with its end.
+/// A stretch of pool time with its end.
 struct Span {
     from: u64,
-    /// The last pool time that belongs to it.
+    /// The last pool time that belongs to the stretch.
     last: u64,
     offset: i64,
 }
@@ -393,7 +393,7 @@ impl State {
         }
         if self.stretches.len() > MOST_STRETCHES {
             let length = |n: &usize| self.stretches[n + 1].from - self.stretches[*n].from;
-            // What the shortest one held is told by the time of the one before it.
+            // The stretch before the shortest one takes over its pool times.
             if let Some(shortest) = (1..self.stretches.len() - 1).min_by_key(length) {
                 self.stretches.remove(shortest);
             }
@@ -401,10 +401,10 @@ impl State {
     }
 }
 
-/// The clocks at one instant.
+/// A reading of the clocks at one instant, as a commit stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockRecord {
-    /// Pool time, in nanoseconds.
+    /// The pool time, in nanoseconds.
     pub(crate) time: u64,
     /// The reading of the monotonic clock at that instant, in nanoseconds.
     pub(crate) monotonic: u64,

@@ -12,7 +12,7 @@ pub(crate) fn outer_sum(data: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Mef, data) as u32
 }
 
-/// Appends little-endian values to a buffer.
+/// A writer of little-endian values into a buffer.
 #[derive(Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
@@ -34,7 +34,7 @@ impl Writer {
         self.0.extend_from_slice(v);
         self
     }
-    /// A string of at most 65,535 bytes behind its length.
+    /// Appends the length of a string of at most 65,535 bytes, and the string.
     pub(crate) fn string(&mut self, v: &str) -> &mut Self {
         debug_assert!(v.len() <= u16::MAX as usize);
         self.u16(v.len() as u16).bytes(v.as_bytes())

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const SECTOR: u64 = 512;
 
-/// The damage of a pool.
+/// The damage of a pool: places that can't be read, and gaps of histories. All threads share it.
 #[derive(Default)]
 pub(crate) struct Damage {
     /// At least one place is damaged.

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::io;
 
-/// What a caller can do about an error. Targets map kinds to protocol codes, the CLI to exit codes.
+/// A kind of error, by what a caller can do about it. Targets map kinds to protocol codes, and the
+/// CLI maps them to exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The named object does not exist: check the name.
@@ -27,15 +28,14 @@ pub enum ErrorKind {
     /// A part of a volume's history can't be reconstructed, because records that are needed for it
     /// are damaged. Everything that is served is right.
     Lost,
-    /// The pool stopped trusting itself after a failed write or sync (I7): restart the server to
-    /// recover.
+    /// The pool refuses writes after a failed write or sync (I7): restart the server to recover.
     Poisoned,
-    /// Another process or an unfinished operation holds what is needed: retry later.
+    /// Another process or an unfinished operation holds what the request needs: retry later.
     Busy,
     /// The request is not available in this configuration or format version.
     Unsupported,
-    /// The image that a volume rests on is missing, or is not what it was: make it available again,
-    /// then retry.
+    /// The image that a volume rests on is missing, or has changed: make it available again, then
+    /// retry.
     Unavailable,
 }
 
@@ -98,13 +98,13 @@ enum After {
 }
 
 impl Error {
-    /// An error without a source. `context` begins with a verb: "open journal segment 3".
+    /// Makes an error without a source. `context` begins with a verb: "open journal segment 3".
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
         Error { kind, context: context.into(), source: None, after: After::Kind }
     }
 
-    /// An I/O error with its source; `ENOSPC` becomes [`ErrorKind::NoSpace`], other shortages
-    /// [`ErrorKind::Busy`].
+    /// Makes an I/O error with its source. `ENOSPC` becomes [`ErrorKind::NoSpace`], other shortages
+    /// become [`ErrorKind::Busy`].
     pub fn io(context: impl Into<String>, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
@@ -165,7 +165,7 @@ impl Error {
         Error { after: After::PvAway, ..self }
     }
 
-    /// An error of `kind` caused by `source`.
+    /// Makes an error of `kind` caused by `source`.
     pub fn with_source(
         kind: ErrorKind,
         context: impl Into<String>,

@@ -122,7 +122,7 @@ mod tests {
             self.generation.read(|| self.slots[self.place.get() as usize].get())
         }
 
-        /// Copy-on-write of a chunk.
+        /// Preserves a chunk by copy-on-write, and overwrites it.
         fn preserve_and_overwrite(&self) {
             self.slots[1].set(self.slots[0].get());
             self.generation.supersede(|| self.place.set(1));
@@ -157,7 +157,7 @@ mod tests {
                 let tiny = tiny.clone();
                 move || tiny.read()
             });
-            // Moved, as by an evacuation; the old slot is free when nobody can hold it.
+            // Moved, as by an evacuation. The old slot is free when no reader can hold it.
             tiny.slots[1].set(OLD);
             tiny.place.set(1);
             let retired = Retired::default();

@@ -14,7 +14,7 @@ const SHARDS: usize = 16;
 #[repr(align(128))]
 struct Padded<C>(C);
 
-/// Counts readers.
+/// The counters of readers, in two phases. All threads share them.
 pub(crate) struct Readers<C: Counter = AtomicU64, const N: usize = SHARDS> {
     phase: C,
     active: [[Padded<C>; N]; 2],
@@ -44,7 +44,7 @@ impl<C: Counter, const N: usize> Readers<C, N> {
             let phase = self.phase.get();
             let counter = &self.active[(phase & 1) as usize][shard].0;
             counter.increment();
-            // Whoever turns the phase after this point sees the counter.
+            // A poll that turns the phase after this point sees the counter.
             if self.phase.get() == phase {
                 return Reading(counter);
             }
@@ -96,7 +96,7 @@ impl<T> Retired<T> {
     pub(crate) fn poll<C: Counter, const N: usize>(&self, readers: &Readers<C, N>) -> Vec<T> {
         let mut waiting = self.waiting.lock();
         let phase = readers.phase.get();
-        // Those who entered before the last turn.
+        // Readers that entered before the last turn of the phase.
         if !readers.quiet(phase + 1) {
             return Vec::new();
         }

@@ -1,6 +1,6 @@
 //! The health of a pool: its warnings and their codes.
 
-/// Codes of warnings that the engine raises.
+/// The codes of warnings that the engine raises.
 pub mod code {
     /// Writes are refused until the server is restarted.
     pub const POISONED: &str = "poisoned";
@@ -8,7 +8,7 @@ pub mod code {
     pub const CATALOG_DAMAGED: &str = "catalog-damaged";
     /// The pool was opened without a part of its journal, as the operator accepted.
     pub const JOURNAL_LOSS: &str = "journal-loss";
-    /// Data can't be read any more: reads there fail until it is written again.
+    /// Data can't be read any more. Reads there fail until the data is written again.
     pub const DATA_DAMAGED: &str = "data-damaged";
     /// The disk below a physical volume writes larger units as a whole than the pool's atomic unit.
     pub const BLOCKS_LARGE: &str = "blocks-large";
@@ -29,11 +29,11 @@ pub mod code {
     pub const EPOCHS_LOW: &str = "epochs-low";
     /// Acknowledged writes are not carried out until a file system has room again.
     pub const HOST_FULL_WAITING: &str = "host-full-waiting";
-    /// The catalog's space in reserve is used up, or in use.
+    /// The catalog's ballast is used up, or in use.
     pub const BALLAST_USED: &str = "ballast-used";
     /// Little room is left for histories in the data directory's file system.
     pub const HISTORY_ROOM_LOW: &str = "history-room-low";
-    /// Writes to volumes with a history are refused for want of room for it.
+    /// Writes to volumes with a history are refused, because there is no room for the history.
     pub const HISTORY_ROOM_REFUSING: &str = "history-room-refusing";
     /// Background work waits for descriptors, memory or threads.
     pub const RESOURCES_SHORT: &str = "resources-short";
@@ -69,7 +69,7 @@ impl Warning {
     }
 }
 
-/// Whether the pool can be trusted.
+/// The state of a pool: whether it can be trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// The pool has no warning.

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 const FIRST_PAUSE: u64 = 20_000_000;
 const LONGEST_PAUSE: u64 = 2_000_000_000;
 
-/// Work that waits for the end of a shortage.
+/// A kind of background work that waits for the end of a shortage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Carrying out the records in the journal.

@@ -25,7 +25,7 @@ pub trait Rng: Send + Sync {
     fn next(&self) -> u64;
 }
 
-/// Clocks that move only by calls, for tests and the simulator.
+/// Clocks that move only when a test or the simulator moves them.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall: AtomicU64,
