@@ -49,8 +49,7 @@ pub(crate) struct Branch {
     pub(crate) filling: AtomicBool,
     /// The epoch in which writes are born. It changes under the sequencing lock only.
     pub(crate) epoch: AtomicU32,
-    /// The epochs of snapshots that exist, or that a branch or a history rests on. What they see is
-    /// preserved.
+    /// The epochs of snapshots that exist, or that something rests on. What they see is preserved.
     pub(crate) frozen: RwLock<BTreeSet<u32>>,
     method: AtomicU8,
     independent: AtomicBool,

@@ -39,8 +39,8 @@ impl Snapshot {
     }
 }
 
-/// The names and ids of a pool, in memory. The sequencer changes it under the sequencing lock, in
-/// the order of control operations.
+/// The names and ids of a pool, in memory. Control operations are applied to it under the
+/// sequencing lock, in their order.
 pub(crate) struct Namespace {
     atomic_unit: u32,
     /// The directory in which images are opened.
