@@ -18,7 +18,8 @@ pub(crate) const FILE: &str = "catalog-ballast";
 /// Bytes of one write to the ballast.
 const PIECE: u64 = 1 << 20;
 
-/// The ballast of an open pool. The catalog's disk spends it, and maintenance makes it whole again.
+/// The ballast of an open pool. The catalog's disk spends it. It is made whole again when there is
+/// room.
 pub(crate) struct Ballast {
     disk: Mutex<Option<Arc<dyn Disk>>>,
     /// The size of the whole ballast, in bytes.

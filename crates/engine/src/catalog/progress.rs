@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// The least time between two pieces, in nanoseconds.
 const PAUSE: u64 = 100_000_000;
 
-/// The progress of the scrub, shared by maintenance and status requests.
+/// The progress of the scrub. All threads share it.
 #[derive(Default)]
 pub(crate) struct Scrub(pub(crate) Mutex<ScrubState>);
 
