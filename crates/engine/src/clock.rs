@@ -1,14 +1,15 @@
-//! The pool's own time, and what the wall clock said beside it.
+//! Pool time, and what the wall clock showed at each pool time.
 //!
 //! Records, flush points and histories carry *pool time*: nanoseconds that grow with the monotonic
-//! clock and with the order of records, whatever becomes of the wall clock. Ages are differences of
-//! pool times. While nobody sets the clock, pool time is the wall clock's time. Where the clock was
-//! set, a new [`ClockStretch`] of pool time begins: it notes how far the wall clock is ahead of
-//! pool time from there on. So a time on the wall is a pool time in some stretch, or in several
-//! where the clock was put back; the newest one counts.
+//! clock and with the order of records, whatever happens to the wall clock. Ages are differences of
+//! pool times. While the wall clock is not set, pool time is the wall clock's time.
 //!
-//! A clock that is set by more than [`JUMP`] suspends forgetting by time until it agrees again, or
-//! an operator confirms it.
+//! Where the wall clock was set, a new [`ClockStretch`] of pool time begins. The stretch notes how
+//! far the wall clock is ahead of pool time from there on. So a time on the wall is a pool time in
+//! some stretch, or in several where the clock was set back. Of several the newest one counts.
+//!
+//! A clock that is set by more than [`JUMP`] suspends expiry by time until the clock agrees again,
+//! or the operator confirms it.
 
 use crate::world::Clock;
 use parking_lot::Mutex;
@@ -17,93 +18,95 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR: u64 = 3600 * SECOND;
-/// Nanoseconds by which the clock may be set without a warning: time services do that.
+/// Nanoseconds by which the wall clock may be set without a warning, because time services do that.
 pub(crate) const JUMP: u64 = 60 * SECOND;
-/// Nanoseconds by which the clock may be set without the beginning of a stretch.
+/// Nanoseconds by which the wall clock may be set without the beginning of a new stretch.
 const STEP: u64 = SECOND / 20;
 /// Nanoseconds between two comparisons with the wall clock while records are stamped.
 const COMPARE_EVERY: u64 = SECOND / 100;
-/// Nanoseconds that reading both clocks may take: they belong together.
+/// Nanoseconds that reading both clocks may take. A reading that takes longer is not one instant.
 const READING: u64 = SECOND / 1000;
 /// Nanoseconds that a machine may plausibly have been off.
 const LONGEST_GAP: u64 = 72 * HOUR;
-/// Nanoseconds after a boot in which nothing is forgotten for the time that the machine was off: a
-/// time service may put the clock right.
+/// Nanoseconds after a boot in which nothing expires because of the time that the machine was off.
+/// A time service may correct the clock in this time.
 const SETTLING: u64 = 600 * SECOND;
-/// Nanoseconds after which the clocks are stored though nothing else is.
+/// Nanoseconds after which the clocks are stored though no other change is to be stored.
 const STORE_EVERY: u64 = 6 * HOUR;
-/// Stretches that are kept at most.
+/// The largest number of stretches that are kept.
 const MOST_STRETCHES: usize = 256;
 
-/// The pool's clock. Its lock is a leaf, taken where the clocks are compared and not where a record
-/// is stamped.
+/// The pool's clock. Its lock is a leaf. The lock is taken to compare the clocks, and not to stamp
+/// a record.
 pub(crate) struct PoolClock {
     clock: Arc<dyn Clock>,
-    /// Pool time is the monotonic clock's reading plus this, modulo 2^64.
+    /// The difference between pool time and the monotonic clock's reading, modulo 2^64.
     base: AtomicU64,
     /// The monotonic reading at the last comparison with the wall clock.
     compared: AtomicU64,
-    /// Nothing is forgotten by time.
+    /// Expiry by time is suspended.
     suspended: AtomicBool,
     state: Mutex<State>,
 }
 
 struct State {
-    /// By pool time, never empty. The first one holds for everything before it, too.
+    /// The stretches, ordered by pool time. There is always at least one. The first stretch also
+    /// holds for everything before it.
     stretches: Vec<ClockStretch>,
-    /// How far the wall clock is ahead of pool time where it is trusted, in nanoseconds.
+    /// How far the trusted wall clock is ahead of pool time, in nanoseconds.
     agreed: i64,
-    /// So many nanoseconds more it may be ahead, once: the machine was off, for a time that only
-    /// the wall clock knows.
+    /// Nanoseconds by which the wall clock may be further ahead, once. They stand for a time that
+    /// the machine was off, which only the wall clock knows.
     slack: u64,
-    /// Nothing is forgotten by time before the monotonic clock reads this.
+    /// The monotonic reading before which nothing expires by time.
     settled_at: u64,
-    /// The wall clock is not what it should be.
+    /// The wall clock differs from its expected time by more than [`JUMP`].
     jumped: bool,
-    /// The stretches, or what is trusted, changed since they were stored.
+    /// The stretches, or the trusted offset, changed since they were stored.
     changed: bool,
-    /// The monotonic reading when the clocks were stored last.
+    /// The monotonic reading at the last commit that stored the clocks.
     stored: u64,
-    /// The monotonic reading when stretches without a history were dropped last.
+    /// The monotonic reading when stretches without a history were last dropped.
     pruned: u64,
 }
 
-/// Where the clock was set.
+/// A place in the order of records where the wall clock was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockChange {
-    /// The last record before it.
+    /// The LSN of the last record before the change.
     pub lsn: u64,
-    /// What the clock would have said, in nanoseconds since the Unix epoch.
+    /// The time that the wall clock would have shown without the change, in nanoseconds since the
+    /// Unix epoch.
     pub before: u64,
-    /// What it said.
+    /// The time that the wall clock showed after the change, in nanoseconds since the Unix epoch.
     pub after: u64,
 }
 
-/// How the wall clock stands.
+/// The state of the wall clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockInfo {
-    /// What it says, in nanoseconds since the Unix epoch.
+    /// The time of the wall clock, in nanoseconds since the Unix epoch.
     pub now: u64,
-    /// How far it is ahead of what it should say, in nanoseconds, where that is a jump that nobody
-    /// confirmed.
+    /// How far the wall clock is ahead of its expected time, in nanoseconds, if that is a jump that
+    /// the operator has not confirmed.
     pub jumped: Option<i64>,
-    /// Nothing is forgotten by time now.
+    /// Expiry by time is suspended.
     pub suspended: bool,
     /// Nanoseconds by which the newest time of a history or snapshot lies ahead of the clock.
     pub ahead: u64,
-    /// Where it was set, oldest first, as far back as any history goes.
+    /// The changes of the wall clock, oldest first, as far back as any history goes.
     pub changes: Vec<ClockChange>,
 }
 
-/// `a` minus `b`; what does not fit is the largest or the smallest number.
+/// Returns `a` minus `b`. A result that does not fit becomes the largest or the smallest number.
 fn minus(a: u64, b: u64) -> i64 {
     let difference = i128::from(a) - i128::from(b);
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
 }
 
 impl PoolClock {
-    /// Goes on where the stored clocks ended: with the last time that was given out, and the last
-    /// record's number. `None`: the pool is new, or of a build that stored none.
+    /// Continues where the stored clocks ended. `last` is the number and the time of the last
+    /// record. `stored` is `None` if the pool is new, or of a build that stored no clocks.
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
         stored: Option<ClockRecord>,
@@ -149,13 +152,14 @@ impl PoolClock {
         pool
     }
 
-    /// Pool time now.
+    /// Returns the pool time now.
     pub(crate) fn now(&self) -> u64 {
         self.clock.monotonic().wrapping_add(self.base.load(Ordering::Relaxed))
     }
 
-    /// Pool time for a record that follows the one with this number and time. Compares the clocks
-    /// where that was not done lately, so that few records belong to the wrong stretch.
+    /// Returns the pool time for a record that follows the one with this number and time. Compares
+    /// the clocks if they were not compared lately, so that few records belong to the wrong
+    /// stretch.
     pub(crate) fn stamp(&self, last_lsn: u64, last_time: u64) -> u64 {
         let monotonic = self.clock.monotonic();
         if monotonic.wrapping_sub(self.compared.load(Ordering::Relaxed)) >= COMPARE_EVERY {
@@ -164,8 +168,8 @@ impl PoolClock {
         monotonic.wrapping_add(self.base.load(Ordering::Relaxed)).max(last_time.saturating_add(1))
     }
 
-    /// The wall clock and the monotonic clock at one instant. `None` where the thread was held up
-    /// in between.
+    /// Returns the wall clock and the monotonic clock at one instant, or `None` if the thread was
+    /// interrupted between the readings.
     fn read(&self) -> Option<(u64, u64)> {
         (0..3).find_map(|_| {
             let before = self.clock.monotonic();
@@ -175,8 +179,8 @@ impl PoolClock {
         })
     }
 
-    /// Looks at the wall clock. What follows the record with this number and time belongs to the
-    /// stretch that it is in now.
+    /// Compares the wall clock with pool time. What follows the record with this number and time
+    /// belongs to the stretch that the wall clock is in now.
     pub(crate) fn compare(&self, last_lsn: u64, last_time: u64) {
         let Some((wall, monotonic)) = self.read() else { return };
         self.compared.store(monotonic, Ordering::Relaxed);
@@ -217,18 +221,19 @@ impl PoolClock {
         self.suspended.store(state.jumped || monotonic < state.settled_at, Ordering::Release);
     }
 
-    /// May nothing be forgotten by time?
+    /// Returns whether expiry by time is suspended.
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended.load(Ordering::Acquire)
     }
 
-    /// How far the wall clock is ahead of what it should say, if that is a jump.
+    /// Returns how far the wall clock is ahead of its expected time, in nanoseconds, if that is a
+    /// jump.
     pub(crate) fn jumped(&self) -> Option<i64> {
         let state = self.state.lock();
         state.jumped.then(|| state.offset().saturating_sub(state.agreed))
     }
 
-    /// The wall clock is right as it is.
+    /// Confirms the wall clock: its present time is trusted.
     pub(crate) fn confirm(&self) {
         let state = &mut *self.state.lock();
         (state.agreed, state.slack, state.settled_at) = (state.offset(), 0, 0);
@@ -236,16 +241,17 @@ impl PoolClock {
         self.suspended.store(false, Ordering::Release);
     }
 
-    /// What the wall clock said at a pool time.
+    /// Returns the time that the wall clock showed at a pool time.
     pub(crate) fn wall(&self, time: u64) -> u64 {
         let state = self.state.lock();
         let after = state.stretches.partition_point(|stretch| stretch.from <= time);
         time.saturating_add_signed(state.stretches[after.saturating_sub(1)].offset)
     }
 
-    /// The pool time of a time on the wall: in the newest stretch that has it. One that no stretch
-    /// has is the end of the newest stretch that began by then. `None`: it is yet to come. `now` is
-    /// the pool time now, or of the last record if that is later.
+    /// Returns the pool time of a time on the wall, in the newest stretch that contains it. A time
+    /// that no stretch contains is the end of the newest stretch that began by then. `None` means
+    /// that the time is still to come. `now` is the pool time now, or of the last record if that is
+    /// later.
     pub(crate) fn at(&self, wall: u64, now: u64) -> Option<u64> {
         let state = self.state.lock();
         // A stretch begins behind the last record, whose time may lie a little ahead of the clock.
@@ -267,7 +273,7 @@ impl PoolClock {
         Some(before.map_or(0, |span| span.last))
     }
 
-    /// Where the clock was set after a pool time.
+    /// Returns the changes of the wall clock after a pool time.
     pub(crate) fn changes(&self, after: u64) -> Vec<ClockChange> {
         let state = self.state.lock();
         let pairs = state.stretches.windows(2).filter(|pair| pair[1].from >= after);
@@ -279,23 +285,23 @@ impl PoolClock {
         pairs.map(change).collect()
     }
 
-    /// The latest time on the wall of any stretch that ends after a pool time, but the one that
-    /// goes on.
+    /// Returns the latest time on the wall of all stretches that end after a pool time, except the
+    /// current one.
     pub(crate) fn latest(&self, after: u64) -> u64 {
         let state = self.state.lock();
         let ended = state.spans(u64::MAX).skip(1).filter(|span| span.last >= after);
         ended.map(|span| span.ends()).max().unwrap_or(0)
     }
 
-    /// Whether the clocks should be stored though nothing else is.
+    /// Returns whether the clocks should be stored though no other change is to be stored.
     pub(crate) fn wants_commit(&self) -> bool {
         let monotonic = self.clock.monotonic();
         let state = self.state.lock();
         state.changed || monotonic.saturating_sub(state.stored) >= STORE_EVERY
     }
 
-    /// Whether to look for stretches that no history reaches. Yes once a minute, if there may be
-    /// any.
+    /// Returns whether to look for stretches that no history reaches. It returns true once a
+    /// minute, if there may be any.
     pub(crate) fn wants_pruning(&self) -> bool {
         let monotonic = self.clock.monotonic();
         let state = &mut *self.state.lock();
@@ -306,7 +312,7 @@ impl PoolClock {
         due
     }
 
-    /// Drops the stretches before the one that a pool time is in.
+    /// Drops the stretches before the one that contains a pool time.
     pub(crate) fn prune(&self, oldest: u64) {
         let state = &mut *self.state.lock();
         let after = state.stretches.partition_point(|stretch| stretch.from <= oldest);
@@ -316,7 +322,7 @@ impl PoolClock {
         }
     }
 
-    /// What a commit stores: the clocks, and the stretches if they changed.
+    /// Returns what a commit stores: the clocks, and the stretches if they changed.
     pub(crate) fn to_store(&self) -> (ClockRecord, Option<Vec<ClockStretch>>) {
         let state = self.state.lock();
         let monotonic = self.clock.monotonic();
@@ -331,7 +337,7 @@ impl PoolClock {
         (record, state.changed.then(|| state.stretches.clone()))
     }
 
-    /// The commit that stores these succeeded.
+    /// Notes that the commit that stores these succeeded.
     pub(crate) fn stored(&self, record: &ClockRecord, stretches: Option<&[ClockStretch]>) {
         let state = &mut *self.state.lock();
         state.stored = record.monotonic;
@@ -343,10 +349,10 @@ impl PoolClock {
     }
 }
 
-/// A stretch with its end.
+/// A stretch of pool time with its end.
 struct Span {
     from: u64,
-    /// The last pool time that belongs to it.
+    /// The last pool time that belongs to the stretch.
     last: u64,
     offset: i64,
 }
@@ -362,12 +368,13 @@ impl Span {
 }
 
 impl State {
-    /// How far the wall clock was ahead of pool time when it was looked at last.
+    /// Returns how far the wall clock was ahead of pool time at the last comparison, in
+    /// nanoseconds.
     fn offset(&self) -> i64 {
         self.stretches.last().map_or(0, |stretch| stretch.offset)
     }
 
-    /// The stretches, newest first; the newest ends `now`.
+    /// Returns the stretches, newest first. The newest one ends at `now`.
     fn spans(&self, now: u64) -> impl Iterator<Item = Span> {
         let mut end = now;
         let count = self.stretches.len();
@@ -389,7 +396,7 @@ impl State {
         }
         if self.stretches.len() > MOST_STRETCHES {
             let length = |n: &usize| self.stretches[n + 1].from - self.stretches[*n].from;
-            // What the shortest one held is told by the time of the one before it.
+            // The stretch before the shortest one takes over its pool times.
             if let Some(shortest) = (1..self.stretches.len() - 1).min_by_key(length) {
                 self.stretches.remove(shortest);
             }
@@ -397,31 +404,31 @@ impl State {
     }
 }
 
-/// The clocks at one instant.
+/// A reading of the clocks at one instant, as a commit stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockRecord {
-    /// Pool time, in nanoseconds.
+    /// The pool time, in nanoseconds.
     pub(crate) time: u64,
-    /// The monotonic clock's reading then, in nanoseconds.
+    /// The reading of the monotonic clock at that instant, in nanoseconds.
     pub(crate) monotonic: u64,
-    /// The boot that it counts from; zeros: unknown.
+    /// The boot that the monotonic clock counts from. Zeros mean that it is not known.
     pub(crate) boot: [u8; 16],
-    /// How far the wall clock is ahead of pool time where it is trusted, in nanoseconds.
+    /// How far the trusted wall clock is ahead of pool time, in nanoseconds.
     pub(crate) agreed: i64,
-    /// So many nanoseconds more it may be ahead, once.
+    /// Nanoseconds by which the wall clock may be further ahead, once.
     pub(crate) slack: u64,
-    /// Nothing is forgotten by time before the monotonic clock of this boot reads this.
+    /// The reading of this boot's monotonic clock before which nothing expires by time.
     pub(crate) settled_at: u64,
 }
 
-/// A stretch of pool time in which nobody set the clock.
+/// A stretch of pool time in which the wall clock was not set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockStretch {
-    /// The pool time at which it begins, in nanoseconds.
+    /// The pool time at which the stretch begins, in nanoseconds.
     pub(crate) from: u64,
-    /// The last record before it.
+    /// The LSN of the last record before the stretch.
     pub(crate) lsn: u64,
-    /// How far the wall clock is ahead of pool time in it, in nanoseconds.
+    /// How far the wall clock is ahead of pool time in the stretch, in nanoseconds.
     pub(crate) offset: i64,
 }
 

@@ -5,14 +5,14 @@ pub(crate) fn crc32c(data: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(data)
 }
 
-/// CRC-32/MEF, for what holds sums already: our own structures, and what clients write. A CRC32C of
-/// anything that ends in its own CRC32C says nothing about it: it is the same for all of that
-/// length.
+/// Returns the CRC-32/MEF of `data`. It is for data that contains sums already: our own structures,
+/// and what clients write. A CRC32C of data that ends in its own CRC32C detects nothing, because it
+/// is equal for all such data of one length.
 pub(crate) fn outer_sum(data: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Mef, data) as u32
 }
 
-/// Appends little-endian values to a buffer.
+/// A writer of little-endian values into a buffer.
 #[derive(Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
@@ -34,14 +34,15 @@ impl Writer {
         self.0.extend_from_slice(v);
         self
     }
-    /// A string of at most 65,535 bytes behind its length.
+    /// Appends the length of a string of at most 65,535 bytes, and the string.
     pub(crate) fn string(&mut self, v: &str) -> &mut Self {
         debug_assert!(v.len() <= u16::MAX as usize);
         self.u16(v.len() as u16).bytes(v.as_bytes())
     }
 }
 
-/// Takes little-endian values from a buffer; `None` once it is too short or malformed.
+/// Takes little-endian values from a buffer. Every method returns `None` once the buffer is too
+/// short or malformed.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -72,13 +73,13 @@ impl<'a> Reader<'a> {
         let n = self.u16()? as usize;
         String::from_utf8(self.take(n)?.to_vec()).ok()
     }
-    /// `value`, if nothing is left over.
+    /// Returns `value` if no byte is left over.
     pub(crate) fn end<T>(&self, value: T) -> Option<T> {
         self.0.is_empty().then_some(value)
     }
 }
 
-/// Rounds up to a multiple of `unit`, a power of two.
+/// Rounds `v` up to a multiple of `unit`, a power of two.
 pub(crate) fn align_up(v: u64, unit: u64) -> u64 {
     debug_assert!(unit.is_power_of_two());
     (v + unit - 1) & !(unit - 1)

@@ -1,18 +1,19 @@
-//! What can't be read any more (I5). A sector that destage meets and can't read is damage of its
-//! place, not of the pool: the batch is carried out, and the place answers an error until something
-//! is written there, or its slot is freed.
+//! The record of what can't be read any more (I5). A sector that destage needs and can't read is
+//! damage of the sector's place, not of the pool. The batch is carried out, and the place answers
+//! an error until something is written there, or its slot is freed.
 //!
 //! Rules:
-//! - Whoever writes to a physical volume reports it ([`Damage::written`]): the range is whole
-//!   again, but for the parts that were filled with zeros because their source could not be read.
-//! - Whoever reads a slot asks first ([`Damage::overlaps`]). In a pool without damage that is one
-//!   load.
-//! - Changes are in memory at once, and durable with the next commit, whichever that is
-//!   ([`Damage::store`]). A slot that a commit makes known is written, and reported, before it. A
-//!   slot that is overwritten in place is whole when it is written, and the journal keeps what was
-//!   written there until a later commit.
-//! - A history whose records replaced content that could not be read has a gap there: no
-//!   reconstruction goes through it.
+//! - The code that writes to a physical volume reports the write ([`Damage::written`]). The range
+//!   is then whole again, except for the parts that were filled with zeros because their source
+//!   could not be read.
+//! - The code that reads a slot first calls [`Damage::overlaps`]. In a pool without damage that
+//!   costs one load.
+//! - Changes are in memory at once, and durable with the next commit of any kind
+//!   ([`Damage::store`]). A slot that a commit makes known is written, and reported, before the
+//!   commit. A slot that is overwritten in place is whole when it is written, and the journal keeps
+//!   what was written there until a later commit.
+//! - A history whose records replaced content that could not be read has a gap there. No
+//!   reconstruction goes through the gap.
 
 use crate::catalog::{Catalog, DamageKey, DamageRecord, Txn};
 use crate::error::Result;
@@ -21,26 +22,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is read apart to find out which parts of a range can be read, in bytes: first these, then
-/// sectors.
+/// Sizes of the separate reads, in bytes, that find out which parts of a range can be read: first
+/// whole blocks, then sectors.
 pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const SECTOR: u64 = 512;
 
-/// The damage of a pool.
+/// The damage of a pool: places that can't be read, and gaps of histories. All threads share it.
 #[derive(Default)]
 pub(crate) struct Damage {
-    /// There are places.
+    /// At least one place is damaged.
     any: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// (PV, first byte) and the byte behind the last. They don't touch.
+    /// The damaged places: (PV, first byte), and the byte behind the last one. Places don't touch
+    /// each other.
     places: BTreeMap<(u32, u64), u64>,
-    /// (branch, chunk, LSN of the first record) and the LSN of the last one.
+    /// The gaps of histories: (branch, chunk, LSN of the first record), and the LSN of the last
+    /// record.
     gaps: BTreeMap<(u64, u64, u64), u64>,
-    /// Rows that the catalog does not have as they are here.
+    /// The rows that differ from the catalog.
     changed: BTreeSet<DamageKey>,
 }
 
@@ -53,7 +56,7 @@ impl State {
         self.changed.insert(DamageKey::Place(pv, start));
     }
 
-    /// The places that lie in a range, or touch it.
+    /// Returns the places that lie in a range, or touch it.
     fn touching(&self, pv: u32, range: &Range<u64>) -> Vec<Range<u64>> {
         let before =
             self.places.range((pv, 0)..(pv, range.start)).next_back().filter(|(_, end)| **end >= range.start);
@@ -87,12 +90,12 @@ impl State {
 }
 
 impl Damage {
-    /// As the catalog has it.
+    /// Loads the damage that the catalog has recorded.
     pub(crate) fn load(catalog: &Catalog) -> Result<Damage> {
         catalog.damage().map(Damage::of)
     }
 
-    /// As these rows of the catalog have it.
+    /// Makes the damage of these rows of the catalog.
     pub(crate) fn of(rows: Vec<(DamageKey, DamageRecord)>) -> Damage {
         let mut state = State::default();
         for (key, record) in rows {
@@ -106,14 +109,14 @@ impl Damage {
         Damage { any: AtomicBool::new(!state.places.is_empty()), state: Mutex::new(state) }
     }
 
-    /// Is any place damaged? What a reader finds through the map was reported before the map
-    /// pointed there.
+    /// Returns whether any place is damaged. Damage of a place that a reader finds through the map
+    /// was reported before the map pointed to the place.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// The damaged parts of a range of a physical volume.
+    /// Returns the damaged parts of a range of a physical volume.
     pub(crate) fn overlaps(&self, pv: u32, range: Range<u64>) -> Vec<Range<u64>> {
         if !self.any() {
             return Vec::new();
@@ -123,7 +126,7 @@ impl Damage {
         inside.filter(|part| part.start < part.end).collect()
     }
 
-    /// A part of a physical volume can't be read.
+    /// Notes that a part of a physical volume can't be read.
     pub(crate) fn add(&self, pv: u32, range: Range<u64>) {
         tracing::error!(
             pv,
@@ -135,7 +138,8 @@ impl Damage {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// A range was written; of `fillers` nobody knows what belongs there.
+    /// Notes that a range was written. The content that belongs in the parts `fillers` is not
+    /// known.
     pub(crate) fn written(&self, pv: u32, range: Range<u64>, fillers: &[Range<u64>]) {
         if fillers.is_empty() && !self.any() {
             return;
@@ -146,7 +150,7 @@ impl Damage {
         self.any.store(!state.places.is_empty(), Ordering::Relaxed);
     }
 
-    /// Records `first..=last` of a chunk replaced content that could not be read.
+    /// Notes that records `first..=last` of a chunk replaced content that could not be read.
     pub(crate) fn add_gap(&self, branch: u64, chunk: u64, (first, last): (u64, u64)) {
         let mut state = self.state.lock();
         let known = state.gaps.entry((branch, chunk, first)).or_insert(last);
@@ -154,14 +158,14 @@ impl Damage {
         state.changed.insert(DamageKey::History(branch, chunk, first));
     }
 
-    /// Does a way between two moments of a chunk (LSNs) lead through a gap?
+    /// Returns whether the records between two moments of a chunk (LSNs) contain a gap.
     pub(crate) fn is_gap_between(&self, branch: u64, chunk: u64, from: u64, to: u64) -> bool {
         let state = self.state.lock();
         let mut gaps = state.gaps.range((branch, chunk, 0)..=(branch, chunk, to));
         gaps.any(|(_, last)| *last > from)
     }
 
-    /// Moments of a branch up to an LSN are forgotten.
+    /// Forgets the gaps of a branch up to an LSN, because its moments up to there are forgotten.
     pub(crate) fn forget_gaps(&self, branch: u64, lsn: u64) {
         let state = &mut *self.state.lock();
         let of_branch = state.gaps.range((branch, 0, 0)..=(branch, u64::MAX, u64::MAX));
@@ -172,9 +176,9 @@ impl Damage {
         }
     }
 
-    /// Keeps the parts of places that lie in slots in use, and the gaps of branches that there are.
-    /// `slot` says of a byte of a physical volume whether it lies in a slot in use, and where what
-    /// that holds for ends.
+    /// Keeps the parts of places that lie in slots in use, and the gaps of branches that exist.
+    /// `slot` returns for a byte of a physical volume whether it lies in a slot in use, and the end
+    /// of the range for which that answer holds.
     pub(crate) fn retain(&self, mut slot: impl FnMut(u32, u64) -> (bool, u64), branch: impl Fn(u64) -> bool) {
         let state = &mut *self.state.lock();
         for ((pv, start), end) in state.places.clone() {
@@ -197,7 +201,7 @@ impl Damage {
         self.any.store(!state.places.is_empty(), Ordering::Relaxed);
     }
 
-    /// Bytes and ranges that are lost.
+    /// Returns the number of bytes and of ranges that are lost.
     pub(crate) fn totals(&self) -> (u64, u64) {
         if !self.any() {
             return (0, 0);
@@ -206,13 +210,13 @@ impl Damage {
         (state.places.iter().map(|((_, start), end)| end - start).sum(), state.places.len() as u64)
     }
 
-    /// Does the catalog lack changes?
+    /// Returns whether the catalog lacks changes.
     pub(crate) fn is_changed(&self) -> bool {
         !self.state.lock().changed.is_empty()
     }
 
-    /// Writes what has changed. A transaction that is not committed afterwards ends the life of the
-    /// pool.
+    /// Writes the changes into `txn`. If the transaction is not committed afterwards, the pool must
+    /// not go on.
     pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
         let rows: Vec<(DamageKey, Option<DamageRecord>)> = {
             let state = &mut *self.state.lock();
@@ -233,7 +237,7 @@ mod tests {
     use super::*;
     use crate::world::{Rng, SplitMix};
 
-    /// Against a plain array of sectors.
+    /// Compares the places with a plain array of sectors.
     #[test]
     fn places_are_what_was_lost_and_not_written_since() {
         let rng = SplitMix::new(1);

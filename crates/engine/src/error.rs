@@ -1,16 +1,17 @@
-//! The engine's one error type: a small kind that tells the caller what to do, a context that
-//! begins with a verb, and the source.
+//! The engine's only error type. An error has a small kind that states what the caller can do, a
+//! context that begins with a verb, and the source.
 
 use std::fmt;
 use std::io;
 
-/// What a caller can do about an error. Targets map kinds to protocol codes, the CLI to exit codes.
+/// A kind of error, by what a caller can do about it. Targets map kinds to protocol codes, and the
+/// CLI maps them to exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The named object does not exist: check the name.
     NotFound,
-    /// The name or state conflicts with what exists: choose another name, or force where that is
-    /// offered.
+    /// The name or state conflicts with what exists: choose another name, or use force where a
+    /// command has it.
     Conflict,
     /// The request can never succeed as written: misaligned, malformed, out of a limit.
     Invalid,
@@ -20,41 +21,40 @@ pub enum ErrorKind {
     ReadOnly,
     /// The pool cannot promise the space: free some or add a physical volume, then retry.
     NoSpace,
-    /// A disk returned an error for this request; the pool goes on.
+    /// A disk returned an error for this request. The pool continues to work.
     Io,
-    /// Stored bytes do not verify: never served; run `hindcast check`.
+    /// Stored bytes do not verify. They are never served: run `hindcast check`.
     Corrupt,
-    /// A part of a volume's history can't be brought back: what leads there is damaged. What is
-    /// served is right.
+    /// A part of a volume's history can't be reconstructed, because records that are needed for it
+    /// are damaged. Everything that is served is right.
     Lost,
-    /// The pool stopped trusting itself after a failed write or sync (I7): restart the server to
-    /// recover.
+    /// The pool refuses writes after a failed write or sync (I7): restart the server to recover.
     Poisoned,
-    /// Another process or an unfinished operation holds what is needed: retry later.
+    /// Another process or an unfinished operation holds what the request needs: retry later.
     Busy,
-    /// Not available in this configuration or format version.
+    /// The request is not available in this configuration or format version.
     Unsupported,
-    /// The image that a volume rests on is missing, or is not what it was: make it available again,
-    /// then retry.
+    /// The image that a volume rests on is missing, or has changed: make it available again, then
+    /// retry.
     Unavailable,
 }
 
-/// Linux's numbers of errors that have no [`io::ErrorKind`]: the system, or the process, has no
+/// Linux's error numbers that have no [`io::ErrorKind`]: the system, or the process, has no
 /// descriptor left.
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 
-/// Is it a shortage that passes, rather than a fault of a disk: of descriptors, memory, threads, or
-/// space?
+/// Returns whether an error is a shortage that passes (of descriptors, memory, threads, or space),
+/// and not a fault of a disk.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     use io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
     matches!(error.kind(), StorageFull | QuotaExceeded | OutOfMemory | WouldBlock)
         || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
-/// The outcome of two things that were done side by side. Where both failed it is the error after
-/// which less can be done: a shortage is tried again, as if nothing had happened, and what a
-/// physical volume failed with is done elsewhere.
+/// Returns the outcome of two operations that ran in parallel. If both failed, the error is the one
+/// after which less can be done. After a shortage the operation is tried again as if nothing had
+/// happened. What failed on a physical volume is done elsewhere.
 pub(crate) fn both<T>(first: Result<T>, second: Result<()>) -> Result<T> {
     let rank = |error: &Error| match () {
         () if error.is_shortage() => 0,
@@ -80,29 +80,31 @@ pub struct Error {
     after: After,
 }
 
-/// What holds after an error.
+/// What holds for the pool after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// What the kind says.
+    /// What the error's kind states.
     Kind,
-    /// Nothing is certain: no shortage, whatever the kind.
+    /// The outcome is uncertain. The error is no shortage, whatever its kind.
     Uncertain,
-    /// A physical volume has failed and is not written to any more; others may be.
+    /// A physical volume has failed and is not written to any more. Other physical volumes may be
+    /// written to.
     PvFailed,
-    /// So it did, and what failed was taken back: it can be done again at once.
+    /// A physical volume has failed, and the work that failed was taken back. The work can be done
+    /// again at once.
     TakenBack,
     /// A physical volume does not answer. It may come back with all that it holds.
     PvAway,
 }
 
 impl Error {
-    /// An error without a source. `context` begins with a verb: "open journal segment 3".
+    /// Makes an error without a source. `context` begins with a verb: "open journal segment 3".
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
         Error { kind, context: context.into(), source: None, after: After::Kind }
     }
 
-    /// An I/O error with its source; `ENOSPC` becomes [`ErrorKind::NoSpace`], other shortages
-    /// [`ErrorKind::Busy`].
+    /// Makes an I/O error with its source. `ENOSPC` becomes [`ErrorKind::NoSpace`], other shortages
+    /// become [`ErrorKind::Busy`].
     pub fn io(context: impl Into<String>, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
@@ -114,9 +116,9 @@ impl Error {
         Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)), after: After::Kind }
     }
 
-    /// Is it a shortage that passes (descriptors, memory, threads, space, a disk that does not
-    /// answer), rather than a fault of a disk? What failed with it has changed nothing, and can be
-    /// tried again.
+    /// Returns whether the error is a shortage that passes (descriptors, memory, threads, space, a
+    /// disk that does not answer), and not a fault of a disk. Work that failed with a shortage has
+    /// changed nothing, and can be tried again.
     pub fn is_shortage(&self) -> bool {
         match self.after {
             After::Kind => matches!(self.kind, ErrorKind::NoSpace | ErrorKind::Busy),
@@ -125,45 +127,45 @@ impl Error {
         }
     }
 
-    /// Has a physical volume failed, which is not written to any more? What failed with it counts
-    /// for nothing, and can be done again elsewhere.
+    /// Returns whether a physical volume has failed and is not written to any more. The work that
+    /// failed with this error counts for nothing, and can be done again elsewhere.
     pub(crate) fn is_pv_failure(&self) -> bool {
         self.after == After::PvFailed
     }
 
-    /// Was what failed taken back, because of a physical volume that is not written to any more?
-    /// Then it can be done again at once.
+    /// Returns whether the work that failed was taken back, because of a physical volume that is
+    /// not written to any more. The work can then be done again at once.
     pub(crate) fn is_taken_back(&self) -> bool {
         self.after == After::TakenBack
     }
 
-    /// Does a physical volume not answer?
+    /// Returns whether the error is that a physical volume does not answer.
     pub(crate) fn is_pv_away(&self) -> bool {
         self.after == After::PvAway
     }
 
-    /// The same error of an operation after which nothing is certain, whatever the cause: a sync,
-    /// or a commit. No shortage then.
+    /// Marks the error as one of an operation after which nothing is certain: a sync, or a commit.
+    /// The error is then no shortage, whatever its cause.
     pub(crate) fn lasting(self) -> Self {
         Error { after: After::Uncertain, ..self }
     }
 
-    /// The same error of a physical volume that has failed.
+    /// Marks the error as one of a physical volume that has failed.
     pub(crate) fn of_failed_pv(self) -> Self {
         Error { after: After::PvFailed, ..self }
     }
 
-    /// The same error of a physical volume that has failed, when what it was met by is taken back.
+    /// Marks the error as one of a failed physical volume for work that is taken back.
     pub(crate) fn taken_back(self) -> Self {
         Error { after: After::TakenBack, ..self }
     }
 
-    /// The same error of a physical volume that does not answer.
+    /// Marks the error as one of a physical volume that does not answer.
     pub(crate) fn of_absent_pv(self) -> Self {
         Error { after: After::PvAway, ..self }
     }
 
-    /// An error of `kind` caused by `source`.
+    /// Makes an error of `kind` caused by `source`.
     pub fn with_source(
         kind: ErrorKind,
         context: impl Into<String>,
@@ -172,7 +174,7 @@ impl Error {
         Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)), after: After::Kind }
     }
 
-    /// What the caller can do about it.
+    /// Returns the kind of the error: what the caller can do about it.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -196,7 +198,7 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// Shorthands used all over the engine.
+/// Constructors for errors without a source, used in the whole engine.
 macro_rules! ctor {
     ($($name:ident => $kind:ident),*) => {$(
         pub(crate) fn $name(context: impl Into<String>) -> Error {

@@ -1,4 +1,4 @@
-//! Whether the pool may still trust itself (I7).
+//! The state that makes a pool refuse new work after a fault (I7).
 
 use crate::error::{Error, ErrorKind, Result};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -8,11 +8,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// At most this many different damages are remembered by name.
+/// The largest number of different damages that are remembered by name.
 const MAX_DAMAGES: usize = 64;
 
-/// Set once, for the life of an open pool: after a failed write or sync of the journal, a failed
-/// commit, a panic with state in hand, or damage met by the destager, nothing new is accepted.
+/// The fault of an open pool. It is set once, for the life of the pool: after a failed write or
+/// sync of the journal, a failed commit, a panic of a thread that was changing state, or damage
+/// found by the destager. From then on the pool accepts nothing new.
 #[derive(Default)]
 pub(crate) struct Fault {
     poisoned: AtomicBool,
@@ -26,8 +27,8 @@ impl Fault {
         if self.poisoned.load(Ordering::Acquire) { Err(self.error()) } else { Ok(()) }
     }
 
-    /// Poisons the pool because of `cause` (the first cause stays) and returns what waiting
-    /// requests are told.
+    /// Poisons the pool because of `cause`. The first cause stays. Returns the error for waiting
+    /// requests.
     pub(crate) fn poison(&self, cause: &Error) -> Error {
         let told = || match cause.kind() {
             ErrorKind::ReadOnly => cause.to_string(),
@@ -52,7 +53,7 @@ impl Fault {
         let _ = self.poison(&Error::new(ErrorKind::Poisoned, cause));
     }
 
-    /// Poisons the pool; `reason` is told beside an earlier cause.
+    /// Poisons the pool. `reason` is reported beside an earlier cause.
     pub(crate) fn give_up(&self, reason: &str) {
         let mut told = self.reason.lock();
         match &mut *told {
@@ -63,14 +64,14 @@ impl Fault {
         tracing::error!(%reason, "the pool is poisoned: writes are refused until it is reopened");
     }
 
-    /// Poisons the pool, which is only to be read; `reason` is what everybody is told, whatever
-    /// came first.
+    /// Poisons the pool, which can then only be read. `reason` is reported to every caller, in
+    /// place of any earlier cause.
     pub(crate) fn withdraw(&self, reason: String) {
         *self.reason.lock() = Some(reason);
         self.poisoned.store(true, Ordering::Release);
     }
 
-    /// The first cause, if the pool is poisoned.
+    /// Returns the first cause, if the pool is poisoned.
     pub(crate) fn reason(&self) -> Option<String> {
         self.reason.lock().clone()
     }
@@ -80,7 +81,7 @@ impl Fault {
         Error::new(ErrorKind::Poisoned, format!("refuse until the pool is reopened, because of: {reason}"))
     }
 
-    /// Remembers damage met while reading; the pool goes on without what is damaged.
+    /// Remembers damage found while reading. The pool continues without what is damaged.
     pub(crate) fn damage(&self, error: &Error) {
         if error.kind() == ErrorKind::Corrupt {
             let mut damages = self.damages.lock();
@@ -90,18 +91,18 @@ impl Fault {
         }
     }
 
-    /// Damages met so far.
+    /// Returns the damages found so far.
     pub(crate) fn damages(&self) -> Vec<String> {
         self.damages.lock().iter().cloned().collect()
     }
 }
 
-/// Poisons the pool when a panic drops it: what its holder was changing may be half changed, and
-/// the next commit would make that durable.
+/// A guard that poisons the pool when a panic drops it. What the holder was changing may be half
+/// changed, and the next commit would make that durable.
 pub(crate) struct Alarm<'a> {
     fault: &'a Fault,
     work: &'static str,
-    /// The thread was unwinding before: that panic is not the holder's.
+    /// The thread was unwinding before the alarm was made. That panic is not the holder's.
     unwinding: bool,
 }
 
@@ -113,8 +114,8 @@ impl Drop for Alarm<'_> {
     }
 }
 
-/// A lock together with an alarm. The alarm goes first: whoever gets the lock next finds the pool
-/// poisoned.
+/// A lock together with an alarm. The alarm is dropped first, so that the next holder of the lock
+/// finds the pool poisoned.
 pub(crate) struct AlarmedGuard<'a, G> {
     _alarm: Alarm<'a>,
     guard: G,
@@ -133,7 +134,7 @@ impl<G: DerefMut> DerefMut for AlarmedGuard<'_, G> {
     }
 }
 
-/// A mutex whose holder poisons the pool by a panic.
+/// A mutex that poisons the pool when its holder panics.
 pub(crate) struct AlarmedMutex<T> {
     fault: Arc<Fault>,
     work: &'static str,
@@ -141,7 +142,7 @@ pub(crate) struct AlarmedMutex<T> {
 }
 
 impl<T> AlarmedMutex<T> {
-    /// `work` is what holders do: see [`Fault::alarm`].
+    /// `work` describes what holders do, for the message: see [`Fault::alarm`].
     pub(crate) fn new(fault: Arc<Fault>, work: &'static str, inner: T) -> Self {
         AlarmedMutex { fault, work, inner: Mutex::new(inner) }
     }
@@ -157,7 +158,7 @@ impl<T> AlarmedMutex<T> {
     }
 }
 
-/// A reader-writer lock whose writer poisons the pool by a panic.
+/// A reader-writer lock that poisons the pool when its writer panics.
 pub(crate) struct AlarmedRwLock<T> {
     fault: Arc<Fault>,
     work: &'static str,
@@ -165,7 +166,7 @@ pub(crate) struct AlarmedRwLock<T> {
 }
 
 impl<T> AlarmedRwLock<T> {
-    /// `work` is what writers do: see [`Fault::alarm`].
+    /// `work` describes what writers do, for the message: see [`Fault::alarm`].
     pub(crate) fn new(fault: Arc<Fault>, work: &'static str, inner: T) -> Self {
         AlarmedRwLock { fault, work, inner: RwLock::new(inner) }
     }
@@ -180,13 +181,14 @@ impl<T> AlarmedRwLock<T> {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
-/// The error for a borrowed thread that panicked. It poisons the pool wherever it ends up.
+/// Returns the error for a borrowed thread that panicked. The error poisons the pool wherever it
+/// arrives.
 pub(crate) fn died(work: &str, payload: &(dyn Any + Send)) -> Error {
     Error::new(ErrorKind::Poisoned, format!("{work}: its thread panicked: {}", panic_text(payload)))
 }

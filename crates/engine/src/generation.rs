@@ -1,20 +1,26 @@
-//! The optimistic read: nobody waits for anybody, and nobody sees a byte too late.
+//! The optimistic read of content that may be overwritten: readers and writers never wait for each
+//! other, and a reader never returns bytes that were written after the snapshot.
 //!
-//! A snapshot may be read from a place that is about to be overwritten (copy-on-write). Its content
-//! is copied away and the copy published; then the generation moves; then the place is overwritten.
-//! A reader takes the generation, looks up afresh, reads, and where the generation has moved does
-//! so again: what it read in the old place was overwritten at the earliest after the move, and
-//! whoever looks up after the move finds the copy.
+//! A snapshot may be read from a place that is about to be overwritten (copy-on-write). The steps
+//! have a fixed order:
 //!
-//! Written over [`Counter`], so that a test can explore every interleaving of it, and of the grace
-//! periods beside it.
+//! - The snapshot's content is copied to a new place, and the copy is published.
+//! - The generation moves.
+//! - The old place is overwritten.
+//!
+//! A reader notes the generation, looks up the place, and reads. If the generation has moved, it
+//! repeats the look-up and the read. This is sound: the old place is overwritten only after the
+//! move, and a look-up after the move finds the copy.
+//!
+//! The type is generic over [`Counter`], so that a test can explore every interleaving of it, and
+//! of the grace periods beside it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A sequentially consistent atomic counter: the standard library's, or one whose interleavings a
 /// test explores.
 pub(crate) trait Counter: Send + Sync {
-    /// Zero.
+    /// A counter with the value 0.
     fn zero() -> Self;
     fn get(&self) -> u64;
     fn set(&self, value: u64);
@@ -48,7 +54,8 @@ counter!(AtomicU64, Ordering::SeqCst);
 #[cfg(test)]
 counter!(shuttle::sync::atomic::AtomicU64, shuttle::sync::atomic::Ordering::SeqCst);
 
-/// See the module.
+/// A counter that moves before places that a snapshot may be read from are overwritten. A branch
+/// has one. Readers never wait for it: they read again when it has moved.
 pub(crate) struct Generation<C: Counter = AtomicU64>(C);
 
 impl<C: Counter> Generation<C> {
@@ -56,7 +63,7 @@ impl<C: Counter> Generation<C> {
         Generation(C::zero())
     }
 
-    /// Looks up and reads, again and again until nothing was overwritten meanwhile.
+    /// Looks up and reads, and repeats both until nothing was overwritten meanwhile.
     pub(crate) fn read<T>(&self, mut look_up_and_read: impl FnMut() -> T) -> T {
         loop {
             let before = self.0.get();
@@ -67,8 +74,7 @@ impl<C: Counter> Generation<C> {
         }
     }
 
-    /// Publishes where contents were copied to. From its return on the old places may be
-    /// overwritten.
+    /// Publishes where contents were copied to. After it returns the old places may be overwritten.
     pub(crate) fn supersede(&self, publish: impl FnOnce()) {
         publish();
         self.0.increment();
@@ -83,13 +89,13 @@ mod tests {
     use shuttle::thread;
     use std::sync::Arc;
 
-    /// What the snapshot shows, and what comes after it.
+    /// The content that the snapshot shows, and the content that is written after it.
     const OLD: u64 = 7;
     const NEW: u64 = 8;
-    /// Schedules that a test tries at most: the exhaustive searches here are smaller.
+    /// The largest number of schedules that a test tries. The exhaustive searches here are smaller.
     const SCHEDULES: usize = 200_000;
 
-    /// Two slots, and where the snapshot's content is: the map, the disks and the destager of a
+    /// Two slots, and the place of the snapshot's content: the map, the disks and the destager of a
     /// very small pool. A slot is read and written by system calls, which synchronise.
     struct Tiny {
         slots: [Shared; 2],
@@ -110,13 +116,13 @@ mod tests {
             Arc::new(tiny)
         }
 
-        /// A reader of the snapshot, as `Volume::read_into` is one.
+        /// Reads the snapshot as `Volume::read_into` does.
         fn read(&self) -> u64 {
             let _reading = self.readers.enter();
             self.generation.read(|| self.slots[self.place.get() as usize].get())
         }
 
-        /// Copy-on-write of a chunk.
+        /// Preserves a chunk by copy-on-write, and overwrites it.
         fn preserve_and_overwrite(&self) {
             self.slots[1].set(self.slots[0].get());
             self.generation.supersede(|| self.place.set(1));
@@ -141,8 +147,8 @@ mod tests {
         });
     }
 
-    /// Without the grace period a slot that was left could be another's before the reader is done
-    /// with it.
+    /// Without the grace period a slot that was left could be allocated to another chunk before the
+    /// reader has finished with it.
     #[test]
     fn a_slot_that_was_left_waits_for_its_readers() {
         explore(|| {
@@ -151,7 +157,7 @@ mod tests {
                 let tiny = tiny.clone();
                 move || tiny.read()
             });
-            // Moved, as by an evacuation; the old slot is free when nobody can hold it.
+            // Moved, as by an evacuation. The old slot is free when no reader can hold it.
             tiny.slots[1].set(OLD);
             tiny.place.set(1);
             let retired = Retired::default();
@@ -165,8 +171,8 @@ mod tests {
         });
     }
 
-    /// Random schedules of more than can be searched to the end: two readers, chunks overwritten
-    /// again and again.
+    /// Random schedules, more than a test can search to the end: two readers, and chunks that are
+    /// overwritten again and again.
     #[test]
     fn readers_and_a_destager_go_on_and_on() {
         let race = || {

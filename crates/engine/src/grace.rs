@@ -1,9 +1,9 @@
-//! Grace periods: when nobody can still be reading what was taken away (a freed slot, a released
+//! Grace periods: the time until no reader can still use what was removed (a freed slot, a released
 //! journal segment).
 //!
-//! Two phases of counters, as in sleepable RCU: a reader counts itself in the current phase; what
-//! is retired waits until the phase was turned and the counters of the old one fell to zero.
-//! Readers never wait; the owner polls.
+//! Two phases of counters decide it, as in sleepable RCU. A reader counts itself in the current
+//! phase. What is retired waits until the phase was turned and the counters of the old phase fell
+//! to zero. Readers never wait. The owner polls.
 
 use crate::generation::Counter;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ const SHARDS: usize = 16;
 #[repr(align(128))]
 struct Padded<C>(C);
 
-/// Counts readers.
+/// The counters of readers, in two phases. All threads share them.
 pub(crate) struct Readers<C: Counter = AtomicU64, const N: usize = SHARDS> {
     phase: C,
     active: [[Padded<C>; N]; 2],
@@ -27,7 +27,7 @@ impl<C: Counter, const N: usize> Default for Readers<C, N> {
     }
 }
 
-/// A reader; it ends when dropped.
+/// A reader. The read ends when this is dropped.
 pub(crate) struct Reading<'a, C: Counter = AtomicU64>(&'a C);
 
 impl<C: Counter> Drop for Reading<'_, C> {
@@ -37,14 +37,14 @@ impl<C: Counter> Drop for Reading<'_, C> {
 }
 
 impl<C: Counter, const N: usize> Readers<C, N> {
-    /// Begins a read. What it finds through an index stays readable until it ends.
+    /// Begins a read. What the reader finds through an index stays readable until the read ends.
     pub(crate) fn enter(&self) -> Reading<'_, C> {
         let shard = shard() % N;
         loop {
             let phase = self.phase.get();
             let counter = &self.active[(phase & 1) as usize][shard].0;
             counter.increment();
-            // Whoever turns the phase after this point sees the counter.
+            // A poll that turns the phase after this point sees the counter.
             if self.phase.get() == phase {
                 return Reading(counter);
             }
@@ -68,7 +68,7 @@ fn shard() -> usize {
     SHARD.with(|s| *s)
 }
 
-/// Things taken away, until no reader can hold them.
+/// Things that were removed and wait until no reader can hold them.
 pub(crate) struct Retired<T> {
     waiting: Mutex<(Vec<T>, Vec<T>)>,
 }
@@ -80,22 +80,23 @@ impl<T> Default for Retired<T> {
 }
 
 impl<T> Retired<T> {
-    /// Retires `item`; it is already out of every index.
+    /// Retires `item`. The caller has removed it from every index.
     pub(crate) fn push(&self, item: T) {
         self.waiting.lock().0.push(item);
     }
 
-    /// Is nothing waiting?
+    /// Returns whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         let waiting = self.waiting.lock();
         waiting.0.is_empty() && waiting.1.is_empty()
     }
 
-    /// What no reader can hold any more. Call again as long as something waits.
+    /// Returns the items that no reader can hold any more. The caller calls it again as long as
+    /// something waits.
     pub(crate) fn poll<C: Counter, const N: usize>(&self, readers: &Readers<C, N>) -> Vec<T> {
         let mut waiting = self.waiting.lock();
         let phase = readers.phase.get();
-        // Those who entered before the last turn.
+        // Readers that entered before the last turn of the phase.
         if !readers.quiet(phase + 1) {
             return Vec::new();
         }

@@ -1,10 +1,10 @@
-//! A hasher for small integer keys that nobody outside chooses.
+//! A hasher for small integer keys that the engine itself chooses.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// A hash by folded multiplication: a few instructions for the small integer keys of this cache. No
-/// protection against chosen keys, of which there are none: branch and page numbers are the
-/// engine's own.
+/// A hash by folded multiplication: a few instructions for small integer keys. It does not protect
+/// against keys that an attacker chooses. There are none: branch and page numbers are the engine's
+/// own.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Mix(u64);
 

@@ -1,44 +1,44 @@
-//! Shortages that pass: background work that met one waits and tries again; nothing that was
-//! acknowledged is lost. Where a physical volume has failed the work is done again elsewhere.
+//! Shortages that pass. Background work that met a shortage waits and tries again, and nothing that
+//! was acknowledged is lost. If a physical volume has failed, the work is done again elsewhere.
 //!
-//! What can run short is everything that the host lends: space in a file system, descriptors,
-//! memory, threads. Work that fails for want of it is taken back up to the last commit
-//! ([`crate::destage::Destager::failed`]) and done again later, less and less often. Meanwhile the
-//! journal holds what was acknowledged. Once that is full, writes are refused.
+//! Everything that the host lends can run short: space in a file system, descriptors, memory,
+//! threads. Work that fails because of a shortage is taken back up to the last commit
+//! ([`crate::destage::Destager::failed`]). It is done again later, at growing intervals. Meanwhile
+//! the journal holds what was acknowledged. When the journal is full, writes are refused.
 
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
 
-/// Nanoseconds from a failure to the next attempt: the first time, and at most.
+/// Nanoseconds from a failure to the next attempt: after the first failure, and at most.
 const FIRST_PAUSE: u64 = 20_000_000;
 const LONGEST_PAUSE: u64 = 2_000_000_000;
 
-/// Work that waits for the end of a shortage.
+/// A kind of background work that waits for the end of a shortage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// Carrying out what is in the journal.
+    /// Carrying out the records in the journal.
     Destage,
-    /// Freeing, moving, forgetting.
+    /// Freeing slots, moving data, forgetting history.
     Upkeep,
-    /// Bringing runs of histories to segments of their own.
+    /// Moving runs of histories to segments of their own.
     Sort,
 }
 
-/// What waits, and why.
+/// The tasks that wait, and the reasons.
 #[derive(Default)]
 pub(crate) struct Shortages(Mutex<[Option<Waiting>; 3]>);
 
 #[derive(Clone)]
 struct Waiting {
     cause: Error,
-    /// Not again before this time,
+    /// The time before which the task is not tried again.
     not_before: u64,
-    /// so long after the last failure.
+    /// The time between the last failure and the next attempt, in nanoseconds.
     pause: u64,
 }
 
 impl Shortages {
-    /// A task failed for want of something.
+    /// Notes that a task failed because of a shortage.
     pub(crate) fn met(&self, task: Task, cause: &Error, now: u64) {
         let waiting = &mut self.0.lock()[task as usize];
         if waiting.is_none() {
@@ -48,27 +48,27 @@ impl Shortages {
         *waiting = Some(Waiting { cause: cause.clone(), not_before: now.saturating_add(pause), pause });
     }
 
-    /// A task went through.
+    /// Notes that a task succeeded.
     pub(crate) fn over(&self, task: Task) {
         if self.0.lock()[task as usize].take().is_some() {
             tracing::info!(?task, "background work goes on: the shortage is over");
         }
     }
 
-    /// Has the task waited long enough since it failed last?
+    /// Returns whether the task has waited long enough since it failed last.
     pub(crate) fn may_try(&self, task: Task, now: u64) -> bool {
         let waiting = &self.0.lock()[task as usize];
         waiting.as_ref().is_none_or(|w| now >= w.not_before)
     }
 
-    /// What keeps the task from going on.
+    /// Returns the error that keeps the task from going on.
     pub(crate) fn cause(&self, task: Task) -> Option<Error> {
         self.0.lock()[task as usize].as_ref().map(|w| w.cause.clone())
     }
 }
 
-/// The outcome of background work, where one that failed for a shortage is tried again by itself:
-/// `waits` then.
+/// Returns the outcome of background work. Work that failed because of a shortage is tried again by
+/// itself. The outcome is then `waits`.
 pub(super) fn passing<T>(done: Result<T>, waits: T) -> Result<T> {
     match done {
         Err(error) if error.is_shortage() => Ok(waits),
@@ -76,21 +76,21 @@ pub(super) fn passing<T>(done: Result<T>, waits: T) -> Result<T> {
     }
 }
 
-/// What deleting snapshots for want of space has come to.
+/// The state of deleting snapshots because space is short.
 #[derive(Default)]
 pub(crate) struct Deletions {
     pub(crate) last: Option<LastDeletion>,
-    /// A deletion gave nothing back: no more until something has come back beyond this, of
-    /// [`crate::core::SharedPositions::returned`].
+    /// A deletion gave no space back. No more snapshots are deleted until
+    /// [`crate::core::SharedPositions::returned`] exceeds this.
     pub(crate) futile: Option<u64>,
 }
 
 pub(crate) struct LastDeletion {
-    /// When, by the monotonic clock, in nanoseconds.
+    /// The time of the deletion, by the monotonic clock, in nanoseconds.
     pub(crate) at: u64,
-    /// What had come back before.
+    /// The amount that had come back before the deletion.
     pub(crate) returned: u64,
-    /// What should come back.
+    /// The amount that should come back.
     pub(crate) expected: u64,
 }
 
@@ -100,7 +100,7 @@ impl LastDeletion {
     }
 }
 
-/// Nanoseconds between two deletions for want of space that no request waits for.
+/// Nanoseconds between two deletions for space that no request waits for.
 pub(crate) const DELETION_INTERVAL: u64 = 1_000_000_000;
 
 #[cfg(test)]

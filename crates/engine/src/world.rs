@@ -6,40 +6,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The clocks of a machine.
 pub trait Clock: Send + Sync {
-    /// The wall clock: nanoseconds since 1970-01-01T00:00:00Z. Anybody may set it, in both
-    /// directions.
+    /// Returns the wall clock: nanoseconds since 1970-01-01T00:00:00Z. The wall clock may be set at
+    /// any time, in both directions.
     fn now(&self) -> u64;
 
-    /// The monotonic clock: nanoseconds since some instant of this boot. Never goes back, nobody
-    /// sets it, and it goes on while the machine sleeps.
+    /// Returns the monotonic clock: nanoseconds since some instant of this boot. The clock never
+    /// goes back and can't be set. It goes on while the machine sleeps.
     fn monotonic(&self) -> u64;
 
-    /// The boot that the monotonic clock counts from: two readings of one boot can be compared.
-    /// Zeros where that is not known.
+    /// Returns the boot that the monotonic clock counts from. Two readings of one boot can be
+    /// compared. Zeros mean that the boot is not known.
     fn boot(&self) -> [u8; 16];
 }
 
-/// Random bits for identities (UUIDs). Not for secrets.
+/// A source of random bits for identities (UUIDs). It is not for secrets.
 pub trait Rng: Send + Sync {
-    /// 64 random bits.
+    /// Returns 64 random bits.
     fn next(&self) -> u64;
 }
 
-/// Clocks that move only by calls, for tests and the simulator.
+/// Clocks that move only when a test or the simulator moves them.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall: AtomicU64,
     monotonic: AtomicU64,
-    /// 0: not known.
+    /// The number of the boot; 0: not known.
     boot: AtomicU64,
 }
 
 impl ManualClock {
-    /// A wall clock that says `ns`, on a machine that does not tell its boots apart.
+    /// A wall clock that reads `ns`, on a machine that does not distinguish its boots.
     pub fn new(ns: u64) -> Self {
         ManualClock { wall: AtomicU64::new(ns), ..ManualClock::default() }
     }
-    /// Lets `ns` go by: both clocks move.
+    /// Advances both clocks by `ns` nanoseconds.
     pub fn advance(&self, ns: u64) {
         self.wall.fetch_add(ns, Ordering::Relaxed);
         self.monotonic.fetch_add(ns, Ordering::Relaxed);
@@ -48,8 +48,8 @@ impl ManualClock {
     pub fn set(&self, ns: u64) {
         self.wall.store(ns, Ordering::Relaxed);
     }
-    /// The machine boots after `ns` without power. Only the wall clock goes on meanwhile. From the
-    /// first call on boots are told apart.
+    /// Boots the machine after `ns` nanoseconds without power. Only the wall clock goes on
+    /// meanwhile. From the first call on the clock distinguishes boots.
     pub fn boot_after(&self, ns: u64) {
         self.wall.fetch_add(ns, Ordering::Relaxed);
         self.monotonic.store(0, Ordering::Relaxed);
@@ -71,13 +71,13 @@ impl Clock for ManualClock {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014): small, seedable, good enough for identities and
-/// simulation.
+/// SplitMix64 (Steele, Lea and Flood 2014). It is small, seedable, and good enough for identities
+/// and simulation.
 #[derive(Debug)]
 pub struct SplitMix(Mutex<u64>);
 
 impl SplitMix {
-    /// A generator that repeats itself for the same seed.
+    /// A generator that produces the same numbers for the same seed.
     pub fn new(seed: u64) -> Self {
         SplitMix(Mutex::new(seed))
     }
@@ -94,7 +94,7 @@ impl Rng for SplitMix {
     }
 }
 
-/// The usual form of a UUID: 8-4-4-4-12 hexadecimal digits.
+/// Returns the usual form of a UUID: 8-4-4-4-12 hexadecimal digits.
 pub fn uuid_text(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (i, byte) in bytes.iter().enumerate() {
@@ -106,9 +106,10 @@ pub fn uuid_text(bytes: &[u8; 16]) -> String {
     text
 }
 
-/// The identity that follows from something else: always the same, and like no other's. `domain`
-/// tells what it is of, so that nothing else comes to the same. From a hash (SHA-256), since others
-/// make shorter identifiers of identities: those that differ in few bits would share them.
+/// Derives an identity from other bytes. Equal input gives the same identity, and other input gives
+/// another one. `domain` names the kind of object, so that no other kind of object gets the same
+/// identity. The identity comes from a hash (SHA-256), because other programs make shorter
+/// identifiers of identities. Identities that differ in few bits would share such an identifier.
 pub fn derived_uuid(domain: &str, of: &[&[u8]]) -> [u8; 16] {
     let mut hash = Sha256::new().chain_update(domain).chain_update([0]);
     of.iter().for_each(|part| hash.update(part));
@@ -117,7 +118,7 @@ pub fn derived_uuid(domain: &str, of: &[&[u8]]) -> [u8; 16] {
     uuid
 }
 
-/// A random (version 4) UUID.
+/// Makes a random (version 4) UUID.
 pub fn uuid(rng: &dyn Rng) -> [u8; 16] {
     let mut bytes = [0u8; 16];
     bytes[..8].copy_from_slice(&rng.next().to_le_bytes());
@@ -127,12 +128,12 @@ pub fn uuid(rng: &dyn Rng) -> [u8; 16] {
     bytes
 }
 
-/// Where a pool gets time and identities from.
+/// The sources from which a pool gets time and identities.
 #[derive(Clone)]
 pub struct World {
-    /// Time.
+    /// The source of time.
     pub clock: std::sync::Arc<dyn Clock>,
-    /// Identities.
+    /// The source of identities.
     pub rng: std::sync::Arc<dyn Rng>,
 }
 
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(uuid_text(&bytes), "00112233-4455-6677-8899-aabbccddeeff");
     }
 
-    /// Initiators and clients know devices by these: they must not change.
+    /// Initiators and clients know devices by these identities, so they must not change.
     #[test]
     fn identities_that_follow_from_something_stay() {
         let volume: [u8; 16] = std::array::from_fn(|i| i as u8);

@@ -1,20 +1,22 @@
-//! What volumes count since the pool was opened: requests, where they went, and what preserving has
-//! cost.
+//! Counters of volumes since the pool was opened: requests, the regions that they touch, and the
+//! cost of preserving.
 //!
-//! Nothing here takes a lock that requests share: every counter is an atomic of its own.
+//! Counting takes no lock that requests share: every counter is an atomic of its own.
 
 use crate::info::{PreserveStats, RegionCounts, VolumeRegions, VolumeStats};
 use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// The most regions of one volume: 4 KiB of counters, whatever its size.
+/// The largest number of regions of one volume. The regions take 4 KiB of counters, whatever the
+/// volume's size.
 const MAX_REGIONS: usize = 256;
-/// log2 of the smallest region's bytes.
+/// log2 of the smallest region's size in bytes.
 const MIN_REGION_LOG2: u8 = 20;
 
-/// Counters of a volume; they go on when it is rolled back. Apart from what every request reads:
-/// counting must not take those lines from other processors.
+/// The counters of a volume. They continue when the volume is rolled back. They have cache lines of
+/// their own, so that counting does not take the lines that every request reads from other
+/// processors.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct VolumeCounters {
@@ -27,7 +29,7 @@ pub(crate) struct VolumeCounters {
     pub(crate) discard_bytes: AtomicU64,
     pub(crate) staged_read_bytes: AtomicU64,
     pub(crate) errors: AtomicU64,
-    /// Made when something is counted first.
+    /// The counters by region. They are made when something is counted first.
     regions: OnceLock<Box<Regions>>,
 }
 
@@ -52,12 +54,12 @@ impl VolumeCounters {
         self.regions(size).count(offset, len, |cell| &cell.reads);
     }
 
-    /// The same for a write.
+    /// Counts a write of `len` bytes at `offset`, inside the volume, which has `size` bytes.
     pub(crate) fn written_at(&self, offset: u64, len: u64, size: u64) {
         self.regions(size).count(offset, len, |cell| &cell.writes);
     }
 
-    /// The counts of a volume of `size` bytes.
+    /// Returns the counts by region of a volume of `size` bytes.
     pub(crate) fn by_region(&self, size: u64) -> VolumeRegions {
         self.regions(size).counts(size)
     }
@@ -67,8 +69,9 @@ impl VolumeCounters {
     }
 }
 
-/// Requests by the place that they touch. The regions are powers of two, and as many as fit: where
-/// a volume grows past the last one, neighbours are folded into one.
+/// Counters of requests by the region that they touch. The size of a region is a power of two, and
+/// as small as [`MAX_REGIONS`] allows. When a volume grows past the last region, neighbours are
+/// folded into one.
 struct Regions {
     log2: AtomicU8,
     cells: [Cell; MAX_REGIONS],
@@ -106,8 +109,8 @@ impl Regions {
         }
     }
 
-    /// Makes regions so large that byte `last` is in one. What is counted at this very moment may
-    /// be found beside its region; nothing is lost.
+    /// Makes regions so large that byte `last` lies in one. A request that is counted during the
+    /// fold may be counted in another region. No count is lost.
     #[cold]
     fn fold(&self, last: u64) -> u8 {
         let _one_at_a_time = self.folding.lock();
@@ -136,7 +139,7 @@ impl Regions {
     }
 }
 
-/// What preserving has cost: of one volume, whatever branch it wrote to, or of the pool.
+/// The cost of preserving, of one volume, whatever branch it wrote to, or of the pool.
 #[derive(Default)]
 pub(crate) struct PreserveCounters {
     copies: AtomicU64,

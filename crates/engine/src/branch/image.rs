@@ -1,10 +1,10 @@
-//! Images outside of the pool that volumes rest on: opened when they are needed, and never believed
-//! without a look.
+//! Images outside of the pool that volumes rest on. An image is opened when it is needed, and
+//! checked at each use.
 //!
-//! An image that is missing, or is not what it was, fails the reads that need it with
-//! [`ErrorKind::Unavailable`] and nothing else: the pool opens without it, and asks again each
-//! time. What tells a change is its length and, of a file, the time of its last modification: a
-//! guard against mistakes, not a proof.
+//! If an image is missing or has changed, the reads that need it fail with
+//! [`ErrorKind::Unavailable`], and nothing else fails: the pool opens without the image, and tries
+//! it again at each use. A change shows in the image's length and, for a file, in the time of its
+//! last modification. That is a guard against mistakes, not a proof.
 
 use crate::catalog::ImageRecord;
 use crate::disk::{Dir, Disk, OpenMode};
@@ -12,22 +12,23 @@ use crate::error::{Error, ErrorKind, Result};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
-/// See the module.
+/// An image that a volume rests on: the record of what it was, and the disk while it is open. Its
+/// content is never changed.
 pub(crate) struct ExternalImage {
     pub(crate) record: ImageRecord,
     dir: Arc<dyn Dir>,
-    /// Open, once it was found to be what it should be.
+    /// The open disk, after a check found it unchanged.
     disk: RwLock<Option<Arc<dyn Disk>>>,
 }
 
 impl ExternalImage {
-    /// Nothing is opened yet.
+    /// Makes an image that is not opened yet.
     pub(crate) fn new(record: ImageRecord, dir: Arc<dyn Dir>) -> ExternalImage {
         ExternalImage { record, dir, disk: RwLock::new(None) }
     }
 
-    /// Describes the image at `path` as it is now; a volume of `size` bytes (0: as long as the
-    /// image) is to show it.
+    /// Describes the image at `path` as it is now, for a volume of `size` bytes that is to show it.
+    /// A `size` of 0 stands for the length of the image.
     pub(crate) fn describe(dir: &dyn Dir, path: &str, size: u64) -> Result<ImageRecord> {
         let failed = |e| Error::io(format!("open the image {path}"), e);
         let disk = dir.open(path, OpenMode::ReadOnly).map_err(failed)?;
@@ -36,8 +37,8 @@ impl ExternalImage {
         Ok(ImageRecord { path: path.to_owned(), len, modified, shown })
     }
 
-    /// Fills `out` from byte `at`; beyond what is shown there are zeros. `Ok(false)` where a disk
-    /// would have to be waited for and that may not be.
+    /// Fills `out` from byte `at`. Bytes beyond what is shown are zeros. Returns `Ok(false)` if the
+    /// read would have to wait for a disk and `may_block` is false.
     pub(crate) fn read(&self, out: &mut [u8], at: u64, may_block: bool) -> Result<bool> {
         let there = self.record.shown.saturating_sub(at).min(out.len() as u64) as usize;
         let (data, beyond) = out.split_at_mut(there);
@@ -53,20 +54,20 @@ impl ExternalImage {
         })
     }
 
-    /// What lies at `at`, in front of the end of what is shown: `(end, data)`, as [`Disk::run_at`]
-    /// tells it.
+    /// Returns what lies at `at`, which is in front of the end of what is shown, as
+    /// [`Disk::run_at`] does: `(end, data)`.
     pub(crate) fn run_at(&self, at: u64) -> Result<(u64, bool)> {
         let (end, data) = self.with(|disk| disk.run_at(at))?;
         Ok((end.min(self.record.shown), data))
     }
 
-    /// Is it there, and what it was?
+    /// Checks that the image exists and has not changed.
     pub(crate) fn check(&self) -> Result<()> {
         self.with(|_| Ok(()))
     }
 
-    /// Lets `act` use the disk. The image is looked at afterwards: what was read before somebody
-    /// changed it is right.
+    /// Runs `act` on the disk. The image is checked afterwards, because what was read before a
+    /// change is right.
     fn with<T>(&self, act: impl FnOnce(&dyn Disk) -> std::io::Result<T>) -> Result<T> {
         let held = self.disk.read().clone();
         let disk = match held {
@@ -96,7 +97,7 @@ impl ExternalImage {
     }
 }
 
-/// Length, and time of the last modification (0: not known).
+/// Returns the length, and the time of the last modification (0: not known).
 fn look(disk: &dyn Disk) -> std::io::Result<(u64, u64)> {
     Ok((disk.len()?, disk.modified()?.unwrap_or(0)))
 }

@@ -1,4 +1,4 @@
-//! Lines of history as the data path needs them: branches, and what reads them at an epoch.
+//! Lines of history for the data path: branches, and the views that read them at an epoch.
 
 pub(crate) mod counters;
 pub(crate) mod image;
@@ -20,68 +20,70 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The epoch at which a volume reads its branch: everything.
+/// The epoch at which a volume reads its branch. It sees everything.
 pub(crate) const HEAD: u32 = u32::MAX;
 
-/// A discard of more whole chunks than this is carried out alone, in steps.
+/// The number of whole chunks above which a discard is carried out alone, in steps.
 const MAX_HOLES: u64 = 4096;
 
-/// One line of history.
+/// One line of history. All handles of the volume and of its snapshots share it.
 pub(crate) struct Branch {
     pub(crate) id: u64,
     pub(crate) chunk_log2: u8,
     /// log2 of the slot size: the chunk size, but at least the atomic unit.
     pub(crate) slot_log2: u8,
-    /// What chunks without an entry show; goes when the branch is complete.
+    /// What chunks without an entry show. It is dropped when the branch is complete.
     base: RwLock<Option<Base>>,
-    /// Is there a base?
+    /// The branch has a base.
     based: AtomicBool,
-    /// There is an image, or a moment of a history, below: content that destage will need is
-    /// brought in before what is written over it.
+    /// There was an image, or a moment of a history, below the branch when it was loaded. Content
+    /// that destage will need is then materialized before it is overwritten.
     pub(crate) has_external_base: bool,
-    /// Held alone by who brings such content into the journal, and shared by who writes: neither
-    /// may come between the other's look and its record.
+    /// The lock between materializing and writing. The code that copies content of an external base
+    /// into the journal holds it exclusively. Writers hold it shared. So neither comes between the
+    /// other's look-up and its record.
     pub(crate) materialize_lock: RwLock<()>,
-    /// Levels under it when it began; bases may have gone since.
+    /// The number of levels under the branch when it began. Bases may have been dropped since.
     pub(crate) depth: u32,
-    /// It is being made complete, so that it needs its base no more.
+    /// The branch is being made complete, so that it no longer needs its base.
     pub(crate) filling: AtomicBool,
-    /// Writes are born in this epoch. Changes under the sequencing lock only.
+    /// The epoch in which writes are born. It changes under the sequencing lock only.
     pub(crate) epoch: AtomicU32,
-    /// Epochs of snapshots that are there, or that something rests on: what they see is preserved.
+    /// The epochs of snapshots that exist, or that something rests on. What they see is preserved.
     pub(crate) frozen: RwLock<BTreeSet<u32>>,
     method: AtomicU8,
     independent: AtomicBool,
-    /// Moves when a place that a snapshot was read from is about to be overwritten (copy-on-write).
+    /// Moves before a place that a snapshot may be read from is overwritten (copy-on-write).
     pub(crate) generation: Generation,
     pub(crate) staging: Arc<Staging>,
-    /// Slots that its map and its versions point to, as of the last commit.
+    /// The number of slots that the branch's map and versions point to, as of the last commit.
     pub(crate) slots: AtomicU64,
-    /// Of them, slots that only its versions point to.
+    /// The number of slots that only the branch's versions point to, as of the last commit.
     pub(crate) kept: AtomicU64,
-    /// What is kept of every single write.
+    /// The history of the branch: what is kept of every write.
     pub(crate) cdp: BranchCdp,
-    /// Of the volume that writes to it: goes on when that is rolled back.
+    /// The cost of preserving for the volume that writes to the branch. It continues when the
+    /// volume is rolled back.
     pub(crate) preserved: Arc<PreserveCounters>,
 }
 
-/// What lies under a branch.
+/// What lies directly under a branch.
 #[derive(Clone)]
 pub(crate) enum Base {
     View(View),
     Image(Arc<ExternalImage>),
 }
 
-/// Content that is in no slot of the pool.
+/// Content below a branch that is in no slot of the pool.
 #[derive(Clone)]
 pub(crate) enum ExternalBase {
     Image(Arc<ExternalImage>),
-    /// It has to be reconstructed.
+    /// A moment of a history. Its content has to be reconstructed.
     Moment(Arc<PinnedMoment>),
 }
 
 impl ExternalBase {
-    /// Do both always have the same content?
+    /// Returns whether both always have the same content.
     pub(crate) fn is(&self, other: &ExternalBase) -> bool {
         match (self, other) {
             (ExternalBase::Image(one), ExternalBase::Image(other)) => one.record == other.record,
@@ -90,7 +92,7 @@ impl ExternalBase {
         }
     }
 
-    /// Bytes, from the start, that may be something else than zeros.
+    /// Returns the number of bytes, from the start, that may differ from zeros.
     pub(crate) fn shown(&self) -> u64 {
         match self {
             ExternalBase::Image(image) => image.record.shown,
@@ -104,14 +106,14 @@ impl ExternalBase {
 pub(crate) struct View {
     pub(crate) branch: Arc<Branch>,
     pub(crate) epoch: u32,
-    /// A moment between snapshots; the epoch says nothing then.
+    /// A moment between snapshots. The epoch has no meaning then.
     pub(crate) at: Option<Arc<PinnedMoment>>,
 }
 
 impl Branch {
-    /// Is a discard of `length` bytes from byte `offset` on carried out alone, in steps? Of a
-    /// `recorded` branch also when it came right behind an anchor, so that nothing need be
-    /// recorded.
+    /// Returns whether a discard of `length` bytes from byte `offset` is carried out alone, in
+    /// steps. With `recorded` this also holds for a discard that came right behind an anchor, so
+    /// that nothing need be recorded.
     pub(crate) fn discards_alone(&self, offset: u64, length: u64, recorded: bool) -> bool {
         let size = 1u64 << self.chunk_log2;
         let whole = ((offset + length) / size).saturating_sub(offset.div_ceil(size));
@@ -161,7 +163,7 @@ impl Branch {
         branch
     }
 
-    /// In bytes.
+    /// Returns the chunk size in bytes.
     pub(crate) fn chunk_size(&self) -> u64 {
         1 << self.chunk_log2
     }
@@ -174,19 +176,20 @@ impl Branch {
         if self.has_base() { self.base.read().clone() } else { None }
     }
 
-    /// The branch is complete. Whoever looked for something in the base meanwhile finds out, and
-    /// looks again.
+    /// Drops the base, because the branch is complete. A reader that looked for content in the base
+    /// meanwhile notices it, and looks again.
     pub(crate) fn drop_base(&self) -> Option<Base> {
         self.based.store(false, Ordering::SeqCst);
         self.base.write().take()
     }
 
-    /// Chunks that `offset..offset+len` touches.
+    /// Returns the chunks that `offset..offset+len` touches.
     pub(crate) fn chunks(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
         offset >> self.chunk_log2..(offset + len).div_ceil(1 << self.chunk_log2)
     }
 
-    /// The newest snapshot that sees content born in `born` and not what is written in `epoch`.
+    /// Returns the epoch of the newest snapshot that sees content born in `born` and not what is
+    /// written in `epoch`.
     pub(crate) fn newest_snapshot_seeing(&self, born: u32, epoch: u32) -> Option<u32> {
         if born >= epoch {
             return None;
@@ -212,7 +215,8 @@ impl Branch {
 }
 
 impl View {
-    /// The line, its base, the base of that, and so on, without an image or a moment at the bottom.
+    /// Returns the view, its base, the base of that, and so on, without an image or a moment at the
+    /// bottom.
     pub(crate) fn levels(&self) -> impl Iterator<Item = View> {
         std::iter::successors(Some(self.clone()), |line| match line.branch.base() {
             Some(Base::View(base)) if line.at.is_none() && base.at.is_none() => Some(base),
@@ -220,7 +224,8 @@ impl View {
         })
     }
 
-    /// As [`View::levels`], and on through moments: at most an image is at the bottom.
+    /// Returns the levels as [`View::levels`] does, and continues through moments. Only an image
+    /// can lie below the last level.
     pub(crate) fn all_levels(&self) -> impl Iterator<Item = View> {
         std::iter::successors(Some(self.clone()), |line| match line.branch.base() {
             Some(Base::View(base)) => Some(base),
@@ -228,13 +233,13 @@ impl View {
         })
     }
 
-    /// The image or the moment at the bottom.
+    /// Returns the image or the moment at the bottom.
     pub(crate) fn external_base(&self) -> Option<ExternalBase> {
         let last = self.levels().last()?;
         last.at.clone().map(ExternalBase::Moment).or_else(|| last.own_external_base())
     }
 
-    /// The image or the moment that it rests on itself.
+    /// Returns the image or the moment that the branch itself rests on.
     pub(crate) fn own_external_base(&self) -> Option<ExternalBase> {
         match self.branch.base()? {
             Base::View(base) => base.at.map(ExternalBase::Moment),
@@ -242,7 +247,7 @@ impl View {
         }
     }
 
-    /// Levels in all, those of moments too.
+    /// Returns the number of all levels, those of moments included.
     pub(crate) fn depth(&self) -> usize {
         let below = match self.external_base() {
             Some(ExternalBase::Moment(at)) => at.line().depth(),
@@ -251,7 +256,7 @@ impl View {
         self.levels().count() + below
     }
 
-    /// Of all its levels: see [`Based::of`].
+    /// Returns the branches of all levels that rest on something: see [`Based::of`].
     pub(crate) fn based(&self) -> Based {
         Based::of(self.all_levels())
     }
@@ -261,12 +266,13 @@ impl View {
     }
 }
 
-/// Branches that rested on something. A walk through levels is right if they still do at its end: a
-/// base that nothing rests on any more is taken apart.
+/// Branches that rested on something when a walk through levels began. The walk's result is right
+/// if they still do at its end, because a base that nothing rests on any more is dissolved.
 pub(crate) struct Based(Vec<Arc<Branch>>);
 
 impl Based {
-    /// The branches that rest on something now, to see later whether all of them still do.
+    /// Returns the branches that rest on something now. [`Based::hold`] later checks whether all of
+    /// them still do.
     pub(crate) fn of(levels: impl Iterator<Item = View>) -> Based {
         Based(levels.map(|line| line.branch).filter(|branch| branch.has_base()).collect())
     }
@@ -276,37 +282,39 @@ impl Based {
     }
 }
 
-/// A volume or a snapshot, as handles share it.
+/// The state of a volume or a snapshot that its handles share.
 pub(crate) struct VolumeState {
     pub(crate) id: u64,
     pub(crate) uuid: [u8; 16],
     pub(crate) block_size: u32,
     pub(crate) created: u64,
-    /// What it shows; a volume writes to it.
+    /// The line that the volume or snapshot shows. A volume writes to it.
     pub(crate) line: View,
     pub(crate) name: RwLock<String>,
-    /// Changes under the sequencing lock only.
+    /// The size in bytes. It changes under the sequencing lock only.
     pub(crate) size: AtomicU64,
     pub(crate) read_only: AtomicBool,
-    /// Deleted, or rolled back: handles of what it was are refused.
+    /// The volume or snapshot was deleted, or the volume was rolled back. Handles of this state are
+    /// refused.
     pub(crate) deleted: AtomicBool,
-    /// Goes on when the volume is given a new branch.
+    /// The number of open handles. It continues when the volume is given a new branch.
     pub(crate) handles: Arc<AtomicU64>,
-    /// What the volume became when it was given a new branch: its handles go on with that.
+    /// The volume's state after it was given a new branch. Handles of this state continue with the
+    /// new one.
     pub(crate) successor: OnceLock<Arc<VolumeState>>,
     pub(crate) policy: RwLock<SnapshotPolicy>,
     pub(crate) import: RwLock<Option<ImportRecord>>,
-    /// Does the volume take writes of an import alone? For the path of writes.
+    /// The volume takes writes of an import only. It is a copy for the path of writes.
     pub(crate) importing: AtomicBool,
-    /// The number of the import that may write: see [`crate::stream::Lease`]. 0: none may. A new
-    /// number is stored under the sequencing lock.
+    /// The number of the import that may write, or 0 if none may: see [`crate::stream::Lease`]. A
+    /// new number is stored under the sequencing lock.
     pub(crate) lease: AtomicU64,
     pub(crate) counters: Arc<VolumeCounters>,
 }
 
 impl VolumeState {
-    /// What is only read: a snapshot, or a moment. `of` is the device that it is like: identity,
-    /// block size, and since when.
+    /// Makes the state of a read-only device: a snapshot, or a moment. `of` holds the identity, the
+    /// block size and the creation time of the device that it is like.
     pub(crate) fn frozen(id: u64, of: ([u8; 16], u32, u64), line: View, name: String, size: u64) -> Self {
         let (uuid, block_size, created) = of;
         VolumeState {
@@ -329,7 +337,7 @@ impl VolumeState {
         }
     }
 
-    /// Fails for handles of what was deleted or rolled back.
+    /// Fails if the volume was deleted or rolled back.
     pub(crate) fn check_there(&self) -> Result<()> {
         if self.deleted.load(Ordering::Acquire) {
             return Err(not_found("use the volume: it was deleted or rolled back"));
@@ -346,7 +354,7 @@ impl VolumeState {
         *held = import;
     }
 
-    /// Fails for an import that is not the one that fills the volume now.
+    /// Fails for an import that does not fill the volume now.
     pub(crate) fn check_lease(&self, number: u64) -> Result<()> {
         match self.lease.load(Ordering::Acquire) {
             held if held == number => Ok(()),

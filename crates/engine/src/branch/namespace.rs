@@ -1,4 +1,4 @@
-//! What the pool's names mean now: volumes, branches and physical volumes in memory, as of the last
+//! The names of the pool: volumes, branches and physical volumes in memory, as of the last
 //! sequenced record. The catalog follows, in LSN order.
 
 use super::counters::{PreserveCounters, VolumeCounters};
@@ -21,51 +21,52 @@ use std::ops;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A snapshot: its state reads a line at an epoch.
+/// A snapshot. Its state reads a line at an epoch.
 pub(crate) struct Snapshot {
-    /// The volume it belongs to.
+    /// The id of the volume that the snapshot belongs to.
     pub(crate) volume: u64,
     pub(crate) state: Arc<VolumeState>,
-    /// Zeros, or the snapshot that a stream brought here.
+    /// The identity of the snapshot that a stream imported, or zeros.
     pub(crate) origin: [u8; 16],
     pub(crate) protected: AtomicBool,
     pub(crate) labels: RwLock<Labels>,
 }
 
 impl Snapshot {
-    /// The identity of its content.
+    /// Returns the identity of the snapshot's content.
     pub(crate) fn content(&self) -> [u8; 16] {
         if self.origin == [0; 16] { self.state.uuid } else { self.origin }
     }
 }
 
-/// See the module.
+/// The names and ids of a pool, in memory. Control operations are applied to it under the
+/// sequencing lock, in their order.
 pub(crate) struct Namespace {
     atomic_unit: u32,
-    /// Where images are opened.
+    /// The directory in which images are opened.
     dir: Arc<dyn Dir>,
     pub(crate) by_name: BTreeMap<String, Arc<VolumeState>>,
     by_id: HashMap<u64, Arc<VolumeState>>,
-    /// All branches that have rows in the catalog, or will have: dead ones too.
+    /// All branches that have rows in the catalog, or will have them, including dead ones.
     pub(crate) branches: HashMap<u64, Arc<Branch>>,
-    /// By id; deleted ones too, as long as they have rows in the catalog.
+    /// Snapshots by id, including deleted ones that still have rows in the catalog.
     pub(crate) snapshots: BTreeMap<u64, Arc<Snapshot>>,
-    /// The ones in sight: (volume, name).
+    /// The ids of visible snapshots, by (volume, name).
     snapshot_names: BTreeMap<(u64, String), u64>,
-    /// The same by what they froze.
+    /// The ids of visible snapshots, by the state that they froze.
     in_sight: BTreeMap<Frozen, u64>,
-    /// Snapshots in sight that go by themselves, and when, in pool time.
+    /// Visible snapshots that expire: the id, and the pool time at which the snapshot expires.
     pub(crate) expiring: BTreeMap<u64, u64>,
-    /// How many branches rest on a frozen state.
+    /// The number of branches that rest on each frozen state.
     children: HashMap<Frozen, u32>,
-    /// Marks: (volume, name) and the LSN.
+    /// Marks: (volume, name), and the LSN of the mark.
     pub(crate) marks: BTreeMap<(u64, String), u64>,
-    /// Physical volumes that were added and not removed.
+    /// The physical volumes that were added and not removed, by number.
     pub(crate) pvs: BTreeMap<u32, PvRecord>,
     pub(crate) placement: Placement,
     pub(crate) next_id: u64,
     pub(crate) next_pv: u32,
-    /// Leases of imports that were given so far, since the pool was opened.
+    /// The number of leases of imports that were given since the pool was opened.
     pub(crate) leases: u64,
 }
 
@@ -92,7 +93,8 @@ impl Namespace {
         }
     }
 
-    /// Branches come in the order of their ids, so a base comes before what rests on it.
+    /// Loads a branch. Branches are loaded in the order of their ids, so a base comes before the
+    /// branches that rest on it.
     pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) -> Result<Arc<Branch>> {
         self.add_branch(id, record, Arc::default())
     }
@@ -123,14 +125,14 @@ impl Namespace {
         Ok(branch)
     }
 
-    /// Forgets a branch that has nothing left.
+    /// Forgets a branch that has no content left.
     pub(crate) fn forget_branch(&mut self, id: u64) {
         if let Some(branch) = self.branches.remove(&id) {
             self.drop_base(&branch);
         }
     }
 
-    /// A branch rests on nothing any more.
+    /// Drops the base of a branch, which rests on nothing any more.
     pub(crate) fn drop_base(&mut self, branch: &Branch) {
         if let Some(Base::View(line)) = branch.drop_base()
             && let Some(count) = self.children.get_mut(&line.frozen())
@@ -142,30 +144,30 @@ impl Namespace {
         }
     }
 
-    /// All volumes and snapshots, in sight or not.
+    /// Returns all volumes and snapshots, visible or not.
     pub(crate) fn states(&self) -> impl Iterator<Item = &Arc<VolumeState>> {
         self.by_id.values().chain(self.snapshots.values().map(|s| &s.state))
     }
 
-    /// The branches of a volume: the one that it writes to, and those of its snapshots, in sight or
-    /// not.
+    /// Returns the branches of a volume: the one that it writes to, and those of its snapshots,
+    /// visible or not.
     pub(crate) fn branches_of(&self, volume: &VolumeState) -> BTreeMap<u64, Arc<Branch>> {
         let of_snapshots = self.snapshots.values().filter(|s| s.volume == volume.id);
         let branches = of_snapshots.map(|s| &s.state.line.branch).chain([&volume.line.branch]);
         branches.map(|branch| (branch.id, branch.clone())).collect()
     }
 
-    /// Has a branch snapshots, in sight or not, in the catalog?
+    /// Returns whether a branch has snapshots in the catalog, visible or not.
     pub(crate) fn is_named(&self, branch: u64) -> bool {
         self.snapshots.values().any(|s| s.state.line.branch.id == branch)
     }
 
-    /// Does any branch rest on it?
+    /// Returns whether any branch rests on a frozen state.
     pub(crate) fn has_children(&self, of: Frozen) -> bool {
         self.children.contains_key(&of)
     }
 
-    /// Does a clone rest on a snapshot, or a history that has it as an anchor?
+    /// Returns whether a clone rests on a snapshot, or a history has it as an anchor.
     pub(crate) fn is_pinned(&self, snapshot: &VolumeState) -> bool {
         let line = &snapshot.line;
         self.has_children(line.frozen()) || line.branch.cdp.log.read().is_anchor(snapshot.id)
@@ -242,7 +244,7 @@ impl Namespace {
         self.by_id.get(&id)
     }
 
-    /// The snapshots of a volume that are in sight, oldest first.
+    /// Returns the visible snapshots of a volume, oldest first.
     pub(crate) fn snapshots_of(&self, volume: u64) -> Vec<&Arc<Snapshot>> {
         let names = self.snapshot_names.range((volume, String::new())..(volume + 1, String::new()));
         let mut found: Vec<_> = names.filter_map(|(_, id)| self.snapshots.get(id)).collect();
@@ -256,7 +258,7 @@ impl Namespace {
             .ok_or_else(|| not_found(format!("find snapshot {}@{name}: there is none", volume.name.read())))
     }
 
-    /// The newest snapshot in sight that froze one of these epochs of a branch.
+    /// Returns the newest visible snapshot that froze one of these epochs of a branch.
     pub(crate) fn newest_in(&self, branch: u64, epochs: ops::Range<u32>) -> Option<&Arc<Snapshot>> {
         let of = |epoch| Frozen { branch, epoch };
         if epochs.is_empty() {
@@ -286,8 +288,8 @@ impl Namespace {
         self.by_name.get(name).ok_or_else(|| not_found(format!("find volume {name:?}: there is none")))
     }
 
-    /// Gives a control operation its meaning, at its place in the order: called under the
-    /// sequencing lock right after its record was pushed, and for every such record at recovery.
+    /// Applies a control operation at its place in the order. It is called under the sequencing
+    /// lock right after the operation's record was pushed, and for every such record at recovery.
     pub(crate) fn apply(&mut self, control: &Control, lsn: u64, time: u64) -> Result<()> {
         match control {
             Control::Group { parts } => parts.iter().try_for_each(|part| self.apply(part, lsn, time))?,
@@ -363,14 +365,14 @@ impl Namespace {
         }
     }
 
-    /// A new volume, and the branch that it writes to.
+    /// Adds a new volume, and the branch that it writes to.
     fn begin_volume(&mut self, id: u64, volume: &VolumeRecord, branch: &BranchRecord) -> Result<()> {
         self.load_branch(volume.branch, branch)?;
         self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
         self.load_volume(id, volume.clone())
     }
 
-    /// Nothing, when the volume was deleted by an operation before.
+    /// Runs `change` on a volume. Does nothing if an earlier operation deleted the volume.
     fn on_volume(&self, id: u64, change: impl FnOnce(&VolumeState)) {
         if let Some(volume) = self.by_id.get(&id) {
             change(volume);
@@ -466,7 +468,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// The number of the PV that `wanted` names: by path, UUID (as hex digits) or number.
+    /// Returns the number of the physical volume that `wanted` names by path, UUID (as hex digits)
+    /// or number.
     pub(crate) fn find_pv(&self, wanted: &str) -> Result<u32> {
         let hex: String = wanted.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
         let is = |id: u32, pv: &PvRecord| {
@@ -477,7 +480,7 @@ impl Namespace {
         found.ok_or_else(|| not_found(format!("find physical volume {wanted:?}: there is none")))
     }
 
-    /// The operation that creates `new`, or why it can't be.
+    /// Returns the operation that creates `new`, or the reason why it can't be created.
     pub(crate) fn create(
         &self,
         new: &NewVolume,
@@ -535,7 +538,7 @@ fn resize(volume: &VolumeState, size: u64, lsn: u64) {
     }
 }
 
-/// Names are used in addresses (`vol@snap`), URLs, iSCSI names and export names.
+/// Checks a name. Names are used in addresses (`vol@snap`), URLs, iSCSI names and export names.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
@@ -563,18 +566,19 @@ pub(crate) fn check_size(size: u64, block_size: u32) -> Result<()> {
     )))
 }
 
-/// When a snapshot with these labels goes, in pool time.
+/// Returns the pool time at which a snapshot with these labels expires.
 pub(crate) fn until(labels: &Labels) -> Option<u64> {
     labels.get(UNTIL)?.parse().ok()
 }
 
-/// What happened to each volume, by LSN.
+/// The history of each volume: its line records, by LSN.
 pub(crate) type Lines = BTreeMap<u64, BTreeMap<u64, LineRecord>>;
 
-/// The label with the pool time, in nanoseconds, at which a snapshot goes.
+/// The label with the pool time, in nanoseconds, at which a snapshot expires.
 pub(crate) const UNTIL: &str = "hindcast.until";
 
-/// The name of what a volume was when it was given a new branch; nobody sees it.
+/// The name of the hidden snapshot that keeps a volume's former state when the volume is given a
+/// new branch. No user sees the name.
 pub(crate) const RENEWED: &str = "renewed";
 
 pub(crate) fn frozen_now(
@@ -612,10 +616,10 @@ pub(crate) fn check_depth(line: &View) -> Result<()> {
     Ok(())
 }
 
-/// Bases under one another. Reading walks them.
+/// The largest number of bases under one another. A read walks them.
 pub(crate) const MAX_DEPTH: usize = 256;
 
-/// Refuses a protected snapshot.
+/// Fails if the snapshot is protected.
 pub(crate) fn check_deletable(snapshot: &Snapshot) -> Result<()> {
     if snapshot.protected.load(Ordering::Acquire) {
         let name = snapshot.state.name.read();

@@ -1,16 +1,16 @@
-//! A moment of a branch that is pinned: nothing of it expires while something rests on it.
+//! Pinned moments. Nothing of a pinned moment expires while something rests on it.
 
 use super::{Branch, HEAD, View};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// A moment of a branch that something rests on: nothing of it expires before this is dropped.
+/// A moment of a branch that something rests on. Nothing of it expires before this is dropped.
 pub(crate) struct PinnedMoment {
     pub(crate) branch: Arc<Branch>,
     pub(crate) lsn: u64,
-    /// It was pinned in time.
+    /// The moment was pinned before anything of it expired.
     pub(crate) kept: bool,
-    /// Chunks read lately, oldest first.
+    /// The chunks that were read lately, oldest first.
     pub(crate) cache: Mutex<Vec<(u64, Arc<[u8]>)>>,
 }
 
@@ -20,7 +20,7 @@ impl PinnedMoment {
         Arc::new(PinnedMoment { branch: branch.clone(), lsn, kept, cache: Mutex::default() })
     }
 
-    /// The branch, and the LSN.
+    /// Returns the branch's id and the LSN.
     pub(crate) fn place(&self) -> (u64, u64) {
         (self.branch.id, self.lsn)
     }
@@ -29,12 +29,12 @@ impl PinnedMoment {
         &self.branch
     }
 
-    /// What the branch is now.
+    /// Returns the branch as it is now.
     pub(crate) fn line(&self) -> View {
         View { branch: self.branch.clone(), epoch: HEAD, at: None }
     }
 
-    /// The size of the volume then, in bytes.
+    /// Returns the size of the volume at the moment, in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.branch.cdp.log.read().size_at(self.lsn)
     }

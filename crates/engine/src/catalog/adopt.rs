@@ -1,8 +1,9 @@
-//! Opening a catalog's file, and adopting one that an older build wrote: its blocks get sums.
+//! Opening a catalog's file, and adopting a catalog that an older build wrote. Adoption gives its
+//! blocks sums.
 //!
-//! An adopted catalog is written anew beside the old one, synced, and then takes its name. Until
-//! that name is durable the old one is there and whole, so a crash at any point leaves one of the
-//! two.
+//! An adopted catalog is written anew beside the old one, synced, and then renamed to the catalog's
+//! name. Until that rename is durable, the old catalog is there and whole. So a crash at any point
+//! leaves one of the two.
 
 use super::backend::{BlockBackend, MemoryBackend};
 use super::ballast::{Ballast, Ballasted};
@@ -13,16 +14,16 @@ use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use std::sync::Arc;
 
-/// The adopted catalog until it is complete.
+/// Name of the adopted catalog until it is complete.
 const ADOPTED_FILE: &str = "catalog.redb.adopted";
-/// Page cache while the old catalog is verified, in bytes.
+/// Bytes of page cache while the old catalog is verified.
 const CACHE: usize = 64 << 20;
-/// Bytes copied at once.
+/// Bytes that are copied at once.
 const STEP: usize = 1 << 20;
-/// Bytes of redb's own header.
+/// The size of redb's own header in bytes.
 const HEADER: usize = 320;
 
-/// What lies in the catalog's file `disk`.
+/// Returns a backend for what lies in the catalog's file `disk`.
 pub(super) fn below(disk: &Arc<dyn Disk>) -> Result<BlockBackend> {
     let fail = |e| Error::io("open the catalog", e);
     disk.advise_random();
@@ -45,9 +46,9 @@ pub(super) fn below(disk: &Arc<dyn Disk>) -> Result<BlockBackend> {
     }
 }
 
-/// Opens the catalog's file for writing. One without sums is verified whole, and gets them. Where
-/// there is no space for a second copy it stays as it is: then it is verified whole at each
-/// opening, as an older build did.
+/// Opens the catalog's file for writing. A catalog without sums is verified as a whole, and gets
+/// sums. If there is no space for a second copy, the catalog stays as it is. It is then verified as
+/// a whole at each opening, as an older build did.
 ///
 /// With a ballast, writes that find no space spend it.
 pub(super) fn open(dir: &dyn Dir, ballast: Option<&Arc<Ballast>>) -> Result<(Arc<dyn Disk>, BlockBackend)> {

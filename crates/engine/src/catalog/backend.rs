@@ -1,4 +1,5 @@
-//! redb on the engine's own disk seam, so that the simulator crashes the catalog too.
+//! The backend that runs redb on the engine's own disk seam, so that the simulator crashes the
+//! catalog too.
 
 use super::blocks::{BLOCK, SummedBlocks, met};
 use crate::disk::{Disk, SyncPurpose};
@@ -10,12 +11,12 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What lies below the store.
+/// The storage below the store.
 #[derive(Clone)]
 pub(super) enum BlockBackend {
-    /// Blocks with sums: each is verified when it is read.
+    /// Blocks with sums. Each block is verified when it is read.
     Blocks(Arc<SummedBlocks>),
-    /// The pages as they are, of a catalog that an older build wrote.
+    /// The store's pages without sums, of a catalog that an older build wrote.
     Plain(Arc<dyn Disk>),
 }
 
@@ -75,14 +76,15 @@ impl StorageBackend for BlockBackend {
     }
 }
 
-/// The catalog that is in use. After a panic below nothing is done any more: redb may have lost the
-/// page that it was about to write, and a commit without it would be durable.
+/// The backend of a catalog that is in use. After a panic of the storage below it refuses
+/// everything: redb may have lost the page that it was about to write, and a commit without that
+/// page would be durable.
 pub(super) struct Latched {
     below: BlockBackend,
     panicked: Arc<AtomicBool>,
 }
 
-/// Notes a panic of the operation that holds it.
+/// A guard that notes a panic of the operation that holds it.
 struct Running<'a>(&'a AtomicBool);
 
 impl Drop for Running<'_> {
@@ -98,7 +100,7 @@ impl Latched {
         Latched { below, panicked: Arc::default() }
     }
 
-    /// Set once what lies below has panicked.
+    /// Returns the flag that is set after the storage below has panicked.
     pub(super) fn panicked(&self) -> Arc<AtomicBool> {
         self.panicked.clone()
     }
@@ -139,7 +141,7 @@ impl StorageBackend for Latched {
     }
 }
 
-/// Reads what lies below and keeps all writes in memory: the file stays as it is.
+/// A backend that reads the storage below and keeps all writes in memory. The file stays unchanged.
 pub(super) struct MemoryBackend {
     below: BlockBackend,
     written: Mutex<Written>,
@@ -147,7 +149,7 @@ pub(super) struct MemoryBackend {
 
 struct Written {
     len: u64,
-    /// Pages that were written to.
+    /// The pages that were written to.
     pages: BTreeMap<u64, Box<[u8; BLOCK]>>,
 }
 
@@ -157,7 +159,7 @@ impl MemoryBackend {
         Ok(MemoryBackend { below, written })
     }
 
-    /// Page `number` of what lies below, with zeros behind its end.
+    /// Returns page `number` of the storage below, with zeros behind its end.
     fn page_below(&self, number: u64) -> io::Result<Box<[u8; BLOCK]>> {
         let mut page = Box::new([0; BLOCK]);
         let start = number * BLOCK as u64;

@@ -1,9 +1,9 @@
-//! The ballast: space that is held in reserve beside the catalog, so that a file system which
+//! The ballast: space that is held in reserve beside the catalog. With it a file system that
 //! another program has filled never keeps the catalog from committing.
 //!
-//! It is a file of noise. Where a write to the catalog finds no space the ballast is cut to
-//! nothing, and the write is tried again: so what was acknowledged can be carried out, and what is
-//! deleted gives its space back. The ballast is made whole again when there is room.
+//! The ballast is a file of noise. When a write to the catalog finds no space, the ballast is cut
+//! to length 0, and the write is tried again. So what was acknowledged can be carried out, and a
+//! deletion gives its space back. The ballast is made whole again when there is room.
 
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::is_shortage;
@@ -13,22 +13,24 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Its file in the data directory.
+/// Name of the ballast's file in the data directory.
 pub(crate) const FILE: &str = "catalog-ballast";
-/// Bytes of one write to it.
+/// Bytes of one write to the ballast.
 const PIECE: u64 = 1 << 20;
 
-/// See the module.
+/// The ballast of an open pool. The catalog's disk spends it. It is made whole again when there is
+/// room.
 pub(crate) struct Ballast {
     disk: Mutex<Option<Arc<dyn Disk>>>,
-    /// Bytes that it has when it is whole.
+    /// The size of the whole ballast, in bytes.
     whole: u64,
-    /// Bytes that it has.
+    /// The present size of the ballast, in bytes.
     held: AtomicU64,
 }
 
 impl Ballast {
-    /// Takes what is there, and does without where there is nothing to be had.
+    /// Opens the ballast. A ballast that is not whole is given up, and a file that can't be opened
+    /// is not used.
     pub(crate) fn open(dir: &dyn Dir, whole: u64) -> Arc<Ballast> {
         let disk = dir.open(FILE, OpenMode::Create).ok();
         // A copy of the directory may have made holes of it.
@@ -43,17 +45,17 @@ impl Ballast {
         Arc::new(ballast)
     }
 
-    /// Bytes that it could still give.
+    /// Returns the bytes that the ballast can still give.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Bytes that are missing.
+    /// Returns the bytes that the ballast lacks.
     pub(crate) fn missing(&self) -> u64 {
         self.whole - self.held()
     }
 
-    /// Gives its space back to the file system. False when it had none.
+    /// Gives the ballast's space back to the file system. Returns false when the ballast had none.
     fn give_up(&self) -> bool {
         let disk = self.disk.lock();
         let had = self.held.swap(0, Ordering::Relaxed);
@@ -64,7 +66,7 @@ impl Ballast {
         gave
     }
 
-    /// Makes it whole again, where `available` bytes are enough for that and as much again.
+    /// Makes the ballast whole again, if `available` bytes are at least twice its size.
     pub(crate) fn restore(&self, available: u64) {
         if self.missing() == 0 || available < 2 * self.whole {
             return;
@@ -81,8 +83,8 @@ impl Ballast {
         }
     }
 
-    /// Where a file system can't reserve space, or leaves out what compresses, only what is written
-    /// takes any.
+    /// Fills the ballast with noise. On a file system that can't reserve space, or compresses data,
+    /// only bytes that are written and don't compress take space.
     fn fill(&self, disk: &dyn Disk) -> io::Result<()> {
         disk.allocate(0, self.whole)?;
         let rng = SplitMix::new(self.whole);
@@ -96,7 +98,8 @@ impl Ballast {
         Ok(())
     }
 
-    /// Does what may want for space: once more with the ballast's, if there is some.
+    /// Runs work that may need space. If the work finds none, it is run once more with the space of
+    /// the ballast, if there is some.
     pub(super) fn spend<T>(&self, work: impl Fn() -> io::Result<T>) -> io::Result<T> {
         match work() {
             Err(error) if is_shortage(&error) && self.give_up() => work(),
@@ -105,7 +108,8 @@ impl Ballast {
     }
 }
 
-/// The catalog's file, whose changes may spend the ballast: the store gives up after an error.
+/// The catalog's file, whose changes may spend the ballast. They must not fail, because the store
+/// refuses everything after an error.
 pub(super) struct Ballasted {
     disk: Arc<dyn Disk>,
     ballast: Arc<Ballast>,
@@ -197,7 +201,7 @@ mod tests {
         assert_eq!(Ballast::open(&dir, 1 << 10).held(), 0, "of another size");
     }
 
-    /// A copy of a data directory may have made holes of what was full.
+    /// A copy of a data directory may contain holes in place of a full ballast.
     #[test]
     fn a_ballast_with_holes_is_none() {
         let tmp = tempfile::tempdir().unwrap();

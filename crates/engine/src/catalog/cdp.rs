@@ -1,5 +1,5 @@
-//! What the catalog knows of histories: segments of CDP logs, what happened to a branch that the
-//! log's records don't tell, and the lines and marks of each volume.
+//! Histories in the catalog: segments of CDP logs, events of a branch that the log's records don't
+//! contain, and the lines and marks of each volume.
 
 use super::store::db;
 use super::values::{Value, seal, unseal};
@@ -9,48 +9,51 @@ use crate::error::Result;
 use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use redb::TableDefinition;
 
-/// (branch, number)
+/// Segments of branches' logs, by (branch, number).
 pub(super) const SEGMENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_segments");
-/// (branch, number of the segment, number of the group)
+/// The key of a group: (branch, number of the segment, number of the group).
 type GroupKey = (u64, u64, u64);
 pub(super) const GROUPS: TableDefinition<'static, (u64, u64, u64), Bytes> =
     TableDefinition::new("cdp_groups");
-/// (number of the shared segment, byte where the run begins)
+/// The key of a run: (number of the shared segment, byte where the run begins).
 type RunKey = (u64, u64);
 pub(super) const RUNS: TableDefinition<'static, RunKey, Bytes> = TableDefinition::new("cdp_runs");
-/// (volume, LSN)
+/// Lines and marks, by (volume, LSN).
 pub(super) const LINES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_lines");
-/// (branch, LSN)
+/// Events, by (branch, LSN).
 pub(super) const EVENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_events");
 
 /// A segment of a branch's log, as far as it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentRecord {
-    /// Another file each time that it is written anew.
+    /// The edition of the segment. Each time the segment is written anew, it gets a new edition and
+    /// a new file.
     pub(crate) edition: u32,
-    /// Nothing is appended any more.
+    /// No more records are appended.
     pub(crate) sealed: bool,
-    /// Was written anew, compressed harder.
+    /// The segment was written anew, with better compression.
     pub(crate) compact: bool,
-    /// Of a run in a shared segment: where it begins. 0 of any other; not stored with it.
+    /// The byte at which a run begins in a shared segment. It is 0 for any other segment, and not
+    /// stored with it.
     pub(crate) start: u64,
-    /// Bytes that count; what lies behind is nobody's.
+    /// The end of the bytes that count. What lies behind belongs to no commit.
     pub(crate) end: u64,
-    /// Where the index of all records is, once it is sealed.
+    /// The byte of the index of all records, if the segment is sealed.
     pub(crate) index_at: u64,
     pub(crate) records: u64,
-    /// Bytes that the host wrote.
+    /// Bytes that the host wrote in the records.
     pub(crate) written: u64,
-    /// Bytes of payload.
+    /// Bytes of payload of the records.
     pub(crate) payload: u64,
-    /// (first, last)
+    /// The (first, last) LSN of the records.
     pub(crate) lsns: (u64, u64),
     pub(crate) times: (u64, u64),
     pub(crate) chunks: (u64, u64),
 }
 
 impl SegmentRecord {
-    /// Nothing yet, from a byte of its file on.
+    /// Makes the record of a segment or run that has no records yet. Its first record comes at byte
+    /// `end` of the file.
     pub(crate) fn empty(edition: u32, start: u64, end: u64) -> SegmentRecord {
         SegmentRecord {
             edition,
@@ -68,7 +71,7 @@ impl SegmentRecord {
         }
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes that the segment or run takes.
     pub(crate) fn bytes(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
@@ -117,9 +120,9 @@ impl Value for SegmentRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunRecord {
     pub(crate) branch: u64,
-    /// Its place among the branch's segments.
+    /// The run's number among the branch's segments.
     pub(crate) seq: u64,
-    /// Sealed. Where it begins is part of the key.
+    /// The run as a sealed segment. The byte at which it begins is part of the key.
     pub(crate) record: SegmentRecord,
 }
 
@@ -138,8 +141,8 @@ impl Value for RunRecord {
     }
 }
 
-/// Records of an open segment that were committed together, and where their index is: right behind
-/// them.
+/// Records of an open segment that were committed together, and the place of their index, which is
+/// right behind them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GroupRecord {
     pub(crate) start: u64,
@@ -160,28 +163,28 @@ impl Value for GroupRecord {
     }
 }
 
-/// What happened to a branch at an LSN.
+/// An event of a branch at an LSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// At LSN 0: moments before it (LSN, time) are gone.
+    /// The moments before (LSN, time) are gone. This event has LSN 0.
     Floor { lsn: u64, time: u64 },
-    /// From here on all is recorded, in this way. `begins`: it was not before, and the volume had
-    /// this size; the content of that moment is that of an anchor at the same LSN, or, for a new
-    /// branch, of its base.
+    /// From here on everything is recorded, with these settings. With `begins` recording was off
+    /// before, and the volume had this size. The content of that moment is that of an anchor at the
+    /// same LSN, or, for a new branch, of its base.
     On { settings: CdpSettings, begins: bool, size: u64, time: u64 },
-    /// Nothing is recorded any more.
+    /// From here on nothing is recorded.
     Off { time: u64 },
-    /// A snapshot.
+    /// A snapshot that is an anchor.
     Anchor { epoch: u32, snapshot: u64, time: u64 },
-    /// Another size. If it is less, everything from there to `end` became zeros; an anchor comes
-    /// right before it.
+    /// The volume got another size. If the size is smaller, everything from there to `end` became
+    /// zeros. An anchor comes right before such an event.
     Resized { size: u64, end: u64, time: u64 },
-    /// These bytes became zeros as a whole; an anchor comes right before it.
+    /// All of these bytes became zeros. An anchor comes right before the event.
     Emptied { start: u64, end: u64, time: u64 },
 }
 
 impl Event {
-    /// The bytes that became zeros.
+    /// Returns the bytes that became zeros.
     pub(crate) fn emptied(&self) -> Option<std::ops::Range<u64>> {
         match *self {
             Event::Emptied { start, end, .. } => Some(start..end),
@@ -264,12 +267,12 @@ pub(crate) fn decode_settings(r: &mut Reader<'_>) -> Option<CdpSettings> {
     Some(CdpSettings { encoding, compression, anchors, max_distance, retention: Retention { time, bytes } })
 }
 
-/// What happened to a volume at an LSN.
+/// An event of a volume at an LSN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LineRecord {
-    /// It writes to this branch from here on.
+    /// The volume writes to this branch from here on.
     Branch { branch: u64, time: u64 },
-    /// The moment has a name.
+    /// A mark: the moment has this name.
     Mark { name: String, time: u64 },
 }
 
@@ -401,7 +404,7 @@ mod tests {
         assert_eq!(V::decode(&value.encode()), Some(value));
     }
 
-    /// Catalogs and journals of older builds hold them.
+    /// Catalogs and journals of older builds contain these bytes.
     #[test]
     fn golden_bytes() {
         let (lsns, times, chunks) = ((1, 2), (3, 4), (5, 6));

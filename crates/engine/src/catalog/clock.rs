@@ -1,4 +1,4 @@
-//! The pool's clock as it is stored: two rows of the table `meta`.
+//! The stored clock of the pool: two rows of the table `meta`.
 
 use super::store::db;
 use super::values::{Value, seal, unseal};
@@ -8,10 +8,10 @@ use crate::error::Result;
 
 const CLOCK: &str = "clock";
 const STRETCHES: &str = "clock_stretches";
-/// Stretches of one row at most, by its format.
+/// The largest number of stretches of one row, by its format.
 const MAX_STRETCHES: usize = 4096;
 
-/// Oldest first.
+/// The stretches of pool time, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StretchesRecord(pub(crate) Vec<ClockStretch>);
 
@@ -61,8 +61,8 @@ impl Value for StretchesRecord {
 }
 
 impl Catalog {
-    /// The clocks and the stretches as they were stored last. Rows that are missing or damaged are
-    /// none: the pool then treats the wall clock as after a boot.
+    /// Returns the clocks and the stretches as they were stored last. A row that is missing or
+    /// damaged counts as absent. The pool then treats the wall clock as it does after a boot.
     pub(crate) fn clock(&self) -> Result<(Option<ClockRecord>, Vec<ClockStretch>)> {
         self.store.read("read the clock", |txn| {
             let table = db!("read the clock", txn.open_table(META));

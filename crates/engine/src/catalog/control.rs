@@ -1,4 +1,4 @@
-//! Control operations: everything that changes meaning, as journal records.
+//! Control operations: every change of the pool's configuration, as journal records.
 
 use super::cdp::{decode_settings, encode_settings};
 use super::values::{
@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::journal::record::RECORD_ALIGN;
 use crate::settings::{CdpSettings, Method, Order, Placement, SnapshotPolicy};
 
-/// A catalog value inside a control record, behind its length.
+/// A catalog value inside a control record. Its length comes before it.
 trait Nested {
     fn value(&mut self, value: &impl Value) -> &mut Self;
 }
@@ -30,16 +30,16 @@ impl Reader<'_> {
     }
 }
 
-/// One control operation; ids are chosen before it is sequenced and never used twice.
+/// One control operation. The ids are chosen before it is sequenced, and are never used twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Control {
-    /// Begins the volume's branch, too.
+    /// Creates a volume, and begins the volume's branch.
     CreateVolume {
         id: u64,
         chunk_log2: u8,
         volume: VolumeRecord,
     },
-    /// Shrinking discards the tail.
+    /// Changes the size of a volume. Shrinking discards the tail.
     ResizeVolume {
         id: u64,
         size: u64,
@@ -69,9 +69,9 @@ pub(crate) enum Control {
         pv: u32,
     },
     SetPlacement(Placement),
-    /// Freezes the branches' current epochs, all at this instant.
+    /// Freezes the current epochs of the branches, all at one instant.
     CreateSnapshots {
-        /// (id, snapshot)
+        /// The snapshots, with their ids.
         snapshots: Vec<(u64, SnapshotRecord)>,
     },
     DeleteSnapshots {
@@ -81,22 +81,25 @@ pub(crate) enum Control {
         id: u64,
         name: String,
     },
-    /// A volume over a frozen state. Begins the volume's branch, too.
+    /// Creates a volume over a frozen state, and begins the volume's branch.
     CloneVolume {
         id: u64,
         chunk_log2: u8,
         base: Frozen,
-        /// The base is that branch right after the record with this LSN; 0: as its epoch shows it.
+        /// The LSN of the record right after which the base branch is the base; 0: the base is as
+        /// its epoch shows it.
         at: u64,
         method: Method,
         volume: VolumeRecord,
     },
-    /// The volume goes on from a frozen state, on a new branch; what it was is kept as a snapshot.
+    /// Continues a volume from a frozen state, on a new branch. The volume's former state is kept
+    /// as a snapshot.
     RollBack {
         id: u64,
         branch: u64,
         base: Frozen,
-        /// As for a clone.
+        /// The LSN of the record right after which the base branch is the base; 0: the base is as
+        /// its epoch shows it.
         at: u64,
         size: u64,
         undo_id: u64,
@@ -110,7 +113,7 @@ pub(crate) enum Control {
         id: u64,
         order: Order,
     },
-    /// What is noted about a snapshot, and whether it may be deleted.
+    /// Sets the labels of a snapshot, and whether it is protected from deletion.
     SetLabels {
         id: u64,
         protected: bool,
@@ -120,27 +123,27 @@ pub(crate) enum Control {
         id: u64,
         policy: SnapshotPolicy,
     },
-    /// How far a stream was taken in: all its writes up to there come before.
+    /// Sets how far a stream was imported. All its writes up to there come before this record.
     SetImport {
         id: u64,
         import: Option<ImportRecord>,
     },
-    /// How the volume's history is kept, if it is.
+    /// Sets how the volume's history is kept, or that it is not kept.
     SetCdp {
         id: u64,
         settings: Option<CdpSettings>,
     },
-    /// This moment of the volume has a name.
+    /// Gives this moment of the volume a name.
     Mark {
         volume: u64,
         name: String,
     },
-    /// The mark with this LSN is forgotten.
+    /// Removes the mark with this LSN.
     Unmark {
         volume: u64,
         lsn: u64,
     },
-    /// A volume over an image outside of the pool. Begins the volume's branch, too.
+    /// Creates a volume over an image outside of the pool, and begins the volume's branch.
     CreateOver {
         id: u64,
         chunk_log2: u8,
@@ -151,8 +154,8 @@ pub(crate) enum Control {
     Group {
         parts: Vec<Control>,
     },
-    /// Branches are to be made complete, so many bytes per second at most (0: as fast as it goes),
-    /// or left as they are.
+    /// Makes branches complete, at this rate in bytes per second (0: without limit), or stops
+    /// making them complete.
     SetFill {
         branches: Vec<u64>,
         rate: Option<u64>,
@@ -160,7 +163,7 @@ pub(crate) enum Control {
 }
 
 impl Control {
-    /// Encoded, padded with zeros to the alignment of records.
+    /// Encodes the operation, padded with zeros to the alignment of records.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         self.put(&mut w);
@@ -238,7 +241,7 @@ impl Control {
         }
     }
 
-    /// The operations that it consists of: itself, unless it is a group.
+    /// Returns the operations that this one consists of: itself, unless it is a group.
     pub(crate) fn parts(&self) -> &[Control] {
         match self {
             Control::Group { parts } => parts,
@@ -246,9 +249,9 @@ impl Control {
         }
     }
 
-    /// May it be carried out in one commit with the records around it? Those that need work before
-    /// their commit, that begin or end a branch, and that change what is recorded of a branch, may
-    /// not.
+    /// Returns whether the operation may be carried out in one commit with the records around it.
+    /// It may not if it needs work before its commit, begins or ends a branch, or changes what is
+    /// recorded of a branch.
     pub(crate) fn shares_commit(&self) -> bool {
         match self {
             Control::Group { parts } => parts.iter().all(Control::shares_commit),
@@ -279,7 +282,7 @@ impl Control {
         }
     }
 
-    /// Rows of the catalog that it changes, about.
+    /// Returns the approximate number of the catalog's rows that the operation changes.
     pub(crate) fn rows(&self) -> usize {
         match self {
             Control::Group { parts } => parts.iter().map(Control::rows).sum(),
@@ -290,7 +293,7 @@ impl Control {
         }
     }
 
-    /// The same for what only sets something.
+    /// Encodes an operation that only sets something.
     fn put_property(&self, w: &mut Writer) {
         match self {
             Control::SetMethod { id, method } => {
@@ -328,7 +331,8 @@ impl Control {
         }
     }
 
-    /// Decodes; `None` when it is no control operation of this version.
+    /// Decodes an operation. Returns `None` when the bytes are no control operation of this
+    /// version.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Control> {
         let mut r = Reader::new(bytes);
         let kind = r.u8()?;
@@ -397,7 +401,7 @@ impl Control {
         is_padding(&mut r).then_some(control)
     }
 
-    /// The same for what only sets something.
+    /// Decodes an operation that only sets something.
     fn decode_property(code: u8, r: &mut Reader<'_>) -> Option<Control> {
         Some(match code {
             15 => Control::SetMethod { id: r.u64()?, method: decode_method(r.u8()?)? },
@@ -429,7 +433,7 @@ impl Control {
     }
 }
 
-/// The operations of a group.
+/// Decodes the operations of a group.
 fn decode_parts(r: &mut Reader<'_>) -> Option<Vec<Control>> {
     let part = |r: &mut Reader<'_>| {
         let len = r.u32()? as usize;
@@ -438,7 +442,7 @@ fn decode_parts(r: &mut Reader<'_>) -> Option<Vec<Control>> {
     (0..r.u16()?).map(|_| part(r)).collect()
 }
 
-/// Puts the number of an operation that may rest on a moment, and the moment.
+/// Appends the number of an operation that may rest on a moment, and the moment.
 fn put_at(w: &mut Writer, (plain, moment): (u8, u8), at: u64) {
     match at {
         0 => w.u8(plain),
@@ -446,7 +450,7 @@ fn put_at(w: &mut Writer, (plain, moment): (u8, u8), at: u64) {
     };
 }
 
-/// Is what is left nothing but the zeros that align a record?
+/// Returns whether the rest is nothing but the zeros that align a record.
 fn is_padding(r: &mut Reader<'_>) -> bool {
     let mut left = 0;
     while let Some(byte) = r.u8() {
@@ -547,7 +551,7 @@ mod tests {
         ]
     }
 
-    /// The journal of an older build may hold them.
+    /// The journal of an older build may contain these bytes.
     #[test]
     fn golden_bytes() {
         let hex = |c: &Control| c.encode().iter().map(|b| format!("{b:02x}")).collect::<String>();

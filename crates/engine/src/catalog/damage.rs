@@ -1,8 +1,8 @@
-//! What was lost: places on physical volumes whose content can't be read, and stretches of
-//! histories that needed it.
+//! Damage in the catalog: places on physical volumes whose content can't be read, and stretches of
+//! histories that needed that content.
 //!
-//! The table is made with its first row: the catalog of a pool that never met damage does not have
-//! it.
+//! The table is made with its first row. The catalog of a pool that never had damage does not have
+//! the table.
 
 use super::store::db;
 use super::values::{Value, seal, unseal};
@@ -10,12 +10,12 @@ use super::{Bytes, Catalog, Txn, decode};
 use crate::error::Result;
 use redb::{ReadableTable, TableDefinition, TableError};
 
-/// What a row is about.
+/// The key of a row: what is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum DamageKey {
     /// A physical volume, and the first byte on it that is lost.
     Place(u32, u64),
-    /// A branch, a chunk of it, and the LSN of the first record that replaced content which could
+    /// A branch, a chunk of it, and the LSN of the first record that replaced content that could
     /// not be read.
     History(u64, u64, u64),
 }
@@ -40,7 +40,8 @@ impl DamageKey {
 pub(super) const DAMAGE: TableDefinition<'static, (u8, u64, u64, u64), Bytes> =
     TableDefinition::new("damage");
 
-/// The value of a row: the byte behind a place, or the LSN of the last such record.
+/// The value of a row: the byte behind a place, or the LSN of the last record that replaced
+/// unreadable content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DamageRecord {
     pub(crate) end: u64,
@@ -60,7 +61,7 @@ impl Value for DamageRecord {
 }
 
 impl Catalog {
-    /// All rows, in the order of their keys.
+    /// Returns all rows, in the order of their keys.
     pub(crate) fn damage(&self) -> Result<Vec<(DamageKey, DamageRecord)>> {
         self.store.read("read the damage", |txn| {
             let table = match txn.open_table(DAMAGE) {
@@ -81,7 +82,7 @@ impl Catalog {
 }
 
 impl Txn<'_> {
-    /// Writes a row, or removes it.
+    /// Writes the row of `key`, or removes it if `record` is `None`.
     pub(crate) fn put_damage(&mut self, key: DamageKey, record: Option<DamageRecord>) -> Result<()> {
         let mut table = db!("update the damage", self.txn.get()?.open_table(DAMAGE));
         match record {

@@ -1,4 +1,4 @@
-//! Flush points of volumes that keep their history, as many to a row as one commit took along.
+//! Flush points of volumes that keep their history. A row has the points that one commit stored.
 
 use super::store::db;
 use super::values::{Value, seal, unseal};
@@ -7,16 +7,16 @@ use crate::codec::{Reader, Writer};
 use crate::error::Result;
 use redb::TableDefinition;
 
-/// (volume, LSN of the last point)
+/// Rows of flush points, by (volume, LSN of the last point).
 pub(super) const FLUSHES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_flushes");
 
-/// (LSN, nanoseconds since the Unix epoch)
+/// A flush point: (LSN, nanoseconds since the Unix epoch).
 pub(crate) type FlushPoint = (u64, u64);
 
-/// Points of one row at most: a search reads some rows whole.
+/// The largest number of points of one row. A search reads some rows as a whole.
 const MAX_POINTS: usize = 1024;
 
-/// Flush points in the order of LSNs, none later in time than the next.
+/// Flush points in the order of LSNs. No point is later in time than the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlushRecord(pub(crate) Vec<FlushPoint>);
 
@@ -46,7 +46,8 @@ impl Value for FlushRecord {
     }
 }
 
-/// Seven bits a byte, low ones first, the high bit set in all but the last.
+/// Appends a number with seven bits a byte, low ones first. The high bit is set in all bytes but
+/// the last.
 fn put_number(w: &mut Writer, mut number: u64) {
     while number >= 128 {
         w.u8(number as u8 | 128);
@@ -69,8 +70,9 @@ fn take_number(r: &mut Reader<'_>) -> Option<u64> {
 }
 
 impl Catalog {
-    /// The volumes that have flush points, and of each the key of its oldest row and its newest
-    /// point; of a damaged row the LSN alone.
+    /// Returns the volumes that have flush points. For each it returns the key of the volume's
+    /// oldest row, and its newest point. If the newest row is damaged, only the LSN of the point is
+    /// known.
     pub(crate) fn flushed_volumes(&self) -> Result<Vec<(u64, u64, FlushPoint)>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
@@ -96,8 +98,8 @@ impl Catalog {
         })
     }
 
-    /// The last flush point of a volume that `reaches`, which says yes to all up to some point and
-    /// no to the others.
+    /// Returns the last flush point of a volume that `reaches` accepts. `reaches` accepts all
+    /// points up to one of them, and none behind it.
     pub(crate) fn last_flush(
         &self,
         volume: u64,
@@ -133,7 +135,7 @@ impl Catalog {
         })
     }
 
-    /// The newest flush points of a volume, oldest first: `most` of them, if there are so many.
+    /// Returns the newest flush points of a volume, oldest first, at most `most` of them.
     pub(crate) fn newest_flushes(&self, volume: u64, most: usize) -> Result<Vec<FlushPoint>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
@@ -151,7 +153,7 @@ impl Catalog {
         })
     }
 
-    /// All rows, in order: volume, key, and what it holds unless that is damaged.
+    /// Visits all rows in order: volume, key, and the points, unless the row is damaged.
     pub(crate) fn visit_flushes(&self, mut visit: impl FnMut(u64, u64, Option<FlushRecord>)) -> Result<()> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
@@ -164,8 +166,8 @@ impl Catalog {
         })
     }
 
-    /// The keys of a volume's rows before an LSN, oldest first, at most `most`; and the one that
-    /// comes then.
+    /// Returns the keys of a volume's rows before an LSN, oldest first, at most `most`, and the key
+    /// that follows them.
     pub(crate) fn flushes_before(
         &self,
         volume: u64,
@@ -188,7 +190,7 @@ impl Catalog {
 }
 
 impl Txn<'_> {
-    /// Adds points that are all newer than those that are there.
+    /// Adds points that are all newer than the stored ones.
     pub(crate) fn put_flushes(&mut self, volume: u64, points: &[FlushPoint]) -> Result<()> {
         for row in points.chunks(MAX_POINTS) {
             if let Some((last, _)) = row.last() {
@@ -207,7 +209,7 @@ impl Txn<'_> {
 mod tests {
     use super::*;
 
-    /// Catalogs of older builds hold them.
+    /// Catalogs of older builds contain these bytes.
     #[test]
     fn golden_bytes() {
         let record = FlushRecord(vec![(1, 2), (200, 300), (u64::MAX, u64::MAX)]);

@@ -1,9 +1,9 @@
 //! Long holes: runs of whole map pages in which every chunk is a hole. A branch over a base has to
-//! say what is not there; so that discarding a terabyte of a clone is one row and not a million
-//! pages, it says it of runs.
+//! record its holes. A run is one row, so discarding a terabyte of a clone takes one row and not a
+//! million pages.
 //!
-//! A page is stored, or lies in a hole, or neither (then its chunks have their content in the
-//! base): never both. Whoever stores a page takes it out of its hole.
+//! A page is stored, or lies in a hole, or neither, and never both. In a page that is neither, the
+//! chunks have their content in the base. The code that stores a page takes it out of its hole.
 
 use super::page::{MapPage, PageKey};
 use super::store::{db, guarded};
@@ -13,15 +13,15 @@ use crate::error::Result;
 use redb::{ReadableTable, Table, TableDefinition};
 use std::ops::Range;
 
-/// (branch, first page)
+/// Long holes, by (branch, first page).
 pub(super) const HOLES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("holes");
 
-/// The value of a hole: where it ends, and since when.
+/// The value of a hole: its end and its birth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HoleRecord {
-    /// The page behind its last.
+    /// The page behind the last page of the hole.
     pub(crate) end: u64,
-    /// The epoch of the discard.
+    /// The epoch of the discard that made the hole.
     pub(crate) born: u32,
 }
 
@@ -40,7 +40,7 @@ impl Value for HoleRecord {
 
 type Rows<'t> = Table<'t, (u64, u64), Bytes>;
 
-/// The hole with the greatest first page up to `page`: (first page, the rest).
+/// Returns the hole with the greatest first page up to `page`: (first page, value).
 fn at_or_before(
     table: &impl ReadableTable<(u64, u64), Bytes>,
     branch: u64,
@@ -54,7 +54,7 @@ fn at_or_before(
     Ok(Some((first, record)))
 }
 
-/// The pages (first, end) of the first hole that begins in `pages`.
+/// Returns the pages (first, end) of the first hole that begins in `pages`.
 fn first_in(
     table: &impl ReadableTable<(u64, u64), Bytes>,
     branch: u64,
@@ -67,7 +67,7 @@ fn first_in(
     Ok(Some((key.value().1, hole.end)))
 }
 
-/// The page, if it lies in a hole.
+/// Returns the page, if it lies in a hole.
 pub(super) fn page_in_hole(
     table: &impl ReadableTable<(u64, u64), Bytes>,
     (branch, page): PageKey,
@@ -76,7 +76,7 @@ pub(super) fn page_in_hole(
     Ok(hole.map(|(_, hole)| MapPage::hole(hole.born)))
 }
 
-/// Takes a page out of the hole that it lies in, if it does.
+/// Takes a page out of the hole that it lies in, if it lies in one.
 pub(super) fn cut(table: &mut Rows<'_>, (branch, page): PageKey) -> Result<()> {
     let Some((first, hole)) = at_or_before(&*table, branch, page)?.filter(|(_, hole)| page < hole.end) else {
         return Ok(());
@@ -98,7 +98,8 @@ fn put(table: &mut Rows<'_>, branch: u64, pages: Range<u64>, born: u32) -> Resul
 }
 
 impl Catalog {
-    /// The first page of `branch` in `first..=last` of which the branch itself knows anything.
+    /// Returns the first page of `branch` in `first..=last` for which the branch itself has a
+    /// stored page or a hole.
     pub(crate) fn next_page(&self, branch: u64, first: u64, last: u64) -> Result<Option<u64>> {
         self.store.read("read the map", |txn| {
             let holes = db!("read the map", txn.open_table(HOLES));
@@ -114,8 +115,8 @@ impl Catalog {
         })
     }
 
-    /// The first page of `branch` in `first..=last` that may hold more than holes, as the branch is
-    /// now.
+    /// Returns the first page of `branch` in `first..=last` that may have more than holes, as the
+    /// branch is now.
     pub(crate) fn next_mapped(&self, branch: u64, first: u64, last: u64) -> Result<Option<u64>> {
         self.store.read("read the map", |txn| {
             let pages = db!("read the map", txn.open_table(MAP));
@@ -124,7 +125,7 @@ impl Catalog {
         })
     }
 
-    /// The hole that a page lies in: where it ends and when it was born.
+    /// Returns the hole that a page lies in: its end and its birth.
     pub(crate) fn hole_at(&self, branch: u64, page: u64) -> Result<Option<HoleRecord>> {
         self.store.read("read the holes", |txn| {
             let table = db!("read the holes", txn.open_table(HOLES));
@@ -133,7 +134,7 @@ impl Catalog {
         })
     }
 
-    /// Visits all holes in order: branch, pages, the epoch of the discard.
+    /// Visits all holes in order: branch, pages, and the epoch of the discard.
     pub(crate) fn visit_holes(
         &self,
         visit: &mut dyn FnMut(PageKey, Result<HoleRecord>) -> Result<()>,
@@ -152,7 +153,7 @@ impl Catalog {
 }
 
 impl Txn<'_> {
-    /// Makes one hole, born in `born`, of all pages that are in none yet. None of them may be
+    /// Makes one hole, born in `born`, of all pages that are in none yet. None of the pages may be
     /// stored.
     pub(crate) fn put_hole(&mut self, branch: u64, pages: Range<u64>, born: u32) -> Result<()> {
         guarded("update the holes", || {
@@ -213,7 +214,8 @@ mod tests {
         Catalog::open(&dir, 1 << 20).unwrap()
     }
 
-    /// Holes and stored pages of one branch, with its neighbours untouched, against a plain array.
+    /// Compares the holes and stored pages of one branch with a plain array. The neighbouring
+    /// branches stay untouched.
     #[test]
     fn agree_with_a_plain_array() {
         const PAGES: u64 = 40;

@@ -1,8 +1,9 @@
-//! The old and the new identities of volumes and snapshots, from the transaction that changed them
-//! until everything outside of the catalog that names the old ones has been changed, too.
+//! The old and the new identities of volumes and snapshots. They are kept from the transaction that
+//! changed them until everything outside of the catalog that names the old ones has been changed
+//! too.
 //!
-//! The row is there as long as the superblock has the feature `REIDENTIFIED`, and no longer: builds
-//! that do not know the row refuse the pool meanwhile.
+//! The row exists exactly as long as the superblock has the feature `REIDENTIFIED`. Builds that do
+//! not know the row refuse the pool in that time.
 
 use super::superblock::{REIDENTIFIED, Superblock};
 use super::values::{SnapshotRecord, Value, seal, unseal};
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 
 const IDENTITIES: &str = "identities";
 
-/// New identities, by the old ones.
+/// The new identities, by the old ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Identities(pub(crate) BTreeMap<[u8; 16], [u8; 16]>);
 
@@ -36,7 +37,7 @@ impl Value for Identities {
 }
 
 impl Catalog {
-    /// What the superblock says is under way.
+    /// Returns the change of identities that is under way, if the superblock has its feature.
     pub(crate) fn identities(&self) -> Result<Option<Identities>> {
         if !self.superblock()?.is_reidentified() {
             return Ok(None);
@@ -49,11 +50,12 @@ impl Catalog {
         })
     }
 
-    /// Gives every volume and snapshot the identity that `draw` tells, and keeps what became of
-    /// which. Values of labels with a key of `references` that name a volume or snapshot follow it.
+    /// Gives every volume and snapshot an identity that `draw` returns, and keeps the new identity
+    /// of each old one. Values of labels with a key of `references` that name a volume or snapshot
+    /// follow the change.
     ///
-    /// The content of a snapshot is what it was, and so is the identity of its content, which
-    /// streams go by.
+    /// The content of a snapshot does not change. So the identity of its content, which streams
+    /// use, does not change either.
     pub(crate) fn put_new_identities(
         &self,
         draw: &mut dyn FnMut() -> [u8; 16],
@@ -81,7 +83,7 @@ impl Catalog {
         Ok(all)
     }
 
-    /// Forgets the old identities: nothing names them any more.
+    /// Forgets the old identities, because nothing names them any more.
     pub(crate) fn forget_old_identities(&self) -> Result<()> {
         let superblock = self.superblock()?;
         let mut txn = self.begin()?;
@@ -91,7 +93,7 @@ impl Catalog {
     }
 }
 
-/// A snapshot with its new identity.
+/// Returns a snapshot with its new identity.
 fn renewed(
     mut snapshot: SnapshotRecord,
     all: &Identities,
@@ -116,7 +118,7 @@ fn renewed(
 mod tests {
     use super::*;
 
-    /// A catalog that a run was cut short in holds it.
+    /// The catalog of an interrupted change contains these bytes.
     #[test]
     fn golden_bytes() {
         let all = Identities([([2; 16], [4; 16]), ([1; 16], [3; 16])].into());

@@ -1,7 +1,7 @@
-//! What the catalog knows of the journal's files: how many were made, and where the scan begins.
+//! The catalog's row about the journal's files: how many were made, and where the scan begins.
 //!
-//! The row is not a part of [`Positions`](super::Positions): a pool that an older build wrote has
-//! none, and an older build that opens the pool leaves the row as it is. So the start counts only
+//! The row is not a part of [`Positions`](super::Positions). A pool that an older build wrote has
+//! no row, and an older build that opens the pool leaves the row as it is. So the start counts only
 //! while it agrees with the positions.
 
 use super::store::{db, guarded};
@@ -36,7 +36,8 @@ impl Value for JournalRecord {
 }
 
 impl Catalog {
-    /// What is known of the journal's files; `None` in a pool that only older builds have written.
+    /// Returns what is known of the journal's files, or `None` in a pool that only older builds
+    /// have written.
     pub(crate) fn journal(&self) -> Result<Option<JournalRecord>> {
         self.store.read("read the catalog", |txn| {
             let table = db!("read the catalog", txn.open_table(META));
@@ -47,19 +48,19 @@ impl Catalog {
 }
 
 impl Txn<'_> {
-    /// Replaces the row.
+    /// Replaces the row about the journal's files.
     pub(crate) fn put_journal(&mut self, value: &JournalRecord) -> Result<()> {
         self.put(META, JOURNAL, &value.encode())
     }
 
-    /// Takes the row away: the pool is as one that an older build wrote.
+    /// Removes the row. The pool is then like one that an older build wrote.
     #[cfg(test)]
     pub(crate) fn forget_journal(&mut self) -> Result<()> {
         self.remove(META, JOURNAL)
     }
 
-    /// Changes the row, if there is one. The transaction reads it itself, so two writers never undo
-    /// each other's change.
+    /// Changes the row, if there is one. The transaction reads the row itself, so two writers never
+    /// undo each other's change.
     pub(crate) fn change_journal(&mut self, change: impl FnOnce(&mut JournalRecord)) -> Result<()> {
         let old = guarded("read the catalog", || {
             let table = db!("read the catalog", self.txn.get()?.open_table(META));
@@ -73,7 +74,7 @@ impl Txn<'_> {
 }
 
 impl ScanStart {
-    /// As the catalog has it.
+    /// Makes the state from the catalog's row.
     pub(crate) fn new(
         superblock: &Superblock,
         positions: &Positions,

@@ -1,9 +1,9 @@
 //! The catalog: everything the pool knows except data, in one transactional store behind a narrow
 //! interface.
 //!
-//! The tables are few and their values small; no read transaction outlives a call, so none is held
-//! across I/O of the data path. Every commit saves redb's allocator state (quick repair), which
-//! makes reopening after a kill a matter of milliseconds.
+//! The tables are few and their values small. No read transaction outlives a call, so none is held
+//! across I/O of the data path. Every commit saves redb's allocator state (quick repair). With it
+//! reopening after a kill takes milliseconds.
 
 mod adopt;
 mod backend;
@@ -65,11 +65,11 @@ use store::{Guarded, Store, db, guarded};
 
 /// The catalog's file in the data directory.
 pub(crate) const FILE: &str = "catalog.redb";
-/// Its name until it is complete.
+/// Name of a complete new catalog, until the creation of its pool is finished.
 const NEW_FILE: &str = "catalog.redb.new";
-/// Until it is complete.
+/// Name of a new catalog until it is complete.
 const DRAFT_FILE: &str = "catalog.redb.draft";
-/// The least space that a commit is begun with.
+/// The least space, in bytes, with which a commit is begun.
 const LEAST_ROOM: u64 = 512 << 10;
 /// Name of a catalog that is being restored.
 const RESTORED_FILE: &str = "catalog.redb.restored";
@@ -81,36 +81,36 @@ const META: TableDefinition<'static, &str, Bytes> = TableDefinition::new("meta")
 const PVS: TableDefinition<'static, u32, Bytes> = TableDefinition::new("pvs");
 const VOLUMES: TableDefinition<'static, u64, Bytes> = TableDefinition::new("volumes");
 const BRANCHES: TableDefinition<'static, u64, Bytes> = TableDefinition::new("branches");
-/// (PV, extent) of extents in use.
+/// Extents in use, by (PV, extent).
 const EXTENTS: TableDefinition<'static, (u32, u32), Bytes> = TableDefinition::new("extents");
-/// (PV, extent, page) of bitmaps of used slots.
+/// Bitmaps of used slots, by (PV, extent, page).
 const BITMAPS: TableDefinition<'static, (u32, u32, u32), Bytes> = TableDefinition::new("bitmaps");
-/// (branch, page) of current maps.
+/// Pages of current maps, by (branch, page).
 const MAP: TableDefinition<'static, PageKey, Bytes> = TableDefinition::new("map");
 const SNAPSHOTS: TableDefinition<'static, u64, Bytes> = TableDefinition::new("snapshots");
 
 const SUPERBLOCK: &str = "superblock";
 const POSITIONS: &str = "positions";
 
-/// See the module.
+/// The catalog of a pool. All threads share it.
 pub(crate) struct Catalog {
     store: Store,
     pub(crate) commits: AtomicU64,
-    /// Space for commits where the file system is full; only a pool that is open has it.
+    /// Space for commits when the file system is full. Only an open pool has it.
     ballast: Option<Arc<Ballast>>,
-    /// The pool has been opened.
+    /// The pool has been opened, so commits without space are refused.
     in_use: AtomicBool,
 }
 
-/// A write transaction: nothing of it is visible or durable before [`Txn::commit`].
+/// A write transaction. Nothing of it is visible or durable before [`Txn::commit`].
 pub(crate) struct Txn<'a> {
     catalog: &'a Catalog,
     txn: Guarded<redb::WriteTransaction>,
     usage: usage::UsageChange,
 }
 
-/// The error for a catalog that can't be opened, or that another process has open: `pool.lock` may
-/// have been removed.
+/// Returns the error for a catalog that can't be opened, or that another process has open.
+/// `pool.lock` may have been removed.
 fn in_use(error: std::io::Error) -> Error {
     match error.kind() {
         std::io::ErrorKind::WouldBlock => {
@@ -125,10 +125,10 @@ fn decode<V: Value>(what: impl std::fmt::Display, bytes: &[u8]) -> Result<V> {
 }
 
 impl Catalog {
-    /// Writes the catalog of a new pool under a name of its own. Only [`Catalog::finish`] gives the
-    /// pool its existence: a creation that was cut short leaves none behind, and can be begun
-    /// again. What it was about to be is known until the next one has taken its place, since labels
-    /// may bear its UUID.
+    /// Writes the catalog of a new pool under a temporary name. The pool exists only after
+    /// [`Catalog::finish`]. A creation that was interrupted leaves no pool, and can be begun again.
+    /// The catalog of the interrupted creation stays until the next one replaces it, because labels
+    /// may have its UUID.
     pub(crate) fn create(
         dir: &dyn Dir,
         superblock: &Superblock,
@@ -163,8 +163,8 @@ impl Catalog {
         dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
     }
 
-    /// The UUID of the pool whose creation was cut short here: physical volumes may carry its
-    /// label.
+    /// Returns the UUID of the pool whose creation was interrupted here. Physical volumes may have
+    /// its label.
     pub(crate) fn unfinished(dir: &dyn Dir) -> Result<Option<[u8; 16]>> {
         let found = Self::untouched(dir, NEW_FILE, CREATION_CACHE).and_then(|catalog| catalog.superblock());
         match found {
@@ -174,14 +174,14 @@ impl Catalog {
         }
     }
 
-    /// Gives a complete catalog its name.
+    /// Renames a complete catalog to its final name.
     pub(crate) fn finish(dir: &dyn Dir) -> Result<()> {
         dir.rename(NEW_FILE, FILE).map_err(|e| Error::io("name the new catalog", e))?;
         dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
     }
 
-    /// An empty catalog under a name of its own, for rows to be restored. Only [`Catalog::replace`]
-    /// makes it the pool's.
+    /// Makes an empty catalog under a temporary name, for rows to be restored. Only
+    /// [`Catalog::replace`] makes it the pool's.
     pub(crate) fn draft(dir: &dyn Dir) -> Result<Catalog> {
         match dir.remove(RESTORED_FILE) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -207,13 +207,13 @@ impl Catalog {
         Ok(Catalog { store, commits: AtomicU64::new(0), ballast: None, in_use: AtomicBool::new(false) })
     }
 
-    /// Opens the catalog with a page cache of `cache_bytes`. One of a build that knew no sums gets
-    /// them.
+    /// Opens the catalog with a page cache of `cache_bytes`. A catalog of a build without sums gets
+    /// sums.
     pub(crate) fn open(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
         Self::open_with(dir, cache_bytes, None)
     }
 
-    /// The same for a pool that is about to be used: with a ballast of so many bytes.
+    /// Opens the catalog of a pool that is about to be used, with a ballast of `ballast` bytes.
     pub(crate) fn open_for_use(dir: &dyn Dir, cache_bytes: usize, ballast: u64) -> Result<Catalog> {
         Self::open_with(dir, cache_bytes, Some(Ballast::open(dir, ballast)))
     }
@@ -238,7 +238,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Opens the catalog without writing to its file, whatever recovery it needs: changes stay in
+    /// Opens the catalog without writing to its file, whatever recovery it needs. Changes stay in
     /// memory.
     pub(crate) fn open_untouched(dir: &dyn Dir, cache_bytes: usize) -> Result<Catalog> {
         Self::untouched(dir, FILE, cache_bytes)
@@ -282,26 +282,26 @@ impl Catalog {
         Ok(self)
     }
 
-    /// Fails when the store has failed: it serves reads of its last durable state, and no commit
-    /// will succeed.
+    /// Fails when the store has failed. The store then serves reads of its last durable state, and
+    /// no commit succeeds.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.store.check_writable()
     }
 
-    /// Bytes of the ballast: what it has, and what is missing.
+    /// Returns the bytes that the ballast has, and the bytes that it lacks.
     pub(crate) fn ballast(&self) -> (u64, u64) {
         self.ballast.as_ref().map_or((0, 0), |ballast| (ballast.held(), ballast.missing()))
     }
 
-    /// Makes the ballast whole again where there is room.
+    /// Makes the ballast whole again if there is room.
     pub(crate) fn restore_ballast(&self, available: u64) {
         if let Some(ballast) = &self.ballast {
             ballast.restore(available);
         }
     }
 
-    /// Refuses a commit that its file system, and the ballast, have no space for: once the store
-    /// has met an error it answers nothing any more.
+    /// Refuses a commit for which the file system and the ballast have no space. Otherwise the
+    /// store would meet an error, and refuse everything after it.
     fn check_room(&self) -> Result<()> {
         let Some(ballast) = self.ballast.as_ref().filter(|_| self.in_use.load(Ordering::Relaxed)) else {
             return Ok(());
@@ -315,8 +315,8 @@ impl Catalog {
         ))
     }
 
-    /// From here on commits are refused that there is no space for. An opening tries them: the file
-    /// may have room inside, and only an open pool can be told to delete something.
+    /// From here on, commits without space for them are refused. An opening tries them: the file
+    /// may have room inside, and an operator can delete something only in an open pool.
     pub(crate) fn set_in_use(&self) {
         self.in_use.store(true, Ordering::Relaxed);
     }
@@ -336,8 +336,8 @@ impl Catalog {
         })
     }
 
-    /// Bytes that the file system under the catalog could still provide; `None` where that has no
-    /// meaning.
+    /// Returns the bytes that the file system under the catalog could still provide, or `None` if
+    /// that has no meaning.
     pub(crate) fn backing_available(&self) -> std::io::Result<Option<Backing>> {
         self.store.backing_available()
     }
@@ -422,7 +422,7 @@ impl Catalog {
         damaged.map_or(Ok(()), Err)
     }
 
-    /// Visits the rows of all extents in use, in order, damaged ones too.
+    /// Visits the rows of all extents in use, in order, including damaged rows.
     pub(crate) fn visit_extents(
         &self,
         visit: &mut dyn FnMut((u32, u32), Result<ExtentRecord>),
@@ -438,7 +438,7 @@ impl Catalog {
         })
     }
 
-    /// The words of an extent's bitmap; missing pages are zero.
+    /// Returns the words of an extent's bitmap. Missing pages are zero.
     pub(crate) fn bitmap(&self, pv: u32, extent: u32, words: usize) -> Result<Vec<u64>> {
         self.store.read("read the catalog", |txn| {
             let table = db!("read the catalog", txn.open_table(BITMAPS));
@@ -459,7 +459,7 @@ impl Catalog {
         })
     }
 
-    /// The map page `key`: stored, or a part of a hole.
+    /// Returns the map page `key`: a stored page, or a part of a hole.
     pub(crate) fn page(&self, key: PageKey) -> Result<Option<MapPage>> {
         self.store.read("read a map page", |txn| {
             let table = db!("read a map page", txn.open_table(MAP));
@@ -470,7 +470,7 @@ impl Catalog {
         })
     }
 
-    /// The numbers of the stored map pages of `branch` in `first..=last`, at most `limit`.
+    /// Returns the numbers of the stored map pages of `branch` in `first..=last`, at most `limit`.
     pub(crate) fn page_numbers(&self, branch: u64, first: u64, last: u64, limit: usize) -> Result<Vec<u64>> {
         self.store.read("read the map", |txn| {
             let table = db!("read the map", txn.open_table(MAP));
@@ -482,8 +482,8 @@ impl Catalog {
         })
     }
 
-    /// Visits map pages in order from `from`, at most `limit`; the key after the last one, if there
-    /// are more.
+    /// Visits map pages in order from `from`, at most `limit`. Returns the key after the last one,
+    /// if there are more.
     pub(crate) fn visit_pages(
         &self,
         from: PageKey,
@@ -504,12 +504,12 @@ impl Catalog {
         })
     }
 
-    /// Bytes of its file.
+    /// Returns the bytes of the catalog's file.
     pub(crate) fn file_bytes(&self) -> std::io::Result<u64> {
         self.store.file_bytes()
     }
 
-    /// Number of map pages.
+    /// Returns the number of map pages.
     pub(crate) fn page_count(&self) -> Result<u64> {
         self.store.read("read the map", |txn| {
             let table = db!("read the map", txn.open_table(MAP));
@@ -517,7 +517,7 @@ impl Catalog {
         })
     }
 
-    /// Visits every bitmap page: (PV, extent, page).
+    /// Visits every bitmap page by its key: (PV, extent, page).
     pub(crate) fn visit_bitmaps(
         &self,
         visit: &mut dyn FnMut((u32, u32, u32), Option<BitmapPage>),
@@ -533,13 +533,13 @@ impl Catalog {
     }
 }
 
-/// The positions, if this is their row.
+/// Returns the positions, if `row` is their row.
 pub(crate) fn positions_in(row: &Row<'_>) -> Option<Positions> {
     let is_theirs = row.table == redb::TableHandle::name(&META) && row.key == POSITIONS.as_bytes();
     is_theirs.then(|| Positions::decode(row.value)).flatten()
 }
 
-/// Words of one stored bitmap page (3,968 bytes).
+/// The number of words of one stored bitmap page (3,968 bytes).
 pub(crate) const BITMAP_WORDS: usize = 496;
 
 fn decode_page(key: PageKey, bytes: &[u8]) -> Result<MapPage> {
@@ -549,7 +549,7 @@ fn decode_page(key: PageKey, bytes: &[u8]) -> Result<MapPage> {
 }
 
 impl Txn<'_> {
-    /// The last one that an older build lacks: with it the catalog is of this build.
+    /// Makes the last table that an older build lacks. With it the catalog is of this build.
     fn create_usage_table(&mut self) -> Result<()> {
         db!("create the catalog", self.txn.get()?.open_table(usage::USAGE));
         Ok(())
@@ -613,7 +613,7 @@ impl Txn<'_> {
         self.remove(BRANCHES, id)
     }
 
-    /// Stores an extent's record and bitmap, or removes both when nothing in it is used.
+    /// Stores an extent's record and bitmap, or removes both when no slot in it is used.
     pub(crate) fn put_extent(
         &mut self,
         pv: u32,
@@ -648,7 +648,7 @@ impl Txn<'_> {
         })
     }
 
-    /// Stores map pages, removing the empty ones; they lie in no hole any more.
+    /// Stores map pages, and removes the empty ones. The pages lie in no hole any more.
     pub(crate) fn put_pages<'p>(
         &mut self,
         pages: impl Iterator<Item = (PageKey, &'p MapPage)>,
@@ -676,7 +676,7 @@ impl Txn<'_> {
         self.flush_usage()?;
         guarded("commit to the catalog", || {
             db!("commit to the catalog", self.txn.take()?.commit());
-            // Whoever fell back meanwhile may not see this commit.
+            // A reader that fell back meanwhile may not see this commit.
             self.catalog.store.check_writable()
         })?;
         self.catalog.commits.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A page of a branch's current map: 256 consecutive chunks.
+//! A map page: 256 consecutive chunks of a branch's current map.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -9,19 +9,19 @@
 //! | 40.. | entries in order of chunks: slot (8 bytes), born epoch (4 bytes) |
 //!
 //! A slot is the PV number in the upper 16 bits and the byte offset on the PV in units of 512 B
-//! below; 0, where a PV's label lies, stands for a hole. A chunk without an entry has its content
-//! in the branch's base. Only entries that exist take space, on disk and in memory, so that sparse
-//! volumes have small pages; a full page is 3,112 bytes, below the 4,000 that the catalog stores
-//! well.
+//! below them. 0, where a PV's label lies, stands for a hole. A chunk without an entry has its
+//! content in the branch's base. Only entries that exist take space, on disk and in memory, so
+//! sparse volumes have small pages. A full page is 3,112 bytes. That is below the 4,000 bytes that
+//! the catalog stores well.
 
 use crate::codec::crc32c;
 
-/// Chunks per page.
+/// The number of chunks of a page.
 pub(crate) const CHUNKS: u64 = 256;
 const VERSION: u16 = 1;
 const HEAD: usize = 40;
 const ENTRY: usize = 12;
-/// What a chunk takes in the map.
+/// The bytes that a chunk takes in the map.
 pub(crate) const ENTRY_BYTES: u64 = ENTRY as u64;
 const _: () = assert!(HEAD + CHUNKS as usize * ENTRY <= 4000);
 
@@ -30,25 +30,25 @@ const _: () = assert!(HEAD + CHUNKS as usize * ENTRY <= 4000);
 pub(crate) struct Slot(pub(crate) u64);
 
 impl Slot {
-    /// Reads as zeros; holds no space.
+    /// A hole: the chunk reads as zeros and takes no space.
     pub(crate) const HOLE: Slot = Slot(0);
 
-    /// The slot at byte `offset` of physical volume `pv`.
+    /// Makes the slot at byte `offset` of physical volume `pv`.
     pub(crate) fn new(pv: u32, offset: u64) -> Slot {
         debug_assert!(pv <= u16::MAX as u32 && offset % 512 == 0 && offset / 512 < 1 << 48);
         Slot((pv as u64) << 48 | offset / 512)
     }
-    /// The physical volume.
+    /// Returns the number of the physical volume.
     pub(crate) fn pv(self) -> u32 {
         (self.0 >> 48) as u32
     }
-    /// The byte offset on it.
+    /// Returns the byte offset on the physical volume.
     pub(crate) fn offset(self) -> u64 {
         (self.0 & ((1 << 48) - 1)) * 512
     }
 }
 
-/// What the map knows of a chunk.
+/// The map's entry for a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) slot: Slot,
@@ -56,10 +56,10 @@ pub(crate) struct Entry {
     pub(crate) born: u32,
 }
 
-/// (branch, page number).
+/// The key of a map page: (branch, page number).
 pub(crate) type PageKey = (u64, u64);
 
-/// See the module.
+/// A map page in memory. Chunks without an entry take no space.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct MapPage {
     present: [u64; 4],
@@ -67,12 +67,12 @@ pub(crate) struct MapPage {
 }
 
 impl MapPage {
-    /// The page and the index in it of a chunk.
+    /// Returns the page of a chunk, and the chunk's index in the page.
     pub(crate) fn locate(chunk: u64) -> (u64, usize) {
         (chunk / CHUNKS, (chunk % CHUNKS) as usize)
     }
 
-    /// A page of which every chunk is a hole since epoch `born`.
+    /// Makes a page in which every chunk is a hole since epoch `born`.
     pub(crate) fn hole(born: u32) -> MapPage {
         MapPage { present: [u64::MAX; 4], entries: vec![Entry { slot: Slot::HOLE, born }; CHUNKS as usize] }
     }
@@ -88,7 +88,7 @@ impl MapPage {
         self.present[index / 64] >> (index % 64) & 1 == 1
     }
 
-    /// The entry of the chunk at `index`.
+    /// Returns the entry of the chunk at `index`.
     pub(crate) fn get(&self, index: usize) -> Option<Entry> {
         self.has(index).then(|| self.entries[self.rank(index)])
     }
@@ -118,12 +118,13 @@ impl MapPage {
         self.entries.is_empty()
     }
 
-    /// (index, entry) in order.
+    /// Returns the entries as (index, entry), in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, Entry)> + '_ {
         (0..CHUNKS as usize).filter(|i| self.has(*i)).zip(self.entries.iter().copied())
     }
 
-    /// Tells each entry that is not the same in `new`, and what is there in its place.
+    /// Calls `change` with each entry that differs in `new`, and with the entry of `new` in its
+    /// place.
     pub(crate) fn each_change(&self, new: &MapPage, mut change: impl FnMut(Option<Entry>, Option<Entry>)) {
         let mut tell = |old: Option<Entry>, new: Option<Entry>| {
             if old != new {
@@ -141,7 +142,7 @@ impl MapPage {
         }
     }
 
-    /// Bytes of memory, for the cache's bound.
+    /// Returns the bytes of memory that the page takes, for the cache's bound.
     pub(crate) fn weight(&self) -> usize {
         // The page, its reference counts, and what the cache itself keeps per entry.
         std::mem::size_of::<MapPage>() + 16 + 96 + self.entries.capacity() * std::mem::size_of::<Entry>()
@@ -164,7 +165,7 @@ impl MapPage {
         out
     }
 
-    /// Makes the sum of a page's bytes right, so that a fuzzer gets behind it.
+    /// Sets the right sum in a page's bytes, so that a fuzzer gets past the check of the sum.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn fix_checksum(key: PageKey, bytes: &mut [u8]) {
         if bytes.len() >= 4 {
@@ -173,8 +174,8 @@ impl MapPage {
         }
     }
 
-    /// Decodes the page stored under `key`; `None` when it is damaged, misplaced or of another
-    /// version.
+    /// Decodes the page stored under `key`. Returns `None` when the page is damaged, misplaced or
+    /// of another version.
     pub(crate) fn decode(key: PageKey, bytes: &[u8]) -> Option<MapPage> {
         let mut r = crate::codec::Reader::new(bytes);
         if r.u32()? != checksum(key, bytes.get(4..)?) || r.u16()? != VERSION {

@@ -1,24 +1,24 @@
-//! How far the scrub of the catalog has come.
+//! The progress of the catalog's scrub, in memory.
 
 use super::{Catalog, ScrubRecord};
 use crate::error::{ErrorKind, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 
-/// At least so long, in nanoseconds, lies between two pieces.
+/// The least time between two pieces, in nanoseconds.
 const PAUSE: u64 = 100_000_000;
 
-/// How far the scrub has come.
+/// The progress of the scrub. All threads share it.
 #[derive(Default)]
 pub(crate) struct Scrub(pub(crate) Mutex<ScrubState>);
 
 #[derive(Default)]
 pub(crate) struct ScrubState {
     pub(crate) record: ScrubRecord,
-    /// As the catalog has it.
+    /// The progress as the catalog has it.
     stored: ScrubRecord,
     pub(crate) suspects: BTreeSet<u64>,
-    /// When the last piece was read.
+    /// The time at which the last piece was read.
     last: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ impl Scrub {
         Ok(Scrub(Mutex::new(ScrubState { record, stored: record, ..ScrubState::default() })))
     }
 
-    /// What the catalog should know, if it does not.
+    /// Returns the progress that the catalog should store, if it does not have it.
     pub(crate) fn to_store(&self) -> Option<ScrubRecord> {
         let mut state = self.0.lock();
         let mut record = state.record;
@@ -45,14 +45,14 @@ impl Scrub {
         changed.then_some(record)
     }
 
-    /// How far it has come.
+    /// Returns the progress of the scrub.
     pub(crate) fn record(&self) -> ScrubRecord {
         self.0.lock().record
     }
 }
 
 impl ScrubState {
-    /// The next block to read, if one is due.
+    /// Returns the next block to read, if one is due.
     pub(crate) fn due(&mut self, now: u64, interval: u64) -> Option<u64> {
         let since = |then: u64| now.checked_sub(then);
         if self.last.and_then(since).is_some_and(|passed| passed < PAUSE) {

@@ -1,19 +1,19 @@
-//! Rows as no pool writes them: how tests and the simulator damage a catalog.
+//! Writes of rows that no pool writes. Tests and the simulator damage a catalog with them.
 
 use super::page::PageKey;
 use super::{BITMAP_WORDS, BITMAPS, BitmapPage, EXTENTS, ExtentRecord, MAP, Txn, Value};
 use crate::error::Result;
 
-/// Bytes that no value of the catalog has.
+/// Bytes that are no value of the catalog.
 const NO_VALUE: [u8; 20] = [0x5A; 20];
 
 impl Txn<'_> {
-    /// Stores bytes as a map page.
+    /// Stores arbitrary bytes as a map page.
     pub(crate) fn put_raw_page(&mut self, key: PageKey, bytes: &[u8]) -> Result<()> {
         self.put(MAP, key, bytes)
     }
 
-    /// Removes the row of a map page, and changes no count.
+    /// Removes the row of a map page, without changing a count.
     pub(crate) fn lose_page(&mut self, key: PageKey) -> Result<()> {
         self.remove(MAP, key)
     }

@@ -1,4 +1,4 @@
-//! What a transaction reads: the catalog as it has left it so far.
+//! Reads inside a write transaction: the catalog as the transaction has left it so far.
 
 use super::store::{db, guarded};
 use super::{
@@ -9,7 +9,7 @@ use crate::error::{Result, corrupt};
 use redb::{ReadableTable, TableDefinition};
 
 impl Txn<'_> {
-    /// A row as this transaction has left it.
+    /// Returns a row as this transaction has left it.
     fn row<K, V>(&self, table: TableDefinition<'static, K, Bytes>, key: K, what: &str) -> Result<Option<V>>
     where
         K: redb::Key + for<'a> redb::Value<SelfType<'a> = K> + Copy + 'static,

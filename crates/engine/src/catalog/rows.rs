@@ -1,15 +1,15 @@
-//! All rows of the catalog as bytes, and back: what a backup of the metadata holds.
+//! All rows of the catalog as bytes, in both directions. A backup of the metadata holds them.
 //!
-//! A row is its table's name, its key and its value, as the store keeps them. Every table is listed
-//! in [`every_table`]; a test of the house compares the list with what is defined
-//! (`crates/tidy/tests/seams.rs`).
+//! A row is its table's name, its key and its value, as the store keeps them. [`every_table`] lists
+//! every table. A test (`crates/tidy/tests/seams.rs`) compares the list with the tables that are
+//! defined.
 
 use super::store::{db, guarded};
 use super::{BITMAPS, BRANCHES, Catalog, EXTENTS, MAP, META, PVS, SNAPSHOTS, Txn, VOLUMES};
 use crate::error::{Result, corrupt};
 use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, TableError, Value};
 
-/// One row.
+/// One row of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row<'a> {
     pub(crate) table: &'a str,
@@ -43,7 +43,7 @@ macro_rules! every_table {
     };
 }
 
-/// Bytes that can be a key or a value of this type: what the store takes for one without looking.
+/// Returns whether the bytes can be a key or a value of this type. The store does not check it.
 fn fits<V: Value>(bytes: &[u8]) -> bool {
     match V::fixed_width() {
         Some(width) => bytes.len() == width,
@@ -86,7 +86,7 @@ fn put_row<K: Key + 'static, V: Value + 'static>(
 }
 
 impl Catalog {
-    /// Visits all rows of all tables, as they are at one instant. Commits go on meanwhile; the
+    /// Visits all rows of all tables, as they are at one instant. Commits go on meanwhile. The
     /// space of what they replace is given back after the visit.
     pub(crate) fn visit_rows(&self, visit: &mut dyn FnMut(Row<'_>) -> Result<()>) -> Result<()> {
         self.store.read("read the catalog", |txn| {
@@ -102,7 +102,7 @@ impl Catalog {
 }
 
 impl Txn<'_> {
-    /// Stores a row as it was read. An error ([`crate::ErrorKind::Corrupt`]) when this build has no
+    /// Stores a row as it was read. Fails with [`crate::ErrorKind::Corrupt`] when this build has no
     /// such table.
     pub(crate) fn put_row(&mut self, row: &Row<'_>) -> Result<()> {
         guarded("restore the catalog", || {
@@ -133,7 +133,7 @@ impl Txn<'_> {
         self.create_usage_table()
     }
 
-    /// Also for a catalog that an older build made.
+    /// Makes the tables of snapshots, also in a catalog that an older build made.
     pub(crate) fn create_snapshot_tables(&mut self) -> Result<()> {
         db!("create the catalog", self.txn.get()?.open_table(SNAPSHOTS));
         db!("create the catalog", self.txn.get()?.open_table(super::versions::VERSIONS));

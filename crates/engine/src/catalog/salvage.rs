@@ -1,4 +1,4 @@
-//! Reading past damage: all rows of a table that can be read, and whether there may be others.
+//! Reading past damage: all rows of a table that can be read, and whether there may be other rows.
 
 use super::store::db;
 use super::{
@@ -11,20 +11,20 @@ use redb::{ReadableTable, TableDefinition, TableError};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// Numbers that are looked for one by one where a table is damaged.
+/// The number of ids that are looked up one by one when a table is damaged.
 const MOST_PROBES: u64 = 1 << 24;
 
-/// Rows of a table that could be read.
+/// The rows of a table that could be read.
 pub(crate) struct Left<K, V> {
     pub(crate) rows: BTreeMap<K, V>,
-    /// These are all that there were.
+    /// The table had no other rows.
     pub(crate) whole: bool,
 }
 
-/// Rows of a table whose keys are numbers.
+/// The rows of a table whose keys are numbers, as far as they could be read.
 pub(crate) struct LeftIds<V> {
     pub(crate) rows: BTreeMap<u64, V>,
-    /// The numbers of rows that may have been there and can't be read.
+    /// The numbers of rows that may have existed and can't be read.
     pub(crate) lost: Vec<RangeInclusive<u64>>,
 }
 
@@ -83,7 +83,7 @@ impl Catalog {
         left
     }
 
-    /// Numbers of rows lie below `end`.
+    /// Reads a table whose keys are numbers below `end`.
     fn left_ids<K, V: Value>(&self, table: TableDefinition<'static, K, Bytes>, end: u64) -> LeftIds<V>
     where
         K: redb::Key
@@ -151,7 +151,7 @@ impl Catalog {
         self.left(cdp::RUNS)
     }
 
-    /// The rows of the damage, and whether these are all.
+    /// Returns the rows of the table of damage, and whether these are all.
     pub(crate) fn damage_left(&self) -> (Vec<(DamageKey, DamageRecord)>, bool) {
         let Left { rows, whole } = self.left(damage::DAMAGE);
         let found = rows.len();

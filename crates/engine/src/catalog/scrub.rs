@@ -1,10 +1,10 @@
-//! The scrub: reads all blocks of the catalog again and again, so that rot is found before somebody
-//! needs the block.
+//! The scrub: it reads all blocks of the catalog again and again, so that rot is found before an
+//! operation needs the block.
 //!
 //! Not every block that does not verify is damage: a crash leaves such blocks where nothing reads
-//! (see [`super::blocks`]). So a pass collects suspects, and at its end, if there are any,
-//! everything that belongs to the last commit is read once. Suspects outside of it are forgotten:
-//! they become blocks that were never written.
+//! (see [`super::blocks`]). So a pass collects suspects. If there are any at its end, everything
+//! that belongs to the last commit is read once. Suspects outside of it are forgotten: they become
+//! blocks that were never written.
 
 use super::backend::BlockBackend;
 use super::store::db;
@@ -13,17 +13,17 @@ use super::{Catalog, META, Txn, decode};
 use crate::error::{Error, ErrorKind, Result};
 use std::collections::BTreeSet;
 
-/// Where the row of the scrub lies in the table `meta`.
+/// The key of the scrub's row in the table `meta`.
 const SCRUB: &str = "scrub";
 
-/// How far the scrub has come.
+/// The progress of the scrub, as the catalog stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ScrubRecord {
-    /// The next block of the pass under way; 0 when none is.
+    /// The next block of the current pass; 0: there is no current pass.
     pub(crate) next: u64,
-    /// When the last whole pass ended, in nanoseconds since the Unix epoch; 0 when there was none.
+    /// The end of the last whole pass, in nanoseconds since the Unix epoch; 0: there was none.
     pub(crate) finished: u64,
-    /// Whole passes so far.
+    /// The number of whole passes so far.
     pub(crate) passes: u64,
 }
 
@@ -40,17 +40,17 @@ impl Value for ScrubRecord {
     }
 }
 
-/// What a piece of a scrub came to.
+/// The result of one piece of a scrub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scrubbed {
-    /// The next block to look at; 0 when the pass is at its end.
+    /// The next block to read; 0: the pass is at its end.
     pub(crate) next: u64,
-    /// Blocks that do not verify.
+    /// The blocks that do not verify.
     pub(crate) suspects: Vec<u64>,
 }
 
 impl Catalog {
-    /// Blocks of the catalog, as far as they have sums.
+    /// Returns the number of the catalog's blocks that have sums.
     pub(crate) fn blocks(&self) -> u64 {
         match self.store.below() {
             BlockBackend::Blocks(blocks) => blocks.len(),
@@ -58,7 +58,7 @@ impl Catalog {
         }
     }
 
-    /// Blocks that do not verify, of those that were needed or scrubbed.
+    /// Returns the blocks that do not verify, of those that were needed or scrubbed.
     pub(crate) fn damaged_blocks(&self) -> Vec<u64> {
         match self.store.below() {
             BlockBackend::Blocks(blocks) => blocks.damaged(),
@@ -66,7 +66,7 @@ impl Catalog {
         }
     }
 
-    /// How far the scrub has come, as far as the catalog knows.
+    /// Returns the progress of the scrub that the catalog has.
     pub(crate) fn scrub_record(&self) -> Result<ScrubRecord> {
         let row = self.store.read("read the catalog", |txn| {
             let table = db!("read the catalog", txn.open_table(META));
@@ -87,13 +87,13 @@ impl Catalog {
         Scrubbed { next: if end < len { end } else { 0 }, suspects }
     }
 
-    /// Tells damage among the suspects, and forgets the others. When there are any that a crash can
-    /// have left, reads everything that belongs to the last commit, and verifies it by the store's
-    /// own sums, too. When all of that is sound, none of them belongs to it. Else each of them may,
-    /// and counts as damaged.
+    /// Decides which suspects are damage, and forgets the others. A crash can have left a suspect.
+    /// If there is such a suspect, everything that belongs to the last commit is read, and verified
+    /// by the store's own sums too. If all of that is sound, no such suspect belongs to it.
+    /// Otherwise each of them may belong to it, and counts as damaged.
     ///
-    /// What was written since the catalog was opened, no crash has left. The store may need it
-    /// though no durable commit does.
+    /// A block that was written since the catalog was opened was not left by a crash. The store may
+    /// need it even if no durable commit does.
     pub(crate) fn judge(&self, suspects: &BTreeSet<u64>) -> Result<()> {
         let BlockBackend::Blocks(blocks) = self.store.below() else { return Ok(()) };
         let (rotten, doubtful): (Vec<u64>, Vec<u64>) =
@@ -119,13 +119,13 @@ impl Catalog {
         }
     }
 
-    /// Reads everything that belongs to the last commit, and verifies it by the store's own sums,
+    /// Reads everything that belongs to the last commit, and verifies it, by the store's own sums
     /// too.
     pub(crate) fn verify_whole(&self) -> Result<()> {
         self.store.verify()
     }
 
-    /// Takes note of blocks that do not verify.
+    /// Notes blocks that do not verify.
     pub(crate) fn note_damaged(&self, suspects: &BTreeSet<u64>) {
         if let BlockBackend::Blocks(blocks) = self.store.below() {
             suspects.iter().for_each(|block| blocks.note_damaged(*block));

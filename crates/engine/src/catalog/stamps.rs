@@ -1,6 +1,6 @@
-//! What the catalog knows of the stamps of physical volumes: the last one that was issued, and for
-//! each physical volume the last one that is durable there. A catalog of an older build has neither
-//! the row nor the table.
+//! The stamps of physical volumes in the catalog: the last one that was issued, and for each
+//! physical volume the last one that is durable there. A catalog of an older build has neither the
+//! row nor the table.
 
 use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, META, Txn, decode};
@@ -9,19 +9,19 @@ use crate::error::Result;
 use redb::{ReadableTable, TableDefinition, TableError};
 use std::collections::BTreeMap;
 
-/// By PV number.
+/// The last durable stamp of each physical volume, by PV number.
 pub(super) const STAMPS: TableDefinition<'static, u32, Bytes> = TableDefinition::new("pv_stamps");
 const ISSUED: &str = "stamp";
 
-/// Says how far a pool had come: which one of all stamps of a pool it is.
+/// A stamp. It shows how far a pool had come by its place among all stamps of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct StampRecord {
-    /// Counts the stamps of a pool, from 1; 0: none was ever issued.
+    /// The number of the stamp, from 1; 0: none was ever issued.
     pub(crate) sequence: u64,
-    /// Incarnation of the pool that issued it.
+    /// The incarnation of the pool that issued the stamp.
     pub(crate) incarnation: u64,
-    /// Drawn at random when the pool was opened: two copies of a pool differ in it where they agree
-    /// in numbers.
+    /// A number drawn at random when the pool was opened. Two copies of a pool differ in it even if
+    /// their sequence numbers agree.
     pub(crate) life: [u8; 16],
 }
 
@@ -38,12 +38,14 @@ impl Value for StampRecord {
     }
 }
 
-/// All that the catalog knows of stamps.
+/// The stamps that the catalog knows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnownStamps {
-    /// Committed before any physical volume bears it: none bears a later one.
+    /// The last issued stamp. It is committed before any physical volume has it, so none has a
+    /// later one.
     pub(crate) issued: StampRecord,
-    /// Committed after each is durable: the physical volume bears this one or a later one.
+    /// The last durable stamps, by PV number. Each is committed after it is durable, so the
+    /// physical volume has this stamp or a later one.
     pub(crate) durable: BTreeMap<u32, StampRecord>,
 }
 

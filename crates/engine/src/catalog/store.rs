@@ -1,11 +1,11 @@
-//! The transactional store under the catalog: redb, with what it lacks for a pool that lives on
+//! The transactional store under the catalog: redb, and what redb lacks for a pool that lives on
 //! after faults.
 //!
-//! After an I/O error, or a panic with one of its locks held, redb answers nothing any more, but a
-//! poisoned pool goes on serving reads that verify (I7): the last durable state is then opened a
-//! second time, with its writes kept in memory. A block that does not verify fails the operation
-//! that needs it, and nothing else: see [`super::blocks`]. And redb may panic over a damaged file;
-//! that is turned into [`ErrorKind::Corrupt`].
+//! After an I/O error, or a panic while one of its locks is held, redb refuses everything. But a
+//! poisoned pool continues to serve reads that verify (I7). So the last durable state is then
+//! opened a second time, with its writes kept in memory. A block that does not verify fails only
+//! the operation that needs it: see [`super::blocks`]. redb may panic over a damaged file. Such a
+//! panic is turned into [`ErrorKind::Corrupt`].
 
 use super::backend::{BlockBackend, Latched, MemoryBackend};
 use super::blocks::{met, named};
@@ -16,22 +16,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Page cache of the store that a poisoned pool reads, in bytes.
+/// Bytes of page cache of the store that a poisoned pool reads.
 const FALLBACK_CACHE: usize = 8 << 20;
 
-/// See the module.
+/// The store of a catalog: an open redb database, and the fallback for reads after a failure.
 pub(super) struct Store {
     disk: Arc<dyn Disk>,
     below: BlockBackend,
     db: Guarded<Database>,
-    /// What lies below `db` has panicked.
+    /// The storage below `db` has panicked.
     panicked: Arc<AtomicBool>,
     fallback: OnceLock<Guarded<Database>>,
-    /// Reads come from `fallback`, or one of them is opening it.
+    /// Reads come from `fallback`, or a reader is opening it.
     failed: AtomicBool,
 }
 
-/// The engine's error for one of redb's.
+/// Converts an error of redb into one of the engine.
 pub(super) fn fail(what: &str, error: redb::Error) -> Error {
     match error {
         redb::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
@@ -51,12 +51,12 @@ pub(super) fn fail(what: &str, error: redb::Error) -> Error {
     }
 }
 
-/// The error of an operation that met a block which does not verify.
+/// Returns the error of an operation that needed a block which does not verify.
 fn damaged(what: &str, block: u64) -> Error {
     corrupt(format!("{what}: block {block} of the catalog does not verify"))
 }
 
-/// `?` for redb's many error types.
+/// Applies `?` to redb's many error types.
 macro_rules! db {
     ($what:expr, $result:expr) => {
         ($result).map_err(|e| $crate::catalog::store::fail($what, redb::Error::from(e)))?
@@ -64,8 +64,8 @@ macro_rules! db {
 }
 pub(super) use db;
 
-/// Runs `f`, an operation of the store. Whatever it says, it has failed when it met a block that
-/// does not verify. A panic of the store over damaged pages is an error like any other.
+/// Runs `f`, an operation of the store. If `f` was given a block that does not verify, the
+/// operation fails, whatever `f` returns. A panic of the store over damaged pages becomes an error.
 pub(super) fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = met();
     let result = catch_unwind(AssertUnwindSafe(f))
@@ -74,7 +74,7 @@ pub(super) fn guarded<T>(what: &str, f: impl FnOnce() -> Result<T>) -> Result<T>
     if after == before { result } else { Err(damaged(what, after.1)) }
 }
 
-/// Something of the store's that may panic over damage even when it is dropped.
+/// An object of the store that may panic over damage even when it is dropped.
 pub(super) struct Guarded<T>(Option<T>);
 
 impl<T> Guarded<T> {
@@ -107,7 +107,7 @@ impl Store {
         Ok(Store { disk, below, db, panicked, fallback: OnceLock::new(), failed: AtomicBool::new(false) })
     }
 
-    /// Opens without ever writing to `disk`.
+    /// Opens the store without ever writing to `disk`.
     pub(super) fn open_untouched(
         disk: Arc<dyn Disk>,
         below: BlockBackend,
@@ -124,8 +124,8 @@ impl Store {
         &self.below
     }
 
-    /// Reads everything that belongs to the last commit, and verifies it by the store's own sums,
-    /// too. Takes as long as reading the whole file.
+    /// Reads everything that belongs to the last commit, and verifies it, by the store's own sums
+    /// too. It takes as long as reading the whole file.
     pub(super) fn verify(&self) -> Result<()> {
         let what = "verify the catalog";
         // As long as it lives, the store overwrites nothing of this commit or a later one.
@@ -134,8 +134,8 @@ impl Store {
         database(what, overlay, FALLBACK_CACHE, true).map(drop)
     }
 
-    /// Refuses changes once reads come from a second opening of the last durable state, or will: it
-    /// does not follow them.
+    /// Refuses changes after reads come, or are about to come, from a second opening of the last
+    /// durable state. That opening does not see changes.
     pub(super) fn check_writable(&self) -> Result<()> {
         if self.failed.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Poisoned, "change the catalog: its store has failed"));
@@ -152,7 +152,7 @@ impl Store {
         })
     }
 
-    /// Reads in one snapshot.
+    /// Runs a read in one snapshot of the store.
     pub(super) fn read<T>(&self, what: &str, mut f: impl FnMut(&ReadTransaction) -> Result<T>) -> Result<T> {
         let mut on = |db: &Guarded<Database>| guarded(what, || f(&db!(what, db.get()?.begin_read())));
         if let Some(fallback) = self.fallback.get() {
@@ -164,7 +164,7 @@ impl Store {
         }
     }
 
-    /// Nothing is to be had of the store any more: not of the page alone that `error` speaks of.
+    /// Returns whether the whole store is unusable, and not only the page that `error` is about.
     fn is_lost(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Poisoned => true,
@@ -190,7 +190,7 @@ impl Store {
 
     fn fall_back(&self) -> Result<&Guarded<Database>> {
         let what = "open the catalog again";
-        // A commit that is not told of it is complete, and what is opened now sees it.
+        // A commit that does not see the flag is complete, and what is opened now sees the commit.
         self.failed.store(true, Ordering::SeqCst);
         let overlay = MemoryBackend::new(self.below.clone()).map_err(|e| Error::io(what, e))?;
         let whole = matches!(self.below, BlockBackend::Plain(_));
@@ -199,7 +199,7 @@ impl Store {
     }
 }
 
-/// Opens redb on `backend`; `whole`: every page of it is verified by redb's own sums.
+/// Opens redb on `backend`. With `whole` redb verifies every page by its own sums.
 pub(super) fn database(
     what: &str,
     backend: impl redb::StorageBackend,

@@ -1,4 +1,4 @@
-//! The superblock: what a pool is, which formats it uses, and counters of ids.
+//! The superblock: the fixed facts of a pool, the formats that it uses, and the counters of ids.
 
 use super::values::{Value, decode_placement, encode_placement, seal, unseal};
 use crate::error::{Error, ErrorKind, Result};
@@ -7,12 +7,13 @@ use crate::settings::{Placement, PoolConfig};
 /// A bit of [`Superblock::features`]: the catalog's blocks have sums. The bits 1 (references), 2
 /// (sums of data), 4 (layouts), 8 (kept) and 16 (regions) are reserved.
 pub(crate) const CATALOG_SUMS: u64 = 32;
-/// The same: volumes and snapshots have new identities, and files beside the catalog may still name
-/// the old ones. It goes when they don't.
+/// A bit of [`Superblock::features`]: volumes and snapshots have new identities, and files beside
+/// the catalog may still name the old ones. The bit is cleared when no file names them.
 pub(super) const REIDENTIFIED: u64 = 64;
-/// The same: histories may have runs in shared segments. It comes with the first of them.
+/// A bit of [`Superblock::features`]: histories may have runs in shared segments. The bit is set
+/// with the first run.
 pub(crate) const SHARED_SEGMENTS: u64 = 128;
-/// Features that this build can handle.
+/// The features that this build can handle.
 const KNOWN: u64 = CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS;
 
 /// Fixed facts of a pool and counters of ids.
@@ -24,11 +25,11 @@ pub(crate) struct Superblock {
     pub(crate) segment_size: u64,
     pub(crate) atomic_unit: u32,
     pub(crate) placement: Placement,
-    /// Ids below this are used up, for volumes and branches.
+    /// Ids below this number are used up, for volumes and branches.
     pub(crate) next_id: u64,
     pub(crate) next_pv: u32,
-    /// Formats in use that not every build knows, a bit each. A build that does not know one of
-    /// them refuses the pool.
+    /// The formats in use that not every build knows, a bit for each. A build that does not know
+    /// one of them refuses the pool.
     pub(crate) features: u64,
 }
 
@@ -42,7 +43,7 @@ impl Superblock {
         }
     }
 
-    /// A change of identities has begun, and has not ended.
+    /// Returns whether a change of identities has begun, and has not ended.
     pub(crate) fn is_reidentified(&self) -> bool {
         self.features & REIDENTIFIED != 0
     }
@@ -63,14 +64,14 @@ impl Superblock {
     }
 }
 
-/// A feature, for people.
+/// Returns the name of a feature, for messages.
 fn name(bit: u64) -> String {
     format!("{bit:#x}")
 }
 
 impl Value for Superblock {
-    /// Version 1 is version 2 without features, so that builds that know no features open such a
-    /// pool.
+    /// Encodes the superblock. A superblock without features is written as version 1, so that
+    /// builds that know no features open such a pool. Version 1 is version 2 without features.
     fn encode(&self) -> Vec<u8> {
         seal(if self.features == 0 { 1 } else { 2 }, |w| {
             w.bytes(&self.pool).u64(self.extent_size).u64(self.journal_size).u64(self.segment_size);

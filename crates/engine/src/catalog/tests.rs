@@ -1,5 +1,5 @@
-//! Rot of the catalog's file: reported, never served, and it stops nothing but what needs the
-//! block.
+//! Tests of rot in the catalog's file. Rot is reported, is never served, and fails only operations
+//! that need the block.
 
 use super::blocks::{BLOCK, offset_of};
 use super::page::{Entry, Slot};
@@ -13,7 +13,7 @@ const BRANCH: u64 = 5;
 
 type Pages = BTreeMap<u64, MapPage>;
 
-/// A page with entries of its own.
+/// Makes a page with entries of its own.
 fn page(number: u64, stamp: u64, entries: usize) -> MapPage {
     let mut page = MapPage::default();
     for at in 0..entries {
@@ -27,7 +27,7 @@ fn put(catalog: &Catalog, pages: impl Iterator<Item = (u64, MapPage)>) -> Result
     changed(catalog, pages)?.commit()
 }
 
-/// The transaction in which pages are put.
+/// Returns a transaction in which the pages are put.
 fn changed(catalog: &Catalog, pages: impl Iterator<Item = (u64, MapPage)>) -> Result<Txn<'_>> {
     let mut txn = catalog.begin()?;
     let pages: Vec<(PageKey, MapPage)> = pages.map(|(number, page)| ((BRANCH, number), page)).collect();
@@ -49,7 +49,7 @@ fn superblock() -> Superblock {
     }
 }
 
-/// A catalog with so many pages, and as many extents.
+/// Makes a catalog with this number of pages, and as many extents.
 fn catalog(pages: u64, entries: usize, cache: usize) -> (MemDir, Catalog, Pages) {
     let dir = MemDir::new();
     Catalog::create(&dir, &superblock(), &[], &StampRecord::default()).unwrap();
@@ -87,7 +87,7 @@ fn flip(dir: &MemDir, at: u64, bit: u8) {
     disk.write_at(&[byte[0] ^ 1 << (bit % 8)], at).unwrap();
 }
 
-/// A result, unless it is damage.
+/// Returns the value of a result, or `None` if the result is damage.
 fn sound<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -96,8 +96,8 @@ fn sound<T>(result: Result<T>) -> Option<T> {
     }
 }
 
-/// Everything that can be read is right. The pages that can't be read, and whether the extents
-/// can't.
+/// Checks that everything that can be read is right. Returns the pages that can't be read, and
+/// whether the extents can't be read.
 fn compare(catalog: &Catalog, model: &Pages) -> (Vec<u64>, bool) {
     compare_with(catalog, model, model.len() as u32)
 }
@@ -132,7 +132,7 @@ fn compare_with(catalog: &Catalog, model: &Pages, extents: u32) -> (Vec<u64>, bo
     (unread, all.is_none())
 }
 
-/// The places of `key` in the file.
+/// Returns the places of `key` in the file.
 fn places(dir: &MemDir, key: &[u8]) -> Vec<u64> {
     let bytes = bytes(dir);
     let blocks = bytes.chunks(BLOCK).enumerate();
@@ -208,8 +208,8 @@ fn a_thousand_flips_at_rest() {
     assert_eq!(compare(&catalog, &model), (Vec::new(), false));
 }
 
-/// Rot in a catalog that is open, with the store's cache as small as it can be: what is read is
-/// right, and what can be changed is. What can't be is as it was.
+/// Rot in an open catalog, with the smallest possible cache of the store. What can be read is
+/// right, and so is what can be changed. What can't be changed is as it was.
 #[test]
 fn a_thousand_flips_in_use() {
     let (dir, mut catalog, mut model) = catalog(300, 40, 0);
@@ -262,8 +262,8 @@ fn a_thousand_flips_in_use() {
     catalog.verify_whole().unwrap();
 }
 
-/// A block in the place of another one, one that lost its last write, and one that can't be read at
-/// all.
+/// Three blocks that are wrong: a block in the place of another one, one that lost its last write,
+/// and one that can't be read at all.
 #[test]
 fn blocks_that_are_sound_in_themselves_but_wrong() {
     let (dir, catalog, model) = catalog(300, 40, 0);
@@ -296,7 +296,7 @@ fn blocks_of(bytes: &[u8]) -> u64 {
     (1..).take_while(|block| offset_of(*block) < bytes.len() as u64).count() as u64
 }
 
-/// The head has two copies: rot of one of them is without effect.
+/// The head has two copies. Rot of one of them has no effect.
 #[test]
 fn a_copy_of_the_head_may_rot() {
     let (dir, catalog, model) = catalog(10, 4, 0);
@@ -314,7 +314,7 @@ fn a_copy_of_the_head_may_rot() {
     assert!(error.to_string().contains("block 0"), "{error}");
 }
 
-/// A catalog as builds before had it: the store's pages without sums.
+/// Makes a catalog of an older build: the store's pages without sums.
 fn plain(pages: u64) -> (MemDir, Pages) {
     let (dir, catalog, model) = catalog(pages, 40, 1 << 20);
     drop(catalog);
@@ -480,7 +480,7 @@ impl Disk for Failing {
     }
 }
 
-/// What a poisoned pool reads is the last durable state, and it verifies, too.
+/// A poisoned pool reads the last durable state, and that state is verified too.
 #[test]
 fn the_state_that_a_failed_commit_leaves_is_verified() {
     let (dir, catalog, model) = catalog(2000, 40, 0);

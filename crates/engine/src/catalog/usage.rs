@@ -1,8 +1,9 @@
-//! How many slots are held by contents that were born in one epoch and last until another: what
-//! each snapshot holds alone, and what it shares, follows from these counts without looking at a
-//! single chunk.
+//! Counts of slots by the epoch in which their contents were born and the last epoch that needs
+//! them. From these counts follows what each snapshot holds alone, and what it shares, without
+//! reading a single chunk.
 //!
-//! Kept by the transaction that changes pages and versions, so they can't disagree with them.
+//! The transaction that changes pages and versions also updates the counts, so the counts can't
+//! disagree with them.
 
 use super::page::{Entry, MapPage, Slot};
 use super::store::{db, guarded};
@@ -11,16 +12,16 @@ use crate::error::{Result, corrupt};
 use redb::{ReadableTable, TableDefinition};
 use std::collections::BTreeMap;
 
-/// (branch, last epoch or [`CURRENT`], epoch of birth)
+/// The key of a count: (branch, last epoch or [`CURRENT`], epoch of birth).
 pub(crate) type UsageKey = (u64, u32, u32);
 
-/// In place of a last epoch: the current map's.
+/// The value in place of a last epoch that stands for the current map.
 pub(crate) const CURRENT: u32 = u32::MAX;
 
-/// Slots.
+/// The number of slots, by key.
 pub(super) const USAGE: TableDefinition<'static, UsageKey, u64> = TableDefinition::new("usage");
 
-/// Changes that a transaction gathers.
+/// The changes of counts that a transaction gathers.
 #[derive(Default)]
 pub(super) struct UsageChange(BTreeMap<UsageKey, i64>);
 
@@ -31,7 +32,7 @@ impl UsageChange {
         }
     }
 
-    /// By how many slots the versions of each branch grow.
+    /// Returns by how many slots the versions of each branch grow.
     fn kept(&self) -> BTreeMap<u64, i64> {
         let mut kept = BTreeMap::new();
         for ((branch, ..), change) in self.0.iter().filter(|((_, last, _), _)| *last != CURRENT) {
@@ -40,8 +41,8 @@ impl UsageChange {
         kept
     }
 
-    /// A page takes the place of another. What they agree on is not looked up: entries of a page
-    /// can be of as many epochs as it has entries.
+    /// Counts the replacement of a page by another one. Entries that both pages have in common are
+    /// not looked up, because the entries of a page can be of as many epochs as there are entries.
     pub(super) fn replace_page(&mut self, branch: u64, old: &MapPage, new: &MapPage) {
         old.each_change(new, |old, new| {
             for (entry, slots) in [(old, -1), (new, 1)] {
@@ -52,7 +53,7 @@ impl UsageChange {
 }
 
 impl Catalog {
-    /// The counts of a branch: (last epoch, epoch of birth, slots).
+    /// Returns the counts of a branch: (last epoch, epoch of birth, slots).
     pub(crate) fn usage(&self, branch: u64) -> Result<Vec<(u32, u32, u64)>> {
         let mut found = Vec::new();
         self.visit_usage((branch, 0, 0)..=(branch, u32::MAX, u32::MAX), &mut |(_, last, born), slots| {
@@ -61,7 +62,7 @@ impl Catalog {
         Ok(found)
     }
 
-    /// Visits counts in order.
+    /// Visits the counts in order.
     pub(crate) fn visit_usage(
         &self,
         keys: std::ops::RangeInclusive<UsageKey>,
@@ -82,7 +83,7 @@ impl Catalog {
         let mut pages = Some((0, 0));
         while let Some(from) = pages {
             pages = self.visit_pages(from, 1024, &mut |key, page| {
-                // A damaged page is found by whoever needs it.
+                // An operation that needs a damaged page finds the damage.
                 page.iter().for_each(|page| txn.usage.replace_page(key.0, &MapPage::default(), page));
                 Ok(())
             })?;
@@ -99,7 +100,7 @@ impl Catalog {
 }
 
 impl Txn<'_> {
-    /// Sets a count: a repair.
+    /// Sets a count. A repair uses it.
     pub(crate) fn put_usage(&mut self, key: UsageKey, slots: u64) -> Result<()> {
         guarded("update the usage", || {
             let mut table = db!("update the usage", self.txn.get()?.open_table(USAGE));
@@ -111,12 +112,12 @@ impl Txn<'_> {
         })
     }
 
-    /// By how many slots the transaction makes the versions of each branch grow.
+    /// Returns by how many slots the transaction makes the versions of each branch grow.
     pub(crate) fn kept_change(&self) -> BTreeMap<u64, i64> {
         self.usage.kept()
     }
 
-    /// Stores what the transaction has changed.
+    /// Stores the changes of the transaction.
     pub(super) fn flush_usage(&mut self) -> Result<()> {
         let changes = std::mem::take(&mut self.usage.0);
         if changes.is_empty() {

@@ -1,4 +1,4 @@
-//! The catalog's values: small records with a version byte in front and a CRC32C behind.
+//! The catalog's values: small records that begin with a version byte and end with a CRC32C.
 
 use super::page::{Entry, Slot};
 use crate::codec::{Reader, Writer, crc32c};
@@ -15,14 +15,14 @@ pub(super) fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
     w.0
 }
 
-/// Verifies the sum and the version; the fields.
+/// Verifies the sum and the version, and returns a reader of the fields.
 pub(super) fn unseal(bytes: &[u8], version: u8) -> Option<Reader<'_>> {
     let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
     let (first, fields) = body.split_first()?;
     (crc32c(body).to_le_bytes() == sum && *first == version).then(|| Reader::new(fields))
 }
 
-/// A value of the catalog.
+/// A value of the catalog. It encodes and verifies itself.
 pub(crate) trait Value: Sized {
     fn encode(&self) -> Vec<u8>;
     fn decode(bytes: &[u8]) -> Option<Self>;
@@ -43,22 +43,22 @@ pub(crate) fn decode_placement(code: u8) -> Option<Placement> {
     }
 }
 
-/// How far the log has been carried out.
+/// How far the log has been carried out, as of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Positions {
-    /// Bumped at every open, before the first append.
+    /// The number of the pool's life. It grows at every open, before the first append.
     pub(crate) incarnation: u64,
-    /// Everything up to here is preserved: new slots are written and in the map.
+    /// The last LSN up to which everything is preserved: new slots are written and in the map.
     pub(crate) preserved_lsn: u64,
-    /// Everything up to here is in place.
+    /// The last LSN up to which everything is in place.
     pub(crate) destaged_lsn: u64,
-    /// Everything up to here was durable in the journal.
+    /// The last LSN up to which everything was durable in the journal.
     pub(crate) synced_lsn: u64,
-    /// Journal segment that holds the record after `destaged_lsn`.
+    /// The number of the journal segment that holds the record after `destaged_lsn`.
     pub(crate) journal_seq: u64,
-    /// That segment's incarnation is not less.
+    /// The least incarnation that the segment `journal_seq` may have.
     pub(crate) journal_incarnation: u64,
-    /// Times given out are below this, or in the journal.
+    /// All pool times that were given out are below this, or in the journal.
     pub(crate) time: u64,
 }
 
@@ -84,7 +84,7 @@ impl Value for Positions {
     }
 }
 
-/// A physical volume.
+/// The record of a physical volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PvRecord {
     pub(crate) uuid: [u8; 16],
@@ -107,7 +107,7 @@ impl Value for PvRecord {
     }
 }
 
-/// A volume.
+/// The record of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VolumeRecord {
     pub(crate) uuid: [u8; 16],
@@ -116,20 +116,20 @@ pub(crate) struct VolumeRecord {
     pub(crate) block_size: u32,
     pub(crate) read_only: bool,
     pub(crate) created: u64,
-    /// The branch it writes to.
+    /// The branch that the volume writes to.
     pub(crate) branch: u64,
     pub(crate) policy: SnapshotPolicy,
-    /// The stream that it is being filled from.
+    /// The progress of the import that fills the volume, if there is one.
     pub(crate) import: Option<ImportRecord>,
 }
 
-/// How far a stream was taken in. Snapshots are named by their content's identity.
+/// The progress of an import of a stream. Snapshots are named by their content's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImportRecord {
-    /// What the stream builds upon; zeros: nothing.
+    /// The snapshot that the stream builds upon, or zeros if there is none.
     pub(crate) from: [u8; 16],
     pub(crate) to: [u8; 16],
-    /// Bytes of the volume, from its start, that are as the stream says.
+    /// Bytes of the volume, from its start, that are as the stream has them.
     pub(crate) position: u64,
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn decode_import(r: &mut Reader<'_>) -> Option<Option<ImportRecord>> 
     }
 }
 
-/// Version 1 had neither policy nor import.
+/// Version 2 is written, version 1 is read too. Version 1 had neither policy nor import.
 impl Value for VolumeRecord {
     fn encode(&self) -> Vec<u8> {
         seal(2, |w| {
@@ -189,15 +189,15 @@ pub(crate) struct Frozen {
     pub(crate) epoch: u32,
 }
 
-/// An image outside of the pool, as it was when a volume was put over it.
+/// An image outside of the pool, as it was when a volume was created over it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ImageRecord {
-    /// A file or block device: absolute, or inside the data directory.
+    /// The path of a file or block device. It is absolute, or inside the data directory.
     pub(crate) path: String,
     pub(crate) len: u64,
-    /// Nanoseconds since the Unix epoch; 0: not known.
+    /// The time of the last modification, in nanoseconds since the Unix epoch; 0: not known.
     pub(crate) modified: u64,
-    /// Bytes, from its start, that the volume shows. What follows reads as zeros.
+    /// Bytes, from the start of the image, that the volume shows. What follows reads as zeros.
     pub(crate) shown: u64,
 }
 
@@ -211,56 +211,56 @@ impl ImageRecord {
     }
 }
 
-/// What lies under a branch: chunks without an entry have their content there.
+/// What lies under a branch. Chunks without an entry have their content there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BaseRecord {
     Frozen(Frozen),
     Image(ImageRecord),
 }
 
-/// How far a branch has been made complete: see `destage/fill.rs`.
+/// The progress of making a branch complete: see `upkeep/flatten.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FillRecord {
-    /// Bytes per second at most; 0: as fast as it goes.
+    /// The limit of the rate, in bytes per second; 0: no limit.
     pub(crate) rate: u64,
-    /// The next map page.
+    /// The number of the next map page.
     pub(crate) page: u64,
-    /// Bytes copied so far.
+    /// The number of bytes copied so far.
     pub(crate) copied: u64,
 }
 
-/// A branch: one line of history.
+/// The record of a branch: one line of history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BranchRecord {
     /// log2 of the chunk size in bytes.
     pub(crate) chunk_log2: u8,
-    /// No volume writes to it any more; what no snapshot needs is being freed.
+    /// No volume writes to the branch any more. What no snapshot needs is being freed.
     pub(crate) dead: bool,
-    /// Writes are born in this epoch.
+    /// The epoch in which writes are born.
     pub(crate) epoch: u32,
-    /// Slots that its map and its versions point to.
+    /// The number of slots that the branch's map and versions point to.
     pub(crate) slots: u64,
     pub(crate) base: Option<BaseRecord>,
-    /// It rests on the branch that is its base right after the record with this LSN; 0: as the
-    /// epoch shows it.
+    /// The LSN of the record right after which the base branch is this branch's base; 0: the base
+    /// is as its epoch shows it.
     pub(crate) base_at: u64,
-    /// How it preserves.
+    /// The method by which the branch preserves.
     pub(crate) method: Method,
-    /// Whether snapshots share what is preserved.
+    /// Whether the branch's snapshots share what is preserved.
     pub(crate) order: Order,
-    /// It is being made complete, so that it needs its base no more.
+    /// The progress of making the branch complete, so that it no longer needs its base.
     pub(crate) fill: Option<FillRecord>,
 }
 
 impl BranchRecord {
-    /// A branch that begins, without content of its own.
+    /// Makes a new branch, without content of its own.
     pub(crate) fn new(chunk_log2: u8, base: Option<BaseRecord>, method: Method) -> Self {
         let order = Order::Dependent;
         let (slots, base_at, fill) = (0, 0, None);
         BranchRecord { chunk_log2, dead: false, epoch: 1, slots, base, base_at, method, order, fill }
     }
 
-    /// The frozen state that it rests on.
+    /// Returns the frozen state that the branch rests on.
     pub(crate) fn frozen(&self) -> Option<Frozen> {
         match self.base {
             Some(BaseRecord::Frozen(of)) => Some(of),
@@ -269,8 +269,8 @@ impl BranchRecord {
     }
 }
 
-/// Version 1 had neither base nor method, version 2 neither image nor fill, version 3 no moment;
-/// the oldest one that can say it all is still written, but for version 1.
+/// Version 1 had neither base nor method, version 2 neither image nor fill, version 3 no moment.
+/// The oldest version that can express the record is written, but never version 1.
 impl Value for BranchRecord {
     fn encode(&self) -> Vec<u8> {
         let base = self.frozen().unwrap_or(Frozen { branch: 0, epoch: 0 });
@@ -363,28 +363,29 @@ pub(crate) fn decode_method(code: u8) -> Option<Method> {
     }
 }
 
-/// A snapshot: a name for a frozen state.
+/// The record of a snapshot: a name for a frozen state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SnapshotRecord {
     pub(crate) uuid: [u8; 16],
     pub(crate) name: String,
-    /// The volume it belongs to.
+    /// The id of the volume that the snapshot belongs to.
     pub(crate) volume: u64,
     pub(crate) of: Frozen,
-    /// Of the volume at that instant, in bytes.
+    /// The size of the volume at the instant of the snapshot, in bytes.
     pub(crate) size: u64,
     pub(crate) block_size: u32,
     pub(crate) created: u64,
-    /// Gone from sight; what only it needs is being freed, once nothing rests on it.
+    /// The snapshot is deleted and not visible. What only it needs is freed after nothing rests on
+    /// it.
     pub(crate) deleted: bool,
-    /// The snapshot, of another volume or pool, that it was made from by a stream; zeros: none.
+    /// The snapshot, of another volume or pool, that a stream made this one from, or zeros.
     pub(crate) origin: [u8; 16],
-    /// It may not be deleted.
+    /// The snapshot must not be deleted.
     pub(crate) protected: bool,
     pub(crate) labels: Labels,
 }
 
-/// What people and programs note about a snapshot: keys and values.
+/// Notes of users and programs about a snapshot: keys and values.
 pub(crate) type Labels = BTreeMap<String, String>;
 
 pub(crate) fn encode_labels(w: &mut Writer, labels: &Labels) {
@@ -394,7 +395,8 @@ pub(crate) fn encode_labels(w: &mut Writer, labels: &Labels) {
     }
 }
 
-/// In order of keys, each once: there is one encoding only.
+/// Decodes labels. They are in the order of keys, each key once, so that there is one encoding
+/// only.
 pub(crate) fn decode_labels(r: &mut Reader<'_>) -> Option<Labels> {
     let mut labels = Labels::new();
     for _ in 0..r.u16()? {
@@ -435,7 +437,7 @@ impl Value for SnapshotRecord {
     }
 }
 
-/// Content that was overwritten, as long as a snapshot needs it.
+/// The entry of a version: content that was overwritten, and that a snapshot needs.
 impl Value for Entry {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
@@ -513,7 +515,7 @@ mod tests {
         (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
     }
 
-    /// As version 0.1.0 wrote it.
+    /// The bytes are as version 0.1.0 wrote them.
     #[test]
     fn a_volume_of_format_1_has_the_default_policy() {
         let hex = "0103030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000b6ef2a01";
@@ -531,7 +533,7 @@ mod tests {
         assert_eq!(VolumeRecord::decode(&bytes(hex)), Some(expected));
     }
 
-    /// As version 0.1.0 wrote it.
+    /// The bytes are as version 0.1.0 wrote them.
     #[test]
     fn a_branch_of_format_1_has_no_base() {
         let bytes = bytes("010e00010000004d000000000000003403f663");

@@ -1,6 +1,6 @@
-//! Versions: contents that were overwritten, each valid for the snapshots from the epoch it was
-//! born in to the last one that needs it; and an index by that last epoch, so that deleting a
-//! snapshot visits only what it owns.
+//! Versions: contents that were overwritten. Each is valid for the snapshots from the epoch in
+//! which it was born to the last epoch that needs it. An index by that last epoch lets the deletion
+//! of a snapshot visit only what the snapshot owns.
 
 use super::page::Entry;
 use super::store::{db, guarded};
@@ -8,10 +8,10 @@ use super::{Catalog, Txn, Value, decode};
 use crate::error::Result;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 
-/// (branch, chunk, last epoch)
+/// The key of a version: (branch, chunk, last epoch).
 pub(crate) type VersionKey = (u64, u64, u32);
 
-/// Content of `key.1` for the snapshots of branch `key.0` in `entry.born..=key.2`.
+/// The content of chunk `key.1` for the snapshots of branch `key.0` in `entry.born..=key.2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) key: VersionKey,
@@ -20,7 +20,7 @@ pub(crate) struct Version {
 
 pub(super) const VERSIONS: TableDefinition<'static, VersionKey, &'static [u8]> =
     TableDefinition::new("versions");
-/// (branch, last epoch, chunk)
+/// The index of versions by their last epoch: (branch, last epoch, chunk).
 pub(super) const BY_LAST: TableDefinition<'static, (u64, u32, u64), ()> =
     TableDefinition::new("versions_by_last");
 
@@ -29,11 +29,11 @@ fn version(key: VersionKey, bytes: &[u8]) -> Result<Version> {
     Ok(Version { key, entry })
 }
 
-/// What a version takes: its key, its sealed entry, and its key in the index.
+/// The bytes that a version takes: its key, its sealed entry, and its key in the index.
 pub(crate) const VERSION_BYTES: u64 = 20 + 17 + 20;
 
 impl Catalog {
-    /// Number of versions.
+    /// Returns the number of versions.
     pub(crate) fn version_count(&self) -> Result<u64> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
@@ -41,9 +41,9 @@ impl Catalog {
         })
     }
 
-    /// The versions that a snapshot of `branch` at `epoch` sees of the chunks in `chunks` (first,
-    /// last): of each chunk the one with the smallest last epoch that is not below `epoch`, if it
-    /// was born by then.
+    /// Returns the versions that a snapshot of `branch` at `epoch` sees of the chunks in `chunks`
+    /// (first, last). Of each chunk that is the version with the smallest last epoch that is not
+    /// below `epoch`, if it was born by then.
     pub(crate) fn versions_at(&self, branch: u64, epoch: u32, chunks: (u64, u64)) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
@@ -73,12 +73,12 @@ impl Catalog {
         })
     }
 
-    /// All versions of one chunk of `branch`, oldest first.
+    /// Returns all versions of one chunk of `branch`, oldest first.
     pub(crate) fn versions_of(&self, branch: u64, chunk: u64) -> Result<Vec<Version>> {
         self.versions_in(branch, chunk..chunk + 1)
     }
 
-    /// All versions of the chunks `chunks` of `branch`, in order.
+    /// Returns all versions of the chunks `chunks` of `branch`, in order.
     pub(crate) fn versions_in(&self, branch: u64, chunks: std::ops::Range<u64>) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
@@ -92,7 +92,7 @@ impl Catalog {
         })
     }
 
-    /// The first chunk of `branch` at or after `chunk` that has any version.
+    /// Returns the first chunk of `branch` at or after `chunk` that has any version.
     pub(crate) fn next_version(&self, branch: u64, chunk: u64) -> Result<Option<u64>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
@@ -102,7 +102,8 @@ impl Catalog {
         })
     }
 
-    /// Up to `limit` versions of `branch` whose last epoch is `last`, in order of chunks.
+    /// Returns up to `limit` versions of `branch` whose last epoch is `last`, in the order of
+    /// chunks.
     pub(crate) fn versions_by_last(&self, branch: u64, last: u32, limit: usize) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let index = db!("read versions", txn.open_table(BY_LAST));
@@ -122,8 +123,8 @@ impl Catalog {
         })
     }
 
-    /// Visits all versions in order from `from`, at most `limit`; the key after the last one, if
-    /// there are more.
+    /// Visits all versions in order from `from`, at most `limit`. Returns the key after the last
+    /// one, if there are more.
     pub(crate) fn visit_versions(
         &self,
         from: VersionKey,
@@ -144,7 +145,7 @@ impl Catalog {
         })
     }
 
-    /// Which of `keys` the index by last epoch lacks.
+    /// Returns the keys of `keys` that the index by last epoch lacks.
     pub(crate) fn not_indexed(&self, keys: &[VersionKey]) -> Result<Vec<VersionKey>> {
         self.store.read("read versions", |txn| {
             let index = db!("read versions", txn.open_table(BY_LAST));
@@ -158,7 +159,7 @@ impl Catalog {
         })
     }
 
-    /// Number of entries of the index by last epoch.
+    /// Returns the number of entries of the index by last epoch.
     pub(crate) fn index_count(&self) -> Result<u64> {
         self.store.read("read versions", |txn| {
             let index = db!("read versions", txn.open_table(BY_LAST));

@@ -1,4 +1,4 @@
-//! Tests: a history needs few descriptors, however long it is.
+//! Tests that a history needs few descriptors, however long it is.
 
 use crate::ErrorKind;
 use crate::catalog::{Catalog, SegmentRecord};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 const CHUNK: u64 = 4096;
 const SIZE: u64 = 1 << 20;
 
-/// A pool whose segments are small, with a volume `v` that has a history, in a directory of few
+/// A pool with small segments and a volume `v` that has a history, in a directory with few
 /// descriptors.
 struct Site {
     files: MemDir,
@@ -55,7 +55,7 @@ impl Site {
         Site { files, dir, world, pool }
     }
 
-    /// Fills the volume with `byte`; the last LSN.
+    /// Fills the volume with `byte`, and returns the last LSN.
     fn fill(&self, byte: u8) -> u64 {
         let volume = self.pool.open_volume("v", false).unwrap();
         for chunk in 0..SIZE / CHUNK {
@@ -103,7 +103,7 @@ fn a_long_history_works_with_few_descriptors() {
     }
 }
 
-/// What expires while it is read is read to the end: the file keeps its name until then.
+/// A reader reads to the end what expires while it is read. The file keeps its name until then.
 #[test]
 fn readers_keep_what_expires() {
     let site = Site::new(100);
@@ -139,7 +139,7 @@ fn readers_keep_what_expires() {
     assert_eq!(named(), site.segments());
 }
 
-/// A shortage is no damage: what can't be opened now can be read later.
+/// A shortage is no damage: a file that can't be opened now can be read later.
 #[test]
 fn without_descriptors_a_moment_is_busy() {
     let site = Site::new(100);
@@ -158,7 +158,7 @@ fn without_descriptors_a_moment_is_busy() {
     assert!(!format!("{:?}", site.pool.health()).contains("history"), "{:?}", site.pool.health());
 }
 
-/// However many segments there are: opening does not touch them.
+/// Opening a pool does not touch its segments, however many there are.
 #[test]
 fn opening_touches_no_sealed_segment() {
     const MANY: u64 = 20_000;

@@ -1,10 +1,10 @@
 //! Continuous data protection: a volume keeps every write between its snapshots, and can be read as
 //! it was at any moment.
 //!
-//! While a batch is preserved each of its records becomes one record of the branch's CDP log for
+//! While a batch is preserved, each of its records becomes one record of the branch's CDP log for
 //! every chunk that it touches ([`log::record`], [`log::segment`]; Yang et al., "ST-CDP: Snapshots
-//! in TRAP for Continuous Data Protection"). *Anchors* are snapshots, mostly hidden ones, between
-//! which few records have to be applied to find a chunk as it was.
+//! in TRAP for Continuous Data Protection"). *Anchors* are snapshots, mostly hidden ones. Few
+//! records lie between two anchors, so few have to be applied to reconstruct a chunk.
 
 #[cfg(test)]
 mod descriptors;

@@ -3,13 +3,15 @@
 //!
 //! Equations and symbols are those of section 4 of Yang, Cao, Li, Xie, Yang: "ST-CDP: Snapshots in
 //! TRAP for Continuous Data Protection", IEEE Transactions on Computers 2012, doi
-//! 10.1109/TC.2011.150. Long stretches between anchors take little space and long to recover from;
-//! short ones the reverse. [`BlockModel`] weighs one against the other for one block, in parities
-//! between anchors (*d*); [`VolumeModel`] for a whole volume, in writes between anchors (*M*), at
-//! prices that the user sets. docs/CDP.md tells which of its inputs the paper leaves unsaid, and
-//! the tests show it.
+//! 10.1109/TC.2011.150. Long stretches between anchors take little space and a long time to recover
+//! from. Short stretches do the reverse.
 //!
-//! Units throughout: bytes, seconds, writes. Money is in whatever unit the prices are.
+//! [`BlockModel`] weighs recovery time against space for one block, in parities between anchors
+//! (*d*). [`VolumeModel`] does so for a whole volume, in writes between anchors (*M*), at prices
+//! that the user sets. docs/CDP.md lists the inputs that the paper does not state, and the tests
+//! show it.
+//!
+//! The units are bytes, seconds and writes. Money is in the unit of the prices.
 
 use crate::error::{Result, invalid};
 
@@ -18,7 +20,7 @@ mod paper;
 #[cfg(test)]
 mod tests;
 
-/// What a machine and its data are like.
+/// The properties of a machine and its data that the model needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Constants {
     /// *S_blk*: size of a data block, in bytes.
@@ -49,8 +51,8 @@ impl Constants {
         self.s_blk / self.io_rate
     }
 
-    /// *M_max*: writes that can be recovered with `memory` bytes, each there compressed and as a
-    /// block.
+    /// *M_max*: the number of writes that can be recovered with `memory` bytes, if each is in
+    /// memory both compressed and as a block.
     pub fn m_max(&self, memory: f64) -> u64 {
         whole(memory / (self.s_blk + self.s_log))
     }
@@ -64,8 +66,8 @@ impl Constants {
     }
 }
 
-/// *E*: parities to go through on average when the nearer of two anchors `d` parities apart is used
-/// (equation 4).
+/// *E*: the average number of parities to apply when the nearer of two anchors `d` parities apart
+/// is used (equation 4).
 pub fn expected_steps(d: f64) -> f64 {
     (d + 1.0) / 4.0
 }
@@ -76,7 +78,7 @@ pub fn native_recovery(constants: &Constants, w_avg: f64, t_span: f64) -> f64 {
     constants.step() * w_avg * t_span
 }
 
-/// One block's log: recovery time against space, by the length of sub-logs.
+/// The model of one block's log: recovery time against space, by the length of sub-logs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BlockModel {
     constants: Constants,
@@ -84,8 +86,8 @@ pub struct BlockModel {
 }
 
 impl BlockModel {
-    /// A block that is written `w_avg` times per unit of time. The optimum does not depend on that;
-    /// with 1, space is in bytes per write.
+    /// The model of a block that is written `w_avg` times per unit of time. The optimum does not
+    /// depend on `w_avg`. With 1, space is in bytes per write.
     pub fn new(constants: Constants, w_avg: f64) -> Result<BlockModel> {
         constants.validate()?;
         positive("writes per unit of time", w_avg)?;
@@ -107,7 +109,7 @@ impl BlockModel {
         self.recovery(d) * self.space(d)
     }
 
-    /// *d₀*: where the compound cost is least (equation 8).
+    /// *d₀*: the length with the least compound cost (equation 8).
     pub fn best(&self) -> f64 {
         let (c1, c2) = (self.constants.step(), self.constants.copy());
         let (c3, c4) = (self.constants.s_log * self.w_avg, self.constants.s_blk * self.w_avg);
@@ -120,7 +122,7 @@ impl BlockModel {
     }
 }
 
-/// What a volume goes through in a day.
+/// The load of a volume in a day.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     /// *W_total*: writes a day.
@@ -129,7 +131,7 @@ pub struct Load {
     pub n: f64,
 }
 
-/// What time and space are worth to the user.
+/// The value of time and of space to the user.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
     /// *β*: price of a second of recovery.
@@ -138,19 +140,20 @@ pub struct Weights {
     pub gamma: f64,
 }
 
-/// What an hour of recovery costs, unless somebody says otherwise.
+/// The price of an hour of recovery, unless the operator sets another one.
 pub const PRICE_PER_HOUR: f64 = 1000.0;
-/// What a gigabyte (10⁹ bytes, as disks and clouds are sold) costs, in the same money.
+/// The price of a gigabyte (10⁹ bytes, as disks and clouds are sold), in the same money as the
+/// hour.
 pub const PRICE_PER_GIGABYTE: f64 = 0.1;
 
 impl Weights {
-    /// From prices as people know them.
+    /// Makes weights of a price per hour and a price per gigabyte.
     pub fn priced(per_hour: f64, per_gigabyte: f64) -> Weights {
         Weights { beta: per_hour / 3600.0, gamma: per_gigabyte / 1e9 }
     }
 }
 
-/// A whole volume: what recovery and space cost, by the writes between two anchors.
+/// The model of a whole volume: the cost of recovery and space, by the writes between two anchors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VolumeModel {
     w_total: f64,
@@ -166,7 +169,7 @@ pub struct VolumeModel {
 }
 
 impl VolumeModel {
-    /// A volume under a load, at the user's prices. One of them may be zero.
+    /// The model of a volume under a load, at the user's prices. One of the prices may be zero.
     pub fn new(constants: Constants, load: Load, weights: Weights) -> Result<VolumeModel> {
         constants.validate()?;
         positive("writes a day", load.w_total)?;
@@ -190,12 +193,12 @@ impl VolumeModel {
         self.e1 * expected_steps(m) + self.e2 * self.w_total / (2.0 * m)
     }
 
-    /// Bytes that are kept of a day (equation 9's second part).
+    /// Bytes that are kept for a day (equation 9's second part).
     pub fn space(&self, m: f64) -> f64 {
         self.e3 + self.e4 / m
     }
 
-    /// *F_cost(M)*: what a day's protection costs (equations 9 and 10).
+    /// *F_cost(M)*: the cost of a day's protection (equations 9 and 10).
     pub fn cost(&self, m: f64) -> f64 {
         let Weights { beta, gamma } = self.weights;
         beta * self.recovery(m) + gamma * self.space(m)
@@ -207,8 +210,8 @@ impl VolumeModel {
         beta * (self.e1 / 4.0 - self.e2 * self.w_total / 2.0 * m.powi(-2)) - gamma * self.e4 * m.powi(-2)
     }
 
-    /// *M₀*: where the cost is least (equation 12). Infinite when time costs nothing: then anchors
-    /// only take space.
+    /// *M₀*: the writes between two anchors with the least cost (equation 12). It is infinite when
+    /// time costs nothing, because anchors then only take space.
     pub fn best(&self) -> f64 {
         let Weights { beta, gamma } = self.weights;
         ((2.0 * beta * self.e2 * self.w_total + 4.0 * gamma * self.e4) / (beta * self.e1)).sqrt()
@@ -220,14 +223,15 @@ impl VolumeModel {
         (beta * self.e2 * self.w_total + 2.0 * gamma * self.e4) * m.powi(-3)
     }
 
-    /// Writes after which to insert an anchor: the whole number closest to *M₀*, at least 1, at
-    /// most `m_max`.
+    /// The number of writes after which to insert an anchor: the whole number closest to *M₀*, at
+    /// least 1, at most `m_max`.
     pub fn interval(&self, m_max: u64) -> u64 {
         whole(self.best().round()).min(m_max.max(1))
     }
 }
 
-/// At least 1; what is too large for an integer becomes the largest.
+/// Rounds to a whole number, at least 1. A value that is too large for an integer becomes the
+/// largest integer.
 fn whole(value: f64) -> u64 {
     // A float cast saturates, and makes 0 of what is no number.
     (value as u64).max(1)

@@ -79,10 +79,10 @@ impl Core {
         Some(Ahead { from, to, batch })
     }
 
-    /// Bytes of the journal in the next batch, at most: fewer where the disks are slow, but at least
-    /// a segment. What histories were promised counts with a batch, or a segment if that is less
-    /// (`cdp/write/reserve.rs`). A full batch has at least this length, so it ends in another segment
-    /// than it begins in, and a segment has parts of two batches at most.
+    /// Bytes of the journal in the next batch, at most: fewer where the disks are slow, but at
+    /// least a segment. What histories were promised counts with a batch, or a segment if that is
+    /// less (`cdp/write/reserve.rs`). A full batch has at least this length, so it ends in another
+    /// segment than it begins in, and a segment has parts of two batches at most.
     fn batch_bytes(&self) -> u64 {
         self.pace.batch(self.config.segment_size, self.options.batch_bytes)
     }

@@ -1,12 +1,13 @@
-//! Memory as direct I/O wants it.
+//! Memory that is aligned for direct I/O.
 
 use std::ops::Deref;
 
-/// Direct I/O wants memory, place and length in whole blocks of this size at most.
+/// The block size, in bytes, that direct I/O needs at most. Memory, place and length of direct I/O
+/// are whole blocks.
 pub(super) const BLOCK: usize = 4096;
 
-/// Bytes that begin at a block. They do as long as there are no more than there was room for in the
-/// beginning; whoever has more pays for a copy, and for nothing else.
+/// Bytes that begin at a block, as long as there are no more of them than the capacity that was
+/// asked for. A caller with more bytes pays for a copy, and for nothing else.
 #[derive(Default)]
 pub(crate) struct Aligned {
     memory: Vec<u8>,
@@ -21,7 +22,7 @@ impl Aligned {
         Aligned { memory, start }
     }
 
-    /// For whoever adds to it.
+    /// Returns the buffer, to append to it.
     pub(crate) fn append(&mut self) -> &mut Vec<u8> {
         &mut self.memory
     }
@@ -30,7 +31,7 @@ impl Aligned {
         self.memory.truncate(self.start + len);
     }
 
-    /// Fills the last block up with zeros.
+    /// Fills the last block with zeros.
     pub(crate) fn pad(&mut self) {
         let len = self.len().next_multiple_of(BLOCK);
         self.memory.resize(self.start + len, 0);
@@ -45,7 +46,7 @@ impl Deref for Aligned {
     }
 }
 
-/// May direct I/O take them from where they are?
+/// Returns whether direct I/O can use the bytes where they are.
 pub(super) fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().align_offset(BLOCK) == 0 && bytes.len().is_multiple_of(BLOCK)
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 type Counts = Arc<[AtomicU64; SyncPurpose::ALL.len()]>;
 
-/// Passes everything on to `inner` and counts the syncs that completed.
+/// A directory that passes every call to `inner` and counts the syncs that succeeded.
 pub(crate) struct CountingDir {
     inner: Arc<dyn Dir>,
     counts: Counts,
@@ -24,7 +24,7 @@ impl CountingDir {
         CountingDir { inner, counts: Arc::default() }
     }
 
-    /// Completed syncs for `purpose`.
+    /// The number of successful syncs for `purpose`.
     pub(crate) fn syncs(&self, purpose: SyncPurpose) -> u64 {
         self.counts[purpose as usize].load(Ordering::Relaxed)
     }

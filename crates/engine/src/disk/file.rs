@@ -17,39 +17,39 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// File systems that write elsewhere what is overwritten, by the numbers of `statfs(2)`.
+/// File systems that write overwritten data to a new place, by their numbers in `statfs(2)`.
 const BTRFS: rustix::fs::FsWord = 0x9123_683e;
 const ZFS: rustix::fs::FsWord = 0x2fc1_2fc1;
 const BCACHEFS: rustix::fs::FsWord = 0xca45_1a4e;
 
-/// No folio of the page cache is larger.
+/// The largest size of a folio of the page cache, in bytes.
 const MAX_FOLIO: u64 = 4 << 20;
 
-/// Linux's `IOV_MAX`: the most slices one `pwritev` takes.
+/// Linux's `IOV_MAX`: the most slices that one `pwritev` takes.
 const MAX_SLICES: usize = 1024;
 
 /// A directory of the file system.
 #[derive(Debug, Clone)]
 pub struct FileDir {
     path: PathBuf,
-    /// Where links lead nowhere else.
+    /// Directories that no link in a path below them leads out of.
     within: Vec<PathBuf>,
 }
 
 impl FileDir {
-    /// Names a directory; nothing is created or checked.
+    /// Names a directory. Nothing is created or checked.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         FileDir { path: path.into(), within: Vec::new() }
     }
 
-    /// The same directory. Who opens what an absolute path names below one of the directories
-    /// `within`, without a lock, is never led out of that by a link.
+    /// Binds absolute paths below one of the directories `within`: no link leads an open of such a
+    /// path, without a lock, out of that directory.
     pub fn bound(self, within: &[PathBuf]) -> Self {
         FileDir { within: within.to_vec(), ..self }
     }
 
-    /// Makes the directory, with its parents, if it is not there, and makes its name durable. It is
-    /// its owner's alone.
+    /// Creates the directory, with its parents, if it does not exist, and makes its name durable.
+    /// Only its owner has access to a new directory.
     pub fn create(path: impl Into<PathBuf>) -> io::Result<Self> {
         let dir = FileDir::new(path);
         let missing: Vec<&Path> = dir.path.ancestors().take_while(|p| !p.as_os_str().is_empty()).collect();
@@ -65,16 +65,16 @@ impl FileDir {
         Ok(dir)
     }
 
-    /// Names outside of this directory are made durable at once, since [`Dir::sync`] does not reach
-    /// them.
+    /// Makes a name outside of this directory durable at once, because [`Dir::sync`] does not reach
+    /// it.
     fn sync_elsewhere(&self, path: &Path) -> io::Result<()> {
         let parent = parent(path);
         if parent == self.path { Ok(()) } else { sync_dir(parent) }
     }
 }
 
-/// Raises the soft limit of open files, 1024 by custom for the sake of `select`, to the hard one;
-/// how many files the process may have open now.
+/// Raises the soft limit of open files to the hard one, and returns how many files the process may
+/// have open now. The soft limit is 1024 by custom, because of `select`.
 pub fn allow_many_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -88,7 +88,7 @@ fn no_disk() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a block device")
 }
 
-/// The directory that holds `path`'s name.
+/// Returns the directory that holds `path`'s name.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
@@ -129,14 +129,14 @@ impl FileDir {
             }
             OpenMode::Create => {}
         }
-        // What stands there may have been replaced since it was looked at: no open waits for
-        // anybody.
+        // The file may have been replaced since it was checked. So an open must not wait for
+        // another process.
         let mut flags = OFlags::NONBLOCK;
         if place.is_new {
             flags |= OFlags::NOFOLLOW;
         }
         if block && mode != OpenMode::ReadOnly {
-            // On a block device O_EXCL means: nobody else (a mount, a RAID, another pool) has
+            // On a block device O_EXCL means: no other user (a mount, a RAID, another pool) has
             // claimed it.
             flags |= OFlags::EXCL;
         }
@@ -159,8 +159,8 @@ impl FileDir {
     }
 }
 
-/// Locks an open file. The lock belongs to the open file and goes with it, also when the process is
-/// killed. File systems without locks are used without.
+/// Locks an open file. The lock belongs to the open file and ends with it, also when the process is
+/// killed. A file system without locks is used without a lock.
 fn lock_file(file: &File, mode: OpenMode) -> io::Result<()> {
     let how = match mode {
         OpenMode::ReadOnly => FlockOperation::NonBlockingLockShared,
@@ -183,7 +183,7 @@ impl Dir for FileDir {
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         let path = self.path.join(name);
         loop {
-            // Whoever locks a file knows it again by its content.
+            // The caller that locks a file recognises it by its content.
             let place = Place::of(&path, &[])?;
             let disk = self.open_file(&place, mode)?;
             if !disk.block {
@@ -254,15 +254,16 @@ impl Dir for FileDir {
 struct FileDisk {
     file: File,
     block: bool,
-    /// Reads that don't wait are worth trying: cleared when the file system says that it has none.
+    /// Reads that don't wait are tried. Cleared when the file system reports that it has no such
+    /// reads.
     nowait: AtomicBool,
-    /// The same file for direct I/O, from the first write that wants it to the sync after it.
+    /// The file, opened for direct I/O. It stays open from the first direct write to the next sync.
     direct: Mutex<Option<Arc<File>>>,
     syncs: Syncs,
 }
 
-/// The kernel tells a lost write to one sync, and the next one that all is well. So they come one
-/// after another, and after one that failed none succeeds.
+/// Runs syncs one after another. After one failed, all fail: the kernel reports a lost write to one
+/// sync only, and success to the next one.
 #[derive(Default)]
 struct Syncs {
     failed: Mutex<bool>,
@@ -497,8 +498,8 @@ impl Disk for FileDisk {
     }
 }
 
-/// The physical block size of the block device that a file system lies on, in bytes; `None` where
-/// there is none, or it is not known.
+/// Returns the physical block size, in bytes, of the block device that a file system lies on, or
+/// `None` if there is no such device, or the size is not known.
 fn physical_block_below(device: u64) -> Option<u64> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));

@@ -1,18 +1,18 @@
-//! Sparse disk content in memory that shares pages between copies: what [`super::MemDir`] and the
-//! simulator keep.
+//! Sparse disk content in memory that shares pages between copies. [`super::MemDir`] and the
+//! simulator keep their disks in it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Unit of storage and sharing in bytes. Pages that were never written take no memory.
+/// The unit of storage and sharing, in bytes. A page that was never written takes no memory.
 pub const PAGE: u64 = 4096;
 
-/// The content of a disk. Cloning copies references to pages; a page is copied when one of its
-/// owners writes to it.
+/// The content of a disk. A clone shares the pages. A page is copied when one of its owners writes
+/// to it.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
     len: u64,
-    /// By page number; an absent page is zeros. No byte past `len` is other than zero.
+    /// The pages, by number. An absent page is zeros. All bytes past `len` are zero.
     pages: BTreeMap<u64, Arc<[u8; PAGE as usize]>>,
 }
 
@@ -32,17 +32,17 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
 }
 
 impl Image {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Nothing at all, not even zeros.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Fills `buf`; what lies past the end reads as zeros.
+    /// Fills `buf`. Bytes past the end read as zeros.
     pub fn read(&self, buf: &mut [u8], offset: u64) {
         let mut rest = buf;
         for (page, start, count) in pieces(offset, rest.len() as u64) {
@@ -55,7 +55,7 @@ impl Image {
         }
     }
 
-    /// Writes, growing as needed.
+    /// Writes `buf` at `offset`. The image grows as needed.
     pub fn write(&mut self, buf: &[u8], offset: u64) {
         let mut rest = buf;
         for (page, start, count) in pieces(offset, buf.len() as u64) {
@@ -85,7 +85,7 @@ impl Image {
         }
     }
 
-    /// Cuts, or extends with zeros.
+    /// Sets the length: cuts the image, or extends it with zeros.
     pub fn set_len(&mut self, len: u64) {
         if len < self.len {
             self.zero(len, self.len - len);
@@ -93,12 +93,12 @@ impl Image {
         self.len = len;
     }
 
-    /// Numbers of the pages that exist in a range of bytes.
+    /// Returns the numbers of the pages that exist in a range of bytes.
     pub fn pages_in(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
         self.pages.range(range.start / PAGE..range.end.div_ceil(PAGE)).map(|(page, _)| *page)
     }
 
-    /// Takes over one page, and nothing else, from `other`.
+    /// Takes one page, and nothing else, from `other`.
     pub fn copy_page(&mut self, other: &Image, page: u64) {
         match other.pages.get(&page) {
             Some(bytes) => drop(self.pages.insert(page, bytes.clone())),

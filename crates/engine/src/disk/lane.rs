@@ -1,4 +1,4 @@
-//! Work on disks that goes on beside the thread that prepares it.
+//! A writer that carries out disk work beside the thread that prepares it.
 
 use crate::error::{Error, Result};
 use crate::fault::died;
@@ -7,17 +7,17 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// Carries out jobs in their order, on a thread of its own or at once. After one that failed no
-/// other is begun, and every later call tells of it.
+/// A writer that carries out jobs in order, on a thread of its own or at once. After a job failed,
+/// no other job begins, and every later call returns that job's error.
 pub(crate) struct SerialWriter {
     worker: Option<(SyncSender<Job>, JoinHandle<Result<()>>)>,
-    /// What the first job that failed said.
+    /// The error of the first job that failed.
     failed: Option<Error>,
 }
 
 impl SerialWriter {
-    /// With a thread of its own if `beside`; the simulator wants none. At most `waiting` jobs, with
-    /// their buffers, wait while another one is carried out.
+    /// Makes a writer, with a thread of its own if `beside`. The simulator uses none. At most
+    /// `waiting` jobs, with their buffers, wait while another one is carried out.
     pub(crate) fn new(beside: bool, waiting: usize) -> SerialWriter {
         let start = || {
             let (jobs, taken) = sync_channel::<Job>(waiting);
@@ -28,18 +28,18 @@ impl SerialWriter {
         SerialWriter { worker: beside.then(start).flatten(), failed: None }
     }
 
-    /// Waits until what was handed on is done.
+    /// Waits until all jobs so far are done.
     pub(crate) fn settle(&mut self) -> Result<()> {
         let (done, wait) = sync_channel(1);
         self.run(move || {
             let _ = done.send(());
             Ok(())
         })?;
-        // Where a job has failed nobody sends any more.
+        // After a job has failed, nothing is sent any more.
         if wait.recv().is_err() { self.join() } else { Ok(()) }
     }
 
-    /// Carries out `job` after those before it. An error may be that of an earlier one.
+    /// Carries out `job` after the jobs before it. The error may be that of an earlier job.
     pub(crate) fn run(&mut self, job: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         match &self.worker {
             Some((jobs, _)) => match jobs.send(Box::new(job)) {
@@ -55,7 +55,7 @@ impl SerialWriter {
         }
     }
 
-    /// Waits until all of them are done.
+    /// Waits until all jobs are done, and ends the thread.
     pub(crate) fn join(&mut self) -> Result<()> {
         if let Some((jobs, thread)) = self.worker.take() {
             drop(jobs);
@@ -70,7 +70,7 @@ impl SerialWriter {
     }
 }
 
-/// Nothing is written any more by somebody who has given up.
+/// Waits for the thread, so that no job writes after its owner has given up.
 impl Drop for SerialWriter {
     fn drop(&mut self) {
         let _ = self.join();
@@ -102,8 +102,8 @@ mod tests {
             assert_eq!(*seen.lock(), (0..=20).collect::<Vec<u32>>(), "beside: {beside}");
         }
     }
-    /// Whoever waits for it and whoever does not, and all who come later: a log with a hole must
-    /// not be taken for whole.
+    /// A failure is reported to a caller that waits for the job, to one that does not, and to every
+    /// later caller: a log with a hole must not be taken for whole.
     #[test]
     fn a_failure_is_told_ever_after() {
         for beside in [false, true] {

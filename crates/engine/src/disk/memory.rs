@@ -1,5 +1,5 @@
-//! Disks in memory, for tests and fuzzing: sparse, shared by clones of their directory, and durable
-//! at once.
+//! Disks in memory, for tests and fuzzing. They are sparse, shared by clones of their directory,
+//! and durable at once.
 
 use super::image::Image;
 use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// A directory in memory. Clones share it, which is how a test closes and opens again.
+/// A directory in memory. Clones share its content, so that a test can close a pool and open it
+/// again.
 #[derive(Debug, Clone, Default)]
 pub struct MemDir(Arc<Mutex<Names>>);
 
@@ -25,7 +26,7 @@ struct File {
     lock: Mutex<Held>,
 }
 
-/// Locks of a disk that are held.
+/// The locks of a disk that are held now.
 #[derive(Debug, Default)]
 struct Held {
     exclusive: bool,
@@ -33,7 +34,8 @@ struct Held {
 }
 
 impl Held {
-    /// Takes a lock as [`Dir::open_locked`] wants it; false when another one excludes it.
+    /// Takes a lock as [`Dir::open_locked`] specifies it. Returns false when another lock excludes
+    /// it.
     fn take(&mut self, mode: OpenMode) -> bool {
         let shared = mode == OpenMode::ReadOnly;
         let free = !self.exclusive && (shared || self.shared == 0);
@@ -47,17 +49,17 @@ impl Held {
 }
 
 impl MemDir {
-    /// An empty directory.
+    /// Makes an empty directory.
     pub fn new() -> Self {
         MemDir::default()
     }
 
-    /// From now on disks say that their device writes blocks of so many bytes.
+    /// Sets the physical block size, in bytes, that all disks report from now on.
     pub fn set_physical_block(&self, bytes: u64) {
         self.0.lock().physical_block = Some(bytes);
     }
 
-    /// A directory with copies of all disks, as they are now.
+    /// Returns a directory with copies of all disks, as they are now.
     pub fn copy(&self) -> MemDir {
         let from = self.0.lock();
         let copies = from.disks.iter().map(|(name, file)| {
@@ -68,7 +70,7 @@ impl MemDir {
         MemDir(Arc::new(Mutex::new(Names { disks, physical_block: from.physical_block, ..Names::default() })))
     }
 
-    /// Gives `name` the content that `other` has under it, or takes it away where `other` has none.
+    /// Gives `name` the content that it has in `other`, or removes it if `other` does not have it.
     pub fn take_from(&self, other: &MemDir, name: &str) {
         let taken = other.copy().0.lock().disks.remove(name);
         let disks = &mut self.0.lock().disks;
@@ -143,7 +145,8 @@ impl Drop for Lock {
     }
 }
 
-/// The end of a range to be written. Files of the operating system end at `i64::MAX`, so these do.
+/// Returns the end of a range to be written. Files of the operating system end at `i64::MAX`, so
+/// these files do too.
 fn end(offset: u64, len: u64) -> io::Result<u64> {
     offset
         .checked_add(len)

@@ -29,45 +29,48 @@ pub use place::{Bound, Hold, Look, open_without_links};
 #[cfg(test)]
 pub(crate) use scarce::ScarceDir;
 
-/// Is an error that of a medium which can't give back what lies there? Others (a shortage, a closed
-/// disk) pass.
+/// Returns whether an error is that of a medium that can't return its data. Other errors (a
+/// shortage, a closed disk) pass.
 pub(crate) fn is_unreadable(error: &io::Error) -> bool {
-    /// EIO, ENODATA, EBADMSG, EILSEQ, EUCLEAN, EREMOTEIO.
+    /// The error numbers EIO, ENODATA, EBADMSG, EILSEQ, EUCLEAN and EREMOTEIO.
     const CODES: [i32; 6] = [5, 61, 74, 84, 117, 121];
     error.raw_os_error().is_some_and(|code| CODES.contains(&code))
 }
 
-/// Why a sync is issued. Shown in metrics; the simulator drops syncs by purpose to prove that each
-/// one is needed.
+/// The purpose of a sync. It is shown in metrics. The simulator drops syncs by purpose to prove
+/// that each one is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SyncPurpose {
-    /// Make acknowledged writes durable (FLUSH, FUA, control operations, before a destage).
+    /// Makes acknowledged writes durable (FLUSH, FUA, control operations, before a destage).
     Journal,
-    /// At open: what the scan found becomes durable before anything acts on it.
+    /// Makes what the scan found durable at open, before anything acts on it.
     JournalOpen,
-    /// New slots, before the catalog commit that points to them.
+    /// Makes new slots durable, before the catalog commit that points to them.
     Preserve,
-    /// Slots overwritten in place, before the commit that lets go of the journal.
+    /// Makes slots that were overwritten in place durable, before the commit that releases the
+    /// journal.
     Apply,
-    /// CDP records, before the commit that makes them count.
+    /// Makes CDP records durable, before the commit that makes them count.
     Cdp,
-    /// The catalog's own commits.
+    /// Makes the catalog's own commits durable.
     Catalog,
-    /// Labels of physical volumes.
+    /// Makes labels of physical volumes durable.
     Label,
-    /// Stamps of physical volumes: how far the pool had come when it last said so.
+    /// Makes stamps of physical volumes durable. A stamp states how far the pool had come when it
+    /// was written.
     Stamp,
-    /// Names in the data directory.
+    /// Makes names in the data directory durable.
     Dir,
-    /// CDP records of many branches in one segment, before the commit that makes them count.
+    /// Makes CDP records of many branches in one segment durable, before the commit that makes them
+    /// count.
     CdpShared,
-    /// CDP records that are brought from there to segments of their branches, before the commit
-    /// that takes them away there.
+    /// Makes CDP records durable that are moved from a shared segment to segments of their
+    /// branches, before the commit that removes them from the shared segment.
     CdpSorted,
 }
 
 impl SyncPurpose {
-    /// All purposes, in declaration order.
+    /// All purposes, in the order of their declaration.
     pub const ALL: [SyncPurpose; 11] = [
         SyncPurpose::Journal,
         SyncPurpose::JournalOpen,
@@ -82,7 +85,7 @@ impl SyncPurpose {
         SyncPurpose::CdpSorted,
     ];
 
-    /// The name used in metrics and by `sim --drop-sync`.
+    /// Returns the name that metrics and `sim --drop-sync` use.
     pub fn name(self) -> &'static str {
         match self {
             SyncPurpose::Journal => "journal",
@@ -100,167 +103,169 @@ impl SyncPurpose {
     }
 }
 
-/// What the file system below a file can still provide.
+/// The space that the file system below a file can still provide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backing {
-    /// Which file system it is: files with the same number take their space from one another.
+    /// The number of the file system. Files with one number take their space from one file system.
     pub file_system: u64,
-    /// Bytes that it could still allocate.
+    /// Bytes that the file system could still allocate.
     pub available: u64,
 }
 
-/// Bytes that are read to see whether a disk answers.
+/// The number of bytes that are read to find out whether a disk answers.
 pub(crate) const PROBED: u64 = 4096;
 
-/// A file or block device: an array of bytes. Reads see writes at once; only a completed `sync`
-/// makes them durable.
+/// A file or block device: an array of bytes. A read sees a write at once. Only a completed `sync`
+/// makes the write durable.
 pub trait Disk: Send + Sync {
-    /// Fills `buf` from `offset`; past the end it fails with `UnexpectedEof`.
+    /// Fills `buf` from `offset`. A read past the end fails with `UnexpectedEof`.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Like `read_at`, but `Ok(false)` instead of waiting for the device. `Ok(true)`: `buf` is
-    /// filled.
+    /// Reads like `read_at`, but returns `Ok(false)` instead of waiting for the device. After
+    /// `Ok(true)` `buf` is filled.
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool>;
 
-    /// Writes all of `buf` at `offset`, growing a file as needed.
+    /// Writes all of `buf` at `offset`. A file grows as needed.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 
     /// Writes all slices, one after another, at `offset`. The number of slices is not limited.
     fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
 
-    /// Writes all of `buf` at `offset`, both whole blocks of 4 KiB, for nobody who will read it
-    /// soon: past the page cache, where that can be. It is as durable as what `write_at` writes.
-    /// What is [`Aligned`] is not copied.
+    /// Writes all of `buf` at `offset`; both are whole blocks of 4 KiB. It is for data that will
+    /// not be read soon, and passes the page cache by where the file system allows that. The write
+    /// is as durable as one of `write_at`. The content of an [`Aligned`] is not copied.
     fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(buf, offset)
     }
 
     /// Makes every completed write, and the length, durable. After an error nothing is known about
-    /// any write since the last successful sync: the caller must not retry and believe (I7).
-    /// Somebody else who syncs at the same time, or later, must not be told less: from an error on
-    /// all syncs fail.
+    /// any write since the last successful sync, so the caller must not retry and believe (I7).
+    /// From an error on all syncs fail: another caller that syncs at the same time, or later, must
+    /// get an error too.
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()>;
 
-    /// Current length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// Cuts or extends (with zeros) a file. Not for block devices.
+    /// Cuts a file, or extends it with zeros. Not for block devices.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Reserves backing space, keeping content; does nothing where that has no meaning.
-    /// `StorageFull` when there is none.
+    /// Reserves backing space and keeps the content. It does nothing where a reservation has no
+    /// meaning. It fails with `StorageFull` when there is no space.
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Gives backing space back; the range's content is undefined afterwards. A hint that may do
-    /// nothing.
+    /// Gives backing space back. The range's content is undefined afterwards. It is a hint, and may
+    /// do nothing.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Makes a range read as zeros without writing them: with `unmap` by giving backing space back,
-    /// else by keeping or reserving it. `Ok(false)`: it can't, and nothing has changed that the
-    /// caller would not overwrite with zeros.
+    /// Makes a range read as zeros without writing zeros. With `unmap` backing space is given back.
+    /// Otherwise it is kept or reserved. `Ok(false)` means that the disk can't do this. Then
+    /// nothing has changed that the caller does not overwrite with zeros.
     fn zero(&self, _offset: u64, _len: u64, _unmap: bool) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// What lies at `offset` and after it: `(end, data)`, where `data` is false for a hole that
-    /// reads as zeros, and `end` is where that changes. Where holes are not known everything up to
-    /// the end of the disk is data.
+    /// Returns `(end, data)` for what lies at `offset` and after it. `data` is false for a hole,
+    /// which reads as zeros, and `end` is where that changes. On a disk that does not report holes
+    /// everything up to the end of the disk is data.
     fn run_at(&self, offset: u64) -> io::Result<(u64, bool)> {
         Ok((self.len()?.max(offset), true))
     }
 
-    /// When its content was changed last, in nanoseconds since the Unix epoch; `None` where that is
-    /// not known (a block device).
+    /// Returns the time of the last change of the content, in nanoseconds since the Unix epoch, or
+    /// `None` if it is not known (a block device).
     fn modified(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
 
-    /// What the backing store could still allocate for this file; `None` when it is fully backed (a
-    /// block device).
+    /// Returns what the backing store could still allocate for this file, or `None` when the disk
+    /// is fully backed (a block device).
     fn backing_available(&self) -> io::Result<Option<Backing>>;
 
-    /// Tells that a range will be read soon: it may be fetched meanwhile, many at a time.
+    /// Announces that a range will be read soon. The range may be fetched meanwhile, and many
+    /// ranges at a time.
     fn will_need(&self, _offset: u64, _len: u64) {}
 
-    /// Tells that access will be random (no read-ahead, small page-cache folios).
+    /// Announces that access will be random (no read-ahead, small page-cache folios).
     fn advise_random(&self);
 
-    /// Does the file system below write what is overwritten somewhere else, so that overwriting
-    /// needs space? What [`Disk::allocate`] reserves is not kept for it then.
+    /// Returns whether the file system below writes overwritten data to a new place, so that
+    /// overwriting needs space. What [`Disk::allocate`] reserves is not kept for overwriting then.
     fn overwrites_elsewhere(&self) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// Does the disk itself answer? Reads a block at its beginning, or else at its end, past what
-    /// is cached, where that can be.
+    /// Checks that the disk itself answers. Reads a block at its beginning, or else at its end,
+    /// past the cache where that is possible.
     fn answers(&self) -> io::Result<()> {
         let len = self.len()?;
         let mut block = vec![0; len.min(PROBED) as usize];
         self.read_at(&mut block, 0).or_else(|_| self.read_at(&mut block, len.saturating_sub(PROBED)))
     }
 
-    /// A block device that can't change its length.
+    /// Returns whether the disk is a block device, whose length can't change.
     fn is_block_device(&self) -> bool;
 
-    /// The block, in bytes, that the device below writes as a whole: interrupted, it may take all
-    /// of it along. `None` where that is not known.
+    /// Returns the block, in bytes, that the device below writes as a whole, or `None` if it is not
+    /// known. An interrupted write may damage all of the block.
     fn physical_block(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
 }
 
-/// How [`Dir::open`] treats existing and missing files.
+/// The way in which [`Dir::open`] treats existing and missing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// Must exist.
+    /// The disk must exist.
     Existing,
-    /// Must exist; opened for reading only.
+    /// The disk must exist. It is opened for reading only.
     ReadOnly,
-    /// Must not exist.
+    /// The disk must not exist.
     CreateNew,
-    /// Either.
+    /// The disk may exist. Otherwise it is created.
     Create,
 }
 
-/// A directory of disks. Names are relative to it; an absolute path names a disk elsewhere (a block
+/// A directory of disks. Names are relative to it. An absolute path names a disk elsewhere (a block
 /// device).
 pub trait Dir: Send + Sync {
     /// Opens a disk.
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>>;
 
     /// Opens a disk and locks the disk itself, whatever its names are, for as long as the returned
-    /// value lives: shared for [`OpenMode::ReadOnly`], exclusively otherwise. `WouldBlock` when
-    /// another process, or another handle of this one, holds a lock that excludes this one. `name`
-    /// still names the locked disk when this returns.
+    /// value lives. The lock is shared for [`OpenMode::ReadOnly`] and exclusive otherwise. The call
+    /// fails with `WouldBlock` when another process, or another handle of this one, holds a lock
+    /// that excludes this one. `name` still names the locked disk when this returns.
     ///
     /// Block devices have an owner through `O_EXCL` and are not locked in addition.
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>>;
 
-    /// Opens (creating it) and locks `name` exclusively, for as long as the returned value lives.
-    /// `WouldBlock` when another process holds it.
+    /// Opens `name` (and creates it if needed) and locks it exclusively, for as long as the
+    /// returned value lives. The call fails with `WouldBlock` when another process holds the lock.
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>>;
 
-    /// Locks `name` exclusively like `lock`, but writes nothing: `NotFound` when it is not there.
+    /// Locks `name` exclusively like `lock`, but writes nothing. It fails with `NotFound` if `name`
+    /// does not exist.
     fn lock_existing(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.open(name, OpenMode::ReadOnly)?;
         self.lock(name)
     }
 
-    /// Removes a name. Durable after `sync`.
+    /// Removes a name. The removal is durable after `sync`.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Gives a file of this directory another name, replacing what had it, in one step. Durable
-    /// after `sync`.
+    /// Renames a file of this directory in one step, and replaces a file that has the new name. The
+    /// change is durable after `sync`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// All names of plain files in this directory, sorted.
+    /// Returns all names of plain files in this directory, sorted.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Makes created and removed names durable.
+    /// Makes created, renamed and removed names durable.
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()>;
 }
 
-/// What every kind of disk must do.
+/// Tests of what every kind of disk must do.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,9 +1,9 @@
-//! Files that are opened when they are used: a bounded number of them stays open.
+//! Files that are opened when they are used, of which a bounded number stays open.
 //!
-//! A pool keeps far more files than a process may have open. [`OpenFiles`] keeps the ones used last
-//! open (by the CLOCK rule) and closes others. A closed file is opened again by its name. So a name
-//! must not go while somebody may still want to read the file: [`NamedFile::remove_unused`] removes
-//! it when its last holder lets go.
+//! A pool keeps far more files than a process may have open. [`OpenFiles`] keeps the files that
+//! were used last open (by the CLOCK rule), and closes others. A closed file is opened again by its
+//! name. So a name must stay while a reader may still want the file: [`NamedFile::remove_unused`]
+//! removes the name when the last holder drops the file.
 
 use super::{Dir, Disk, OpenMode};
 use crate::error::is_shortage;
@@ -13,39 +13,40 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The smallest bound that is taken.
+/// The smallest bound that is accepted.
 const MIN_LIMIT: usize = 8;
 
-/// Keeps at most `limit` files of a directory open, besides those that somebody holds open. Clones
-/// share the bound.
+/// A set of files of a directory. It keeps at most `limit` of them open, besides those that a
+/// caller holds open. Clones share the bound.
 #[derive(Clone)]
 pub(crate) struct OpenFiles(Arc<Shared>);
 
 struct Shared {
     dir: Arc<dyn Dir>,
     limit: usize,
-    /// Files that are kept open, in the order of the clock's hand. A file that is gone stays until
-    /// the hand comes by.
+    /// The files that are kept open, in the order of the clock's hand. A file that has been dropped
+    /// stays in the ring until the hand reaches it.
     ring: Mutex<VecDeque<Weak<NamedFile>>>,
 }
 
-/// A file of the directory, by its name.
+/// A file of the directory, known by its name.
 pub(crate) struct NamedFile {
     name: String,
     shared: Arc<Shared>,
     disk: Mutex<Held>,
-    /// Used since the hand came by.
+    /// The file was used since the clock's hand last reached it.
     used: AtomicBool,
-    /// The name goes with the last holder.
+    /// The name is removed with the last holder.
     unwanted: AtomicBool,
 }
 
-/// The open file, if it is open.
+/// The open disk of a file, if it is open.
 #[derive(Default)]
 struct Held {
     kept: Option<Arc<dyn Disk>>,
-    /// One that is not kept any more, but that somebody may still hold: it is taken again, so that
-    /// a file is never open twice. Only one disk then knows of a sync that failed.
+    /// A disk that is not kept open any more, but that a caller may still hold. It is used again,
+    /// so that a file is never open twice. Otherwise only one of two disks would report a sync that
+    /// failed.
     elsewhere: Option<Weak<dyn Disk>>,
 }
 
@@ -55,7 +56,7 @@ impl OpenFiles {
         OpenFiles(Arc::new(Shared { dir, limit: limit.max(MIN_LIMIT), ring }))
     }
 
-    /// An existing file, which is not opened before it is used.
+    /// Returns an existing file. It is opened when it is first used.
     pub(crate) fn named(&self, name: String) -> Arc<NamedFile> {
         Arc::new(NamedFile {
             name,
@@ -75,13 +76,13 @@ impl OpenFiles {
         Ok((file, disk))
     }
 
-    /// Closes all of them.
+    /// Closes all files that are kept open.
     #[cfg(test)]
     pub(crate) fn close_all(&self) {
         self.0.close_beyond(0);
     }
 
-    /// Files that are kept open now.
+    /// Returns the number of files that are kept open now.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
         let open = |file: &Weak<NamedFile>| file.upgrade().is_some_and(|f| f.disk.lock().kept.is_some());
@@ -90,8 +91,8 @@ impl OpenFiles {
 }
 
 impl Shared {
-    /// Opens a file; where the system has no descriptor left, closes some that are not in use and
-    /// tries once more.
+    /// Opens a file. If the system has no descriptor left, it closes some files that are not in use
+    /// and tries once more.
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         match self.dir.open(name, mode) {
             Err(error) if is_shortage(&error) && error.kind() != io::ErrorKind::StorageFull => {
@@ -115,7 +116,7 @@ impl Shared {
         self.close_beyond(self.limit);
     }
 
-    /// Closes files until at most `most` are kept; how many.
+    /// Closes files until at most `most` are kept, and returns how many were closed.
     fn close_beyond(&self, most: usize) -> usize {
         let mut victims = Vec::new();
         let mut ring = self.ring.lock();
@@ -140,8 +141,8 @@ impl Shared {
 }
 
 impl NamedFile {
-    /// The open file. Whoever writes to it holds it until the write is synced: a file that was
-    /// closed in between would not hear of a sync that failed.
+    /// Opens the file, or returns it if it is open. A writer holds the returned disk until its
+    /// write is synced. A file that was closed in between would not report a sync that failed.
     pub(crate) fn open(self: &Arc<Self>) -> io::Result<Arc<dyn Disk>> {
         let mut held = self.disk.lock();
         if let Some(disk) = &held.kept {
@@ -163,8 +164,8 @@ impl NamedFile {
         }
     }
 
-    /// Nothing durable names the file any more: its name goes when the last holder of this value
-    /// lets go.
+    /// Marks the file for removal, because nothing durable names it any more. The name is removed
+    /// when the last holder of this value drops it.
     pub(crate) fn remove_unused(&self) {
         self.unwanted.store(true, Ordering::Release);
     }

@@ -1,5 +1,5 @@
-//! A directory over another one that stays as it is: what is written is kept in memory, and lost
-//! with it.
+//! A directory over another one, which stays unchanged. What is written is kept in memory, and lost
+//! with the overlay.
 
 use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use parking_lot::Mutex;
@@ -9,20 +9,20 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
-/// What a disk may fail to read by itself.
+/// The unit, in bytes, that a disk may fail to read by itself.
 const SECTOR: usize = 512;
 
-/// Opens everything of `inner` for reading only and keeps changes in memory. Recovery runs on it as
-/// on any directory. All handles of a name share its changes, and can make some, however they were
-/// opened.
+/// A directory that opens everything of `inner` for reading only and keeps changes in memory.
+/// Recovery runs on it as on any directory. All handles of a name share its changes. Each handle
+/// can make changes, whatever mode it was opened in.
 pub struct OverlayDir {
     inner: Arc<dyn Dir>,
-    /// Names that were opened, made, or (`None`) removed here.
+    /// The names that were opened, created, or (`None`) removed here.
     names: Mutex<BTreeMap<String, Option<Arc<Overlay>>>>,
 }
 
 impl OverlayDir {
-    /// Nothing is changed yet.
+    /// Makes an overlay without any change.
     pub fn new(inner: Arc<dyn Dir>) -> Self {
         OverlayDir { inner, names: Mutex::default() }
     }
@@ -95,7 +95,7 @@ impl Dir for OverlayDir {
     }
 }
 
-/// A disk that keeps all writes in memory: the one below stays as it is.
+/// A disk that keeps all writes in memory. The disk below stays unchanged.
 pub(crate) struct Overlay {
     below: Option<Arc<dyn Disk>>,
     written: Mutex<Written>,
@@ -103,9 +103,9 @@ pub(crate) struct Overlay {
 
 struct Written {
     len: u64,
-    /// The disk below counts up to here: what lay behind was cut off.
+    /// The length, in bytes, up to which the disk below counts. What lay behind was cut off.
     below_len: u64,
-    /// Pages that were written to.
+    /// The pages that were written to.
     pages: BTreeMap<u64, Box<Page>>,
 }
 
@@ -116,7 +116,7 @@ struct Page {
 }
 
 impl Overlay {
-    /// Over the disk as it is now.
+    /// Makes an overlay over the disk as it is now.
     pub(crate) fn over(disk: Arc<dyn Disk>) -> io::Result<Self> {
         let len = disk.len()?;
         let written = Written { len, below_len: len, pages: BTreeMap::new() };
@@ -128,7 +128,7 @@ impl Overlay {
         Overlay { below: None, written: Mutex::new(written) }
     }
 
-    /// Fills `buf` from the disk below, with zeros behind its end.
+    /// Fills `buf` from the disk below. Bytes behind its end become zeros.
     fn read_below(&self, buf: &mut [u8], start: u64, below_len: u64) -> io::Result<()> {
         let len = below_len.saturating_sub(start).min(buf.len() as u64) as usize;
         buf[len..].fill(0);
@@ -138,8 +138,8 @@ impl Overlay {
         }
     }
 
-    /// Page `number`, to be written to in part. What can't be read of it may still be written, as
-    /// on a disk.
+    /// Returns page `number`, of which a part is to be written. A part of the page that can't be
+    /// read can still be written, as on a disk.
     fn page_below(&self, number: u64, below_len: u64) -> Box<Page> {
         let mut page = Box::new(Page { bytes: [0; PAGE], missing: 0 });
         let start = number * PAGE as u64;
@@ -152,7 +152,8 @@ impl Overlay {
         page
     }
 
-    /// Reads those of `sectors` of page `number` that are missing again; an error if they are.
+    /// Reads those of `sectors` of page `number` again that are missing. Returns an error if they
+    /// can't be read.
     fn complete(
         &self,
         page: &mut Page,
@@ -203,7 +204,8 @@ fn in_pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize,
     })
 }
 
-/// The end of a range to be written. Files of the operating system end at `i64::MAX`, so these do.
+/// Returns the end of a range to be written. Files of the operating system end at `i64::MAX`, so
+/// these files do too.
 fn end(offset: u64, len: u64) -> io::Result<u64> {
     let end = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
     end.ok_or(io::ErrorKind::FileTooLarge.into())
@@ -262,7 +264,8 @@ impl Disk for Overlay {
         Ok(())
     }
 
-    /// An image that a volume rests on is known by its age.
+    /// Returns the modification time of the disk below, or `None` once a page was written. A volume
+    /// that rests on an image recognises the image by this time.
     fn modified(&self) -> io::Result<Option<u64>> {
         match &self.below {
             Some(below) if self.written.lock().pages.is_empty() => below.modified(),
@@ -368,7 +371,7 @@ mod tests {
         }
     }
 
-    /// A sector that can't be read keeps nobody from writing to it, or beside it, as on a disk.
+    /// A sector that can't be read can still be written, and so can its neighbours, as on a disk.
     #[test]
     fn what_can_not_be_read_can_be_written() {
         let sector = SECTOR as u64;
@@ -377,7 +380,7 @@ mod tests {
         disk.write_at(&[8; SECTOR], 4 * sector).unwrap();
         assert!(fails(0, PAGE) && fails(sector, 1) && fails(3 * sector - 1, 1));
         assert!(!fails(0, SECTOR) && !fails(3 * sector, PAGE));
-        // A part of it would leave a sector that nobody knows.
+        // A write of a part would leave a sector with unknown content.
         assert!(disk.write_at(&[8; 10], 2 * sector).is_err() && fails(2 * sector, 10));
         disk.write_at(&[9; SECTOR + 10], 2 * sector).unwrap();
         assert!(fails(sector, 1));

@@ -1,9 +1,10 @@
-//! What a path stands for: while somebody holds what it was found to be, that, whatever is put in
-//! its place meanwhile; and where paths are bound to directories, nothing beyond them.
+//! The file that a path stands for. While a holder keeps a [`Hold`] on a path, the path stands for
+//! the file that was found there, even if another file takes that name meanwhile. A path that is
+//! bound to a directory never leads out of that directory.
 //!
-//! Who checks a path (what kind of file it is, where it lies, whose it is) opens it for that with
-//! `O_PATH`, and holds it. [`super::FileDir`] then opens the very file that was checked, by its
-//! descriptor. Paths mean the same in the whole process, so holds are the process's.
+//! A caller that checks a path (the kind of file, its place, its owner) opens it with `O_PATH` for
+//! the check, and holds it. [`super::FileDir`] then opens the very file that was checked, by its
+//! descriptor. A path means the same in the whole process, so holds belong to the process.
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -16,40 +17,40 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-/// Tries to resolve a path while names on it are being changed.
+/// The number of attempts to resolve a path while names on it are being changed.
 const MAX_TRIES: u32 = 100;
 
 static HELD: Mutex<Vec<Weak<Held>>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 struct Held {
-    /// What it is called.
+    /// The path under which the file is held.
     path: PathBuf,
     file: OwnedFd,
-    /// Where nothing was there: its name in the directory `file`.
+    /// The name in the directory `file`, if no file existed at the path.
     leaf: Option<OsString>,
 }
 
-/// As long as it lives a path stands for what was found there.
+/// A hold on a path. As long as it lives, the path stands for what was found there.
 #[derive(Debug)]
 #[must_use]
 pub struct Hold(Arc<Held>);
 
 impl Hold {
-    /// `path`, absolute or as a [`super::FileDir`] has it, is `file`.
+    /// Holds `file` under `path`, which is absolute or as a [`super::FileDir`] has it.
     pub fn file(path: impl Into<PathBuf>, file: OwnedFd) -> Hold {
         Hold::new(Held { path: path.into(), file, leaf: None })
     }
 
-    /// Nothing is at `path`, and what is made there is made in `directory`. A link that appears
-    /// there is not followed.
+    /// Holds a path at which nothing exists. A file that is created there is created in
+    /// `directory`. A link that appears there is not followed.
     pub fn new_file(path: impl Into<PathBuf>, directory: OwnedFd) -> Hold {
         let path = path.into();
         let leaf = path.file_name().unwrap_or_default().to_owned();
         Hold::new(Held { path, file: directory, leaf: Some(leaf) })
     }
 
-    /// Holds on to what `path` stands for, if somebody holds it.
+    /// Returns another hold on what `path` stands for, or `None` if no hold on the path lives.
     pub fn of(path: impl AsRef<Path>) -> Option<Hold> {
         find(path.as_ref()).map(Hold)
     }
@@ -62,13 +63,14 @@ impl Hold {
         Hold(held)
     }
 
-    /// A path that leads to what is held, whatever is done to names, as long as this lives.
+    /// Returns a path that leads to what is held, whatever happens to names, as long as this hold
+    /// lives.
     pub fn way(&self) -> PathBuf {
         self.0.way()
     }
 
-    /// Holds the directory, which is made if nothing was there: its owner's alone, with a durable
-    /// name.
+    /// Holds the directory, and creates it if nothing existed there. Only its owner has access to a
+    /// new directory, and its name is durable.
     pub fn into_directory(self) -> io::Result<Hold> {
         let Held { path, file, leaf } = &*self.0;
         let look = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -83,7 +85,7 @@ impl Hold {
     }
 }
 
-/// What was held last under `path`.
+/// Returns what was held last under `path`.
 fn find(path: &Path) -> Option<Arc<Held>> {
     HELD.lock().iter().rev().filter_map(Weak::upgrade).find(|held| held.path == path)
 }
@@ -96,18 +98,18 @@ impl Held {
     }
 }
 
-/// Where a path leads.
+/// The place that a path leads to.
 pub(super) struct Place {
-    /// What to open, as long as this lives.
+    /// The path to open, as long as this value lives.
     pub(super) way: PathBuf,
-    /// Nothing was there: a link that is there now is not followed.
+    /// Nothing existed there. A link that exists there now is not followed.
     pub(super) is_new: bool,
     held: Option<Arc<Held>>,
 }
 
 impl Place {
-    /// What is held under `path`, or else what its name says. Below one of the directories `within`
-    /// no link leads out of it.
+    /// Returns what is held under `path`, or else what its name stands for. No link leads a path
+    /// below one of the directories `within` out of it.
     pub(super) fn of(path: &Path, within: &[PathBuf]) -> io::Result<Place> {
         let held = match find(path) {
             Some(held) => Some(held),
@@ -121,8 +123,8 @@ impl Place {
         })
     }
 
-    /// Does `path` still name the `open` file? Another process may have renamed something over it
-    /// before the lock was there. What is held is not replaced by what came after it.
+    /// Returns whether `path` still names the `open` file. Another process may have renamed a file
+    /// over it before the lock was taken. A held file is not replaced by one that came after it.
     pub(super) fn is_named(&self, path: &Path, open: &File) -> io::Result<bool> {
         let is_held_file = self.held.is_some() && !self.is_new;
         let open = open.metadata()?;
@@ -138,14 +140,14 @@ impl Place {
     }
 }
 
-/// What is opened of a path, to look at it.
+/// Which file of a path is opened for a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// What it leads to.
+    /// The file that the path leads to.
     Any,
-    /// The directory that it leads to.
+    /// The directory that the path leads to.
     Directory,
-    /// What has the name itself, be it a link.
+    /// The file that has the name itself. It may be a link.
     Name,
 }
 
@@ -160,15 +162,15 @@ impl Look {
     }
 }
 
-/// A directory that a path is below, and beyond which no link on the way leads.
+/// A directory that paths are resolved below. No link on the way leads out of it.
 #[derive(Debug)]
 pub struct Bound {
     dir: OwnedFd,
 }
 
 impl Bound {
-    /// The innermost of the directories `within` that `path` is below, and the way from there.
-    /// `None` where it is below none of them.
+    /// Returns the innermost of the directories `within` that `path` is below, and the path from
+    /// there, or `None` if `path` is below none of them.
     pub fn innermost<'a>(path: &'a Path, within: &'a [PathBuf]) -> Option<(&'a Path, &'a Path)> {
         let named = within.iter().filter(|dir| path.starts_with(dir));
         let root = named.max_by_key(|dir| dir.as_os_str().len())?;
@@ -182,7 +184,8 @@ impl Bound {
         Ok(Bound { dir })
     }
 
-    /// Opens what is below, to look at it. [`io::ErrorKind::PermissionDenied`]: it leads out.
+    /// Opens the file at `inner` below the directory, to check it. Fails with
+    /// [`io::ErrorKind::PermissionDenied`] if the path leads out of the directory.
     pub fn look(&self, inner: &Path, what: Look) -> io::Result<OwnedFd> {
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         match openat2(&self.dir, inner, what.flags(), how) {
@@ -198,15 +201,15 @@ impl Bound {
     }
 }
 
-/// Opens `path`, to look at it, below the innermost of the directories `within`; `None` where it is
-/// below none of them.
+/// Opens `path`, to check it, below the innermost of the directories `within`. Returns `None` if
+/// `path` is below none of them.
 fn beneath(path: &Path, within: &[PathBuf]) -> io::Result<Option<OwnedFd>> {
     let Some((root, inner)) = Bound::innermost(path, within) else { return Ok(None) };
     Bound::open(root)?.look(inner, Look::Any).map(Some)
 }
 
-/// Opens an absolute path on which no symbolic links lie, to look at it.
-/// [`io::ErrorKind::PermissionDenied`]: there is one.
+/// Opens an absolute path without symbolic links, to check it. Fails with
+/// [`io::ErrorKind::PermissionDenied`] if there is a link on the way.
 pub fn open_without_links(path: &Path) -> io::Result<OwnedFd> {
     let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match openat2(rustix::fs::CWD, path, Look::Any.flags(), how) {
@@ -234,13 +237,13 @@ fn openat2(dir: impl AsFd, path: &Path, flags: OFlags, how: ResolveFlags) -> rus
     }
 }
 
-/// The kernel is older than Linux 5.6, or what confines the process knows no `openat2`. Then what
-/// was opened is asked for its name.
+/// Returns whether the kernel is older than Linux 5.6, or the confinement of the process does not
+/// know `openat2`. The caller then checks the name of the file that was opened.
 fn is_unknown(error: Errno) -> bool {
     matches!(error, Errno::NOSYS | Errno::PERM)
 }
 
-/// The path of an open file, without symbolic links.
+/// Returns the path of an open file, without symbolic links.
 fn name_of(file: &OwnedFd) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
@@ -261,7 +264,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     thread_local! {
-        /// What `openat2` is answered.
+        /// The error that `openat2` returns in a test.
         pub(super) static REFUSED: Cell<Option<Errno>> = const { Cell::new(None) };
     }
 
@@ -354,7 +357,7 @@ mod tests {
         REFUSED.set(None);
     }
 
-    /// The kernel gives up where names change while `..` is followed.
+    /// The kernel gives up when names change while it follows `..`.
     #[test]
     fn names_that_change_elsewhere_are_no_error() {
         use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Passes everything on to `inner`, as long as there are descriptors.
+/// A directory that passes every call to `inner`, as long as there are descriptors.
 pub(crate) struct ScarceDir {
     inner: Arc<dyn Dir>,
     open: Arc<AtomicUsize>,
-    /// Disks that may be open at once.
+    /// The number of disks that may be open at once.
     limit: AtomicUsize,
-    /// The most that were.
+    /// The largest number of disks that were open at once.
     most: AtomicUsize,
 }
 

@@ -15,14 +15,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Bytes written and not yet synced for which a sync begins in the background. It bounds how long a
-/// flush, or a snapshot, waits for what others have written.
+/// The number of bytes written and not yet synced at which a sync begins in the background. The
+/// number bounds how long a flush, or a snapshot, waits for what others have written.
 const WRITE_BACK: u64 = 512 << 10;
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
 impl Journal {
-    /// Returns when every record up to `lsn` is written and staged, leading or following.
+    /// Returns when every record up to `lsn` is written and staged. The calling thread leads the
+    /// group or follows its leader.
     pub(crate) fn write_out(&self, lsn: u64) -> Result<()> {
         if self.written() >= lsn {
             return Ok(());
@@ -45,7 +46,7 @@ impl Journal {
         state.waiters -= 1;
     }
 
-    /// Writes all that is queued, as one group.
+    /// Writes all queued records as one group.
     fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
         state.leader = true;
         let leading = Part::new(self, |state| &mut state.leader, "a group was written to the journal");
@@ -85,7 +86,7 @@ impl Journal {
         outcome.map(|_| state)
     }
 
-    /// The bytes written.
+    /// Writes one group and returns the number of bytes written.
     fn write_group(&self, group: &mut [Pending]) -> Result<u64> {
         let synced = self.synced();
         let mut headers = Vec::with_capacity(group.len() * HEADER_LEN);
@@ -174,8 +175,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Waits until so much is unsynced that a sync should begin; false when that is not so within
-    /// `timeout`.
+    /// Waits until so much is unsynced that a sync should begin. Returns false when that is not so
+    /// within `timeout`.
     pub(crate) fn wait_for_write_back(&self, timeout: Duration) -> bool {
         let mut state = self.state.lock();
         if state.unsynced < WRITE_BACK {
@@ -192,8 +193,8 @@ impl Journal {
     }
 }
 
-/// The part of the leader, or of the syncer, which one thread has at a time. A panic poisons the
-/// pool and gives the part back: those who wait for it wake up and fail.
+/// The part of the leader, or of the syncer. One thread at a time has it. A panic poisons the pool
+/// and gives the part back: the threads that wait for the part wake up and fail.
 struct Part<'a> {
     journal: &'a Journal,
     taken: fn(&mut State) -> &mut bool,
@@ -206,7 +207,7 @@ impl<'a> Part<'a> {
         Part { journal, taken, work, ended: false }
     }
 
-    /// Gives the part back, under the lock that is returned.
+    /// Gives the part back. Returns the lock under which the part was given back.
     fn end(mut self) -> MutexGuard<'a, State> {
         let mut state = self.journal.state.lock();
         *(self.taken)(&mut state) = false;
@@ -225,7 +226,7 @@ impl Drop for Part<'_> {
     }
 }
 
-/// How many records from the start lie one after another in one file.
+/// The number of records from the start of `group` that lie one after another in one file.
 fn contiguous_run(group: &[Pending]) -> usize {
     let adjacent = |w: &[Pending]| {
         w[0].file.index == w[1].file.index && w[0].at + w[0].header.space() == w[1].at && w[1].opens.is_none()
@@ -259,7 +260,7 @@ fn write_run(run: &[Pending], headers: &[u8]) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Enters a written record into its branch's staging.
+/// Adds a written record to its branch's staging.
 fn stage(pending: &Pending) {
     if let Some(staging) = &pending.record.staging {
         let data_at = pending.at + HEADER_LEN as u64;
@@ -268,7 +269,7 @@ fn stage(pending: &Pending) {
     }
 }
 
-/// Enters a record, wherever it was found, into `staging`.
+/// Adds a record to `staging`, from wherever it was found.
 pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Staging) {
     let header = &located.header;
     match header.kind {
@@ -306,7 +307,8 @@ mod tests {
     use crate::testing::Inside;
     use bytes::Bytes;
 
-    /// The thread that writes back would otherwise ask again and again, until the next write.
+    /// A background sync must not leave the write-back thread with a reason for another sync.
+    /// Otherwise the thread would sync again and again until the next write.
     #[test]
     fn what_a_sync_covers_does_not_call_for_another_one() {
         let inside = Inside::new(1 << 20);

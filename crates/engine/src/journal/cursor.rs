@@ -1,4 +1,4 @@
-//! Reading the log in order, as the destager does.
+//! The reader of the log in order, as the destager uses it.
 
 use super::Journal;
 use super::record::Header;
@@ -22,8 +22,8 @@ pub(crate) struct Located {
 }
 
 impl Journal {
-    /// Visits the records from `cursor` up to LSN `last`, in order, while `visit` says to go on;
-    /// the cursor moves past every record for which it returned true. The visitor sees the record's
+    /// Visits the records from `cursor` up to LSN `last`, in order, while `visit` returns true. The
+    /// cursor moves past every record for which `visit` returned true. `visit` gets the record's
     /// data.
     ///
     /// Everything up to `last` must be synced. A record that does not verify is
@@ -82,14 +82,14 @@ fn damaged(cursor: &Cursor) -> Error {
     ))
 }
 
-/// The journal's files and the start of the scan.
+/// What the catalog knows of the journal: the number of its files and the start of the scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JournalRecord {
     /// The files with indexes below this one exist, at their full length. A file is counted before
     /// it is first used.
     pub(crate) files: u32,
-    /// The positions' `destaged_lsn` for which `start` was written.
+    /// The `destaged_lsn` of the positions for which `start` was written.
     pub(crate) destaged_lsn: u64,
-    /// No record before this place is needed: the scan begins here.
+    /// The start of the scan. No record before this place is needed.
     pub(crate) start: Cursor,
 }

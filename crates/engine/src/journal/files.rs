@@ -1,12 +1,15 @@
-//! The journal's files: how one is made, and whether all that were made are there, at their full
-//! length.
+//! The journal's files: how a file is made, and how an opening checks that every file that was made
+//! exists at its full length.
 //!
-//! A file is made under another name, at its full length, with all of its space, and synced. Only
-//! then it gets its name, the directory is synced, and the catalog counts it; only then it is used.
-//! So a file that the catalog counts and that is missing or shorter has lost what it held, and a
-//! file that is not counted never held anything. An older build made files under their own names
-//! and counted none; it made them in the order of their indexes and used them at their full length.
-//! So a gap, or a short file with a header of this pool, is damage there, too.
+//! A file is made under a temporary name, at its full length, with all of its space, and synced.
+//! Then it gets its final name, the directory is synced, and the catalog counts it. The journal
+//! uses a file only after the catalog has counted it. So a file that the catalog counts, and that
+//! is missing or shorter, has lost what it held. A file that the catalog does not count never held
+//! anything.
+//!
+//! An older build made files under their final names and counted none. It made them in the order of
+//! their indexes and used them at their full length. So in a pool of an older build a gap in the
+//! indexes is damage, and so is a short file with a header of this pool.
 
 use super::scan::{ScanStart, Scanned};
 use super::segment::{FIRST_RECORD, SegmentFile, SegmentHeader, file_index, file_name};
@@ -18,9 +21,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// A file in the making has this behind its name.
+/// Suffix of the name of a file that is being made.
 const NEW: &str = ".new";
-/// Bytes written at a time to a file in the making.
+/// Bytes that one write puts into a file that is being made.
 const PART: u64 = 1 << 20;
 
 /// A journal file, before it is known whether it is a part of the log.
@@ -32,12 +35,12 @@ pub(super) struct Candidate {
     /// The block of the header holds zeros: most likely the file was never used.
     pub(super) blank: bool,
     pub(super) len: u64,
-    /// Has all of its space.
+    /// The file has all of its space.
     allocated: bool,
 }
 
-/// Makes the file `index`, durably. With `prewrite` it is written once: the file system's own
-/// journal is not touched when it is written again.
+/// Makes the file `index`, durably. With `prewrite` the file is written once in full, so that later
+/// writes to it do not change the file system's own journal.
 pub(super) fn make(dir: &dyn Dir, index: u32, size: u64, prewrite: bool) -> Result<Arc<dyn Disk>> {
     let name = file_name(index);
     let new = format!("{name}{NEW}");
@@ -61,11 +64,12 @@ fn fill(disk: &dyn Disk, size: u64, prewrite: bool) -> std::io::Result<()> {
             disk.write_at(&zeros[..zeros.len().min((size - at) as usize)], at)?;
         }
     }
-    // The length is durable before the name: whoever finds a short file knows that it was cut.
+    // The length is durable before the name: so an opening knows that a short file was cut.
     disk.sync(SyncPurpose::Journal)
 }
 
-/// Writes zeros where the header and the first record of a file are, if the header can't be read.
+/// Writes zeros over the header and the start of the first record of a file, if the header can't be
+/// read.
 pub(super) fn blank_unreadable(disk: &dyn Disk) {
     let mut block = vec![0; FIRST_RECORD as usize];
     if disk.read_at(&mut block, 0).is_err() {
@@ -74,8 +78,8 @@ pub(super) fn blank_unreadable(disk: &dyn Disk) {
     }
 }
 
-/// Opens all journal files. An opening that writes removes what was in the making, completes files
-/// that were never used, and gives free files the space that they may lack.
+/// Opens all journal files. An opening that writes removes files that were being made, completes
+/// files that were never used, and gives free files the space that they may lack.
 pub(super) fn open_all(
     dir: &dyn Dir,
     start: &ScanStart,
@@ -162,8 +166,8 @@ fn look_at(disk: Arc<dyn Disk>, index: u32, start: &ScanStart) -> Result<Candida
 }
 
 impl Candidate {
-    /// Gives it its full length, and the space that it may lack. What can't be had makes it unfit
-    /// for use, no more; but a file that `must` be completed fails the opening.
+    /// Gives the file its full length, and the space that it may lack. A file that can't be
+    /// completed is unfit for use. With `must` the opening fails instead.
     fn complete(&mut self, size: u64, must: bool) -> Result<()> {
         let disk = &self.file.disk;
         let completed = disk.allocate(0, size).and_then(|()| match self.len < size {
@@ -178,13 +182,13 @@ impl Candidate {
         Ok(())
     }
 
-    /// May new records be written to it?
+    /// Returns whether new records may be written to the file.
     pub(super) fn is_fit(&self, size: u64) -> bool {
         self.allocated && self.len >= size
     }
 }
 
-/// The latest incarnation that has a segment in the journal of `pool`; 0: none has.
+/// Returns the latest incarnation that has a segment in the journal of `pool`, or 0 if none has.
 pub(crate) fn newest_incarnation(dir: &dyn Dir, pool: [u8; 16]) -> Result<u64> {
     let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;
     let mut newest = 0;

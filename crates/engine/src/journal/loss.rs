@@ -1,24 +1,25 @@
-//! What an opening gives up when it is told to go on with a damaged journal.
+//! What an opening gives up when the operator has accepted the loss of a damaged journal.
 
 use super::record::{Header, Kind};
 use std::collections::BTreeMap;
 
-/// Records of one branch that were found behind the damage.
+/// The records of one branch that were found behind the damage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BranchLoss {
     pub(crate) records: u64,
-    /// Bytes of the volume that they would have changed, each record's counted.
+    /// Bytes of the volume that these records would have changed. Every record's bytes are counted,
+    /// also where records overlap.
     pub(crate) bytes: u64,
     pub(crate) first_lsn: u64,
     pub(crate) last_lsn: u64,
 }
 
-/// Records behind the tail, by branch; of branch 0 are control operations.
+/// Records behind the tail, by branch. Branch 0 holds the control operations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Beyond(pub(crate) BTreeMap<u64, BranchLoss>);
 
 impl Beyond {
-    /// Takes note of a record that is given up.
+    /// Counts a record that is given up.
     pub(crate) fn add(&mut self, header: &Header) {
         let branch = if header.kind == Kind::Control { 0 } else { header.branch };
         let loss = self.0.entry(branch).or_default();
@@ -28,7 +29,7 @@ impl Beyond {
         loss.bytes += header.length;
     }
 
-    /// Takes in what was found behind other damage.
+    /// Adds the records that were found behind other damage.
     pub(crate) fn join(&mut self, other: Beyond) {
         for (branch, more) in other.0 {
             let loss = self
@@ -47,20 +48,20 @@ impl Beyond {
     }
 }
 
-/// Damage that an opening was told to accept.
+/// Damage that an opening accepted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Accepted {
-    /// What is damaged, each with its file.
+    /// Descriptions of the damages, each with its file.
     pub(crate) damages: Vec<String>,
-    /// Everything up to here was recovered.
+    /// The last LSN that was recovered. Everything up to it was recovered.
     pub(crate) recovered_lsn: u64,
-    /// No larger LSN is known to have been given out.
+    /// The largest LSN that is known to have been given out.
     pub(crate) last_lsn: u64,
-    /// Everything up to here is known to have been durable.
+    /// The last LSN that is known to have been durable. Everything up to it was durable.
     pub(crate) durable_lsn: u64,
     pub(crate) beyond: Beyond,
 }
 
-/// How the error begins that an opening without
-/// [`crate::settings::PoolOptions::accept_journal_loss`] returns.
+/// The beginning of the error that an opening without
+/// [`crate::settings::PoolOptions::accept_journal_loss`] returns for a damaged journal.
 pub const JOURNAL_DAMAGED: &str = "recover the journal";

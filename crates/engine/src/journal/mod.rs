@@ -1,12 +1,14 @@
 //! The pool's write-ahead log: every write with its data, every control operation, in one order.
 //!
-//! **Sequencing** ([`Journal::sequence`]) gives a record its LSN, its time and its place, under one
-//! short lock. **Group append** ([`Journal::write_out`]): whoever finds records waiting and nobody
-//! writing becomes the leader, takes all of them, and writes them with one system call; the others
-//! wait. **Sync** ([`Journal::sync_to`]) works the same way: one sync serves everybody.
+//! - **Sequencing** ([`Journal::sequence`]) gives a record its LSN, its time and its place, under
+//!   one short lock.
+//! - **Group append** ([`Journal::write_out`]) writes records in groups. A thread that finds
+//!   records in the queue and no other thread writing becomes the leader. The leader takes all
+//!   queued records and writes them with one system call. The other threads wait.
+//! - **Sync** ([`Journal::sync_to`]) works in the same way: one sync serves all threads that wait.
 //!
-//! Written and synced positions are ends of contiguous prefixes. A sync covers everything sequenced
-//! when it begins, and what comes after starts at a fresh 4 KiB block, so no block that holds
+//! Written and synced positions are ends of contiguous prefixes. A sync covers everything that is
+//! sequenced when it begins. The next record starts at a fresh 4 KiB block, so no block that holds
 //! synced bytes is ever written again.
 
 mod append;
@@ -50,7 +52,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What the journal is made of; fixed while the pool is open.
+/// The configuration of the journal. It is fixed while the pool is open.
 pub(crate) struct JournalConfig {
     pub(crate) pool: [u8; 16],
     pub(crate) segment_size: u64,
@@ -58,18 +60,20 @@ pub(crate) struct JournalConfig {
     pub(crate) incarnation: u64,
 }
 
-/// See the module.
+/// The journal of an open pool. It sequences records, writes and syncs them, and owns the journal's
+/// files. All threads share it.
 pub(crate) struct Journal {
     config: JournalConfig,
     dir: Arc<dyn Dir>,
     clock: Arc<PoolClock>,
     fault: Arc<Fault>,
     state: Mutex<State>,
-    /// Something that a waiter waits for has changed: `written`, the leader, the syncer, or room.
+    /// Signals that something a waiter waits for has changed: `written`, the leader, the syncer, or
+    /// the room.
     changed: Condvar,
-    /// Much was written since the last sync began.
+    /// Signals that much was written since the last sync began.
     write_back: Condvar,
-    /// Fewer turns wait.
+    /// Signals that fewer turns wait.
     turn_passed: Condvar,
     creating: Mutex<()>,
     written: AtomicU64,
@@ -88,18 +92,19 @@ pub(crate) struct Counters {
 }
 
 struct State {
-    /// Last LSN given out to a record that exists.
+    /// The last LSN given out to a record that exists.
     last_lsn: u64,
-    /// Behind every LSN ever seen, so above `last_lsn + 1` after a torn tail.
+    /// The next LSN to give out. It is larger than every LSN ever seen, so after a torn tail it may
+    /// be larger than `last_lsn + 1`.
     next_lsn: u64,
     last_time: u64,
-    /// The last record that may take space away from a chunk, or change a branch.
+    /// The LSN of the last record that may take space away from a chunk, or change a branch.
     last_unmapping: u64,
-    /// The log, oldest first; the last one is appended to, if `open`.
+    /// The segments of the log, oldest first. If `open`, records are appended to the last segment.
     chain: VecDeque<ChainSegment>,
     open: bool,
     next_seq: u64,
-    /// The next record starts at a fresh block: a sync has begun.
+    /// The next record starts at a fresh block, because a sync has begun.
     pad: bool,
     turns: Turns,
     free: Vec<Arc<SegmentFile>>,
@@ -124,9 +129,10 @@ pub(crate) struct Record {
     pub(crate) slots: u16,
     pub(crate) data: Bytes,
     pub(crate) crcs: PieceCrcs,
-    /// It is carried out in a commit of its own.
+    /// The record is carried out in a commit of its own.
     pub(crate) alone: bool,
-    /// Where it is to be found until it is in place; none for control records.
+    /// The staging index in which the record is found until it is in place. Control records have
+    /// none.
     pub(crate) staging: Option<Arc<Staging>>,
 }
 
@@ -136,33 +142,34 @@ struct Pending {
     record: Record,
     file: Arc<SegmentFile>,
     at: u64,
-    /// Written in front of the record: it is the first of its segment.
+    /// The segment header to write in front of the record. It is present for the first record of a
+    /// segment.
     opens: Option<SegmentHeader>,
 }
 
-/// Whether a record can be placed now.
+/// The answer to whether a record can be placed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// Yes.
+    /// The record can be placed.
     Ready,
-    /// Once [`Journal::add_file`] was called.
+    /// The record can be placed after a call of [`Journal::add_file`].
     NeedsFile,
-    /// Once a destage has let go of a segment.
+    /// The record can be placed after destage has released a segment.
     Full,
-    /// Once some of the turns that wait are carried out.
+    /// The record can be placed after some of the waiting turns are carried out.
     Turns,
 }
 
-/// The sequencing lock, held.
+/// The sequencing lock, held by one thread.
 pub(crate) struct Sequencing<'a> {
-    /// First, so that it is dropped before the lock.
+    /// The alarm. It is the first field, so that it is dropped before the lock.
     _alarm: Alarm<'a>,
     journal: &'a Journal,
     state: MutexGuard<'a, State>,
 }
 
 impl Journal {
-    /// Continues the log that a scan found.
+    /// Makes the journal that continues the log that a scan found.
     pub(crate) fn new(
         config: JournalConfig,
         dir: Arc<dyn Dir>,
@@ -214,23 +221,23 @@ impl Journal {
         }
     }
 
-    /// End of the contiguous written prefix.
+    /// Returns the end of the contiguous written prefix.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
-    /// End of the contiguous durable prefix.
+    /// Returns the end of the contiguous durable prefix.
     pub(crate) fn synced(&self) -> u64 {
         self.synced.load(Ordering::Acquire)
     }
 
-    /// Last LSN and pool time given out.
+    /// The last LSN and the last pool time given out.
     pub(crate) fn last(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.last_lsn, state.last_time)
     }
 
-    /// The journal file `index`, for reading what staging points to.
+    /// Returns the journal file `index`, for reading what staging points to.
     pub(crate) fn file(&self, index: u32) -> Option<&Arc<SegmentFile>> {
         self.files.get(index as usize)?.get()
     }
@@ -241,19 +248,19 @@ impl Journal {
         Sequencing { _alarm: self.fault.alarm("a record was sequenced"), journal: self, state }
     }
 
-    /// Turns that wait to be carried out.
+    /// The number of turns that wait to be carried out.
     pub(crate) fn turns(&self) -> usize {
         self.state.lock().turns.len()
     }
 
-    /// Everything up to `lsn` is carried out.
+    /// Notes that everything up to `lsn` is carried out.
     pub(crate) fn turns_passed(&self, lsn: u64) {
         let mut state = self.state.lock();
         state.turns.passed(lsn);
         self.turn_passed.notify_all();
     }
 
-    /// Bytes in use and in all.
+    /// The bytes in use, and the bytes of the whole journal.
     pub(crate) fn usage(&self) -> (u64, u64) {
         let state = self.state.lock();
         let total = self.config.max_files.max(state.created) as u64 * self.config.segment_size;
@@ -263,17 +270,17 @@ impl Journal {
         (total - idle * self.config.segment_size - tail, total)
     }
 
-    /// Bytes of files that may still be created.
+    /// Returns the bytes of files that may still be created.
     pub(crate) fn uncreated_bytes(&self) -> u64 {
         let created = self.state.lock().created;
         self.config.max_files.saturating_sub(created) as u64 * self.config.segment_size
     }
 
-    /// Makes one more file if there may be one, outside the sequencing lock. False when there are
-    /// enough. A failure loses nothing: the writer that needed the file gets the error.
+    /// Makes one more file if there may be one, outside the sequencing lock. Returns false when
+    /// there are enough. A failure loses nothing: the writer that needed the file gets the error.
     ///
-    /// `count` makes the catalog know how many files there are, durably, before the new one can be
-    /// used: from then on its loss is noticed.
+    /// `count` makes the number of files durable in the catalog, before the new file can be used.
+    /// From then on the loss of the file is noticed.
     pub(crate) fn add_file(&self, prewrite: bool, count: impl FnOnce(u32) -> Result<()>) -> Result<bool> {
         let _one_at_a_time = self.creating.lock();
         let _alarm = self.fault.alarm("a journal file was made");
@@ -297,11 +304,11 @@ impl Journal {
         Ok(true)
     }
 
-    /// The sequence number of the segment that holds, or will hold, the record after `lsn`: where a
-    /// scan must start.
+    /// Returns where a scan must start: the sequence number of the segment that holds, or will
+    /// hold, the record after `lsn`, and the least incarnation of that segment.
     ///
-    /// And the least incarnation of that segment: an older one with the same number is a leftover
-    /// of an older life.
+    /// A segment with that number and an older incarnation is a leftover of an older life of the
+    /// pool.
     pub(crate) fn start_after(&self, lsn: u64) -> (u64, u64) {
         let state = self.state.lock();
         let holds = state.chain.iter().rev().find(|s| s.header.first_lsn <= lsn + 1);
@@ -314,8 +321,8 @@ impl Journal {
         (seq, segment.map_or(self.config.incarnation, |s| s.header.incarnation))
     }
 
-    /// Takes the segments below `seq` out of the log. They may be [recycled](Journal::recycle) once
-    /// nobody reads them.
+    /// Takes the segments below `seq` out of the log. The caller may [recycle](Journal::recycle)
+    /// them once they have no reader.
     pub(crate) fn release_below(&self, seq: u64) -> Vec<Arc<SegmentFile>> {
         let mut state = self.state.lock();
         let mut released = Vec::new();
@@ -328,8 +335,9 @@ impl Journal {
         released
     }
 
-    /// Gives free files whose headers can't be read blank ones, which heals most disks: else each
-    /// opening would ask anew what such a file holds. One that takes none is told of again.
+    /// Writes blank headers to free files whose headers can't be read. On most disks the write
+    /// repairs the block. Otherwise each opening would report again that the content of such a file
+    /// is unknown. A file whose header can't be written is reported again.
     pub(crate) fn blank_unreadable(&self) {
         let free = self.state.lock().free.clone();
         for file in free {
@@ -344,7 +352,7 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    /// Waits until something may have changed for a writer without room, at most a moment.
+    /// Waits until something may have changed for a writer without room, at most 5 ms.
     pub(crate) fn wait_for_room(&self) {
         let mut state = self.state.lock();
         state.waiters += 1;
@@ -352,8 +360,8 @@ impl Journal {
         state.waiters -= 1;
     }
 
-    /// Waits until fewer than `most` turns wait, at most a moment: what else goes on in the journal
-    /// wakes nobody who waits here.
+    /// Waits until fewer than `most` turns wait, at most 5 ms. Only a turn that has been carried
+    /// out wakes the thread that waits here.
     pub(crate) fn wait_for_turns(&self, most: usize) {
         let mut state = self.state.lock();
         if state.turns.len() >= most {
@@ -371,8 +379,8 @@ impl Journal {
 }
 
 impl Sequencing<'_> {
-    /// Can a record with `data_len` bytes be placed now? One segment is kept for control records: a
-    /// full pool can still delete.
+    /// Returns whether a record with `data_len` bytes can be placed now. One segment is kept for
+    /// control records, so that a full pool can still delete.
     pub(crate) fn room(&self, data_len: u64, control: bool) -> Admission {
         let state = &self.state;
         if state.open && self.fits(data_len).is_some() {
@@ -393,7 +401,7 @@ impl Sequencing<'_> {
         (at + record::space(data_len) <= self.journal.config.segment_size).then_some(at)
     }
 
-    /// Where a record with `data_len` bytes would be placed.
+    /// Returns where a record with `data_len` bytes would be placed.
     pub(crate) fn place(&self, data_len: u64) -> JournalPosition {
         let state = &*self.state;
         let here = state.open.then(|| Some((state.chain.back()?.header.seq, self.fits(data_len)?))).flatten();
@@ -401,12 +409,12 @@ impl Sequencing<'_> {
         JournalPosition { segment, at, after: state.last_lsn, cut: state.last_unmapping }
     }
 
-    /// Turns that wait to be carried out.
+    /// The number of turns that wait to be carried out.
     pub(crate) fn turns(&self) -> usize {
         self.state.turns.len()
     }
 
-    /// Last LSN given out.
+    /// The last LSN given out.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.state.last_lsn
     }
@@ -416,14 +424,14 @@ impl Sequencing<'_> {
         self.state.last_time
     }
 
-    /// LSN of the last record that may take space away from a chunk (a discard, a control
-    /// operation).
+    /// The LSN of the last record that may take space away from a chunk: a discard or a control
+    /// operation.
     pub(crate) fn last_unmapping(&self) -> u64 {
         self.state.last_unmapping
     }
 
-    /// Gives `record` its LSN, time and place; [`Sequencing::room`] must have said that there is
-    /// one.
+    /// Gives `record` its LSN, time and place. The caller has checked with [`Sequencing::room`]
+    /// that the record can be placed.
     pub(crate) fn push(&mut self, record: Record) -> Result<u64> {
         self.journal.fault.check()?;
         let lsn = self.state.next_lsn;

@@ -1,14 +1,16 @@
 //! A position in the journal, as the reservations of histories count it.
 
-/// A place in the journal: where stretches end is where batches do, and at every so many bytes.
+/// A place in the journal. The stretches that reservations of histories count end where destage
+/// batches end, and after a fixed number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JournalPosition {
-    /// The segment,
+    /// The number of the segment.
     pub(crate) segment: u64,
-    /// and the byte in it.
+    /// The position in the segment, in bytes.
     pub(crate) at: u64,
-    /// LSN of the record before.
+    /// The LSN of the record before this place.
     pub(crate) after: u64,
-    /// LSN of the last record before that may be carried out alone, or is carried out already.
+    /// The LSN of the last record before this place that may be carried out alone, or is carried
+    /// out already.
     pub(crate) cut: u64,
 }

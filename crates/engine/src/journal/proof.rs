@@ -1,8 +1,9 @@
-//! What lies beyond the tail: its LSNs are used up, and a record that knew more to be durable
-//! proves a loss.
+//! The search for records beyond the tail of the log. Their LSNs are used up. A record that names
+//! more as durable than the log holds proves a loss.
 //!
-//! What can't be read here is no evidence. That is sound, because no record here is needed: the log
-//! would go on at the tail or at the start of the next segment, and both were read.
+//! A block that can't be read here is no evidence. That is sound, because no record in such a block
+//! is needed: the log would go on at the tail or at the start of the next segment, and the scan has
+//! read both.
 
 use super::files::Candidate;
 use super::record::{HEADER_LEN, Header, RECORD_ALIGN};
@@ -12,13 +13,13 @@ use crate::disk::Disk;
 use crate::units::BLOCK;
 use std::collections::BTreeSet;
 
-/// Bytes searched at a time.
+/// Bytes that are searched at a time.
 const STRIDE: u64 = 64 << 10;
-/// So many blocks in a row that can't be read end the search of a file: a disk may take seconds for
-/// each.
+/// The number of consecutive unreadable blocks that ends the search of a file. A disk may take
+/// seconds for each.
 const MAX_UNREADABLE: u32 = 64;
 
-/// A record that proves that more had been durable than is there.
+/// A record that proves that more had been durable than the log holds.
 #[derive(Debug, Clone)]
 pub(super) struct Witness {
     pub(super) durable: u64,
@@ -27,8 +28,8 @@ pub(super) struct Witness {
 }
 
 /// Visits the headers in `from..end` whose salt is one of `salts`, wherever they start, with their
-/// positions, while `visit` says to go on. Passes over blocks that can't be read; the number of
-/// those.
+/// positions, while `visit` returns true. The search passes over blocks that can't be read, and
+/// returns their number.
 pub(super) fn search(
     disk: &dyn Disk,
     (from, end): (u64, u64),
@@ -66,7 +67,7 @@ pub(super) fn search(
     unreadable
 }
 
-/// False when `visit` said to stop.
+/// Returns false when `visit` returned false.
 fn search_bytes(
     bytes: &[u8],
     limit: usize,
@@ -85,7 +86,7 @@ fn search_bytes(
     true
 }
 
-/// Looks through the rest of the last segment and all files that are no part of the log.
+/// Searches the rest of the last segment and all files that are no part of the log.
 pub(super) fn gather(candidates: &[Candidate], start: &ScanStart, scanned: &mut Scanned) {
     if let Some(tail) = scanned.chain.last().cloned() {
         let end = tail.file.disk.len().unwrap_or(0);
@@ -128,7 +129,8 @@ pub(super) fn gather(candidates: &[Candidate], start: &ScanStart, scanned: &mut 
     }
 }
 
-/// Of a file whose header can't be read: can it not be told, either, whether the log goes on in it?
+/// For a file whose header can't be read: returns true when it also can't be determined whether the
+/// log continues in the file.
 fn hides_a_record(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) -> bool {
     let salt = SegmentHeader::salt_of(&start.owner.pool, scanned.next_seq);
     let disk = &*candidate.file.disk;
@@ -143,8 +145,10 @@ fn hides_a_record(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) -
     SegmentReader::new(disk, salt, candidate.len).next_record(at, |h| h.lsn > scanned.tail_lsn).is_err()
 }
 
-/// A record of an incarnation before `least`, the first one that may have written what is needed,
-/// proves nothing: what it knew to be durable is in place, or was given up when that was accepted.
+/// Searches a range of one file for records beyond the tail, and notes them in `scanned`. `least`
+/// is the first incarnation that may have written what is needed. A record of an incarnation before
+/// `least` proves nothing: what it names as durable is in place, or was given up when a loss was
+/// accepted.
 fn look_through(
     (disk, file, least): (&dyn Disk, u32, u64),
     range: (u64, u64),

@@ -18,35 +18,35 @@
 //! | 77 | format version: 2 is written, 1 is read, too |
 //! | 78..80 | slots reserved for it (I6) |
 //!
-//! The data is summed in pieces that end at multiples of 4 KiB of the *volume*, so that staging can
-//! keep one sum per block and a staged read of one block is verified without reading the rest of a
-//! large record.
+//! The data is summed in pieces that end at multiples of 4 KiB of the *volume*. So staging can keep
+//! one sum per block. A staged read of one block is verified without reading the rest of a large
+//! record.
 
 use crate::codec::{crc32c, outer_sum};
 pub(crate) use crate::units::{BLOCK, SECTOR};
 
-/// Bytes of a header.
+/// The size of a header in bytes.
 pub(crate) const HEADER_LEN: usize = 80;
-/// Records start at multiples of this.
+/// Records start at multiples of this number of bytes.
 pub(crate) const RECORD_ALIGN: u64 = 8;
-/// The largest data of one record; larger writes become several records.
+/// The largest data of one record, in bytes. A larger write becomes several records.
 pub(crate) const MAX_DATA: u64 = 128 << 10;
-/// The longest range of one record that allocates zeros; it bounds the slots of a record below
-/// 2^16.
+/// The longest range of one record that allocates zeros, in bytes. It bounds the slots of a record
+/// below 2^16.
 pub(crate) const MAX_ZERO: u64 = 16 << 20;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HCJR");
-/// The version that is written.
+/// The format version that is written.
 pub(crate) const VERSION: u8 = 2;
-/// The version whose data has CRC32C, which does not see that one thing with a CRC32C of its own
-/// took another's place.
+/// The format version whose data is summed with CRC32C. That sum does not detect that data with a
+/// CRC32C of its own was replaced by other such data.
 const CRC32C_VERSION: u8 = 1;
 const MAX_PIECES: usize = (MAX_DATA / BLOCK) as usize + 1;
 
 const _: () = assert!(MAX_ZERO / SECTOR < u16::MAX as u64);
 const _: () = assert!(HEADER_LEN as u64 % RECORD_ALIGN == 0);
 
-/// What a record does to its branch.
+/// The effect of a record on its branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// New data for `offset..offset+length`.
@@ -74,7 +74,7 @@ pub(crate) struct Header {
     pub(crate) data_crc: u32,
     pub(crate) kind: Kind,
     pub(crate) slots: u16,
-    /// Of the format: it says how the data is summed.
+    /// The format version. It determines how the data is summed.
     pub(crate) version: u8,
 }
 
@@ -101,14 +101,15 @@ impl Header {
         out.extend_from_slice(&b);
     }
 
-    /// The salt with which the sum of the header in `bytes` verifies; `None` when these are none.
+    /// Returns the salt with which the sum of the header in `bytes` verifies, or `None` when
+    /// `bytes` hold no header.
     pub(crate) fn salt(bytes: &[u8]) -> Option<u32> {
         let b: &[u8; HEADER_LEN] = bytes.get(..HEADER_LEN)?.try_into().ok()?;
         let sum = u32::from_le_bytes([b[4], b[5], b[6], b[7]]);
         (b[..4] == MAGIC.to_le_bytes()).then(|| crc32c(&b[8..]) ^ sum)
     }
 
-    /// Decodes a header; `None` unless every field makes sense and the sum verifies.
+    /// Decodes a header. Returns `None` unless every field makes sense and the sum verifies.
     pub(crate) fn decode(bytes: &[u8], salt: u32) -> Option<Header> {
         let b: &[u8; HEADER_LEN] = bytes.get(..HEADER_LEN)?.try_into().ok()?;
         let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
@@ -157,19 +158,19 @@ impl Header {
             }
     }
 
-    /// Is `data` what the record was written with?
+    /// Returns whether `data` is what the record was written with.
     pub(crate) fn verifies(&self, data: &[u8]) -> bool {
         let sum = if self.version == CRC32C_VERSION { crc32c } else { outer_sum };
         data.len() == self.data_len as usize && PieceCrcs::by(sum, self.offset, data).total() == self.data_crc
     }
 
-    /// Bytes that the record takes in a segment, data and alignment included.
+    /// Returns the bytes that the record takes in a segment, data and alignment included.
     pub(crate) fn space(&self) -> u64 {
         space(self.data_len as u64)
     }
 }
 
-/// Bytes that a record with `data_len` bytes of data takes in a segment.
+/// Returns the bytes that a record with `data_len` bytes of data takes in a segment.
 pub(crate) fn space(data_len: u64) -> u64 {
     crate::codec::align_up(HEADER_LEN as u64 + data_len, RECORD_ALIGN)
 }
@@ -196,7 +197,7 @@ impl PieceCrcs {
         sums
     }
 
-    /// The sum that the header carries.
+    /// The sum of all pieces, as the header carries it.
     pub(crate) fn total(&self) -> u32 {
         let mut list = [0u8; MAX_PIECES * 4];
         for (i, crc) in self.as_slice().iter().enumerate() {
@@ -205,7 +206,7 @@ impl PieceCrcs {
         crc32c(&list[..self.count * 4])
     }
 
-    /// One sum per piece, in order.
+    /// The sums of the pieces, in order.
     pub(crate) fn as_slice(&self) -> &[u32] {
         &self.crcs[..self.count]
     }

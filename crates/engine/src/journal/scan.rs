@@ -1,13 +1,20 @@
 //! Finding the end of the log at open.
 //!
-//! The log is the chain of segments from the one that the catalog names: consecutive `seq`, each
-//! linked to the last LSN of the one before, incarnations never going back, LSNs without a gap
-//! inside a segment. It is read from the place that the catalog names: what lies before is in
-//! place, and is neither read nor needed. Where that breaks is the tail. Unsynced writes may be
-//! lost or torn, so a broken tail is normal, unless something proves that what is missing had been
-//! durable: the catalog's word, a later record's `synced_lsn`, a file that is missing or was cut
-//! short, or a needed block that can't be read. Then the scan refuses to guess (I5), unless the
-//! operator accepts the loss.
+//! The log is the chain of segments from the one that the catalog names. The segments have
+//! consecutive `seq`, and each is linked to the last LSN of the one before. Incarnations never go
+//! back, and LSNs have no gap inside a segment. The scan reads the log from the place that the
+//! catalog names. What lies before that place is already in place on the physical volumes, so the
+//! scan neither reads nor needs it.
+//!
+//! The tail is where the chain breaks. Unsynced writes may be lost or torn, so a broken tail is
+//! normal, unless something proves that what is missing had been durable:
+//!
+//! - the positions in the catalog,
+//! - a later record's `synced_lsn`,
+//! - a file that is missing or was cut short,
+//! - a needed block that can't be read.
+//!
+//! With such a proof the scan refuses to guess (I5), unless the operator accepts the loss.
 
 use super::cursor::{Cursor, JournalRecord, Located};
 use super::files::{Candidate, open_all};
@@ -26,7 +33,7 @@ use crate::units::BLOCK;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Where to start and what the catalog knows.
+/// The start of a scan, and what the catalog knows of the journal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScanStart {
     pub(crate) owner: Owner,
@@ -34,63 +41,65 @@ pub(crate) struct ScanStart {
     pub(crate) seq: u64,
     /// The least incarnation of that segment.
     pub(crate) incarnation: u64,
-    /// Everything up to here is in place.
+    /// The last LSN that is in place. Everything up to it is in place.
     pub(crate) destaged_lsn: u64,
-    /// Everything up to here was durable once: if it is not there, that is damage.
+    /// The last LSN that the catalog knows to have been durable. A missing record up to it is
+    /// damage.
     pub(crate) synced_lsn: u64,
     /// What the catalog knows of the files; `None` in a pool that only older builds have written.
     pub(crate) record: Option<JournalRecord>,
     pub(crate) segment_size: u64,
-    /// Damage does not keep the pool from opening: what was lost is told.
+    /// Damage does not keep the pool from opening. The opening reports what was lost.
     pub(crate) accept_loss: bool,
 }
 
 impl ScanStart {
-    /// The place of the first record that may be needed, if it is known. An older build moves the
-    /// positions alone.
+    /// The place of the first record that may be needed, or `None` if the place is not known: an
+    /// older build moves the positions without the place.
     pub(super) fn position(&self) -> Option<Cursor> {
         let row = self.record.filter(|r| r.destaged_lsn == self.destaged_lsn && r.start.seq == self.seq)?;
         (row.start.at >= FIRST_RECORD && row.start.lsn <= self.destaged_lsn + 1).then_some(row.start)
     }
 }
 
-/// What a scan found.
+/// The result of a scan.
 pub(crate) struct Scanned {
     /// Segments of the log, oldest first.
     pub(crate) chain: Vec<ChainSegment>,
-    /// Files that hold nothing that counts, and have all of their space.
+    /// Files that hold no part of the log, and have all of their space.
     pub(crate) free: Vec<Arc<SegmentFile>>,
     /// One more than the largest file index.
     pub(crate) file_indexes: u32,
-    /// Files from the first one on that exist at their full length: so many the catalog shall
-    /// count.
+    /// The number of files, counted from the first, that exist at their full length. The catalog is
+    /// to count that many.
     pub(crate) files: u32,
-    /// Last LSN of the log.
+    /// The last LSN of the log.
     pub(crate) tail_lsn: u64,
-    /// Largest LSN seen anywhere, leftovers included: the next one exceeds it.
+    /// The largest LSN seen anywhere, leftovers included. The next LSN exceeds it.
     pub(crate) max_lsn: u64,
     pub(crate) max_time: u64,
     pub(crate) max_incarnation: u64,
     pub(crate) next_seq: u64,
-    /// The record after `destaged_lsn`.
+    /// The place of the record after `destaged_lsn`.
     pub(crate) cursor: Cursor,
-    /// Of what is still to be carried out; whoever visits it fills them.
+    /// The turns of the records that are still to be carried out. The code that visits these
+    /// records fills them in.
     pub(crate) turns: Turns,
-    /// The damage, where it was to be accepted.
+    /// The damage, if the opening was to accept it.
     pub(crate) accepted: Option<Accepted>,
-    /// Everything up to here was durable once: the catalog says so, or a record.
+    /// The last LSN that is known to have been durable, by the catalog or by a record.
     synced_lsn: u64,
-    /// The records after that.
+    /// The places of the records after `synced_lsn`.
     unsynced: VecDeque<Cursor>,
-    /// What is not as it must be.
+    /// Descriptions of the damages found.
     pub(super) damages: Vec<String>,
-    /// The record beyond the tail that knew most to be durable.
+    /// The record beyond the tail that names the largest LSN as durable.
     pub(super) witness: Option<Witness>,
     pub(super) beyond: Beyond,
 }
 
 impl Scanned {
-    /// Before anything was found.
+    /// The state of a scan that has found nothing yet.
     pub(crate) fn new(start: &ScanStart) -> Scanned {
         Scanned {
             chain: Vec::new(),
@@ -113,7 +122,7 @@ impl Scanned {
         }
     }
 
-    /// Takes note of the record at `cursor`, and of what it says to have been durable when it was
+    /// Notes the record at `cursor`, and the LSN that the record names as durable when it was
     /// written.
     fn note_unsynced(&mut self, header: &Header, cursor: Cursor) {
         self.unsynced.push_back(cursor);
@@ -123,13 +132,13 @@ impl Scanned {
         }
     }
 
-    /// Where the log breaks, for people.
+    /// The place where the log breaks, as text for an error message.
     fn end(&self) -> String {
         let at = self.chain.last().map(|s| format!(" at byte {} of {}", s.end, file_name(s.file.index)));
         format!("after LSN {}{}", self.tail_lsn, at.unwrap_or_default())
     }
 
-    /// Refuses what is damaged, or, if that is accepted, tells what it is.
+    /// Refuses what is damaged. If the damage is accepted, records it in `accepted`.
     fn conclude(&mut self, start: &ScanStart) -> Result<()> {
         if let Some(Witness { durable, lsn, file }) = &self.witness {
             self.damages.push(format!(
@@ -174,7 +183,7 @@ impl Scanned {
     }
 }
 
-/// Scans the journal; `visit` sees every record above `destaged_lsn`, in order, with its data.
+/// Scans the journal. `visit` gets every record above `destaged_lsn`, in order, with its data.
 pub(crate) fn scan(
     dir: &dyn Dir,
     start: ScanStart,
@@ -199,8 +208,8 @@ pub(crate) fn scan(
     Ok(scanned)
 }
 
-/// Makes what a scan found durable, before anything acts on it: what is not known to have been
-/// durable is written again (see [`super::tail`]).
+/// Makes what a scan found durable, before anything acts on it. What is not known to have been
+/// durable is written again: see [`super::tail`].
 pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> Result<()> {
     let first = scanned.unsynced.front();
     tracing::info!(
@@ -223,12 +232,12 @@ pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> R
     dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
 }
 
-/// The candidate that continues the chain, and its header.
+/// Returns the candidate that continues the chain, and its header.
 ///
-/// The header is sought first: of two segments with the same `seq` the younger incarnation counts.
-/// A header that does not verify, or can't be read, is worked out from the records behind it. At
-/// the start of the log the named segment may be in place as a whole and damaged: then the next one
-/// goes on right behind `destaged_lsn`.
+/// The function looks for a verified header first. Of two segments with the same `seq` the younger
+/// incarnation counts. A header that does not verify, or can't be read, is worked out from the
+/// records behind it. At the start of the log the named segment may be damaged while all of it is
+/// in place. Then the next segment continues right behind `destaged_lsn`.
 fn next_in_chain(
     candidates: &[Candidate],
     start: &ScanStart,
@@ -256,8 +265,8 @@ fn next_in_chain(
         .or_else(|| headers().filter(|(_, h)| skips(h)).max_by_key(|(_, h)| h.incarnation))
 }
 
-/// The header of the segment that continues the chain, if its records are in this file behind a
-/// header that is damaged.
+/// Works out the header of the segment that continues the chain, if this file holds that segment's
+/// records behind a damaged header.
 fn work_out_header(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) -> Option<SegmentHeader> {
     let (pool, seq) = (start.owner.pool, scanned.next_seq);
     let disk = &*candidate.file.disk;
@@ -299,7 +308,8 @@ fn work_out_header(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) 
     (continues(&first) || begins).then(|| header(first, scanned.tail_lsn))
 }
 
-/// The first record at or after `from` that `accept` wants and that verifies, wherever it starts.
+/// Returns the first record at or after `from` that `accept` takes and that verifies, wherever it
+/// starts.
 fn find_record(
     reader: &mut SegmentReader<'_>,
     disk: &dyn crate::disk::Disk,
@@ -316,7 +326,7 @@ fn find_record(
     found
 }
 
-/// Reads the records of one segment. False when nothing can follow it.
+/// Reads the records of one segment. Returns false when no segment can follow it.
 fn follow(
     candidate: &Candidate,
     header: SegmentHeader,
@@ -361,8 +371,8 @@ fn follow(
     Ok(true)
 }
 
-/// The record with `lsn` at `at`. Where that is in place already, damage does not matter: the place
-/// then moves to the first record that is needed.
+/// Reads the record with `lsn` at `at`. Damage does not matter where the records are in place
+/// already. The place then moves to the first record that is needed.
 fn read_next(
     reader: &mut SegmentReader<'_>,
     candidate: &Candidate,

@@ -1,8 +1,8 @@
 //! A journal segment: one file of fixed size, a header block, then records.
 //!
-//! A file is used again and again; its header says which part of the log it holds now: `seq` counts
-//! segments of the log, `prev_lsn` is the last LSN of the segment before. A segment holds records
-//! of one incarnation only.
+//! A file is used again and again. Its header states which part of the log it holds now: `seq`
+//! counts segments of the log, and `prev_lsn` is the last LSN of the segment before. A segment
+//! holds records of one incarnation only.
 
 use super::record::Header;
 use crate::codec::{Reader, Writer, crc32c};
@@ -10,7 +10,8 @@ use crate::disk::Disk;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Records start here: a header block of its own is never rewritten together with a record.
+/// The position of the first record, in bytes. The header has a block of its own, which is never
+/// rewritten together with a record.
 pub(crate) const FIRST_RECORD: u64 = 4096;
 
 const MAGIC: &[u8; 4] = b"HCJS";
@@ -22,17 +23,17 @@ const _: () = assert!((ENCODED_LEN as u64) < FIRST_RECORD);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) pool: [u8; 16],
-    /// Number of this segment in the log, from 1.
+    /// The number of this segment in the log, from 1.
     pub(crate) seq: u64,
     pub(crate) incarnation: u64,
-    /// LSN of its first record.
+    /// The LSN of the segment's first record.
     pub(crate) first_lsn: u64,
-    /// LSN of the record before its first one.
+    /// The LSN of the record before the segment's first one.
     pub(crate) prev_lsn: u64,
 }
 
 impl SegmentHeader {
-    /// The header block.
+    /// Encodes the header block.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&self.pool).u64(self.seq);
@@ -44,7 +45,8 @@ impl SegmentHeader {
         w.0
     }
 
-    /// Decodes a header block; `None` when it is none, damaged, or another version.
+    /// Decodes a header block. Returns `None` when the block holds no header, is damaged, or has
+    /// another version.
     pub(crate) fn decode(bytes: &[u8]) -> Option<SegmentHeader> {
         let bytes = bytes.get(..ENCODED_LEN)?;
         let mut r = Reader::new(bytes);
@@ -62,7 +64,7 @@ impl SegmentHeader {
         })
     }
 
-    /// What the sums of this segment's record headers are mixed with.
+    /// The salt of this segment. The sums of the segment's record headers are mixed with it.
     pub(crate) fn salt(&self) -> u32 {
         Self::salt_of(&self.pool, self.seq)
     }
@@ -80,7 +82,7 @@ impl SegmentHeader {
 pub(crate) struct SegmentFile {
     pub(crate) index: u32,
     pub(crate) disk: Arc<dyn Disk>,
-    /// The part of the log it holds now (0: none), for diagnostics.
+    /// The number of the segment that the file holds now, or 0 if it holds none. For diagnostics.
     pub(crate) seq: AtomicU64,
 }
 
@@ -89,14 +91,14 @@ pub(crate) fn file_name(index: u32) -> String {
     format!("journal-{index:05}")
 }
 
-/// The index that a file name stands for.
+/// Returns the index in a file name.
 pub(crate) fn file_index(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("journal-")?;
     (digits.len() == 5).then(|| digits.parse().ok()).flatten()
 }
 
-/// Reads records one after another from a segment through a window, so that small records cost no
-/// system call each.
+/// A reader of one record after another from a segment. It reads through a window, so that small
+/// records cost no system call each.
 pub(crate) struct SegmentReader<'a> {
     disk: &'a dyn Disk,
     salt: u32,
@@ -109,16 +111,16 @@ pub(crate) struct SegmentReader<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoundRecord {
     pub(crate) header: Header,
-    /// Byte position of the record's data in the segment.
+    /// The position of the record's data in the segment, in bytes.
     pub(crate) data_at: u64,
-    /// Position after the record.
+    /// The position after the record, in bytes.
     pub(crate) next: u64,
 }
 
 const WINDOW: usize = 512 << 10;
 
 impl<'a> SegmentReader<'a> {
-    /// Reads below byte `end` of the segment.
+    /// A reader of the bytes below `end` of the segment.
     pub(crate) fn new(disk: &'a dyn Disk, salt: u32, end: u64) -> Self {
         SegmentReader { disk, salt, end, window: Vec::new(), window_at: 0 }
     }
@@ -127,12 +129,13 @@ impl<'a> SegmentReader<'a> {
         self.salt
     }
 
-    /// Nothing is read from here on.
+    /// The end of the readable range: no byte at or after it is read.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// `len` bytes at `at`, or fewer at the end. What can't be read behind them is no obstacle.
+    /// Returns `len` bytes at `at`, or fewer at the end. Unreadable bytes behind these are no
+    /// obstacle.
     pub(crate) fn bytes(&mut self, at: u64, len: usize) -> std::io::Result<&[u8]> {
         let len = len.min(self.end.saturating_sub(at) as usize);
         let inside = at >= self.window_at && at + len as u64 <= self.window_at + self.window.len() as u64;
@@ -152,7 +155,7 @@ impl<'a> SegmentReader<'a> {
         Ok(&self.window[start..start + len])
     }
 
-    /// The record whose header stands at `at`, if there is one whose header and data verify.
+    /// Returns the record whose header stands at `at`, if its header and its data verify.
     pub(crate) fn record(&mut self, at: u64) -> std::io::Result<Option<FoundRecord>> {
         let salt = self.salt;
         let Some(header) = Header::decode(self.bytes(at, super::record::HEADER_LEN)?, salt) else {
@@ -165,9 +168,9 @@ impl<'a> SegmentReader<'a> {
         Ok(Some(FoundRecord { header, data_at, next: at + header.space() }))
     }
 
-    /// The record that must follow `at`: there, or at the next block boundary, where a synced group
-    /// was padded. What can't be read at the one place does not matter if the record is at the
-    /// other.
+    /// Returns the record that must follow `at`. The record lies at `at`, or at the next block
+    /// boundary if a synced group was padded. An unreadable place does not matter if the record
+    /// lies at the other one.
     pub(crate) fn next_record(
         &mut self,
         at: u64,
@@ -191,9 +194,10 @@ impl<'a> SegmentReader<'a> {
 pub(crate) struct ChainSegment {
     pub(crate) file: Arc<SegmentFile>,
     pub(crate) header: SegmentHeader,
-    /// Last LSN given a place in it (`header.prev_lsn` while it is empty).
+    /// The last LSN that has a place in the segment. It is `header.prev_lsn` while the segment is
+    /// empty.
     pub(crate) last_lsn: u64,
-    /// End of the last record.
+    /// The end of the last record, in bytes of the segment.
     pub(crate) end: u64,
 }
 

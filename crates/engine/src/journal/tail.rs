@@ -1,15 +1,17 @@
 //! Writing the journal's unsynced tail again, safely.
 //!
-//! After a kill the tail may be in the page cache only, and after a failed sync even a successful
-//! one proves nothing: Linux may hold pages for clean that never reached the disk. So what is not
-//! known to have been durable is written again at open. But it may hold acknowledged bytes that
-//! were durable all the same, and a power loss may turn a block that is being written into garbage.
-//! So each part of the tail is copied to a file of its own first, and that is synced, before the
-//! part is written where it was. An open that was cut short is repeated from the copy.
+//! After a kill the tail may be in the page cache only. After a failed sync even a successful one
+//! proves nothing: Linux may regard pages as clean that never reached the disk. So an opening
+//! writes again what is not known to have been durable.
 //!
-//! The copy counts only while the pool is at the incarnation that it names. Opening moves that on,
-//! durably, before anything is appended. The file stays, since there may be no room for it when it
-//! is needed again.
+//! The tail may hold acknowledged bytes that were durable all the same, and a power loss may turn a
+//! block that is being written into garbage. So the opening first copies each part of the tail to a
+//! separate file and syncs that file. Then it writes the part to its place again. When an open was
+//! interrupted, the next open repeats the write from the copy.
+//!
+//! The copy counts only while the pool is at the incarnation that it names. Opening moves the
+//! incarnation on, durably, before anything is appended. The file stays, because there may be no
+//! room for it when it is needed again.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -38,14 +40,14 @@ const VERSION: u32 = 2;
 const CRC32C_VERSION: u32 = 1;
 const HEAD_LEN: usize = 64;
 const DATA_AT: u64 = BLOCK;
-/// Bytes copied at a time.
+/// Bytes that are copied at a time.
 const PART: u64 = 8 << 20;
 
-/// Whose tail it is.
+/// The pool and the incarnation that a tail belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) pool: [u8; 16],
-    /// As committed before this opening.
+    /// The incarnation as committed before this opening.
     pub(crate) incarnation: u64,
 }
 
@@ -75,7 +77,7 @@ fn sum(head: &[u8], of_data: u32) -> u32 {
     crc32c(&sums)
 }
 
-/// The copy that an opening of this incarnation had completed, if there is one.
+/// Returns the copy that an opening of this incarnation had completed, if there is one.
 pub(crate) fn interrupted(dir: &dyn Dir, owner: &Owner) -> Result<Option<TailCopy>> {
     let disk = match dir.open(FILE, OpenMode::ReadOnly) {
         Ok(disk) => disk,
@@ -115,7 +117,7 @@ fn decode_head(head: &[u8]) -> Option<(Owner, u64, u64, u32, u32)> {
     matches!(version, CRC32C_VERSION | VERSION).then_some((owner, offset, length, file, version))
 }
 
-/// Repeats what an interrupted opening was doing, before anything is read from the journal.
+/// Repeats the write of an interrupted opening, before anything is read from the journal.
 pub(crate) fn restore(dir: &dyn Dir, owner: &Owner) -> Result<()> {
     let Some(copy) = interrupted(dir, owner)? else { return Ok(()) };
     let name = super::segment::file_name(copy.file);
@@ -135,7 +137,7 @@ pub(crate) fn restore(dir: &dyn Dir, owner: &Owner) -> Result<()> {
     disk.sync(SyncPurpose::JournalOpen).map_err(fail)
 }
 
-/// Writes the bytes `from..end` of a segment again; they are durable when it returns.
+/// Writes the bytes `from..end` of a segment again. They are durable when the function returns.
 pub(crate) fn write_again(
     dir: &dyn Dir,
     owner: &Owner,
@@ -177,9 +179,9 @@ fn save(disk: &dyn Disk, owner: &Owner, copy: &TailCopy) -> io::Result<()> {
     disk.sync(SyncPurpose::JournalOpen)
 }
 
-/// Keeps room for the next copy, once the incarnation has moved on and the last one is ignored: a
-/// pool whose file system has become full opens again. Where there is none now, the next opening
-/// tries again.
+/// Keeps room for the next copy, so that a pool whose file system has become full opens again. The
+/// caller has moved the incarnation on, so the last copy is ignored. If there is no room now, the
+/// next opening tries again.
 pub(crate) fn keep_room(dir: &dyn Dir, segment_size: u64) -> Result<()> {
     let fail = |e| Error::io(format!("make room for {FILE}"), e);
     let len = DATA_AT + segment_size.min(PART);
@@ -196,7 +198,7 @@ pub(crate) fn keep_room(dir: &dyn Dir, segment_size: u64) -> Result<()> {
     dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
 }
 
-/// A segment file as it will be once `copy` is restored; for reading only.
+/// A segment file as it will be once `copy` is restored. It can only be read.
 pub(crate) struct Patched {
     pub(crate) inner: Arc<dyn Disk>,
     pub(crate) copy: TailCopy,

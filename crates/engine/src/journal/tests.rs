@@ -1,5 +1,5 @@
-//! Pools that an older build wrote: the catalog neither counts journal files nor knows a byte to
-//! begin at.
+//! Tests with pools that an older build wrote. In such a pool the catalog neither counts journal
+//! files nor knows a byte to begin at.
 
 use super::segment::FIRST_RECORD;
 use crate::device::BlockDevice;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
 
-/// Ten blocks in place and two durable behind them, in the journal's first file; killed. The
-/// catalog's row is as `row` leaves it.
+/// A killed pool: ten blocks are in place, and two durable blocks lie behind them in the journal's
+/// first file. `row` changes the catalog's row.
 fn killed(row: impl FnOnce(&Pool)) -> Inside {
     let inside = Inside::new(1 << 20);
     for n in 0..10 {
@@ -31,7 +31,7 @@ fn forget(pool: &Pool) {
     txn.commit().unwrap();
 }
 
-/// As if an older build had moved the positions on, and left the row alone.
+/// Moves the positions on without the row, as an older build does.
 fn leave_behind(pool: &Pool) {
     let mut txn = pool.core.catalog.begin().unwrap();
     txn.change_journal(|row| row.destaged_lsn -= 1).unwrap();

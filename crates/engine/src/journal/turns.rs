@@ -1,9 +1,10 @@
-//! Turns: the stretches of the log that destage carries out one after another, each with a commit
-//! of its own at least.
+//! Turns: the stretches of the log that destage carries out one after another. Each has at least
+//! one commit of its own.
 //!
-//! Bytes and records say how much work waits, but not how many commits: what snapshots, marks and
-//! long discards cut apart can't share one. So the log counts them while it grows. The count
-//! follows the rules by which destage collects a batch, but for the size of one.
+//! The numbers of bytes and of records show how much work waits, but not how many commits.
+//! Stretches that snapshots, marks or long discards separate can't share a commit. So the log
+//! counts turns while it grows. The count follows the rules by which destage collects a batch,
+//! except for the limit on a batch's size.
 
 use crate::staging::Staging;
 use std::collections::VecDeque;
@@ -11,17 +12,17 @@ use std::collections::VecDeque;
 /// The turns that wait.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// LSNs with which they begin, oldest first.
+    /// The LSNs of the first records of the turns, oldest first.
     begins: VecDeque<u64>,
-    /// The number of the last one.
+    /// The number of the last turn.
     number: u32,
     /// The last record is carried out alone.
     after_alone: bool,
 }
 
 impl Turns {
-    /// Takes note of the next record, in order. `alone`: no other record shares its commit.
-    /// `staging` is its branch's, in whose `epoch` it is.
+    /// Notes the next record, in order. With `alone` no other record shares its commit. `staging`
+    /// is the staging index of the record's branch, and `epoch` is the record's epoch.
     pub(crate) fn note(&mut self, lsn: u64, alone: bool, staging: Option<&Staging>, epoch: u32) {
         let parted = || staging.is_some_and(|s| s.turn().is_some_and(|t| t.0 == self.number && t.1 != epoch));
         if alone || self.after_alone || self.number == 0 || parted() {
@@ -34,14 +35,14 @@ impl Turns {
         self.after_alone = alone;
     }
 
-    /// Everything up to `lsn` is carried out.
+    /// Notes that everything up to `lsn` is carried out.
     pub(crate) fn passed(&mut self, lsn: u64) {
         while self.begins.front().is_some_and(|begin| *begin <= lsn) {
             self.begins.pop_front();
         }
     }
 
-    /// Turns that have not begun to be carried out.
+    /// The number of turns that have not begun to be carried out.
     pub(crate) fn len(&self) -> usize {
         self.begins.len()
     }

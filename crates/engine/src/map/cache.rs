@@ -1,17 +1,17 @@
 //! A bounded, sharded cache with selectable replacement, shared by all volumes of a pool.
 //!
-//! A hit takes one shard's lock, one hash lookup and a constant number of index updates; nothing is
-//! allocated. Entries live in a slab and are linked by index into queues; the policies differ only
-//! in which queues there are, what a hit does, and who goes first.
+//! A hit takes one shard's lock, one hash lookup and a constant number of index updates. It
+//! allocates nothing. Entries live in a slab, and indexes link them into queues. The policies
+//! differ only in which queues exist, what a hit does, and which entry is evicted first.
 //!
 //! Round-robin in ESnapII (Xiao et al. 2009) sweeps a pointer over the fixed places of its cache
 //! and replaces what it finds, used or not. Places fill in the order of the sweep, so that is first
-//! in, first out, and that is what it means here, where entries differ in size and have no fixed
-//! places.
+//! in, first out. Here entries differ in size and have no fixed places, and round-robin means first
+//! in, first out.
 //!
 //! **Coherence.** A loader that missed reads its value without any lock, so an update could
-//! overtake it. It takes [`Cache::generation`] before it reads and offers the value with
-//! [`Cache::insert_if`]; every update of the shard ([`Cache::publish`], [`Cache::invalidate`])
+//! overtake it. The loader takes [`Cache::generation`] before it reads and offers the value with
+//! [`Cache::insert_if`]. Every update of the shard ([`Cache::publish`], [`Cache::invalidate`])
 //! moves the generation, and the stale value is refused.
 
 use crate::hash::Mix;
@@ -20,25 +20,27 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
-/// A power of two, several times the number of threads that look things up at once.
+/// The number of shards: a power of two, several times the number of threads that look things up at
+/// once.
 const SHARDS: usize = 16;
-/// No entry, no queue.
+/// An index that stands for no entry and no queue.
 const NONE: u32 = u32::MAX;
-/// S3-FIFO counts accesses up to here.
+/// The largest number of accesses that S3-FIFO counts for an entry.
 const MAX_FREQ: u64 = 3;
 
-/// See the module. `V` is cheap to clone (an `Arc`). Holds at most the bound it was given, or one
-/// entry per shard where even that is more.
+/// A cache with a bound in bytes, shared by all threads. `V` is cheap to clone (an `Arc`). The
+/// cache holds at most its bound, or one entry per shard if even that is more.
 pub(crate) struct Cache<K, V> {
     hasher: Mix,
     shards: [Padded<Mutex<Shard<K, V>>>; SHARDS],
 }
 
-/// Keeps the locks of neighbouring shards out of one cache line (and its prefetched neighbour).
+/// A wrapper that keeps the locks of neighbouring shards out of one cache line (and its prefetched
+/// neighbour).
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// Counters since the cache was made, and what it holds now.
+/// Counters since the cache was made, and what the cache holds now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CacheStats {
     pub(crate) hits: u64,
@@ -49,7 +51,7 @@ pub(crate) struct CacheStats {
 }
 
 impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
-    /// A cache of at most `bytes`, split evenly over the shards.
+    /// Makes a cache of at most `bytes`, split evenly over the shards.
     pub(crate) fn new(policy: CachePolicy, bytes: usize) -> Self {
         let shard = |_| Padded(Mutex::new(Shard::new(policy, bytes / SHARDS)));
         Cache { hasher: Mix::default(), shards: std::array::from_fn(shard) }
@@ -62,18 +64,19 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         &self.shards[at].0
     }
 
-    /// Looks up, counting a hit or a miss.
+    /// Looks up a key, and counts a hit or a miss.
     pub(crate) fn get(&self, key: &K) -> Option<V> {
         self.shard(key).lock().get(key)
     }
 
-    /// To be taken before loading what is then offered to [`Cache::insert_if`].
+    /// Returns the generation of the key's shard. A loader takes it before it loads the value that
+    /// it then offers to [`Cache::insert_if`].
     pub(crate) fn generation(&self, key: &K) -> u64 {
         self.shard(key).lock().generation
     }
 
-    /// A loader's insert: refused (false) when an update came between. A value that is there
-    /// already stays, since in one generation all loads are equal.
+    /// Inserts the value of a loader. Returns false, and refuses the value, when an update came in
+    /// between. A value that is there already stays, because all loads of one generation are equal.
     pub(crate) fn insert_if(&self, key: K, value: V, weight: usize, generation: u64) -> bool {
         let mut shard = self.shard(&key).lock();
         if shard.generation != generation {
@@ -85,15 +88,15 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         true
     }
 
-    /// An update: replaces (which counts as a use) or inserts, and turns away loaders that are
-    /// under way.
+    /// Replaces a value after an update (which counts as a use) or inserts it, and makes the
+    /// inserts of loaders that are under way fail.
     pub(crate) fn publish(&self, key: K, value: V, weight: usize) {
         let mut shard = self.shard(&key).lock();
         shard.generation += 1;
         shard.replace(key, value, weight);
     }
 
-    /// Removes a key, and turns away loaders that are under way.
+    /// Removes a key, and makes the inserts of loaders that are under way fail.
     pub(crate) fn invalidate(&self, key: &K) {
         let mut shard = self.shard(key).lock();
         shard.generation += 1;
@@ -102,7 +105,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         }
     }
 
-    /// Removes every key that `gone` picks, and turns away all loaders that are under way.
+    /// Removes every key for which `gone` returns true, and makes the inserts of all loaders that
+    /// are under way fail.
     pub(crate) fn invalidate_where(&self, gone: impl Fn(&K) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.0.lock();
@@ -115,7 +119,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         }
     }
 
-    /// Sums over all shards.
+    /// Returns the sums over all shards.
     pub(crate) fn stats(&self) -> CacheStats {
         self.shards.iter().fold(CacheStats::default(), |sum, shard| {
             let shard = shard.0.lock();
@@ -132,23 +136,23 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
 
 struct Entry<K, V> {
     key: K,
-    /// `None` while the place is free.
+    /// The value, or `None` while the place is free.
     value: Option<V>,
     weight: usize,
     queue: u32,
     prev: u32,
     next: u32,
-    /// S3-FIFO: accesses since it entered its queue, up to [`MAX_FREQ`].
+    /// S3-FIFO: the number of accesses since the entry entered its queue, up to [`MAX_FREQ`].
     freq: u64,
 }
 
-/// A list of entries, first in at the head.
+/// A list of entries. The first one in is at the head.
 #[derive(Clone, Copy)]
 struct Queue {
     head: u32,
     tail: u32,
     bytes: usize,
-    /// LFU: how often each entry here was used. Queues are linked by rising frequency.
+    /// LFU: how often each entry of the queue was used. Queues are linked by rising frequency.
     freq: u64,
     prev: u32,
     next: u32,
@@ -158,8 +162,8 @@ impl Queue {
     const EMPTY: Queue = Queue { head: NONE, tail: NONE, bytes: 0, freq: 0, prev: NONE, next: NONE };
 }
 
-/// Round-robin and LRU have one queue, S3-FIFO two. LFU has [`LFU_ROOT`], which stays empty and
-/// links to the queues of the frequencies that occur.
+/// The indexes of the queues. Round-robin and LRU have one queue, S3-FIFO has two. LFU has
+/// [`LFU_ROOT`], which stays empty and links to the queues of the frequencies that occur.
 const ONLY: u32 = 0;
 const SMALL: u32 = 0;
 const MAIN: u32 = 1;
@@ -211,7 +215,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         self.entries[at as usize].value.clone()
     }
 
-    /// What a use does to the order.
+    /// Moves the entry at `at` in the order, as the policy does after a use.
     fn touch(&mut self, at: u32) {
         match self.policy {
             CachePolicy::RoundRobin => {}
@@ -227,7 +231,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         }
     }
 
-    /// Adds a key that is not there, making room first, so that the newcomer is not its own victim.
+    /// Adds a key that the shard does not have. The shard makes room first, so that the new entry
+    /// is not its own victim.
     fn insert(&mut self, key: K, value: V, weight: usize) {
         while !self.index.is_empty() && self.bytes.saturating_add(weight) > self.bound {
             self.evict();
@@ -279,7 +284,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         }
     }
 
-    /// Removes the entry that the policy misses least.
+    /// Removes the entry that the policy chooses.
     fn evict(&mut self) {
         let victim = match self.policy {
             CachePolicy::RoundRobin | CachePolicy::Lru => self.queues[ONLY as usize].head,
@@ -290,8 +295,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         self.evictions += 1;
     }
 
-    /// Algorithm 1 of the S3-FIFO paper. Ends, since every round lowers a frequency or moves one
-    /// entry to main, where none comes back from.
+    /// Chooses a victim by algorithm 1 of the S3-FIFO paper. The loop ends, because every round
+    /// lowers a frequency or moves one entry to the main queue, and no entry comes back from there.
     fn s3_victim(&mut self) -> u32 {
         loop {
             let small = &self.queues[SMALL as usize];
@@ -343,7 +348,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         queue.bytes += entry.weight;
     }
 
-    /// Takes an entry out of its queue, which is returned and may be empty now.
+    /// Takes an entry out of its queue, and returns the queue, which may be empty now.
     fn unlink(&mut self, at: u32) -> u32 {
         let Entry { queue, prev, next, weight, .. } = self.entries[at as usize];
         let list = &mut self.queues[queue as usize];
@@ -359,8 +364,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         queue
     }
 
-    /// LFU: to the queue of the next higher frequency. Within a queue the entry that came first
-    /// goes first.
+    /// LFU: moves an entry to the queue of the next higher frequency. Within a queue the entry that
+    /// came first is evicted first.
     fn promote(&mut self, at: u32) {
         let from = self.unlink(at);
         let to = self.frequency_queue(from, self.queues[from as usize].freq + 1);
@@ -368,7 +373,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
         self.drop_if_empty(from);
     }
 
-    /// LFU: the queue of `freq`, right behind `after`, made if need be.
+    /// LFU: returns the queue of `freq`, right behind `after`. The queue is made if it does not
+    /// exist.
     fn frequency_queue(&mut self, after: u32, freq: u64) -> u32 {
         let next = self.queues[after as usize].next;
         if next != NONE && self.queues[next as usize].freq == freq {
@@ -405,8 +411,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Shard<K, V> {
     }
 }
 
-/// S3-FIFO's memory of keys that left the small queue: as many bytes' worth as main can hold,
-/// oldest forgotten first.
+/// S3-FIFO's memory of keys that left the small queue. It holds keys for as many bytes as main can
+/// hold, and forgets the oldest first.
 struct Ghost<K> {
     bound: usize,
     bytes: usize,
@@ -439,7 +445,7 @@ impl<K: Hash + Eq + Copy> Ghost<K> {
         }
     }
 
-    /// Was it here? It is no longer.
+    /// Returns whether the key was remembered, and forgets it.
     fn take(&mut self, key: &K) -> bool {
         self.keys.remove(key).is_some()
     }

@@ -1,8 +1,8 @@
-//! Maps: where a line's chunks are, read through one bounded cache for the whole pool.
+//! Maps: the places of a line's chunks, read through one bounded cache for the whole pool.
 //!
-//! A branch's current map is stored in pages. What a snapshot sees is made of the current page
-//! (what was born by then) and of the versions (what was overwritten since), and cached as a page
-//! of its own: one look per chunk, however many snapshots there are.
+//! A branch's current map is stored in pages. A snapshot's page consists of the entries of the
+//! current page that were born by then, and of the versions that were overwritten since. It is
+//! cached as a page of its own, so a chunk takes one look-up, however many snapshots there are.
 
 pub(crate) mod cache;
 
@@ -17,29 +17,30 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where more snapshots than these have pages in the cache, all of them are forgotten rather than
-/// one by one.
+/// The number of snapshots with pages in the cache above which a change removes the pages of all of
+/// them at once.
 const MOST_VIEWS: usize = 64;
 
-/// See the module.
+/// The maps of all branches of a pool, with the cache of their pages. All threads share it. The
+/// destager alone changes the stored pages.
 pub(crate) struct Map {
     catalog: Arc<Catalog>,
-    /// (branch, page number, epoch)
+    /// The cached pages, by (branch, page number, epoch).
     cache: Cache<(u64, u64, u32), Arc<MapPage>>,
-    /// (branch, epoch) of the snapshots in use of which pages may be in the cache: of many there
-    /// are none.
+    /// The snapshots in use that may have pages in the cache, as (branch, epoch). Many of them have
+    /// none.
     viewed: RwLock<BTreeSet<(u64, u32)>>,
     fault: Arc<Fault>,
 }
 
-/// What a line itself has of a page.
+/// What a line itself has at a page, apart from its base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// What was there before, in its base.
+    /// The line has nothing of the page: the content is that of its base.
     Nothing,
-    /// A long hole, and when it was born.
+    /// The page lies in a long hole that was born in this epoch.
     Hole(u32),
-    /// Perhaps chunks.
+    /// The line may have chunks in the page.
     Page,
 }
 
@@ -53,12 +54,13 @@ impl Map {
         Map { catalog, cache: Cache::new(policy, bytes), viewed: RwLock::default(), fault }
     }
 
-    /// The page as `line` sees it, from the cache only.
+    /// Returns the page as `line` sees it, from the cache only.
     pub(crate) fn cached(&self, line: &View, number: u64) -> Option<Arc<MapPage>> {
         self.cache.get(&(line.branch.id, number, line.epoch))
     }
 
-    /// The page as `line` sees it; one that was never stored is empty, and cached like the others.
+    /// Returns the page as `line` sees it. A page that was never stored is empty, and is cached
+    /// like the others.
     pub(crate) fn load(&self, line: &View, number: u64) -> Result<Arc<MapPage>> {
         let key = (line.branch.id, number, line.epoch);
         if let Some(page) = self.cache.get(&key) {
@@ -67,8 +69,8 @@ impl Map {
         let view = (line.branch.id, line.epoch);
         loop {
             let generation = self.cache.generation(&key);
-            // After that, and before the catalog is read: whoever changes the catalog after that
-            // finds the view here, or turns the page away.
+            // This comes after the generation is taken, and before the catalog is read. A later
+            // change of the catalog then finds the view here, or the cache refuses the page.
             if line.epoch != HEAD && !self.viewed.read().contains(&view) {
                 self.viewed.write().insert(view);
             }
@@ -85,8 +87,9 @@ impl Map {
         }
     }
 
-    /// The page as a snapshot sees it. The current page is read first: what leaves it afterwards is
-    /// still where it says, and what has left it before is among the versions.
+    /// Builds the page as a snapshot sees it. The current page is read first: an entry that leaves
+    /// it afterwards is still at its place, and an entry that has left it before is among the
+    /// versions.
     fn frozen_page(&self, line: &View, number: u64) -> Result<Arc<MapPage>> {
         let current = self.read((line.branch.id, number))?;
         let chunks = (number * CHUNKS, number * CHUNKS + CHUNKS - 1);
@@ -101,7 +104,7 @@ impl Map {
         Ok(Arc::new(page))
     }
 
-    /// The first page in `first..=last` in which `line` may have entries of its own.
+    /// Returns the first page in `first..=last` in which `line` may have entries of its own.
     pub(crate) fn next_page(&self, line: &View, first: u64, last: u64) -> Result<Option<u64>> {
         let current = self.catalog.next_page(line.branch.id, first, last)?;
         if line.epoch == HEAD {
@@ -112,8 +115,8 @@ impl Map {
         Ok(current.into_iter().chain(version).min())
     }
 
-    /// What `line` itself has of page `number`; shortens the span behind it that is all alike,
-    /// `number..end`.
+    /// Returns what `line` itself has of page `number`. Shortens the span `number..end` to the
+    /// pages that are all alike.
     pub(crate) fn held(&self, line: &View, number: u64, end: &mut u64) -> Result<Held> {
         let hole = self.catalog.hole_at(line.branch.id, number)?;
         let next = match hole {
@@ -135,9 +138,10 @@ impl Map {
         Ok(Held::Nothing)
     }
 
-    /// The first page in `first..=last` in which `line` may have content of its own: long holes,
-    /// which can be longer than anybody can look through, are passed. Where they hide what lies
-    /// below that is looked for in vain.
+    /// Returns the first page in `first..=last` in which `line` may have content of its own. Long
+    /// holes, which may have more pages than can be searched, are passed. A hole that was passed
+    /// may hide content of the levels below. A caller that also searches these levels then finds
+    /// hidden content in vain.
     pub(crate) fn next_content(&self, line: &View, first: u64, last: u64) -> Result<Option<u64>> {
         let current = self.catalog.next_mapped(line.branch.id, first, last)?;
         if line.epoch == HEAD {
@@ -148,21 +152,22 @@ impl Map {
         Ok(current.into_iter().chain(version).min())
     }
 
-    /// The page as stored, past the cache: for the destager, the only one that changes it.
+    /// Reads the page as stored, past the cache. It is for the destager, which alone changes the
+    /// page.
     pub(crate) fn read(&self, key: PageKey) -> Result<Arc<MapPage>> {
         let page = self.catalog.page(key).inspect_err(|e| self.fault.damage(e))?;
         Ok(Arc::new(page.unwrap_or_default()))
     }
 
-    /// Replaces the current page after its commit.
+    /// Replaces the cached current page, after the commit of the new one.
     pub(crate) fn publish(&self, key: PageKey, page: MapPage) {
         let page = Arc::new(page);
         let weight = page.weight();
         self.cache.publish((key.0, key.1, HEAD), page, weight);
     }
 
-    /// Forgets pages of a branch as those of its snapshots saw them that froze `epoch` or one after
-    /// it.
+    /// Removes from the cache the given pages of a branch as its snapshots with epoch `epoch` or
+    /// later see them.
     pub(crate) fn forget_views(&self, branch: u64, epoch: u32, numbers: impl Iterator<Item = u64> + Clone) {
         let views: Vec<u32> =
             self.viewed.read().range((branch, epoch)..(branch, HEAD)).map(|(_, view)| *view).collect();
@@ -176,22 +181,24 @@ impl Map {
         }
     }
 
-    /// Nobody will see it as this snapshot does again.
+    /// Notes that this snapshot's view is not used any more.
     pub(crate) fn end_view(&self, branch: u64, epoch: u32) {
         self.viewed.write().remove(&(branch, epoch));
     }
 
-    /// Forgets all pages of a branch as snapshots saw them: places have changed.
+    /// Removes from the cache all pages of a branch as its snapshots see them, because places have
+    /// changed.
     pub(crate) fn forget_frozen(&self, branch: u64) {
         self.cache.invalidate_where(|key| key.0 == branch && key.2 != HEAD);
     }
 
-    /// Forgets pages of a branch, as the volume and as snapshots saw them.
+    /// Removes from the cache the given pages of a branch, as the volume and its snapshots see
+    /// them.
     pub(crate) fn forget_pages(&self, branch: u64, pages: Range<u64>) {
         self.cache.invalidate_where(|key| key.0 == branch && pages.contains(&key.1));
     }
 
-    /// Forgets the pages of a branch that is gone.
+    /// Removes from the cache the pages of a branch that is gone.
     pub(crate) fn forget_branch(&self, branch: u64) {
         self.cache.invalidate_where(|key| key.0 == branch);
         self.viewed.write().retain(|view| view.0 != branch);

@@ -1,13 +1,16 @@
 //! Staging: what is in the journal but not yet in place, per branch.
 //!
-//! A snapshot sees what was staged in its epoch and before; so what a later epoch overwrites stays,
-//! until it is in place.
+//! A snapshot sees what was staged in its epoch and before. So a piece that a later epoch
+//! overwrites stays in staging until it is in place.
 //!
-//! Two indexes, each suited to what it holds. Writes are cut at 4 KiB blocks of the volume: a
-//! sharded hash finds a block's pieces (a whole block is the common case and needs no allocation).
-//! Discards and zeroed ranges can be huge: a map of disjoint ranges holds them. Where both speak of
-//! a sector, the larger LSN wins, whatever the order of insertion. Data is not held: a piece names
-//! its place in the journal and the sum to verify it with.
+//! Staging has two indexes, each suited to what it holds:
+//!
+//! - Writes are cut at 4 KiB blocks of the volume. A sharded hash finds a block's pieces. A whole
+//!   block is the common case and needs no allocation.
+//! - Discards and zeroed ranges can be huge. A map of disjoint ranges holds them.
+//!
+//! Where both indexes cover a sector, the larger LSN wins, whatever the order of insertion. Data is
+//! not held: a piece names its place in the journal and the sum to verify it with.
 
 mod outline;
 mod ranges;
@@ -28,54 +31,56 @@ pub(crate) use outline::Stretch;
 pub(crate) use ranges::Range;
 pub(crate) use watch::Watch;
 
-/// Sectors of a block.
+/// The number of sectors of a block.
 pub(crate) const SECTORS: usize = (BLOCK / SECTOR) as usize;
 const SHARDS: usize = 16;
-/// Consecutive blocks that share a shard: one lock for a megabyte.
+/// The number of consecutive blocks that share a shard, so that a megabyte takes one lock.
 const BLOCKS_PER_STRIPE: u64 = 256;
 
 /// A staged part of one block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StagedExtent {
     pub(crate) lsn: u64,
-    /// Byte position of its data in its journal file.
+    /// Position of its data in its journal file, in bytes.
     pub(crate) at: u32,
     /// CRC32C of its data.
     pub(crate) crc: u32,
     pub(crate) epoch: u32,
-    /// Journal file that holds it.
+    /// Number of the journal file that holds it.
     pub(crate) file: u16,
-    /// First sector of the block that it covers.
+    /// First sector of the block that the piece covers.
     pub(crate) start: u8,
-    /// Number of sectors.
+    /// Number of sectors that the piece covers.
     pub(crate) count: u8,
 }
 
 impl StagedExtent {
-    /// The sectors that it covers, one bit each.
+    /// Returns the sectors that the piece covers, one bit each.
     fn mask(&self) -> u8 {
         ((1u16 << self.count) - 1 << self.start) as u8
     }
-    /// Bytes of data.
+    /// Returns the number of bytes of data.
     pub(crate) fn len(&self) -> usize {
         self.count as usize * SECTOR as usize
     }
 }
 
-/// Where the newest content of a sector is.
+/// The place of the newest content of a sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SectorSource {
-    /// Not staged: ask the map.
+    /// The sector is not staged: the map has its place.
     Below,
-    /// Zeros, by a staged discard (`false`) or zeroing that keeps space (`true`).
+    /// The sector reads as zeros, by a staged discard (`false`) or by zeroing that keeps space
+    /// (`true`).
     Zeros(bool),
-    /// In the journal.
+    /// The sector's content is in the journal.
     Journal(StagedExtent),
 }
 
 enum Entry {
     Whole(StagedExtent),
-    /// By LSN; at most eight of an epoch, each of which shows at least one sector to that epoch.
+    /// Several pieces, ordered by LSN. There are at most eight of an epoch. Each shows at least one
+    /// sector to its epoch.
     Parts(Vec<StagedExtent>),
 }
 
@@ -90,17 +95,19 @@ impl Entry {
 
 type Shard = HashMap<u64, Entry, Mix>;
 
-/// The staging index of one branch.
+/// The staging index of one branch. All threads share it.
 pub(crate) struct Staging {
     shards: [Mutex<Shard>; SHARDS],
-    /// By epoch.
+    /// The discarded and zeroed ranges, by epoch.
     ranges: RwLock<BTreeMap<u32, RangeMap>>,
     range_count: AtomicUsize,
     pieces: AtomicU64,
-    /// The last turn of the journal with a record of the branch, and that record's epoch: one above
-    /// the other. Changes under the sequencing lock. See [`crate::journal::Turns`].
+    /// The last turn of the journal with a record of the branch in the upper half, and that
+    /// record's epoch in the lower half. It changes under the sequencing lock. See
+    /// [`crate::journal::Turns`].
     turn: AtomicU64,
-    /// Ranges that are compared now, and whether there are any: for the path of writes.
+    /// The ranges that are compared now. `watched` states whether there are any, so that a write
+    /// need not take this lock.
     watches: Mutex<Vec<Arc<watch::Spot>>>,
     watched: AtomicBool,
 }
@@ -123,12 +130,14 @@ impl Staging {
         &self.shards[(stripe.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60) as usize]
     }
 
-    /// Nothing is staged. A write acknowledged before the call is staged or published in the map.
+    /// Returns whether nothing is staged. A write acknowledged before the call is staged or
+    /// published in the map.
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.load(Ordering::Acquire) == 0 && self.range_count.load(Ordering::Acquire) == 0
     }
 
-    /// The last turn with a record of the branch, if there was one, and that record's epoch.
+    /// Returns the last turn with a record of the branch, and that record's epoch, if there was
+    /// one.
     pub(crate) fn turn(&self) -> Option<(u32, u32)> {
         let turn = self.turn.load(Ordering::Relaxed);
         (turn > 0).then_some(((turn >> 32) as u32, turn as u32))
@@ -138,12 +147,12 @@ impl Staging {
         self.turn.store(u64::from(number) << 32 | u64::from(epoch), Ordering::Relaxed);
     }
 
-    /// Staged pieces and ranges.
+    /// Returns the number of staged pieces and ranges.
     pub(crate) fn len(&self) -> u64 {
         self.pieces.load(Ordering::Relaxed) + self.range_count.load(Ordering::Relaxed) as u64
     }
 
-    /// Adds the pieces of one record: (block, piece), in order of blocks.
+    /// Adds the pieces of one record as (block, piece), in the order of blocks.
     pub(crate) fn insert(&self, pieces: impl Iterator<Item = (u64, StagedExtent)>) {
         let mut locked: Option<(u64, parking_lot::MutexGuard<'_, Shard>)> = None;
         for (block, piece) in pieces {
@@ -168,7 +177,7 @@ impl Staging {
         self.count_ranges(before, of_epoch.len());
     }
 
-    /// The sources of the sectors of `block` as `epoch` sees them.
+    /// Returns the sources of the sectors of `block` as `epoch` sees them.
     pub(crate) fn resolve(&self, block: u64, epoch: u32) -> [SectorSource; SECTORS] {
         let mut sources = [SectorSource::Below; SECTORS];
         let mut lsns = [0u64; SECTORS];
@@ -200,11 +209,11 @@ impl Staging {
         sources
     }
 
-    /// Removes what `blocks` have, and all ranges, up to `lsn`: it is in place and published in the
-    /// map.
+    /// Removes the pieces of `blocks`, and all ranges, up to `lsn`. They are in place and published
+    /// in the map.
     ///
-    /// A range and a newer piece above it must vanish together, or a reader in between would see
-    /// the range alone.
+    /// A range and a newer piece above it must vanish together. Otherwise a reader in between would
+    /// see the range alone.
     pub(crate) fn remove(&self, blocks: impl Iterator<Item = u64>, lsn: u64) {
         let mut ranges = (self.range_count.load(Ordering::Acquire) > 0).then(|| self.ranges.write());
         for block in blocks {
@@ -223,7 +232,8 @@ impl Staging {
         }
     }
 
-    /// The ranges of an epoch were `before`, and are `after`. Called with their lock held.
+    /// Counts the ranges of an epoch: there were `before`, and there are `after`. The caller holds
+    /// their lock.
     fn count_ranges(&self, before: usize, after: usize) {
         let count = self.range_count.load(Ordering::Relaxed) + after - before;
         self.range_count.store(count, Ordering::Release);
@@ -249,7 +259,7 @@ impl Staging {
         self.pieces.fetch_sub((before - after) as u64, Ordering::Release);
     }
 
-    /// Gives back memory that a burst left behind, once the index is nearly empty.
+    /// Gives back memory that a burst of writes left behind, once the index is nearly empty.
     pub(crate) fn shrink(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -260,15 +270,16 @@ impl Staging {
         }
     }
 
-    /// Does a staged range that may free space touch `start..end`? (The exact need of a write is
-    /// then unknown.)
+    /// Returns whether a staged range that may free space touches `start..end`. If so, the exact
+    /// need of a write is not known.
     pub(crate) fn has_range(&self, start: u64, end: u64) -> bool {
         self.range_count.load(Ordering::Acquire) > 0
             && overlapping(&self.ranges.read(), .., start..end).any(|range| !range.keeps_space)
     }
 
-    /// The parts of `bytes` (in any order, by sectors, also more than once) that were written to in
-    /// `epochs` and are staged; and where the answer ends: about `limit` are reported.
+    /// Returns the parts of `bytes` that were written to in `epochs` and are staged, and the byte
+    /// at which the answer ends. The parts are whole sectors, in any order, and a part may occur
+    /// more than once. About `limit` parts are reported.
     pub(crate) fn touched(
         &self,
         bytes: std::ops::Range<u64>,
@@ -290,7 +301,7 @@ impl Staging {
         (found.found, found.bytes.end)
     }
 
-    /// Visits the pieces of those of `blocks` that have any, in any order.
+    /// Visits, in any order, the pieces of the blocks in `blocks` that have pieces.
     fn visit_blocks(&self, blocks: std::ops::Range<u64>, mut visit: impl FnMut(u64, &[StagedExtent])) {
         if blocks.end - blocks.start < self.pieces.load(Ordering::Acquire) {
             for block in blocks {
@@ -307,7 +318,7 @@ impl Staging {
         }
     }
 
-    /// Was any part of `start..end` written to in `epoch`, and is staged?
+    /// Returns whether any part of `start..end` was written to in `epoch`, and is staged.
     pub(crate) fn touches(&self, start: u64, end: u64, epoch: u32) -> bool {
         if self.is_empty() {
             return false;
@@ -326,7 +337,7 @@ impl Staging {
     }
 }
 
-/// The ranges of some epochs, in their order, that overlap `bytes`.
+/// Returns the ranges of some epochs that overlap `bytes`, in the order of epochs.
 fn overlapping(
     ranges: &BTreeMap<u32, RangeMap>,
     epochs: impl RangeBounds<u32>,
@@ -337,7 +348,7 @@ fn overlapping(
     maps.flat_map(move |(_, of_epoch)| of_epoch.overlapping(start, end))
 }
 
-/// Collects the lowest of many ranges.
+/// A collector of the lowest of many ranges.
 struct Touched {
     bytes: std::ops::Range<u64>,
     found: Vec<std::ops::Range<u64>>,
@@ -345,8 +356,8 @@ struct Touched {
 }
 
 impl Touched {
-    /// Adds the part of a range that is wanted. Twice the limit is cut to it now and then: what was
-    /// cut off is no longer wanted.
+    /// Adds the part of a range that is wanted. When twice the limit is collected, the ranges above
+    /// the limit are dropped, and are no longer wanted.
     fn add(&mut self, range: std::ops::Range<u64>) {
         let range = range.start.max(self.bytes.start)..range.end.min(self.bytes.end);
         if range.is_empty() {
@@ -363,8 +374,8 @@ impl Touched {
     }
 }
 
-/// Adds a piece and returns by how many the pieces grew (0 or less when others were covered: as a
-/// wrapping number).
+/// Adds a piece, and returns by how many the number of pieces grew. The number is 0 or less when
+/// the piece covered others.
 fn insert_piece(shard: &mut Shard, block: u64, piece: StagedExtent) -> i64 {
     use MapEntry as Slot;
     match shard.entry(block) {
@@ -388,7 +399,7 @@ fn insert_piece(shard: &mut Shard, block: u64, piece: StagedExtent) -> i64 {
     }
 }
 
-/// Keeps the pieces, sorted by LSN, that show at least one sector to their own epoch.
+/// Keeps the pieces that show at least one sector to their own epoch. The pieces are sorted by LSN.
 fn drop_hidden(pieces: &mut Vec<StagedExtent>) {
     let (mut epoch, mut covered) = (0, 0u8);
     // From the newest to the oldest: LSNs and epochs grow together.

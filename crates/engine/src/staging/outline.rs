@@ -1,4 +1,5 @@
-//! Outlines: what staging has of a range, stretch by stretch, for those who need no data.
+//! Outlines: what staging has of a range, stretch by stretch. They are for callers that need no
+//! data.
 
 use super::ranges::{Range, RangeMap};
 use super::{Staging, overlapping};
@@ -8,17 +9,20 @@ use std::ops::Range as Bytes;
 /// What staging has of a stretch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stretch {
-    /// Nothing: the map knows.
+    /// Nothing is staged: the map has the places.
     Below,
-    /// Zeros, by a staged discard (`false`) or zeroing that keeps space (`true`).
+    /// The stretch reads as zeros, by a staged discard (`false`) or by zeroing that keeps space
+    /// (`true`).
     Zeros(bool),
-    /// Something was written in each of its blocks: [`Staging::resolve`] knows more.
+    /// Something was written in each block of the stretch. [`Staging::resolve`] returns the
+    /// details.
     Written,
 }
 
 impl Staging {
-    /// The stretches of `bytes`, which follow one another, as `epoch` sees them. Takes time with
-    /// the blocks of `bytes`, or with all that is staged, whichever are fewer.
+    /// Returns the stretches of `bytes`, which follow one another, as `epoch` sees them. The time
+    /// that the call takes grows with the number of blocks of `bytes`, or of all that is staged,
+    /// whichever is smaller.
     pub(crate) fn outline(&self, bytes: Bytes<u64>, epoch: u32) -> Vec<(Bytes<u64>, Stretch)> {
         // Taken first and held, as by `resolve`: a removal takes pieces and ranges away as one.
         let ranges = self.ranges.read();
@@ -49,7 +53,7 @@ impl Staging {
     }
 }
 
-/// Appends what a range without pieces consists of.
+/// Appends the stretches of a range without pieces.
 fn unwritten(zeros: &RangeMap, bytes: Bytes<u64>, stretches: &mut Vec<(Bytes<u64>, Stretch)>) {
     let mut at = bytes.start;
     for range in zeros.overlapping(bytes.start, bytes.end) {
@@ -72,7 +76,7 @@ mod tests {
     use crate::units::SECTOR;
     use crate::world::{Rng, SplitMix};
 
-    /// Sector by sector an outline says what `resolve` says.
+    /// Sector by sector an outline agrees with `resolve`.
     #[test]
     fn outlines_agree_with_resolve() {
         const BLOCKS: u64 = 24;

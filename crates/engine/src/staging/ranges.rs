@@ -1,4 +1,4 @@
-//! Disjoint ranges of bytes with an LSN each; where they would overlap the larger LSN wins.
+//! Disjoint ranges of bytes with an LSN each. Where ranges would overlap, the larger LSN wins.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ pub(crate) struct Range {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) lsn: u64,
-    /// Zeroed, not discarded: its chunks keep or get slots.
+    /// The range was zeroed, not discarded: its chunks keep or get slots.
     pub(crate) keeps_space: bool,
 }
 
-/// Ranges by their start.
+/// Disjoint ranges, by their start.
 #[derive(Debug, Default)]
 pub(crate) struct RangeMap {
     ranges: BTreeMap<u64, Range>,
-    /// All ranges that there ever were lie in these bytes: most look-ups need no more.
+    /// The bytes that contain all ranges there ever were. Most look-ups need only this.
     reach: std::ops::Range<u64>,
 }
 
@@ -25,12 +25,12 @@ impl RangeMap {
         self.ranges.len()
     }
 
-    /// Could a range overlap `start..end`?
+    /// Returns whether a range could overlap `start..end`.
     pub(crate) fn reaches(&self, start: u64, end: u64) -> bool {
         self.reach.start < end && start < self.reach.end
     }
 
-    /// The ranges that overlap `start..end`, in order.
+    /// Returns the ranges that overlap `start..end`, in order.
     pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &Range> {
         let first = match self.ranges.range(..=start).next_back() {
             Some((key, range)) if range.end > start => *key,
@@ -39,7 +39,7 @@ impl RangeMap {
         self.ranges.range(first..end.max(first)).map(|(_, range)| range)
     }
 
-    /// Adds `new`, except where a larger LSN is already known.
+    /// Adds `new`, except where a range with a larger LSN is already known.
     pub(crate) fn insert(&mut self, new: Range) {
         self.reach = match self.reach.is_empty() {
             true => new.start..new.end,
@@ -68,7 +68,7 @@ impl RangeMap {
         }
     }
 
-    /// Removes ranges up to `lsn`.
+    /// Removes the ranges with an LSN up to `lsn`.
     pub(crate) fn remove_up_to(&mut self, lsn: u64) {
         self.ranges.retain(|_, range| range.lsn > lsn);
     }

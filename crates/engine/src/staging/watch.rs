@@ -1,26 +1,26 @@
-//! Watches: who compares a range before it is written learns whether anything else was sequenced
-//! there meanwhile.
+//! Watches: a compare-and-write learns whether anything else was sequenced in its range between the
+//! comparison and the write.
 
 use super::Staging;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A range of bytes that is compared now. Goes when it is dropped.
+/// A range of bytes that is compared now. The watch ends when this is dropped.
 pub(crate) struct Watch {
     staging: Arc<Staging>,
     spot: Arc<Spot>,
 }
 
-/// What staging knows of a watch.
+/// What staging holds of a watch.
 pub(crate) struct Spot {
     range: Range<u64>,
     disturbed: AtomicBool,
 }
 
 impl Watch {
-    /// Begins to watch. Called under the sequencing lock: everything that is sequenced later is
-    /// noticed.
+    /// Begins to watch. The caller holds the sequencing lock, so everything that is sequenced later
+    /// is noticed.
     pub(crate) fn begin(staging: &Arc<Staging>, range: Range<u64>) -> Watch {
         let spot = Arc::new(Spot { range, disturbed: AtomicBool::new(false) });
         let mut watches = staging.watches.lock();
@@ -30,7 +30,8 @@ impl Watch {
         Watch { staging: staging.clone(), spot }
     }
 
-    /// Was anything sequenced in the range since? Certain under the sequencing lock.
+    /// Returns whether anything was sequenced in the range since the watch began. The answer is
+    /// certain under the sequencing lock.
     pub(crate) fn is_disturbed(&self) -> bool {
         self.spot.disturbed.load(Ordering::Acquire)
     }
@@ -45,7 +46,8 @@ impl Drop for Watch {
 }
 
 impl Staging {
-    /// Something that changes these bytes is sequenced. Called under the sequencing lock.
+    /// Notes that a record that changes these bytes is sequenced. The caller holds the sequencing
+    /// lock.
     pub(crate) fn disturb(&self, start: u64, end: u64) {
         if !self.watched.load(Ordering::Acquire) {
             return;

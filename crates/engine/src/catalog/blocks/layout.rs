@@ -1,68 +1,70 @@
-//! Where the store's blocks and their sums lie in the catalog's file, and how a sum is made.
+//! The layout of the store's blocks and their sums in the catalog's file, and the computation of a
+//! sum.
 //!
-//! Block 0 of the file is the head: the store's own header, twice. Behind it lie groups: a block of
-//! 1,024 sums, then the 1,024 blocks of the store that they are about. The numbers are part of the
-//! format: see docs/FORMAT.md.
+//! Block 0 of the file is the head: the store's own header, twice. Groups lie behind it. A group is
+//! a block of 1,024 sums, and then the 1,024 blocks of the store that the sums are about. The
+//! numbers are part of the format: see docs/FORMAT.md.
 
 use crate::codec::{crc32c, outer_sum};
 
-/// Bytes of a block: a page of the store is one or several.
+/// Bytes of a block. A page of the store is one or several blocks.
 pub(in crate::catalog) const BLOCK: usize = 4096;
-/// Sums in a block of sums, and blocks in a group.
+/// The number of sums in a block of sums, and of blocks in a group.
 pub(super) const GROUP: u64 = (BLOCK / 4) as u64;
-/// First bytes of a catalog whose blocks have sums. A build that knows of none takes it for no
-/// catalog at all.
+/// The first bytes of a catalog whose blocks have sums. A build without sums does not take such a
+/// file for a catalog.
 const MAGIC: [u8; 8] = *b"HCSUMS\x1a\n";
-/// Version of the layout.
+/// The version of the layout.
 const VERSION: u32 = 1;
-/// Bytes of one copy of the head. A device writes so many at once.
+/// Bytes of one copy of the head. A device writes this many bytes at once.
 const COPY: usize = 512;
-/// Where the store's header begins in a copy.
+/// The byte in a copy at which the store's header begins.
 const INSIDE: usize = 16;
-/// Where the copy's own sum lies.
+/// The byte in a copy at which the copy's own sum lies.
 const SUM: usize = COPY - 4;
-/// Bytes of the store's header that the head has room for. The store writes 320.
+/// Bytes of the store's header that the head has room for. The store writes 320 bytes.
 pub(super) const HEAD: usize = SUM - INSIDE;
 
-/// The sum of a block's content. It never is 0, which means that the block was never written. It
-/// depends on the number of the block, so that a block in the wrong place does not verify.
+/// Returns the sum of a block's content. The sum is never 0, because 0 means that the block was
+/// never written. The sum depends on the number of the block, so that a block in the wrong place
+/// does not verify.
 ///
-/// CRC-32/MEF and not CRC32C: values in the block end in their CRC32C, so an older content of the
-/// same block, sound in itself, would have the same CRC32C as the newest one.
+/// The sum is CRC-32/MEF and not CRC32C. Values in the block end in their CRC32C, so a sound older
+/// content of the block would have the same CRC32C as the newest one.
 pub(super) fn sum(block: u64, content: &[u8]) -> u32 {
     let place = (block as u32).wrapping_mul(0x9E37_79B1) ^ (block >> 32) as u32;
     (outer_sum(content) ^ place).max(1)
 }
 
-/// The group of a block (which is not the head), and its place there.
+/// Returns the group of a block (which is not the head), and the block's index in the group.
 pub(super) fn place(block: u64) -> (u64, usize) {
     let index = block.saturating_sub(1);
     (index / GROUP, (index % GROUP) as usize)
 }
 
-/// Where a block begins in the file.
+/// Returns the byte in the file at which a block begins.
 pub(in crate::catalog) fn offset_of(block: u64) -> u64 {
     let before = if block == 0 { 0 } else { block + place(block).0 + 1 };
     before * BLOCK as u64
 }
 
-/// Where the sums of a group begin in the file.
+/// Returns the byte in the file at which the sums of a group begin.
 pub(super) fn sums_of(group: u64) -> u64 {
     (1 + group * (GROUP + 1)) * BLOCK as u64
 }
 
-/// Length of the file for so many blocks of the store.
+/// Returns the length of the file for this number of blocks of the store.
 pub(super) fn file_len(blocks: u64) -> u64 {
     (blocks + blocks.saturating_sub(1).div_ceil(GROUP)) * BLOCK as u64
 }
 
-/// Blocks of the store in a file of so many bytes.
+/// Returns the number of blocks of the store in a file of this length.
 pub(super) fn blocks_in(len: u64) -> u64 {
     let blocks = len / BLOCK as u64;
     blocks - blocks.saturating_sub(1).div_ceil(GROUP + 1)
 }
 
-/// Both copies of the head.
+/// Encodes both copies of the head.
 pub(super) fn encode_head(header: &[u8; HEAD]) -> [u8; 2 * COPY] {
     let mut copies = [0; 2 * COPY];
     let (first, second) = copies.split_at_mut(COPY);
@@ -75,23 +77,23 @@ pub(super) fn encode_head(header: &[u8; HEAD]) -> [u8; 2 * COPY] {
     copies
 }
 
-/// What the first block of a catalog's file says.
+/// The kind of a catalog's file, by its first block.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::catalog) enum Head {
-    /// The store's header, of the first copy that verifies.
+    /// Blocks with sums. The value is the store's header of the first copy that verifies.
     Header(Box<[u8; HEAD]>),
-    /// Blocks with sums, in a layout of a later build.
+    /// Blocks with sums, in the layout of a later build. The value is its version.
     Later(u32),
-    /// Of a build that knew no sums: the store's pages lie there as they are.
+    /// The store's pages without sums, of a build that knew no sums.
     Plain,
-    /// Neither copy verifies.
+    /// Neither copy of the head verifies.
     Damaged,
 }
 
-/// Reads the head.
+/// Decodes the head.
 ///
-/// The copies are written at once, and differ only when a crash has cut that short. Then each of
-/// them is a state that the store can go on from, as the pages of both are there.
+/// Both copies are written at once, and differ only after a crash cut the write short. Then each of
+/// them is a state that the store can continue from, because the pages of both exist.
 pub(in crate::catalog) fn decode_head(block: &[u8]) -> Head {
     let copies = || block.chunks_exact(COPY).take(2);
     for copy in copies() {

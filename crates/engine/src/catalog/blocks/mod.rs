@@ -1,7 +1,7 @@
-//! The catalog's blocks with their sums: what is read verifies, or is named.
+//! The catalog's blocks with their sums. A block that is read verifies, or its number is reported.
 //!
 //! A block and its sum are written before the same sync, in no order. That is enough, because the
-//! store never overwrites a page that a durable commit needs: a crash leaves a block and a sum that
+//! store never overwrites a page that a durable commit needs. A crash leaves a block and a sum that
 //! disagree only where nothing reads, until the block is written anew. Each sum of a torn block of
 //! sums is an old or a new one. The exception is the store's header, which has copies of its own in
 //! the head: see [`layout`].
@@ -22,25 +22,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sums::Sums;
 
-/// At most this many damaged blocks are remembered by number.
+/// The largest number of damaged blocks that are remembered by number.
 const MAX_DAMAGED: usize = 1024;
 
-/// A catalog's file as the store sees it: blocks that verify.
+/// A catalog's file as the store reads and writes it, with verified blocks.
 pub(super) struct SummedBlocks {
     disk: Arc<dyn Disk>,
-    /// Blocks of the store. The head is the first.
+    /// The number of blocks of the store. The head is the first block.
     len: AtomicU64,
     sums: Mutex<Sums>,
-    /// The store's header as it was written last; held by whoever changes blocks.
+    /// The store's header as it was written last. The lock is held while blocks change.
     writing: Mutex<[u8; HEAD]>,
-    /// Blocks that were read and did not verify.
+    /// The blocks that were read and did not verify.
     damaged: Mutex<BTreeSet<u64>>,
-    /// A damaged block was met: the store may have a tombstone in its cache.
+    /// A damaged block was read, so the store may have a tombstone in its cache.
     mistrusted: AtomicBool,
 }
 
 impl SummedBlocks {
-    /// Over a file that is empty, or whose head was found to be `header`.
+    /// Makes the blocks of a file that is empty, or whose head holds `header`.
     pub(super) fn new(disk: Arc<dyn Disk>, header: Option<Box<[u8; HEAD]>>) -> io::Result<SummedBlocks> {
         let len = blocks_in(disk.len()?);
         Ok(SummedBlocks {
@@ -53,18 +53,18 @@ impl SummedBlocks {
         })
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Blocks that were read and did not verify, and have not been written since.
+    /// Returns the blocks that were read and did not verify, and have not been written since.
     pub(super) fn damaged(&self) -> Vec<u64> {
         self.damaged.lock().iter().copied().collect()
     }
 
-    /// Reads for the store. Instead of a page with a damaged block it gets one that answers
-    /// nothing, and the thread takes note ([`met`]).
+    /// Reads for the store. In place of a page with a damaged block the store gets a tombstone, and
+    /// the block is noted for the thread ([`met`]).
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(out.len() as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
         if end > self.len() * BLOCK as u64 {
@@ -102,7 +102,7 @@ impl SummedBlocks {
         Ok(())
     }
 
-    /// Reads blocks as they are.
+    /// Reads blocks without verifying them.
     fn fetch(&self, first: u64, out: &mut [u8]) -> io::Result<()> {
         runs(first, out.len())
             .try_for_each(|(block, range)| self.disk.read_at(&mut out[range], offset_of(block)))
@@ -121,12 +121,12 @@ impl SummedBlocks {
         }
     }
 
-    /// Was a block written since the file was opened?
+    /// Returns whether a block was written since the file was opened.
     pub(super) fn was_written(&self, block: u64) -> bool {
         self.sums.lock().was_written(block)
     }
 
-    /// Does a block verify? One that was never written does.
+    /// Returns whether a block verifies. A block that was never written does.
     pub(super) fn verify(&self, block: u64) -> bool {
         // A block that is being written is looked at again when it has been.
         self.looks_sound(block) || {
@@ -147,7 +147,8 @@ impl SummedBlocks {
         read.is_ok() && (never || known == sum(block, &content))
     }
 
-    /// Makes a block that does not verify one that was never written. Nothing may need it.
+    /// Turns a block that does not verify into one that was never written. The caller ensures that
+    /// nothing needs the block.
     pub(super) fn forget(&self, block: u64) -> io::Result<()> {
         let _writing = self.writing.lock();
         if block > 0 && block < self.len() && !self.looks_sound(block) {
@@ -219,14 +220,14 @@ impl SummedBlocks {
     }
 }
 
-/// The first block of a range of whole blocks behind the head.
+/// Returns the first block of a range of whole blocks behind the head.
 fn whole_blocks(offset: u64, len: usize) -> io::Result<u64> {
     let whole = offset > 0 && offset.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK);
     if whole { Ok(offset / BLOCK as u64) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// Cuts `len` bytes from block `first` on into what lies in one piece in the file: (block, range of
-/// the bytes).
+/// Cuts `len` bytes from block `first` on into pieces that are contiguous in the file: (block,
+/// range of the bytes).
 fn runs(first: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -246,8 +247,8 @@ mod tests {
     use crate::world::{Rng, SplitMix};
     use std::collections::BTreeMap;
 
-    /// Blocks are what was written last, across groups, lengths and lives, with sums of two groups
-    /// in memory.
+    /// Blocks have the content that was written last, across groups, lengths and openings, with
+    /// sums of two groups in memory.
     #[test]
     fn agree_with_a_model() {
         let dir = MemDir::new();

@@ -1,31 +1,31 @@
-//! The sums of a catalog's blocks: read when needed, kept in bounded memory, written before each
-//! sync.
+//! The sums of a catalog's blocks. They are read when needed, kept in bounded memory, and written
+//! before each sync.
 
 use super::layout::{BLOCK, GROUP, place, sums_of};
 use crate::disk::Disk;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Groups whose sums are kept in memory. Each stands for 4 MiB of the catalog: 4 GiB in 4 MiB of
-/// memory.
+/// The number of groups whose sums are kept in memory. Each group stands for 4 MiB of the catalog,
+/// so 4 MiB of memory stand for 4 GiB.
 const KEPT: usize = 1024;
 
 /// The sums of one group.
 struct Group {
     sums: Box<[u32; GROUP as usize]>,
-    /// Not yet written as they are.
+    /// The sums have changed and are not yet written.
     dirty: bool,
-    /// Used since the hand came by.
+    /// The group was used since the hand last reached it.
     used: bool,
 }
 
-/// The sums in memory, over those in the file.
+/// The sums in memory, as a cache of those in the file.
 pub(super) struct Sums {
     groups: BTreeMap<u64, Group>,
-    /// By group, a bit for each block that was written since the file was opened.
+    /// A bit for each block that was written since the file was opened, by group.
     written: BTreeMap<u64, [u64; GROUP as usize / 64]>,
     kept: usize,
-    /// Where the search for a group to let go of goes on.
+    /// The group at which the next search for a group to drop begins.
     hand: u64,
 }
 
@@ -60,7 +60,7 @@ impl Sums {
         Ok(group)
     }
 
-    /// Lets go of a group that was not used lately, when there are too many.
+    /// Drops groups that were not used lately, when there are too many.
     fn make_room(&mut self, disk: &dyn Disk) -> io::Result<()> {
         while self.groups.len() >= self.kept {
             let next = self.groups.range_mut(self.hand..).next();
@@ -80,19 +80,19 @@ impl Sums {
         Ok(())
     }
 
-    /// The sum of a block; 0 when it was never written.
+    /// Returns the sum of a block, or 0 if it was never written.
     pub(super) fn get(&mut self, disk: &dyn Disk, block: u64) -> io::Result<u32> {
         let (group, index) = place(block);
         Ok(self.group(disk, group)?.sums[index])
     }
 
-    /// Was the block written since the file was opened?
+    /// Returns whether the block was written since the file was opened.
     pub(super) fn was_written(&self, block: u64) -> bool {
         let (group, index) = place(block);
         self.written.get(&group).is_some_and(|bits| bits[index / 64] & 1 << (index % 64) != 0)
     }
 
-    /// The sum of a block that is written.
+    /// Sets the sum of a block that is written.
     pub(super) fn set(&mut self, disk: &dyn Disk, block: u64, sum: u32) -> io::Result<()> {
         let (number, index) = place(block);
         let bits = self.written.entry(number).or_default();
@@ -105,7 +105,7 @@ impl Sums {
         Ok(())
     }
 
-    /// Forgets the sums of the blocks from `block` on: their groups end there.
+    /// Forgets the sums of the blocks from `block` on, because the store ends there.
     pub(super) fn cut(&mut self, disk: &dyn Disk, block: u64) -> io::Result<()> {
         let (number, index) = place(block.max(1));
         self.groups.retain(|group, _| *group <= number);
@@ -119,7 +119,7 @@ impl Sums {
         Ok(())
     }
 
-    /// Writes what has changed.
+    /// Writes the sums that have changed.
     pub(super) fn flush(&mut self, disk: &dyn Disk) -> io::Result<()> {
         self.groups.iter_mut().try_for_each(|(number, group)| write(disk, *number, group))
     }

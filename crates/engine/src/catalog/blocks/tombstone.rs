@@ -1,49 +1,51 @@
-//! What the store gets for a page that does not verify: a page that answers nothing.
+//! Tombstones: pages without content, which the store gets in place of pages that do not verify.
 //!
-//! redb takes an error of a read for the end of the file's life: every later operation fails, of
-//! all threads. A page of its own making that leads nowhere fails the one operation that needs it.
-//! The page is a branch whose two children are pages of an order that redb refuses, so each descent
-//! ends in its error `Corrupted`, whatever the table; the numbers of the children name the damaged
-//! block. Read as a leaf, its first value ends behind the page.
+//! After an error of a read, redb regards the file as unusable: every later operation fails, of all
+//! threads. A page of this module that leads nowhere fails only the one operation that needs it.
+//! The page is a branch whose two children are pages of an order that redb refuses. So each descent
+//! ends in redb's error `Corrupted`, whatever the table. The numbers of the children name the
+//! damaged block. If the page is read as a leaf, its first value ends behind the page.
 //!
-//! redb keeps the page in its cache. Two things make sure that no transaction takes content from
-//! it: [`met`] tells which thread was given one, and [`is_copied`] finds one that was merged into a
-//! page about to be written.
+//! redb keeps the page in its cache. Two functions ensure that no transaction takes content from
+//! it. [`met`] shows that a thread was given a tombstone, and [`is_copied`] finds a tombstone that
+//! was merged into a page about to be written.
 
 use std::cell::Cell;
 
-/// Marks a tombstone, at 8 and every 8 bytes behind: where a branch has the sums of its children.
+/// The mark of a tombstone, at byte 8 and every 8 bytes behind it, where a branch has the sums of
+/// its children.
 const MARK: [u8; 8] = [0xF5, 0x9A, 0xC1, 0xFF, 0x8D, 0xE2, 0x77, 0xFE];
-/// Page orders up to this one exist.
+/// The largest order of pages that exist.
 const MAX_ORDER: u64 = 20;
-/// The largest order that a page number can say.
+/// The largest order that a page number can express.
 const NUMBERED_ORDER: u64 = 31;
-/// Regions that a page number can say: so many blocks have a name for each order.
+/// The number of regions that a page number can express. For each order this many blocks have a
+/// name.
 const REGIONS: u64 = 1 << 20;
 
 thread_local! {
-    /// How many damaged blocks this thread was given, and which one was the last.
+    /// The number of damaged blocks that this thread was given, and the last one.
     static MET: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// How many damaged blocks this thread was given so far, and which one was the last.
+/// Returns the number of damaged blocks that this thread was given so far, and the last one.
 pub(in crate::catalog) fn met() -> (u64, u64) {
     MET.get()
 }
 
-/// Takes note that this thread is given a damaged block.
+/// Notes that this thread is given a damaged block.
 pub(super) fn note(block: u64) {
     MET.set((MET.get().0 + 1, block));
 }
 
-/// A page number that redb refuses, and that names `block`, if its number is not too large for
-/// that.
+/// Returns a page number that redb refuses. It names `block`, unless the block's number is too
+/// large for that.
 fn child(block: u64) -> u64 {
     let order = (MAX_ORDER + 1 + block / REGIONS).min(NUMBERED_ORDER);
     order << 59 | (block % REGIONS) << 20
 }
 
-/// Makes `page` one that answers nothing.
+/// Makes `page` a tombstone.
 pub(super) fn fill(page: &mut [u8], block: u64) {
     page.fill(0);
     // A branch with one key; as a leaf it has one value, which ends behind the page.
@@ -58,8 +60,8 @@ pub(super) fn fill(page: &mut [u8], block: u64) {
     page[56..60].copy_from_slice(&256u32.to_le_bytes());
 }
 
-/// The damaged block that redb's error `Corrupted` speaks of, in the words of redb 4.5: `Page
-/// r5.0/21 has order`.
+/// Returns the damaged block that redb's error `Corrupted` names. The text of redb 4.5 is
+/// `Page r5.0/21 has order`.
 pub(in crate::catalog) fn named(error: &str) -> Option<u64> {
     let (_, rest) = error.split_once("Page r")?;
     let (number, _) = rest.split_once(" has order")?;
@@ -70,7 +72,7 @@ pub(in crate::catalog) fn named(error: &str) -> Option<u64> {
     named.then(|| (order - MAX_ORDER - 1) * REGIONS + region)
 }
 
-/// Has a part of a tombstone come into this page?
+/// Returns whether this page contains a part of a tombstone.
 pub(super) fn is_copied(page: &[u8]) -> bool {
     // Keys and sums are copied whole, in any order, to any place.
     page.windows(MARK.len()).any(|bytes| bytes == MARK)

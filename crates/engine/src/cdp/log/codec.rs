@@ -1,4 +1,4 @@
-//! What a CDP record's payload says of its sectors, how it is compressed, and how a chunk's
+//! The payload of a CDP record: how it encodes its sectors, how it is compressed, and how a chunk's
 //! checksum follows from it.
 
 use crate::codec::crc32c;
@@ -12,12 +12,12 @@ impl Encoding {
         [Encoding::Parity, Encoding::Undo, Encoding::Redo].into_iter().find(|e| *e as u8 == code)
     }
 
-    /// Does a record lead from the content before it to the content after it?
+    /// Returns whether a record leads from the content before it to the content after it.
     pub(crate) fn leads_forward(self) -> bool {
         self != Encoding::Undo
     }
 
-    /// Does a record lead from the content after it to the content before it?
+    /// Returns whether a record leads from the content after it to the content before it.
     pub(crate) fn leads_backward(self) -> bool {
         self != Encoding::Redo
     }
@@ -31,7 +31,7 @@ impl Encoding {
         }
     }
 
-    /// Takes `content` over a record, in a direction in which it leads.
+    /// Applies a record to `content`, in a direction in which the record leads.
     pub(crate) fn apply(self, content: &mut [u8], payload: &[u8]) {
         match self {
             Encoding::Parity => xor(content, payload),
@@ -47,23 +47,24 @@ impl Compression {
     }
 }
 
-/// `into` XOR `other`, of equal length.
+/// Sets `into` to `into` XOR `other`, which has equal length.
 fn xor(into: &mut [u8], other: &[u8]) {
     debug_assert_eq!(into.len(), other.len());
     into.iter_mut().zip(other).for_each(|(a, b)| *a ^= b);
 }
 
-/// Zstandard's level while writing: its quickest usual one.
+/// Zstandard's level for writing, the fastest of its usual ones.
 const QUICK: i32 = 1;
-/// And its level in the background.
+/// Zstandard's level for compressing in the background.
 const HARD: i32 = 3;
 
 thread_local! {
-    /// Making one takes longer than a record does.
+    /// The decompressor of the thread. It is kept because making one takes longer than
+    /// decompressing a record.
     static UNPACKER: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Compresses payloads, one after another.
+/// A compressor of payloads, one after another.
 pub(crate) struct Packer {
     compression: Compression,
     zstd: Option<zstd::bulk::Compressor<'static>>,
@@ -75,7 +76,7 @@ impl Packer {
         Self::at_level(compression, QUICK)
     }
 
-    /// Takes its time.
+    /// Makes a packer that compresses better and takes longer.
     pub(crate) fn hard() -> Result<Packer> {
         Self::at_level(Compression::Zstd, HARD)
     }
@@ -86,8 +87,8 @@ impl Packer {
         Ok(Packer { compression, zstd: zstd.transpose().map_err(failed)?, packed: Vec::new() })
     }
 
-    /// Makes what `out` holds from byte `from` on smaller if it can be, and tells how that was
-    /// done.
+    /// Compresses what `out` holds from byte `from` on, if that makes it smaller, and returns the
+    /// compression used.
     pub(crate) fn pack(&mut self, out: &mut Vec<u8>, from: usize) -> Compression {
         let (raw, packed) = (&out[from..], &mut self.packed);
         packed.clear();
@@ -115,7 +116,8 @@ impl Packer {
     }
 }
 
-/// The `len` bytes that were packed; `None` when `packed` is nothing that [`Packer::pack`] makes.
+/// Returns the `len` bytes that were packed, or `None` when `packed` is not a result of
+/// [`Packer::pack`].
 pub(crate) fn unpack(compression: Compression, packed: &[u8], len: usize) -> Option<Vec<u8>> {
     let mut raw = vec![0; len];
     let done = match compression {
@@ -140,12 +142,14 @@ pub(crate) fn unpack(compression: Compression, packed: &[u8], len: usize) -> Opt
 
 /// The unit of zero runs, in bytes.
 const WORD: usize = 8;
-/// Words of zeros that end a run of other words: fewer cost more than they save.
+/// The number of zero words that end a run of other words. A shorter run of zeros costs more than
+/// it saves.
 const SHORT_RUN: usize = 2;
-/// Bytes that are looked at together.
+/// The number of bytes that are examined together.
 const LOOK: usize = 32 * WORD;
 
-/// Is there anything that [`pack_zero_runs`] would leave out? To look is quicker than to try.
+/// Returns whether there is anything that [`pack_zero_runs`] would leave out. This check is faster
+/// than the attempt.
 fn has_zeros(raw: &[u8]) -> bool {
     let is_zero = |word: &[u8]| *word == [0; WORD];
     if raw.first_chunk::<WORD>().is_some_and(|word| is_zero(word))
@@ -167,8 +171,9 @@ fn has_zeros(raw: &[u8]) -> bool {
     })
 }
 
-/// Pairs of (words of zeros, other words), each a number of seven bits a byte, low ones first, and
-/// the other words; the last zeros are left out.
+/// Packs `raw` as a sequence of pairs and words: each pair is (number of zero words, number of
+/// other words), and the other words follow it. Each number has seven bits a byte, low ones first.
+/// The last zeros are left out.
 fn pack_zero_runs(raw: &[u8], out: &mut Vec<u8>) {
     debug_assert_eq!(raw.len() % WORD, 0);
     let words = raw.len() / WORD;
@@ -241,19 +246,20 @@ fn take_number(bytes: &mut &[u8]) -> Option<usize> {
     None
 }
 
-/// The CRC32C of a chunk after a part of it, `behind` bytes before its end, was replaced: `before`
-/// is its sum before, `old` and `new` are the part's sums.
+/// Returns the CRC32C of a chunk after a part of it was replaced. The part lies `behind` bytes
+/// before the chunk's end. `before` is the chunk's sum before, and `old` and `new` are the part's
+/// sums.
 ///
 /// CRC32C is affine: sums of equally long messages differ by a linear function of the messages'
-/// XOR. Zeros in front of the part change nothing in that difference, and the bytes behind it shift
-/// it.
+/// XOR. Zeros in front of the part do not change that difference, and the bytes behind the part
+/// shift it.
 pub(crate) fn crc_after(before: u32, old: u32, new: u32, behind: u64) -> u32 {
     before ^ shifted(old ^ new, behind)
 }
 
-/// What 2ⁿ zeros behind it make of each byte of a difference: [n][place of the byte][byte].
+/// The effect of 2ⁿ zeros behind each byte of a difference: [n][place of the byte][byte].
 static SHIFTS: LazyLock<Vec<[[u32; 256]; 4]>> = LazyLock::new(|| (0..SHIFTS_LEN).map(shift_table).collect());
-/// Chunks are shorter than 2³² bytes.
+/// The number of entries of `SHIFTS`. It suffices because chunks are shorter than 2³² bytes.
 const SHIFTS_LEN: u32 = 32;
 
 fn shift_table(log2: u32) -> [[u32; 256]; 4] {
@@ -271,7 +277,7 @@ fn shift_table(log2: u32) -> [[u32; 256]; 4] {
     table
 }
 
-/// The contribution of a difference with `behind` zeros after it.
+/// Returns the contribution of a difference with `behind` zeros after it.
 fn shifted(difference: u32, behind: u64) -> u32 {
     let tables = SHIFTS.iter().enumerate().filter(|(log2, _)| behind >> log2 & 1 == 1);
     let done = tables.fold(difference, |d, (_, table)| {
@@ -286,7 +292,7 @@ fn shifted(difference: u32, behind: u64) -> u32 {
     }
 }
 
-/// The CRC32C of `len` zeros.
+/// Returns the CRC32C of `len` zeros.
 pub(crate) fn crc_of_zeros(len: u64) -> u32 {
     static BLOCK: [u8; 512] = [0; 512];
     // A sum of zeros is a difference of nothing, shifted from the sum of one block.
@@ -307,7 +313,7 @@ pub(crate) fn crc_of_zeros(len: u64) -> u32 {
     shifted(crc, rest.len() as u64) ^ crc32c(rest)
 }
 
-/// What can't be brought back.
+/// Returns the error for history that can't be reconstructed.
 pub(crate) fn lost(context: impl Into<String>) -> Error {
     Error::new(ErrorKind::Lost, context)
 }

@@ -5,24 +5,24 @@ use crate::error::Result;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// The flush points of all volumes, as far as they are in memory.
+/// The flush points of all volumes that are in memory, by volume.
 #[derive(Default)]
 pub(crate) struct Flushes(pub(crate) Mutex<BTreeMap<u64, Of>>);
 
-/// Of one volume.
+/// The flush points of one volume.
 #[derive(Default)]
 pub(crate) struct Of {
-    /// The newest.
+    /// The newest flush point.
     last: FlushPoint,
     /// A flush has succeeded since the pool was opened.
     begun: bool,
     pub(crate) waiting: Vec<FlushPoint>,
-    /// The key of the oldest row of the catalog.
+    /// The key of the volume's oldest row in the catalog.
     pub(crate) oldest: Option<u64>,
 }
 
 impl Flushes {
-    /// As the catalog knows them.
+    /// Loads the flush points that the catalog knows.
     pub(crate) fn load(catalog: &Catalog) -> Result<Flushes> {
         let of = |oldest, last| Of { last, oldest: Some(oldest), ..Of::default() };
         let rows = catalog.flushed_volumes()?.into_iter();
@@ -30,9 +30,10 @@ impl Flushes {
         Ok(Flushes(Mutex::new(all)))
     }
 
-    /// A flush has succeeded that began at the time and with everything up to the LSN of `point`
-    /// sequenced, the volume's own writes up to `written`. It is a new point if there is anything
-    /// of the volume that the last one does not cover, as far as this life knows.
+    /// Notes a flush that succeeded. It began at the time of `point`, with everything up to the LSN
+    /// of `point` sequenced. The volume's own writes were sequenced up to `written`. The flush is a
+    /// new point if the volume has anything that the last point does not cover. A volume without a
+    /// flush since the pool was opened gets a new point as well.
     pub(crate) fn add(&self, volume: u64, written: u64, point: FlushPoint) {
         let mut all = self.0.lock();
         let of = all.entry(volume).or_default();
@@ -44,14 +45,14 @@ impl Flushes {
         of.begun = true;
     }
 
-    /// The time of the oldest that no commit has taken along.
+    /// Returns the time of the oldest point that no commit has stored.
     pub(crate) fn oldest_waiting(&self) -> Option<u64> {
         let all = self.0.lock();
         all.values().filter_map(|of| of.waiting.first()).map(|(_, time)| *time).min()
     }
 
-    /// Puts those that wait into a transaction; with what is returned [`Flushes::stored`] lets go
-    /// of them.
+    /// Puts the waiting points into a transaction. The caller passes what is returned to
+    /// [`Flushes::stored`], which drops them.
     pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<Vec<(u64, u64)>> {
         let all: Vec<(u64, Vec<FlushPoint>)> = {
             let all = self.0.lock();
@@ -66,7 +67,8 @@ impl Flushes {
         Ok(stored)
     }
 
-    /// The commit succeeded: these volumes' points up to these LSNs are in the catalog.
+    /// Notes that the commit succeeded: the points of these volumes up to these LSNs are in the
+    /// catalog.
     pub(crate) fn stored(&self, upto: Vec<(u64, u64)>) {
         let mut all = self.0.lock();
         for (volume, last) in upto {
@@ -98,7 +100,7 @@ mod tests {
         assert_eq!(flushes.waiting(1), [(10, 1000), (14, 1000), (21, 2100)]);
         flushes.stored(vec![(1, 14)]);
         assert_eq!(flushes.waiting(1), [(21, 2100)]);
-        // The first flush of a life counts, whoever wrote before.
+        // The first flush of a life counts, whatever was written before.
         flushes.add(2, 0, (21, 2100));
         flushes.add(2, 0, (30, 2200));
         assert_eq!(flushes.waiting(2), [(21, 2100)]);

@@ -1,5 +1,4 @@
-//! The CDP log of one branch in memory, as far as it is committed: segments, events, and how far it
-//! goes.
+//! The committed CDP log of one branch, in memory: its segments, its events, and its end.
 
 pub(crate) mod codec;
 pub(crate) mod flushes;
@@ -20,81 +19,83 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stretch::{JournalSpan, index_room};
 
-/// What a branch has of CDP.
+/// The history of one branch, as the data path and the background work share it.
 #[derive(Default)]
 pub(crate) struct BranchCdp {
-    /// As sequenced: what is written from now on is recorded in this way.
+    /// The settings as of the last sequenced record. What is written from now on is recorded with
+    /// them.
     wanted: RwLock<Option<CdpSettings>>,
-    /// For the path of writes.
+    /// Recording is on. It is a copy of `wanted` for the path of writes.
     on: AtomicBool,
-    /// Writes sequenced since the last anchor, one for each chunk that they touch: as many as there
-    /// will be records.
+    /// The writes sequenced since the last anchor. A write counts once for each chunk that it
+    /// touches, so this is the number of records that will be recorded.
     pub(crate) writes: AtomicU64,
-    /// The last record since the pool was opened after which the volume holds something else.
+    /// The LSN of the last record, since the pool was opened, that changed the volume's content.
     pub(crate) written: AtomicU64,
-    /// When the last anchor was sequenced.
+    /// The pool time at which the last anchor was sequenced.
     pub(crate) anchored: AtomicU64,
-    /// Writes between two anchors, as the cost model says; 0: it said nothing.
+    /// The number of writes between two anchors by the cost model; 0: the model has no result.
     pub(crate) model: AtomicU64,
-    /// How far it was promised room for groups. Changes under the sequencing lock only.
+    /// The stretch of the journal for which the branch was promised room for groups. It changes
+    /// under the sequencing lock only.
     pub(crate) stretch: Mutex<JournalSpan>,
-    /// As carried out.
+    /// The log as of the last batch that was carried out.
     pub(crate) log: RwLock<LogState>,
-    /// Moves whenever what is in place, or the log, moves on.
+    /// Moves whenever the content in place, or the log, moves on.
     pub(crate) version: AtomicU64,
-    /// Commits under way that the log does not know of yet: see
+    /// The number of commits under way that the log does not contain yet: see
     /// [`crate::cdp::write::committing::Committing`].
     pub(crate) committing: AtomicU64,
     pins: Mutex<Pins>,
 }
 
-/// What keeps moments, and what is to be forgotten: decided together.
+/// The moments that are kept, and the moments that are being forgotten. One lock decides both.
 #[derive(Default)]
 struct Pins {
-    /// Moments that something rests on, and how much.
+    /// The pinned moments, by LSN, and how many pins each has.
     held: BTreeMap<u64, u32>,
     /// Moments before this LSN are being forgotten, or are gone.
     floor: u64,
 }
 
-/// See [`BranchCdp::log`].
+/// The state of a branch's log as of the last batch that was carried out.
 #[derive(Default)]
 pub(crate) struct LogState {
-    /// What is destaged now is recorded in this way.
+    /// The settings with which destage records now.
     pub(crate) settings: Option<CdpSettings>,
-    /// By LSN.
+    /// The events, by LSN.
     pub(crate) events: BTreeMap<u64, Event>,
-    /// The sums of chunks whose last change is recorded: whoever records the next one need not read
-    /// them whole.
+    /// The sums of chunks whose last change is recorded. With them the next change of such a chunk
+    /// is recorded without reading the whole chunk.
     pub(crate) sums: HashMap<u64, u32>,
-    /// The snapshots that are anchors, as the events say, and at which LSN.
+    /// The snapshots that are anchors, by the events, and the LSN of each.
     anchors: BTreeMap<u64, u64>,
-    /// The events that say how it was recorded and how large the volume was: few, among many
-    /// anchors.
+    /// The events that state how the branch was recorded and how large the volume was. They are few
+    /// among many anchors.
     turns: BTreeMap<u64, Event>,
-    /// By number: closed segments of the branch's own, and runs in shared segments. LSNs grow with
-    /// the number.
+    /// The closed segments of the branch's own and its runs in shared segments, by number. LSNs
+    /// grow with the number.
     pub(crate) sealed: BTreeMap<u64, Arc<Sealed>>,
-    /// The segment that is appended to. Runs and closed segments may lie behind it.
+    /// The segment that records are appended to. Runs and closed segments may lie behind it.
     pub(crate) open: Option<Open>,
-    /// The numbers of runs that wait to be sorted apart.
+    /// The numbers of runs that wait to be sorted into segments of the branch's own.
     pub(crate) runs: BTreeSet<u64>,
     /// The number of the next segment.
     pub(crate) next_seq: u64,
-    /// What is being written over what is in place.
+    /// The batch that is being applied over the content in place.
     pub(crate) applying: Option<Arc<Applying>>,
 }
 
-/// A batch whose records are in the log, and which is being applied.
+/// A batch whose records are in the log and that is being applied.
 pub(crate) struct Applying {
-    /// Parts of chunks, by (chunk, order): (chunk, start, end, what is there).
+    /// The parts of chunks, sorted by (chunk, order), as (chunk, start, end, new content).
     pub(crate) parts: Vec<(u64, u32, u32, Patch)>,
-    /// Everything up to this LSN is in place.
+    /// The last LSN up to which everything is in place.
     pub(crate) in_place: u64,
 }
 
 impl Applying {
-    /// The parts of one chunk, in order.
+    /// Returns the parts of one chunk, in order.
     pub(crate) fn of(&self, chunk: u64) -> &[(u64, u32, u32, Patch)] {
         let start = self.parts.partition_point(|part| part.0 < chunk);
         let end = self.parts.partition_point(|part| part.0 <= chunk);
@@ -102,16 +103,16 @@ impl Applying {
     }
 }
 
-/// What becomes of a part of a chunk.
+/// The new content of a part of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patch {
     Zeros,
-    /// (journal file, byte position)
+    /// Content in the journal: (journal file, byte position).
     Journal(u32, u32),
 }
 
 impl BranchCdp {
-    /// So many more chunks were written to, since the last anchor, if that is recorded.
+    /// Counts `chunks` more chunks that were written to since the last anchor, if recording is on.
     pub(crate) fn count_writes(&self, chunks: u64) {
         if self.is_on() {
             self.writes.fetch_add(chunks, Ordering::Relaxed);
@@ -132,7 +133,7 @@ impl BranchCdp {
         *wanted = settings;
     }
 
-    /// Writes between two anchors; none: no limit.
+    /// Returns the number of writes between two anchors, or `None` if there is no limit.
     pub(crate) fn distance(&self) -> Option<u64> {
         let settings = self.wanted()?;
         let by_policy = match settings.anchors {
@@ -145,19 +146,19 @@ impl BranchCdp {
         by_policy.into_iter().chain(settings.max_distance).min()
     }
 
-    /// The volume holds something else since this record.
+    /// Notes that the record with this LSN changed the volume's content.
     pub(crate) fn wrote(&self, lsn: u64) {
         self.written.fetch_max(lsn, Ordering::AcqRel);
     }
 
-    /// An anchor was sequenced.
+    /// Notes that an anchor was sequenced at this pool time.
     pub(crate) fn anchored(&self, time: u64) {
         self.writes.store(0, Ordering::Relaxed);
         self.anchored.store(time, Ordering::Relaxed);
     }
 
-    /// Keeps a moment from expiring. False when that comes too late: it is held all the same, but
-    /// what it needs may be gone.
+    /// Keeps a moment from expiring. Returns false when the call comes too late. The moment is
+    /// pinned all the same, but what it needs may be gone.
     pub(crate) fn pin(&self, lsn: u64) -> bool {
         let mut pins = self.pins.lock();
         *pins.held.entry(lsn).or_insert(0) += 1;
@@ -174,13 +175,13 @@ impl BranchCdp {
         }
     }
 
-    /// The oldest moment that something rests on.
+    /// Returns the oldest pinned moment.
     pub(crate) fn oldest_pin(&self) -> Option<u64> {
         self.pins.lock().held.keys().next().copied()
     }
 
-    /// Asks before anything of the moments before `lsn` is forgotten; false when something rests on
-    /// one of them. From here on they can't be pinned any more.
+    /// Asks whether the moments before `lsn` may be forgotten. Returns false when one of them is
+    /// pinned. After true they can't be pinned any more.
     pub(crate) fn may_forget(&self, lsn: u64) -> bool {
         let mut pins = self.pins.lock();
         let free = pins.held.keys().next().is_none_or(|oldest| *oldest >= lsn);
@@ -190,21 +191,21 @@ impl BranchCdp {
         free
     }
 
-    /// Is what is in place still what it was in this version of the log, whatever was read there
-    /// since?
+    /// Returns whether the content in place is still that of this version of the log. If so,
+    /// everything that was read there since then was right.
     pub(crate) fn holds(&self, version: u64) -> bool {
         // In this order: the log moves on before a commit ends.
         self.committing.load(Ordering::SeqCst) == 0 && self.version.load(Ordering::SeqCst) == version
     }
 
-    /// What is committed moves on.
+    /// Changes the committed log, and moves its version.
     pub(crate) fn change(&self, change: impl FnOnce(&mut LogState)) {
         let mut log = self.log.write();
         change(&mut log);
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The first of these map pages of which there are records.
+    /// Returns the first of these map pages of which there are records.
     pub(crate) fn next_page(&self, pages: Range<u64>) -> Result<Option<u64>> {
         if pages.is_empty() {
             return Ok(None);
@@ -252,7 +253,7 @@ impl BranchCdp {
 }
 
 impl LogState {
-    /// The size of the volume at a moment, in bytes.
+    /// Returns the size of the volume at a moment, in bytes.
     pub(crate) fn size_at(&self, lsn: u64) -> u64 {
         let size = self.turns.range(..=lsn).rev().find_map(|(_, event)| match event {
             Event::On { size, .. } | Event::Resized { size, .. } => Some(*size),
@@ -261,7 +262,7 @@ impl LogState {
         size.unwrap_or(0)
     }
 
-    /// Moments before this LSN are gone.
+    /// Returns the LSN before which moments are gone.
     pub(crate) fn floor(&self) -> u64 {
         match self.events.get(&0) {
             Some(Event::Floor { lsn, .. }) => *lsn,
@@ -269,12 +270,12 @@ impl LogState {
         }
     }
 
-    /// As of the last time that recording was on.
+    /// Returns the settings of the last time that recording was on.
     pub(crate) fn last_settings(&self) -> Option<CdpSettings> {
         self.settings_at(u64::MAX)
     }
 
-    /// As of the last time up to an LSN that recording was on.
+    /// Returns the settings of the last time, up to an LSN, that recording was on.
     pub(crate) fn settings_at(&self, lsn: u64) -> Option<CdpSettings> {
         self.turns.range(..=lsn).rev().find_map(|(_, event)| match event {
             Event::On { settings, .. } => Some(*settings),
@@ -282,7 +283,7 @@ impl LogState {
         })
     }
 
-    /// Since when, without a gap, everything was recorded at this moment.
+    /// Returns the LSN since which everything is recorded without a gap, as of this moment.
     pub(crate) fn recording_since(&self, lsn: u64) -> Option<u64> {
         let mut begins = self.turns.range(..=lsn).rev().filter_map(|(at, event)| match event {
             Event::Off { .. } => Some(None),
@@ -292,25 +293,27 @@ impl LogState {
         begins.next().flatten()
     }
 
-    /// Since when, as (LSN, time), it is off: it was on before.
+    /// Returns since when, as (LSN, time), recording is off. Returns `None` if it is on, or was
+    /// never on.
     pub(crate) fn is_off(&self) -> Option<(u64, u64)> {
         let last = self.turns.iter().rev().find(|(_, e)| matches!(e, Event::On { .. } | Event::Off { .. }));
         last.filter(|(_, e)| matches!(e, Event::Off { .. })).map(|(at, e)| (*at, e.time()))
     }
 
-    /// The anchor behind which recording is to begin, if that is all there is of it yet.
+    /// Returns the LSN of the anchor behind which recording is to begin, if there is no other event
+    /// after it yet.
     pub(crate) fn begun(&self) -> Option<u64> {
         let last = self.events.last_key_value().filter(|_| self.settings.is_none());
         last.filter(|(_, event)| matches!(event, Event::Anchor { .. })).map(|(lsn, _)| *lsn)
     }
 
-    /// When recording was switched off for the first time after an LSN.
+    /// Returns the LSN at which recording was switched off for the first time after `lsn`.
     pub(crate) fn off_after(&self, lsn: u64) -> Option<u64> {
         let mut later = self.turns.range(lsn.saturating_add(1)..);
         later.find(|(_, event)| matches!(event, Event::Off { .. })).map(|(at, _)| *at)
     }
 
-    /// The first moment that there is: (LSN, time).
+    /// Returns the first moment that exists, as (LSN, time).
     pub(crate) fn begins(&self) -> Option<(u64, u64)> {
         if let Some(Event::Floor { lsn, time }) = self.events.get(&0) {
             return Some((*lsn, *time));
@@ -322,24 +325,25 @@ impl LogState {
         self.turns.iter().find_map(on)
     }
 
-    /// What is in place has everything up to here, of what was recorded.
+    /// Returns the last LSN of what was recorded. The content in place has everything up to it.
     pub(crate) fn last_lsn(&self) -> u64 {
         let recorded = self.segment_records().map(|record| record.lsns.1);
         recorded.chain(self.events.keys().next_back().copied()).max().unwrap_or(0)
     }
 
-    /// Is this the segment that is appended to?
+    /// Returns whether records are appended to this segment.
     pub(crate) fn is_open(&self, seq: u64) -> bool {
         self.open.as_ref().is_some_and(|open| open.file.head.seq == seq)
     }
 
-    /// Are there runs, or other segments, behind the one that is appended to?
+    /// Returns whether there are runs, or other segments, behind the segment that records are
+    /// appended to.
     pub(crate) fn is_open_behind(&self) -> bool {
         let last = self.sealed.last_key_value().map(|(seq, _)| *seq);
         self.open.as_ref().is_some_and(|open| last.is_some_and(|last| last > open.file.head.seq))
     }
 
-    /// All segments and runs with their numbers, in the order of LSNs.
+    /// Returns all segments and runs with their numbers, in the order of LSNs.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = (u64, &SegmentRecord)> {
         let open = self.open.as_ref().map(|open| (open.file.head.seq, &open.record));
         let at = open.map_or(u64::MAX, |(seq, _)| seq);
@@ -362,17 +366,17 @@ impl LogState {
         self.sealed.remove(&seq)
     }
 
-    /// Bytes that closing the open segment may take.
+    /// Returns the bytes that closing the open segment may take.
     pub(crate) fn closing_room(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| index_room(open.record.records))
     }
 
-    /// Bytes of files.
+    /// Returns the bytes of the log's files.
     pub(crate) fn stored(&self) -> u64 {
         self.segment_records().map(SegmentRecord::bytes).sum()
     }
 
-    /// All segments and runs, as the catalog knows them.
+    /// Returns all segments and runs, as the catalog knows them.
     pub(crate) fn all_segments(&self) -> Vec<Listed> {
         let sealed = self.sealed.iter().map(|(seq, s)| Listed {
             seq: *seq,
@@ -389,7 +393,7 @@ impl LogState {
         sealed.chain(open).collect()
     }
 
-    /// The events that moments from `lsn` on don't need.
+    /// Returns the LSNs of the events that moments from `lsn` on don't need.
     pub(crate) fn events_before(&self, lsn: u64) -> Vec<u64> {
         let turns = || self.turns.range(..lsn).rev();
         let last = |is: fn(&Event) -> bool| turns().find(|(_, e)| is(e)).map(|(at, _)| *at);
@@ -431,7 +435,7 @@ impl LogState {
         self.turns.remove(&lsn);
     }
 
-    /// The snapshot that is the anchor of this LSN.
+    /// Returns the snapshot that is the anchor of this LSN.
     pub(crate) fn anchor_at(&self, lsn: u64) -> Option<u64> {
         match self.events.get(&lsn) {
             Some(Event::Anchor { snapshot, .. }) => Some(*snapshot),
@@ -439,7 +443,7 @@ impl LogState {
         }
     }
 
-    /// The snapshots that are anchors.
+    /// Returns the snapshots that are anchors.
     pub(crate) fn anchors(&self) -> impl Iterator<Item = u64> {
         self.anchors.keys().copied()
     }
@@ -448,7 +452,7 @@ impl LogState {
         self.anchors.contains_key(&snapshot)
     }
 
-    /// The LSN of the anchor that a snapshot is.
+    /// Returns the LSN of the anchor, if `snapshot` is one.
     pub(crate) fn anchor(&self, snapshot: u64) -> Option<u64> {
         self.anchors.get(&snapshot).copied()
     }
@@ -462,14 +466,14 @@ impl LogState {
 pub(crate) struct Listed {
     pub(crate) seq: u64,
     pub(crate) record: SegmentRecord,
-    /// Of an open segment: its groups.
+    /// The number of groups of an open segment.
     pub(crate) groups: usize,
-    /// Of a run: the shared segment, and where it begins there.
+    /// For a run: the number of the shared segment, and the byte at which the run begins there.
     pub(crate) run: Option<(u64, u64)>,
 }
 
 impl Listed {
-    /// Takes it out of the catalog.
+    /// Removes the segment or run from the catalog.
     pub(crate) fn remove(&self, txn: &mut Txn<'_>, branch: u64) -> Result<()> {
         if let Some(key) = self.run {
             return txn.remove_cdp_run(key);

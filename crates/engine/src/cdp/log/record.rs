@@ -1,5 +1,5 @@
-//! The CDP log on disk: records, the index behind them, and the head of a segment. Little-endian;
-//! FORMAT.md has the tables.
+//! The CDP log on disk: records, the index behind them, and the head of a segment. All numbers are
+//! little-endian. FORMAT.md has the tables.
 //!
 //! A record is a 64-byte header and its payload, padded to 8 bytes:
 //!
@@ -20,27 +20,27 @@
 //! | 57 | compression |
 //! | 58..64 | zeros |
 //!
-//! The index repeats, sorted by (chunk, LSN), all but the payload: with it what is lost with a
-//! damaged record is known, and with the records a damaged index can be made anew.
+//! The index repeats everything but the payload, sorted by (chunk, LSN). It shows what is lost with
+//! a damaged record, and a damaged index can be rebuilt from the records.
 
 use crate::codec::{Reader, Writer, align_up, crc32c};
 use crate::settings::{Compression, Encoding};
 use crate::units::SECTOR;
 
-/// Bytes of a record's header.
+/// The size of a record's header in bytes.
 pub(crate) const HEADER_LEN: usize = 64;
-/// Records start at multiples of this.
+/// Records start at multiples of this number of bytes.
 pub(crate) const ALIGN: u64 = 8;
-/// Bytes of a block of the index.
+/// The size of a block of the index in bytes.
 pub(crate) const BLOCK_LEN: usize = 4096;
-/// Bytes of an entry of the index.
+/// The size of an entry of the index in bytes.
 const ENTRY_LEN: usize = 56;
 const BLOCK_HEAD: usize = 16;
-/// Entries of a full block.
+/// The number of entries of a full block.
 pub(crate) const ENTRIES: usize = (BLOCK_LEN - BLOCK_HEAD) / ENTRY_LEN;
-/// Bytes of a segment's head.
+/// The size of a segment's head in bytes.
 pub(crate) const SEGMENT_HEAD: u64 = 64;
-/// The most sectors of one record: 16 MiB.
+/// The largest number of sectors of one record: 16 MiB.
 const MAX_SECTORS: u32 = 32 << 10;
 
 const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"HCDR");
@@ -51,19 +51,19 @@ const VERSION: u8 = 1;
 const _: () = assert!(HEADER_LEN as u64 % ALIGN == 0 && BLOCK_LEN as u64 % ALIGN == 0);
 const _: () = assert!(ENTRIES == 72);
 
-/// What the index says of a record.
+/// An entry of the index: everything that a record's header contains, and the record's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) chunk: u64,
     pub(crate) lsn: u64,
     pub(crate) time: u64,
-    /// Where in the segment it starts.
+    /// The byte in the segment at which the record starts.
     pub(crate) at: u32,
-    /// Bytes of payload.
+    /// The stored size of the payload, in bytes.
     pub(crate) stored: u32,
     pub(crate) first_sector: u32,
     pub(crate) sectors: u32,
-    /// Sums of the whole chunk.
+    /// CRC32C of the whole chunk before the record.
     pub(crate) before: u32,
     pub(crate) after: u32,
     pub(crate) encoding: Encoding,
@@ -71,18 +71,18 @@ pub(crate) struct IndexEntry {
 }
 
 impl IndexEntry {
-    /// The part of the chunk that it is about, in bytes.
+    /// Returns the part of the chunk that the record changes, in bytes.
     pub(crate) fn bytes(&self) -> std::ops::Range<usize> {
         let start = self.first_sector as usize * SECTOR as usize;
         start..start + self.raw_len()
     }
 
-    /// Bytes of payload, uncompressed.
+    /// Returns the size of the uncompressed payload, in bytes.
     pub(crate) fn raw_len(&self) -> usize {
         self.sectors as usize * SECTOR as usize
     }
 
-    /// Bytes that the record takes.
+    /// Returns the bytes that the record takes in a segment.
     pub(crate) fn space(&self) -> u64 {
         align_up(HEADER_LEN as u64 + self.stored as u64, ALIGN)
     }
@@ -117,8 +117,8 @@ impl IndexEntry {
     }
 }
 
-/// Appends a record. `payload` appends what it holds and tells how that is compressed; `entry` gets
-/// to know both.
+/// Appends a record. `payload` appends the payload and returns its compression. The function sets
+/// the stored size and the compression in `entry`.
 pub(crate) fn put_record(
     entry: &mut IndexEntry,
     epoch: u32,
@@ -140,15 +140,15 @@ pub(crate) fn put_record(
     out.resize(start + entry.space() as usize, 0);
 }
 
-/// A decoded record: what the index says of it, its epoch, its payload.
+/// A decoded record: its index entry, its epoch, and its payload.
 pub(crate) struct Decoded<'a> {
     pub(crate) entry: IndexEntry,
     pub(crate) epoch: u32,
     pub(crate) payload: &'a [u8],
 }
 
-/// Decodes the record at the start of `bytes`, which lies at byte `at` of the segment; `None`
-/// unless every field makes sense and the sum verifies.
+/// Decodes the record at the start of `bytes`, which lies at byte `at` of the segment. Returns
+/// `None` unless every field makes sense and the sum verifies.
 pub(crate) fn decode_record(bytes: &[u8], at: u32, salt: u32) -> Option<Decoded<'_>> {
     let mut r = Reader::new(bytes);
     if r.u32()? != RECORD_MAGIC {
@@ -180,16 +180,16 @@ pub(crate) fn decode_record(bytes: &[u8], at: u32, salt: u32) -> Option<Decoded<
     (crc32c(summed) ^ salt == sum).then_some(Decoded { entry, epoch, payload })
 }
 
-/// What stands at a place of a segment, to go from one thing to the next.
+/// What begins at a place of a segment. A reader uses it to step from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Thing {
-    /// A record, with its length as its header says: verified when it is decoded.
+    /// A record, with the length that its header states. The record is verified when it is decoded.
     Record(u64),
     /// A block of an index.
     Block,
 }
 
-/// What begins here, by its first bytes.
+/// Returns what begins here, by its first bytes.
 pub(crate) fn thing_at(bytes: &[u8]) -> Option<Thing> {
     let mut r = Reader::new(bytes.get(..HEADER_LEN)?);
     match r.u32()? {
@@ -204,8 +204,8 @@ pub(crate) fn thing_at(bytes: &[u8]) -> Option<Thing> {
 
 /// Appends an index of `entries`, which are sorted by (chunk, LSN), in whole blocks.
 ///
-/// A block: magic `HCDI` (4), CRC32C of what follows XOR the salt (4), number of entries (2), zeros
-/// (6), entries, zeros.
+/// A block consists of: magic `HCDI` (4), CRC32C of what follows XOR the salt (4), number of
+/// entries (2), zeros (6), entries, zeros.
 pub(crate) fn put_index(entries: &[IndexEntry], salt: u32, out: &mut Vec<u8>) {
     for of_block in entries.chunks(ENTRIES) {
         let start = out.len();
@@ -227,7 +227,8 @@ pub(crate) fn put_packed_index(entries: &[IndexEntry], salt: u32, out: &mut Vec<
     }
 }
 
-/// Bytes of a block of an index with so many entries, without the zeros at its end.
+/// Returns the bytes of a block of an index with this number of entries, without the zeros at its
+/// end.
 pub(crate) fn packed_len(entries: usize) -> usize {
     BLOCK_HEAD + entries.min(ENTRIES) * ENTRY_LEN
 }
@@ -248,21 +249,22 @@ pub(crate) fn decode_block(bytes: &[u8], salt: u32) -> Option<Vec<IndexEntry>> {
     (sorted && padding.iter().all(|b| *b == 0)).then_some(entries)
 }
 
-/// Whose segment a file is.
+/// The head of a segment's file: the pool and the branch that it belongs to, and its place in the
+/// log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHead {
     pub(crate) pool: [u8; 16],
-    /// [`SHARED`]: runs of any branches.
+    /// The branch, or [`SHARED`] for a segment with runs of any branches.
     pub(crate) branch: u64,
-    /// Its place among the branch's segments.
+    /// The segment's number among the branch's segments.
     pub(crate) seq: u64,
-    /// Another one each time it is written anew.
+    /// The edition of the segment. It differs each time the segment is written anew.
     pub(crate) edition: u32,
 }
 
 impl SegmentHead {
-    /// Magic `HCDS` (4), CRC32C of what follows (4), version (1), zeros (3), edition (4), branch
-    /// (8), number (8), pool (16), zeros (16).
+    /// Encodes the head: magic `HCDS` (4), CRC32C of what follows (4), version (1), zeros (3),
+    /// edition (4), branch (8), number (8), pool (16), zeros (16).
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u32(SEGMENT_MAGIC).u32(0).u8(VERSION).bytes(&[0; 3]).u32(self.edition);
@@ -283,13 +285,14 @@ impl SegmentHead {
         (fits && padding == [0; 3] && rest == [0; 16]).then_some(SegmentHead { pool, branch, seq, edition })
     }
 
-    /// Mixed into all sums of the segment, so that no client's data, not even a stored log, passes
-    /// for a part of it.
+    /// Returns the salt. It is mixed into all sums of the segment, so that no client's data, not
+    /// even a stored log, passes for a part of the segment.
     pub(crate) fn salt(&self) -> u32 {
         crc32c(&self.encode())
     }
 
-    /// The same for the run of a branch in a shared segment: no other branch's run passes for it.
+    /// Returns the salt for the run of a branch in a shared segment. It is mixed into all sums of
+    /// the run, so that no other branch's run passes for it.
     pub(crate) fn run_salt(&self, branch: u64) -> u32 {
         self.salt() ^ crc32c(&branch.to_le_bytes())
     }
@@ -298,7 +301,7 @@ impl SegmentHead {
         format!("{FILE_PREFIX}{:x}-{:x}-{:x}", self.branch, self.seq, self.edition)
     }
 
-    /// Can it be the name of a segment's file? Users' files may begin like one.
+    /// Returns whether `name` can be the name of a segment's file. Users' files may begin like one.
     pub(crate) fn names(name: &str) -> bool {
         let digits = |part: &str| {
             !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
@@ -309,10 +312,10 @@ impl SegmentHead {
     }
 }
 
-/// In place of a branch: the segment is shared. No branch has this id.
+/// The id in place of a branch that marks a shared segment. No branch has this id.
 pub(crate) const SHARED: u64 = 0;
 
-/// How the names of segments begin.
+/// The prefix of the names of segments.
 pub(crate) const FILE_PREFIX: &str = "cdp-";
 
 #[cfg(test)]
@@ -336,7 +339,7 @@ mod tests {
         }
     }
 
-    /// What is known of it before its payload is.
+    /// Returns an entry as it is before its payload is known.
     fn plain(chunk: u64, lsn: u64) -> IndexEntry {
         IndexEntry { stored: 0, compression: Compression::None, ..entry(chunk, lsn) }
     }
@@ -354,7 +357,7 @@ mod tests {
         bytes.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// Pools of older builds hold them.
+    /// Pools of older builds contain files with such names.
     #[test]
     fn names_of_segments() {
         let name = SegmentHead { pool: [0; 16], branch: 0xabc, seq: 7, edition: 0 }.file_name();

@@ -1,12 +1,12 @@
-//! Segments of a CDP log: finding records by the index, reading them, and going on without the
-//! index where it is damaged.
+//! Segments of a CDP log: finding records by the index, reading them, and working without the index
+//! where it is damaged.
 //!
-//! A segment is a head, then groups: records, zeros up to a multiple of 4 KiB, the group's index.
-//! What was synced shares no block with what comes later. When a segment is full an index of all
-//! its records closes it, unless it is one group.
+//! A segment is a head, then groups. A group is its records, zeros up to a multiple of 4 KiB, and
+//! the group's index. What was synced shares no block with what comes later. When a segment is
+//! full, an index of all its records closes it, unless the segment is one group.
 //!
-//! A *run* is the same in little: the records of one branch and one batch, and their index, in a
-//! segment that all branches share ([`crate::cdp::write::runs`]).
+//! A *run* has the same form on a small scale: the records of one branch and one batch, and their
+//! index, in a segment that all branches share ([`crate::cdp::write::runs`]).
 
 use super::codec::{lost, unpack};
 use super::record::{
@@ -22,17 +22,17 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A file of a log, which may be closed. It can be read for as long as somebody holds this: its
-/// name stays until then.
+/// A file of a log, which may be closed. It can be read for as long as a holder keeps this value:
+/// its name stays until then.
 #[derive(Clone)]
 pub(crate) struct LogFile {
     pub(crate) head: SegmentHead,
-    /// The branch whose run it is read for; none: all of it is one branch's.
+    /// The branch whose run is read, or `None` if the whole file belongs to one branch.
     run_of: Option<u64>,
     file: Arc<NamedFile>,
 }
 
-/// A file of a log, open.
+/// A file of a log that is open.
 #[derive(Clone)]
 pub(crate) struct SegmentDisk {
     pub(crate) head: SegmentHead,
@@ -42,29 +42,29 @@ pub(crate) struct SegmentDisk {
     pub(crate) disk: Arc<dyn Disk>,
 }
 
-/// A block of an index, and its number.
+/// The number of a block of an index, and its entries.
 type HeldBlock = (u64, Vec<IndexEntry>);
 
-/// A segment to which nothing is appended any more, or a run.
+/// A segment to which no more records are appended, or a run.
 pub(crate) struct Sealed {
     pub(crate) file: LogFile,
     pub(crate) record: SegmentRecord,
-    /// The last keys of blocks of the index that were looked at: with them a search reads one
-    /// block, mostly.
+    /// The last keys of index blocks that were read. With them a search mostly reads one block.
     fences: Mutex<HashMap<u64, (u64, u64)>>,
-    /// All entries, made of the records because the index is damaged; `None`: they don't suffice.
+    /// All entries, rebuilt from the records because the index is damaged, or `None` if the records
+    /// don't suffice.
     rebuilt: OnceLock<Option<Vec<IndexEntry>>>,
-    /// A run that is damaged: it stays where it is.
+    /// The run is damaged, so it is not sorted into another segment.
     stays: AtomicBool,
 }
 
-/// The segment that is appended to.
+/// The segment that records are appended to.
 pub(crate) struct Open {
     pub(crate) file: LogFile,
     pub(crate) record: SegmentRecord,
     pub(crate) groups: Vec<GroupRecord>,
     pub(crate) entries: BTreeMap<(u64, u64), IndexEntry>,
-    /// An index and a record of one group are damaged: nobody knows what is missing.
+    /// An index and a record of one group are damaged, so it is not known what is missing.
     pub(crate) incomplete: bool,
 }
 
@@ -73,18 +73,18 @@ impl LogFile {
         LogFile { head, run_of: None, file }
     }
 
-    /// A shared segment, read for the run of a branch.
+    /// Returns the shared segment for reading the run of a branch.
     pub(crate) fn of_run(&self, branch: u64) -> Self {
         LogFile { run_of: Some(branch), ..self.clone() }
     }
 
-    /// Mixed into the sums of what it is read for.
+    /// Returns the salt of what is read in the file: the run's, or the segment's.
     pub(crate) fn salt(&self) -> u32 {
         self.run_of.map_or_else(|| self.head.salt(), |branch| self.head.run_salt(branch))
     }
 
-    /// Opens it, if it is not open. What can't be opened is as lost as what does not verify, unless
-    /// that passes.
+    /// Opens the file, if it is not open. A file that can't be opened is as lost as one that does
+    /// not verify, unless the error is a shortage that passes.
     pub(crate) fn open(&self) -> Result<SegmentDisk> {
         let opened = self.file.open().map_err(|e| {
             let error = Error::io(format!("open {}", self.head.file_name()), e);
@@ -94,12 +94,13 @@ impl LogFile {
         Ok(self.run_of.map_or(disk.clone(), |branch| disk.of_run(branch)))
     }
 
-    /// The payload of a record, uncompressed and verified.
+    /// Returns the payload of a record, uncompressed and verified.
     pub(crate) fn payload(&self, entry: &IndexEntry) -> Result<Vec<u8>> {
         self.open()?.record(entry).map(|(_, payload)| payload)
     }
 
-    /// The log does not need it any more: its name goes when nobody holds it.
+    /// Marks the file for removal, because the log does not need it any more. Its name is removed
+    /// when it has no holder.
     pub(crate) fn remove_unused(&self) {
         self.file.remove_unused();
     }
@@ -110,7 +111,7 @@ impl SegmentDisk {
         SegmentDisk { head, salt: head.salt(), packed: false, disk }
     }
 
-    /// The same file, read for the run of a branch.
+    /// Returns the file for reading the run of a branch.
     pub(crate) fn of_run(self, branch: u64) -> Self {
         SegmentDisk { salt: self.head.run_salt(branch), packed: true, ..self }
     }
@@ -129,7 +130,7 @@ impl SegmentDisk {
         ))
     }
 
-    /// The epoch of a record, and its payload, uncompressed and verified.
+    /// Returns the epoch of a record, and its payload, uncompressed and verified.
     pub(crate) fn record(&self, entry: &IndexEntry) -> Result<(u32, Vec<u8>)> {
         let mut bytes = vec![0; HEADER_LEN + entry.stored as usize];
         // What can't be read is as lost as what does not verify.
@@ -139,13 +140,14 @@ impl SegmentDisk {
         Ok((epoch, payload.ok_or_else(|| self.damaged(entry))?))
     }
 
-    /// The epoch of the record at the start of `bytes`, and its payload as it is stored, verified.
+    /// Returns the epoch of the record at the start of `bytes`, and its payload as stored,
+    /// verified.
     pub(crate) fn stored<'a>(&self, bytes: &'a [u8], entry: &IndexEntry) -> Result<(u32, &'a [u8])> {
         let decoded = decode_record(bytes, entry.at, self.salt).filter(|d| d.entry == *entry);
         decoded.map(|d| (d.epoch, d.payload)).ok_or_else(|| self.damaged(entry))
     }
 
-    /// The entries of an index.
+    /// Returns the entries of an index, or `None` if it is damaged.
     pub(crate) fn index(&self, at: u64, records: u64) -> Option<Vec<IndexEntry>> {
         let mut entries = Vec::with_capacity(records as usize);
         for n in 0..records.div_ceil(ENTRIES as u64) {
@@ -154,7 +156,7 @@ impl SegmentDisk {
         (entries.len() as u64 == records).then_some(entries)
     }
 
-    /// A block of an index of so many records, by its number.
+    /// Returns a block of an index with this number of records, by the block's number.
     fn block(&self, index_at: u64, number: u64, records: u64) -> Option<Vec<IndexEntry>> {
         let mut block = vec![0; BLOCK_LEN];
         let left = records.saturating_sub(number * ENTRIES as u64) as usize;
@@ -163,8 +165,8 @@ impl SegmentDisk {
         decode_block(&block, self.salt)
     }
 
-    /// The entries of all records in a part of the file, by the records themselves; those that are
-    /// damaged are missing.
+    /// Returns the entries of all records in a part of the file, read from the records themselves.
+    /// Damaged records are missing.
     pub(crate) fn scan(&self, part: std::ops::Range<u64>) -> Result<Vec<IndexEntry>> {
         let mut bytes = vec![0; (part.end - part.start) as usize];
         let failed = |e| Error::io(format!("read {}", self.name()), e);
@@ -204,17 +206,19 @@ impl Sealed {
         }
     }
 
-    /// Where it is, if it is a run: the number of the shared segment, and the byte where it begins.
+    /// For a run: returns the number of the shared segment, and the byte at which the run begins
+    /// there.
     pub(crate) fn run(&self) -> Option<(u64, u64)> {
         self.file.run_of.map(|_| (self.file.head.seq, self.record.start))
     }
 
-    /// It is damaged, and stays where it is. False when that was known.
+    /// Notes that the run is damaged and stays where it is. Returns false when that was noted
+    /// before.
     pub(crate) fn stay(&self) -> bool {
         !self.stays.swap(true, Ordering::Relaxed)
     }
 
-    /// Does it stay where it is?
+    /// Returns whether the run stays where it is, because it is damaged.
     pub(crate) fn stays(&self) -> bool {
         self.stays.load(Ordering::Relaxed)
     }
@@ -228,7 +232,7 @@ impl Sealed {
         entries.filter(|entries| !entries.is_empty())
     }
 
-    /// The entries of a chunk with LSNs in a range, in order.
+    /// Returns the entries of a chunk with LSNs in a range, in order.
     pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<IndexEntry>> {
         match self.search(&self.file.open()?, chunk, &lsns) {
             Some(found) => Ok(found),
@@ -239,7 +243,7 @@ impl Sealed {
         }
     }
 
-    /// The first chunk at or after `chunk` of which there are records.
+    /// Returns the first chunk at or after `chunk` of which there are records.
     pub(crate) fn next_chunk(&self, chunk: u64) -> Result<Option<u64>> {
         let first = |entries: &[IndexEntry]| entries.iter().map(|e| e.chunk).find(|c| *c >= chunk);
         match self.first_block(&self.file.open()?, (chunk, 0)) {
@@ -248,8 +252,8 @@ impl Sealed {
         }
     }
 
-    /// The first block of the index whose last entry is not below `key`, and its entries if there
-    /// is one; `None` when the index is damaged.
+    /// Returns the first block of the index whose last entry is not below `key`, and its entries if
+    /// there is such a block. Returns `None` when the index is damaged.
     fn first_block(&self, file: &SegmentDisk, key: (u64, u64)) -> Option<(u64, Option<HeldBlock>)> {
         let (mut low, mut high) = (0, self.blocks());
         let mut held = None;
@@ -278,7 +282,7 @@ impl Sealed {
         Some((low, held))
     }
 
-    /// By the index; `None` when that is damaged.
+    /// Searches by the index. Returns `None` when the index is damaged.
     fn search(&self, file: &SegmentDisk, chunk: u64, lsns: &RangeInclusive<u64>) -> Option<Vec<IndexEntry>> {
         let (low, mut held) = self.first_block(file, (chunk, *lsns.start()))?;
         let mut found = Vec::new();
@@ -296,7 +300,7 @@ impl Sealed {
         Some(found)
     }
 
-    /// Shows the entries from a chunk on, in order, until that is enough.
+    /// Passes the entries from a chunk on to `take`, in order, until `take` breaks.
     pub(crate) fn visit(
         &self,
         chunk: u64,
@@ -326,7 +330,8 @@ impl Sealed {
         Ok(())
     }
 
-    /// Every entry, sorted by (chunk, LSN); without the index if need be.
+    /// Returns every entry, sorted by (chunk, LSN). If the index is damaged, the entries come from
+    /// the records.
     pub(crate) fn all_entries(&self) -> Result<Vec<IndexEntry>> {
         let file = self.file.open()?;
         if let Some(entries) = file.index(self.record.index_at, self.record.records) {
@@ -352,7 +357,7 @@ impl Sealed {
 }
 
 impl Open {
-    /// Brings the entries of the groups into memory.
+    /// Reads the entries of the groups into memory.
     pub(crate) fn load(
         file: LogFile,
         disk: &SegmentDisk,
@@ -374,14 +379,14 @@ impl Open {
         open
     }
 
-    /// The entries of a chunk with LSNs in a range, in order.
+    /// Returns the entries of a chunk with LSNs in a range, in order.
     pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<u64>) -> Result<Vec<IndexEntry>> {
         self.check()?;
         let keys = (chunk, *lsns.start())..=(chunk, *lsns.end());
         Ok(self.entries.range(keys).map(|(_, entry)| *entry).collect())
     }
 
-    /// Shows the entries from a chunk on, in order, until that is enough.
+    /// Passes the entries from a chunk on to `take`, in order, until `take` breaks.
     pub(crate) fn visit(
         &self,
         chunk: u64,

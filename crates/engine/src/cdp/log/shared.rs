@@ -1,4 +1,5 @@
-//! Shared segments: which there are, how many runs in each count, and which one is appended to.
+//! Shared segments: the list of them, how many runs in each count, and the one that runs are
+//! appended to.
 
 use super::record::SegmentHead;
 use super::segment::{LogFile, Sealed};
@@ -9,36 +10,36 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Shared segments that may be there before the oldest is emptied.
+/// The number of shared segments above which the oldest is emptied.
 const MAX_SEGMENTS: usize = 32;
 
-/// Runs that may wait, as long as each branch may have [`LEAST_RUNS`]: each takes some 400 bytes of
-/// memory.
+/// The number of runs that may wait, as long as each branch may have [`LEAST_RUNS`]. Each takes
+/// some 400 bytes of memory.
 const MAX_RUNS: u64 = 256 << 10;
 
 const LEAST_RUNS: u64 = 8;
 
-/// The shared segments of a pool.
+/// The shared segments of a pool. All branches share them.
 #[derive(Default)]
 pub(crate) struct SharedLog {
     state: Mutex<State>,
-    /// The superblock says that there may be some.
+    /// The superblock has the mark that shared segments may exist.
     marked: AtomicBool,
-    /// Branches that are recorded, as counted last.
+    /// The number of recorded branches at the last count.
     recorded: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    /// By number.
+    /// The shared segments, by number.
     segments: BTreeMap<u64, Shared>,
-    /// The number of the next one.
+    /// The number of the next shared segment.
     next: u64,
-    /// The one that is appended to.
+    /// The number of the shared segment that runs are appended to.
     open: Option<u64>,
 }
 
-/// What there is of shared segments.
+/// The totals of all shared segments.
 pub(crate) struct Counts {
     pub(crate) segments: u64,
     pub(crate) runs: u64,
@@ -47,16 +48,16 @@ pub(crate) struct Counts {
 
 struct Shared {
     file: LogFile,
-    /// Runs in it that count,
+    /// The number of runs in the segment that count.
     runs: u64,
-    /// and of these the ones that can be brought elsewhere.
+    /// The number of runs in the segment that can be sorted into segments of their branches.
     waiting: u64,
-    /// Bytes that count, up to the next block.
+    /// The end of the bytes that count, rounded up to the next block.
     end: u64,
 }
 
 impl SharedLog {
-    /// At open: the file of a shared segment that the catalog knows.
+    /// Returns the file of a shared segment that the catalog knows. It is called at open.
     pub(crate) fn known(&self, head: SegmentHead, files: &OpenFiles) -> LogFile {
         match self.state.lock().segments.get(&head.seq) {
             Some(shared) => shared.file.clone(),
@@ -64,29 +65,31 @@ impl SharedLog {
         }
     }
 
-    /// At open: all runs are known. `marked`: the superblock says that there may be some.
+    /// Notes at open that all runs are known. `marked` states that shared segments may exist, by
+    /// the superblock.
     pub(crate) fn loaded(&self, marked: bool) {
         self.state.lock().open = None;
         self.marked.store(marked, Ordering::Relaxed);
     }
 
-    /// Does the superblock say that there may be shared segments?
+    /// Returns whether the superblock has the mark that shared segments may exist.
     pub(crate) fn is_marked(&self) -> bool {
         self.marked.load(Ordering::Relaxed)
     }
 
-    /// So many branches are recorded.
+    /// Notes the number of branches that are recorded.
     pub(crate) fn note_recorded(&self, branches: u64) {
         self.recorded.store(branches, Ordering::Relaxed);
     }
 
-    /// What one of the branches that are recorded may have of what all of them may hold in memory,
-    /// between `least` and `most`.
+    /// Returns the share of one recorded branch in `all`, which all recorded branches may hold in
+    /// memory together. The share is between `least` and `most`.
     pub(crate) fn portion(&self, all: u64, least: u64, most: u64) -> u64 {
         (all / self.recorded.load(Ordering::Relaxed).max(1)).clamp(least, most)
     }
 
-    /// Runs of a branch that may wait, `most` if there are few branches.
+    /// Returns the number of runs of a branch that may wait. It is `most` if there are few
+    /// branches.
     pub(crate) fn portion_of_runs(&self, most: u64) -> u64 {
         self.portion(MAX_RUNS, LEAST_RUNS.min(most), most)
     }
@@ -95,7 +98,7 @@ impl SharedLog {
         self.marked.store(true, Ordering::Relaxed);
     }
 
-    /// A run that ends at byte `end` counts from now on.
+    /// Counts a run that ends at byte `end`, from now on.
     pub(crate) fn added(&self, file: &LogFile, end: u64) {
         let (number, state) = (file.head.seq, &mut *self.state.lock());
         let end = align_up(end, crate::cdp::log::record::BLOCK_LEN as u64);
@@ -111,13 +114,13 @@ impl SharedLog {
         state.open = Some(number);
     }
 
-    /// A number that was used once, whatever became of it.
+    /// Notes a number that was used once, even if its segment is gone. It is not used again.
     pub(crate) fn used(&self, number: u64) {
         let state = &mut *self.state.lock();
         state.next = state.next.max(number + 1);
     }
 
-    /// A run is damaged, and stays where it is.
+    /// Notes that a run is damaged and stays where it is.
     pub(crate) fn stays(&self, run: &Sealed) {
         if let Some((number, _)) = run.run().filter(|_| run.stay())
             && let Some(shared) = self.state.lock().segments.get_mut(&number)
@@ -126,8 +129,8 @@ impl SharedLog {
         }
     }
 
-    /// These segments of a branch don't count any more: files that hold nothing else lose their
-    /// names when nobody reads them.
+    /// Stops counting these segments of a branch. A file that contains nothing else loses its name
+    /// when it has no reader.
     pub(crate) fn let_go(&self, gone: &[Arc<Sealed>]) {
         let state = &mut *self.state.lock();
         for segment in gone {
@@ -146,12 +149,13 @@ impl SharedLog {
         }
     }
 
-    /// Are there runs that can be brought elsewhere?
+    /// Returns whether there are runs that can be sorted into segments of their branches.
     pub(crate) fn any_wait(&self) -> bool {
         self.state.lock().segments.values().any(|shared| shared.waiting > 0)
     }
 
-    /// Are there too many of them, or more than `most` bytes?
+    /// Returns whether too many shared segments have such runs, or these segments have more than
+    /// `most` bytes.
     pub(crate) fn is_crowded(&self, most: u64) -> bool {
         let state = self.state.lock();
         // What is damaged is not brought elsewhere, and the rest need not suffer for it.
@@ -167,7 +171,8 @@ impl SharedLog {
         Counts { segments: state.segments.len() as u64, runs, bytes }
     }
 
-    /// The one that is appended to, and where; the number of the next one.
+    /// Returns the shared segment that runs are appended to, and its end in bytes; and the number
+    /// of the next segment.
     pub(crate) fn end(&self) -> (Option<(LogFile, u64)>, u64) {
         let state = self.state.lock();
         let open = state.open.and_then(|number| state.segments.get(&number));

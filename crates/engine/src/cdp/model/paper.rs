@@ -1,7 +1,7 @@
-//! The paper's own numbers. It gives the optima of its figures but not all that they follow from:
-//! of the constants of [`Constants`] only the block size is printed. So each test first works out
-//! what the others must have been, shows how far the figures determine that, and then gets the
-//! figures from it.
+//! Tests with the paper's own numbers. The paper gives the optima of its figures, but not all
+//! inputs that they follow from: of the constants of [`Constants`] it prints only the block size.
+//! So each test first works out what the other inputs must have been. It shows how far the figures
+//! determine them, and then gets the figures from them.
 
 use super::*;
 
@@ -30,9 +30,9 @@ fn constants(s_blk: f64, ratio: f64, rho: f64, io_rate: f64) -> Constants {
     Constants { s_blk, s_log: s_blk / ratio, t_dec: busy * 0.75, t_xor: busy * 0.25, io_rate }
 }
 
-/// d = 77, 86, 94. Left out: the compression ratio *C*, and *T_dec* + *T_xor* against the time to
-/// read a block (ρ). One follows from the other: any *C* from about d/2 on has its ρ. The I/O rate
-/// alone changes nothing.
+/// d = 77, 86, 94. The paper leaves out the compression ratio *C*, and *T_dec* + *T_xor* against
+/// the time to read a block (ρ). One follows from the other: any *C* from about d/2 on has its ρ.
+/// The I/O rate alone changes nothing.
 #[test]
 fn lengths_of_figures_9_to_11() {
     for ((s_blk, d), least) in LENGTHS.into_iter().zip([38.375, 42.875, 46.875]) {
@@ -50,8 +50,8 @@ fn lengths_of_figures_9_to_11() {
     }
 }
 
-/// With one ratio for all three, what the figures say of decoding is that its time grows with the
-/// block, but less than in proportion: the reason that the paper gives for the growth of *d*.
+/// With one ratio for all three figures, the time to decode grows with the block, but less than in
+/// proportion. That is the reason that the paper gives for the growth of *d*.
 #[test]
 fn decoding_grows_less_than_the_block() {
     for ratio in [50.0, 80.0] {
@@ -62,8 +62,9 @@ fn decoding_grows_less_than_the_block() {
     }
 }
 
-/// The text, though, says that the experiments used 71, 79, 85, 91 and 94 for 4 to 64 KiB: figures
-/// 9 and 10 are not those. The same holds for them.
+/// The paper's text states that the experiments used 71, 79, 85, 91 and 94 for 4 to 64 KiB. The
+/// lengths of figures 9 and 10 differ from these. What holds for the lengths of the figures holds
+/// for these lengths too.
 #[test]
 fn lengths_of_the_experiments() {
     for (s_blk, d) in [(4096.0, 71), (8192.0, 79), (16384.0, 85), (32768.0, 91), (65536.0, 94)] {
@@ -95,8 +96,8 @@ fn implied_load(io_rate: f64, gigabyte: f64) -> f64 {
     FIGURE_13.1.powi(2) / (S_BLK * (2.0 / io_rate + 4.0 * gamma / beta))
 }
 
-/// M = 227,629 and 225,471. Left out: *IO_rate*, which the two determine, and *N*, *W_total* and
-/// *e₁*, of which they determine only N·W_total/e₁.
+/// M = 227,629 and 225,471. The paper leaves out *IO_rate*, which the two determine, and *N*,
+/// *W_total* and *e₁*, of which they determine only N·W_total/e₁.
 #[test]
 fn intervals_of_figures_12_and_13() {
     for (gigabyte, io_rate, load) in [(1e9, 267_200.0, 1.658e12), ((1u64 << 30) as f64, 286_900.0, 1.780e12)]
@@ -121,9 +122,9 @@ fn intervals_of_figures_12_and_13() {
     }
 }
 
-/// What the paper concludes from the two figures, that a dear downtime asks for more snapshots, is
-/// hardly in them: a price ten thousand times as high moves *M* by one per cent. On a disk that
-/// reads 60 MB/s it would be a factor of 2.3.
+/// The paper concludes from the two figures that an expensive downtime asks for more snapshots. The
+/// figures hardly show it: a price ten thousand times as high moves *M* by one per cent. On a disk
+/// that reads 60 MB/s it would be a factor of 2.3.
 #[test]
 fn a_faster_disk_would_have_shown_more() {
     let constants = constants(S_BLK, 50.0, rho_for(77.0, 50.0), 60e6);

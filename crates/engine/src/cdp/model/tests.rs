@@ -1,4 +1,4 @@
-//! The model against what its equations say of themselves.
+//! Tests of the model against what its equations state about each other.
 
 use super::*;
 
@@ -11,8 +11,8 @@ fn volume() -> VolumeModel {
     VolumeModel::new(CONSTANTS, LOAD, WEIGHTS).unwrap()
 }
 
-/// Equation 4 against the mean it approximates: moments spread evenly, each reached from its nearer
-/// end.
+/// Compares equation 4 with the mean that it approximates: moments are spread evenly, and each is
+/// reached from its nearer end.
 #[test]
 fn expected_steps_are_a_quarter_of_the_distance() {
     for d in 1u32..500 {
@@ -22,7 +22,7 @@ fn expected_steps_are_a_quarter_of_the_distance() {
     }
 }
 
-/// Equations 7 and 8: no whole number near it, and none far from it, is better than the best.
+/// Equations 7 and 8: the best length is better than whole numbers near it and far from it.
 #[test]
 fn the_best_length_is_the_minimum() {
     for (s_log, t_dec) in [(50.0, 0.0), (700.0, 4e-6), (4000.0, 1e-3), (16384.0, 0.0)] {
@@ -47,7 +47,7 @@ fn how_often_a_block_is_written_moves_no_optimum() {
     assert!((of(10.0).space(5.0) / of(1.0).space(5.0) - 10.0).abs() < 1e-12);
 }
 
-/// Equation 3 grows with the distance of the moment; equation 5 does not know it.
+/// Equation 3 grows with the distance of the moment. Equation 5 does not depend on it.
 #[test]
 fn native_trap_takes_longer_the_farther_the_moment_is() {
     let hour = native_recovery(&CONSTANTS, 0.01, 3600.0);
@@ -55,7 +55,8 @@ fn native_trap_takes_longer_the_farther_the_moment_is() {
     assert!((hour - 36.0 * CONSTANTS.step()).abs() < 1e-15);
 }
 
-/// Equations 11 and 13 are the derivatives of 10, and vanish, or not, where they should.
+/// Equations 11 and 13 are the derivatives of equation 10. They are zero, or not, where they should
+/// be.
 #[test]
 fn derivatives_are_those_of_the_cost() {
     let model = volume();

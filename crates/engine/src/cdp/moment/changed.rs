@@ -1,4 +1,4 @@
-//! What the log says was written between two moments: for differences.
+//! What the log recorded between two moments. It is used for differences.
 
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
@@ -7,36 +7,39 @@ use crate::error::{Error, ErrorKind, Result};
 use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::sync::Arc;
 
-/// Entries of indexes that one step looks at, over all segments, give or take a block of each.
+/// The number of index entries that one step reads, over all segments. It may be exceeded by a
+/// block of each segment.
 const ENTRIES_PER_STEP: usize = 16 << 10;
 
-/// What was written to a branch after one moment and up to another.
+/// The changes of a branch after one moment and up to another.
 pub(crate) struct Recorded {
     branch: Arc<Branch>,
     lsns: RangeInclusive<u64>,
 }
 
-/// A look at the indexes, chunk after chunk in each segment.
+/// One search of the indexes, chunk after chunk in each segment.
 struct Step<'a> {
     lsns: &'a RangeInclusive<u64>,
     chunk_size: u64,
     found: Vec<Range<u64>>,
     /// The first chunk that the answer does not cover.
     end: u64,
-    /// Entries of a segment after which it ends, with the chunk that is looked at.
+    /// The number of entries of a segment after which the step ends. It ends behind the chunk that
+    /// it has begun.
     most: usize,
     looked: usize,
     chunk: u64,
-    /// Entries of that chunk.
+    /// The number of entries of the current chunk that were read.
     of_chunk: usize,
-    /// There were more than are looked at: it counts as a whole, and the segment is looked at from
-    /// here on.
+    /// The chunk from which the search of the segment continues. The chunk before it had more
+    /// entries than a step reads, and counts as changed as a whole.
     go_on: Option<u64>,
 }
 
 impl Recorded {
-    /// Of two moments in any order; `u64::MAX` is now, whenever that is. [`ErrorKind::Unsupported`]
-    /// where not everything was recorded, or is not known any more.
+    /// The changes between two moments, in any order. `u64::MAX` stands for the present at each
+    /// look. Fails with [`ErrorKind::Unsupported`] if not everything was recorded, or is not known
+    /// any more.
     pub(crate) fn between(branch: &Arc<Branch>, one: u64, other: u64) -> Result<Recorded> {
         let lsns = one.min(other).saturating_add(1)..=one.max(other);
         let recorded = Recorded { branch: branch.clone(), lsns };
@@ -44,8 +47,8 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// What was written after an anchor and up to a moment that is kept. Who asks has to see to it
-    /// that the anchor is there still: with it are all of these records.
+    /// The changes after an anchor and up to a moment that is kept. The caller ensures that the
+    /// anchor still exists: as long as it exists, all of these records exist too.
     pub(super) fn since_anchor(branch: &Arc<Branch>, anchor: u64, lsn: u64) -> Recorded {
         Recorded { branch: branch.clone(), lsns: anchor.saturating_add(1)..=lsn }
     }
@@ -66,8 +69,9 @@ impl Recorded {
         Err(Error::new(ErrorKind::Unsupported, format!("compare a moment with another state: {why}")))
     }
 
-    /// The parts of `bytes` (and perhaps others) that were written to, in any order, also more than
-    /// once. Shortens `bytes` to what the answer covers: a bounded piece of work.
+    /// Returns the parts of `bytes` that were written to, and perhaps others. They are in any
+    /// order, and a part may occur more than once. Shortens `bytes` to what the answer covers, so
+    /// that the work is bounded.
     pub(crate) fn touched(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut found = self.records(bytes)?;
         found.extend(self.emptied());
@@ -76,7 +80,7 @@ impl Recorded {
         Ok(found)
     }
 
-    /// The ranges that became zeros without a record.
+    /// Returns the ranges that became zeros without a record.
     pub(super) fn emptied(&self) -> Vec<Range<u64>> {
         if self.lsns.is_empty() {
             return Vec::new();
@@ -85,7 +89,7 @@ impl Recorded {
         log.events.range(self.lsns.clone()).filter_map(|(_, event)| event.emptied()).collect()
     }
 
-    /// As [`Recorded::touched`], of records alone.
+    /// Returns the parts that records changed, as [`Recorded::touched`] does, without events.
     pub(super) fn records(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         if self.lsns.is_empty() {
             return Ok(Vec::new());
@@ -127,7 +131,7 @@ impl<'a> Step<'a> {
         Step { lsns, chunk_size, found, end, most: 0, looked: 0, chunk: 0, of_chunk: 0, go_on: None }
     }
 
-    /// Looks at one segment from a chunk on.
+    /// Searches one segment from a chunk on.
     fn look(
         &mut self,
         first: u64,

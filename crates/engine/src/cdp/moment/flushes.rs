@@ -1,21 +1,23 @@
-//! Flush points: moments at which all that a volume had acknowledged was durable, for going back to
-//! the last of them.
+//! Flush points: moments at which everything that a volume had acknowledged was durable. A volume
+//! can be taken back to the last flush point before a moment.
 //!
-//! They wait in memory until some commit takes them along. A crash loses those that wait: going
-//! back to the last flush before a moment then leads to an older one. What a flush covers has to be
-//! durable before it is one, so no LSN of a point that is kept is ever given to something else.
+//! Flush points wait in memory until a commit stores them. A crash loses those that wait. Going
+//! back to the last flush before a moment then leads to an older flush. Everything that a flush
+//! covers is durable before the flush becomes a point, so no LSN of a stored point is ever given to
+//! another record.
 
 use crate::catalog::FlushPoint;
 use crate::core::Core;
 use crate::error::Result;
 
-/// Rows that one step forgets.
+/// The number of rows that one step forgets.
 pub(crate) const ROWS_PER_STEP: usize = 4096;
-/// Points that are told.
+/// The largest number of points that are reported.
 const TOLD: usize = 4096;
 
 impl Core {
-    /// The last flush point of a volume that `reaches`: all up to some point do.
+    /// Returns the last flush point of a volume that `reaches` accepts. `reaches` accepts all
+    /// points up to one of them.
     pub(crate) fn last_flush(
         &self,
         volume: u64,
@@ -29,7 +31,7 @@ impl Core {
         }
     }
 
-    /// The newest flush points of a volume that lie in what is kept of its history, oldest first.
+    /// Returns the newest flush points of a volume within its kept history, oldest first.
     pub(crate) fn newest_flushes(&self, volume: u64) -> Result<Vec<FlushPoint>> {
         let waiting = self.flushes.waiting(volume);
         let mut all = self.catalog.newest_flushes(volume, TOLD)?;

@@ -1,5 +1,5 @@
-//! Looking back: what of a volume's past can be gone back to, when a range of it changed, and
-//! records to measure with.
+//! The view of a volume's history: the moments that it can be taken back to, the times at which a
+//! range changed, and records to measure with.
 
 use crate::branch::Branch;
 use crate::catalog::{Event, SegmentRecord};
@@ -11,11 +11,11 @@ use crate::info::history::{Bucket, Change, Span};
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
 
-/// Buckets of a history: each takes memory.
+/// The largest number of buckets of a history. Each bucket takes memory.
 pub(crate) const MAX_BUCKETS: usize = 10_000;
 
 impl Destager {
-    /// What is sequenced is recorded when it is carried out, and carried out when it is written.
+    /// Records everything up to `lsn`: it is written to the journal, and then carried out.
     pub(crate) fn record_until(&self, lsn: u64) -> Result<()> {
         if self.core.positions.settled.load(Ordering::Acquire) >= lsn {
             return Ok(());
@@ -24,8 +24,8 @@ impl Destager {
         self.destage_to(lsn)
     }
 
-    /// The same for what is not later than a time, batch by batch: where a client goes on writing,
-    /// that is less than all.
+    /// Records everything that is not later than `time`, batch by batch. While a client goes on
+    /// writing, that is less than everything.
     pub(crate) fn record_until_time(&self, time: u64) -> Result<()> {
         let last = self.core.journal.last().0;
         let is_recorded = || {
@@ -43,7 +43,7 @@ impl Destager {
     }
 }
 
-/// The anchors of a log: (LSN, time, snapshot).
+/// Returns the anchors of a log as (LSN, time, snapshot).
 pub(crate) fn anchors_of(log: &LogState) -> Vec<(u64, u64, u64)> {
     let anchors = log.events.iter().filter_map(|(lsn, event)| match event {
         // Moments before the floor are gone, though what lies behind it may still need their
@@ -54,7 +54,7 @@ pub(crate) fn anchors_of(log: &LogState) -> Vec<(u64, u64, u64)> {
     anchors.collect()
 }
 
-/// Adds a segment to the buckets that it lies in; nothing is lost by rounding.
+/// Adds a segment to the buckets that it lies in. Rounding loses nothing.
 pub(crate) fn spread(buckets: &mut [Bucket], record: &SegmentRecord) {
     let count = buckets.len() as u64;
     for (n, bucket) in buckets.iter_mut().enumerate() {
@@ -69,7 +69,8 @@ pub(crate) fn spread(buckets: &mut [Bucket], record: &SegmentRecord) {
 }
 
 impl LogState {
-    /// The stretches in which a branch was recorded; the last one goes on unless the branch ended.
+    /// Returns the stretches in which a branch was recorded. The last one continues unless the
+    /// branch ended.
     pub(crate) fn spans(&self, branch: u64, end: Option<(u64, u64)>) -> Vec<Span> {
         let floor = match self.events.get(&0) {
             Some(Event::Floor { lsn, time }) => (*lsn, *time),
@@ -99,8 +100,8 @@ impl LogState {
 }
 
 impl Branch {
-    /// Adds changes, at least the oldest `limit` of this branch if there are so many. A batch that
-    /// fills several segments has its oldest LSNs in each of them.
+    /// Adds changes to `found`: at least the oldest `limit` of this branch, if there are that many.
+    /// A batch that fills several segments has its oldest LSNs in each of them.
     pub(crate) fn changes(
         &self,
         bytes: &Range<u64>,
@@ -165,7 +166,7 @@ impl Branch {
     }
 }
 
-/// The part of a range that lies in another, as offset and length.
+/// Returns the part of a range that lies in another, as offset and length.
 fn clipped(range: Range<u64>, within: &Range<u64>) -> Option<(u64, u64)> {
     let (start, end) = (range.start.max(within.start), range.end.min(within.end));
     (start < end).then(|| (start, end - start))

@@ -1,4 +1,5 @@
-//! Moments: which LSN somebody means, what a volume was then, and read-only devices that show it.
+//! Moments: the LSN that a moment stands for, the content of a volume at it, and read-only devices
+//! that show it.
 
 pub(crate) mod changed;
 pub(crate) mod flushes;
@@ -20,18 +21,19 @@ use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::world::derived_uuid;
 use std::sync::Arc;
 
-/// Bytes of chunks that a reader of a moment keeps, so that reading on does not reconstruct them
-/// again.
+/// Bytes of chunks that a reader of a moment keeps, so that a sequential read does not reconstruct
+/// a chunk twice.
 const CACHED_BYTES: usize = 1 << 20;
 
-/// The identity of the device that shows a volume at an LSN: the same whenever it is opened.
+/// Returns the identity of the device that shows a volume at an LSN. The identity is equal each
+/// time the device is opened.
 pub fn moment_uuid(volume: &[u8; 16], lsn: u64) -> [u8; 16] {
     derived_uuid("hindcast moment", &[volume, &lsn.to_be_bytes()])
 }
 
 impl PinnedMoment {
-    /// Fills `out` from byte `offset`. False where something has to be reconstructed, and that may
-    /// not be.
+    /// Fills `out` from byte `offset`. Returns false if a chunk has to be reconstructed and
+    /// `may_block` is false.
     pub(crate) fn read(&self, core: &Core, out: &mut [u8], offset: u64, may_block: bool) -> Result<bool> {
         let size = self.branch.chunk_size();
         let mut done = 0;
@@ -50,7 +52,7 @@ impl PinnedMoment {
         Ok(true)
     }
 
-    /// A chunk as it was, from the cache or reconstructed.
+    /// Returns a chunk as it was at the moment, from the cache or reconstructed.
     pub(crate) fn chunk(&self, core: &Core, chunk: u64) -> Result<Arc<[u8]>> {
         if let Some(content) = self.cached(chunk) {
             return Ok(content);
@@ -75,7 +77,7 @@ pub(crate) fn yet_to_come(of: std::fmt::Arguments<'_>) -> crate::Error {
     invalid(format!("go to a moment{of}: it is yet to come"))
 }
 
-/// How a moment is looked for: a time is pool time.
+/// The key by which a moment is looked up. A time is pool time.
 #[derive(Clone, Copy)]
 pub(crate) enum By {
     Lsn(u64),
@@ -92,7 +94,7 @@ impl By {
 }
 
 impl Core {
-    /// The first map page in `first..=last` in which a moment may show anything.
+    /// Returns the first map page in `first..=last` in which a moment may show anything.
     pub(crate) fn next_page_at(&self, at: &PinnedMoment, first: u64, last: u64) -> Result<Option<u64>> {
         let branch = &at.branch;
         let placed = self.catalog.next_mapped(branch.id, first, last)?;
@@ -105,7 +107,7 @@ impl Core {
 }
 
 impl Branch {
-    /// The last record or event of the branch up to a moment: (LSN, time).
+    /// Returns the last record or event of the branch up to a moment, as (LSN, time).
     pub(crate) fn last_recorded(&self, by: By) -> Result<Option<(u64, u64)>> {
         // Segments that lie before the moment as a whole need not be read, nor those that can't
         // have anything later.
@@ -142,8 +144,8 @@ fn latest<'a>(entries: impl Iterator<Item = &'a IndexEntry>, by: By) -> Option<(
 }
 
 impl Core {
-    /// Fails with [`ErrorKind::Lost`] where moments would be reconstructed from what may lack
-    /// records.
+    /// Fails with [`ErrorKind::Lost`] if records may be missing that reconstructions of moments
+    /// need.
     pub(crate) fn check_histories(&self) -> Result<()> {
         match self.salvage.get().and_then(|found| found.histories.as_ref()) {
             Some(why) => Err(Error::new(ErrorKind::Lost, format!("show a moment of the past: {why}"))),

@@ -1,5 +1,5 @@
-//! Finding a chunk as it was: from the nearer anchor, forward or backward over the records between,
-//! and checked.
+//! The reconstruction of a chunk at a moment: from the nearer anchor, forward or backward over the
+//! records between, and verified.
 
 use super::replay::Replay;
 use crate::branch::{Branch, View};
@@ -13,21 +13,21 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Anchors that are tried on either side, nearest first, when the nearest does not lead there.
+/// The number of anchors that are tried on either side, nearest first.
 const TRIES: usize = 3;
 
-/// Where a reconstruction starts.
+/// The content that a reconstruction starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
     /// An anchor: everything up to this LSN, as the epoch shows it.
     Epoch(u64, u32),
-    /// What is in place now, in this version of the log.
+    /// The content in place, in this version of the log.
     Head(u64),
 }
 
-/// Of all the reasons why no way leads there: the first, but what may pass (an image that is away,
-/// a physical volume that does not answer) comes before what is lost. Nothing is lost while a way
-/// may open again.
+/// Keeps one of the reasons why no way leads to the moment. The first reason is kept. But a reason
+/// that may pass (an image that is away, a physical volume that does not answer) replaces one that
+/// means loss: nothing is lost while a way may open again.
 fn note(why: &mut Option<Error>, error: Error) {
     let passes = |error: &Error| !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Corrupt);
     if why.as_ref().is_none_or(|first| passes(&error) && !passes(first)) {
@@ -36,8 +36,8 @@ fn note(why: &mut Option<Error>, error: Error) {
 }
 
 impl LogState {
-    /// Where reconstructions of a moment can start: before it (nearest first) and after it; none
-    /// when nothing was recorded then.
+    /// Returns the starts of reconstructions of a moment: those before it (nearest first) and those
+    /// after it. Returns `None` when nothing was recorded at the moment.
     fn starts(&self, lsn: u64, version: u64) -> Option<(Vec<Start>, Vec<Start>)> {
         let began = self.recording_since(lsn)?;
         let anchor = |(at, event): (&u64, &Event)| match event {
@@ -66,8 +66,9 @@ impl LogState {
         Some((older, newer))
     }
 
-    /// The anchor that a reconstruction of a moment would start at if that is before it: (LSN,
-    /// epoch). `None`: nothing was recorded then; else there may be no anchor.
+    /// Returns the anchor before a moment from which a reconstruction would start, as (LSN, epoch).
+    /// The outer `None` means that nothing was recorded at the moment. The inner `None` means that
+    /// there is no such anchor.
     pub(super) fn anchor_before(&self, lsn: u64) -> Option<Option<(u64, u32)>> {
         let (older, _) = self.starts(lsn, 0)?;
         Some(older.first().and_then(|start| match start {
@@ -76,7 +77,8 @@ impl LogState {
         }))
     }
 
-    /// What emptied a part of the chunk after `from` and up to `to`.
+    /// Returns the parts of the chunk that became zeros without a record after `from` and up to
+    /// `to`, with their LSNs.
     fn emptied(&self, chunk: Range<u64>, from: u64, to: u64) -> Vec<(u64, Range<usize>)> {
         if from >= to {
             return Vec::new();
@@ -92,8 +94,8 @@ impl LogState {
 }
 
 impl Core {
-    /// A chunk as it was on `branch` right after the record with `lsn`; all up to there must be
-    /// carried out.
+    /// Returns a chunk as it was on `branch` right after the record with `lsn`. Everything up to
+    /// there must be carried out.
     pub(crate) fn chunk_at(&self, branch: &Arc<Branch>, chunk: u64, lsn: u64) -> Result<Vec<u8>> {
         self.check_histories()?;
         loop {
@@ -131,7 +133,7 @@ impl Core {
         }
     }
 
-    /// A way from a start to the moment, unless it leads through a gap.
+    /// Returns the way from a start to the moment, unless it leads through a gap.
     fn without_gap(
         &self,
         branch: &Branch,
@@ -152,7 +154,7 @@ impl Core {
         way
     }
 
-    /// The way from a start to the moment.
+    /// Returns the way from a start to the moment.
     fn way(&self, branch: &Arc<Branch>, chunk: u64, start: Start, lsn: u64, forward: bool) -> Result<Replay> {
         let (from, to) = match start {
             Start::Epoch(at, _) if forward => (at, lsn),
@@ -164,7 +166,8 @@ impl Core {
         Replay::new(&branch.cdp, (chunk, size), from + 1..=to, emptied, forward)
     }
 
-    /// Goes one of two ways, the shorter one first, and the other if that does not lead there.
+    /// Reconstructs the chunk by the shorter of two ways, or by the other one if the shorter one
+    /// does not lead there.
     fn settle(
         &self,
         branch: &Arc<Branch>,
@@ -217,8 +220,8 @@ impl Core {
         Ok(content)
     }
 
-    /// What is in place on a branch now, whole though it may be in the middle of being overwritten.
-    /// Refused when it is of another version.
+    /// Returns the content of a chunk in place on a branch now. The content is whole even while the
+    /// chunk is being overwritten. The call fails if the content is of another version.
     fn head_chunk(&self, branch: &Arc<Branch>, chunk: u64, version: u64) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
         let applying = branch.cdp.log.read().applying.clone();
@@ -246,8 +249,8 @@ mod tests {
     use crate::settings::CdpSettings;
     use crate::testing::Inside;
 
-    /// Three anchors of a batch whose data are not in place yet would hide the one place from which
-    /// a moment before them can be read.
+    /// Three anchors of a batch whose data are not in place yet would hide the only place from
+    /// which a moment before them can be reconstructed.
     #[test]
     fn nobody_goes_back_from_anchors_of_a_batch_that_is_not_in_place() {
         let settings = CdpSettings::default();
@@ -265,8 +268,8 @@ mod tests {
         assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, 1)], newer.to_vec())));
     }
 
-    /// Between a commit and its publication the catalog has what no record in memory leads back
-    /// from.
+    /// Between a commit and its publication the catalog has content from which no record in memory
+    /// leads back.
     #[test]
     fn what_is_in_place_is_not_taken_while_a_commit_is_under_way() {
         let inside = Inside::new(1 << 20);

@@ -1,8 +1,8 @@
-//! The way from an anchor to a moment: what changed one chunk between the two, one step after
-//! another, in either direction.
+//! The way from an anchor to a moment: the steps that changed one chunk between the two, in either
+//! direction.
 //!
-//! Memory does not grow with the number of steps: what the index says of many records is looked up
-//! segment by segment, first to count them, and once more when the way is gone.
+//! Memory does not grow with the number of steps. When the index has many records of a chunk, they
+//! are looked up segment by segment: once to count them, and once more to apply them.
 
 use crate::catalog::SegmentRecord;
 use crate::cdp::log::BranchCdp;
@@ -15,44 +15,44 @@ use std::borrow::Cow;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-/// So many entries are kept from when they are counted.
+/// The number of entries that are kept after they are counted.
 const KEPT: usize = 16 << 10;
 
-/// What one segment has of a chunk.
+/// The records of a chunk in one segment.
 struct Part {
     file: LogFile,
-    /// None: there were too many, they are looked up again.
+    /// The entries, or `None` if there were too many. They are then looked up again.
     entries: Option<Vec<IndexEntry>>,
-    /// None: it was appended to then, and its entries are kept.
+    /// The segment, or `None` if records were appended to it at that time. Its entries are then
+    /// kept.
     sealed: Option<Arc<Sealed>>,
 }
 
-/// All records of a chunk with LSNs in a range. What the segments of a log have of one chunk is in
-/// order: it was appended in order.
+/// All records of a chunk with LSNs in a range. The segments of a log have the records of one chunk
+/// in order, because they were appended in order.
 struct Records {
     chunk: u64,
     lsns: RangeInclusive<u64>,
     parts: Vec<Part>,
 }
 
-/// A way to a moment.
+/// A way from a start to a moment, over records and events.
 pub(super) struct Replay {
     forward: bool,
     records: Records,
-    /// Bytes of the chunk that became zeros, and at which LSN, in the order in which the way is
-    /// gone.
+    /// The LSNs at which bytes of the chunk became zeros, and these bytes, in the order of the way.
     emptied: Vec<(u64, Range<usize>)>,
-    /// Steps in all.
+    /// The number of all steps.
     pub(super) len: usize,
-    /// The chunk's sum at the moment, if the step nearest to it knows.
+    /// The chunk's sum at the moment, if the step nearest to the moment has it.
     pub(super) sum: Option<u32>,
-    /// What does not lead there.
+    /// The first step that does not lead in the direction of the way.
     obstacle: Option<String>,
 }
 
 impl Replay {
-    /// The way over what was recorded of `chunk` in `lsns` and over what `emptied` parts of it,
-    /// oldest first.
+    /// Makes the way over the records of `chunk` in `lsns`, and over the events that `emptied`
+    /// parts of it, oldest first.
     pub(super) fn new(
         cdp: &BranchCdp,
         chunk: (u64, u64),
@@ -97,7 +97,7 @@ impl Replay {
         Ok(Replay { forward, records, len: count + emptied.len(), emptied, sum, obstacle })
     }
 
-    /// Fails if there is something on the way that does not lead in its direction.
+    /// Fails if a step on the way does not lead in its direction.
     pub(super) fn check(&self) -> std::result::Result<(), String> {
         let direction = if self.forward { "forward" } else { "backward" };
         let blocked =
@@ -105,7 +105,7 @@ impl Replay {
         self.obstacle.as_ref().map_or(Ok(()), blocked)
     }
 
-    /// Turns what the chunk holds at the start into what it held at the moment.
+    /// Turns the chunk's content at the start into its content at the moment.
     pub(super) fn go(&self, content: &mut [u8]) -> Result<()> {
         let mut emptied = self.emptied.iter().peekable();
         // The sum of what the last step led to.
@@ -132,8 +132,8 @@ impl Replay {
         emptied.try_for_each(|discard| self.empty(content, discard, &mut known))
     }
 
-    /// A part of the chunk becomes zeros. Its sum is not known any more then, so what was there is
-    /// looked at before.
+    /// Sets a part of the chunk to zeros. The content is verified before, because its sum is not
+    /// known afterwards.
     fn empty(
         &self,
         content: &mut [u8],
@@ -153,7 +153,7 @@ impl Replay {
 }
 
 impl Records {
-    /// Looks them up, and shows those of each segment, in order.
+    /// Looks up the records, and passes those of each segment to `look`, in order.
     fn find(
         cdp: &BranchCdp,
         chunk: u64,
@@ -220,7 +220,7 @@ mod tests {
     use crate::testing::Inside;
     use bytes::Bytes;
 
-    /// However often a chunk was written to, few of its records are held in memory.
+    /// Few records of a chunk are held in memory, however often it was written to.
     #[test]
     fn many_records_of_one_chunk() {
         for encoding in [Encoding::Parity, Encoding::Redo] {

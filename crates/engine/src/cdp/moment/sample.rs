@@ -1,5 +1,5 @@
-//! Records to measure with: what decoding one and applying it takes is for somebody with a clock to
-//! find out.
+//! Records to measure with. A caller with a clock measures how long decoding and applying a record
+//! takes.
 
 use crate::cdp::log::codec::{Packer, unpack};
 use crate::cdp::log::record::{HEADER_LEN, IndexEntry};
@@ -7,7 +7,7 @@ use crate::cdp::log::segment::SegmentDisk;
 use crate::error::{Error, Result, invalid};
 use crate::settings::{Compression, Encoding};
 
-/// A record as it is stored.
+/// A CDP record as it is stored, to measure with.
 #[derive(Debug, Clone)]
 pub struct CdpSample {
     encoding: Encoding,
@@ -17,7 +17,7 @@ pub struct CdpSample {
 }
 
 impl CdpSample {
-    /// The record of a write that replaces `old` by `new`, equally long.
+    /// Makes the record of a write that replaces `old` by `new`, which has equal length.
     pub fn of(encoding: Encoding, compression: Compression, old: &[u8], new: &[u8]) -> Result<CdpSample> {
         if old.len() != new.len() {
             return Err(invalid("make a record: old and new content differ in length"));
@@ -28,7 +28,7 @@ impl CdpSample {
         Ok(CdpSample { encoding, compression, raw: old.len(), packed })
     }
 
-    /// A record of the log.
+    /// Reads a record of the log.
     pub(crate) fn read(file: &SegmentDisk, entry: &IndexEntry) -> Result<CdpSample> {
         let mut packed = vec![0; entry.stored as usize];
         let failed = |e| Error::io("read a CDP record", e);
@@ -37,22 +37,22 @@ impl CdpSample {
         Ok(CdpSample { encoding, compression, raw: entry.raw_len(), packed })
     }
 
-    /// Bytes that it is about.
+    /// Returns the number of bytes that the record changes.
     pub fn raw(&self) -> usize {
         self.raw
     }
 
-    /// Bytes that it takes in the log.
+    /// Returns the bytes that the record takes in the log.
     pub fn stored(&self) -> usize {
         HEADER_LEN + self.packed.len()
     }
 
-    /// Its payload; `None` if it is damaged.
+    /// Returns the uncompressed payload, or `None` if it is damaged.
     pub fn decode(&self) -> Option<Vec<u8>> {
         unpack(self.compression, &self.packed, self.raw)
     }
 
-    /// Takes `content`, as long as `payload`, over it.
+    /// Applies the record to `content`, which is as long as `payload`.
     pub fn apply(&self, content: &mut [u8], payload: &[u8]) {
         self.encoding.apply(content, payload);
     }

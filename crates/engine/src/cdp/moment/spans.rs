@@ -1,22 +1,23 @@
-//! The stretches of a volume's history: which branch it wrote to, from when to when.
+//! The stretches of a volume's history: the branch that it wrote to, from when to when.
 
 use crate::branch::Branch;
 use crate::catalog::LineRecord;
 use crate::core::Core;
 use std::sync::Arc;
 
-/// A volume's past on one branch.
+/// A stretch of a volume's history on one branch.
 pub(crate) struct RecordedSpan {
     pub(crate) branch: Arc<Branch>,
-    /// (LSN, time) from which on nothing was recorded there any more: CDP was switched off, or the
-    /// volume went over to another branch. `None` while it goes on.
+    /// The (LSN, time) from which on nothing was recorded on the branch any more: CDP was switched
+    /// off, or the volume moved to another branch. `None` while recording goes on.
     pub(crate) until: Option<(u64, u64)>,
-    /// A younger one has expired: this one has, too, whatever is wanted now.
+    /// A younger stretch has expired, so this one has expired too, whatever retention is configured
+    /// now.
     pub(crate) outlived: bool,
 }
 
 impl Core {
-    /// The stretches of a volume's past of which something is there, oldest first.
+    /// Returns the stretches of a volume's history of which anything exists, oldest first.
     pub(crate) fn stretches(&self, volume: u64) -> Vec<RecordedSpan> {
         let lines = self.lines.read();
         let names = self.names.read();
@@ -45,7 +46,8 @@ impl Core {
 }
 
 impl Core {
-    /// The first LSN that a volume can go back to; none: the largest of all.
+    /// Returns the first LSN that a volume can be taken back to, or the largest LSN if there is
+    /// none.
     pub(crate) fn begins(&self, volume: u64) -> u64 {
         let stretches = self.stretches(volume);
         let begins = stretches.iter().filter_map(|s| s.branch.cdp.log.read().begins());

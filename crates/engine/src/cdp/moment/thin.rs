@@ -1,26 +1,31 @@
-//! Where a moment may show anything, found without reconstructing it: for block status.
+//! Block status of a moment: where a moment may show content, found without reconstructing it.
 //!
-//! What is told is never less than what there is. A chunk at a moment is the chunk at the anchor
-//! before, with the records between the two applied ([`crate::cdp::moment::reconstruct`]). So where
-//! nothing is recorded between them it is what the anchor's epoch has of it, by the map; where
-//! something is, it counts as data, whatever that was. What an event emptied in between (a long
-//! discard, a smaller size) and no record touched is zeros: records may have come before or after,
-//! so one is enough to decide against zeros.
+//! The answer never reports less content than there is. A chunk at a moment is the chunk at the
+//! anchor before it, with the records between the two applied
+//! ([`crate::cdp::moment::reconstruct`]):
 //!
-//! The oldest moments of a history have no anchor before them any more; they are found backward,
-//! from anchors behind them, or from what is in place. A chunk that was not recorded since then is
-//! what one of those has of it. Nothing is lost without a version or a record: what changes a chunk
-//! is recorded, or it comes behind an anchor, for which a version keeps what was there (long
-//! discards, smaller sizes, all that comes after CDP was switched off). So a chunk with nothing in
-//! place, without a version and without a record since shows what lies below the branch. What
-//! leaves its place is a version or a record: the catalog knows both as soon as it knows that it
-//! left, the log in memory only a little later, and a batch leaves staging after that. So the map
-//! is asked first, then staging, then the log: what the map has lost is found in one of the two.
-//! What is staged counts as data, whatever it is.
+//! - If no record of the chunk lies between the two, the map has what the anchor's epoch has of it.
+//! - If a record lies between the two, the chunk counts as data, whatever the record holds.
+//! - If an event emptied the chunk between the two (a long discard, a smaller size) and no record
+//!   touched it, the chunk reads as zeros. Records may have come before or after the event, so one
+//!   record is enough to decide against zeros.
 //!
-//! What of a history can't be read, or has expired, counts as data: who reads it gets the error,
-//! not zeros. A chunk with a gap (content that could not be read when it was replaced) has records
-//! where that is.
+//! The oldest moments of a history have no anchor before them any more. They are found backward,
+//! from anchors behind them, or from the content in place. A chunk that was not recorded since the
+//! moment is as one of those has it. No content is lost without a version or a record. A change of
+//! a chunk is recorded, or it comes behind an anchor, for which a version keeps what was there
+//! (long discards, smaller sizes, everything that comes after CDP was switched off). So a chunk
+//! with nothing in place, without a version and without a record since the moment shows what lies
+//! below the branch.
+//!
+//! Content that leaves its place is in a version or a record. The catalog knows both as soon as it
+//! knows that the content left. The log in memory knows it a little later, and a batch leaves
+//! staging after that. So the map is asked first, then staging, then the log: content that the map
+//! has lost is found in one of the two. What is staged counts as data, whatever it is.
+//!
+//! A part of a history that can't be read, or has expired, counts as data: a reader of it gets the
+//! error, not zeros. A chunk with a gap (content that could not be read when it was replaced) has
+//! records where the gap is.
 
 use super::changed::Recorded;
 use crate::branch::pinned::PinnedMoment;
@@ -34,21 +39,21 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Staged ranges found by one look: bounds its memory.
+/// The number of staged ranges that one look finds. It bounds the memory of the look.
 const STAGED_PER_LOOK: usize = 4096;
 
-/// What a moment of a branch has somewhere.
+/// What a moment of a branch shows in a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
-    /// Perhaps something.
+    /// The moment may have content there.
     Data,
-    /// Zeros.
+    /// The moment shows zeros there.
     Zeros,
-    /// Nothing itself: what lies below the branch shows.
+    /// The branch itself has nothing there: what lies below the branch shows.
     Below,
 }
 
-/// Ranges end to end.
+/// Ranges that follow one another, and what each shows.
 #[derive(Default)]
 struct Parts(Vec<(Range<u64>, Shown)>);
 
@@ -60,7 +65,8 @@ impl Parts {
         }
     }
 
-    /// The same with other ranges, in order and apart from one another, over them.
+    /// Returns the ranges with the ranges `over` laid over them. `over` is in order, and its ranges
+    /// do not touch.
     fn under(self, over: &[Range<u64>], shown: Shown) -> Parts {
         let mut over = over.iter().peekable();
         let mut found = Parts::default();
@@ -88,8 +94,9 @@ impl Parts {
 }
 
 impl Core {
-    /// What a moment has in `bytes`, end to end from their start on, chunk by chunk; perhaps not to
-    /// their end, but at least in one chunk.
+    /// Returns what a moment shows in `bytes`, in ranges that follow one another from the start of
+    /// `bytes`, chunk by chunk. They may end before the end of `bytes`, but cover at least one
+    /// chunk.
     pub(crate) fn shown_at(&self, at: &PinnedMoment, bytes: Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
         match self.look_at(at, &bytes) {
             // A read of it may still succeed (another way leads there), or fails in a way of its
@@ -122,7 +129,7 @@ impl Core {
         }
     }
 
-    /// From the anchor before.
+    /// Finds what the moment shows from the anchor before it.
     fn shown_since(
         &self,
         branch: &Arc<Branch>,
@@ -144,7 +151,7 @@ impl Core {
         Ok(parts.in_bytes(size, &bytes))
     }
 
-    /// From what is behind the moment: there is no anchor before it.
+    /// Finds what the moment shows from what lies behind it, because there is no anchor before it.
     fn shown_until(
         &self,
         branch: &Arc<Branch>,
@@ -160,7 +167,7 @@ impl Core {
         Ok(parts.in_bytes(size, &bytes))
     }
 
-    /// What the map of a line has.
+    /// Returns what the map of a line has.
     fn placed_in(&self, line: &View, chunks: Range<u64>) -> Result<Parts> {
         let mut parts = Parts::default();
         let mut chunk = chunks.start;
@@ -190,8 +197,8 @@ impl Core {
         Ok(parts)
     }
 
-    /// What a branch has in place, or any version of. A hole may have come at any time, so it says
-    /// nothing.
+    /// Returns what a branch has in place, or has a version of. A hole may have come at any time,
+    /// so it proves nothing.
     fn ever_placed_in(&self, branch: &Arc<Branch>, chunks: Range<u64>) -> Result<Parts> {
         let head = View { branch: branch.clone(), epoch: HEAD, at: None };
         let mut parts = Parts::default();
@@ -224,7 +231,8 @@ impl Core {
     }
 }
 
-/// What is staged of a branch. Shortens `bytes` to what the answer covers, at least one chunk.
+/// Returns what is staged of a branch. Shortens `bytes` to what the answer covers, at least one
+/// chunk.
 fn staged(branch: &Branch, bytes: &mut Range<u64>) -> Vec<Range<u64>> {
     if branch.staging.is_empty() {
         return Vec::new();
@@ -238,7 +246,7 @@ fn staged(branch: &Branch, bytes: &mut Range<u64>) -> Vec<Range<u64>> {
     found
 }
 
-/// The chunks that ranges of bytes lie in.
+/// Returns the chunks that ranges of bytes lie in.
 fn touched(branch: &Branch, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     union(ranges.iter().map(|range| branch.chunks(range.start, range.end - range.start)).collect())
 }
@@ -252,7 +260,7 @@ mod tests {
     use crate::staging;
     use crate::testing::Inside;
 
-    /// A volume whose first chunk was written before a moment without an anchor before it.
+    /// Makes a volume whose first chunk was written before a moment that has no anchor before it.
     fn without_an_anchor() -> (Inside, Arc<PinnedMoment>) {
         let inside = Inside::new(16 << 20);
         let settings = CdpSettings { anchors: AnchorPolicy::Never, ..CdpSettings::default() };
@@ -270,8 +278,8 @@ mod tests {
         (inside, PinnedMoment::new(&branch, lsn))
     }
 
-    /// The log in memory follows the catalog: in between a chunk that was discarded is in neither,
-    /// but staged still.
+    /// The log in memory follows the catalog. In between a discarded chunk is in neither, but it is
+    /// still staged.
     #[test]
     fn what_a_batch_takes_away_is_data_all_the_time() {
         let (Inside { pool, .. }, at) = without_an_anchor();
@@ -296,7 +304,7 @@ mod tests {
         assert_eq!(look(), shown, "published");
     }
 
-    /// Much that is staged shortens the answer, chunk by chunk.
+    /// When much is staged, the answer is shortened, chunk by chunk.
     #[test]
     fn looks_at_what_is_staged_are_bounded() {
         let (inside, at) = without_an_anchor();
@@ -319,7 +327,7 @@ mod tests {
         assert!((2..=4).contains(&looks), "{looks} looks");
     }
 
-    /// A moment that was opened as it expired.
+    /// A moment that was opened while it expired.
     #[test]
     fn what_has_expired_is_data() {
         let (inside, at) = without_an_anchor();

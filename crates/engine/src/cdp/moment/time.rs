@@ -1,10 +1,11 @@
-//! Times on the wall as times of the pool, and how far back any history goes.
+//! Times on the wall as pool times, and how far back any history goes.
 
 use crate::core::Core;
 use std::sync::atomic::Ordering;
 
 impl Core {
-    /// Compares the clocks, so that a jump is known before anything rests on a time.
+    /// Compares the clocks, so that a jump of the wall clock is known before a decision uses a
+    /// time.
     pub(crate) fn look_at_clock(&self) {
         let (lsn, time) = self.journal.last();
         self.clock.compare(lsn, time);
@@ -15,13 +16,13 @@ impl Core {
         }
     }
 
-    /// The pool time of a time on the wall; none: it is yet to come.
+    /// Returns the pool time of a time on the wall, or `None` if the time is still to come.
     pub(crate) fn pool_time(&self, wall: u64) -> Option<u64> {
         self.look_at_clock();
         self.clock.at(wall, self.now())
     }
 
-    /// The pool time at which the oldest history begins.
+    /// Returns the pool time at which the oldest history begins.
     pub(crate) fn oldest_history(&self) -> Option<u64> {
         let volumes: Vec<u64> = self.lines.read().keys().copied().collect();
         let stretches = volumes.into_iter().filter_map(|id| self.stretches(id).into_iter().next());

@@ -1,5 +1,5 @@
-//! Appending to a branch's log: what a batch adds, written and synced before the commit that makes
-//! it count.
+//! Appending to a branch's log: what a batch adds is written and synced before the commit that
+//! makes it count.
 
 use crate::branch::Branch;
 use crate::catalog::{GroupRecord, RunRecord, SegmentRecord, Txn};
@@ -16,46 +16,49 @@ use crate::settings::{CdpSettings, Compression, Encoding};
 use crate::units::SECTOR;
 use std::sync::Arc;
 
-/// Segments are closed when they have so many bytes, or as many as a journal segment if that is
-/// less.
+/// The number of bytes at which a segment is closed. If a journal segment is smaller, its size
+/// applies instead.
 pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
-/// A segment of a history with a limit in bytes is closed at this part of the limit, but never
-/// below [`MIN_SEGMENT`].
+/// The part of the limit at which a segment of a history with a limit in bytes is closed. It is
+/// never closed below [`MIN_SEGMENT`].
 const LIMIT_PARTS: u64 = 8;
 const MIN_SEGMENT: u64 = 256 << 10;
-/// A segment is closed when it has so many records: the index of the open one is in memory.
+/// The number of records at which a segment is closed, because the index of an open segment is in
+/// memory.
 pub(crate) const MAX_RECORDS: u64 = 64 << 10;
-/// The least that [`MAX_RECORDS`] shrinks to, where very many branches are recorded.
+/// The smallest number that [`MAX_RECORDS`] shrinks to when very many branches are recorded.
 pub(crate) const LEAST_RECORDS: u64 = 512;
-/// So much is gathered before it is written, in one request: a disk does not get through many small
-/// ones at its full speed.
+/// The number of bytes that are gathered before they are written in one request. A disk does not
+/// reach its full speed with many small requests.
 const PIECE: usize = 2 << 20;
-/// Pieces that may wait while another one is written.
+/// The number of pieces that may wait while another one is written.
 pub(crate) const WAITING: usize = 1;
-/// Room in a piece for the record with which it is full, and the index behind it, mostly.
+/// Room in a piece, in bytes, for the record that fills it, and in most cases for the index behind
+/// it.
 const PIECE_MARGIN: usize = 256 << 10;
-/// Full segments that wait for their sync, each held open. They are synced in a row in the end:
-/// what the first makes durable of the file system's own is done for the others, too.
+/// The number of full segments that wait for their sync, each held open. They are synced one after
+/// another at the end: what the first sync makes durable of the file system's own data is done for
+/// the others too.
 const MAX_UNSYNCED: usize = 8;
-/// Where the first group of a segment starts.
+/// The byte at which the first group of a segment starts.
 pub(crate) const FIRST_GROUP: u64 = BLOCK_LEN as u64;
 
-/// Where segments of a branch come from.
+/// Makes the segments of a branch.
 #[derive(Clone)]
 pub(crate) struct SegmentFactory {
     pub(crate) dir: Arc<dyn Dir>,
     pub(crate) files: OpenFiles,
     pub(crate) pool: [u8; 16],
     pub(crate) branch: u64,
-    /// Segments are closed when they have so many bytes.
+    /// The number of bytes at which a segment is closed.
     pub(crate) limit: u64,
-    /// Segments are closed when they have so many records.
+    /// The number of records at which a segment is closed.
     pub(crate) most: u64,
 }
 
 impl SegmentFactory {
-    /// The same for a history with these settings. Retention forgets whole segments, so the
-    /// segments of a history with a limit in bytes are small beside the limit.
+    /// Adapts the factory to a history with these settings. Retention forgets whole segments, so
+    /// the segments of a history with a limit in bytes are small beside the limit.
     pub(crate) fn fit(mut self, settings: &CdpSettings) -> SegmentFactory {
         if let Some(bytes) = settings.retention.bytes {
             self.limit = self.limit.min((bytes / LIMIT_PARTS).max(MIN_SEGMENT));
@@ -63,7 +66,8 @@ impl SegmentFactory {
         self
     }
 
-    /// A new file. What an earlier life left under its name, never committed, goes.
+    /// Makes a new file. A file of this name that an earlier life left, and never committed, is
+    /// emptied.
     pub(crate) fn create(&self, seq: u64, edition: u32) -> Result<(LogFile, SegmentDisk)> {
         let head = SegmentHead { pool: self.pool, branch: self.branch, seq, edition };
         let failed = |e| Error::io(format!("create {}", head.file_name()), e);
@@ -76,32 +80,33 @@ impl SegmentFactory {
     }
 }
 
-/// A segment that is being written.
+/// A writer of a segment. What it writes counts after a commit.
 pub(crate) struct OpenSegmentWriter {
     pub(crate) file: LogFile,
-    /// Held open from the first write until all is synced.
+    /// The open file, from the first write until everything is synced.
     disk: Option<SegmentDisk>,
     pub(crate) record: SegmentRecord,
     pub(crate) groups: Vec<GroupRecord>,
-    /// Groups that the catalog knows.
+    /// The number of groups that the catalog knows.
     known_groups: usize,
-    /// Entries that are not in memory yet.
+    /// The entries that are not in memory yet.
     pub(crate) fresh: Vec<IndexEntry>,
     /// The entries of the group that is being gathered.
     entries: Vec<IndexEntry>,
-    /// How far the file is written, or is about to be, and what comes there.
+    /// The byte up to which the file is written, or is about to be. The buffer's content comes
+    /// there.
     written: u64,
     buffer: Aligned,
 }
 
 impl OpenSegmentWriter {
-    /// A new segment, empty.
+    /// Makes a writer of a new, empty segment.
     pub(crate) fn new((file, disk): (LogFile, SegmentDisk)) -> OpenSegmentWriter {
         let record = SegmentRecord::empty(file.head.edition, 0, FIRST_GROUP);
         OpenSegmentWriter::of((file, disk), record, Vec::new())
     }
 
-    /// A draft that goes on where `record` ends.
+    /// Makes a writer that continues where `record` ends.
     pub(crate) fn of(
         (file, disk): (LogFile, SegmentDisk),
         record: SegmentRecord,
@@ -123,7 +128,7 @@ impl OpenSegmentWriter {
         self.record = SegmentRecord { sealed: true, ..SegmentRecord::empty(0, self.len(), self.len()) };
     }
 
-    /// Ends the run with its index. None when the run is empty.
+    /// Ends the run with its index. Returns `None` when the run is empty.
     pub(crate) fn end_run(&mut self, lane: &mut SerialWriter) -> Result<Option<SegmentRecord>> {
         if self.entries.is_empty() {
             return Ok(None);
@@ -148,13 +153,13 @@ impl OpenSegmentWriter {
         self.write(lane)
     }
 
-    /// The salt of the records that come next.
+    /// Returns the salt of the records that come next.
     fn salt(&self) -> u32 {
         self.file.salt()
     }
 
-    /// Adds a record; its place is found here, and `payload` adds what it holds and tells how that
-    /// is compressed.
+    /// Adds a record. The writer finds its place. `payload` appends the record's payload and
+    /// returns its compression.
     pub(crate) fn push(
         &mut self,
         lane: &mut SerialWriter,
@@ -183,7 +188,7 @@ impl OpenSegmentWriter {
         if self.buffer.len() >= PIECE { self.write(lane) } else { Ok(()) }
     }
 
-    /// Writes the group that was gathered, with its index.
+    /// Writes the gathered group, with its index.
     pub(crate) fn end_group(&mut self, lane: &mut SerialWriter) -> Result<()> {
         if self.entries.is_empty() {
             return Ok(());
@@ -198,7 +203,7 @@ impl OpenSegmentWriter {
         self.write(lane)
     }
 
-    /// Hands on the whole blocks that were gathered.
+    /// Passes the gathered whole blocks to the lane.
     fn write(&mut self, lane: &mut SerialWriter) -> Result<()> {
         let whole = self.buffer.len() / BLOCK_LEN * BLOCK_LEN;
         let mut rest = Aligned::default();
@@ -216,7 +221,7 @@ impl OpenSegmentWriter {
         })
     }
 
-    /// Closes the segment. `earlier` are the entries that it had before it was drafted.
+    /// Closes the segment. `earlier` are the entries that the segment had before this writer began.
     pub(crate) fn seal(
         &mut self,
         lane: &mut SerialWriter,
@@ -239,7 +244,7 @@ impl OpenSegmentWriter {
         self.disk.clone().map_or_else(|| self.file.open(), Ok)
     }
 
-    /// Makes all of it durable. From here on the file may be closed.
+    /// Makes everything durable. Afterwards the file may be closed.
     pub(crate) fn sync(&mut self, lane: &mut SerialWriter, purpose: SyncPurpose) -> Result<()> {
         let Some(file) = self.disk.take() else { return Ok(()) };
         lane.run(move || {
@@ -249,28 +254,29 @@ impl OpenSegmentWriter {
     }
 }
 
-/// One record, before it is encoded.
+/// The description of one record, before it is encoded.
 pub(crate) struct RecordItem {
     pub(crate) lsn: u64,
     pub(crate) time: u64,
     pub(crate) chunk: u64,
     pub(crate) epoch: u32,
-    /// Byte range inside the chunk.
+    /// The byte range inside the chunk: `start..end`.
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
-/// Takes the records of one branch's part of a batch.
+/// A receiver of the records of one branch's part of a batch.
 pub(crate) trait Records {
     fn encoding(&self) -> Encoding;
 
-    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`; it is the
-    /// sum after it then. Of a whole chunk `redo` does not look at `old`.
+    /// Adds a record that replaces `old`, a part of a chunk whose sum is `sum`, by `new`.
+    /// Afterwards `sum` is the chunk's sum after the record. For a whole chunk the encoding `redo`
+    /// does not read `old`.
     fn push(&mut self, item: &RecordItem, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()>;
 }
 
 impl RecordItem {
-    /// The record that replaces `old` by `new`, but for its place and payload.
+    /// Returns the entry of the record that replaces `old` by `new`, without its place and payload.
     pub(crate) fn entry(
         &self,
         (branch, encoding): (&Branch, Encoding),
@@ -300,7 +306,7 @@ impl RecordItem {
     }
 }
 
-/// Appends the payload of a record that replaces `old` by `new`; how it is compressed.
+/// Appends the payload of a record that replaces `old` by `new`, and returns its compression.
 pub(crate) fn put_payload(
     (encoding, packer): (Encoding, &mut Packer),
     old: &[u8],
@@ -312,7 +318,7 @@ pub(crate) fn put_payload(
     packer.pack(out, from)
 }
 
-/// Adds the records of a batch to the log of one branch, in segments of its own.
+/// A writer that adds the records of a batch to the log of one branch, in segments of its own.
 pub(crate) struct Appender {
     branch: Arc<Branch>,
     shelf: SegmentFactory,
@@ -320,30 +326,31 @@ pub(crate) struct Appender {
     packer: Packer,
     lane: SerialWriter,
     next_seq: u64,
-    /// Where the log ended.
+    /// The end of the log when the appender was made.
     from: LogEnd,
     current: Option<OpenSegmentWriter>,
-    /// The current one is the log's open segment: its entries are in memory.
+    /// The current segment is the log's open segment, and its entries are in memory.
     continued: bool,
-    /// The open segment is closed before the first record that comes.
+    /// The open segment is closed before the next record.
     ends: bool,
-    /// The number of the next segment, taken over from a run.
+    /// The number of the next segment, if it is taken over from a run.
     seq: Option<u64>,
     sealed: Vec<OpenSegmentWriter>,
     new_files: bool,
-    /// Why its syncs are made.
+    /// The purpose of the appender's syncs.
     purpose: SyncPurpose,
 }
 
-/// Where what is appended to a log goes: the number of the next segment; and the number, edition
-/// and length of the open one.
+/// The end of a log: the number of the next segment, and the number, edition and length of the open
+/// segment.
 type LogEnd = (u64, Option<(u64, u32, u64)>);
 
 fn end_of(log: &LogState) -> LogEnd {
     (log.next_seq, log.open.as_ref().map(|o| (o.file.head.seq, o.file.head.edition, o.record.end)))
 }
 
-/// What a batch has added to the log of one branch, on disk and durable.
+/// What a batch has added to the log of one branch. It is on disk and durable, and counts after the
+/// commit.
 pub(crate) struct StagedSegments {
     branch: Arc<Branch>,
     added: Added,
@@ -351,14 +358,14 @@ pub(crate) struct StagedSegments {
 }
 
 enum Added {
-    /// Segments of the branch's own. `continued`: `open` goes on with the log's open segment.
+    /// Segments of the branch's own. With `continued`, `open` continues the log's open segment.
     Segments { sealed: Vec<OpenSegmentWriter>, open: Option<Box<OpenSegmentWriter>>, continued: bool },
-    /// A run. Its number among the branch's segments is `next_seq` - 1.
+    /// A run in a shared segment. Its number among the branch's segments is `next_seq` - 1.
     Run { file: LogFile, record: SegmentRecord },
 }
 
 impl Appender {
-    /// `beside`: writes on a thread of its own.
+    /// Makes an appender. With `beside` it writes on a thread of its own.
     pub(crate) fn new(
         branch: &Arc<Branch>,
         shelf: SegmentFactory,
@@ -395,9 +402,9 @@ impl Appender {
         })
     }
 
-    /// For sorting runs apart. `seq` is the number of the new segment that the records go to;
-    /// without it they go to the end of the open segment. Only [`Appender::seal`] closes that
-    /// segment. A new segment behind the open one closes the open one first.
+    /// Makes an appender for sorting runs. `seq` is the number of the new segment that the records
+    /// go to. Without `seq` they go to the end of the open segment. Only [`Appender::seal`] closes
+    /// that segment. A new segment behind the open one closes the open one first.
     pub(crate) fn for_runs(
         branch: &Arc<Branch>,
         shelf: SegmentFactory,
@@ -415,31 +422,32 @@ impl Appender {
         Ok(appender)
     }
 
-    /// Were files made? The caller makes their names durable.
+    /// Returns whether files were made since the last call. The caller makes their names durable.
     pub(crate) fn take_new_names(&mut self) -> bool {
         std::mem::take(&mut self.new_files)
     }
 
-    /// Bytes and records of the segment that is being written.
+    /// Returns the bytes and records of the segment that is being written.
     pub(crate) fn current(&self) -> (u64, u64) {
         self.current.as_ref().map_or((0, 0), |draft| (draft.len(), draft.record.records))
     }
 
-    /// Does the log still end where this began, and is it kept in the same way?
+    /// Returns whether the log still ends where this appender began, and its settings have not
+    /// changed.
     pub(crate) fn continues_log(&self) -> bool {
         let log = self.branch.cdp.log.read();
         self.from == end_of(&log) && log.settings == Some(self.settings)
     }
 
-    /// Waits until what was gathered for the disk is there; tells how many bytes are, behind where
-    /// the log ends.
+    /// Waits until everything that was passed to the lane is written. Returns the number of bytes
+    /// written behind the end of the log.
     pub(crate) fn settle(&mut self) -> Result<u64> {
         self.lane.settle()?;
         let written = self.sealed.iter().chain(&self.current).map(|draft| draft.written).sum::<u64>();
         Ok(written - self.from.1.map_or(0, |(_, _, end)| end))
     }
 
-    /// Adds a record. `payload` adds what it holds and tells how that is compressed.
+    /// Adds a record. `payload` appends its payload and returns its compression.
     pub(crate) fn put(
         &mut self,
         entry: IndexEntry,
@@ -486,7 +494,7 @@ impl Appender {
         }
     }
 
-    /// Makes it durable. None when nothing was added.
+    /// Makes everything durable. Returns `None` when nothing was added.
     pub(crate) fn finish(mut self) -> Result<Option<StagedSegments>> {
         let open_grew = self.current.as_ref().is_some_and(|draft| !draft.entries.is_empty());
         if let Some(draft) = &mut self.current {
@@ -523,7 +531,7 @@ impl Records for Appender {
 }
 
 impl StagedSegments {
-    /// A run, which takes the next number among the branch's segments.
+    /// Makes the result for a run, which takes the next number among the branch's segments.
     pub(crate) fn run(branch: Arc<Branch>, file: LogFile, record: SegmentRecord) -> StagedSegments {
         let next_seq = branch.cdp.log.read().next_seq + 1;
         StagedSegments { branch, added: Added::Run { file, record }, next_seq }
@@ -533,7 +541,7 @@ impl StagedSegments {
         matches!(self.added, Added::Run { .. })
     }
 
-    /// By how much more, or less, is to be kept for closing the open segment.
+    /// Returns the change of the room that is kept for closing the open segment, in bytes.
     pub(crate) fn closing_room(&self) -> i64 {
         let Added::Segments { open, continued, sealed } = &self.added else { return 0 };
         let log = self.branch.cdp.log.read();
@@ -542,7 +550,7 @@ impl StagedSegments {
         open.as_ref().map_or(0, |draft| index_room(draft.record.records)) as i64 - before as i64
     }
 
-    /// Makes it count, with everything else of the transaction.
+    /// Writes the additions to the catalog. They count with everything else of the transaction.
     pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
         let branch = self.branch.id;
         let (sealed, open) = match &self.added {
@@ -567,8 +575,8 @@ impl StagedSegments {
         Ok(())
     }
 
-    /// Shows it to readers, after the commit and before anything of the batch is to be found in the
-    /// map. `applying` is what will be written over what is in place.
+    /// Makes the additions visible to readers, after the commit and before the map has anything of
+    /// the batch. `applying` is what is about to be written over the content in place.
     pub(crate) fn publish(self, shared: &SharedLog, applying: Applying) {
         if let Added::Run { file, record } = &self.added {
             shared.added(file, record.end);
@@ -580,7 +588,7 @@ impl StagedSegments {
         });
     }
 
-    /// Takes it into the log.
+    /// Adds the additions to the log in memory.
     pub(crate) fn show(self, log: &mut LogState) {
         log.next_seq = self.next_seq;
         let (sealed, open, continued) = match self.added {

@@ -1,11 +1,11 @@
-//! Commits of recorded batches that are under way.
+//! Marks for commits of recorded batches that are under way.
 
 use crate::branch::Branch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A batch that is recorded is being committed. From its commit until the log has its records, who
-/// looks into the catalog may find what no record leads back from.
+/// A mark that a recorded batch of a branch is being committed. From the commit until the log has
+/// the batch's records, the catalog may have content from which no record leads back.
 pub(crate) struct Committing(Arc<Branch>);
 
 impl Committing {

@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Takes in the segments that the catalog knows. Those that are appended to are opened, and what
-/// was never committed is cut off; sealed ones are opened when they are read, and damage is found
-/// then. Files that the catalog does not know are removed. Branches that the journal began have
-/// nothing there.
+/// Loads the segments that the catalog knows. Open segments are opened, and what was never
+/// committed is cut off. Sealed segments are opened when they are read, and damage is found then.
+/// Files that the catalog does not know are removed. Branches that began in the journal have no
+/// segments there.
 pub(crate) fn load_segments(
     (dir, files, shared): (&dyn Dir, &OpenFiles, &SharedLog),
     catalog: &Catalog,
@@ -64,8 +64,8 @@ pub(crate) fn load_segments(
     Ok(())
 }
 
-/// The file of the segment that is appended to. One that is missing, or too short, is damage like
-/// any other: found when it is read.
+/// Opens the file of an open segment. If the file is missing, or too short, that is damage like any
+/// other, and is found when it is read.
 fn open_segment(
     files: &OpenFiles,
     head: SegmentHead,

@@ -1,4 +1,4 @@
-//! Writing histories: the room that is promised, appending to segments, and loading them at open.
+//! Writing histories: promising room, appending to segments, and loading segments at open.
 
 pub(crate) mod append;
 pub(crate) mod committing;

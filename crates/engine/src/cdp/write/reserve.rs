@@ -1,15 +1,15 @@
-//! The room that histories are promised in the data directory's file system, before a write is
+//! Reservation of room for histories in the data directory's file system, before a write is
 //! acknowledged (I6).
 //!
-//! What a journal record will take in the log is known only when it is destaged: how well it
-//! compresses, which batch it is part of. Promised is the most that it can be, and what is left
-//! over comes back with the commit that follows the batch. A log grows by
+//! The room that a journal record takes in the log is known only when it is destaged: it depends on
+//! how well the record compresses, and on the batch that it is part of. So the largest possible
+//! room is promised. The rest is given back with the commit that follows the batch. A log grows by
 //!
-//! - for each record its header and its payload, which is no longer than the range that it is
-//!   about, and an entry in the index of its group;
-//! - for each batch the blocks that its group and that group's index do not fill;
-//! - for each segment its head, and the index that closes it. A segment is closed long after its
-//!   first records came: for as long as it is open, the index of what it has stays promised
+//! - its header and its payload for each record, and an entry in the index of its group; the
+//!   payload is no longer than the range that the record changes;
+//! - the blocks that a group and its index do not fill, for each batch;
+//! - the head and the closing index for each segment. A segment is closed long after its first
+//!   records came. As long as it is open, the index of its records stays promised
 //!   ([`crate::cdp::log::stretch::index_room`]).
 
 use crate::branch::Branch;
@@ -23,14 +23,16 @@ use crate::journal::{Record, Sequencing};
 use crate::settings::LONG_DISCARD;
 use std::sync::atomic::Ordering;
 
-/// A record's header, its share of a block of its group's index, and of one of its segment's.
+/// The room of a record, in bytes, besides its payload: its header, its share of a block of its
+/// group's index, and its share of a block of its segment's index.
 const RECORD_ROOM: u64 = HEADER_LEN as u64 + 2 * (BLOCK_LEN as u64).div_ceil(ENTRIES as u64);
-/// Of what records take, one part in so many covers the segments in their middle, four blocks each:
-/// a segment is closed by 256 KiB at least, or by 512 records, for which as much was promised.
+/// The part of the records' room that covers segments in the middle of the records, four blocks for
+/// each segment. A segment is closed by at least 256 KiB, or by 512 records, for which as much was
+/// promised.
 const SEGMENT_PARTS: u64 = 8;
 
-/// The most bytes that a record of the journal adds to the log of its branch, but for
-/// [`STRETCH_ROOM`].
+/// Returns the largest number of bytes that a record of the journal adds to the log of its branch,
+/// without [`STRETCH_ROOM`].
 fn record_room(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u64 {
     if kind == Kind::Discard && length > LONG_DISCARD {
         return 0;
@@ -40,7 +42,7 @@ fn record_room(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u64 {
     records + records.div_ceil(SEGMENT_PARTS)
 }
 
-/// At open: what a record of the journal was promised, if it will be recorded.
+/// Returns, at open, what was promised to a record of the journal, or 0 if it will not be recorded.
 pub(crate) fn promised(
     branch: &Branch,
     record: (Kind, u64, u64),
@@ -55,18 +57,18 @@ pub(crate) fn promised(
     if room == 0 { 0 } else { room + branch.cdp.stretch.lock().extend(place, batch) }
 }
 
-/// The room that was promised to the records of a request. Dropped under the sequencing lock, once
-/// the last of them is sequenced: what none of them took is given back.
+/// The room that was promised to the records of a request. It is dropped under the sequencing lock
+/// after the last record is sequenced. The room that no record took is then given back.
 pub(crate) struct LogReservation<'a> {
     core: &'a Core,
-    /// Promised, and not taken yet.
+    /// The room that is promised and not yet taken, in bytes.
     left: u64,
     taken: u64,
     last: u64,
 }
 
 impl<'a> LogReservation<'a> {
-    /// Promises what `records` of a branch may take; `None` when it can't be.
+    /// Promises what `records` of a branch may take. Returns `None` when there is no room.
     pub(crate) fn promise(core: &'a Core, branch: &Branch, records: &[Record]) -> Option<LogReservation<'a>> {
         let mut left = 0;
         if branch.cdp.is_on() {
@@ -86,8 +88,8 @@ impl<'a> LogReservation<'a> {
         promised.then(|| LogReservation { core, left, taken: 0, last: 0 })
     }
 
-    /// Takes what the next record needs, which is about to be sequenced: whether it will be
-    /// recorded is known now.
+    /// Takes the room of the next record, which is about to be sequenced. Only now it is known
+    /// whether the record will be recorded.
     pub(crate) fn take(&mut self, branch: &Branch, record: &Record, next: &Sequencing<'_>) -> Result<()> {
         if !branch.cdp.is_on() {
             return Ok(());
@@ -107,7 +109,7 @@ impl<'a> LogReservation<'a> {
         Ok(())
     }
 
-    /// The record that took was sequenced.
+    /// Notes the LSN of the record that took room and was sequenced.
     pub(crate) fn sequenced(&mut self, lsn: u64) {
         self.last = lsn;
     }
@@ -121,7 +123,7 @@ impl Drop for LogReservation<'_> {
     }
 }
 
-/// What a write is told that can't be recorded.
+/// Returns the error for a write that can't be recorded.
 pub(crate) fn no_room() -> Error {
     no_space(
         "promise room for the write's history: the data directory's file system is full; free some, keep less history, or switch CDP off",
@@ -177,8 +179,8 @@ mod tests {
             self.dir.list().unwrap().iter().map(len).sum()
         }
 
-        /// Appends a batch of records, of so many sectors at so many; by how much it made the log,
-        /// and what closing it takes, longer, and how much of that was promised.
+        /// Appends a batch of records, given as (number of sectors, number of records). Returns by
+        /// how much the log and the room for closing it grew, and how much of that was promised.
         fn append(&mut self, records: &[(u64, u64)], rng: &SplitMix) -> (i64, u64) {
             let (before, mut promised) = (self.bytes(), GROUP_ROOM);
             let mut appender = Appender::new(&self.branch, self.shelf.clone(), self.settings, false).unwrap();
@@ -227,7 +229,7 @@ mod tests {
         }
     }
 
-    /// A run in a shared segment takes no more than a group, and no more once it is sorted apart
+    /// A run in a shared segment takes no more than a group. After it is sorted it takes no more
     /// than is promised for that.
     #[test]
     fn no_run_takes_more_than_was_promised() {

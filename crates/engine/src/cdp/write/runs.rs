@@ -1,9 +1,9 @@
-//! Shared segments: what a batch records of many branches, in one file with one sync.
+//! Shared segments: what a batch records of many branches goes into one file with one sync.
 //!
 //! Each branch's part of a batch is a *run*: its records, sorted by (chunk, LSN), and an index of
-//! them. A run has a number among the branch's segments, and is searched like one. Runs are brought
-//! to segments of the branch's own in the background ([`crate::upkeep::sort`]), as the runs of a
-//! log-structured merge tree are (O'Neil et al., 1996).
+//! them. A run has a number among the branch's segments, and is searched like a segment. Runs are
+//! sorted into segments of the branch's own in the background ([`crate::upkeep::sort`]), as the
+//! runs of a log-structured merge tree are (O'Neil et al., 1996).
 //!
 //! A shared segment loses its name when no run in it counts any more. Only the opening of the pool
 //! that made a shared segment appends to it, so nothing that was committed is ever overwritten.
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::settings::{CdpSettings, Compression, Encoding};
 use std::sync::Arc;
 
-/// Writes the runs of a batch.
+/// A writer of the runs of a batch.
 pub(crate) struct Runs {
     shelf: SegmentFactory,
     lane: SerialWriter,
@@ -33,7 +33,8 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// `shelf` is that of shared segments; `beside`: writes on a thread of its own.
+    /// Makes the writer. `shelf` makes shared segments. With `beside` the writer has a thread of
+    /// its own.
     pub(crate) fn new(shared: &SharedLog, shelf: SegmentFactory, beside: bool) -> Result<Runs> {
         let (open, next) = shared.end();
         let of = |(file, end): (LogFile, u64)| {
@@ -73,7 +74,7 @@ impl Runs {
         Ok(RunWriter { branch: branch.clone(), settings, draft, lane: &mut self.lane, packer })
     }
 
-    /// Makes all of them durable.
+    /// Makes all runs durable.
     pub(crate) fn finish(mut self) -> Result<()> {
         if let Some(mut last) = self.current.take() {
             last.end_runs(&mut self.lane)?;
@@ -91,7 +92,7 @@ impl Runs {
     }
 }
 
-/// Writes one run.
+/// A writer of one run.
 pub(crate) struct RunWriter<'a> {
     branch: Arc<Branch>,
     settings: CdpSettings,
@@ -114,8 +115,8 @@ impl Records for RunWriter<'_> {
 }
 
 impl RunWriter<'_> {
-    /// Ends the run, which counts once [`Runs::finish`] has made it durable and a commit says so.
-    /// None when there is nothing in it.
+    /// Ends the run. The run counts after [`Runs::finish`] has made it durable and a commit has
+    /// stored it. Returns `None` when the run is empty.
     pub(crate) fn finish(self) -> Result<Option<StagedSegments>> {
         let file = self.draft.file.clone();
         let record = self.draft.end_run(self.lane)?;

@@ -1,4 +1,4 @@
-//! Direct I/O: past the page cache, in whole blocks of aligned memory.
+//! Direct I/O: reads and writes past the page cache, in whole blocks of aligned memory.
 
 use super::FileDisk;
 use crate::disk::aligned::{BLOCK, is_aligned};
@@ -10,16 +10,17 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 
-/// Of direct writes from memory that has to be copied first one call each.
+/// The largest part, in bytes, of a direct write from memory that has to be copied first. Each part
+/// takes one call.
 const MAX_DIRECT: usize = 1 << 20;
 
 thread_local! {
-    /// Memory of which a part begins at a block.
+    /// A buffer of the thread, in which a part begins at a block.
     static ALIGNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 impl FileDisk {
-    /// The file for direct I/O, where there is such a thing.
+    /// Returns the file opened for direct I/O, or `None` if it can't be opened so.
     fn direct_file(&self) -> Option<Arc<File>> {
         let mut direct = self.direct.lock();
         if direct.is_none() {
@@ -31,7 +32,7 @@ impl FileDisk {
         direct.clone()
     }
 
-    /// Reads a block past the page cache; false when that can't be done here.
+    /// Reads a block past the page cache. Returns false if that is not possible here.
     pub(super) fn read_directly(&self, at: u64) -> io::Result<bool> {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
@@ -52,7 +53,7 @@ impl FileDisk {
         })
     }
 
-    /// Writes whole blocks directly; false when that can't be done here.
+    /// Writes whole blocks directly. Returns false if that is not possible here.
     pub(super) fn write_directly(&self, buf: &[u8], offset: u64) -> io::Result<bool> {
         let Some(file) = self.direct_file() else { return Ok(false) };
         let write = |aligned: &[u8], at| match file.write_all_at(aligned, at) {

@@ -1,4 +1,4 @@
-//! The cache against a model of each policy, told by its definition.
+//! Tests of the cache against a model of each policy, written from the policy's definition.
 
 use super::*;
 use crate::world::{Rng, SplitMix};
@@ -11,12 +11,12 @@ struct Item {
     value: u64,
     weight: usize,
     uses: u64,
-    /// When it came to its present place in the order.
+    /// The time at which the item came to its present place in the order.
     since: u64,
     main: bool,
 }
 
-/// One shard, told by the policies' definitions and not by their data structures.
+/// A model of one shard, written from the policies' definitions and not from their data structures.
 struct Model {
     policy: CachePolicy,
     bound: usize,
@@ -114,7 +114,7 @@ impl Model {
     }
 }
 
-/// Everything that the links claim, recomputed.
+/// Checks everything that the links state, by computing it again.
 fn verify(shard: &Shard<u64, u64>) {
     let mut seen = 0;
     let mut bytes = 0;
