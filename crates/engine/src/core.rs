@@ -1,7 +1,7 @@
 //! [`Core`]: all parts of an open pool, without the state of background work.
 //!
-//! Folders above add methods to it, for what they do with several parts. Nothing here runs by
-//! itself: [`crate::destage`] and [`crate::upkeep`] do the work.
+//! Higher layers add methods that work on several parts. Nothing here runs by itself:
+//! [`crate::destage`] and [`crate::upkeep`] do the work.
 
 use crate::branch::namespace::Namespace;
 use crate::catalog::progress::Scrub;
@@ -39,9 +39,9 @@ pub(crate) struct Core {
     pub(crate) config: PoolConfig,
     pub(crate) options: PoolOptions,
     pub(crate) dir: Arc<CountingDir>,
-    /// Files that are opened when they are used: those of histories.
+    /// The files of histories, which are opened when they are used.
     pub(crate) files: OpenFiles,
-    /// Segments of histories that branches share.
+    /// The segments that histories share.
     pub(crate) shared: SharedLog,
     pub(crate) world: World,
     pub(crate) clock: Arc<PoolClock>,
@@ -59,29 +59,31 @@ pub(crate) struct Core {
     pub(crate) names: AlarmedRwLock<Namespace>,
     pub(crate) positions: SharedPositions,
     pub(crate) deletions: Mutex<Deletions>,
-    /// What happened to volumes: volume, LSN.
+    /// The lines of volumes, and their marks: by volume, then by LSN.
     pub(crate) lines: RwLock<BTreeMap<u64, BTreeMap<u64, LineRecord>>>,
     pub(crate) flushes: Flushes,
     pub(crate) scrub: Scrub,
     pub(crate) stamping: Stamping,
-    /// Physical volumes are added, drained and removed one at a time.
+    /// Held while a physical volume is added, drained or removed: only one such operation runs at a
+    /// time.
     pub(crate) pv_operations: AlarmedMutex<()>,
     pub(crate) work: Work,
     pub(crate) journal_loss: OnceLock<JournalLoss>,
-    /// What an opening for salvage found; set once, by that.
+    /// What an opening for salvage found. Only such an opening sets it.
     pub(crate) salvage: OnceLock<Salvage>,
-    /// It was opened to be read, whatever its parts are: nothing of it may be kept.
+    /// The pool was opened only to be read, whatever the ages of its parts: nothing of it may be
+    /// kept.
     pub(crate) only_shown: AtomicBool,
     pub(crate) _lock: Box<dyn Send + Sync>,
 }
 
-/// What others than the destager want to know of its state.
+/// The part of the destager's state that other components read.
 #[derive(Default)]
 pub(crate) struct SharedPositions {
     pub(crate) preserved: AtomicU64,
     pub(crate) destaged: AtomicU64,
-    /// Everything up to here is in place and to be found, though the catalog may not say so yet;
-    /// and a time before which nothing is sequenced that is not.
+    /// Everything up to this LSN is in place and can be found, though the catalog may not have that
+    /// yet. Every record with a pool time before `settled_time` is among it.
     pub(crate) settled: AtomicU64,
     pub(crate) settled_time: AtomicU64,
     pub(crate) batches: AtomicU64,
@@ -89,19 +91,19 @@ pub(crate) struct SharedPositions {
     pub(crate) allocated: AtomicU64,
     /// The last write that needed room for its history was refused.
     pub(crate) history_refused: AtomicBool,
-    /// Snapshots deleted by policy.
+    /// Number of snapshots that policies deleted.
     pub(crate) auto_deleted: AtomicU64,
     /// Bytes of slots that were freed and can be given out again, since the pool was opened.
     pub(crate) returned: AtomicU64,
-    /// Bytes that histories have lost by being compressed harder.
+    /// Bytes by which harder compression has reduced histories.
     pub(crate) compacted: AtomicU64,
-    /// Runs that were brought to segments of their branches' own.
+    /// Number of runs that were sorted into segments of their own branches.
     pub(crate) sorted: AtomicU64,
-    /// What preserving has cost.
+    /// Cost of preserving.
     pub(crate) preserving: crate::branch::counters::PreserveCounters,
     /// A draining physical volume waits for space elsewhere.
     pub(crate) drain_stalled: AtomicBool,
-    /// Why a branch that is being made complete does not get on.
+    /// Why a branch that is being filled can't continue.
     pub(crate) completion_stalled: Mutex<Option<String>>,
 }
 
@@ -109,28 +111,29 @@ pub(crate) struct SharedPositions {
 #[derive(Default)]
 pub(crate) struct Work {
     pub(crate) wanted: Mutex<bool>,
-    /// Calls so far.
+    /// Number of calls so far.
     pub(crate) kicks: AtomicU64,
-    /// When policies are looked at again, by the monotonic clock.
+    /// Time of the monotonic clock at which policies are checked again.
     pub(crate) policies_after: AtomicU64,
     pub(crate) signal: Condvar,
     pub(crate) closed: AtomicBool,
-    /// Closing has ended, and went well.
+    /// The pool was closed without an error.
     pub(crate) done: AtomicBool,
 }
 
 impl Core {
-    /// The largest data of one journal record: a longer write may survive a crash in part.
+    /// Number of bytes of data that one journal record has at most. A longer write may survive a
+    /// crash in part.
     pub(crate) fn max_record_bytes(&self) -> u64 {
         crate::journal::record::MAX_DATA.min(self.config.segment_size / 4)
     }
 
-    /// Pool time, as the next record would have it at least.
+    /// Returns the earliest pool time that the next record can have.
     pub(crate) fn now(&self) -> u64 {
         self.clock.now().max(self.journal.last().1)
     }
 
-    /// Tells the maintenance thread that there is work.
+    /// Wakes the maintenance thread because there is work.
     pub(crate) fn wake(&self) {
         self.work.kicks.fetch_add(1, Ordering::Relaxed);
         let mut wanted = self.work.wanted.lock();
@@ -140,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Refuses when the pool is closed or poisoned.
+    /// Returns an error if the pool is closed or poisoned.
     pub(crate) fn check_usable(&self) -> Result<()> {
         if self.work.closed.load(Ordering::Acquire) {
             return Err(crate::error::Error::new(ErrorKind::Poisoned, "use the pool: it is closed"));
@@ -148,13 +151,13 @@ impl Core {
         self.fault.check()
     }
 
-    /// The pool was opened to be read, whatever its parts are: nothing of it is kept, and no backup
-    /// is made of it.
+    /// Whether the pool was opened only to be read, whatever the ages of its parts. Nothing that is
+    /// done to it is kept, and no backup is made of it.
     pub(crate) fn is_only_shown(&self) -> bool {
         self.only_shown.load(Ordering::Acquire)
     }
 
-    /// The pool was closed, and that went well: nothing is committed any more.
+    /// Whether the pool was closed without an error: nothing is committed any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.work.done.load(Ordering::Acquire) && self.fault.check().is_ok()
     }

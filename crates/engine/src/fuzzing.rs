@@ -1,5 +1,5 @@
-//! Entry points for the fuzz targets: decoders of everything that is read from disks. Behind the
-//! feature `fuzzing`.
+//! Entry points for the fuzz targets: decoders of everything that is read from disks. The feature
+//! `fuzzing` enables them.
 
 use crate::catalog::page::MapPage;
 use crate::catalog::{
@@ -11,7 +11,7 @@ use crate::journal::{SegmentHeader, SegmentReader};
 use crate::space::label::{Label, LabelFound};
 use crate::stream::{Decoder, StreamItem};
 
-/// A record header and its data, and a segment read as the scan reads it.
+/// Decodes a record header and its data, and a segment as the scan reads it.
 pub fn journal(data: &[u8]) {
     if let Some(header) = Header::decode(data, 0) {
         let mut out = Vec::new();
@@ -37,8 +37,8 @@ pub fn journal(data: &[u8]) {
     }
 }
 
-/// A CDP record, a block of an index, the head of a segment, and payloads of every compression.
-/// Sums are corrected, so that the fuzzer gets behind them.
+/// Decodes a CDP record, a block of an index, the head of a segment, and payloads of every
+/// compression. Sums are corrected, so that the fuzzer gets past them.
 pub fn cdp(data: &[u8]) {
     use crate::cdp::log::record::{SegmentHead, decode_block, decode_record, put_index, thing_at};
     use crate::settings::Compression;
@@ -74,9 +74,9 @@ pub fn cdp(data: &[u8]) {
     }
 }
 
-/// A map page.
+/// Decodes a map page.
 pub fn map_page(data: &[u8]) {
-    // The sum comes first: so that the fuzzer gets behind it, it is corrected.
+    // The sum is checked first. It is corrected, so that the fuzzer gets past it.
     let mut fixed = data.to_vec();
     MapPage::fix_checksum((1, 2), &mut fixed);
     for bytes in [data, &fixed] {
@@ -87,7 +87,7 @@ pub fn map_page(data: &[u8]) {
     }
 }
 
-/// A label of a physical volume.
+/// Decodes a label of a physical volume.
 pub fn label(data: &[u8]) {
     let mut block = data.to_vec();
     block.resize(crate::space::label::LABEL_LEN, 0);
@@ -102,8 +102,8 @@ pub fn label(data: &[u8]) {
     }
 }
 
-/// A stream, in one piece and in pieces: what comes out is the same. The fuzzer can't make sums, so
-/// `data` is also taken for a list of records whose headers and sums are made here.
+/// Decodes a stream, in one piece and in pieces, with equal results. The fuzzer can't make sums. So
+/// `data` is also used as a list of records whose headers and sums are made here.
 pub fn stream(data: &[u8]) {
     fn items(data: &[u8], piece: usize) -> (Vec<StreamItem>, Option<String>) {
         let (mut decoder, mut items) = (Decoder::new(), Vec::new());
@@ -126,7 +126,7 @@ pub fn stream(data: &[u8]) {
     }
 }
 
-/// Values of the catalog, and control records.
+/// Decodes values of the catalog, and control records.
 pub fn catalog(data: &[u8]) {
     fn round_trip<V: Value>(data: &[u8]) {
         let mut sealed = data.to_vec();

@@ -7,8 +7,7 @@
 //! The folders lie in layers, and each imports only those below it. At the bottom are the seams
 //! [`disk`] and [`world`]. Above them are the parts of a pool: `journal`, `catalog`, `branch`,
 //! `space`, `map`. `core` has them all; `destage` and `upkeep` work on them in the background. At
-//! the top, [`Volume`] and [`pool::Pool`] are what users have. docs/ARCHITECTURE.md has the
-//! picture.
+//! the top, users have [`Volume`] and [`pool::Pool`]. docs/ARCHITECTURE.md has the picture.
 //!
 //! # Example
 //!

@@ -1,5 +1,5 @@
-//! Chunks as they are in place: in their slots, in the slots of their base, or in an image. What is
-//! staged is not part of them.
+//! Reads chunks as they are in place: in their slots, in the slots of their base, or in an image.
+//! Staged content is not part of them.
 
 use crate::branch::{Base, Branch, HEAD, View};
 use crate::catalog::page::{MapPage, Slot};
@@ -13,12 +13,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Core {
-    /// A chunk of a branch as it is in place: what is staged is not part of it.
+    /// Reads a chunk of a branch as it is in place, without staged content.
     pub(crate) fn placed_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<Vec<u8>> {
         self.frozen_chunk(&View { branch: branch.clone(), epoch: HEAD, at: None }, chunk)
     }
 
-    /// The same, with zeros for what can't be read; and whether there is any of that.
+    /// Reads a chunk of a branch as it is in place, with zeros for what can't be read. Also returns
+    /// whether there is any of that.
     pub(crate) fn placed_parts(&self, branch: &Arc<Branch>, chunk: u64) -> Result<(Vec<u8>, bool)> {
         let lost = Cell::new(false);
         let line = View { branch: branch.clone(), epoch: HEAD, at: None };
@@ -26,12 +27,13 @@ impl Core {
         Ok((content, lost.get()))
     }
 
-    /// A chunk as a line shows it, all of which is in place.
+    /// Reads a chunk as a line shows it. The line's content must be in place as a whole.
     pub(crate) fn frozen_chunk(&self, line: &View, chunk: u64) -> Result<Vec<u8>> {
         self.chunk_of(line, chunk, None)
     }
 
-    /// With `lost` what can't be read is zeros, and told there.
+    /// Reads a chunk of a line. With `lost`, content that can't be read becomes zeros, and `lost`
+    /// is set.
     fn chunk_of(&self, line: &View, chunk: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
         let (number, at) = MapPage::locate(chunk);
@@ -47,14 +49,14 @@ impl Core {
                 HEAD => look_up_and_read(),
                 _ => branch.generation.read(look_up_and_read),
             };
-            // A branch that has lost its base meanwhile has everything itself now.
+            // A branch that has lost its base meanwhile has all content itself now.
             if !based || branch.has_base() {
                 return content;
             }
         }
     }
 
-    /// A chunk of what a branch rests on.
+    /// Reads a chunk of the base of a branch.
     fn base_chunk(&self, branch: &Arc<Branch>, chunk: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
         let mut content = vec![0; branch.chunk_size() as usize];
         match branch.base() {
@@ -86,7 +88,7 @@ impl Core {
 }
 
 impl Core {
-    /// Fails where a part of a range of a physical volume is damaged.
+    /// Fails if a part of a range of a physical volume is damaged.
     #[inline]
     pub(crate) fn check_place(&self, pv: &Pv, at: u64, len: usize) -> Result<()> {
         if !self.damage.any() {
@@ -106,9 +108,10 @@ impl Core {
         }
     }
 
-    /// Reads what can be read of a range of a physical volume, and zeros for the rest: its parts,
-    /// in `out`. What can't be read is damage from then on. A physical volume that does not answer
-    /// at all is not damaged but away: that is an error, and what it holds is not given up.
+    /// Reads the readable parts of a range of a physical volume, and fills the rest with zeros.
+    /// Returns the unreadable parts, as ranges in `out`, which count as damage from then on. A
+    /// physical volume that does not answer at all is not damaged but absent: that is an error, and
+    /// its content is not given up.
     pub(crate) fn read_parts(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<usize>>> {
         let range = at..at + out.len() as u64;
         if let Err(error) = pv.disk.read_at(out, at) {
@@ -121,7 +124,7 @@ impl Core {
             let answers = || pv.disk.answers().map_err(|_| away.clone());
             answers()?;
             let unreadable = self.read_in_pieces(pv, out, at)?;
-            // It may have gone away meanwhile.
+            // The physical volume may have become absent meanwhile.
             answers()?;
             unreadable.into_iter().for_each(|place| self.damage.add(pv.id, place));
         }
@@ -132,7 +135,7 @@ impl Core {
         Ok(lost)
     }
 
-    /// Reads blocks, and of those that fail sectors; the sectors that fail.
+    /// Reads block by block, and failing blocks sector by sector. Returns the sectors that fail.
     fn read_in_pieces(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<u64>>> {
         let mut unreadable = Vec::new();
         let end = at + out.len() as u64;
@@ -169,7 +172,7 @@ impl Core {
 }
 
 impl Core {
-    /// Reads journal data as the destager sees it: collected, so verified once.
+    /// Reads data of the journal for the destager. It was verified when the batch was collected.
     pub(crate) fn read_journal(&self, file: u32, position: u32, out: &mut [u8]) -> Result<()> {
         let Some(segment) = self.journal.file(file) else {
             return Err(corrupt(format!("read journal file {file}: there is none")));

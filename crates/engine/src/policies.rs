@@ -1,4 +1,4 @@
-//! Control operations that policies ask for: limits of snapshots, ages, depth, epochs that run out.
+//! Control operations that policies require: limits of snapshots, ages, depth, epochs that run out.
 //!
 //! Each function submits at most one operation, and returns false when there is nothing to do.
 
@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Forgets one mark of a moment that has expired: its name is free again. False when there is
-    /// none.
+    /// Removes one mark whose moment has expired, so that its name is free again. False when there
+    /// is none.
     pub(crate) fn forget_mark(&self) -> Result<bool> {
         if !std::mem::take(&mut self.state.lock().marks_expire) {
             return Ok(false);
         }
         let Some((volume, lsn)) = self.core.expired_mark() else { return Ok(false) };
-        // There may be more.
+        // There may be more expired marks.
         self.state.lock().marks_expire = true;
         self.submit(|_| Ok(Control::Unmark { volume, lsn }))?;
         Ok(true)
@@ -30,11 +30,11 @@ impl Destager {
 }
 
 impl Core {
-    /// A mark before all that is kept of its volume's past: (volume, LSN).
+    /// Returns a mark before the recorded history of its volume: (volume, LSN).
     fn expired_mark(&self) -> Option<(u64, u64)> {
         let marks: BTreeSet<(u64, u64)> =
             self.names.read().marks.iter().map(|((volume, _), lsn)| (*volume, *lsn)).collect();
-        // What comes later may lie in a history of which nothing is carried out yet.
+        // A later mark may lie in a history of which nothing is carried out yet.
         let settled = self.positions.settled.load(Ordering::Acquire);
         let (mut of, mut begins) = (None, None);
         marks.into_iter().filter(|(_, lsn)| *lsn <= settled).find(|(volume, lsn)| {
@@ -48,17 +48,17 @@ impl Core {
 }
 
 impl Destager {
-    /// Deletes one snapshot, if a volume's policy says so: see [`Destager::delete_by_policy`].
+    /// Deletes one snapshot, if a volume's policy requires it: see [`Destager::delete_by_policy`].
     pub(crate) fn enforce_snapshot_policies(&self) -> Result<bool> {
         self.delete_by_policy(false)
     }
 }
 
 impl Destager {
-    /// Gives one volume whose epochs run out a new branch that rests on what it is now: a rollback
-    /// to the present, with its place in the histories, but its handles go on. What it rests on is
-    /// a snapshot that nobody sees; it goes when the new branch has a copy of everything. False
-    /// when no volume needs it.
+    /// Gives one volume whose epochs run out a new branch, which rests on the volume's present
+    /// state. That is a rollback to the present, with its place in the histories, except that
+    /// handles stay valid. The new branch rests on a snapshot that is never visible. That snapshot
+    /// is deleted when the new branch has a copy of everything. False when no volume needs it.
     pub(crate) fn renew_branch(&self) -> Result<bool> {
         let limit = self.core.options.renew_at_epoch;
         let needy = |state: &&Arc<VolumeState>| {
@@ -83,7 +83,7 @@ impl Destager {
             let renewal =
                 Control::RollBack { id, branch, base: undo.of, at: 0, size, undo_id: names.next_id, undo };
             let anchor = names.anchor_after(&renewal, &*self.core.world.rng);
-            // What it rests on keeps the space of what is overwritten.
+            // The snapshot below keeps the space of what is overwritten.
             let fill = fill.then(|| Control::SetFill { branches: vec![branch], rate: Some(QUIET_RATE) });
             Ok(([renewal].into_iter().chain(anchor).chain(fill).collect(), None))
         });
@@ -103,8 +103,9 @@ impl Destager {
 }
 
 impl Destager {
-    /// Begins to flatten the volume that rests on the most levels, if those are too many: reading
-    /// walks them. One at a time, and not where space is low. False when nothing is to be done.
+    /// Begins to flatten the volume that rests on the most levels, if those are too many: a read
+    /// walks all of them. Only one volume is flattened so at a time, and none while space is low.
+    /// False when there is nothing to do.
     pub(crate) fn flatten_deepest(&self) -> Result<bool> {
         let limit = self.core.options.flatten_depth;
         let deepest = {
@@ -125,10 +126,10 @@ impl Destager {
         Ok(true)
     }
 
-    /// Begins to flatten what rests on moments that have expired: a volume, or a snapshot that
-    /// somebody sees, of which they are the own past. Where nobody sees a snapshot it goes with its
-    /// own part of that past. One at a time, and not where space is low. False when nothing is to
-    /// be done.
+    /// Begins to flatten a volume, or a visible snapshot, that rests on moments of its own past
+    /// that have expired. A snapshot that is not visible is removed with its part of that past
+    /// instead. Only one branch is flattened so at a time, and none while space is low. False when
+    /// there is nothing to do.
     pub(crate) fn flatten_over_expired(&self) -> Result<bool> {
         let held_up = std::mem::take(&mut self.state.lock().pinned_expired);
         if held_up.is_empty() || self.core.options.flatten_depth == 0 || self.core.is_low_on_space() {
@@ -151,7 +152,8 @@ impl Destager {
 }
 
 impl Destager {
-    /// Sequences one anchor that time, or a limit in bytes, asks for. False when none is due.
+    /// Sequences one anchor that an interval, or a limit in bytes, requires. False when none is
+    /// due.
     pub(crate) fn anchor_by_time(&self) -> Result<bool> {
         let now = self.core.clock.now();
         let is_due = |state: &&Arc<VolumeState>| {
@@ -173,8 +175,8 @@ impl Destager {
 }
 
 impl Destager {
-    /// Deletes one snapshot whose time has come. None goes while the clock is in doubt. False when
-    /// none is due.
+    /// Deletes one snapshot that has expired. None is deleted while the clock is in doubt. False
+    /// when none is due.
     pub(crate) fn expire_undo(&self) -> Result<bool> {
         if self.core.clock.is_suspended() {
             return Ok(false);
@@ -192,17 +194,17 @@ impl Destager {
     }
 }
 
-/// A snapshot whose time has come, and that nothing keeps.
+/// Returns a snapshot that has expired, and that nothing keeps.
 pub(crate) fn due(names: &Namespace, now: u64) -> Option<&Arc<Snapshot>> {
     let come = names.expiring.iter().filter(|(_, until)| **until <= now);
     let mut found = come.filter_map(|(id, _)| names.snapshots.get(id));
     found.find(|s| check_deletable(s).is_ok() && s.state.handles.load(Ordering::Acquire) == 0)
 }
 
-/// Bytes a second that flattening by itself copies.
+/// Number of bytes per second that flattening by policy copies.
 pub(crate) const QUIET_RATE: u64 = 64 << 20;
 
-/// Is it a moment of such a branch?
+/// Whether the base is a moment of a branch for which `of` is true.
 pub(crate) fn is_moment(base: &Base, of: impl Fn(u64) -> bool) -> bool {
     matches!(base, Base::View(line) if line.at.is_some() && of(line.branch.id))
 }

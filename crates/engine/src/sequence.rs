@@ -1,7 +1,7 @@
-//! The order of control operations: each gets a place in the journal, like any write.
+//! The order of control operations. Each operation gets a place in the journal, like any write.
 //!
-//! The folder also has what stands in the way of a place, and what comes with one: room in the
-//! journal, space that has to come back first, and anchors.
+//! The folder also has what delays a place, and what accompanies one: room in the journal, space
+//! that has to be freed first, and anchors.
 
 pub(crate) mod anchors;
 pub(crate) mod deletion;
@@ -21,13 +21,15 @@ use relief::Relief;
 use std::sync::Arc;
 
 impl Destager {
-    /// Sequences the operation that `build` makes of the names as they are, and makes it durable.
+    /// Sequences the operation that `build` makes from the current names, and makes it durable.
+    /// Returns its LSN.
     pub(crate) fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<u64> {
         self.submit_with(|names| Ok((vec![build(names)?], None)))
     }
 
-    /// The same for operations that follow one another without anything between them, the last of
-    /// which may need a slot of a branch: it is promised before they are sequenced.
+    /// Sequences operations that follow one another with nothing between them, and makes them
+    /// durable. The last of them may need a slot of a branch, which is promised before they are
+    /// sequenced. Returns the last LSN.
     pub(crate) fn submit_with(
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
@@ -35,7 +37,8 @@ impl Destager {
         self.submit_timed(build).map(|(lsn, _)| lsn)
     }
 
-    /// The same; tells the last one's LSN and time.
+    /// Sequences operations as [`Destager::submit_with`] does. Returns the LSN and time of the last
+    /// one.
     pub(crate) fn submit_timed(
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
@@ -46,8 +49,8 @@ impl Destager {
         Ok((lsn, time))
     }
 
-    /// Sequences operations, and perhaps a record of data right behind them: LSN and time of the
-    /// last record. Written and durable later.
+    /// Sequences operations, and perhaps a record of data right behind them. Returns LSN and time
+    /// of the last record. The caller writes the journal out and makes it durable.
     pub(crate) fn sequence_control(
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
@@ -102,7 +105,8 @@ impl Destager {
     }
 }
 
-/// The journal's record of an operation; `slot_of`: a slot of that branch was promised for it.
+/// Makes the journal's record of an operation. `slot_of` is the branch of which a slot was promised
+/// for it.
 fn control_record(control: &Control, data: Vec<u8>, slot_of: Option<&Arc<Branch>>) -> Record {
     Record {
         kind: Kind::Control,

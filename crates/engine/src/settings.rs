@@ -1,21 +1,21 @@
-//! What a pool and its volumes are asked to be: plain data, no behaviour.
+//! The settings of a pool and its volumes: plain data, no behaviour.
 //!
 //! Sizes are bytes and times are nanoseconds unless a name says otherwise.
 
 use crate::error::{Result, invalid};
 use std::time::Duration;
 
-/// Fixed when a pool is created.
+/// The settings that are fixed when a pool is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolConfig {
     /// Unit of allocation on physical volumes: a power of two, 64 KiB to 1 GiB.
     pub extent_size: u64,
-    /// Bytes of journal, in segments; at least four segments.
+    /// Bytes of the journal, in segments. There are at least four segments.
     pub journal_size: u64,
     /// Bytes of one journal segment: a power of two, 256 KiB to 256 MiB.
     pub segment_size: u64,
-    /// What every physical volume writes atomically (512 or 4096): slots overwritten in place never
-    /// share one.
+    /// Number of bytes that every physical volume writes atomically (512 or 4096). Slots that are
+    /// overwritten in place never share such a unit.
     pub atomic_unit: u32,
 }
 
@@ -25,76 +25,80 @@ impl Default for PoolConfig {
     }
 }
 
-/// Chosen each time a pool is opened.
+/// The settings that are chosen each time a pool is opened.
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
     /// Bound of the map-page cache, shared by all volumes.
     pub map_cache_bytes: usize,
-    /// Its replacement.
+    /// Replacement policy of the map-page cache.
     pub map_cache_policy: CachePolicy,
     /// Bound of the catalog's page cache.
     pub catalog_cache_bytes: usize,
-    /// Threads that apply a batch (1: all on the caller's thread, as the simulator wants it).
+    /// Number of threads that apply a batch (1: everything runs on the caller's thread, as the
+    /// simulator needs it).
     pub destage_threads: usize,
     /// Journal bytes in one destage batch; at most an eighth of the journal.
     pub batch_bytes: u64,
     /// Destage starts when this share of the journal is in use, in per cent (0: at once).
     pub destage_start_percent: u8,
-    /// Destage starts when so many stretches of the journal wait that can't share a commit, however
-    /// few bytes they are: whoever needs the journal to be carried out, and a writer that finds it
-    /// full, waits for them all. Fewer where turns take long: see `pace.rs`.
+    /// Destage starts when this number of turns waits, however few bytes they are. (A turn is a
+    /// stretch of the journal that can't share a commit.) An operation that needs the journal to be
+    /// carried out waits for all turns, and so does a writer that finds the journal full. Fewer
+    /// wait if turns take long: see `pace.rs`.
     pub lazy_turns: usize,
-    /// So many of them may wait, and one more; what would add to them (snapshots, marks, long
-    /// discards) waits for the first ones to go. Fewer where turns take long.
+    /// Number of turns that may wait; one more may be added to it. An operation that would add a
+    /// turn (snapshots, marks, long discards) then waits until the first ones are done. Fewer may
+    /// wait if turns take long.
     pub max_turns: usize,
     /// Warn when less than this share of the capacity is free, in per cent.
     pub low_space_percent: u8,
-    /// Volumes that rest on more levels than this are made independent of them in the background
-    /// (0: never).
+    /// Volumes that rest on more levels than this are flattened in the background (0: never).
     pub flatten_depth: u32,
-    /// When nothing else is to be done old history is compressed harder, and what histories have in
-    /// shared segments is sorted apart though it is little.
+    /// When there is nothing else to do, old history is compressed harder, and even a few runs of a
+    /// history in shared segments are sorted.
     pub recompress_history: bool,
-    /// Branches of a batch that are recorded in segments of their own, at most: those with the most
-    /// to record. The others share segments.
+    /// Number of branches of a batch that are recorded in segments of their own, at most. They are
+    /// those with the most to record. The others share segments.
     pub own_histories: usize,
-    /// So many runs of a branch may wait in shared segments before they are brought to segments of
-    /// its own, and twice as many wait at most; fewer where there are very many branches.
+    /// Number of runs of a branch that may wait in shared segments before they are sorted into
+    /// segments of its own. At most twice as many wait. Fewer wait if there are very many branches.
     pub waiting_runs: usize,
-    /// Bytes of shared segments from which on the oldest of them is emptied.
+    /// Bytes of shared segments above which the oldest of them is emptied.
     pub shared_segment_bytes: u64,
-    /// A volume whose branch has come to this epoch goes on with a new branch, without its clients
-    /// noticing.
+    /// A volume whose branch has reached this epoch gets a new branch. Its clients do not notice.
     pub renew_at_epoch: u32,
-    /// Files of histories that are kept open; a history may have any number of them. Those that a
-    /// batch is writing to come on top.
+    /// Number of files of histories that are kept open; a history may have any number of files.
+    /// Files to which a batch writes are kept open in addition.
     pub open_files: usize,
-    /// How often, at intervals of 5 ms, a writer that finds the journal full looks for room while
-    /// background work waits for the end of a shortage. Then its write is refused.
+    /// Number of times, at intervals of 5 ms, that a writer that finds the journal full checks for
+    /// room while background work waits for the end of a shortage. After that, its write is
+    /// refused.
     pub shortage_waits: u32,
-    /// Bytes of the data directory's file system that neither physical volumes nor histories take:
-    /// the catalog grows there.
+    /// Bytes of the data directory's file system that neither physical volumes nor histories take.
+    /// The catalog grows there.
     pub backing_margin: u64,
-    /// So often all of the catalog is read and verified in the background (zero: never).
+    /// Interval at which the whole catalog is read and verified in the background (zero: never).
     pub catalog_scrub_interval: Duration,
-    /// Physical volumes get a new stamp with the first commit after so many nanoseconds: what was
-    /// copied, or restored, within a shorter time of one run is not told from what is there.
+    /// Physical volumes get a new stamp with the first commit after this number of nanoseconds. A
+    /// copy or a restored backup from within a shorter time of one run can't be told from the
+    /// original.
     pub stamp_interval: u64,
-    /// Damage of the journal that would keep the pool from opening is accepted:
-    /// [`crate::pool::Pool::journal_loss`] tells what was lost.
+    /// Accepts damage of the journal that would keep the pool from opening.
+    /// [`crate::pool::Pool::journal_loss`] reports what was lost.
     pub accept_journal_loss: bool,
 }
 
 impl PoolOptions {
-    /// Bytes of the catalog's ballast, which comes on top of the margin.
+    /// Returns the bytes of the catalog's ballast, which is in addition to the margin.
     pub(crate) fn ballast(&self) -> u64 {
         self.backing_margin / 4
     }
 
-    /// What a batch carries is let go of as a whole: writers shall not have to wait for it.
+    /// Limits the options to what the pool's configuration allows. The journal space of a batch is
+    /// released as a whole, and writers should not have to wait for it.
     pub(crate) fn fit(&mut self, config: &PoolConfig) {
         self.batch_bytes = self.batch_bytes.min(config.journal_size / 8);
-        // With none allowed nothing could begin.
+        // Without a single turn, no operation could begin.
         self.max_turns = self.max_turns.max(1);
     }
 }
@@ -130,7 +134,7 @@ impl Default for PoolOptions {
 /// Replacement policies of the map-page cache (ESnapII compares the first three).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CachePolicy {
-    /// Round-robin: the oldest inserted goes first.
+    /// Round-robin: the oldest inserted page is evicted first.
     RoundRobin,
     /// Least recently used.
     Lru,
@@ -141,7 +145,7 @@ pub enum CachePolicy {
     S3Fifo,
 }
 
-/// Where new slots go.
+/// The place of new slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Placement {
     /// The first free place.
@@ -153,21 +157,21 @@ pub enum Placement {
 /// How a chunk that a snapshot needs is preserved when it is written to (Xiao et al. 2006).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Method {
-    /// Redirect-on-write: the old place is kept, the new content gets a new one.
+    /// Redirect-on-write: the old place is kept, and the new content gets a new place.
     #[default]
     Redirect,
-    /// Copy-on-write: the old content is copied to a new place, and overwritten where it was.
+    /// Copy-on-write: the old content is copied to a new place, and overwritten in its old place.
     Copy,
 }
 
-/// How much space a volume's snapshots may take, and what happens beyond.
+/// How much space a volume's snapshots may take, and what happens beyond that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotPolicy {
-    /// Of the volume's size, in per cent (more than 100 is possible): what its snapshots are
-    /// expected to take. Taking more is a warning, never an error.
+    /// Space that the snapshots are expected to take, in per cent of the volume's size (more than
+    /// 100 is possible). Taking more is a warning, never an error.
     pub reserve_percent: u8,
-    /// Delete the oldest snapshot that is not protected, one after another, while they take more
-    /// than the reserve or the pool is low on space.
+    /// Delete the oldest snapshot that is not protected, one after another, while the snapshots
+    /// take more than the reserve or the pool is low on space.
     pub auto_delete: bool,
 }
 
@@ -177,94 +181,97 @@ impl Default for SnapshotPolicy {
     }
 }
 
-/// What a write preserves when several snapshots see what is there (V:Drive calls the orders
+/// What a write preserves when several snapshots see the old content (V:Drive calls the orders
 /// horizontal and vertical).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Order {
-    /// One version serves all of them: a write costs the same however many snapshots there are.
+    /// One version serves all snapshots: the cost of a write does not depend on their number.
     #[default]
     Dependent,
-    /// Each gets a copy of its own, as long as there is space to spare: for comparison. What is
-    /// discarded is shared.
+    /// Each snapshot gets a copy of its own, as long as there is space to spare: for comparison.
+    /// Discarded content is shared.
     Independent,
 }
 
-/// A physical volume to create or take in.
+/// A physical volume that is to be created or added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PvSpec {
     /// File name inside the data directory, or an absolute path of a file or block device.
     pub path: String,
     /// Size of a file to create; `None`: the existing size of the file or device.
     pub size: Option<u64>,
-    /// Overwrite a label of another pool.
+    /// Overwrite the label of another pool.
     pub force: bool,
 }
 
-/// A volume to create.
+/// A volume that is to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewVolume {
-    /// 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+    /// Name: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     pub name: String,
-    /// A multiple of `block_size`, up to 64 TiB.
+    /// Size in bytes: a multiple of `block_size`, up to 64 TiB.
     pub size: u64,
-    /// A power of two, 512 B to the extent size, at least `block_size`.
+    /// Chunk size in bytes: a power of two, 512 B to the extent size, at least `block_size`.
     pub chunk_size: u64,
-    /// 512 or 4096.
+    /// Logical block size in bytes: 512 or 4096.
     pub block_size: u32,
-    /// Refuse writes.
+    /// Whether the volume refuses writes.
     pub read_only: bool,
 }
 
-/// The default chunk size: random load moves little, maps stay small (Xiao 2006 found the same).
+/// The default chunk size. With it, random load moves little and maps stay small (Xiao 2006 found
+/// the same).
 pub const DEFAULT_CHUNK_SIZE: u64 = 16 << 10;
 
-/// The largest volume.
+/// The largest size of a volume, in bytes.
 pub const MAX_VOLUME_SIZE: u64 = 64 << 40;
 
-/// A discard of more bytes than this is not recorded: it comes right behind an anchor.
+/// A discard of more bytes than this is not recorded in a history. It is sequenced right behind an
+/// anchor.
 pub(crate) const LONG_DISCARD: u64 = 1 << 20;
 
-/// When anchors are inserted: a moment is found from the nearest one.
+/// When anchors are inserted. A moment is reconstructed from the nearest anchor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AnchorPolicy {
-    /// Never, but when CDP begins or its encoding changes: the paper's native TRAP.
+    /// Never, except when CDP begins or its encoding changes: the paper's native TRAP.
     Never,
-    /// After so many writes of chunks: one that touches several counts for each, as it is recorded
-    /// for each.
+    /// After this number of chunk writes. A write to several chunks counts for each, since it is
+    /// recorded for each.
     Every(u64),
-    /// After so many nanoseconds in which there were writes.
+    /// After this number of nanoseconds in which there were writes.
     Interval(u64),
-    /// After as many writes as the cost model says: see [`crate::pool::Pool::set_anchor_distance`].
+    /// After the number of writes that the cost model computes: see
+    /// [`crate::pool::Pool::set_anchor_distance`].
     #[default]
     Model,
 }
 
-/// How long history is kept. Without any limit it is kept until the volume is deleted.
+/// How long history is kept. Without a limit it is kept until the volume is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retention {
-    /// Nanoseconds that can be gone back, at least, if `bytes` allows it.
+    /// Least length of the history in nanoseconds, if `bytes` allows it.
     pub time: Option<u64>,
-    /// Bytes of CDP log, at most, give or take a segment.
+    /// Most bytes of CDP log, up to a segment more or less.
     pub bytes: Option<u64>,
 }
 
-/// How a volume keeps its history.
+/// The CDP settings of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CdpSettings {
-    /// What a record holds.
+    /// The content of a record.
     pub encoding: Encoding,
-    /// How it is compressed.
+    /// How payloads are compressed.
     pub compression: Compression,
     /// When anchors are inserted.
     pub anchors: AnchorPolicy,
-    /// The most writes of chunks between two anchors, whatever `anchors` says: the paper's M_max.
+    /// Most chunk writes between two anchors, whatever `anchors` requires: the paper's M_max.
     pub max_distance: Option<u64>,
-    /// How long it is kept.
+    /// How long history is kept.
     pub retention: Retention,
 }
 
 impl Default for CdpSettings {
-    /// Parity with zero runs left out, anchors by the model, kept for ever.
+    /// Returns parity with zero runs left out, anchors by the model, kept for ever.
     fn default() -> Self {
         CdpSettings {
             encoding: Encoding::Parity,
@@ -289,7 +296,7 @@ impl CdpSettings {
     }
 }
 
-/// What a record holds.
+/// The content of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Encoding {
     /// Old XOR new, the parity of TRAP: leads forward and backward.
@@ -301,12 +308,12 @@ pub enum Encoding {
     Redo = 3,
 }
 
-/// How a payload is compressed. One that would not become smaller is stored as it is.
+/// How a payload is compressed. A payload that would not become smaller is stored as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None = 0,
-    /// Runs of zeros are left out: quick, and nearly all there is to gain where little of a block
+    /// Runs of zeros are left out. That is quick, and nearly the best where little of a block
     /// changes.
     #[default]
     ZeroRun = 1,

@@ -1,4 +1,4 @@
-//! A pool in memory with one volume, for tests that see the inside.
+//! A pool in memory with one volume, for tests that use the engine's internals.
 
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::MemDir;
@@ -8,7 +8,7 @@ use crate::world::{ManualClock, SplitMix, World};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// The volume is `v`.
+/// A pool in memory. Its volume is `v`.
 pub(crate) struct Inside {
     pub(crate) dir: Arc<MemDir>,
     pub(crate) world: World,
@@ -19,13 +19,13 @@ pub(crate) fn world() -> World {
     World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
 }
 
-/// `v`, with small chunks and sectors.
+/// Returns the volume `v`, with small chunks and sectors.
 pub(crate) fn new_volume(size: u64) -> NewVolume {
     NewVolume { name: "v".into(), size, chunk_size: 4096, block_size: 512, read_only: false }
 }
 
 impl Inside {
-    /// An empty pool with so many bytes in one PV.
+    /// Makes an empty pool with `bytes` bytes in one physical volume.
     pub(crate) fn empty(bytes: u64) -> Inside {
         let (dir, world) = (Arc::new(MemDir::new()), world());
         let config = PoolConfig {
@@ -40,14 +40,14 @@ impl Inside {
         Inside { dir, world, pool }
     }
 
-    /// With a volume of so many bytes.
+    /// Makes a pool with a volume of `size` bytes.
     pub(crate) fn new(size: u64) -> Inside {
         let inside = Inside::empty(64 << 20);
         inside.pool.create_volume(&new_volume(size)).unwrap();
         inside
     }
 
-    /// As after a kill.
+    /// Opens the pool again, as after a kill.
     pub(crate) fn reopen(self) -> Inside {
         let Inside { dir, world, pool } = self;
         assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
@@ -56,7 +56,7 @@ impl Inside {
         Inside { dir, world, pool }
     }
 
-    /// Fills a range of the volume, durably; tells the LSN.
+    /// Fills a range of the volume, durably, and returns the LSN.
     pub(crate) fn write(&self, offset: u64, byte: u8, len: usize) -> u64 {
         let volume = self.pool.open_volume("v", false).unwrap();
         let mut op = [WriteOp::new(offset, Bytes::from(vec![byte; len]))];

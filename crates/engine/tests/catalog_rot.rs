@@ -1,5 +1,5 @@
-//! Rot of the catalog under a whole pool: reported, never served, never allocated over, and looked
-//! for in the background.
+//! Rot of the catalog under a whole pool. It is reported, never served, and never allocated over,
+//! and the scrub in the background finds it.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -59,7 +59,7 @@ fn pool() -> MemDir {
     dir
 }
 
-/// The files as they are.
+/// Copies the files as they are.
 fn copy(dir: &MemDir) -> MemDir {
     let copy = MemDir::new();
     for name in dir.list().unwrap() {
@@ -74,14 +74,14 @@ fn copy(dir: &MemDir) -> MemDir {
 
 fn flip(dir: &MemDir, at: u64, bit: u8) {
     let disk = dir.open(CATALOG, OpenMode::Existing).unwrap();
-    // It may have become shorter.
+    // The file may have become shorter.
     let at = at % disk.len().unwrap();
     let mut byte = [0];
     disk.read_at(&mut byte, at).unwrap();
     disk.write_at(&[byte[0] ^ 1 << (bit % 8)], at).unwrap();
 }
 
-/// Reads chunk by chunk; how many can't be read. What can be is `byte`.
+/// Reads chunk by chunk, and returns how many can't be read. Every other chunk must be `byte`.
 fn unread(pool: &Arc<Pool>, name: &str, byte: u8) -> u32 {
     let Ok(volume) = pool.open_volume(name, true) else { return 1 };
     let mut unread = 0;
@@ -95,7 +95,7 @@ fn unread(pool: &Arc<Pool>, name: &str, byte: u8) -> u32 {
     unread
 }
 
-/// Another volume writes as much as there is room for; `v` is what it was.
+/// Writes to another volume as much as there is room for, while `v` stays as it was.
 fn write_beside(pool: &Arc<Pool>) -> u32 {
     if let Ok(w) = pool.open_volume("w", false) {
         write(&w, 2);
@@ -149,7 +149,7 @@ fn rot_in_use_is_never_served_or_allocated_over() {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Background steps until none is left, half a second apart.
+/// Takes background steps until none is left, half a second apart.
 fn idle(site: &Site, steps: u32) {
     for _ in 0..steps {
         while site.pool.maintain().unwrap() == Progress::Worked {}
@@ -161,7 +161,7 @@ fn idle(site: &Site, steps: u32) {
 fn a_scrub_finds_rot_once_a_week() {
     let site = Site::new(96);
     let volume = site.volume("v", 8 * MIB, 4096);
-    // What snapshots keep makes the catalog large enough for several pieces.
+    // The versions for snapshots make the catalog large enough for several pieces.
     for n in 0..8 {
         (0..8).for_each(|part| common::write(&volume, part * MIB, n, MIB));
         site.pool.drain().unwrap();
@@ -178,7 +178,7 @@ fn a_scrub_finds_rot_once_a_week() {
     site.clock.advance(7 * 86_400 * SECOND);
     idle(&site, 1);
     assert!(scrub(&site).next > 0, "a piece at a time");
-    // A commit that is made anyway takes the position along.
+    // A commit of another kind also stores the position.
     let next = scrub(&site).next;
     site.volume("w", MIB, 4096);
     site.pool.drain().unwrap();
@@ -188,7 +188,7 @@ fn a_scrub_finds_rot_once_a_week() {
     assert_eq!((scrub(&site).passes, scrub(&site).damaged), (2, 0));
     assert!(!site.pool.health().has(code::CATALOG_DAMAGED));
 
-    // Rot in every block but the first ones: some of it is where something is.
+    // Every block but the first ones rots: some of the rot is in used blocks.
     let len = site.dir.open(CATALOG, OpenMode::ReadOnly).unwrap().len().unwrap();
     for at in (2 * 4096..len).step_by(4096) {
         flip(&site.dir, at + 100, 0);

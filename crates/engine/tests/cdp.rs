@@ -1,5 +1,5 @@
 //! Continuous data protection through the public interface, on an in-memory directory: every moment
-//! of what was done.
+//! shows what was done up to it.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const SIZE: u64 = 256 * KIB;
 
-/// A pool with one volume `v`, and what it held after every record.
+/// A pool with one volume `v`, and the content of `v` after every record.
 struct Fixture {
     dir: Arc<MemDir>,
     clock: Arc<ManualClock>,
@@ -54,12 +54,12 @@ impl Fixture {
         self.rng.next() % most
     }
 
-    /// What the volume holds now is what it holds after the last record.
+    /// Notes the present content of the volume as that after the last record.
     fn note(&mut self) {
         self.moments.insert(self.pool().stats().sequenced_lsn, self.now.clone());
     }
 
-    /// Some random writes and discards, each a record.
+    /// Makes some random writes and discards, each a record.
     fn change(&mut self, count: u64) {
         let volume = self.pool().open_volume("v", false).unwrap();
         for _ in 0..count {
@@ -103,7 +103,7 @@ impl Fixture {
         self.reopen_with(0);
     }
 
-    /// With so many records damaged, which the check has to find.
+    /// Opens the pool again. `damaged` records are damaged, which the check has to find.
     fn reopen_with(&mut self, damaged: usize) {
         self.pool = None;
         let report = check(self.dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
@@ -121,7 +121,7 @@ impl Fixture {
         read_all(&*self.pool().open_moment("v", moment)?)
     }
 
-    /// Every moment is as it was.
+    /// Checks that every moment is as it was.
     fn verify(&self) {
         for (lsn, content) in &self.moments {
             let found = self.read(&Moment::Lsn(*lsn)).unwrap_or_else(|e| panic!("LSN {lsn}: {e}"));
@@ -160,8 +160,8 @@ fn every_moment_of_every_encoding() {
     }
 }
 
-/// What a batch replaces is read in pieces: one may end in the middle of what is written to a
-/// chunk, whoever reads it.
+/// Old content is read in pieces. A piece may end in the middle of what is written to a chunk, with
+/// or without a thread that reads ahead.
 #[test]
 fn a_chunk_is_written_to_more_often_than_a_piece_holds() {
     for encoding in ENCODINGS {
@@ -183,7 +183,7 @@ fn a_chunk_is_written_to_more_often_than_a_piece_holds() {
                     f.note();
                 }
                 for n in 0..often {
-                    // Now all of it, now a part.
+                    // The writes cover the whole chunk in turn with a part of it.
                     let (start, len) = [(0, 4 * KIB), (KIB, 2 * KIB), (512, 3 * KIB)][n as usize % 3];
                     f.write(&volume, 4 * KIB + start, vec![n as u8 ^ round; len as usize]);
                     f.note();
@@ -280,7 +280,7 @@ fn one_damaged_parity_record_loses_no_moment() {
     f.pool().drain().unwrap();
     let mut damaged = 0;
     for (name, start) in records(&f.dir) {
-        // Anywhere in it: the header tells how long its payload is.
+        // The damage is anywhere in the payload, whose length is in the header.
         let stored = &content_of(&f.dir, &name)[start as usize + 52..][..4];
         let at = start + f.below(64 + u64::from(u32::from_le_bytes(stored.try_into().unwrap())));
         flip(&f.dir, &name, at);
@@ -294,7 +294,7 @@ fn one_damaged_parity_record_loses_no_moment() {
     assert!(damaged > 100, "{damaged} records");
 }
 
-/// Where records of histories lie: (file, byte).
+/// Returns where records of histories lie: (file, byte).
 fn records(dir: &MemDir) -> Vec<(String, u64)> {
     let names = dir.list().unwrap().into_iter().filter(|n| n.starts_with("cdp-"));
     let of_file = |name: String| {
@@ -306,9 +306,9 @@ fn records(dir: &MemDir) -> Vec<(String, u64)> {
     names.flat_map(of_file).collect()
 }
 
-/// `undo` leads from the anchor after a moment, `redo` from the one before it: a record that is
-/// damaged can cost the moments on its other side as far as the next anchor, and no more; what is
-/// lost is said, with the chunk.
+/// `undo` leads from the anchor after a moment, `redo` from the anchor before it. So a damaged
+/// record can cost the moments on its other side as far as the next anchor, and no more. The loss
+/// is reported with the chunk.
 #[test]
 fn a_damaged_undo_or_redo_record_costs_no_moment_that_does_not_need_it() {
     for encoding in [Encoding::Undo, Encoding::Redo] {
@@ -445,7 +445,7 @@ fn old_history_is_compressed_harder() {
     for (compression, shrinks) in [(Compression::ZeroRun, true), (Compression::None, false)] {
         let mut f = Fixture::new(29, 4 * KIB);
         f.set(CdpSettings { encoding: Encoding::Undo, compression, ..CdpSettings::default() });
-        // Text, so to say: no zeros, and little in it.
+        // The content is similar to text: no zeros, and few different bytes.
         let volume = f.pool().open_volume("v", false).unwrap();
         for n in 0..400u64 {
             f.clock.advance(10);
@@ -468,7 +468,7 @@ fn old_history_is_compressed_harder() {
         let saved = f.pool().stats().history_compacted;
         assert_eq!(before.stored - after.stored, saved);
         assert_eq!(saved > before.stored / 2, shrinks, "{before:?} {after:?}");
-        // Who looked before goes on, and everybody finds the same.
+        // An earlier reader continues, and every reader finds the same content.
         assert!(read_all(&view).unwrap() == f.moments.values().next().unwrap()[..]);
         drop(view);
         f.verify();
@@ -500,7 +500,7 @@ fn rollbacks_keep_what_they_leave() {
     f.verify();
 }
 
-/// The volume is made independent of what it rests on, and then that goes too.
+/// The volume is flattened, and then its origin expires too.
 #[test]
 fn history_expires_after_a_rollback_too() {
     let mut f = Fixture::new(23, 4 * KIB);

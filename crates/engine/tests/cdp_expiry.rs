@@ -1,5 +1,5 @@
-//! What becomes of a history that nobody wants any more: after CDP was switched off, after
-//! rollbacks, where something rests on it.
+//! Expiry of histories that are not needed any more: after CDP was switched off, after rollbacks,
+//! and where something rests on them.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -14,7 +14,7 @@ const SIZE: u64 = 256 * KIB;
 const CHUNK: u64 = 4 * KIB;
 const SECOND: u64 = 1_000_000_000;
 
-/// Kept for a second.
+/// Settings with a retention of one second.
 fn settings() -> CdpSettings {
     CdpSettings {
         compression: Compression::None,
@@ -24,7 +24,7 @@ fn settings() -> CdpSettings {
     }
 }
 
-/// A pool with a volume `v` of zeros.
+/// Makes a pool with a volume `v` of zeros.
 fn site() -> Site {
     let site = Site::new(64);
     site.clock.advance(SECOND);
@@ -32,7 +32,7 @@ fn site() -> Site {
     site
 }
 
-/// Overwrites all of the volume, chunk by chunk, with `byte`; the LSN of the last write.
+/// Overwrites the whole volume, chunk by chunk, with `byte`. Returns the LSN of the last write.
 fn fill(site: &Site, byte: u8) -> u64 {
     let volume = site.pool.open_volume("v", false).unwrap();
     for chunk in 0..SIZE / CHUNK {
@@ -53,7 +53,7 @@ fn moment(site: &Site, moment: Moment) -> Result<u8, ErrorKind> {
     Ok(all[0])
 }
 
-/// Some seconds in which nothing is written.
+/// Lets some seconds pass without a write.
 fn pass(site: &Site) {
     site.idle();
     for _ in 0..5 {
@@ -66,7 +66,8 @@ fn info(site: &Site) -> CdpInfo {
     site.pool.cdp("v").unwrap()
 }
 
-/// Nothing of the history is there any more, and the volume has no slot but those that it shows.
+/// Checks that nothing of the history is left, and that the volume has no slots but those that it
+/// shows.
 fn assert_all_gone(site: &Site) {
     let left = info(site);
     assert_eq!((left.anchors, left.segments, left.stored, left.from), (0, 0, 0, None), "{left:?}");
@@ -77,7 +78,8 @@ fn assert_all_gone(site: &Site) {
     assert!(used <= SIZE, "{used} bytes are used, the volume has {SIZE}");
 }
 
-/// Switched off, all of the history goes in time, and the volume is what it was.
+/// Checks that the whole history expires after CDP was switched off, and that the volume stays as
+/// it was.
 fn assert_ends(site: Site, byte: u8) {
     site.pool.set_cdp("v", None).unwrap();
     pass(&site);
@@ -96,7 +98,7 @@ fn after_cdp_went_off_history_expires_as_a_whole() {
     fill(&site, 3);
     site.idle();
     assert_eq!(moment(&site, Moment::Lsn(lsn)), Ok(1), "what was kept stays as long as retention says");
-    // What somebody looks at stays longer.
+    // A moment that is open for reading stays longer.
     let view = site.pool.open_moment("v", &Moment::Lsn(lsn)).unwrap();
     pass(&site);
     assert!(info(&site).stored > 0 && content(&view).iter().all(|b| *b == 1));
@@ -104,7 +106,7 @@ fn after_cdp_went_off_history_expires_as_a_whole() {
     pass(&site);
     assert_all_gone(&site);
     assert_eq!(moment(&site, Moment::Lsn(lsn)), Err(ErrorKind::NotFound));
-    // And it can begin anew.
+    // CDP can begin again.
     let site = site.reopen();
     site.pool.set_cdp("v", Some(settings())).unwrap();
     let lsn = fill(&site, 4);
@@ -115,7 +117,7 @@ fn after_cdp_went_off_history_expires_as_a_whole() {
     assert_ends(site, 5);
 }
 
-/// The branch that was left has two stretches.
+/// The branch that the rollback left has two stretches.
 #[test]
 fn off_and_on_again_then_rolled_back() {
     let site = site();
@@ -147,7 +149,7 @@ fn off_and_on_again_then_rolled_back() {
     assert!(shows(&site, 5));
 }
 
-/// The branch that the volume has now never had CDP.
+/// The present branch of the volume has never had CDP.
 #[test]
 fn rolled_back_while_cdp_is_off() {
     let site = site();
@@ -168,7 +170,7 @@ fn rolled_back_while_cdp_is_off() {
     site.reopen();
 }
 
-/// What was said last is forgotten before what somebody still looks at.
+/// The newest settings expire before a moment that is still open for reading.
 #[test]
 fn what_is_held_longest_goes_all_the_same() {
     let site = site();
@@ -185,7 +187,7 @@ fn what_is_held_longest_goes_all_the_same() {
     pass(&site);
     assert_eq!(site.pool.history("v", 1).unwrap().spans.len(), 1);
     assert!(content(&view).iter().all(|b| *b == 1));
-    // No moment of what is gone seems to belong to what is left.
+    // No expired moment seems to belong to what is left.
     let last = site.pool.stats().sequenced_lsn;
     assert_eq!(moment(&site, Moment::Lsn(last - 5)), Err(ErrorKind::NotFound));
     drop(view);
@@ -195,7 +197,7 @@ fn what_is_held_longest_goes_all_the_same() {
     assert!(site.pool.history("v", 1).unwrap().spans.is_empty());
 }
 
-/// A volume that goes back to moments rests on its own past, and would keep it for ever.
+/// A volume that is taken back to moments rests on its own past, and would keep that for ever.
 #[test]
 fn a_chain_of_moments_becomes_short_by_itself_and_expires() {
     let site = site().reopen_with(PoolOptions { flatten_depth: 5, ..PoolOptions::default() });
@@ -246,7 +248,7 @@ fn what_rests_on_its_own_past_can_be_flattened() {
     site.reopen();
 }
 
-/// One recovery in place, and nobody flattens anything: retention passes all the same, as far as
+/// After one recovery in place, and without a request to flatten, retention still passes, as far as
 /// the user's snapshot allows.
 #[test]
 fn retention_passes_what_a_volume_was_taken_back_to() {
@@ -265,8 +267,7 @@ fn retention_passes_what_a_volume_was_taken_back_to() {
     site.reopen();
 }
 
-/// Where history begins at the end of a segment there is neither a record nor an anchor at its
-/// first moment.
+/// If history begins at the end of a segment, its first moment has neither a record nor an anchor.
 #[test]
 fn the_first_moment_that_is_shown_is_found_by_its_time() {
     let site = site();
@@ -293,7 +294,7 @@ fn the_first_moment_that_is_shown_is_found_by_its_time() {
     verify(&site.reopen());
 }
 
-/// Records that lead forward only: without an anchor the beginning of the log could never go.
+/// These records lead forward only: without an anchor the beginning of the log could never expire.
 #[test]
 fn a_redo_log_with_a_limit_gets_the_anchors_that_it_needs() {
     let site = site();
@@ -320,19 +321,19 @@ fn a_redo_log_with_a_limit_gets_the_anchors_that_it_needs() {
     site.reopen();
 }
 
-/// What is copied of a moment is found without looking into every segment for every page.
+/// Flattening over a moment does not read every segment for every page.
 #[test]
 fn flattening_looks_only_at_segments_that_matter() {
     let site = Site::new(64);
     site.clock.advance(SECOND);
-    // Five map pages.
+    // The volume has five map pages.
     let volume = site.volume("v", 5 * MIB, CHUNK);
     let (anchors, retention) = (AnchorPolicy::Never, Retention::default());
     site.pool.set_cdp("v", Some(CdpSettings { anchors, retention, ..settings() })).unwrap();
     write(&volume, 0, 1, 64 * KIB);
     site.pool.drain().unwrap();
     let before: Vec<String> = site.dir.list().unwrap();
-    // Fills segments of their own, all in the last page.
+    // These writes fill segments of their own, all in the last page.
     let mut lsn = 0;
     for n in 0..40u8 {
         write(&volume, 4 * MIB, n + 1, 64 * KIB);
@@ -352,14 +353,14 @@ fn flattening_looks_only_at_segments_that_matter() {
     site.pool.flatten_volume("then", 0).unwrap();
     site.idle();
     let told = site.pool.flattening("then").unwrap().unwrap();
-    // All of the first page, and of the last what the first segment has.
+    // The whole first page, and the first segment's part of the last page.
     let copied = 64 * KIB..128 * KIB;
     assert!(told.position >= 4 * MIB && copied.contains(&told.copied_bytes), "{told:?}");
     assert!(told.stalled.is_some());
 }
 
-/// `redo` leads nowhere without an anchor before it: one is taken in time, or nothing could ever
-/// go.
+/// `redo` can't reconstruct a moment without an anchor before it. An anchor is taken in time,
+/// because otherwise nothing could ever expire.
 #[test]
 fn redo_expires_by_time_without_anchors_of_its_own() {
     let site = site();
@@ -383,7 +384,7 @@ fn redo_expires_by_time_without_anchors_of_its_own() {
     site.reopen();
 }
 
-/// A name whose moment is gone is free again.
+/// The name of a mark whose moment has expired is free again.
 #[test]
 fn marks_expire_with_their_moments() {
     let site = site();
@@ -397,7 +398,7 @@ fn marks_expire_with_their_moments() {
     };
     site.idle();
     assert_eq!(names(&site), ["old", "older"]);
-    // Somebody looks at it.
+    // A reader has the moment open.
     let view = site.pool.open_moment("v", &Moment::Mark("old".into())).unwrap();
     pass(&site);
     fill(&site, 3);

@@ -1,5 +1,5 @@
-//! Looking back: what `history`, `changes` and `cdp_samples` tell of things that were done, and
-//! which moment a flush, a snapshot or a name means.
+//! Answers about the past: what `history`, `changes` and `cdp_samples` report, and which moment a
+//! flush, a snapshot or a name means.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -31,7 +31,7 @@ impl Fixture {
         self.pool.set_cdp("v", Some(settings)).unwrap();
     }
 
-    /// Writes some bytes, and tells the LSN.
+    /// Writes some bytes, and returns the LSN.
     fn write(&self, offset: u64, len: u64, byte: u8) -> u64 {
         let volume = self.pool.open_volume("v", false).unwrap();
         let mut op = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
@@ -73,8 +73,8 @@ fn changes_tell_when_a_range_changed() {
 fn the_oldest_changes_are_told_though_a_batch_fills_several_segments() {
     let f = Fixture::new();
     f.cdp(Encoding::Redo);
-    // From both ends: the log of the batch has chunk after chunk, and what was written first in its
-    // first and last segment.
+    // The chunks are written from both ends. The log of the batch has them in order, so its first
+    // and last segment have the writes that came first.
     let chunks = (0..128).map(|n| if n % 2 == 0 { 63 - n / 2 % 32 } else { n / 2 % 32 });
     let mut lsns: Vec<u64> = chunks.map(|chunk| f.write(chunk * 16 * KIB, 16 * KIB, 7)).collect();
     f.pool.drain().unwrap();
@@ -111,7 +111,7 @@ fn a_history_has_spans_anchors_marks_and_sums() {
     assert_eq!(history.buckets.iter().map(|b| b.records).sum::<u64>(), 15);
     assert!(history.buckets.windows(2).all(|pair| pair[0].from < pair[1].from));
 
-    // A rollback ends a span and begins another; switching off ends the last.
+    // A rollback ends a span and begins another. Switching CDP off ends the last one.
     f.pool.roll_back_to(&[("v", "undo")], &Moment::Mark("half".into()), false).unwrap();
     let after = f.write(0, 512, 77);
     let history = f.pool.history("v", 1).unwrap();
@@ -144,7 +144,7 @@ fn samples_are_records_as_stored() {
     }
 }
 
-/// One record says it of all of them: a crash leaves no group half way back.
+/// One record takes the whole group back: a crash leaves no group half way back.
 #[test]
 fn a_group_goes_back_together() {
     let site = Site::new(32);
@@ -190,8 +190,8 @@ fn a_group_goes_back_together() {
     assert!(["a", "b", "c"].iter().all(|name| anchors(name) >= 2), "each new branch begins with one");
 }
 
-/// A flush of an idle volume, of one whose history is over before it was carried out, and of those
-/// that write nothing.
+/// Flushes of an idle volume, of a volume whose history ends before the flush is carried out, and
+/// of volumes without writes.
 #[test]
 fn flush_points_are_kept_where_nothing_else_is_to_be_done() {
     let mut site = Site::new(32);
@@ -232,7 +232,7 @@ fn flush_points_are_kept_where_nothing_else_is_to_be_done() {
     assert_eq!(last(&site, "a").unwrap(), flushed);
     drop((a, b, view, moment));
 
-    // What a rollback brings is something new; so is what was written without a history.
+    // The content after a rollback is new, and so is content that was written without a history.
     let flush = |site: &Site| {
         site.pool.open_volume("a", false).unwrap().flush().unwrap();
         last(site, "a").unwrap()
@@ -259,7 +259,7 @@ fn flush_points_are_kept_where_nothing_else_is_to_be_done() {
     assert_eq!(last(&site, "c").unwrap(), flushed, "what begins a history may still be to come");
 }
 
-/// The first byte of a volume, at a moment.
+/// Returns the first byte of a volume at a moment.
 fn first(pool: &Arc<Pool>, volume: &str, moment: &Moment) -> u8 {
     content(&pool.open_moment(volume, moment).unwrap())[0]
 }
@@ -312,8 +312,8 @@ fn the_moment_of_a_snapshot_is_where_it_was_taken() {
         pool.set_cdp(name, Some(settings)).unwrap();
     }
     site.clock.advance(1000);
-    // The clock stands still from here: the writes are ahead of it, and of the time that the
-    // snapshots have.
+    // The clock stands still from here on. The writes are ahead of it, and of the time of the
+    // snapshots.
     for byte in 1..6 {
         write(&volume, 0, byte, 512);
         write(&other, 0, 10 + byte, 512);
@@ -327,7 +327,7 @@ fn the_moment_of_a_snapshot_is_where_it_was_taken() {
     assert_eq!(pool.moment_of_snapshot("w", "s").unwrap(), lsn);
     assert_eq!((first(pool, "v", &Moment::Lsn(lsn)), first(pool, "w", &Moment::Lsn(lsn))), (5, 15));
 
-    // What a rollback keeps is what was before it.
+    // The snapshot of a rollback keeps the state before it.
     drop((volume, other));
     pool.roll_back_to(&[("v", "undo"), ("w", "undo")], &Moment::Lsn(lsn), false).unwrap();
     pool.roll_back("v", "s", "again", false).unwrap();
@@ -392,7 +392,7 @@ fn a_name_is_a_mark_or_a_snapshot() {
     pool.unmark("v", "here").unwrap();
     pool.create_snapshots(&[("v", "here")]).unwrap();
 
-    // Anchors are in nobody's way, whatever marks are called.
+    // Anchors never collide with marks, whatever the marks' names.
     pool.mark("v", "anchor").unwrap();
     let every = CdpSettings { anchors: AnchorPolicy::Every(2), ..CdpSettings::default() };
     pool.set_cdp("v", Some(every)).unwrap();
@@ -422,7 +422,8 @@ fn an_idle_history_without_a_limit_in_bytes_is_never_too_short() {
     let info = f.pool.cdp("v").unwrap();
     assert!(info.from > begun, "the oldest part has expired: {info:?}");
     assert!(!info.short && info.window >= HOUR && info.window < 2 * HOUR, "{info:?}");
-    // Wanting more than there is left says nothing about bytes; a limit of them may.
+    // A retention beyond the recorded past is no reason for the warning about bytes; a limit in
+    // bytes may be.
     let retention = Retention { time: Some(9 * HOUR), bytes: None };
     f.pool.set_cdp("v", Some(CdpSettings { retention, ..settings })).unwrap();
     assert!(!f.pool.cdp("v").unwrap().short);
@@ -514,7 +515,7 @@ fn what_the_model_and_marks_want_to_know_destages_nothing() {
     assert_eq!(f.pool.history("v", 0).unwrap().marks, std::slice::from_ref(&mark));
     assert_eq!(f.pool.resolve("v", &Moment::Mark("here".into())).unwrap().lsn, mark.lsn);
 
-    // Its reads are nobody's.
+    // Its reads count for no volume.
     let reads = || f.pool.volume("v").unwrap().stats;
     let then = reads();
     let device = f.pool.open_unmetered("v").unwrap();
@@ -579,7 +580,7 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
     site.pool.close().unwrap();
     let mut site = site.reopen();
     assert_eq!(lsns(&site), known(&points));
-    // One more after each restart, without a write before the first flush.
+    // Each restart adds one flush, without a write before it.
     for byte in 0..3 {
         site.pool.open_volume("v", false).unwrap().flush().unwrap();
         points.push(flush(&site, byte));
@@ -590,7 +591,7 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
     assert_eq!(lsns(&site), known(&points));
     for (n, (lsn, time)) in points.iter().enumerate().step_by(97) {
         let at = |moment| site.pool.resolve("v", &moment).unwrap().lsn;
-        // A flush is stamped a little later than what it covers.
+        // A flush has a slightly later time than what it covers.
         assert_eq!((at(Moment::FlushUpTo(*lsn)), at(Moment::FlushBefore(*time + 1000))), (*lsn, *lsn));
         assert_eq!(at(Moment::FlushBefore(*time + 999_999_999)), *lsn, "flush {n}");
         if let Some((before, _)) = n.checked_sub(1).map(|n| points[n]) {
@@ -602,7 +603,7 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
     }
     let early = site.pool.resolve("v", &Moment::FlushUpTo(points[0].0 - 1)).unwrap_err();
     assert_eq!(early.kind(), ErrorKind::NotFound);
-    // What expires takes its flush points along, and a deleted volume all of them.
+    // Flush points expire with their moments, and a deleted volume loses all of them.
     site.clock.advance(9_500_000_000_000);
     (0..3).for_each(|_| site.idle());
     let begins = site.pool.history("v", 0).unwrap().spans[0].from.0;
@@ -615,8 +616,7 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
     assert_eq!(lsns(&site), [] as [u64; 0]);
 }
 
-/// A client that goes on writing, and so little that nothing is destaged, does not keep them from
-/// being stored.
+/// Flush points are stored even while a client keeps writing so little that nothing is destaged.
 #[test]
 fn flush_points_are_stored_in_time() {
     let site = Site::new(32);

@@ -1,5 +1,5 @@
-//! The wall clock is wrong for a while, in both directions: nothing is forgotten early, nothing is
-//! kept for ever, and moments by time are those that are meant.
+//! The wall clock is wrong for a while, in both directions. Nothing expires early, nothing is kept
+//! for ever, and times mean the right moments.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -17,7 +17,7 @@ const DAY: u64 = 24 * HOUR;
 const YEAR: u64 = 365 * DAY;
 const SIZE: u64 = 64 * KIB;
 
-/// A volume `v` that keeps its history for so long, at 2020.
+/// Makes a volume `v` in the year 2020 that keeps its history for `keep`.
 fn site(keep: u64) -> Site {
     let site = Site::new(64);
     site.clock.set(50 * YEAR);
@@ -33,13 +33,13 @@ fn site(keep: u64) -> Site {
     site
 }
 
-/// Fills the volume with a byte; the LSN.
+/// Fills the volume with a byte, and returns the LSN.
 fn put(site: &Site, byte: u8) -> u64 {
     write(&site.pool.open_volume("v", false).unwrap(), 0, byte, SIZE);
     site.pool.stats().sequenced_lsn
 }
 
-/// What the volume was at a moment.
+/// Returns the volume's content at a moment.
 fn at(site: &Site, moment: &Moment) -> Result<u8, ErrorKind> {
     let view = site.pool.open_moment("v", moment).map_err(|e| e.kind())?;
     let all = content(&view);
@@ -56,7 +56,7 @@ fn go(site: &Site, ns: u64) {
     site.idle();
 }
 
-/// Writes once an hour; the LSNs.
+/// Writes once an hour, and returns the LSNs.
 fn hours(site: &Site, count: u8) -> Vec<u64> {
     let hour = |n| {
         go(site, HOUR);
@@ -86,7 +86,8 @@ fn a_jump_forward_expires_nothing_at_once() {
     for (n, lsn) in (1..).zip(&lsns) {
         assert_eq!(at(&site, &Moment::Lsn(*lsn)), Ok(n));
     }
-    // Right again: what was written meanwhile has its age, and all goes when its time has come.
+    // The clock is right again: writes from in between have their age, and everything expires in
+    // time.
     set(&site, right + SECOND);
     assert!(!warns(&site, code::CLOCK_JUMPED) && warns(&site, code::TIMES_AHEAD));
     for (n, lsn) in (1..).zip(&lsns) {
@@ -163,7 +164,7 @@ fn times_are_those_of_the_newest_stretch_that_has_them() {
     assert_eq!(time(50), Ok(b'A'), "said only before the clock was put back");
     assert_eq!(time(200), Err(ErrorKind::Invalid), "yet to come");
     assert_eq!(at(&site, &Moment::FlushBefore(right + 30 * SECOND)), Ok(b'C'));
-    // All that is told is what the clock said.
+    // All reported times are those of the clock.
     let history = site.pool.history("v", 4).unwrap();
     let [change] = history.clock[..] else { panic!("{:?}", history.clock) };
     let second = |time: u64| (time - right) / SECOND;
@@ -175,7 +176,7 @@ fn times_are_those_of_the_newest_stretch_that_has_them() {
     assert_eq!(times, [10, 110, 20]);
     let resolved = site.pool.resolve("v", &Moment::Time(right + 25 * SECOND)).unwrap();
     assert_eq!(second(resolved.time), 20);
-    // A restart forgets none of it.
+    // A restart keeps all of that.
     let site = site.reopen();
     assert_eq!(site.pool.history("v", 4).unwrap().clock, [change]);
     assert_eq!(at(&site, &Moment::Time(right + 50 * SECOND)), Ok(b'A'));
@@ -199,7 +200,7 @@ fn anchors_by_time_come_whatever_the_clock_says() {
     }
 }
 
-/// The process died before a commit told where the clock was set: the next start finds it.
+/// The process died before a commit stored where the clock was set. The next start detects it.
 #[test]
 fn a_restart_finds_a_jump() {
     for ahead in [true, false] {
@@ -219,8 +220,8 @@ fn a_restart_finds_a_jump() {
     }
 }
 
-/// A machine that was off for a day: what is older than a day is gone, after a time service had its
-/// chance.
+/// The machine was off for a day: history older than a day expires, after a time service could set
+/// the clock.
 #[test]
 fn time_without_power_is_age() {
     let site = site(DAY);
@@ -239,7 +240,7 @@ fn time_without_power_is_age() {
     assert!(!warns(&site, code::CLOCK_JUMPED));
 }
 
-/// What waits for a time does so by the monotonic clock.
+/// Background work that waits for a time uses the monotonic clock.
 #[test]
 fn background_work_waits_for_no_wall_clock() {
     let site = site(DAY);
@@ -248,7 +249,7 @@ fn background_work_waits_for_no_wall_clock() {
     site.clock.set(site.clock.now() - YEAR);
     site.clock.advance(2 * SECOND);
     site.idle();
-    // The flush point came into the catalog: a kill does not lose it.
+    // The flush point is in the catalog: a kill does not lose it.
     let site = site.reopen();
     assert_eq!(at(&site, &Moment::FlushUpTo(u64::MAX - 1)), Err(ErrorKind::Invalid));
     assert_eq!(site.pool.history("v", 0).unwrap().flushes.len(), 1);

@@ -1,4 +1,4 @@
-//! Compare and write: nothing of any protocol comes between.
+//! Compare and write: no request of any protocol comes between the two.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -19,11 +19,11 @@ const AT: u64 = 8 * KIB + 512;
 
 type Then = Option<(u32, Box<dyn FnOnce() + Send>)>;
 
-/// A directory in memory that does something right after a read of a physical volume.
+/// A directory in memory that runs an action right after a read of a physical volume.
 #[derive(Clone)]
 struct Interrupting {
     inner: MemDir,
-    /// After how many more reads, and what.
+    /// The number of reads until the action, and the action.
     then: Arc<Mutex<Then>>,
 }
 
@@ -79,7 +79,7 @@ fn what_comes_behind_the_comparison_is_not_lost() {
             },
             0,
         ),
-        // Beside it: that disturbs nothing.
+        // A write beside the range disturbs nothing.
         (|_, v| write(v, AT + 512, 2, 512), 3),
     ];
     for (n, (change, left)) in changes.into_iter().enumerate() {
@@ -134,7 +134,7 @@ fn it_tells_where_it_differs() {
         write(&v, 4096, 1, 8192);
         site.idle();
     }
-    // The largest, and what is refused.
+    // The largest request, and refused ones.
     let most = vec![0; MAX_COMPARED as usize];
     assert_eq!(v.compare_and_write(2 * MIB, &most, vec![3; most.len()].into(), false).unwrap(), Ok(()));
     let kind = |expected: &[u8], new: usize, at: u64| {
@@ -149,7 +149,7 @@ fn it_tells_where_it_differs() {
     assert_eq!(kind(&most, most.len(), 3 * MIB), ErrorKind::ReadOnly);
 }
 
-/// Of a clone, with a history, and of what was discarded.
+/// Compares content of a clone, content with a history, and discarded content.
 #[test]
 fn what_lies_below_is_compared_too() {
     let site = Site::new(64);

@@ -1,6 +1,6 @@
-//! Sectors that can't be read: damage of what lies there, and of nothing else. Whatever background
-//! work meets them goes on, the rest of the chunk is right, what was lost answers an error until it
-//! is written again, and never shows anything else.
+//! Sectors that can't be read. The damage affects the content there, and nothing else. All
+//! background work that meets such sectors continues, and the rest of the chunk is right. A read of
+//! the lost content returns an error until it is written again, and never shows anything else.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -30,9 +30,9 @@ const SECTOR: u64 = 512;
 #[derive(Clone, Default)]
 struct BadDir {
     inner: MemDir,
-    /// (file, sector)
+    /// Sectors that can't be read: (file, sector).
     bad: Arc<Mutex<BTreeSet<(String, u64)>>>,
-    /// Whole files that can't be read at all.
+    /// A file that can't be read at all.
     away: Arc<Mutex<Option<String>>>,
 }
 
@@ -43,7 +43,7 @@ struct BadDisk {
 }
 
 impl BadDir {
-    /// Makes the sectors unreadable that hold nothing but `byte`; where they are.
+    /// Makes sectors unreadable that hold nothing but `byte`, and returns how many.
     fn lose(&self, name: &str, byte: u8, most: usize) -> usize {
         let disk = self.inner.open(name, OpenMode::ReadOnly).unwrap();
         let mut bad = self.bad.lock().unwrap();
@@ -125,8 +125,8 @@ fn pv(path: &str) -> PvSpec {
 }
 
 impl Site {
-    /// Volume `v`: byte 1 in the first chunk, but for one sector of byte 200 at its 4 KiB; byte 2
-    /// in the next three chunks.
+    /// Makes a volume `v`. Its first chunk has byte 1, except for one sector of byte 200 at 4 KiB.
+    /// The next three chunks have byte 2.
     fn new(threads: usize) -> Site {
         let dir = BadDir::default();
         let config = PoolConfig {
@@ -157,7 +157,7 @@ impl Site {
         site
     }
 
-    /// The sector of byte 200 goes bad, wherever there is a copy of it.
+    /// Makes the sector of byte 200 unreadable, wherever there is a copy of it.
     fn lose(&self) {
         assert!(self.dir.lose("pv-0", 200, usize::MAX) > 0);
     }
@@ -169,7 +169,7 @@ impl Site {
         op.result.unwrap();
     }
 
-    /// As after a kill.
+    /// Opens the pool again, as after a kill.
     fn reopen(self) -> Site {
         let Site { dir, pool, v, threads } = self;
         drop((pool, v));
@@ -181,8 +181,8 @@ impl Site {
         Site { dir, pool, v, threads }
     }
 
-    /// The sector that was lost answers an error, its neighbours and the next chunk are right;
-    /// others go on.
+    /// Checks that the lost sector returns an error, that its neighbours and the next chunk are
+    /// right, and that other requests succeed.
     fn expect_lost(&self, device: &Volume) {
         let mut sector = [0; SECTOR as usize];
         assert_eq!(device.read(4096, &mut sector).unwrap_err().kind(), ErrorKind::Io);
@@ -203,7 +203,7 @@ impl Site {
         self.pool.open_snapshot("v", name).unwrap()
     }
 
-    /// Writing the sector again heals it.
+    /// Writes the sector again, which heals it.
     fn heal(&self) {
         self.write(4096, 9, SECTOR);
         let mut sector = [0; SECTOR as usize];
@@ -236,7 +236,7 @@ fn a_chunk_that_is_written_in_part_keeps_its_damage_and_the_pool_goes_on() {
                 site.v.read(0, &mut sector).unwrap();
                 assert_eq!(sector, [3; SECTOR as usize]);
                 site = site.reopen();
-                // Nothing of it depends on the disk: what was copied is known to be a filler.
+                // Nothing of it depends on the disk: the copied content is known to be a filler.
                 assert!(site.pool.health().has(code::DATA_DAMAGED), "{method:?}, life {life}");
             }
             site.heal();
@@ -245,7 +245,7 @@ fn a_chunk_that_is_written_in_part_keeps_its_damage_and_the_pool_goes_on() {
             site.pool.clone_volume("v", "s", "c").unwrap();
             site.expect_lost(&site.pool.open_volume("c", false).unwrap());
             site.pool.delete_volume("c", true).unwrap();
-            // The slot of the snapshot is freed, and with it the damage.
+            // The slot of the snapshot is freed, and its damage is removed.
             site.pool.delete_snapshots("v", &["s"]).unwrap();
             site.pool.drain().unwrap();
             idle(&site.pool);
@@ -256,7 +256,7 @@ fn a_chunk_that_is_written_in_part_keeps_its_damage_and_the_pool_goes_on() {
     }
 }
 
-/// What moves chunks moves the damage with them, and no filler comes to light.
+/// Work that moves chunks moves the damage with them, and no filler is ever shown.
 #[test]
 fn chunks_that_move_keep_their_damage() {
     type Work = fn(&Site);
@@ -275,7 +275,7 @@ fn chunks_that_move_keep_their_damage() {
     for (name, work) in works {
         let site = Site::new(1);
         if name == "relocate" {
-            // Out of order: each second chunk was redirected.
+            // The chunks are out of order: each second one was redirected.
             site.pool.create_snapshots(&[("v", "t")]).unwrap();
             for chunk in [0, 2] {
                 site.write(chunk * CHUNK + 8192, 2 - u8::from(chunk == 0), SECTOR);
@@ -304,7 +304,7 @@ fn chunks_that_move_keep_their_damage() {
     }
 }
 
-/// A history: moments that need what could not be read are lost, later ones are right once it is
+/// In a history, moments that need the lost content are lost. Later moments are right once it is
 /// written again.
 #[test]
 fn a_history_says_lost_before_here_and_goes_on() {
@@ -319,7 +319,7 @@ fn a_history_says_lost_before_here_and_goes_on() {
             let before = site.pool.stats().sequenced_lsn;
             let site = site.reopen();
             site.lose();
-            // A neighbour is written: the chunk's old content is needed, and is lost.
+            // A neighbour is written, which needs the chunk's old content, and that is lost.
             site.write(0, 4, SECTOR);
             site.pool.drain().unwrap();
             let damaged = site.pool.stats().sequenced_lsn;
@@ -327,7 +327,7 @@ fn a_history_says_lost_before_here_and_goes_on() {
             let site = site.reopen();
             site.heal();
             let healed = site.pool.stats().sequenced_lsn;
-            // What leads forward only needs an anchor behind the damage.
+            // An encoding that leads forward only needs an anchor behind the damage.
             site.pool.create_snapshots(&[("v", "healed")]).unwrap();
             site.write(8192, 6, SECTOR);
             site.pool.drain().unwrap();
@@ -346,15 +346,15 @@ fn a_history_says_lost_before_here_and_goes_on() {
                 let found = at(lsn, 4096);
                 assert!(matches!(found, Err(_) | Ok(200)), "{encoding:?}: LSN {lsn} shows {found:?}");
             }
-            // Another chunk is not concerned.
+            // Another chunk is not affected.
             assert_eq!(at(before, CHUNK), Ok(2));
             assert!(!matches!(site.pool.health(), Health::Poisoned(_)));
         }
     }
 }
 
-/// A physical volume that answers nothing is away, not damaged: the journal keeps what it has, and
-/// nothing is given up. When it answers again the work goes on.
+/// A physical volume that answers nothing is absent, not damaged. The journal keeps its records,
+/// and nothing is given up. When the physical volume answers again, the work continues.
 #[test]
 fn a_physical_volume_that_is_away_is_not_taken_for_damage() {
     let site = Site::new(1);
@@ -366,7 +366,7 @@ fn a_physical_volume_that_is_away_is_not_taken_for_damage() {
     assert!(error.is_shortage() && error.to_string().contains("pv-0"), "{error:?}");
     let Health::Warning(warnings) = site.pool.health() else { panic!("{:?}", site.pool.health()) };
     assert!(warnings.iter().any(|w| w.code == "pv-away" && w.text.contains("pv-0")), "{warnings:?}");
-    // The journal takes what is written meanwhile, and shows it.
+    // The journal takes the writes in the meantime, and shows them.
     site.write(512, 4, SECTOR);
     let mut sector = [0; SECTOR as usize];
     site.v.read(512, &mut sector).unwrap();
@@ -379,7 +379,7 @@ fn a_physical_volume_that_is_away_is_not_taken_for_damage() {
     assert!(!site.pool.health().has("pv-away"));
 }
 
-/// Reads that fail are counted, and told with the place.
+/// Failed reads are counted, and reported with their place.
 #[test]
 fn read_errors_are_told_by_physical_volume() {
     let site = Site::new(1);
@@ -389,12 +389,12 @@ fn read_errors_are_told_by_physical_volume() {
     let Health::Warning(warnings) = site.pool.health() else { panic!("{:?}", site.pool.health()) };
     let warning = warnings.iter().find(|w| w.code == code::PV_READ_ERRORS).unwrap();
     assert!(warning.text.contains("pv-0") && warning.text.contains("at byte"), "{}", warning.text);
-    // It is the disk's error, as long as nothing had to do without it.
+    // It is an error of the disk, as long as no work had to continue without the content.
     assert!(!site.pool.health().has(code::DATA_DAMAGED));
 }
 
-/// What could not be read once is lost for a salvage, too, even where the disk answers again: with
-/// what, nobody knows.
+/// Content that could not be read once is lost for a salvage, too, even if the disk answers again:
+/// what it returns then is unknown.
 #[test]
 fn a_salvage_names_what_is_known_to_be_lost() {
     let site = Site::new(1);

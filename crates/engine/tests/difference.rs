@@ -1,4 +1,4 @@
-//! Differences between states, against what the states read as.
+//! Differences between states, compared with what the states read as.
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
 
@@ -124,7 +124,7 @@ fn a_long_discard_of_a_clone_is_looked_at_as_one() {
     let clone = Difference::new(pool.open_snapshot("v", "a").unwrap(), c.clone()).unwrap();
     assert_eq!(ranges(&clone), [MIB..(8 << 40) - MIB]);
     assert_eq!(ranges(&pool.difference("c", "b", None).unwrap()), [4 << 40..(4 << 40) + 512]);
-    // Over the hole, and before it was made.
+    // Written over the hole, and before it was made.
     pool.clone_volume("c", "b", "d").unwrap();
     let d = pool.open_volume("d", false).unwrap();
     write(&d, 5 << 40, 1, 512);
@@ -150,7 +150,7 @@ fn steps_are_bounded_and_lose_nothing() {
     let v = pool.open_volume("v", false).unwrap();
     pool.create_snapshots(&[("v", "a")]).unwrap();
     let wanted: Vec<Range<u64>> = (0..9000).map(|i| i * 1024..i * 1024 + 512).collect();
-    // Downwards, so that later inserts come before what was found.
+    // The writes go downwards, so that later ones come before those that were found.
     wanted.iter().rev().for_each(|r| write(&v, r.start, 7, 512));
     let since = pool.difference("v", "a", None).unwrap();
     let (first, end) = since.step(0, 16 << 30).unwrap();

@@ -1,5 +1,5 @@
-//! Differences between moments, and between a moment and a snapshot or now, against what they read
-//! as.
+//! Differences between moments, and between a moment and a snapshot or the present volume, compared
+//! with what they read as.
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
 
@@ -20,7 +20,7 @@ fn cdp(anchors: AnchorPolicy) -> Option<CdpSettings> {
     Some(CdpSettings { anchors, ..CdpSettings::default() })
 }
 
-/// A pool with a volume `v` of 4 MiB that has kept its history from the beginning.
+/// Makes a pool with a volume `v` of 4 MiB that has kept its history from the beginning.
 fn site(anchors: AnchorPolicy) -> (Site, Arc<Volume>) {
     let site = Site::new(64);
     let v = site.volume("v", 4 * MIB, CHUNK);
@@ -73,7 +73,7 @@ fn between_two_moments_is_what_was_recorded_between_them() {
         assert_eq!(differ(&b, &c), second);
         assert_eq!(differ(&a, &c), [&first[..], &second].concat());
         assert_eq!(differ(&a, &a), []);
-        // Staged, and in place.
+        // The differences are staged, and then in place.
         write(&v, 3 * MIB + CHUNK, 5, 1024);
         let last = [3 * MIB + CHUNK..3 * MIB + CHUNK + KIB];
         assert_eq!(differ(&c, &v), last);
@@ -100,7 +100,7 @@ fn snapshots_are_moments_of_a_history() {
     write(&v, 60 * KIB, 4, 512);
     site.idle();
     assert_eq!(differ(&s, &after), [48 * KIB..48 * KIB + 512]);
-    // Another size.
+    // The volume gets another size.
     let grown = after;
     site.pool.resize_volume("v", 6 * MIB, false).unwrap();
     write(&v, 5 * MIB, 5, 512);
@@ -137,7 +137,7 @@ fn lines_that_parted_are_compared_down_to_where_they_did() {
         assert!(found.len() <= 3, "not all that the new line will ever hold: {found:?}");
         differ(&on, &left);
         differ(&left, &v);
-        // A volume that was recovered, and the one whose past it rests on.
+        // A recovered volume, and the volume on whose past it rests.
         let r = site.pool.open_volume("r", false).unwrap();
         write(&r, 160 * KIB, 6, 512);
         assert_eq!(differ(&base, &r), [at(10)], "chunks of a moment are brought in whole");
@@ -177,7 +177,7 @@ fn what_was_not_recorded_is_not_told() {
     assert!(refused(&on, &site.snapshot("v", "off")).contains("snapshot"));
     write(&v, 48 * KIB, 3, 512);
     assert_eq!(differ(&on, &v), [48 * KIB..48 * KIB + 512]);
-    // Snapshots can be compared all the same.
+    // Snapshots can be compared nevertheless.
     site.idle();
     assert_eq!(differ(&site.snapshot("v", "off"), &v), [32 * KIB..64 * KIB]);
 }
@@ -209,7 +209,7 @@ fn what_has_expired_is_not_told() {
     assert_eq!(differ(&held, &late), [51 * CHUNK..61 * CHUNK], "what is held does not expire");
 }
 
-/// More records than one step looks at, over many segments, and of one chunk more than that.
+/// There are more records than one step reads, over many segments, and one chunk alone has more.
 #[test]
 fn steps_are_bounded_and_lose_nothing() {
     let site = Site::new(128);
@@ -229,7 +229,7 @@ fn steps_are_bounded_and_lose_nothing() {
     for n in 0..20_000u64 {
         write(&v, 4 * KIB, n as u8, 512);
     }
-    // All of the chunk that has more records than are looked at.
+    // The whole chunk counts if it has more records than are read.
     wanted[1].start = 4 * KIB;
     let from = site.moment("v", from);
     let to = site.moment("v", site.lsn());
@@ -239,10 +239,10 @@ fn steps_are_bounded_and_lose_nothing() {
     let (first, end) = difference.step(0, 64 * MIB).unwrap();
     assert!(!first.is_empty() && end < 64 * MIB, "{} ranges to {end}", first.len());
     assert!(ranges(&difference) == wanted, "other ranges");
-    // What is not in the log as records reaches over many steps.
+    // A difference that is not in the log as records extends over many steps.
     v.discard(MIB + 512, 40 * MIB, false).unwrap();
     write(&v, 63 * MIB, 1, 512);
-    // With the records at its ends.
+    // The range has the records at its ends.
     let long = MIB..41 * MIB + 3 * 512;
     let difference = Difference::new(from, v).unwrap();
     wanted.retain(|r| r.end < long.start || r.start > long.end);
@@ -267,7 +267,8 @@ fn a_damaged_index_is_made_up_for() {
     let first = site.pool.history("v", 0).unwrap().spans[0].from.0;
     let last = site.lsn();
     for block in [0u64, 7, 20] {
-        // The index of a full segment is at its end; each try damages another block of all of them.
+        // The index of a full segment is at its end; each attempt damages another block of all
+        // segments.
         let mut damaged = 0;
         for name in site.dir.list().unwrap().into_iter().filter(|name| name.starts_with("cdp-")) {
             let file = site.dir.open(&name, OpenMode::Existing).unwrap();

@@ -1,4 +1,4 @@
-//! Epochs that run out: a volume goes on with a new branch, and its clients notice nothing.
+//! Epochs that run out: a volume gets a new branch, and its clients do not notice.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -12,12 +12,12 @@ use hindcast_engine::pool::PoolOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A pool in which a volume is given a new branch every few epochs.
+/// Makes a pool in which a volume gets a new branch every few epochs.
 fn site(renew_at_epoch: u32) -> Site {
     Site::new(64).reopen_with(PoolOptions { renew_at_epoch, ..PoolOptions::default() })
 }
 
-/// The offline check finds nothing. No handle is left.
+/// Checks the pool offline, without findings. No handle is left.
 fn clean(site: Site) -> Site {
     site.pool.drain().unwrap();
     site.reopen()
@@ -36,7 +36,7 @@ fn a_volume_goes_on_with_a_new_branch() {
         expected[at as usize..(at + 24 * KIB) as usize].fill(n);
         site.snap("v", &format!("s{n}"));
         frozen.push(expected.clone());
-        // The same handle, before and after.
+        // The handle is the same, before and after.
         site.idle();
         assert!(content(&v) == expected, "{n}");
     }
@@ -59,7 +59,7 @@ fn a_volume_goes_on_with_a_new_branch() {
     let site = clean(site);
     assert!(content(&site.pool.open_volume("v", true).unwrap()) == expected);
     assert!(content(&site.pool.open_volume("c", true).unwrap()) == frozen[19]);
-    // What nobody sees goes when what is seen is gone.
+    // Hidden snapshots are removed when the visible ones are gone.
     site.pool.delete_volume("c", true).unwrap();
     site.pool.delete_volume("v", true).unwrap();
     site.idle();
@@ -78,7 +78,7 @@ fn a_history_goes_on_over_new_branches() {
         site.clock.advance(1_000);
         write(&v, u64::from(n) % 16 * 4 * KIB, n, 4 * KIB);
         if n % 10 == 5 {
-            // Too long to be recorded: it comes behind an anchor.
+            // This discard is too long to be recorded: it is sequenced behind an anchor.
             v.discard(0, MIB, false).unwrap();
         }
         moments.push((site.pool.stats().sequenced_lsn, content(&v)));
@@ -97,7 +97,7 @@ fn a_history_goes_on_over_new_branches() {
     }
 }
 
-/// What a volume was when it was given a new branch does not keep its space for ever.
+/// The volume's state before it got a new branch does not keep its space for ever.
 #[test]
 fn what_a_volume_was_goes_when_the_new_branch_is_complete() {
     let site = site(4);

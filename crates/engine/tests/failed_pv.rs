@@ -1,4 +1,4 @@
-//! Physical volumes that take no writes any more: the pool goes on with the others, and nothing is
+//! Physical volumes that take no more writes: the pool continues with the others, and nothing is
 //! lost.
 #![allow(clippy::unwrap_used)] // a test may panic
 
@@ -29,15 +29,15 @@ const CHUNK: u64 = 16 * KIB;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failing {
     Writes,
-    /// Syncs for this purpose, or any.
+    /// Syncs for this purpose, or for any, fail.
     Syncs(Option<SyncPurpose>),
     /// Writes find no space, as on a device that is thinly provisioned.
     Full,
     /// There is no room for extents.
     NoRoom,
-    /// Nothing answers.
+    /// No operation answers.
     Away,
-    /// Its file system writes what is overwritten elsewhere.
+    /// The disk's file system writes overwritten blocks to another place.
     Elsewhere,
 }
 
@@ -139,8 +139,8 @@ fn open(dir: &FaultyDir) -> hindcast_engine::Result<Arc<Pool>> {
     Pool::open(Arc::new(dir.clone()), world, PoolOptions { shortage_waits: 0, ..PoolOptions::default() })
 }
 
-/// A pool of two physical volumes with a volume whose first 128 KiB hold ones, in place on the
-/// first.
+/// Makes a pool of two physical volumes with a volume whose first 128 KiB hold ones, in place on
+/// the first.
 fn fixture(method: Method) -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
     let clock = Arc::new(ManualClock::new(1));
     let dir = FaultyDir { inner: MemDir::new(), failing: Arc::default(), opened: Arc::default(), clock };
@@ -182,7 +182,7 @@ fn byte(device: &dyn BlockDevice, offset: u64) -> u8 {
     sector[0]
 }
 
-/// A new chunk, a part of one that is in place, and all of another.
+/// Writes a new chunk, a part of one that is in place, and the whole of another.
 fn write_all_kinds(volume: &Volume) {
     write(volume, 256 * KIB, 2, CHUNK).unwrap();
     write(volume, 512, 3, 512).unwrap();
@@ -202,7 +202,7 @@ fn is_sound(dir: &FaultyDir) {
 const KINDS: [Failing; 4] = [
     Failing::Writes,
     Failing::Syncs(None),
-    // After the commit of a batch, or before it.
+    // The failure comes after the commit of a batch, or before it.
     Failing::Syncs(Some(SyncPurpose::Apply)),
     Failing::Syncs(Some(SyncPurpose::Preserve)),
 ];
@@ -228,7 +228,7 @@ fn the_pool_goes_on_with_the_others() {
             assert!(pool.pvs()[0].failure.is_some() && pool.pvs()[1].failure.is_none(), "{what}");
             assert!(used(&pool)[1] > 0, "{what}: {:?}", used(&pool));
             has_all_kinds(&volume);
-            // What is on it is read, and moves when it is written to.
+            // Its content can be read, and moves when it is written to.
             write(&volume, 64 * KIB, 5, 512).unwrap();
             pool.drain().unwrap();
             assert_eq!([64 * KIB, 64 * KIB + 512].map(|at| byte(&*volume, at)), [5, 1], "{what}");
@@ -265,7 +265,8 @@ fn the_last_one_stops_the_pool() {
     has_all_kinds(&pool.open_volume("a", false).unwrap());
 }
 
-/// A pool opens without what takes no writes, also when a batch was interrupted there.
+/// A pool opens without a physical volume that takes no writes, even if a batch was interrupted
+/// there.
 #[test]
 fn a_pool_opens_without_it() {
     for interrupted in [false, true] {
@@ -273,7 +274,7 @@ fn a_pool_opens_without_it() {
         pool.create_snapshots(&[("a", "s")]).unwrap();
         write_all_kinds(&volume);
         if interrupted {
-            // Preserved, and not in place.
+            // The batch is preserved, and not in place.
             dir.fail("pv-0", Failing::Syncs(Some(SyncPurpose::Apply)));
             dir.fail("pv-1", Failing::Full);
             assert!(pool.drain().is_err());
@@ -292,7 +293,7 @@ fn a_pool_opens_without_it() {
         pool.close().unwrap();
         drop((pool, volume));
         is_sound(&dir);
-        // It was not stamped meanwhile, and is not taken for one that was restored.
+        // The physical volume was not stamped meanwhile, and does not look like a restored one.
         dir.heal();
         let pool = open(&dir).unwrap();
         assert_eq!(pool.health(), Health::Healthy);
@@ -301,8 +302,7 @@ fn a_pool_opens_without_it() {
     }
 }
 
-/// A batch that was preserved, and that finds no space for what it overwrites, keeps no pool
-/// closed.
+/// A pool opens even if a preserved batch finds no space for what it overwrites.
 #[test]
 fn a_pool_opens_with_a_batch_half_done() {
     for method in [Method::Redirect, Method::Copy] {
@@ -315,7 +315,7 @@ fn a_pool_opens_with_a_batch_half_done() {
         pool.drain().unwrap();
         let before = pool.stats().sequenced_lsn;
         write_all_kinds(&volume);
-        // In the same epoch: overwritten where it is.
+        // The write is in the same epoch: it overwrites in place.
         write(&volume, 96 * KIB, 7, 512).unwrap();
         let after = pool.stats().sequenced_lsn;
         dir.fail("pv-0", Failing::Syncs(Some(SyncPurpose::Apply)));
@@ -342,7 +342,7 @@ fn a_pool_opens_with_a_batch_half_done() {
                 assert_eq!([512, 96 * KIB].map(|at| moment(pool, after, at)), [3, 7]);
             }
         };
-        // The first takes nothing any more, the other one has no space.
+        // The first physical volume takes nothing any more, and the other one has no space.
         dir.fail("pv-0", Failing::Writes);
         let pool = loop {
             opening += 1;
@@ -364,8 +364,8 @@ fn a_pool_opens_with_a_batch_half_done() {
     }
 }
 
-/// A physical volume without space for the stamp of an opening gets it later; nothing is written to
-/// any before.
+/// A physical volume without space for the stamp of an opening gets it later. Nothing is written to
+/// any physical volume before that.
 #[test]
 fn a_stamp_without_space_is_waited_for() {
     let (dir, pool, volume) = fixture(Method::Redirect);
@@ -386,7 +386,7 @@ fn a_stamp_without_space_is_waited_for() {
     has_all_kinds(&volume);
     assert_eq!(pool.health(), Health::Healthy);
     drop((pool, volume));
-    // It is told from a copy of the data directory that was made before.
+    // It can be told from a copy of the data directory that was made before.
     for pv in ["pv-0", "pv-1"] {
         older.take_from(&dir.inner, pv);
     }
@@ -405,7 +405,7 @@ fn it_is_drained_and_leaves() {
     while pool.maintain().unwrap() == Progress::Worked {}
     assert_eq!(used(&pool)[0], 0);
     has_all_kinds(&volume);
-    // Its label can't be wiped; it has left all the same.
+    // Its label can't be wiped, but the physical volume has left the pool.
     assert!(pool.remove_pv("pv-0").is_err());
     assert_eq!(pool.pvs().len(), 1);
     assert_eq!(pool.health(), Health::Healthy);
@@ -416,7 +416,7 @@ fn it_is_drained_and_leaves() {
     assert_eq!(byte(&*pool.open_volume("a", false).unwrap(), 0), 7);
 }
 
-/// Where the others have no space what is to move waits, and goes on when there is some.
+/// If the others have no space, the data that has to move waits, and moves when there is space.
 #[test]
 fn what_finds_no_space_elsewhere_waits() {
     let (dir, pool, volume) = fixture(Method::Redirect);
@@ -457,7 +457,8 @@ fn a_file_system_that_keeps_no_space_for_overwriting_is_told() {
     assert_eq!(open(&dir).unwrap().health(), Health::Healthy);
 }
 
-/// What was promised to a write is enough for the chunk that it moves, down to the last slot.
+/// The slots that were promised to a write are enough for the chunk that it moves, down to the last
+/// slot.
 #[test]
 fn a_promise_is_enough_for_what_moves() {
     for (left, chunks) in [(1, 4..5), (4, 3..6)] {
@@ -489,8 +490,8 @@ fn a_promise_is_enough_for_what_moves() {
     }
 }
 
-/// Data that is to leave a physical volume stays there while that does not answer, and is moved
-/// when it does. Meanwhile what is done is recorded.
+/// Data that has to leave a physical volume stays there while that does not answer, and moves when
+/// it does. Meanwhile, other work is committed.
 #[test]
 fn draining_goes_on_when_the_disk_answers() {
     let (dir, pool, volume) = fixture(Method::Redirect);
@@ -517,7 +518,7 @@ fn draining_goes_on_when_the_disk_answers() {
 fn a_shortage_behind_the_commit_waits() {
     let (dir, pool, volume) = fixture(Method::Copy);
     pool.create_snapshots(&[("a", "s")]).unwrap();
-    // The copy goes to the other one.
+    // The copy is placed on the other physical volume.
     pool.drain_pv("pv-0", true).unwrap();
     write(&volume, 512, 3, 512).unwrap();
     dir.fail("pv-0", Failing::Full);

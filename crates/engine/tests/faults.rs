@@ -1,5 +1,5 @@
-//! What a pool does when its disks fail (I7): errors reach the client, a failed sync or a lost
-//! write ends trust, and nothing unverified is served.
+//! The pool's reaction to failing disks (I7): errors reach the client, a failed sync or a lost
+//! write poisons the pool, and nothing unverified is served.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 #[macro_use]
@@ -26,32 +26,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// What is to fail.
+/// The operations that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failing {
     Reads(&'static str),
     Writes(&'static str),
-    /// The file system below has no room for these, and says so to who asks.
+    /// The file system below has no room for these files, and reports so when asked.
     Room(&'static str),
-    /// It says that it has none, but gives what it keeps back.
+    /// The file system reports no room, but gives what it keeps back.
     Margin(&'static str),
-    /// Every file system has what is kept back and no more: `pv-1` is on one of its own.
+    /// Every file system has only the space that it keeps back. `pv-1` is on a file system of its
+    /// own.
     Margins,
-    /// No room for physical volumes but for `pv-1`, whose file system has so many bytes.
+    /// There is no room for physical volumes, except for `pv-1`, whose file system has this number
+    /// of bytes.
     RoomBut(u64),
     Syncs(SyncPurpose),
-    /// One write to the log of a history: after so many.
+    /// One write to the log of a history fails: the one after this number of writes.
     LogWrite(u64),
 }
 
-/// A directory in memory whose disks fail on demand, until told otherwise.
+/// A directory in memory whose disks fail on demand, until the test heals them.
 #[derive(Clone)]
 struct FaultyDir {
     inner: MemDir,
     failing: Arc<Mutex<Option<Failing>>>,
-    /// Bytes written to the journal's files.
+    /// Number of bytes written to the journal's files.
     journaled: Arc<AtomicU64>,
-    /// Writes to the log of a history, since the last failure began.
+    /// Number of writes to the log of a history, since the last failure began.
     logged: Arc<AtomicU64>,
 }
 
@@ -197,7 +199,7 @@ fn open_with(dir: &FaultyDir, options: PoolOptions) -> Arc<Pool> {
     Pool::open(Arc::new(dir.clone()), World { rng, ..world() }, options).unwrap()
 }
 
-/// A pool with a volume whose first 64 KiB hold ones, in place.
+/// Makes a pool with a volume whose first 64 KiB hold ones, in place.
 fn fixture() -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
     let dir = FaultyDir::new();
     let config = PoolConfig {
@@ -229,7 +231,8 @@ fn read(volume: &Volume, offset: u64, len: u64) -> Result<Vec<u8>, ErrorKind> {
     Ok(buf)
 }
 
-/// Writes and everything else that changes are refused, reads go on, and it says so.
+/// Checks that the pool is poisoned: writes and all other changes are refused, reads succeed, and
+/// the pool reports it.
 fn assert_poisoned(pool: &Arc<Pool>, volume: &Volume) {
     assert!(matches!(pool.health(), Health::Poisoned(_)), "{:?}", pool.health());
     assert_eq!(write(volume, 0, 9, 512), Err(ErrorKind::Poisoned));
@@ -240,7 +243,7 @@ fn assert_poisoned(pool: &Arc<Pool>, volume: &Volume) {
     assert_eq!(read(volume, 32 * KIB, 4096).unwrap(), vec![1; 4096]);
 }
 
-/// Opens again with healthy disks: what was durable is there, and the pool is sound.
+/// Opens the pool again with healthy disks: everything durable is there, and the pool is sound.
 fn recovers(dir: &FaultyDir, pool: Arc<Pool>, volume: Arc<Volume>) -> (Arc<Pool>, Arc<Volume>) {
     drop((pool, volume));
     dir.heal();
@@ -262,10 +265,10 @@ fn a_failed_journal_sync_poisons() {
     write(&volume, 4096, 3, 4096).unwrap();
     dir.fail(Failing::Syncs(SyncPurpose::Journal));
     assert_eq!(volume.flush().unwrap_err().kind(), ErrorKind::Poisoned);
-    // Syncing again and believing it would be the mistake: the kernel reports a lost write once.
+    // To sync again and rely on it would be wrong: the kernel reports a lost write only once.
     dir.heal();
     assert_poisoned(&pool, &volume);
-    // Acknowledged and read before: still served, from the journal.
+    // It was acknowledged and read before, and is still served, from the journal.
     assert_eq!(read(&volume, 4096, 4096).unwrap(), vec![3; 4096]);
     let (pool, volume) = recovers(&dir, pool, volume);
     assert_eq!(read(&volume, 512, 512).unwrap(), vec![2; 512], "flushed before the failure");
@@ -276,7 +279,7 @@ fn a_failed_journal_sync_poisons() {
     assert!(check(Arc::new(dir), &CheckOptions::default(), &mut |_, _| {}).unwrap().is_clean());
 }
 
-/// An operator reads in the log what happened, once, and the simulator can ask for it.
+/// The operator finds in the log what happened, once, and the simulator can query it.
 #[test]
 fn the_engine_says_what_an_operator_wants_to_know() {
     let heard = heard::Heard::default();
@@ -303,7 +306,7 @@ fn what_was_not_known_to_be_durable_is_written_again_at_open() {
     let (dir, pool, volume) = fixture();
     write(&volume, 0, 2, 64 * KIB).unwrap();
     volume.flush().unwrap();
-    // Its record says what the flush made durable.
+    // Its record has what the flush made durable.
     write(&volume, 4096, 3, 4096).unwrap();
     dir.fail(Failing::Syncs(SyncPurpose::Journal));
     assert_eq!(volume.flush().unwrap_err().kind(), ErrorKind::Poisoned);
@@ -339,7 +342,7 @@ fn whatever_fails_in_a_destage_poisons_and_loses_nothing() {
         Failing::Syncs(SyncPurpose::Catalog),
     ] {
         let (dir, pool, volume) = fixture();
-        // One chunk that is in place, one that gets a slot.
+        // One chunk is in place, and one gets a slot.
         write(&volume, 0, 2, 4096).unwrap();
         write(&volume, 128 * KIB, 3, 4096).unwrap();
         volume.flush().unwrap();
@@ -379,11 +382,11 @@ fn a_directory_that_cannot_be_synced_ends_trust_in_the_journals_names() {
     assert_poisoned(&pool, &volume);
     let (pool, _volume) = recovers(&dir, pool, volume);
     assert_eq!(pool.pvs().len(), 1);
-    // Whatever was left of it: it can be added now.
+    // Whatever was left of it, it can be added now.
     pool.add_pv(&pv("pv-1.img")).unwrap();
 }
 
-/// What labels say counts only with the record that follows.
+/// A label counts only with the record that follows it.
 #[test]
 fn a_label_that_cannot_be_synced_is_written_another_time() {
     let (dir, pool, volume) = fixture();
@@ -396,7 +399,7 @@ fn a_label_that_cannot_be_synced_is_written_another_time() {
     assert_eq!(pool.pvs().len(), 2);
 }
 
-/// However often it is cut short: labels of the attempts before are the pool's own.
+/// However often a creation is cut short, the labels of earlier attempts are the pool's own.
 #[test]
 fn a_creation_is_repeated_without_force() {
     let dir = FaultyDir::new();
@@ -428,15 +431,15 @@ fn damaged_staged_data_is_an_error_and_never_data() {
     assert_eq!(read(&volume, 0, 16 * KIB), Err(ErrorKind::Corrupt));
     assert_eq!(read(&volume, 8192, 8192).unwrap(), vec![0xCD; 8192]);
     assert_eq!(read(&volume, 4096, 4096).unwrap(), vec![1; 4096]);
-    // Nor is it moved to its place.
+    // It is not moved to its place either.
     volume.flush().unwrap();
     assert!(pool.drain().is_err());
     assert!(matches!(pool.health(), Health::Poisoned(_)));
     assert_eq!(read(&volume, 0, 4096), Err(ErrorKind::Corrupt));
 }
 
-/// Flips a bit in the last sector of the first run of `pattern` in each journal file; returns in
-/// how many.
+/// Flips a bit in the last sector of the first run of `pattern` in each journal file. Returns in
+/// how many files.
 fn flip_in_journal(dir: &FaultyDir, pattern: &[u8]) -> usize {
     let names = dir.list().unwrap().into_iter().filter(|n| n.starts_with("journal"));
     names
@@ -453,12 +456,12 @@ fn flip_in_journal(dir: &FaultyDir, pattern: &[u8]) -> usize {
         .count()
 }
 
-/// Names of the journal are made durable by syncs of the same directory.
+/// Syncs of the data directory for other purposes also make the journal's names durable.
 #[test]
 fn a_failed_directory_sync_poisons_whatever_it_was_for() {
     let (dir, pool, volume) = fixture();
     pool.set_cdp("a", Some(CdpSettings { encoding: Encoding::Undo, ..CdpSettings::default() })).unwrap();
-    // No zeros, and little in it: old history is worth compressing.
+    // The content has no zeros and few different bytes: old history is worth compressing.
     for round in 0..20u8 {
         write(&volume, 0, round + 1, 31 * KIB).unwrap();
     }
@@ -471,7 +474,7 @@ fn a_failed_directory_sync_poisons_whatever_it_was_for() {
     recovers(&dir, pool, volume);
 }
 
-/// The same with a second physical volume, and nothing waiting.
+/// Makes a pool like [`fixture`], with a second physical volume, and nothing waiting.
 fn fixture_of_two() -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
     let (dir, pool, volume) = fixture();
     pool.add_pv(&pv("pv-1.img")).unwrap();
@@ -479,13 +482,13 @@ fn fixture_of_two() -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
     (dir, pool, volume)
 }
 
-/// Bytes in use on each physical volume.
+/// Returns the used bytes of each physical volume.
 fn used(pool: &Pool) -> Vec<u64> {
     pool.pvs().iter().map(|pv| pv.used).collect()
 }
 
-/// What lies on a full file system is not used, only out of reach: other physical volumes serve,
-/// and it comes back by itself.
+/// Space on a full file system is not used, only out of reach: other physical volumes serve, and it
+/// comes back by itself.
 #[test]
 fn a_full_file_system_below_and_room_again() {
     let (dir, pool, volume) = fixture_of_two();
@@ -497,7 +500,7 @@ fn a_full_file_system_below_and_room_again() {
     assert_eq!(info.used, whole.used + 512 * KIB);
     let first = pool.pvs()[0].used;
     assert!(info.available < whole.available - 3 * MIB, "{} of {}", info.available, whole.available);
-    // A PV that is half out of reach can be set aside and taken back.
+    // A physical volume that is half out of reach can be set aside and taken back.
     for draining in [true, false] {
         pool.drain_pv("pv-0.img", draining).unwrap();
         pool.drain().unwrap();
@@ -515,7 +518,7 @@ fn a_full_file_system_below_and_room_again() {
     assert_eq!(read(&volume, 0, 64 * KIB).unwrap(), vec![3; 64 << 10]);
 }
 
-/// File systems count each for itself: one that is full keeps nobody from another.
+/// Each file system counts for itself: a full one does not affect the use of another.
 #[test]
 fn file_systems_below_count_each_for_itself() {
     let (dir, pool, volume) = fixture_of_two();
@@ -525,15 +528,15 @@ fn file_systems_below_count_each_for_itself() {
     assert_eq!(write(&volume, 64 * KIB, 2, 512 * KIB), Ok(()));
     pool.drain().unwrap();
     assert_eq!(used(&pool)[1], 512 * KIB);
-    // What is on the full one can go to the other.
+    // The content on the full one can move to the other.
     pool.drain_pv("pv-0.img", true).unwrap();
     while pool.maintain().unwrap() != Progress::Idle {}
     assert_eq!(used(&pool)[0], 0);
     assert_eq!(read(&volume, 32 * KIB, 64 * KIB).unwrap(), [[1; 32 << 10], [2; 32 << 10]].concat());
 }
 
-/// What the catalog will need of a file system is left to it while there are extents elsewhere; but
-/// what was promised is kept.
+/// The space that the catalog will need of a file system is left to it while there are extents
+/// elsewhere. But promises are kept.
 #[test]
 fn margins_are_used_last() {
     let (dir, pool, volume) = fixture_of_two();
@@ -543,8 +546,7 @@ fn margins_are_used_last() {
     pool.drain().unwrap();
     assert_eq!(used(&pool), [first, 512 * KIB]);
     dir.heal();
-    // Promised of the one before its file system was full, and of the other before it began to be
-    // emptied.
+    // One promise was made before the file system was full, and the other before draining began.
     assert_eq!(write(&volume, 640 * KIB, 3, 256 * KIB), Ok(()));
     pool.drain_pv("pv-1.img", true).unwrap();
     dir.fail(Failing::Margin("pv-0"));
@@ -553,21 +555,21 @@ fn margins_are_used_last() {
     assert_eq!(read(&volume, 640 * KIB, 256 * KIB).unwrap(), vec![3; 256 << 10]);
 }
 
-/// Of margins that of the file system that catalog and logs are on comes last of all.
+/// Among the margins, that of the catalog's and logs' file system is used last of all.
 #[test]
 fn the_catalogs_margin_is_used_last_of_all() {
     let (dir, pool, volume) = fixture_of_two();
     let first = used(&pool)[0];
     assert_eq!(write(&volume, 64 * KIB, 2, 512 * KIB), Ok(()));
-    // Promised while there was room.
+    // This was promised while there was room.
     dir.fail(Failing::Margins);
     pool.drain().unwrap();
     assert_eq!(used(&pool), [first, 512 * KIB]);
     assert_eq!(read(&volume, 64 * KIB, 512 * KIB).unwrap(), vec![2; 512 << 10]);
 }
 
-/// A record says what was durable when it was written: what was, and is not there, is damage, and
-/// no end of the log.
+/// A record has what was durable when it was written. What was durable and is missing is damage,
+/// and not the end of the log.
 #[test]
 fn the_word_of_a_later_record_counts() {
     let (dir, pool, volume) = fixture();
@@ -580,7 +582,7 @@ fn the_word_of_a_later_record_counts() {
     assert_eq!(opened.map(drop).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// LSNs of records that are lost are used up: nobody shall take one for another.
+/// LSNs of lost records are used up: they are never mistaken for others.
 #[test]
 fn lsns_of_lost_records_do_not_come_again() {
     let (dir, pool, volume) = fixture();
@@ -597,7 +599,7 @@ fn lsns_of_lost_records_do_not_come_again() {
     assert!(pool.stats().sequenced_lsn > first + 1, "{} after {first}", pool.stats().sequenced_lsn);
 }
 
-/// A history does not make content out of what a disk has changed by itself.
+/// A history does not make content from what a disk has changed by itself.
 #[test]
 fn damage_between_two_records_is_lost_and_never_shown() {
     let (dir, pool, volume) = fixture();
@@ -617,8 +619,8 @@ fn damage_between_two_records_is_lost_and_never_shown() {
     assert_eq!(read(&past, 4096, 4096).unwrap(), vec![1; 4096]);
 }
 
-/// A log with a hole must not be taken for whole, whichever of its writes fails: those of a batch
-/// that is recorded beside the one before it are waited for before that one is even in place.
+/// A log with a hole must not count as whole, whichever of its writes fails. Writes of a batch that
+/// is recorded beside the batch before it are waited for before that batch is even in place.
 #[test]
 fn a_write_of_a_history_that_fails_leaves_no_hole_in_it() {
     let (mut failed, mut made_again) = (0, 0);
@@ -661,8 +663,8 @@ fn a_write_of_a_history_that_fails_leaves_no_hole_in_it() {
     assert!(failed > 0 && made_again > 0, "{failed} poisoned, {made_again} thrown away and made again");
 }
 
-/// A pool with a volume whose 16 MiB hold ones, in place, and whose history is kept from there on.
-/// Its batches have several pieces of the log, and it is always pressed to destage.
+/// Makes a pool with a volume whose 16 MiB hold ones, in place, and whose history begins there. Its
+/// batches have several pieces of the log, and it is always pressed to destage.
 fn history_fixture() -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
     let dir = FaultyDir::new();
     let config = PoolConfig { journal_size: 64 * MIB, segment_size: 8 * MIB, ..PoolConfig::default() };

@@ -1,5 +1,5 @@
-//! Data directories and physical volumes that were copied, restored or used elsewhere: what does
-//! not belong together is refused, whichever side is the older one.
+//! Data directories and physical volumes that were copied, restored or used elsewhere. Parts that
+//! do not belong together are refused, whichever side is the older one.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -28,7 +28,7 @@ fn open_mem(dir: &MemDir, seed: u64) -> Result<Arc<Pool>> {
     Pool::open(Arc::new(dir.clone()), world(seed), PoolOptions::default())
 }
 
-/// A closed pool in memory with a volume `v`, all of it `byte`.
+/// Makes a closed pool in memory with a volume `v` that has only `byte`.
 fn mem_pool(byte: u8) -> MemDir {
     let dir = MemDir::new();
     let pv = PvSpec { path: "pv-0.img".into(), size: Some(16 * MIB), force: false };
@@ -50,7 +50,7 @@ fn fill(pool: &Arc<Pool>, name: &str, byte: u8) {
     pool.drain().unwrap();
 }
 
-/// All of `dir` but its physical volume comes from `older`.
+/// Copies `dir`, but with the files other than its physical volume from `older`.
 fn restore_directory(dir: &MemDir, older: &MemDir) -> MemDir {
     let restored = older.copy();
     restored.take_from(dir, "pv-0.img");
@@ -72,7 +72,7 @@ fn assert_refused(dir: &MemDir, what: &str) {
     let finding = report.findings.iter().find(|f| f.code == "pv-age").unwrap();
     assert!(finding.detail.contains(what), "{finding:?}");
     assert!(!report.is_clean());
-    // And again: nothing has changed by the first refusal.
+    // The second attempt: nothing has changed by the first refusal.
     assert!(open_mem(dir, 3).is_err());
     assert!(bytes(dir, "pv-0.img") == before);
 }
@@ -92,7 +92,7 @@ fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
-/// A pool of the file system whose physical volume lies outside its data directory.
+/// Makes a pool on the file system whose physical volume lies outside its data directory.
 fn file_pool(root: &Path) -> (PathBuf, Arc<Pool>) {
     let (one, pv) = (root.join("one"), root.join("pv.img"));
     let dir: Arc<dyn Dir> = Arc::new(FileDir::create(&one).unwrap());
@@ -116,7 +116,7 @@ fn a_copied_directory_does_not_open_beside_the_original() {
     copy_directory(&one, &two);
     let error = open_file(&two).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-    // Nor by another name of the same physical volume.
+    // Another name of the same physical volume does not help either.
     let copy: Arc<dyn Dir> = Arc::new(FileDir::new(&two));
     assert_eq!(
         Pool::open_read_only(copy.clone(), world(1), PoolOptions::default()).map(drop).unwrap_err().kind(),
@@ -128,7 +128,7 @@ fn a_copied_directory_does_not_open_beside_the_original() {
     drop(pool);
     // It is older than what the close left.
     assert_eq!(open_file(&two).map(drop).unwrap_err().kind(), ErrorKind::Conflict);
-    // A copy of that is of the same time, and opens; from then on the original is the older one.
+    // A copy of that is of the same time, and opens. From then on the original is the older one.
     std::fs::remove_dir_all(&two).unwrap();
     copy_directory(&one, &two);
     drop(open_file(&two).unwrap());
@@ -155,7 +155,7 @@ fn a_removed_lock_file_lets_nobody_in() {
 fn a_restored_directory_is_refused() {
     let dir = mem_pool(1);
     let older = dir.copy();
-    // Life goes on: v is deleted, another volume takes its space.
+    // The pool stays in use: `v` is deleted, and another volume takes its space.
     let pool = open_mem(&dir, 4).unwrap();
     pool.delete_volume("v", true).unwrap();
     idle(&pool);
@@ -189,7 +189,7 @@ fn what_was_restored_within_one_run_is_refused() {
     let pool = Pool::open(Arc::new(dir.clone()), world, PoolOptions::default()).unwrap();
     fill(&pool, "v", 2);
     let older = dir.copy();
-    // The stamp is issued by one commit, written by a step, and noted by the next commit.
+    // One commit issues the stamp, a step writes it, and the next commit notes it.
     for byte in 3..6 {
         clock.advance(61_000_000_000);
         assert!(clock.now() > 0);
@@ -281,7 +281,7 @@ fn a_damaged_stamp_is_reported_and_replaced() {
     let pool = open_mem(&dir, 5).unwrap();
     assert_eq!(pool.health(), Health::Healthy);
     drop(pool);
-    // A physical volume that never had a stamp that the catalog knows of is of an older time.
+    // A physical volume without any stamp that the catalog knows is of an older time.
     disk.write_at(&[0; 8192], 4096).unwrap();
     assert_refused(&dir, "of an older time");
 }
@@ -297,7 +297,7 @@ fn a_physical_volume_that_leaves_is_blank() {
         pool.remove_pv("pv-1.img").unwrap();
         assert!(bytes(&dir, "pv-1.img").iter().all(|b| *b == 0));
     }
-    // One that is in use already says so.
+    // A physical volume that is in use is reported as such.
     let again = PvSpec { path: "pv-0.img".into(), size: None, force: true };
     assert_eq!(pool.add_pv(&again).unwrap_err().kind(), ErrorKind::Conflict);
     let clean = check_after(pool, &dir);
@@ -328,8 +328,8 @@ fn many_physical_volumes_are_stamped_side_by_side() {
     }
 }
 
-/// A disk that writes more as a whole than the pool's atomic unit is not taken in; one that a pool
-/// was moved to is told of.
+/// A disk that writes more as a whole than the pool's atomic unit is not added. If a pool was moved
+/// to such a disk, it is reported.
 #[test]
 fn blocks_of_the_disk_are_not_larger_than_the_atomic_unit() {
     let dir = MemDir::new();
@@ -353,7 +353,7 @@ fn blocks_of_the_disk_are_not_larger_than_the_atomic_unit() {
     assert!(pool.health().has(code::BLOCKS_LARGE), "{:?}", pool.health());
 }
 
-/// The last stamp is of the close: a copy that is younger than the interval is told, too.
+/// The last stamp is that of the close: even a copy from within the stamp interval is detected.
 #[test]
 fn what_was_copied_right_before_a_close_is_older_than_what_is_left() {
     let dir = mem_pool(1);

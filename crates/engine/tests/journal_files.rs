@@ -1,5 +1,5 @@
-//! Damage of the journal's files: what nobody needs any more keeps nothing closed, and what is
-//! needed is missed.
+//! Damage of the journal's files: damage of what is not needed any more keeps no pool closed, and
+//! damage of what is needed is detected.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -22,12 +22,12 @@ use std::sync::{Arc, Mutex};
 const SEGMENT: u64 = 256 * KIB;
 const BLOCK: u64 = 4096;
 
-/// What is to fail.
+/// The faults of the directory.
 #[derive(Default)]
 struct Faults {
-    /// Bytes of a file that can't be read.
+    /// A range of a file that can't be read.
     unreadable: Option<(String, Range<u64>)>,
-    /// Files with these in their names get no space.
+    /// Files with this text in their names get no space.
     no_room: Option<&'static str>,
 }
 
@@ -89,7 +89,7 @@ impl Disk for FaultyDisk {
 }
 
 impl FaultyDisk {
-    /// Blocks that are written can be read, from the first one that could not be.
+    /// Heals blocks that are written, from the first one that could not be read.
     fn heal(&self, offset: u64, len: u64) {
         if let Some((name, range)) = &mut self.dir.faults.lock().unwrap().unreadable
             && *name == self.name
@@ -101,7 +101,7 @@ impl FaultyDisk {
 }
 
 impl Faulty {
-    /// An independent copy of all files.
+    /// Makes an independent copy of all files.
     fn copied(&self) -> Faulty {
         let copy = Faulty::default();
         for name in self.inner.list().unwrap() {
@@ -179,9 +179,9 @@ fn write_fua(volume: &Volume, offset: u64, byte: u8, len: u64) {
     op.result.unwrap();
 }
 
-/// A pool after a kill: 20 writes in place, 8 durable ones behind them that the catalog knows
-/// nothing of, in two segments, a snapshot among them, and free files. Block `n` of the volume
-/// holds `n + 1`.
+/// Makes a pool after a kill. It has 20 writes in place, and behind them 8 durable ones that the
+/// catalog does not know, in two segments, with a snapshot among them. It also has free files.
+/// Block `n` of the volume holds `n + 1`.
 fn killed() -> Faulty {
     let dir = Faulty::default();
     let (pool, volume) = create(&dir);
@@ -195,7 +195,7 @@ fn killed() -> Faulty {
     for n in 20..24 {
         write_fua(&volume, n * BLOCK, n as u8 + 1, BLOCK);
     }
-    // To the next segment.
+    // This write reaches the next segment.
     write_fua(&volume, 128 * KIB, 99, 128 * KIB);
     pool.create_snapshots(&[("v", "s")]).unwrap();
     for n in 24..28 {
@@ -205,7 +205,7 @@ fn killed() -> Faulty {
     dir
 }
 
-/// A pool after a clean stop, with writes that are only in the journal.
+/// Makes a pool after a clean stop, with writes that are only in the journal.
 fn closed() -> Faulty {
     let dir = killed();
     let pool = dir.open().unwrap();
@@ -224,7 +224,7 @@ fn assert_content(pool: &Arc<Pool>, what: &str) {
     assert_eq!(pool.snapshots("v").unwrap().len(), 1, "{what}");
 }
 
-/// What is there is what was there after some LSN: no block without all the blocks before it.
+/// Checks that the content is that after some LSN: no block without all the blocks before it.
 fn assert_prefix(pool: &Arc<Pool>, what: &str) {
     let mut all = vec![0; MIB as usize];
     pool.open_volume("v", true).unwrap().read(0, &mut all).unwrap();
@@ -233,17 +233,19 @@ fn assert_prefix(pool: &Arc<Pool>, what: &str) {
     assert!(there[..20].iter().all(|b| *b), "{what}: what is in place is there: {there:?}");
 }
 
-/// The bytes of the first journal file before the last record that is in place, and behind it.
+/// Returns the number of bytes of the first journal file before the first record that is not in
+/// place.
 fn in_place(dir: &Faulty) -> u64 {
     let disk = dir.file("journal-00000");
     let mut bytes = vec![0; SEGMENT as usize];
     disk.read_at(&mut bytes, 0).unwrap();
-    // The first write that is not in place: a block of 21s behind a header.
+    // The first write that is not in place is a block of 21s behind a header.
     let at = bytes.windows(64).position(|w| w.iter().all(|b| *b == 21)).unwrap() as u64;
     at - 80
 }
 
-/// A bit of what is in place already, the header of its segment included, kept the pool closed.
+/// A flipped bit in a record that is in place, or in the header of its segment, once kept the pool
+/// closed.
 #[test]
 fn damage_of_what_is_in_place_matters_to_nobody() {
     let good = killed();
@@ -257,7 +259,7 @@ fn damage_of_what_is_in_place_matters_to_nobody() {
         let pool = dir.open().unwrap_or_else(|e| panic!("byte {at}: {e}"));
         assert_content(&pool, &format!("byte {at}"));
     }
-    // Zeros over all of it.
+    // All of it is overwritten with zeros.
     good.file("journal-00000").write_at(&vec![0; (end / BLOCK * BLOCK) as usize], 0).unwrap();
     assert_content(&good.open().unwrap(), "zeros");
 }
@@ -280,7 +282,7 @@ fn damage_of_what_is_needed_is_named_and_refused() {
     }
 }
 
-/// The header of a segment with needed records: worked out from the records.
+/// The header of a segment with needed records is derived from the records.
 #[test]
 fn a_damaged_header_of_a_segment_costs_nothing() {
     let good = killed();
@@ -289,7 +291,7 @@ fn a_damaged_header_of_a_segment_costs_nothing() {
             let dir = good.copied();
             dir.flip(&name, at);
             assert_content(&dir.open().unwrap(), &format!("{name} byte {at}"));
-            // And on and on.
+            // The pool also opens again and again.
             assert_content(&dir.open().unwrap(), &format!("{name} byte {at}, again"));
         }
         let dir = good.copied();
@@ -298,8 +300,7 @@ fn a_damaged_header_of_a_segment_costs_nothing() {
     }
 }
 
-/// Every journal file, cut to each of several lengths or removed, after a kill and after a clean
-/// stop.
+/// Every journal file is cut to several lengths or removed, after a kill and after a clean stop.
 #[test]
 fn a_file_that_was_cut_short_or_is_missing_is_noticed() {
     for (stop, good) in [("killed", killed()), ("closed", closed())] {
@@ -329,8 +330,8 @@ fn a_file_that_was_cut_short_or_is_missing_is_noticed() {
     }
 }
 
-/// Opens with the explicit word: a prefix is there, what was lost is told, and from then on the
-/// pool is as any other.
+/// Opens the pool with the loss accepted. A prefix is there, the loss is reported, and from then on
+/// the pool is as any other.
 fn accept(dir: &Faulty, what: &str) {
     let options = PoolOptions { accept_journal_loss: true, ..PoolOptions::default() };
     let pool = dir.open_with(options).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -339,7 +340,7 @@ fn accept(dir: &Faulty, what: &str) {
     assert!(pool.health().has(code::JOURNAL_LOSS));
     assert_prefix(&pool, what);
     drop(pool);
-    // Also without a single write behind it.
+    // This also holds without a single write behind it.
     let pool = dir.open().unwrap_or_else(|e| panic!("{what}: {e}"));
     assert!(pool.journal_loss().is_none());
     assert_eq!(pool.health(), Health::Healthy);
@@ -373,7 +374,8 @@ fn damage_in_the_middle_can_be_accepted() {
     }
 }
 
-/// A pool after a kill whose last life wrote to one journal file alone; that file.
+/// Makes a pool after a kill whose last life wrote to one journal file alone. Returns that file
+/// too.
 fn killed_in_one_file() -> (Faulty, String) {
     let dir = closed();
     let before: Vec<Vec<u8>> = dir.journal_files().iter().map(|name| dir.content(name)).collect();
@@ -391,9 +393,9 @@ fn killed_in_one_file() -> (Faulty, String) {
     (dir, name)
 }
 
-/// A file that could not be read, with its header or behind it, is given up. Whether it can be read
-/// again later or not, and whether the pool was closed: no later opening asks for it, and nothing
-/// of it comes back.
+/// A file that could not be read, with its header or behind it, is given up. No later opening needs
+/// it, and nothing of it comes back. That holds whether it can be read again later or not, and
+/// whether the pool was closed or not.
 #[test]
 fn what_was_given_up_is_not_asked_for_when_it_can_be_read_again() {
     let (good, name) = killed_in_one_file();
@@ -434,7 +436,7 @@ fn what_was_given_up_is_not_asked_for_when_it_can_be_read_again() {
     }
 }
 
-/// Acceptance is for damage: a pool that is whole opens as always.
+/// Acceptance is for damage: a whole pool opens as always.
 #[test]
 fn accepting_loses_nothing_where_nothing_is_damaged() {
     let dir = killed();
@@ -444,8 +446,8 @@ fn accepting_loses_nothing_where_nothing_is_damaged() {
     assert_content(&pool, "accepted");
 }
 
-/// After a clean stop the catalog knows all that was durable: an older copy of any file is noticed,
-/// or was of nothing needed.
+/// After a clean stop the catalog knows everything that was durable. An older copy of any file is
+/// detected, or had nothing that is needed.
 #[test]
 fn a_file_replaced_by_an_older_copy_is_noticed_after_a_clean_stop() {
     let older = killed();
@@ -479,8 +481,8 @@ fn a_file_replaced_by_an_older_copy_is_noticed_after_a_clean_stop() {
     assert!(refused >= 1);
 }
 
-/// Each block of each journal file can't be read: the pool opens with everything, or the block is
-/// one that is needed.
+/// Each block of each journal file is unreadable in turn: the pool opens with everything, or the
+/// block is one that is needed.
 #[test]
 fn an_unreadable_block_that_nobody_needs_keeps_nothing_closed() {
     let good = killed();
@@ -503,8 +505,8 @@ fn an_unreadable_block_that_nobody_needs_keeps_nothing_closed() {
             }
         }
     }
-    // Four blocks in the first file, 128 KiB, the snapshot and four blocks in the second, each with
-    // what they reach into.
+    // The needed blocks are four in the first file, and 128 KiB, the snapshot and four in the
+    // second, each with what they extend into.
     assert!(
         refused.iter().all(|(file, block)| *file == 3 || *file == 0 && *block >= needed_from),
         "{refused:?}"
@@ -512,8 +514,8 @@ fn an_unreadable_block_that_nobody_needs_keeps_nothing_closed() {
     assert!((10..70).contains(&refused.len()), "{}: {refused:?}", refused.len());
 }
 
-/// A file that could not be made in full left a sparse one behind, which the next life took for a
-/// free one.
+/// A file that could not be made in full left a sparse one behind, which the next life mistook for
+/// a free file.
 #[test]
 fn a_file_that_gets_no_space_leaves_nothing_behind() {
     let dir = Faulty::default();
@@ -533,7 +535,7 @@ fn a_file_that_gets_no_space_leaves_nothing_behind() {
     assert_eq!(pool.health(), Health::Healthy);
     assert_eq!(dir.inner.list().unwrap(), before, "nothing is left");
     drop((pool, volume));
-    // A kill in the middle leaves a file in the making.
+    // A kill in the middle leaves a file that is being made.
     dir.inner.open("journal-00007.new", OpenMode::Create).unwrap().set_len(SEGMENT).unwrap();
     let pool = dir.open().unwrap();
     assert_eq!(dir.inner.list().unwrap().iter().filter(|n| n.contains(".new")).count(), 0);
@@ -541,8 +543,8 @@ fn a_file_that_gets_no_space_leaves_nothing_behind() {
     assert!(dir.check(false).is_clean());
 }
 
-/// Restoring a backup can make the journal's free files sparse: they get their space back at
-/// opening, or are left out.
+/// A restored backup can have sparse free files of the journal. They get their space back at open,
+/// or are left out.
 #[test]
 fn free_files_without_space_are_left_out_until_there_is_some() {
     let dir = killed();

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const SIZE: u64 = 2 * MIB;
 const CHUNK: u64 = 512 * KIB;
 
-/// With a volume `v` whose history is kept.
+/// Makes a pool with a volume `v` that has a history.
 fn site(encoding: Encoding) -> Site {
     let config =
         PoolConfig { extent_size: CHUNK, journal_size: 4 * MIB, segment_size: 256 * KIB, atomic_unit: 4096 };
@@ -26,7 +26,7 @@ fn site(encoding: Encoding) -> Site {
     site
 }
 
-/// What is done to a volume, and what that leaves; `n` makes it another one.
+/// Changes a volume and its model; `n` varies the change.
 fn change(site: &Site, volume: &str, n: u8, model: &mut [u8]) {
     let volume = site.pool.open_volume(volume, false).unwrap();
     let mut put = |at: u64, byte: u8, len: u64| {
@@ -61,7 +61,7 @@ fn a_recovered_volume_is_written_to_at_once() {
             let name = format!("then-{n}");
             site.pool.recover_volume("v", &Moment::Lsn(*lsn), &name).unwrap();
             let mut model = model.clone();
-            // With a history of its own what was there before is recorded, too.
+            // With a history of its own, the old content is recorded, too.
             let kept = (n % 2 == 0).then(|| {
                 site.pool.set_cdp(&name, Some(CdpSettings::default())).unwrap();
                 (site.pool.stats().sequenced_lsn, model.clone())
@@ -122,7 +122,7 @@ fn a_volume_goes_back_and_on() {
     assert!(content(&site.pool.open_volume("v", false).unwrap()) == *before, "the fifth change was the last");
 }
 
-/// What is lost is told to who writes there; the pool goes on.
+/// A write to lost content gets the error, and the pool continues.
 #[test]
 fn damage_is_told_to_the_writer() {
     let site = site(Encoding::Redo);
@@ -139,7 +139,7 @@ fn damage_is_told_to_the_writer() {
     let mut op = [WriteOp::new(512, vec![1; 512].into())];
     then.write(&mut op, false);
     assert_eq!(op[0].result.as_ref().unwrap_err().kind(), ErrorKind::Lost);
-    // What was discarded as a whole is not asked for.
+    // Content that was discarded as a whole is not needed.
     then.discard(0, CHUNK, false).unwrap();
     write(&then, 512, 1, 512);
     site.idle();

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Unit in which an image tells zeros from content.
+/// Unit in which an image distinguishes zeros from content.
 const BLOCK: usize = 512;
 
 fn images() -> PathBuf {
@@ -30,8 +30,8 @@ fn world(time: u64) -> World {
     World { clock: Arc::new(ManualClock::new(time)), rng: Arc::new(SplitMix::new(time)) }
 }
 
-/// An image: per file its name, its length, and the blocks that are not zeros. Numbers are
-/// little-endian u64.
+/// Makes an image: for each file its name, its length, and the blocks that are not zeros. Numbers
+/// are little-endian u64.
 fn save(dir: &MemDir) -> Vec<u8> {
     let mut out = Vec::new();
     for name in dir.list().unwrap() {
@@ -95,8 +95,8 @@ fn assert_bytes(volume: &Volume, offset: u64, byte: u8, len: u64) {
     assert_eq!(wrong.map(|i| (i as u64 + offset, buf[i])), None, "expected {byte}");
 }
 
-/// The state that every image holds: two PVs, data in place and in the journal, every kind of
-/// record.
+/// Writes the state that every image holds: two physical volumes, data in place and in the journal,
+/// every kind of record.
 fn write_state(dir: &MemDir) {
     let config = PoolConfig {
         extent_size: 64 * KIB,
@@ -122,7 +122,7 @@ fn write_state(dir: &MemDir) {
     write(&db, 0, 1, 64 * KIB);
     write(&pool.open_volume("gone", false).unwrap(), 0, 3, 1024);
     pool.drain().unwrap();
-    // From here on in the journal only.
+    // From here on, content is in the journal only.
     write(&db, 8 * KIB, 2, 8 * KIB + 512);
     db.discard(32 * KIB, 8 * KIB, false).unwrap();
     db.write_zeroes(48 * KIB, 4 * KIB, false, false).unwrap();

@@ -1,5 +1,4 @@
-//! Volumes over images outside of the pool, and volumes that become independent of what they rest
-//! on.
+//! Volumes over images outside of the pool, and flattening.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -16,7 +15,7 @@ use std::sync::Arc;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const CHUNK: u64 = 4 * KIB;
-/// Neither a multiple of the chunk size nor of a sector.
+/// The length of the image, a multiple neither of the chunk size nor of a sector.
 const LENGTH: u64 = 300 * KIB + 700;
 
 fn world(clock: &Arc<ManualClock>) -> World {
@@ -30,14 +29,14 @@ struct Fixture {
     pool: Arc<Pool>,
 }
 
-/// Never 0, but in a hole of the image.
+/// Returns a byte of the image. It is 0 only in a hole.
 fn of_image(at: u64) -> u8 {
     let hole = (40 * KIB..80 * KIB).contains(&at) || at >= LENGTH;
     if hole { 0 } else { (at % 251) as u8 + 1 }
 }
 
 impl Fixture {
-    /// A pool with room for `mib` MiB, and an image beside it.
+    /// Makes a pool with room for `mib` MiB, and an image beside it.
     fn new(mib: u64) -> Fixture {
         let (dir, clock) = (Arc::new(MemDir::new()), Arc::new(ManualClock::new(1)));
         let config = PoolConfig {
@@ -67,7 +66,7 @@ impl Fixture {
         }
     }
 
-    /// Closes, and opens again as `between` left it.
+    /// Closes the pool, and opens it again as `between` left it.
     fn reopen(self, between: impl FnOnce(&MemDir)) -> Fixture {
         let Fixture { dir, clock, options, pool } = self;
         pool.close().unwrap();
@@ -105,7 +104,7 @@ fn read(volume: &Volume, offset: u64, len: u64) -> Vec<u8> {
     buf
 }
 
-/// Everything is as in the image, but for these ranges of one byte each.
+/// Checks that the content is that of the image, except for these ranges of one byte each.
 fn assert_content(volume: &Volume, changed: &[(u64, u64, u8)]) {
     let size = volume.info().size;
     let mut expected: Vec<u8> = (0..size).map(of_image).collect();
@@ -174,8 +173,8 @@ fn a_volume_may_be_longer_or_shorter_than_its_image() {
     );
 }
 
-/// A chunk that is longer than a record is copied before a part of it is written, which needs the
-/// image then and never again.
+/// A chunk that is longer than a record is copied before a part of it is written. Only that copy
+/// needs the image.
 #[test]
 fn chunks_longer_than_a_record() {
     let f = Fixture::new(8);
@@ -184,8 +183,8 @@ fn chunks_longer_than_a_record() {
     f.pool.create_volume_over(&new, "image").unwrap();
     let v = f.pool.open_volume("v", false).unwrap();
     write(&v, 512, 1024, 9).unwrap();
-    // All of a chunk, in several records; a part of one that the image has nothing of; and of one
-    // behind it.
+    // The writes cover a whole chunk, in several records; a part of a chunk of which the image has
+    // nothing; and a part of a chunk behind the image.
     write(&v, 256 * KIB, 256 * KIB, 8).unwrap();
     v.discard(300 * KIB, 10 * KIB, false).unwrap();
     v.write_zeroes(600 * KIB, 512, false, false).unwrap();
@@ -204,7 +203,7 @@ fn chunks_longer_than_a_record() {
     assert_eq!(f.findings(), ["image"], "it is missing, and that is all");
 }
 
-/// The copy serves older snapshots too, as one that flattening makes, and goes with the last of
+/// The copy serves older snapshots too, like a copy by flattening, and is freed with the last of
 /// them.
 #[test]
 fn a_copied_long_chunk_goes_with_its_snapshots() {
@@ -252,7 +251,7 @@ fn a_long_chunk_that_can_not_be_copied() {
     let f = f.reopen(|dir| dir.rename("elsewhere", "image").unwrap());
     let (v, hog) = (f.pool.open_volume("v", false).unwrap(), f.pool.open_volume("hog", false).unwrap());
     assert_eq!(write(&v, 0, 512, 2), Err(ErrorKind::NoSpace));
-    // What is pending gives room back before a write is refused.
+    // Pending records give room back before a write is refused.
     hog.discard(0, MIB, false).unwrap();
     write(&v, 0, 512, 2).unwrap();
     write(&hog, 0, 4096, 3).unwrap();
@@ -268,7 +267,7 @@ fn a_missing_or_changed_image_fails_what_needs_it_and_nothing_else() {
     f.pool.create_volume(&new_volume("other", MIB)).unwrap();
     write(&v, 512, 512, 9).unwrap();
     drop(v);
-    // What was acknowledged is in the journal only.
+    // Acknowledged content is in the journal only.
     let f = f.reopen(|dir| dir.rename("image", "elsewhere").unwrap());
     let (v, other) = (f.pool.open_volume("v", false).unwrap(), f.pool.open_volume("other", false).unwrap());
     f.idle();
@@ -286,7 +285,7 @@ fn a_missing_or_changed_image_fails_what_needs_it_and_nothing_else() {
     f.idle();
     assert!(f.pool.flattening("v").unwrap().unwrap().stalled.is_some());
     assert!(matches!(f.pool.origin("v").unwrap(), Some(Origin::Image { unavailable: Some(_), .. })));
-    // Not what it was.
+    // The image is not what it was.
     f.dir.open("image", OpenMode::CreateNew).unwrap().write_at(&[5; 1000], 0).unwrap();
     assert_eq!(refused(&v, 100 * KIB), ErrorKind::Unavailable);
     drop((v, other));

@@ -1,6 +1,6 @@
-//! A panic with state in hand (I7): wherever a disk operation panics nobody hangs, the pool is
-//! poisoned, and opening it again finds all that was acknowledged. Every operation of the scripts
-//! is tried.
+//! A panic while a thread holds state (I7). Wherever a disk operation panics, no thread hangs, the
+//! pool is poisoned, and opening it again finds everything that was acknowledged. Every operation
+//! of the scripts is tried.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -23,16 +23,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// What hangs for so long is taken to hang for ever.
+/// A thread that hangs for this time counts as hanging for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory of which one operation panics: all count but reads of the catalog, whose panics are
-/// errors.
+/// A directory of which one operation panics. All operations count except reads of the catalog,
+/// whose panics are errors.
 #[derive(Clone, Default)]
 struct PanicDir {
     inner: MemDir,
     done: Arc<AtomicU64>,
-    /// The operation that panics; 0: none.
+    /// The number of the operation that panics; 0: none.
     at: Arc<AtomicU64>,
 }
 
@@ -48,7 +48,7 @@ impl PanicDir {
         assert_ne!(number, self.at.load(Ordering::SeqCst), "injected into a disk");
     }
 
-    /// The `n`th operation from now on panics; 0: none does.
+    /// Makes the `n`th operation from now on panic; 0: none does.
     fn arm(&self, n: u64) {
         self.done.store(0, Ordering::SeqCst);
         self.at.store(n, Ordering::SeqCst);
@@ -159,8 +159,8 @@ fn idle(pool: &Pool) {
     }
 }
 
-/// What a script has been told is in place: the byte that its volume `v` holds in each part of 4
-/// KiB; `None` while a request is under way.
+/// What must be in place according to the answers to a script: the byte of its volume `v` in each
+/// part of 4 KiB. `None` while a request is under way.
 type Model = Vec<Option<u8>>;
 
 struct Script {
@@ -195,13 +195,13 @@ impl Script {
         let _ = self.pool.drain();
     }
 
-    /// Everything that changes the allocator, the names, the journal and a history. Errors are
+    /// Runs everything that changes the allocator, the names, the journal and a history. Errors are
     /// those of a pool that was poisoned on the way.
     fn run(&mut self) {
         self.write(0, 1, 128 * KIB);
         self.drain();
         let _ = self.pool.create_snapshots(&[("v", "s")]);
-        // Redirected, filled from the old slot, and freed.
+        // The chunk is redirected, filled from the old slot, and freed.
         self.write(4 * KIB, 2, 4 * KIB);
         self.write(64 * KIB, 2, 64 * KIB);
         self.discard(16 * KIB, 32 * KIB);
@@ -243,7 +243,7 @@ fn site() -> PanicDir {
     dir
 }
 
-/// Runs the script with a panic in the `n`th operation. False when it has fewer.
+/// Runs the script with a panic in the `n`th operation. False if it has fewer operations.
 fn panic_at(n: u64, threads: usize) -> bool {
     let dir = site();
     let pool = open(&dir, threads).unwrap();
@@ -257,14 +257,14 @@ fn panic_at(n: u64, threads: usize) -> bool {
     if fired {
         let health = pool.health();
         assert!(matches!(health, Health::Poisoned(_)), "operation {n}, {threads} threads: {health:?}");
-        // Nobody gets hold of what was half done.
+        // No request gets at state that was half changed.
         let mut ops = [WriteOp::new(0, Bytes::from(vec![9; 4096]))];
         v.write(&mut ops, true);
         assert_eq!(ops[0].result.as_ref().unwrap_err().kind(), ErrorKind::Poisoned);
         assert_eq!(v.flush().unwrap_err().kind(), ErrorKind::Poisoned);
         assert_eq!(pool.drain().unwrap_err().kind(), ErrorKind::Poisoned);
         assert!(pool.maintain().is_err());
-        // What can be read is read, and right.
+        // What can be read is right.
         expect(n, &content(&v), &model);
     }
     drop((v, pool));
@@ -288,8 +288,8 @@ fn expect(n: u64, found: &[u8], model: &Model) {
     }
 }
 
-/// Several clients at once: those who wait for the one that panics, as leader or as syncer, are
-/// woken and fail.
+/// Runs several clients at once. Clients that wait for the one that panics, as leader or as syncer,
+/// are woken and fail.
 fn clients_at(n: u64) -> bool {
     let dir = site();
     let pool = open(&dir, 1).unwrap();
@@ -314,7 +314,7 @@ fn clients_at(n: u64) -> bool {
     fired
 }
 
-/// Every operation in turn, as long as there are any; what hangs is found out.
+/// Tries every operation in turn, as long as there are any, and detects a thread that hangs.
 fn everywhere(least: u64, step: usize, panic_at: fn(u64) -> bool) {
     std::panic::set_hook(Box::new(|info| {
         let text = info.to_string();

@@ -1,4 +1,4 @@
-//! Labels, protection, and what snapshots may take.
+//! Labels, protection, and the space that snapshots may take.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -28,7 +28,7 @@ fn open(dir: &Arc<MemDir>) -> Arc<Pool> {
     Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap()
 }
 
-/// A pool with the volume `v` of 1 MiB.
+/// Makes a pool with the volume `v` of 1 MiB.
 fn create() -> (Arc<MemDir>, Arc<Pool>) {
     let dir = Arc::new(MemDir::new());
     let config = PoolConfig {
@@ -124,8 +124,8 @@ fn write(pool: &Arc<Pool>, volume: &str, offset: u64, byte: u8, len: u64) -> Res
     op.result
 }
 
-/// Destage is lazy, and one deletion by policy follows another: it is over when several looks found
-/// nothing.
+/// Runs background work. Destage is lazy, and one deletion by policy follows another, so the work
+/// is over when several checks found nothing.
 fn idle(pool: &Pool) {
     let mut looks = 0;
     while looks < 4 {
@@ -137,7 +137,7 @@ fn names(pool: &Pool, volume: &str) -> Vec<String> {
     pool.snapshots(volume).unwrap().into_iter().map(|s| s.name).collect()
 }
 
-/// (name, unique, shared) in chunks of 4 KiB
+/// Returns (name, unique, shared) of each snapshot, in chunks of 4 KiB.
 fn space(pool: &Pool, volume: &str) -> Vec<(String, u64, u64)> {
     let usage = pool.space_usage(volume).unwrap();
     let of = |s: SnapshotSpace| (s.name, s.unique / (4 * KIB), s.shared / (4 * KIB));
@@ -183,7 +183,7 @@ fn space_is_told_apart() {
     }
 }
 
-/// What is told to be unique is what a deletion gives back.
+/// A deletion gives back the space that is reported as unique.
 #[test]
 fn a_deletion_gives_back_what_was_unique() {
     for seed in 0..12 {
@@ -251,7 +251,8 @@ fn the_oldest_that_can_go_is_deleted_by_policy() {
     pool.clone_volume("v", "b", "clone").unwrap();
     idle(&pool);
     assert_eq!(names(&pool, "v").len(), 5, "off by default");
-    // 400 KiB are taken; 250 KiB may be: two have to go, and not those that must or could not.
+    // 400 KiB are taken, and 250 KiB are allowed. Two snapshots have to be deleted, except those
+    // that must stay or can't be deleted.
     let policy = SnapshotPolicy { reserve_percent: 25, auto_delete: true };
     pool.set_snapshot_policy("v", policy).unwrap();
     idle(&pool);
@@ -285,8 +286,7 @@ fn a_full_pool_keeps_its_snapshots_and_policy_makes_room() {
     write(&pool, "w", 6 * MIB, 3, 512 * KIB).unwrap();
 }
 
-/// What a rollback kept goes when its time has come: by pool time, and not while something keeps
-/// it.
+/// The snapshot of a rollback expires in time: by pool time, and not while something keeps it.
 #[test]
 fn what_a_rollback_kept_has_an_age() {
     const HOUR: u64 = 3_600_000_000_000;
@@ -314,7 +314,7 @@ fn what_a_rollback_kept_has_an_age() {
         assert!(names(&site).len() <= 4 && site.pool.info().used <= 5 * MIB, "{:?}", names(&site));
     }
     assert_eq!(names(&site), ["clean", "night18", "night19"]);
-    // Without an age it stays. Over a restart the age goes on.
+    // Without an age the snapshot stays. Across a restart the age remains valid.
     site.pool.roll_back("v", "clean", "kept", false).unwrap();
     let site = site.reopen();
     site.pool.protect_snapshot("v", "night18", true).unwrap();
@@ -329,7 +329,7 @@ fn what_a_rollback_kept_has_an_age() {
     site.pool.protect_snapshot("v", "eighteen", false).unwrap();
     site.idle();
     assert_eq!(names(&site), ["clean", "kept"]);
-    // A clock that is set far ahead makes nothing go.
+    // A clock that is set far ahead makes no snapshot expire.
     reset(&site, 21);
     site.clock.set(site.clock.now() + 365 * 24 * HOUR);
     site.idle();

@@ -1,4 +1,4 @@
-//! Behaviour of a pool through its public interface, on an in-memory directory.
+//! The behaviour of a pool through its public interface, on an in-memory directory.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -378,7 +378,7 @@ fn one_process_at_a_time_and_no_second_pool() {
     assert_eq!(kind(Pool::open(dir, world, options())), Err(ErrorKind::NotFound));
 }
 
-/// What the engine may one day remove from the data directory is nobody's disk.
+/// A name of a file that the engine may remove from the data directory is refused for a disk.
 #[test]
 fn names_of_the_pools_own_files_are_refused() {
     let f = Fixture::new(64);

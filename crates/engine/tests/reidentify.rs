@@ -1,4 +1,4 @@
-//! A copy of a pool gets identities of its own: all of them are new, and nothing else has changed.
+//! A copy of a pool gets identities of its own. All of them are new, and nothing else has changed.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -28,8 +28,8 @@ fn is_clean(dir: &Arc<MemDir>) {
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
-/// A pool with volumes, a clone, a history, an undo and an import under way, killed with records
-/// in its journal that carry identities.
+/// Makes a pool with volumes, a clone, a history, an undo and an unfinished import. It was killed
+/// with records in its journal that have identities.
 fn killed() -> (Arc<MemDir>, Vec<u8>) {
     let site = Site::new(64);
     let v = site.volume("v", SIZE, 16 * KIB);
@@ -51,7 +51,7 @@ fn killed() -> (Arc<MemDir>, Vec<u8>) {
     import.keep().unwrap();
     drop(import);
     site.idle();
-    // These wait in the journal.
+    // These records wait in the journal.
     let late = site.volume("late", SIZE, 16 * KIB);
     write(&late, 0, 7, SIZE);
     site.snap("late", "last");
@@ -68,7 +68,7 @@ fn export(pool: &Arc<Pool>, volume: &str, snapshot: &str, from: Option<&str>) ->
     all
 }
 
-/// All that clients can reach, by name; and its bytes.
+/// Returns everything that clients can reach, by name, with its bytes.
 fn contents(pool: &Arc<Pool>) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for v in pool.volumes() {
@@ -97,7 +97,7 @@ fn labelled(pool: &Pool) -> SnapshotInfo {
     pool.snapshot("v", "two").unwrap()
 }
 
-/// Everything of `now` is new, and what became of which is told.
+/// Checks that all identities of `now` are new, and that the mapping is reported.
 fn assert_new(old: &BTreeMap<String, Uuid>, now: &BTreeMap<String, Uuid>, told: &BTreeMap<Uuid, Uuid>) {
     assert!(old.keys().eq(now.keys()));
     for (name, id) in old {
@@ -131,7 +131,7 @@ fn all_identities_are_new_and_nothing_else_has_changed() {
     let moment = |pool: &Arc<Pool>| pool.open_moment("v", &Moment::Mark("here".into())).unwrap().info().uuid;
     assert_ne!(moment(&pool), moment(&original));
 
-    // The import goes on, and differences of the original's fit.
+    // The import continues, and differences of the original's snapshots still fit.
     let mut import = pool.import(Some("arriving"));
     import.push(&stream).unwrap();
     import.finish().unwrap();
@@ -146,7 +146,7 @@ fn all_identities_are_new_and_nothing_else_has_changed() {
         import.finish().unwrap();
     }
     assert!(content(&pool.open_weak("brought").unwrap()) == content(&v));
-    // And a receiver of the original's snapshots takes differences of the copy's.
+    // A receiver of the original's snapshots takes differences of the copy's.
     let receiver = Site::seeded(64, 9);
     for (of, snapshot, from) in [(&original, "one", None), (&pool, "two", Some("one"))] {
         let mut import = receiver.pool.import(Some("v"));
@@ -210,7 +210,7 @@ fn a_pool_in_use_keeps_its_identities() {
     assert_eq!(identities(&open(&dir, 4).unwrap()), old);
 }
 
-/// To look at what a pool would be changes none of its bytes.
+/// An opening in memory changes none of the pool's bytes.
 #[test]
 fn a_pool_opened_in_memory_stays_as_it_is() {
     let (dir, _) = killed();

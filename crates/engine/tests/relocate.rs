@@ -1,4 +1,4 @@
-//! Bringing redirected chunks back into their order.
+//! Relocation: putting redirected chunks back in their order.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -25,7 +25,7 @@ fn world(clock: &Arc<ManualClock>) -> World {
 }
 
 impl Fixture {
-    /// A volume "v" of 2 MiB in chunks of 4 KiB, written in order, in a pool of `mib` MiB.
+    /// Makes a volume "v" of 2 MiB in chunks of 4 KiB, written in order, in a pool of `mib` MiB.
     fn new(mib: u64) -> (Fixture, Arc<Volume>) {
         let (dir, clock) = (Arc::new(MemDir::new()), Arc::new(ManualClock::new(1)));
         let config = PoolConfig {
@@ -95,7 +95,7 @@ fn assert_rounds(volume: &Volume, round: impl Fn(u64) -> u8) {
     }
 }
 
-/// Takes a snapshot and overwrites every chunk that `which` picks, in no order.
+/// Takes a snapshot and overwrites every chunk that `which` picks, in random order.
 fn scatter(f: &Fixture, v: &Volume, snapshot: &str, which: impl Fn(u64) -> bool) {
     f.pool.create_snapshots(&[("v", snapshot)]).unwrap();
     let rng = SplitMix::new(5);
@@ -137,8 +137,8 @@ fn what_is_scattered_altogether_is_written_anew() {
     let scattered = f.runs();
     f.pool.relocate_volume("v", 0).unwrap();
     f.idle();
-    // Free slots in a row are rare where many extents are half full: rows of at least 16 are made
-    // then.
+    // Free slots in a row are rare if many extents are half full. Then rows of at least 16 are
+    // made.
     assert!(f.runs() <= 32 && scattered > 150, "{scattered} runs became {}", f.runs());
     assert_rounds(&v, |_| 2);
     assert_rounds(&f.pool.open_snapshot("v", "s").unwrap(), |_| 1);
@@ -158,7 +158,7 @@ fn it_can_be_cut_short_after_any_step_and_goes_on() {
             pool.maintain().unwrap();
         }
         let done = pool.relocation("v").unwrap().is_none();
-        // Not closed: what was not committed is gone.
+        // The pool is not closed: what was not committed is gone.
         drop(pool);
         pool = Pool::open(dir.clone(), world(&clock), PoolOptions::default()).unwrap();
         assert_eq!(pool.relocation("v").unwrap(), None, "a restart ends it");

@@ -1,5 +1,5 @@
-//! Histories of many volumes: a batch records them in one file with one sync, and they are sorted
-//! apart in the background.
+//! Histories of many volumes. A batch records them in one file with one sync, and they are sorted
+//! in the background.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -15,19 +15,20 @@ use std::sync::Arc;
 const SIZE: u64 = 64 * KIB;
 const CHUNK: u64 = 4 * KIB;
 
-/// Runs are sorted when there are so many; histories never have segments of their own at once.
+/// Options with which `waiting_runs` runs are sorted, and no history has segments of its own at
+/// once.
 fn options(waiting_runs: usize) -> PoolOptions {
     PoolOptions { own_histories: 0, waiting_runs, recompress_history: false, ..PoolOptions::default() }
 }
 
-/// Without anchors in between: moments are found by records alone.
+/// Settings without anchors in between: moments are reconstructed by records alone.
 fn settings(encoding: Encoding) -> CdpSettings {
     let (anchors, compression) = (AnchorPolicy::Never, Compression::None);
     CdpSettings { encoding, compression, anchors, ..CdpSettings::default() }
 }
 
-/// A pool whose volumes `v0`, `v1`, ... have histories, of all encodings in turn, and what each of
-/// them was: (LSN, what its first chunk is filled with).
+/// A pool whose volumes `v0`, `v1`, ... have histories, of all encodings in turn, and the moments
+/// of each: (LSN, byte that fills its first chunk).
 struct Many {
     site: Site,
     volumes: usize,
@@ -50,7 +51,7 @@ impl Many {
         self.site.pool.open_volume(&format!("v{n}"), false).unwrap()
     }
 
-    /// A batch that writes to all of them, two chunks each.
+    /// Makes a batch that writes two chunks of each volume.
     fn batch(&mut self, byte: u8) {
         for n in 0..self.volumes {
             let byte = byte.wrapping_add(n as u8).max(1);
@@ -109,17 +110,17 @@ fn a_batch_of_many_histories_is_one_sync() {
     assert_eq!((stats.history_runs, stats.shared_segments), (3 * 20, 1));
     assert!(many.files(false).is_empty());
     many.verify(many.all());
-    // As after a kill; the check reads all runs.
+    // The pool is opened as after a kill; the check reads all runs.
     let mut many = many.reopen(options(64));
     assert_eq!(many.site.pool.stats().history_runs, 3 * 20);
     many.verify(many.all());
-    // What was committed of a file stays as it is: another one is begun.
+    // The committed part of a file stays as it is, and another file is begun.
     many.batch(180);
     assert_eq!(many.site.pool.stats().shared_segments, 2);
     many.verify(many.all());
 }
 
-/// The others in a batch do not cost the ones with the most to record what they had before.
+/// The histories with the most to record keep their own segments, whatever else is in the batch.
 #[test]
 fn the_largest_of_a_batch_have_segments_of_their_own() {
     let mut many = Many::new(10, PoolOptions { own_histories: 2, ..options(64) });
@@ -148,7 +149,7 @@ fn runs_are_sorted_apart_when_there_are_many() {
     assert_eq!((stats.history_runs_sorted, stats.history_runs), (4 * 7, 0));
     assert!(many.files(true).is_empty() && many.files(false).len() == 7, "{:?}", many.files(false));
     many.verify(many.all());
-    // Behind what is sorted there are runs again, and they go to the same files.
+    // Behind the sorted records there are runs again, and they are sorted into the same files.
     for byte in [120, 140, 160, 180, 200] {
         many.batch(byte);
     }
@@ -162,8 +163,8 @@ fn runs_are_sorted_apart_when_there_are_many() {
     many.reopen(options(4)).verify(0..7);
 }
 
-/// Segments of its own, runs, segments of its own, runs: LSNs are in order, also once they are
-/// sorted.
+/// A history uses segments of its own, then runs, then both again. LSNs are in order, also once the
+/// runs are sorted.
 #[test]
 fn a_history_goes_back_and_forth() {
     let own = || PoolOptions { own_histories: 4, ..options(3) };
@@ -173,7 +174,7 @@ fn a_history_goes_back_and_forth() {
     many.batch(30);
     many.batch(60);
     many = many.reopen(own());
-    // Little to record: they go on as runs, since there are some.
+    // There is little to record: histories that have runs continue with runs.
     many.batch(90);
     assert_eq!(many.site.pool.stats().history_runs, 9);
     let volume = many.open(1);
@@ -221,7 +222,7 @@ fn some_are_forgotten_while_others_stay() {
     many.verify(5..6);
     forget(&many, 5);
     assert!(many.files(true).is_empty() && many.files(false).is_empty());
-    // And with a volume, whatever is kept.
+    // A shared segment is also removed with a deleted volume, whatever the retention.
     many = Many::new(2, options(64));
     many.batch(1);
     many.site.pool.delete_volume("v0", true).unwrap();
@@ -231,8 +232,8 @@ fn some_are_forgotten_while_others_stay() {
     many.verify(1..2);
 }
 
-/// What was written in a short while comes of age when nothing follows it, too; many histories lose
-/// their beginnings with one commit.
+/// Records from a short time expire even if no record follows them. Many histories lose their
+/// beginnings with one commit.
 #[test]
 fn quiet_histories_lose_their_beginnings() {
     const SECOND: u64 = 1_000_000_000;
@@ -266,7 +267,8 @@ fn quiet_histories_lose_their_beginnings() {
     drop(many.reopen(options(64)));
 }
 
-/// Steps that sort take turns with others, and none is left out when there is nothing else.
+/// Steps that sort take turns with other steps, and all of them are taken when there is nothing
+/// else to do.
 #[test]
 fn background_work_ends_when_all_is_sorted() {
     let mut many = Many::new(100, options(2));
@@ -280,14 +282,14 @@ fn background_work_ends_when_all_is_sorted() {
     assert_eq!(many.site.pool.stats().history_runs, 0);
 }
 
-/// Where things with this magic begin in a file.
+/// Returns where items with this magic begin in a file.
 fn places(dir: &MemDir, name: &str, magic: &[u8]) -> Vec<u64> {
     let bytes = content_of(dir, name);
     (0..bytes.len() as u64).step_by(8).filter(|at| bytes[*at as usize..].starts_with(magic)).collect()
 }
 
 impl Many {
-    /// As after a kill; the offline check finds just this.
+    /// Opens the pool again, as after a kill. The offline check finds exactly these codes.
     fn reopen_damaged(self, options: PoolOptions, codes: &[&str]) -> Many {
         let (site, found) = self.site.reopen_checked(options);
         let found: Vec<_> = found.iter().map(|finding| finding.code).collect();
@@ -295,7 +297,7 @@ impl Many {
         Many { site, ..self }
     }
 
-    /// Which of the moments of a volume are lost.
+    /// Returns the moments of a volume that are lost.
     fn lost(&self, n: usize) -> Vec<usize> {
         let lost = |(_, (lsn, _)): &(usize, &(u64, u8))| {
             self.at(n, *lsn).is_err_and(|error| error.kind() == ErrorKind::Lost)
@@ -303,22 +305,22 @@ impl Many {
         self.moments[n].iter().enumerate().filter(lost).map(|(at, _)| at).collect()
     }
 
-    /// All but `v1`.
+    /// Verifies all volumes but `v1`.
     fn verify_others(&self) {
         self.verify(self.all().filter(|n| *n != 1));
     }
 }
 
-/// A damaged record costs the history that it is of what it would have in a segment of its own, and
-/// no other history anything. Sorting leaves the run where it is, and goes on around it.
+/// A damaged record costs its history what it would cost in a segment of its own, and costs no
+/// other history anything. Sorting leaves the run where it is, and continues with the others.
 #[test]
 fn a_damaged_record_stays_with_its_history() {
     let mut many = Many::new(6, options(1));
     many.batch(1);
     many.batch(60);
     let name = many.files(true).remove(0);
-    // Two records a run, six runs a batch: that of the first chunk of `v1`, which keeps what was
-    // there before, in the second batch.
+    // There are two records per run and six runs per batch. The damaged record is in the second
+    // batch: it is that of the first chunk of `v1`, and keeps the old content.
     let place = places(&many.site.dir, &name, b"HCDR")[2 * 6 + 2];
     flip(&many.site.dir, &name, place + 20);
     many = many.reopen_damaged(options(1), &["cdp-record"]);
@@ -332,21 +334,21 @@ fn a_damaged_record_stays_with_its_history() {
         assert_eq!(many.lost(1), [0]);
         many.verify_others();
     }
-    // It is the only one that is not sorted, and nothing else waits for it.
+    // This run is the only one that is not sorted, and nothing else waits for it.
     let stats = many.site.pool.stats();
     assert_eq!((stats.history_runs, stats.shared_segments), (1, 1));
     many = many.reopen_damaged(options(1), &["cdp-record"]);
     idle(&many.site.pool);
     assert_eq!((many.lost(1), many.site.pool.stats().history_runs), (vec![0], 1));
     many.verify_others();
-    // It goes with its history.
+    // The run is removed with its history.
     many.site.pool.delete_volume("v1", true).unwrap();
     many.site.pool.drain().unwrap();
     idle(&many.site.pool);
     assert!(many.files(true).is_empty());
 }
 
-/// A damaged index costs nothing: the records tell the same.
+/// A damaged index costs nothing: the records have the same information.
 #[test]
 fn a_damaged_index_of_a_run_costs_nothing() {
     let mut many = Many::new(6, options(2));
@@ -364,21 +366,21 @@ fn a_damaged_index_of_a_run_costs_nothing() {
     many.reopen(options(2)).verify(0..6);
 }
 
-/// Runs behind an open segment of which a part is damaged go to another one: they would be lost
-/// with it.
+/// Runs behind a damaged open segment are sorted into another segment, because they would be lost
+/// with the damaged one.
 #[test]
 fn a_damaged_segment_takes_no_runs_with_it() {
     let mut many = Many::new(3, PoolOptions { own_histories: 4, ..options(1) });
     many.batch(1);
     many.batch(30);
-    // An anchor: what comes behind it does not need what lies before.
+    // Records behind the anchor do not need what lies before it.
     many.site.snap("v1", "s");
     many = many.reopen(options(1));
     many.batch(60);
     many.batch(90);
     let mut own = many.files(false);
     own.sort();
-    // A record and the index of its group.
+    // The damage is in a record and in the index of its group.
     for magic in [b"HCDR", b"HCDI"] {
         let place = places(&many.site.dir, &own[1], magic)[0];
         flip(&many.site.dir, &own[1], place + 20);
@@ -398,7 +400,8 @@ fn a_damaged_segment_takes_no_runs_with_it() {
     many.verify_others();
 }
 
-/// One that is cut short: what is left of it is found, the rest is lost, nothing else is.
+/// A shared segment is cut short: its rest is found, the other part is lost, and nothing else is
+/// lost.
 #[test]
 fn a_shared_segment_is_cut_short_or_gone() {
     for cut in [true, false] {
@@ -414,7 +417,7 @@ fn a_shared_segment_is_cut_short_or_gone() {
             many.site.dir.remove(&name).unwrap();
         }
         many = many.reopen_damaged(options(64), &["cdp-segment"]);
-        // `undo` needs what replaced a moment; what is in place now is there.
+        // `undo` needs the record that replaced a moment. The content in place is there.
         assert!(many.lost(1).contains(&0));
         let now = many.moments[1].len() - 1;
         assert!(!many.lost(1).contains(&now), "{:?}", many.lost(1));
@@ -429,7 +432,7 @@ fn a_shared_segment_is_cut_short_or_gone() {
 }
 
 impl Many {
-    /// The last moments of some volumes.
+    /// Verifies the last moments of some volumes.
     fn verify_recent(&self, volumes: std::ops::Range<usize>, count: usize) {
         for n in volumes {
             let from = self.moments[n].len() - count;
@@ -441,14 +444,14 @@ impl Many {
     }
 }
 
-/// A limit in bytes, with runs and segments in any order: what is newest is kept, and most of what
-/// there may be.
+/// With a limit in bytes, and runs and segments in any order, the newest history is kept, and most
+/// of the allowed bytes are used.
 #[test]
 fn a_limit_in_bytes_keeps_what_is_newest() {
     const LIMIT: u64 = MIB;
     let mut many = Many::new(2, options(8));
     for n in 0..2 {
-        // They lead backward, so history can begin anywhere.
+        // These encodings lead backward, so history can begin anywhere.
         let encoding = [Encoding::Parity, Encoding::Undo][n];
         let retention = Retention { time: None, bytes: Some(LIMIT) };
         let settings = CdpSettings { retention, ..settings(encoding) };
@@ -473,8 +476,8 @@ fn a_limit_in_bytes_keeps_what_is_newest() {
     many.verify_recent(0..2, 20);
 }
 
-/// Without a history that has many runs the oldest shared segment is emptied when there are too
-/// many bytes of them, also behind one that can't be.
+/// If no history has many runs, and shared segments have too many bytes, the oldest one is emptied.
+/// That is so even behind one that can't be emptied.
 #[test]
 fn shared_segments_are_bounded() {
     let small = || PoolOptions { shared_segment_bytes: 256 * KIB, ..options(1000) };
@@ -487,7 +490,7 @@ fn shared_segments_are_bounded() {
         many.batch(n);
         idle(&many.site.pool);
         let stats = many.site.pool.stats();
-        // One that is appended to, and the damaged one, come on top.
+        // The segment that is appended to, and the damaged one, are in addition.
         assert!(stats.shared_segment_bytes < MIB + 128 * KIB, "{} bytes", stats.shared_segment_bytes);
     }
     let stats = many.site.pool.stats();
@@ -496,12 +499,12 @@ fn shared_segments_are_bounded() {
     many.verify(many.all().filter(|n| *n != 2));
 }
 
-/// A history of which too many runs wait goes on with segments of its own.
+/// A history with too many waiting runs continues with segments of its own.
 #[test]
 fn runs_of_a_history_are_bounded() {
     let mut many = Many::new(3, options(4));
     for n in 0..12 {
-        // No background work in between.
+        // There is no background work in between.
         many.batch(20 * n + 1);
     }
     assert_eq!(many.site.pool.stats().history_runs, 3 * 2 * 4);

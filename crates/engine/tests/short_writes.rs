@@ -1,5 +1,5 @@
-//! Writes to physical volumes that meet a shortage which passes, where extents are reserved: file
-//! systems that copy on write, and devices that are thinly provisioned, run full in spite of that.
+//! Writes to physical volumes that meet a shortage which passes, although extents are reserved.
+//! Copy-on-write file systems, and thinly provisioned devices, can run full nevertheless.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory in memory that refuses so many of the next writes to physical volumes.
+/// A directory in memory that refuses a number of the next writes to physical volumes.
 #[derive(Clone, Default)]
 struct Short {
     inner: MemDir,
@@ -107,7 +107,7 @@ impl Site {
     }
 }
 
-/// Whatever phase of a batch it meets: new slots, and places that are overwritten.
+/// The shortage meets any phase of a batch: new slots, and places that are overwritten.
 #[test]
 fn a_batch_goes_on_when_the_shortage_has_passed() {
     for threads in [1, 4] {
@@ -139,7 +139,7 @@ fn a_batch_goes_on_when_the_shortage_has_passed() {
     }
 }
 
-/// A shortage that lasts is no way to lose anything, also where a batch is half done.
+/// A lasting shortage loses nothing, even if a batch is half done.
 #[test]
 fn one_that_does_not_pass_is_waited_for() {
     for killed in [false, true] {
@@ -173,7 +173,7 @@ fn one_that_does_not_pass_is_waited_for() {
     }
 }
 
-/// What was accepted is carried out as a whole, and leaves nothing half done.
+/// An accepted operation is carried out as a whole, and leaves nothing half done.
 #[test]
 fn a_physical_volume_leaves_through_a_shortage() {
     let site = Site::new();
@@ -190,7 +190,7 @@ fn a_physical_volume_leaves_through_a_shortage() {
     while let Err(error) = pool.remove_pv("pv-1") {
         assert!(error.is_shortage(), "{error}");
         if pool.pvs().len() == 1 {
-            // It was removed, and the shortage came while that was carried out.
+            // It was removed, and the shortage came while the removal was carried out.
             break;
         }
     }
@@ -206,7 +206,7 @@ fn a_physical_volume_leaves_through_a_shortage() {
     assert!(content(&v).iter().all(|b| *b == 2));
 }
 
-/// A writer is not kept waiting for ever, wherever in a segment of the journal it finds no room.
+/// A writer does not wait for ever, wherever in a segment of the journal it finds no room.
 #[test]
 fn a_full_journal_refuses_while_the_shortage_lasts_and_takes_writes_after_it() {
     for (threads, len) in [(1, 128 * KIB), (4, 128 * KIB), (1, 4 * KIB), (1, 512)] {

@@ -1,5 +1,5 @@
-//! Pools that run out of space: what waits to be freed comes back in time, policies delete where
-//! that helps, and nowhere else.
+//! Pools that run out of space: space that waits to be freed comes back in time, and policies
+//! delete snapshots only where that helps.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -21,7 +21,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A directory in memory, on a file system with so many bytes available.
+/// A directory in memory, on a file system with a set number of available bytes.
 #[derive(Clone)]
 struct Host {
     inner: MemDir,
@@ -67,7 +67,7 @@ fn count(pool: &Pool) -> usize {
     pool.snapshots("v").unwrap().len()
 }
 
-/// Snapshots of `v` that each need 64 KiB alone, and a policy that may delete them.
+/// Makes snapshots of `v` that each need 64 KiB alone, and a policy that may delete them.
 fn some_snapshots(site: &Site, count: u8) -> Arc<Volume> {
     let v = site.volume("v", MIB, 4 * KIB);
     policy(&site.pool, "v");
@@ -110,7 +110,7 @@ fn a_full_host_file_system_is_a_warning_and_no_reason_to_delete() {
         assert_eq!(count(&pool), 10, "{available}");
         if available < MIB * 64 {
             assert!(pool.health().has("host-full") && !pool.health().has("space-low"), "{:?}", pool.health());
-            // Nor does a writer that finds no room change that.
+            // A writer that finds no room does not change that either.
             assert_eq!(try_write(&v, 3 * MIB, 1, 64 * KIB).unwrap_err().kind(), ErrorKind::NoSpace);
             assert_eq!(count(&pool), 10, "{available}");
         }
@@ -126,7 +126,7 @@ fn policies_delete_one_after_another_and_not_all_at_once() {
     let site = Site::new(8);
     let _v = some_snapshots(&site, 8);
     let w = site.volume("w", 8 * MIB, 4 * KIB);
-    // Space is low, by what a few of the snapshots have to give.
+    // Space is low, by as much as a few of the snapshots can give back.
     let low = site.pool.info().capacity / 10;
     let most = site.pool.info().available - low + 200 * KIB;
     try_write(&w, 0, 1, most - most % (64 * KIB)).unwrap();
@@ -150,8 +150,8 @@ fn a_deletion_that_gives_nothing_back_is_the_last() {
     let pv = PvSpec { path: "pv-1.img".into(), size: Some(4 * MIB), force: false };
     site.pool.add_pv(&pv).unwrap();
     site.idle();
-    // What the snapshots hold lies on a physical volume that takes no data any more, and the other
-    // one is full.
+    // The content of the snapshots lies on a physical volume that takes no data any more, and the
+    // other one is full.
     site.pool.drain_pv("pv-0.img", true).unwrap();
     let w = site.volume("w", 8 * MIB, 4 * KIB);
     let left = site.pool.info().available;
@@ -163,7 +163,7 @@ fn a_deletion_that_gives_nothing_back_is_the_last() {
     assert_eq!(count(&site.pool), 5, "one was tried");
 }
 
-/// No background work comes in between: the writers themselves ask.
+/// There is no background work in between: the writers themselves apply the policies.
 #[test]
 fn a_write_without_space_asks_the_policies_before_it_is_refused() {
     let site = Site::new(8);
@@ -175,7 +175,7 @@ fn a_write_without_space_asks_the_policies_before_it_is_refused() {
         written += 64 * KIB;
         assert!(written <= 8 * MIB);
     }
-    // As many as were needed went, the oldest first; without any the pool is full.
+    // As many as were needed are deleted, the oldest first. Without snapshots the pool is full.
     let (mut refused, mut content) = (false, vec![0; MIB as usize]);
     for at in (written..8 * MIB).step_by(64 << 10) {
         refused |= try_write(&w, at, 7, 64 * KIB).is_err();
@@ -183,7 +183,7 @@ fn a_write_without_space_asks_the_policies_before_it_is_refused() {
     assert!(refused);
     v.read(0, &mut content).unwrap();
     assert!(content[..64 << 10].iter().all(|b| *b == 16));
-    // A protected one stays.
+    // A protected snapshot stays.
     let site = Site::new(8);
     let _v = some_snapshots(&site, 3);
     site.pool.protect_snapshot("v", "s1", true).unwrap();
@@ -197,7 +197,7 @@ fn a_write_without_space_asks_the_policies_before_it_is_refused() {
     assert_eq!(left, ["s1"]);
 }
 
-/// Much was deleted, little each: a write helps until it has its space.
+/// Many small deletions are pending: a write helps until it has its space.
 #[test]
 fn a_write_frees_as_much_as_it_needs() {
     let site = Site::new(8);
@@ -218,11 +218,11 @@ fn a_write_frees_as_much_as_it_needs() {
         let some: Vec<&str> = some.iter().map(String::as_str).collect();
         site.pool.delete_snapshots("v", &some).unwrap();
     }
-    // No background work comes in between.
+    // There is no background work in between.
     try_write(&w, 8 * MIB, 1, MIB + 256 * KIB).unwrap();
 }
 
-/// The destager always has something to do; still what was deleted is freed.
+/// The destager always has something to do, and deleted content is still freed.
 #[test]
 fn freeing_keeps_pace_with_destaging() {
     let site = Site::new(48).reopen_with(PoolOptions { destage_start_percent: 0, ..PoolOptions::default() });
@@ -239,12 +239,12 @@ fn freeing_keeps_pace_with_destaging() {
         }
         most = most.max(site.pool.info().used);
     }
-    // The volume, a snapshot, and what is on its way.
+    // This covers the volume, a snapshot, and space on its way.
     assert!(most < 40 * MIB, "{} MiB were in use at most", most / MIB);
 }
 
-/// Writers that never stop, with a history whose anchors come and go: nearly all of the pool waits
-/// to be freed.
+/// Writers never stop, and their history's anchors come and go: nearly the whole pool waits to be
+/// freed.
 #[test]
 fn saturating_writers_are_not_refused_while_space_is_on_its_way() {
     let site = Site::new(48);

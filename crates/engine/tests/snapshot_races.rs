@@ -1,6 +1,5 @@
-//! Snapshots read, and taken, while others write at full speed and the background work goes on:
-//! nobody ever sees a byte that was written later than they may, and a group is one instant of the
-//! order of writes.
+//! Snapshots are read and taken while writers and background work run at full speed. No reader ever
+//! sees a byte that was written too late for it, and a group is one instant of the order of writes.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -21,14 +20,14 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4 * KIB;
 const CHUNK: u64 = 16 * KIB;
 const SIZE: u64 = MIB;
-/// How long the writers of one race go on.
+/// How long the writers of one race run.
 const RACE: Duration = Duration::from_millis(1500);
 
 fn world() -> World {
     World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
 }
 
-/// A pool with small caches and batches, so that everything is under way all the time.
+/// Makes a pool with small caches and batches, so that all kinds of work are always under way.
 fn pool() -> (Arc<MemDir>, Arc<Pool>) {
     let dir = Arc::new(MemDir::new());
     let config =
@@ -54,7 +53,7 @@ fn volume(pool: &Arc<Pool>, name: &str, size: u64) -> Arc<Volume> {
     pool.open_volume(name, false).unwrap()
 }
 
-/// A block all of whose words are `stamp`.
+/// Returns a block in which every word is `stamp`.
 fn block(stamp: u64) -> Bytes {
     stamp.to_le_bytes().repeat(BLOCK as usize / 8).into()
 }
@@ -66,7 +65,7 @@ fn write(volume: &Volume, at: u64, stamp: u64) {
     op.result.unwrap();
 }
 
-/// The stamps of all blocks. A block is never mixed of two writes.
+/// Returns the stamps of all blocks. A block never mixes two writes.
 fn stamps(volume: &Volume, blocks: u64) -> Vec<u64> {
     let mut data = vec![0; (blocks * BLOCK) as usize];
     volume.read(0, &mut data).unwrap();
@@ -79,14 +78,14 @@ fn stamps(volume: &Volume, blocks: u64) -> Vec<u64> {
     data.chunks_exact(BLOCK as usize).map(of).collect()
 }
 
-/// Background work in a thread, as a server does it.
+/// Runs background work in a thread, like a server.
 fn maintain(pool: &Pool, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         pool.maintain().unwrap();
     }
 }
 
-/// What is wrong after a race, or in the pool that it leaves behind.
+/// Checks for errors after a race, and in the pool that it leaves.
 fn finish(dir: Arc<MemDir>, pool: Arc<Pool>) {
     pool.drain().unwrap();
     pool.close().unwrap();
@@ -96,8 +95,8 @@ fn finish(dir: Arc<MemDir>, pool: Arc<Pool>) {
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
-/// Readers of a snapshot, of its clone and of an older snapshot, while the origin is overwritten
-/// block by block, discarded and destaged in threads.
+/// Reads a snapshot, its clone and an older snapshot, while the origin is overwritten block by
+/// block, discarded and destaged in threads.
 fn readers_never_see_a_later_byte(method: Method) {
     let (dir, pool) = pool();
     let blocks = SIZE / BLOCK;
@@ -114,8 +113,8 @@ fn readers_never_see_a_later_byte(method: Method) {
         std::thread::scope(|scope| {
             scope.spawn(|| maintain(&pool, stop));
             scope.spawn(|| {
-                // Rounds of overwriting: in the even ones the snapshot of this round is the only
-                // thing between the data and the writer.
+                // There are rounds of overwriting. In the even ones, only this round's snapshot
+                // protects the data from the writer.
                 for n in 1.. {
                     pool.create_snapshots(&[("origin", &format!("s{n}"))]).unwrap();
                     round.store(n, Ordering::Release);
@@ -178,9 +177,9 @@ fn readers_never_see_a_later_byte_by_copying() {
     readers_never_see_a_later_byte(Method::Copy);
 }
 
-/// Four writers put a counter of their own, one write after the other, in turn into two volumes:
-/// into block `2 * writer` and the one behind it of the volume whose turn it is. What a group shows
-/// of a writer must be a prefix of what it did.
+/// Four writers each write a counter of their own, one write after the other, into two volumes in
+/// turn. They write to block `2 * writer`, or to the block behind it, of the volume whose turn it
+/// is. A group must show a prefix of each writer's writes.
 #[test]
 fn a_thousand_groups_are_instants_of_the_order_of_writes() {
     const WRITERS: u64 = 4;
@@ -206,7 +205,7 @@ fn a_thousand_groups_are_instants_of_the_order_of_writes() {
                     }
                 });
             }
-            // Ends the threads when an assertion fails, too.
+            // This also ends the threads when an assertion fails.
             let _ender = Ender(&stop);
             let acknowledged = || counts.each_ref().map(|c| c.load(Ordering::SeqCst));
             for group in 0..GROUPS {
@@ -217,7 +216,7 @@ fn a_thousand_groups_are_instants_of_the_order_of_writes() {
                 let [left, right] =
                     ["left", "right"].map(|v| stamps(&pool.open_snapshot(v, &name).unwrap(), 16));
                 for writer in 0..WRITERS as usize {
-                    // The last write of all four places tells the rest.
+                    // The last write of all four places determines the rest.
                     let places =
                         [left[writer * 4], left[writer * 4 + 1], right[writer * 4], right[writer * 4 + 1]];
                     let last = places.into_iter().max().unwrap();
@@ -245,7 +244,7 @@ fn a_thousand_groups_are_instants_of_the_order_of_writes() {
     finish(dir, pool);
 }
 
-/// What a writer's places hold after write `last`: of each place the last write that went there.
+/// Returns what a writer's places hold after write `last`: for each place, the last write to it.
 fn expected(last: u64) -> [u64; 4] {
     let at = |volume: u64, place: u64| {
         (last.saturating_sub(3)..=last)

@@ -59,7 +59,7 @@ fn snapshots_keep_what_was_there_by_either_method() {
             assert_bytes(&f.pool.open_snapshot("a", "two").unwrap(), 24 * KIB, 1, 40 * KIB);
             f.pool.delete_snapshots("a", &["two"]).unwrap();
             f.idle();
-            // Two chunks that were not discarded, and the one at 512 KiB.
+            // The two chunks that were not discarded, and the one at 512 KiB.
             assert_eq!(f.pool.volume("a").unwrap().allocated, 3 * 16 * KIB, "{method:?}");
             f.reopen();
         }
@@ -107,7 +107,7 @@ fn clones_and_what_they_rest_on() {
     drop((v, b, c));
     let f = f.reopen();
     check_all(&f);
-    // Gone from sight, and still what the clones rest on.
+    // The snapshots are invisible, and the clones still rest on them.
     assert_eq!(f.pool.delete_volume("a", false).unwrap_err().kind(), ErrorKind::Conflict, "it has snapshots");
     f.pool.delete_snapshots("a", &["s"]).unwrap();
     f.idle();
@@ -223,8 +223,8 @@ fn a_shrunk_volume_keeps_what_its_snapshot_saw() {
     f.reopen();
 }
 
-/// A branch stays in the catalog as long as a snapshot there names it, wherever the work of
-/// deleting both is cut short.
+/// A branch stays in the catalog as long as a snapshot names it, wherever the deletion of both is
+/// cut short.
 #[test]
 fn a_volume_goes_while_its_snapshot_is_being_dissolved() {
     for (before, after) in (0..8).flat_map(|before| (0..12).map(move |after| (before, after))) {
@@ -246,8 +246,8 @@ fn a_volume_goes_while_its_snapshot_is_being_dissolved() {
     }
 }
 
-/// Terabytes of a clone cost a row, not a page for each 256 of its chunks; what snapshots saw
-/// stays.
+/// A discard of terabytes of a clone costs a row, not a page for each 256 of its chunks. Content
+/// that snapshots saw stays.
 #[test]
 fn a_long_discard_of_a_clone_is_cheap() {
     const TIB: u64 = 1 << 40;
@@ -306,8 +306,8 @@ fn a_long_discard_of_a_clone_is_cheap() {
     f.reopen();
 }
 
-/// The independent order: a write costs a copy for each snapshot that lacks the chunk, and each
-/// copy goes with its own.
+/// In the independent order, a write costs a copy for each snapshot that lacks the chunk, and each
+/// copy is freed with its snapshot.
 #[test]
 fn in_the_independent_order_each_snapshot_has_its_own_copy() {
     for method in [Method::Redirect, Method::Copy] {
@@ -336,7 +336,8 @@ fn in_the_independent_order_each_snapshot_has_its_own_copy() {
             assert_bytes(&head, 1024, 3, 512);
         };
         views(&f, &["one", "two", "three"]);
-        // What was cached of the older snapshots named the slot that is now the newest one's alone.
+        // Cached pages of the older snapshots named the slot that now belongs to the newest one
+        // alone.
         f.pool.delete_snapshots("a", &["three"]).unwrap();
         f.idle();
         assert_eq!(allocated(&f), 3);
@@ -359,8 +360,8 @@ fn in_the_independent_order_each_snapshot_has_its_own_copy() {
     }
 }
 
-/// Copies of their own never take what was promised to writes: the snapshots share when space is
-/// short.
+/// The snapshots' own copies never take what was promised to writes: the snapshots share when space
+/// is short.
 #[test]
 fn the_independent_order_shares_where_space_is_short() {
     let f = site();
@@ -370,7 +371,7 @@ fn the_independent_order_shares_where_space_is_short() {
     f.pool.drain().unwrap();
     let names: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
     names.iter().for_each(|name| f.snap("a", name));
-    // 40 copies of 1 MiB would be more than the 16 MiB that there are.
+    // 40 copies of 1 MiB would be more than the 16 MiB of the pool.
     write(&v, 0, 2, MIB);
     f.pool.drain().unwrap();
     assert_bytes(&v, 0, 2, MIB);
@@ -386,7 +387,7 @@ fn the_independent_order_shares_where_space_is_short() {
     f.reopen();
 }
 
-/// A block status of a clone with something staged once asked the base chunk by chunk, at every
+/// A block status of a clone with staged content once asked the base chunk by chunk, at every
 /// level.
 #[test]
 fn the_status_of_a_clone_asks_its_bases_once() {
@@ -426,8 +427,8 @@ fn the_status_of_a_clone_asks_its_bases_once() {
     );
 }
 
-/// Where a snapshot comes from is looked up by what it froze: under its name of today, and only
-/// those in sight count.
+/// The newest snapshot before a moment is looked up by what it froze. Its present name is returned,
+/// and only visible snapshots count.
 #[test]
 fn the_newest_snapshot_before() {
     let f = site();
@@ -447,7 +448,8 @@ fn the_newest_snapshot_before() {
     assert_eq!(newest(0..third), named("second"));
     f.pool.delete_snapshots("a", &["second"]).unwrap();
     assert_eq!(newest(0..third), named("one"));
-    // A rollback writes to a branch of its own, which has none; what it left keeps its snapshots.
+    // After a rollback, the volume writes to a branch of its own without snapshots. The old branch
+    // keeps its snapshots.
     drop(volume);
     f.pool.roll_back("a", "one", "undo", false).unwrap();
     let current = f.pool.volume("a").unwrap().branch;
@@ -460,8 +462,8 @@ fn the_newest_snapshot_before() {
     assert_eq!(f.pool.newest_snapshot(branch, 0..u32::MAX), None);
 }
 
-/// Snapshots are looked at while what they see is still staged: when it comes to its place their
-/// pages are made anew, be they few or so many that all are forgotten at once.
+/// Snapshots are read while their content is still staged. When it is destaged, their pages are
+/// made again, whether a few pages are forgotten or all at once.
 #[test]
 fn views_of_staged_snapshots_follow_what_is_destaged() {
     for count in [3, 150] {
@@ -480,7 +482,7 @@ fn views_of_staged_snapshots_follow_what_is_destaged() {
                 assert_bytes(view, place(n), n as u8 + 1, 4 * KIB);
                 let before = if n < 15 { 0 } else { n as u8 - 14 };
                 assert_bytes(view, place(n + 1), before, 4 * KIB);
-                // Nothing is staged here, so it is looked up in the map.
+                // Nothing is staged here, so the map is used.
                 assert_bytes(view, 512 * KIB, 0, 4 * KIB);
             }
         };

@@ -1,4 +1,4 @@
-//! What is counted of volumes: the cost of snapshots, the index, and where requests go.
+//! Counters of volumes: the cost of snapshots, the index, and the regions of requests.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -13,7 +13,7 @@ fn preserved(site: &Site, volume: &str) -> PreserveStats {
     site.pool.volume_statistics(volume).unwrap().preserved
 }
 
-/// A volume `v` of four chunks, filled, with a snapshot.
+/// Makes a volume `v` of four chunks, filled, with a snapshot.
 fn filled(method: Method) -> Site {
     let site = Site::new(16);
     let v = site.volume("v", 4 * CHUNK, CHUNK);
@@ -29,7 +29,7 @@ fn filled(method: Method) -> Site {
 fn a_redirect_counts_what_it_fills_and_what_it_wastes() {
     let site = filled(Method::Redirect);
     let v = site.pool.open_volume("v", false).unwrap();
-    // The paper's example: 2 KiB over the border of two chunks of 16 KiB wastes 30 KiB.
+    // This is the paper's example: 2 KiB over the border of two chunks of 16 KiB waste 30 KiB.
     write(&v, CHUNK - KIB, 2, 2 * KIB);
     site.pool.drain().unwrap();
     let expected = PreserveStats {
@@ -42,7 +42,7 @@ fn a_redirect_counts_what_it_fills_and_what_it_wastes() {
     };
     assert_eq!(preserved(&site, "v"), expected);
     assert_eq!(expected.space_efficiency(), Some(2.0 / 32.0));
-    // A second write finds the chunks in places of their own; a whole chunk has nothing to fill.
+    // A second write finds the chunks in places of their own. A whole chunk has nothing to fill.
     write(&v, CHUNK - KIB, 3, 2 * KIB);
     write(&v, 2 * CHUNK, 3, CHUNK);
     site.pool.drain().unwrap();
@@ -64,8 +64,8 @@ fn a_copy_counts_once_for_each_chunk_and_snapshot() {
     let expected = PreserveStats {
         copies: 1,
         copied_bytes: CHUNK,
-        // What was written twice before it was moved to its place counts once; what came later cost
-        // nothing.
+        // Content that was written twice before it was moved to its place counts once. Later writes
+        // cost nothing.
         host_bytes: 8 * KIB,
         ..PreserveStats::default()
     };
@@ -167,11 +167,11 @@ fn requests_count_where_they_go_and_refused_ones_nowhere() {
     assert_eq!(regions.region_size, MIB);
     let counts = [(1, 2), (2, 1), (0, 2)].map(|(reads, writes)| RegionCounts { reads, writes });
     assert_eq!(regions.regions, counts);
-    // A snapshot's readers are not the volume's.
+    // Reads of a snapshot do not count for the volume.
     site.snap("v", "s");
     site.pool.open_snapshot("v", "s").unwrap().read(0, &mut [0; 512]).unwrap();
     assert_eq!(site.pool.volume_statistics("v").unwrap().regions.regions, counts);
-    // Growing makes the regions larger when one is needed.
+    // A larger volume gets larger regions when one is needed.
     site.pool.resize_volume("v", 1 << 30, false).unwrap();
     v.read((1 << 30) - 512, &mut [0; 512]).unwrap();
     let regions = site.pool.volume_statistics("v").unwrap().regions;

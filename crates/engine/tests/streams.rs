@@ -11,7 +11,7 @@ use hindcast_engine::stream::{Import, StreamFile, StreamPart, UnfinishedImport};
 use hindcast_engine::world::{Rng, SplitMix};
 use hindcast_engine::{ErrorKind, Result, Volume};
 
-/// Where streams come from and go to.
+/// The source and the destination of streams.
 trait Streams {
     fn export(&self, volume: &str, snapshot: &str, from: Option<&str>, start: u64) -> Vec<u8>;
     fn import(&self, name: Option<&str>, stream: &[u8]) -> Result<SnapshotInfo>;
@@ -58,12 +58,12 @@ fn kind<T>(result: Result<T>) -> ErrorKind {
     result.err().unwrap().kind()
 }
 
-/// A pool with identities of its own.
+/// Makes a pool with identities of its own.
 fn site(seed: u64) -> Site {
     Site::seeded(64, seed)
 }
 
-/// A volume with three snapshots; the volume was written to since.
+/// Makes a volume with three snapshots, and writes to it after them.
 fn origin() -> Site {
     let a = site(1);
     let v = a.volume("v", 4 * MIB, 16 * KIB);
@@ -101,7 +101,7 @@ fn a_chain_of_differences_arrives() {
         assert_eq!(b.pool.snapshot("w", name).unwrap().content, a.pool.snapshot("v", name).unwrap().uuid);
     }
     assert_eq!(b.pool.volume("w").unwrap().size, 5 * MIB);
-    // And on: what came from there goes back as a difference, or further, to a third.
+    // The stream also continues: content from there goes back as a difference, or to a third pool.
     let w = b.pool.open_volume("w", false).unwrap();
     write(&w, 64 * KIB, 9, 512);
     b.snap("w", "four");
@@ -160,8 +160,8 @@ fn an_import_that_was_cut_short_goes_on() {
     }
 }
 
-/// Cut anywhere, garbage behind the cut: the file ends up as the very stream that it would have
-/// been.
+/// A file is cut anywhere, with garbage behind the cut. It ends up equal to the uninterrupted
+/// stream.
 #[test]
 fn a_file_that_was_cut_short_goes_on() {
     let a = origin();
@@ -175,7 +175,7 @@ fn a_file_that_was_cut_short_goes_on() {
             let part = match StreamPart::read(&mut &file[..]) {
                 Ok(part) => part,
                 Err(e) => {
-                    // Garbage where the header should be: this never was a stream.
+                    // There is garbage in place of the header: this never was a stream.
                     assert!(matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported), "{e}");
                     assert!(garbage > 0 && cut < 200, "{e}");
                     continue;
@@ -263,7 +263,7 @@ fn cancelling_gives_the_volume_back() {
     assert_eq!(kind(b.pool.cancel_import("v")), ErrorKind::Conflict);
     let two = a.export("v", "two", Some("one"), 0);
     let mut import: Import = b.pool.import(None);
-    // The header and a part of the first record.
+    // These bytes are the header and a part of the first record.
     import.push(&two[..1000]).unwrap();
     b.pool.cancel_import("v").unwrap();
     assert_eq!(kind(import.keep()), ErrorKind::Conflict);
@@ -286,7 +286,7 @@ fn a_renamed_volume_goes_on_being_filled() {
     let mut import = b.pool.import(Some("w"));
     import.push(&one[..2 << 20]).unwrap();
     b.pool.rename_volume("w", "x").unwrap();
-    // Another of the old name is not what the stream is for.
+    // The stream is not for another volume with the old name.
     b.volume("w", MIB, 4 * KIB);
     import.keep().unwrap();
     import.push(&one[2 << 20..]).unwrap();
@@ -296,7 +296,7 @@ fn a_renamed_volume_goes_on_being_filled() {
     assert!(a.content("v", Some("one")) == b.content("y", Some("one")));
     assert!(b.content("w", None).iter().all(|byte| *byte == 0));
     assert_eq!(b.pool.unfinished_import("y").unwrap(), None);
-    // A volume that is deleted meanwhile takes the import with it.
+    // A volume that is deleted meanwhile ends its import.
     let mut import = b.pool.import(Some("z"));
     import.push(&one[..2 << 20]).unwrap();
     b.pool.delete_volume("z", true).unwrap();
@@ -338,7 +338,7 @@ fn the_stream_says_how_long_the_volume_is() {
     assert!(a.content("v", Some("one")) == b.content("v", Some("one")));
 }
 
-/// A stalled import of an older stream arrives while the next difference is taken in.
+/// A stalled import of an older stream writes while the next difference is imported.
 #[test]
 fn what_a_stale_import_still_writes_is_refused() {
     let (a, b) = (origin(), site(2));
@@ -368,13 +368,13 @@ fn a_newer_import_of_the_same_stream_takes_over() {
     assert!(running(&b));
     let mut newer = b.pool.import(Some("w"));
     newer.push(&one[..1 << 19]).unwrap();
-    // Refused at its next write, and with everything else.
+    // The stale import is refused at its next write, and in everything else.
     assert_eq!(kind(older.keep()), ErrorKind::Conflict);
     assert_eq!(kind(older.push(&one[MIB as usize..])), ErrorKind::Conflict);
     drop(older);
     assert!(running(&b), "what was refused ends nothing");
     newer.push(&one[1 << 19..]).unwrap();
-    // One that has all of the stream already is refused, too.
+    // An import that has the whole stream already is refused, too.
     let mut complete = b.pool.import(Some("w"));
     complete.push(&one).unwrap();
     newer.keep().unwrap_err();
@@ -388,7 +388,7 @@ fn a_newer_import_of_the_same_stream_takes_over() {
     assert!(!running(&b));
 }
 
-/// What comes between the header of a stale import and its next bytes, whatever it is.
+/// Any operation may come between the header of a stale import and its next bytes.
 #[test]
 fn a_lease_does_not_outlive_what_it_was_given_for() {
     let (a, b) = (origin(), site(2));
@@ -398,7 +398,7 @@ fn a_lease_does_not_outlive_what_it_was_given_for() {
     let betweens: [Between; 4] = [
         |b, _| b.pool.cancel_import("w").unwrap(),
         |b, two| {
-            // Cancelled, and begun again by another.
+            // The import is cancelled, and another client begins it again.
             b.pool.cancel_import("w").unwrap();
             b.pool.roll_back("w", "one", "u1", true).unwrap();
             let mut other = b.pool.import(Some("w"));
@@ -430,7 +430,7 @@ fn a_lease_does_not_outlive_what_it_was_given_for() {
     }
 }
 
-/// An import that is refused leaves the volume as it was: also for those who write to it meanwhile.
+/// An import that is refused leaves the volume as it was, even for its writers in the meantime.
 #[test]
 fn a_refused_import_does_not_fence_writers_off() {
     let (a, b) = (origin(), site(2));

@@ -1,5 +1,5 @@
-//! What rests on a moment is as thin as it was: status, differences and streams, against what it
-//! reads as.
+//! A volume that rests on a moment is as thin as the moment was. Status, differences and streams
+//! are compared with what it reads as.
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
 
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const CHUNK: u64 = 16 * KIB;
 const TIB: u64 = 1 << 40;
-/// Chunks of a map page.
+/// Number of chunks of a map page.
 const PAGE_CHUNKS: u64 = 256;
 
 fn cdp(anchors: AnchorPolicy) -> CdpSettings {
@@ -39,7 +39,7 @@ impl Site {
         self.pool.open_moment(volume, &Moment::Lsn(lsn)).unwrap()
     }
 
-    /// A volume with a history from the beginning.
+    /// Makes a volume with a history from the beginning.
     fn kept(&self, name: &str, size: u64, anchors: AnchorPolicy) -> Arc<Volume> {
         let v = self.volume(name, size, CHUNK);
         self.pool.set_cdp(name, Some(cdp(anchors))).unwrap();
@@ -63,7 +63,7 @@ impl Site {
     }
 }
 
-/// What status calls data, asked for so many runs at a time.
+/// Returns the ranges that status calls data, with `most` runs per request.
 fn data(volume: &Volume, most: usize) -> Vec<Range<u64>> {
     let size = volume.info().size;
     let (mut at, mut found) = (0, Vec::<Range<u64>>::new());
@@ -84,7 +84,7 @@ fn data(volume: &Volume, most: usize) -> Vec<Range<u64>> {
     found
 }
 
-/// What is called zeros reads as zeros, however it is asked for.
+/// Checks that every range called zeros reads as zeros, whatever the size of the requests.
 fn assert_honest(volume: &Volume, what: &str) -> Vec<Range<u64>> {
     let (all, found) = (content(volume), data(volume, 1000));
     assert_eq!(found, data(volume, 1), "{what}");
@@ -114,7 +114,7 @@ fn a_volume_taken_back_is_as_thin_as_the_moment() {
         for name in ["v", "r"] {
             assert_eq!(data(&a.open(name), 8), [5 * MIB..6 * MIB], "{name}");
         }
-        // By what was recorded, from either side.
+        // The difference is found by records, from either side.
         let between = |from: &str, to: Arc<Volume>| {
             ranges(&Difference::new(a.pool.open_snapshot("v", from).unwrap(), to).unwrap())
         };
@@ -123,9 +123,9 @@ fn a_volume_taken_back_is_as_thin_as_the_moment() {
         assert_eq!(between("undo", a.open("v")), [size - MIB..size - MIB + 512 * KIB]);
         write(&a.pool.open_volume("v", false).unwrap(), 64 * MIB, 3, 4 * KIB);
         a.snap("v", "t");
-        // What is staged makes status look at each chunk.
+        // Staged content makes status examine each chunk.
         a.pool.drain().unwrap();
-        // Over a moment a chunk is brought in whole.
+        // Over a moment, a chunk is materialized as a whole.
         assert_eq!(between("good", a.open("v")), [64 * MIB..64 * MIB + CHUNK]);
         assert_eq!(data(&a.open("v"), 8), [5 * MIB..6 * MIB, 64 * MIB..64 * MIB + CHUNK]);
         let whole = a.export("v", "t", None);
@@ -138,15 +138,15 @@ fn a_volume_taken_back_is_as_thin_as_the_moment() {
         let mut found = vec![0; 2 * MIB as usize];
         b.open("w").read(4 * MIB, &mut found).unwrap();
         assert!(found.iter().enumerate().all(|(n, byte)| *byte == (n as u64 >= MIB) as u8));
-        // In place: what was staged is there, and so is what the volume was completed with.
+        // Staged content is in place now, and so is the content with which the volume was filled.
         a.idle();
         assert_eq!(data(&a.open("v"), 8), [5 * MIB..6 * MIB, 64 * MIB..64 * MIB + CHUNK]);
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?} for {size}", begun.elapsed());
     }
 }
 
-/// Nothing is said to be there that was discarded in one go, nor what was never written beside what
-/// was.
+/// Status reports as data neither what was discarded with one request, nor what was never written
+/// beside written content.
 #[test]
 fn long_discards_and_later_writes_are_no_data_of_a_moment() {
     let site = Site::new(64);
@@ -162,7 +162,7 @@ fn long_discards_and_later_writes_are_no_data_of_a_moment() {
     assert_eq!(found(full), [16 * MIB..17 * MIB]);
     assert_eq!(found(emptied), [16 * MIB..16 * MIB + CHUNK], "a part of the first chunk is left");
     assert_eq!(found(last), [16 * MIB..16 * MIB + CHUNK, 17 * MIB..17 * MIB + CHUNK]);
-    // What was cut off, and grown again.
+    // The part that was cut off, and added again.
     site.pool.resize_volume("v", 16 * MIB, true).unwrap();
     site.pool.resize_volume("v", 1 << 30, false).unwrap();
     assert_eq!(found(site.lsn()), []);
@@ -178,17 +178,18 @@ fn assert_honest_at(volume: &Volume) -> Vec<Range<u64>> {
     found
 }
 
-/// Moments before the first anchor that is left: by what is in place, versions, and records since.
+/// Moments before the first remaining anchor are read from what is in place, from versions, and
+/// from later records.
 #[test]
 fn moments_without_an_anchor_before_them() {
     let site = Site::new(64);
     let v = site.kept("v", 64 * MIB, AnchorPolicy::Never);
     write(&v, 0, 1, MIB);
     let mut lsns = Vec::new();
-    // More than a segment.
+    // The writes fill more than a segment.
     for n in 0..400u64 {
         write(&v, 4 * MIB + n % 32 * CHUNK, (n % 250) as u8 + 1, CHUNK);
-        // What is gone again is in records only.
+        // Content that is gone again is in records only.
         write(&v, 32 * MIB + n % 7 * CHUNK, 9, CHUNK);
         lsns.push(site.lsn());
         v.discard(32 * MIB + n % 7 * CHUNK, CHUNK, false).unwrap();
@@ -216,7 +217,7 @@ fn moments_without_an_anchor_before_them() {
     assert!(looked > 3 && first.anchors.iter().all(|anchor| anchor.lsn > lsns[399]), "{:?}", first.anchors);
 }
 
-/// Damages all that was recorded, and opens the pool again.
+/// Damages everything that was recorded, and opens the pool again.
 fn without_records(site: Site) -> Arc<Pool> {
     site.pool.close().unwrap();
     for name in site.dir.list().unwrap().into_iter().filter(|name| name.starts_with("cdp-")) {
@@ -230,7 +231,7 @@ fn without_records(site: Site) -> Arc<Pool> {
     Pool::open(dir, world, Default::default()).unwrap()
 }
 
-/// A history that can't be read must not pass for nothing.
+/// A history that can't be read must not count as zeros.
 #[test]
 fn what_is_lost_is_data() {
     let site = Site::new(64);
@@ -253,8 +254,8 @@ fn what_is_lost_is_data() {
     assert!(r.read(MIB, &mut lost).is_err(), "it is lost");
 }
 
-/// Where neither state is a moment a history that can't be read is done without; between moments
-/// nothing else tells.
+/// If neither state is a moment, a history that can't be read is not needed. Between moments, only
+/// the history has the answer.
 #[test]
 fn snapshots_are_compared_without_a_history_that_is_lost() {
     let site = Site::new(64);
@@ -262,7 +263,7 @@ fn snapshots_are_compared_without_a_history_that_is_lost() {
     write(&v, MIB, 1, MIB);
     site.snap("v", "good");
     let first = site.lsn();
-    // More than a segment on either side.
+    // The writes fill more than a segment on either side.
     let many = |from| (0..500u64).for_each(|n| write(&v, from + n % 64 * CHUNK, n as u8, CHUNK));
     many(8 * MIB);
     let lsn = site.lsn();
@@ -290,7 +291,7 @@ fn snapshots_are_compared_without_a_history_that_is_lost() {
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
 }
 
-/// A volume that has a little everywhere of its own asks what it rests on again and again.
+/// A volume with a little of its own everywhere queries its base again and again.
 #[test]
 fn one_status_takes_so_many_looks() {
     let site = Site::new(64);
@@ -301,9 +302,9 @@ fn one_status_takes_so_many_looks() {
     site.pool.recover_volume("v", &Moment::Lsn(lsn), "r").unwrap();
     let (v, r) = (site.open("v"), site.pool.open_volume("r", false).unwrap());
     assert!(r.status_may_wait() && site.moment("v", lsn).status_may_wait() && !v.status_may_wait());
-    // Within what one look sees.
+    // These chunks lie within one query.
     let close = (0..64).map(|n| (2 * n + 1) * CHUNK);
-    // As far apart as the first look of a gap reaches.
+    // These chunks are as far apart as the first query of a gap extends.
     let window = PAGE_CHUNKS * CHUNK;
     let far = (1..(8 << 30) / window).map(|n| n * window);
     let wanted: Vec<u64> = close.chain(far).collect();
@@ -324,8 +325,8 @@ fn one_status_takes_so_many_looks() {
     }
 }
 
-/// Snapshots from before the history began, and from what of it has expired: nothing tells which
-/// moment they are, so what either has counts, but not all of the volume.
+/// Snapshots are from before the history began, or from an expired part of it. Their moments are
+/// unknown, so the content of both counts, but not the whole volume.
 #[test]
 fn without_the_moment_of_a_snapshot_both_contents_count() {
     let site = Site::new(64);
@@ -352,7 +353,7 @@ fn without_the_moment_of_a_snapshot_both_contents_count() {
     }
 }
 
-/// What has no content in place is left out of a stream, and so is what has, and is zeros.
+/// Content without a place is left out of a stream, and so is allocated content that is zeros.
 #[test]
 fn zeros_that_have_a_place_are_left_out() {
     let (a, b) = (Site::new(64), Site::seeded(64, 2));
@@ -367,7 +368,7 @@ fn zeros_that_have_a_place_are_left_out() {
     b.import("w", &whole);
     b.idle();
     assert_eq!(b.pool.volume("w").unwrap().allocated, CHUNK);
-    // In a difference they are told: something else may have been there.
+    // A difference reports zeros, because the receiver may have other content there.
     write(&v, 20 * MIB, 0, 4 * KIB);
     write(&v, 24 * MIB, 0, MIB);
     a.snap("v", "two");
@@ -382,7 +383,7 @@ fn zeros_that_have_a_place_are_left_out() {
     assert_eq!(b.pool.volume("w").unwrap().allocated, 0);
 }
 
-/// Zeros that are shorter than a chunk would save no space.
+/// Runs of zeros shorter than a chunk would save no space.
 #[test]
 fn short_zeros_stay_in_their_record() {
     let (a, b) = (Site::new(64), Site::seeded(64, 2));
@@ -391,16 +392,16 @@ fn short_zeros_stay_in_their_record() {
         write(&v, n * 8 * KIB, 7, 4 * KIB);
     }
     a.snap("v", "one");
-    // What is staged is known block by block.
+    // Staged content is known block by block.
     a.idle();
     let whole = a.export("v", "one", None);
-    // What it says of itself, a record, the end.
+    // The stream has its header, a record and the end.
     assert!((MIB..MIB + 300).contains(&(whole.len() as u64)), "{} bytes", whole.len());
     b.import("w", &whole);
     assert_eq!(content(&b.open("w")), content(&v));
 }
 
-/// Who reads on through zeros that have a place says so before long.
+/// An export that reads many allocated zeros reports progress in time.
 #[test]
 fn no_piece_takes_long() {
     let site = Site::new(64);
@@ -421,7 +422,7 @@ fn no_piece_takes_long() {
     assert!(at == 48 * MIB && (3..=5).contains(&pieces), "{pieces} pieces");
 }
 
-/// A volume of four map pages, one of which nobody ever writes to.
+/// A volume of four map pages, one of which is never written to.
 struct Random {
     site: Site,
     rng: SplitMix,
@@ -435,7 +436,7 @@ impl Random {
     const CHUNK: u64 = 4 * KIB;
     const PAGE: u64 = PAGE_CHUNKS * Self::CHUNK;
 
-    /// Over a base with something in a page, or over none.
+    /// Makes a volume over a base with content in a page, or over none.
     fn new(seed: u64) -> Random {
         let (site, rng) = (Site::new(64), SplitMix::new(seed));
         let below = |n: u64| rng.next() % n;
@@ -479,7 +480,7 @@ impl Random {
             5 if fits => v.discard(offset, len, false).unwrap(),
             6 if fits => v.write_zeroes(offset, len, self.below(2) == 0, false).unwrap(),
             7 => {
-                // What it leaves of the chunks at its ends is recorded.
+                // What the discard leaves of the chunks at its ends is recorded.
                 let odd = if (1..3).contains(&self.never) { self.below(2) * 512 } else { 0 };
                 v.discard(odd, size - odd * 2, false).unwrap();
             }
@@ -502,7 +503,7 @@ impl Random {
         self.moments.push(self.site.lsn());
     }
 
-    /// Some moments, all snapshots, the volume, and one that is recovered.
+    /// Returns some moments, all snapshots, the volume, and one recovered volume.
     fn states(&self) -> Vec<(String, Arc<Volume>)> {
         let (pool, name) = (&self.site.pool, self.name);
         let lsns: Vec<u64> = (0..10).map(|_| self.pick()).collect();
@@ -533,8 +534,8 @@ impl Random {
     }
 }
 
-/// Random histories over a base or none, taken back, made complete, expired: statuses of all that
-/// there is against what it reads as, and differences against both.
+/// Random histories over a base or none are rolled back, flattened and expired. Statuses of all
+/// states are compared with what they read as, and differences with both.
 #[test]
 fn random_histories_are_thin() {
     for seed in 0..16 {
@@ -550,7 +551,7 @@ fn random_histories_are_thin() {
                 }
             }
         }
-        // As the volumes are made complete.
+        // The volumes are being flattened.
         random.site.pool.flatten_volume("r", 0).unwrap();
         random.site.pool.flatten_volume(random.name, 0).ok();
         random.site.idle();

@@ -11,7 +11,7 @@ use hindcast_engine::pool::{PoolOptions, Progress};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Volumes, each with what it shows.
+/// Makes `count` volumes, each with content of its own.
 fn volumes(f: &Site, count: u8) -> Vec<Arc<Volume>> {
     (0..count).map(|n| f.volume(&format!("v{n}"), 256 * KIB, 4 * KIB)).collect()
 }
@@ -39,7 +39,7 @@ fn a_round_of_snapshots_shares_a_commit() {
     assert!(commits <= 3 * u64::from(ROUNDS), "{commits} commits for {ROUNDS} rounds");
     assert_eq!(stats.journal_turns, 0);
     drop(all);
-    // Each snapshot shows what was written before it, also after a restart.
+    // Each snapshot shows the writes before it, also after a restart.
     let check = |f: &Site| {
         for n in 0..VOLUMES {
             for round in 0..ROUNDS {
@@ -58,7 +58,7 @@ fn a_round_of_snapshots_shares_a_commit() {
     check(&f.reopen());
 }
 
-/// Deleted snapshots that have little go many at a time.
+/// Many deleted snapshots with little content are dissolved at a time.
 #[test]
 fn deleted_snapshots_share_commits() {
     const SNAPSHOTS: u64 = 200;
@@ -90,13 +90,14 @@ fn deleted_snapshots_share_commits() {
         }
     };
     check(&f);
-    // The check of the reopening finds no slot that leaked, or is there twice.
+    // The check of the reopening finds no slot that leaked, or that is used twice.
     let f = f.reopen();
     assert_eq!(f.pool.snapshots("v").unwrap().len(), 4);
     check(&f);
 }
 
-/// Control records of all kinds that only set something, and what comes of them in one commit.
+/// Control records of all kinds that only set something share one commit. Their effects are as in
+/// their order.
 #[test]
 fn what_shares_a_commit_happens_in_order() {
     let f = Site::new(16);
@@ -129,7 +130,7 @@ fn what_shares_a_commit_happens_in_order() {
     assert_eq!((got[0], got[20 << 10], got[64 << 10]), (2, 1, 0));
 }
 
-/// Nobody destages in the background: whoever adds a turn helps when too many wait.
+/// There is no destage in the background: an operation that adds a turn helps when too many wait.
 #[test]
 fn turns_that_wait_are_bounded() {
     let f = Site::new(64);
@@ -158,7 +159,7 @@ fn destage_begins_when_many_turns_wait() {
     for n in 0..200u64 {
         write(&v, n % 256 * 4 * KIB, n as u8, 4 * KIB);
         f.snap("v", &format!("s{n}"));
-        // Written to since: the pool is never quiet.
+        // There was a write since the last step: the pool is never quiet.
         while f.pool.stats().journal_turns >= 32 {
             assert_eq!(f.pool.maintain().unwrap(), Progress::Worked);
         }
@@ -166,7 +167,8 @@ fn destage_begins_when_many_turns_wait() {
     assert!(f.pool.stats().destage_batches > 100);
 }
 
-/// Long discards of a volume with a history: each comes behind an anchor, and is a row of its own.
+/// Long discards of a volume with a history: each is sequenced behind an anchor, and is a row of
+/// its own.
 #[test]
 fn long_discards_with_a_history_are_all_in_it() {
     let f = Site::new(64);
@@ -204,8 +206,8 @@ fn long_discards_with_a_history_are_all_in_it() {
     check(&f.reopen());
 }
 
-/// Block status of a volume of which much is staged takes time with what is staged, not with its
-/// size.
+/// Block status of a volume with much staged content takes time with what is staged, not with the
+/// volume's size.
 #[test]
 fn status_of_staged_discards_is_quick() {
     let f = Site::new(64);
@@ -225,7 +227,7 @@ fn status_of_staged_discards_is_quick() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-/// Many deletions in one commit would want more room of the catalog's file system than it has.
+/// Many deletions in one commit would need more room of the catalog's file system than it has.
 #[test]
 fn a_commit_carries_out_a_bounded_number_of_rows() {
     let f = Site::new(64);
@@ -246,7 +248,7 @@ fn a_commit_carries_out_a_bounded_number_of_rows() {
     assert!((2..=8).contains(&commits), "{commits} commits");
 }
 
-/// What no pool could live with is not taken literally.
+/// A setting with which no pool could work is not applied literally.
 #[test]
 fn one_turn_may_always_wait() {
     let f = Site::new(16).reopen_with(PoolOptions { max_turns: 0, lazy_turns: 0, ..PoolOptions::default() });

@@ -26,14 +26,14 @@ use std::io::{self, Read, Write};
 
 const MAGIC: &[u8; 8] = b"HINDMETA";
 const VERSION: u32 = 1;
-/// Bytes of one write of the body.
+/// Number of bytes of one write of the body.
 const PIECE: usize = 1 << 20;
-/// Compression: metadata compress well at the fastest level.
+/// The compression level: metadata compress well at the fastest level.
 const LEVEL: i32 = 1;
-/// No table's name, and no key or value of the catalog, is longer.
+/// Number of bytes that a table's name, a key or a value of the catalog has at most.
 const MAX_FIELD: usize = 1 << 20;
 
-/// What a header says.
+/// The decoded header of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BackupHeader {
     pub(super) pool: [u8; 16],
@@ -57,7 +57,7 @@ impl BackupHeader {
         w.0
     }
 
-    /// `None` unless it verifies and is of a version known here.
+    /// Decodes a header. `None` unless it verifies and has a known version.
     pub(super) fn decode(block: &[u8]) -> Option<BackupHeader> {
         let block = block.get(..HEADER_LEN)?;
         let mut r = Reader::new(block);
@@ -83,7 +83,7 @@ pub(super) struct BodyWriter<'a> {
     rows: u64,
 }
 
-/// Compressed bytes on their way to the disk.
+/// The compressed bytes of the body, which go to the disk.
 struct Sink<'a> {
     disk: &'a dyn Disk,
     at: u64,
@@ -135,7 +135,7 @@ impl<'a> BodyWriter<'a> {
         self.sink.write_all(&w.0).map_err(failed)
     }
 
-    /// Ends the body: (sum, bytes, rows).
+    /// Ends the body. Returns its (sum, bytes, rows).
     pub(super) fn finish(mut self) -> Result<(u32, u64, u64)> {
         self.sink.write_all(&[0; 2]).map_err(failed)?;
         let mut sink = self.sink.finish().map_err(failed)?;
@@ -144,7 +144,7 @@ impl<'a> BodyWriter<'a> {
     }
 }
 
-/// Bytes of a disk from one place to another, as a stream.
+/// A range of a disk's bytes, as a stream.
 pub(super) struct Section<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) at: u64,
@@ -160,7 +160,7 @@ impl Read for Section<'_> {
     }
 }
 
-/// The sum of the bytes of a section.
+/// Returns the sum of the bytes of a section.
 pub(super) fn sum(mut section: Section<'_>) -> io::Result<u32> {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     let mut piece = vec![0; PIECE];
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(BackupHeader::decode(&block[..100]), None);
     }
 
-    /// The rows behind the compression, for ever.
+    /// The rows behind the compression must stay readable by every later version.
     #[test]
     fn golden_body() {
         let dir = MemDir::new();

@@ -1,8 +1,8 @@
 //! Backups of the metadata: all rows of the catalog at one instant, in a file and in the reserved
-//! space of every physical volume. Data are not in them: a backup says where data lie.
+//! space of every physical volume. A backup has no data; it has the places of the data.
 //!
-//! A backup that was made when the pool had been closed is the catalog itself, as long as the pool
-//! was not opened since. Later, space that it calls a volume's may be another's.
+//! A backup that was made when the pool had been closed equals the catalog, as long as the pool was
+//! not opened since then. Later, space that the backup gives to one volume may belong to another.
 
 mod format;
 mod places;
@@ -22,15 +22,15 @@ use format::{BackupHeader, BodyWriter};
 use places::{file_name, sequence_of};
 use std::sync::Arc;
 
-/// Its name until it is complete.
+/// The name of a backup's file until it is complete.
 const NEW_FILE: &str = "metadata.new";
 
 impl Pool {
-    /// Writes a backup of the metadata into `target`, and of the files there keeps the last `keep`
-    /// (at least one). It also goes into the reserved space of every physical volume, if it fits; a
-    /// physical volume that can't take it does not make the backup fail.
+    /// Writes a backup of the metadata to `target`, and keeps the last `keep` (at least one) of the
+    /// backups there. It also writes the backup to the reserved space of every physical volume, if
+    /// it fits. A physical volume that can't take it does not make the backup fail.
     ///
-    /// Commits go on meanwhile. When this returns the backup survives power loss.
+    /// Commits continue meanwhile. When this returns, the backup survives power loss.
     pub fn backup_metadata(&self, target: &dyn Dir, keep: usize) -> Result<BackupInfo> {
         if self.core.is_only_shown() {
             return Err(Error::new(
@@ -66,8 +66,8 @@ impl Pool {
         if bytes <= places::SLOT_LEN {
             let mut all = vec![0; bytes as usize];
             disk.read_at(&mut all, 0).map_err(fail)?;
-            // A sync that fails makes the system forget what else is dirty there: nothing of a
-            // batch may be, for nobody would be told.
+            // A sync that fails makes the system forget what else is dirty there. No data of a
+            // batch may be dirty, because the error would be reported to no write.
             let _between_batches = self.destager.state.lock();
             let takes = pvs.iter().filter(|pv| pv.failure().is_none());
             let written = takes.filter(|pv| places::write_on(&pv.disk, sequence, &all).is_ok());
@@ -76,14 +76,16 @@ impl Pool {
         let mut old: Vec<u64> = names.iter().filter_map(|name| sequence_of(name)).collect();
         old.sort_unstable_by(|a, b| b.cmp(a));
         for sequence in old.into_iter().skip(keep.max(1) - 1) {
-            // The new one counts; what can't be removed now is removed with the next.
+            // The new backup counts. A file that can't be removed now is removed with the next
+            // backup.
             let _ = target.remove(&file_name(sequence));
         }
         Ok(info)
     }
 
     fn write_rows(&self, disk: &dyn Disk, sequence: u64) -> Result<BackupHeader> {
-        // Before the rows are read: a commit in between makes the backup one of an open pool.
+        // This comes before the rows are read: a commit in between makes the backup one of an open
+        // pool.
         let closed = self.core.is_closed();
         let mut body = BodyWriter::new(disk)?;
         let mut incarnation = 0;
@@ -99,7 +101,7 @@ impl Pool {
     }
 }
 
-/// The disk of a file or of a device by its path.
+/// Opens a file or a device by its path.
 fn open(dir: &dyn Dir, path: &str) -> Result<Arc<dyn Disk>> {
     dir.open(path, OpenMode::ReadOnly).map_err(|e| Error::io(format!("open {path}"), e))
 }

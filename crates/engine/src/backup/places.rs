@@ -1,6 +1,6 @@
-//! Where backups of the metadata lie: in files, and in two slots of every physical volume, between
-//! its label and its data. The slots are used in turn, so one whole backup is left when the writing
-//! of the other is interrupted.
+//! The places of metadata backups: files, and two slots of every physical volume, between its label
+//! and its data. The slots are used in turn, so one backup is whole when the writing of the other
+//! is interrupted.
 
 use super::format::{BackupHeader, Section, sum};
 use crate::disk::{Dir, Disk, SyncPurpose};
@@ -9,32 +9,31 @@ use crate::space::label::{DATA_START, HEADER_LEN, SLOTS_START};
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of a slot: header and body.
+/// Number of bytes of a slot, for header and body.
 pub(super) const SLOT_LEN: u64 = (DATA_START - SLOTS_START) / 2;
 const PREFIX: &str = "metadata-";
 const SUFFIX: &str = ".backup";
 
-/// What is known of a backup.
+/// The properties of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackupInfo {
-    /// Name of its file in the directory that it was written to; `None` where it lies on a physical
-    /// volume.
+    /// Name of the backup's file in its directory; `None` if the backup lies on a physical volume.
     pub file: Option<String>,
     /// The pool's UUID.
     pub pool: [u8; 16],
-    /// A later backup of the pool has a larger one.
+    /// Number of the backup: a later backup of the pool has a larger one.
     pub sequence: u64,
-    /// Nanoseconds since the Unix epoch.
+    /// When the backup was made, in nanoseconds since the Unix epoch.
     pub time: u64,
     /// Incarnation of the pool: it grows with each opening.
     pub incarnation: u64,
-    /// It was made when the pool had been closed.
+    /// The backup was made when the pool had been closed.
     pub closed: bool,
-    /// Rows of the catalog.
+    /// Number of rows of the catalog.
     pub rows: u64,
-    /// Bytes that it takes.
+    /// Number of bytes that the backup takes.
     pub bytes: u64,
-    /// Physical volumes that got a copy.
+    /// Number of physical volumes that got a copy.
     pub pvs: u32,
 }
 
@@ -54,13 +53,13 @@ impl BackupInfo {
     }
 }
 
-/// A backup that verifies, and where it lies.
+/// A backup that verifies, and its place.
 pub struct Found {
-    /// What it says of itself.
+    /// The properties in the backup's header.
     pub info: BackupInfo,
     pub(super) header: BackupHeader,
     pub(super) disk: Arc<dyn Disk>,
-    /// Byte of the disk at which its header is.
+    /// Byte offset of the header on the disk.
     pub(super) at: u64,
 }
 
@@ -75,7 +74,7 @@ pub(super) fn file_name(sequence: u64) -> String {
     format!("{PREFIX}{sequence:010}{SUFFIX}")
 }
 
-/// The sequence in the name of a backup's file.
+/// Returns the sequence in the name of a backup's file.
 pub(super) fn sequence_of(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok()
 }
@@ -84,7 +83,7 @@ fn slot(number: u64) -> u64 {
     SLOTS_START + number % 2 * SLOT_LEN
 }
 
-/// The headers that verify in the slots of a physical volume of this pool, and their places.
+/// Returns the valid headers in the slots of a physical volume of this pool, and their places.
 pub(super) fn headers_on(disk: &dyn Disk, pool: [u8; 16]) -> Vec<(u64, BackupHeader)> {
     let header = |at: u64| Some((at, header_at(disk, at)?)).filter(|(_, header)| header.pool == pool);
     [slot(0), slot(1)].into_iter().filter_map(header).collect()
@@ -96,14 +95,14 @@ fn header_at(disk: &dyn Disk, at: u64) -> Option<BackupHeader> {
     BackupHeader::decode(&block)
 }
 
-/// Puts a whole backup into its slot of a physical volume.
+/// Writes a whole backup to its slot of a physical volume.
 pub(super) fn write_on(disk: &Arc<dyn Disk>, sequence: u64, bytes: &[u8]) -> io::Result<()> {
     disk.write_at(bytes, slot(sequence))?;
     disk.sync(SyncPurpose::Label)
 }
 
-/// The newest backup that verifies in `path`, which is a file of a backup or a physical volume. An
-/// error ([`crate::ErrorKind::Corrupt`]) when there is none.
+/// Returns the newest valid backup in `path`, which is a backup's file or a physical volume.
+/// Returns [`crate::ErrorKind::Corrupt`] if there is none.
 pub fn find(dir: &dyn Dir, path: &str) -> Result<Found> {
     let disk = super::open(dir, path)?;
     let mut headers: Vec<(u64, BackupHeader)> =

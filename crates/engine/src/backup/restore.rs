@@ -1,4 +1,4 @@
-//! A new catalog out of a backup of the metadata.
+//! Makes a new catalog from a backup of the metadata.
 
 use super::Found;
 use super::format::visit_rows;
@@ -7,26 +7,26 @@ use crate::disk::{Dir, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict};
 use crate::journal::newest_incarnation;
 
-/// Rows of one transaction.
+/// Number of rows of one transaction.
 const ROWS: u64 = 100_000;
-/// Bytes of one read while the old catalog is copied.
+/// Number of bytes of one read while the old catalog is copied.
 const PIECE: usize = 1 << 20;
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// Rows of the new catalog.
+    /// Number of rows of the new catalog.
     pub rows: u64,
-    /// Where the old catalog is kept; `None` when there was none.
+    /// The name under which the old catalog is kept; `None` if there was none.
     pub kept: Option<String>,
 }
 
-/// Makes the catalog of the pool in `dir` anew from a backup. The pool must not be open
+/// Makes the catalog of the pool in `dir` again from a backup. The pool must not be open
 /// ([`ErrorKind::Busy`]).
 ///
-/// The backup must have been made when the pool had been closed ([`ErrorKind::Conflict`] else): one
-/// of an open pool calls space a volume's that may have become another's since. So does one from
-/// before the journal's last incarnation.
+/// The backup must have been made when the pool had been closed ([`ErrorKind::Conflict`]
+/// otherwise). In a backup of an open pool, space of one volume may belong to another volume by
+/// now. That also holds for a backup from before the journal's last incarnation.
 ///
 /// The old catalog is kept under another name. A crash leaves the old one or the new one in its
 /// place.
@@ -45,19 +45,19 @@ pub fn restore(dir: &dyn Dir, from: &Found) -> Result<Restored> {
     Ok(Restored { rows, kept })
 }
 
-/// A catalog that has no name of a pool's yet.
+/// A catalog that does not have the name of a pool's catalog yet.
 pub(crate) struct Draft {
-    /// Rows that were stored.
+    /// Number of rows that were stored.
     pub(crate) rows: u64,
     pub(crate) superblock: Superblock,
     pub(crate) positions: Positions,
 }
 
-/// Makes a catalog out of a backup, whole and closed: [`Catalog::replace`] makes it the pool's.
+/// Makes a catalog from a backup, whole and closed. [`Catalog::replace`] makes it the pool's.
 pub(crate) fn draft(dir: &dyn Dir, from: &Found) -> Result<Draft> {
     let catalog = Catalog::draft(dir)?;
     let rows = fill(&catalog, from)?;
-    // What was stored must be a catalog of the pool that the backup names.
+    // The stored rows must be a catalog of the pool that the backup names.
     let (superblock, positions) = (catalog.superblock()?, catalog.positions()?);
     if superblock.pool != from.header.pool {
         return Err(Error::new(ErrorKind::Corrupt, "restore the catalog: the backup holds another pool's"));
@@ -65,7 +65,7 @@ pub(crate) fn draft(dir: &dyn Dir, from: &Found) -> Result<Draft> {
     Ok(Draft { rows, superblock, positions })
 }
 
-/// Stores all rows of a backup; how many there were.
+/// Stores all rows of a backup, and returns their number.
 fn fill(catalog: &Catalog, from: &Found) -> Result<u64> {
     let mut txn = catalog.begin()?;
     txn.create_tables()?;
@@ -86,8 +86,8 @@ fn fill(catalog: &Catalog, from: &Found) -> Result<u64> {
     Ok(rows)
 }
 
-/// Refuses a backup when the journal has a segment of a later incarnation: the pool was opened
-/// after it.
+/// Refuses a backup if the journal has a segment of a later incarnation: then the pool was opened
+/// after the backup.
 fn refuse_older_than_journal(dir: &dyn Dir, superblock: &Superblock, positions: &Positions) -> Result<()> {
     let newest = newest_incarnation(dir, superblock.pool)?;
     if newest <= positions.incarnation {
@@ -100,8 +100,8 @@ fn refuse_older_than_journal(dir: &dyn Dir, superblock: &Superblock, positions: 
     )))
 }
 
-/// Copies the old catalog to another name, as far as it can be read: the new one takes its place in
-/// one step.
+/// Copies the readable part of the old catalog to another name. The new catalog replaces the old
+/// one in one step.
 fn keep_old(dir: &dyn Dir) -> Result<Option<String>> {
     let fail = |e| Error::io("keep the old catalog", e);
     let old = match dir.open(crate::catalog::FILE, OpenMode::ReadOnly) {
@@ -118,7 +118,7 @@ fn keep_old(dir: &dyn Dir) -> Result<Option<String>> {
     let mut at = 0;
     while at < len {
         let part = (len - at).min(PIECE as u64) as usize;
-        // What can't be read is left as a hole: the copy is for looking, not for opening.
+        // An unreadable part becomes a hole: the copy is for inspection, not for opening.
         if old.read_at(&mut piece[..part], at).is_ok() {
             copy.write_at(&piece[..part], at).map_err(fail)?;
         }

@@ -1,4 +1,4 @@
-//! Backups are whole, rotate, lie on physical volumes too, and bring a closed pool's catalog back.
+//! Backups are whole, rotate, lie on physical volumes too, and restore a closed pool's catalog.
 
 use super::*;
 use crate::check::{CheckOptions, check};
@@ -109,7 +109,7 @@ fn old_files_go_and_a_torn_copy_leaves_the_one_before() {
     }
     let kept = backups(&dir);
     assert_eq!(kept, [3, 4, 5].map(places::file_name));
-    // The sequence goes on when the files are gone: physical volumes know it.
+    // The sequence continues when the files are gone: physical volumes have it.
     kept.iter().for_each(|name| dir.remove(name).unwrap());
     assert_eq!(pool.backup_metadata(&*dir, 1).unwrap().sequence, 6);
     let disk = dir.open("pv-1.img", OpenMode::Existing).unwrap();
@@ -137,11 +137,11 @@ fn a_physical_volume_that_leaves_takes_no_backup_along() {
     }
     pool.remove_pv("pv-1.img").unwrap();
     assert!(find(&*dir, "pv-1.img").is_err());
-    // It is blank again: it can be taken in without force.
+    // The physical volume is blank again: it can be added without force.
     pool.add_pv(&PvSpec { path: "pv-1.img".into(), size: None, force: false }).unwrap();
 }
 
-/// A backup brings back what was in place; what was only in a journal that is lost, too, is named.
+/// A backup restores what was in place. What was only in a journal that is lost, too, is named.
 #[test]
 fn a_data_directory_that_is_lost_comes_back_as_far_as_it_was_in_place() {
     for drained in [true, false] {
@@ -175,7 +175,7 @@ fn a_data_directory_that_is_lost_comes_back_as_far_as_it_was_in_place() {
     }
 }
 
-/// The stamps of physical volumes tell what the journal does not: the pool was opened since.
+/// The stamps of physical volumes reveal what the journal does not: the pool was opened since then.
 #[test]
 fn an_opening_without_a_write_makes_a_backup_an_older_one() {
     let (dir, pool) = pool();
@@ -192,8 +192,9 @@ fn an_opening_without_a_write_makes_a_backup_an_older_one() {
     }
 }
 
-/// A sync that fails makes the system forget what else was dirty, and a backup's failure is told to
-/// nobody: were data of a batch among it, the batch's own sync would succeed without them.
+/// A sync that fails makes the system forget what else was dirty, and the error of a backup is
+/// reported to no write. If data of a batch were among it, the batch's own sync would succeed
+/// without them.
 #[test]
 fn physical_volumes_get_their_copy_between_batches() {
     let (dir, pool) = pool();

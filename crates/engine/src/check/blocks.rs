@@ -1,11 +1,12 @@
-//! The catalog's blocks: each of them verifies, and so does all that belongs to the last commit.
+//! Checks the catalog's blocks: each of them verifies, and so does everything that belongs to the
+//! last commit.
 
 use super::{CheckOptions, CheckReport};
 use crate::catalog::Catalog;
 use crate::error::{ErrorKind, Result};
 use std::collections::BTreeSet;
 
-/// Blocks verified at once.
+/// Number of blocks that are verified at once.
 const PIECE: u64 = 1024;
 
 pub(super) fn check_blocks(
@@ -24,7 +25,7 @@ pub(super) fn check_blocks(
         }
     }
     match catalog.verify_whole() {
-        // What does not verify is what a crash has left where nothing reads.
+        // A block that does not verify was left by a crash where nothing reads.
         Ok(()) if options.repair => catalog.judge(&suspects),
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::Corrupt => {

@@ -1,5 +1,5 @@
-//! CDP logs: every record that an index names is there and verifies, every index agrees with its
-//! records, and what the catalog counts is what there is.
+//! Checks CDP logs. Every record that an index names exists and verifies. Every index agrees with
+//! its records. The catalog's counts match the records.
 
 use super::{CheckReport, Tables};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
@@ -48,7 +48,7 @@ pub(super) fn check_histories(
     check_flushes(catalog, report)
 }
 
-/// Of a volume the points of all rows are in one order, by LSN and by time.
+/// Checks that the flush points of all rows of a volume are in one order, by LSN and by time.
 fn check_flushes(catalog: &Catalog, report: &mut CheckReport) -> Result<()> {
     let mut last = (0, (0, 0));
     catalog.visit_flushes(|volume, key, record| {
@@ -66,7 +66,7 @@ fn check_flushes(catalog: &Catalog, report: &mut CheckReport) -> Result<()> {
     })
 }
 
-/// Runs in shared segments: none overlaps another, and a branch has each number once.
+/// Checks the runs in shared segments: none overlaps another, and a branch has each number once.
 fn check_runs(dir: &dyn Dir, catalog: &Catalog, tables: &Tables, report: &mut CheckReport) -> Result<()> {
     let rows = catalog.cdp_runs()?;
     let mut numbers: BTreeSet<(u64, u64)> = catalog.cdp_segments()?.into_iter().map(|(key, _)| key).collect();
@@ -88,7 +88,7 @@ fn check_runs(dir: &dyn Dir, catalog: &Catalog, tables: &Tables, report: &mut Ch
             if *start < std::mem::replace(&mut before, run.record.end) {
                 report.find("cdp-run", object(), "it overlaps the run before it");
             }
-            // Of one that was cut short the runs that are there are checked.
+            // In a segment that was cut short, the runs that are left are checked.
             if let Some((file, _)) = opened.as_ref().filter(|(_, len)| run.record.end <= *len) {
                 let name = format!("branch {} in {}", run.branch, head.file_name());
                 let indexes = [(run.record.index_at, run.record.records)];
@@ -99,7 +99,7 @@ fn check_runs(dir: &dyn Dir, catalog: &Catalog, tables: &Tables, report: &mut Ch
     Ok(())
 }
 
-/// The file of a segment of which so many bytes should count, and how many there are.
+/// Opens the file of a segment that should have `end` bytes, and returns how many it has.
 fn open_segment(
     dir: &dyn Dir,
     head: &SegmentHead,
@@ -139,7 +139,8 @@ fn check_segment(
     check_records(&head.file_name(), &file, record, &indexes, report);
 }
 
-/// What the indexes of a segment or run say: (byte, records) of each.
+/// Checks the records that the indexes of a segment or run name. `indexes` has (byte, number of
+/// records) of each.
 fn check_records(
     name: &str,
     file: &SegmentDisk,

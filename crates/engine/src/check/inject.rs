@@ -1,5 +1,5 @@
-//! Damage to a closed pool's catalog, made through its transactions: for the simulator and for
-//! tests of repair.
+//! Damages a closed pool's catalog, through its transactions: for the simulator and for tests of
+//! repair.
 
 use crate::catalog::{BITMAP_WORDS, BranchRecord, Catalog, ExtentRecord, Txn};
 use crate::disk::Dir;
@@ -10,13 +10,13 @@ use crate::error::Result;
 pub enum Injury {
     /// Slots in use lose their marks.
     LostMarks,
-    /// Slots that nothing uses are marked.
+    /// Unused slots are marked.
     Leak,
     /// A page of a bitmap does not verify.
     BadBitmap,
     /// The row of an extent does not verify.
     BadExtent,
-    /// The row of an extent is gone; its bitmap is not.
+    /// The row of an extent is gone, and its bitmap is not.
     LostExtent,
     /// The rows of an extent and of its bitmap are gone.
     LostExtentAndBitmap,
@@ -29,7 +29,7 @@ pub enum Injury {
 }
 
 impl Injury {
-    /// Kinds that a repair mends whole.
+    /// Kinds that a repair mends completely.
     pub const MENDED: [Injury; 7] = [
         Injury::LostMarks,
         Injury::Leak,
@@ -43,7 +43,7 @@ impl Injury {
     pub const FATAL: [Injury; 2] = [Injury::BadMapPage, Injury::LostMapPage];
 }
 
-/// Damages the catalog in `dir`; `pick` chooses the place. False when there is nothing to damage.
+/// Damages the catalog in `dir`. `pick` chooses the place. False when there is nothing to damage.
 pub fn injure(dir: &dyn Dir, injury: Injury, pick: u64) -> Result<bool> {
     let catalog = Catalog::open(dir, 1 << 20)?;
     let mut txn = catalog.begin()?;
@@ -63,7 +63,7 @@ fn nth<T>(mut all: Vec<T>, pick: u64) -> Option<T> {
 
 fn extent(catalog: &Catalog, pick: u64) -> Result<Option<((u32, u32), ExtentRecord)>> {
     let mut all = Vec::new();
-    // What was damaged before is left out.
+    // Rows that were damaged before are left out.
     catalog.visit_extents(&mut |id, record| all.extend(record.ok().map(|record| (id, record))))?;
     Ok(nth(all, pick))
 }
@@ -75,7 +75,7 @@ fn injure_extent(catalog: &Catalog, txn: &mut Txn<'_>, injury: Injury, pick: u64
     let page = (pick as usize % words.len().div_ceil(BITMAP_WORDS)) as u32;
     match injury {
         Injury::LostMarks => {
-            // Half of them: at least one stays, so that the extent does.
+            // Half of the marks are removed: at least one stays, so that the extent does.
             let marked: Vec<u64> =
                 (0..slots).filter(|s| words[*s as usize / 64] >> (s % 64) & 1 == 1).collect();
             for slot in &marked[..marked.len() / 2] {

@@ -1,8 +1,9 @@
-//! Physical volumes are there and bear their labels; a label that was overwritten is written again.
+//! Checks that physical volumes exist and bear their labels. An overwritten label can be written
+//! again.
 //!
-//! A catalog knows all that a label says. What it can't know is whether the disk under a path is
-//! still the same one: a label is written again by itself only where what is left of the old one
-//! shows that, else only where the operator names the path.
+//! The catalog knows everything that a label has. It can't know whether the disk under a path is
+//! still the same one. If the rest of the old label proves that, a repair writes the label again by
+//! itself. Otherwise, it does so only if the operator names the path.
 
 use super::{CheckOptions, CheckReport, Tables};
 use crate::catalog::{KnownStamps, PvRecord};
@@ -14,7 +15,7 @@ use crate::space::stamp::{Age, Bearer, Stamped};
 use crate::space::stamping::age_of;
 use std::sync::Arc;
 
-/// What a label has to say.
+/// Returns the label that a physical volume must have.
 fn label_of(tables: &Tables, id: u32, record: &PvRecord) -> Label {
     Label {
         pool: tables.superblock.pool,
@@ -25,7 +26,7 @@ fn label_of(tables: &Tables, id: u32, record: &PvRecord) -> Label {
     }
 }
 
-/// False when a physical volume is of another time than the catalog.
+/// Checks all physical volumes. False when one is of another time than the catalog.
 pub(super) fn check_pvs(
     dir: &dyn Dir,
     stamps: &KnownStamps,
@@ -63,8 +64,8 @@ pub(super) fn check_pvs(
     together
 }
 
-/// Is the label all that is wrong? If so: does what is left of it prove that it is this physical
-/// volume's?
+/// Returns `None` if something other than the label is wrong. Otherwise returns whether the rest of
+/// the label proves that the disk is this physical volume.
 fn missing_label(dir: &dyn Dir, label: &Label, record: &PvRecord) -> Result<Option<bool>> {
     let path = &record.path;
     let disk = dir.open_locked(path, OpenMode::ReadOnly).map_err(|e| Error::io(format!("open {path}"), e))?;
@@ -73,15 +74,16 @@ fn missing_label(dir: &dyn Dir, label: &Label, record: &PvRecord) -> Result<Opti
         return Ok(None);
     }
     Ok(match Label::read(&*disk, path)? {
-        // Another disk of this pool, or another pool's, is whole: its data are somebody's.
+        // The label of another disk, of this pool or another one, is whole: its data belong to that
+        // pool.
         LabelFound::Label(_) => None,
         LabelFound::None | LabelFound::Damaged => Some(label.remains_on(&*disk, path)?),
     })
 }
 
-/// Writes the labels again that were found missing and may be written. What overwrote a label
-/// mostly took its stamps along: where none is left they are written as the catalog knows them, on
-/// the word that it is the right disk.
+/// Writes again the labels that were found missing and may be written. What overwrote a label
+/// mostly overwrote its stamps too. If no stamp is left, the stamp that the catalog knows is
+/// written, on the assumption that it is the right disk.
 pub(super) fn repair(
     dir: &dyn Dir,
     stamps: &KnownStamps,

@@ -1,4 +1,4 @@
-//! Maps against allocation: the core of the check.
+//! Compares the maps with the allocation: the core of the check.
 
 use super::{CheckReport, Marks, Tables, marks, versions};
 use crate::catalog::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
@@ -6,15 +6,15 @@ use crate::catalog::{BranchRecord, CURRENT, Catalog, UsageKey};
 use crate::error::Result;
 use std::collections::BTreeMap;
 
-/// Map pages read by one look at the catalog.
+/// Number of map pages that one query of the catalog reads.
 const PAGES_PER_LOOK: usize = 1024;
 
-/// What the maps were found to use, for the repair.
+/// What the maps use, as found by the check, for the repair.
 pub(super) struct Used {
     pub(super) marks: Marks,
-    /// Slots of each branch.
+    /// Number of slots of each branch.
     pub(super) slots: BTreeMap<u64, u64>,
-    /// By birth and last epoch.
+    /// Number of slots by branch, last epoch and epoch of birth.
     pub(super) usage: BTreeMap<UsageKey, u64>,
 }
 
@@ -56,15 +56,15 @@ pub(super) fn check_maps(
     Ok(used)
 }
 
-/// Where more slots are counted than the map has, rows of the map may be lost: the absence of a row
-/// has no checksum of its own. The count is merely wrong only if the marks say what the maps say,
-/// and the branch's two counts disagree.
+/// Reports map rows that may be lost, where more slots are counted than the map has. The absence of
+/// a row has no checksum of its own. The count is merely wrong only if the marks agree with the
+/// maps and the branch's two counts disagree.
 fn check_lost(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut CheckReport) -> Result<()> {
     if !report.maps_are_whole() {
         return Ok(());
     }
     let marks_agree = used.marks.values().all(|usage| usage.is_exact());
-    // By branch: slots by its usage, and how many of them were not found.
+    // By branch: (slots that its usage counts, how many of them were not found).
     let mut counted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     catalog.visit_usage((0, 0, 0)..=(u64::MAX, u32::MAX, u32::MAX), &mut |key, slots| {
         let found = used.usage.get(&key).copied().unwrap_or(0);
@@ -86,7 +86,7 @@ fn check_lost(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut Chec
     Ok(())
 }
 
-/// Counts of branches, against maps that are whole.
+/// Checks the counts of branches against maps that are whole.
 fn check_counts(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut CheckReport) -> Result<()> {
     for (id, branch) in &tables.branches {
         let found = used.slots.get(id).copied().unwrap_or(0);
@@ -102,7 +102,7 @@ fn check_counts(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut Ch
     Ok(())
 }
 
-/// The chunk behind the end of every branch that a volume writes to.
+/// For every branch that a volume writes to, the chunk behind its end.
 fn ends(tables: &Tables) -> BTreeMap<u64, u64> {
     let end = |branch: &BranchRecord, size: u64| size.div_ceil(1 << branch.chunk_log2.min(62));
     let known = tables
@@ -138,8 +138,8 @@ fn check_page(
                 format!("born in epoch {}, the branch is at {}", entry.born, branch.epoch),
             );
         }
-        // Over a base a shrunk volume says of its tail that it is a hole: it must stay one when the
-        // volume grows again.
+        // Over a base, a shrunk volume has holes as entries of its tail: the tail must stay a hole
+        // when the volume grows again.
         let says_nothing = entry.slot == Slot::HOLE;
         if !says_nothing && ends.get(&key.0).is_some_and(|end| chunk >= *end) {
             report.find("beyond-end", object(), "it lies behind the end of its volume");
@@ -149,7 +149,7 @@ fn check_page(
 }
 
 impl Used {
-    /// Counts that are not what was found: (counted, found).
+    /// Returns the counts that differ from what was found: (counted, found).
     pub(super) fn wrong_usage(&self, catalog: &Catalog) -> Result<BTreeMap<UsageKey, (u64, u64)>> {
         let found = self.usage.iter().map(|(key, found)| (*key, (0, *found)));
         let mut both: BTreeMap<UsageKey, (u64, u64)> = found.collect();
@@ -160,7 +160,7 @@ impl Used {
         Ok(both)
     }
 
-    /// Verifies the slot of an entry, which its branch needs up to the epoch `last`, and counts it.
+    /// Verifies the slot of an entry that its branch needs up to the epoch `last`, and counts it.
     pub(super) fn see(
         &mut self,
         (id, last): (u64, u32),

@@ -1,5 +1,4 @@
-//! The marks of slots in use, as bitmaps have them and as maps show them, and what a repair makes
-//! of the two.
+//! The marks of used slots, in bitmaps and in maps, and the marks that a repair makes from both.
 
 use super::{CheckReport, Marks, Tables};
 use crate::catalog::page::Entry;
@@ -8,29 +7,29 @@ use crate::error::Result;
 use crate::space::label::DATA_START;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The slots of one extent in use.
+/// The used slots of one extent.
 pub(super) struct SlotUse {
     pub(super) slot_log2: u8,
-    /// What the extent's row counts.
+    /// Number of used slots in the extent's row.
     pub(super) counted: u32,
-    /// The catalog has a row of the extent that verifies.
+    /// Whether the catalog has a valid row of the extent.
     pub(super) has_row: bool,
-    /// Marked in the bitmap.
+    /// Slots that the bitmap marks, as bits.
     pub(super) marked: Vec<u64>,
-    /// Pointed to by a map or a version.
+    /// Slots that a map or a version points to, as bits.
     pub(super) seen: Vec<u64>,
-    /// Overlapped by an entry that does not fit this extent's slots.
+    /// Slots that an entry overlaps without fitting this extent's slots, as bits.
     pub(super) overlapped: Vec<u64>,
-    /// Pages of the bitmap that do not verify: what they marked is unknown.
+    /// Pages of the bitmap that do not verify. Their marks are unknown.
     pub(super) unknown: BTreeSet<u32>,
-    /// The bitmap has pages behind the extent's end.
+    /// Whether the bitmap has pages behind the extent's end.
     pub(super) too_long: bool,
-    /// The size of its slots is unknown; the first word of its bitmap, if that is known. Until an
-    /// entry shows the size the extent counts as one slot.
+    /// Set while the size of the extent's slots is unknown: the first word of its bitmap, or 0.
+    /// Until an entry shows the size, the extent counts as one slot.
     pub(super) shapeless: Option<u64>,
 }
 
-/// Number of marks.
+/// Returns the number of marks.
 pub(super) fn count(words: &[u64]) -> u32 {
     words.iter().map(|w| w.count_ones()).sum()
 }
@@ -58,14 +57,14 @@ impl SlotUse {
         }
     }
 
-    /// An extent of which nothing is known but the first word of its bitmap.
+    /// Makes an extent of which only the first word of its bitmap is known.
     fn shapeless(extent_size: u64, word: u64) -> SlotUse {
         let mut usage = SlotUse::new(extent_size.trailing_zeros() as u8, 1, false, 1);
         (usage.marked, usage.too_long, usage.shapeless) = (vec![1], true, Some(word));
         usage
     }
 
-    /// Gives a shapeless extent the slots of the first entry in it.
+    /// Gives a shapeless extent the slot size of the first entry in it.
     fn shape(&mut self, slot_log2: u8, slots: u64) {
         if let Some(word) = self.shapeless.take() {
             let mut usage = SlotUse::new(slot_log2, 0, false, slots);
@@ -77,7 +76,7 @@ impl SlotUse {
         }
     }
 
-    /// The marks are known, and say what the maps say.
+    /// Whether the marks are known, and agree with the maps.
     pub(super) fn is_exact(&self) -> bool {
         self.has_row
             && self.unknown.is_empty()
@@ -85,12 +84,12 @@ impl SlotUse {
             && count(&self.marked) == self.counted
     }
 
-    /// Slots that are marked though nothing points to them.
+    /// Returns the number of slots that are marked and that nothing points to.
     pub(super) fn leaked(&self) -> u32 {
         self.marked.iter().zip(&self.seen).map(|(marked, seen)| (marked & !seen).count_ones()).sum()
     }
 
-    /// The marks that a repair leaves, of an extent of `slots` slots.
+    /// Returns the marks that a repair leaves, for an extent of `slots` slots.
     pub(super) fn mended(&self, report: &CheckReport, slots: u64) -> Vec<u64> {
         let Some(doubt) = &report.doubt else { return self.seen.clone() };
         let known = self.marked.iter().zip(&self.seen).zip(&self.overlapped).map(|((m, s), o)| m | s | o);
@@ -100,7 +99,7 @@ impl SlotUse {
             let of = |n: &u32| u64::from(*n) * page..((u64::from(*n) + 1) * page).min(slots);
             self.unknown.iter().for_each(|n| fill(&mut words, of(n)));
             if count(&words) < self.counted {
-                // Marks are lost, and which ones they were is unknown.
+                // Marks are lost, and it is unknown which.
                 fill(&mut words, 0..slots);
             }
         }
@@ -114,7 +113,7 @@ pub(super) fn load(catalog: &Catalog, tables: &Tables, report: &mut CheckReport)
     let is_there =
         |(pv, extent): (u32, u32)| tables.pvs.get(&pv).is_some_and(|record| extent < record.extents);
     let mut marks = Marks::new();
-    // Bitmaps of extents without a row that verifies.
+    // Bitmaps of extents without a valid row.
     let mut unowned: BTreeMap<(u32, u32), BTreeMap<u32, Option<BitmapPage>>> = BTreeMap::new();
     catalog.visit_extents(&mut |(pv, extent), record| {
         report.extents += 1;
@@ -173,7 +172,7 @@ fn take_bitmap(
     }
 }
 
-/// An extent of which only the bitmap is left. The length of the bitmap shows the size of the
+/// Makes an extent of which only the bitmap is left. The length of the bitmap shows the size of the
 /// slots, if there are more than 64.
 fn without_row(extent_size: u64, pages: &BTreeMap<u32, Option<BitmapPage>>) -> SlotUse {
     let last = pages.last_key_value();
@@ -201,7 +200,7 @@ fn without_row(extent_size: u64, pages: &BTreeMap<u32, Option<BitmapPage>>) -> S
     usage
 }
 
-/// What is wrong with an entry: code, detail, and whether a repair can mend it.
+/// An error of an entry: (code, detail, whether a repair can mend it).
 pub(super) type Wrong = (&'static str, String, bool);
 
 /// Verifies one entry and notes its slot as seen.
@@ -227,7 +226,7 @@ pub(super) fn check_entry(
         std::collections::btree_map::Entry::Vacant(vacant) => {
             let is_there = tables.pvs.get(&pv).is_some_and(|record| extent < record.extents);
             if is_there {
-                // What follows in this extent is measured against the slots of its first entry.
+                // Later entries in this extent are compared with the slots of its first entry.
                 let slots = extent_size >> slot_log2;
                 let usage = vacant.insert(SlotUse::new(slot_log2, 0, false, slots));
                 fill(&mut usage.seen, index..index + 1);
@@ -266,7 +265,7 @@ fn overlap((pv, offset): (u32, u64), len: u64, extent_size: u64, marks: &mut Mar
     }
 }
 
-/// Compares marks with what was seen, and counts with marks.
+/// Compares the marks with the slots that were seen, and the counts with the marks.
 pub(super) fn check_leaks(marks: &Marks, report: &mut CheckReport) {
     for ((pv, extent), usage) in marks {
         let object = format!("pv {pv} extent {extent}");
@@ -287,8 +286,8 @@ pub(super) fn check_leaks(marks: &Marks, report: &mut CheckReport) {
     }
 }
 
-/// Where maps are in doubt, and more slots are counted than marks are left, the places of some are
-/// unknown: no extent can be proved free, and every one is reserved.
+/// Reserves every extent if the maps are in doubt, and more slots are counted than marks are left.
+/// The places of some used slots are unknown then, so no extent can be proved free.
 pub(super) fn check_missing(marks: &mut Marks, tables: &Tables, report: &mut CheckReport) {
     let extent_size = tables.superblock.extent_size;
     let mut missing: BTreeMap<u8, i64> = BTreeMap::new();

@@ -1,13 +1,17 @@
-//! Offline verification: recomputes from the outside everything that the catalog claims.
+//! Offline verification: recomputes everything that the catalog claims.
 //!
-//! Every slot that a map points to must be marked used, once, in an extent of its size, on a
-//! physical volume that is there; every mark must belong to a map; counts must agree; the journal
-//! must read to its end.
+//! These facts are checked, among others:
 //!
-//! A repair happens on request only. The maps are the authority over the marks, as long as all of
-//! them could be read: then marks become what the maps show. While any finding leaves a doubt about
-//! the maps ([`Doubt`]), a repair only adds marks: a slot that is wrongly called used costs space,
-//! a slot that is wrongly called free costs data.
+//! - Every slot that a map points to is marked used, once, in an extent of its size, on a physical
+//!   volume that exists.
+//! - Every mark belongs to a map.
+//! - Counts agree.
+//! - The journal can be read to its end.
+//!
+//! A repair happens on request only. The maps decide about the marks, as long as all of them could
+//! be read: the marks then become what the maps show. While any finding leaves a doubt about the
+//! maps ([`Doubt`]), a repair only adds marks. A slot that is wrongly marked used costs space; a
+//! slot that is wrongly marked free costs data.
 
 mod blocks;
 mod history;
@@ -34,49 +38,49 @@ use marks::SlotUse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Findings beyond this number are counted, not listed.
+/// Number of findings that are listed. Further findings are only counted.
 const MAX_FINDINGS: usize = 1000;
-/// Page cache of the catalog during a check, in bytes.
+/// Size of the catalog's page cache during a check, in bytes.
 const CACHE: usize = 64 << 20;
 
-/// How to check.
+/// The options of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Repair what can be repaired safely.
     pub repair: bool,
-    /// Paths of physical volumes whose labels a repair may write again although nothing on the disk
-    /// proves that it is the right one.
+    /// Paths of physical volumes whose labels a repair may write again, although nothing on the
+    /// disk proves that it is the right one.
     pub relabel: Vec<String>,
-    /// Repair also a data directory that is not of the same time as its physical volumes.
+    /// Also repair a data directory that is not of the same time as its physical volumes.
     pub force_stale: bool,
 }
 
 /// Something that is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What kind, for programs: a fixed word like `leaked-slot`.
+    /// The kind, for programs: a fixed word like `leaked-slot`.
     pub code: &'static str,
-    /// What it is about: `pv 0`, `branch 3 page 7`.
+    /// The object that the finding is about: `pv 0`, `branch 3 page 7`.
     pub object: String,
-    /// What is wrong, for people.
+    /// The error, for people.
     pub detail: String,
-    /// `repair` can mend it without guessing.
+    /// Whether `repair` can mend it without guessing.
     pub repairable: bool,
-    /// It was mended.
+    /// Whether it was mended.
     pub repaired: bool,
 }
 
-/// Why a repair takes no mark away.
+/// The reason for which a repair removes no mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Doubt {
-    /// The finding that leaves it, for people.
+    /// The finding that leaves the doubt, for people.
     pub why: String,
-    /// Rows of maps may be unknown: what no bitmap accounts for counts as used. Otherwise only
-    /// bitmaps or rows of extents are damaged.
+    /// Whether rows of maps may be unknown: then everything for which no bitmap accounts counts as
+    /// used. Otherwise only bitmaps or rows of extents are damaged.
     pub maps: bool,
 }
 
-/// Findings that say nothing about whether the maps are complete.
+/// Codes of findings that leave no doubt about whether the maps are complete.
 const NO_DOUBT: [&str; 12] = [
     "leaked-slot",
     "extent-count",
@@ -91,50 +95,50 @@ const NO_DOUBT: [&str; 12] = [
     "volume-name",
     "snapshot-name",
 ];
-/// Findings about the marks themselves.
+/// Codes of findings about the marks themselves.
 const ABOUT_MARKS: [&str; 3] = ["bitmap", "extent", "slot-extent"];
 
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// What was found; empty means that all is well. At most a thousand are listed.
+    /// The findings, at most a thousand. The list is empty if nothing is wrong.
     pub findings: Vec<Finding>,
-    /// Findings that are not listed.
+    /// Number of findings that are not listed.
     pub unlisted: u64,
     /// The pool's UUID.
     pub pool: String,
-    /// Physical volumes.
+    /// Number of physical volumes.
     pub pvs: u64,
-    /// Volumes.
+    /// Number of volumes.
     pub volumes: u64,
-    /// Snapshots in sight.
+    /// Number of visible snapshots.
     pub snapshots: u64,
-    /// Overwritten contents kept for snapshots.
+    /// Number of overwritten contents that are kept for snapshots.
     pub versions: u64,
-    /// Map pages read.
+    /// Number of map pages that were read.
     pub map_pages: u64,
-    /// Map entries verified.
+    /// Number of map entries that were verified.
     pub chunks: u64,
-    /// Extents in use.
+    /// Number of used extents.
     pub extents: u64,
-    /// Slots in use.
+    /// Number of used slots.
     pub slots: u64,
-    /// Journal records that wait for their destage.
+    /// Number of journal records that wait for destage.
     pub journal_records: u64,
-    /// Why a repair takes no mark away, if it does not.
+    /// Why a repair removes no mark; `None` if it may.
     pub doubt: Option<Doubt>,
-    /// Why the pool could not be locked: what was read is right only if no other process had the
+    /// Why the pool could not be locked. Then the report is right only if no other process had the
     /// pool open.
     pub unlocked: Option<String>,
 }
 
 impl CheckReport {
-    /// Nothing is wrong (any more).
+    /// Whether nothing is wrong (any more).
     pub fn is_clean(&self) -> bool {
         self.unlisted == 0 && self.findings.iter().all(|f| f.repaired)
     }
 
-    /// No finding leaves a doubt about the maps.
+    /// Whether no finding leaves a doubt about the maps.
     fn maps_are_whole(&self) -> bool {
         self.doubt.as_ref().is_none_or(|doubt| !doubt.maps)
     }
@@ -161,7 +165,7 @@ impl CheckReport {
     }
 }
 
-/// What the catalog's small tables say.
+/// The rows of the catalog's small tables.
 struct Tables {
     superblock: Superblock,
     positions: Positions,
@@ -172,13 +176,13 @@ struct Tables {
     snapshots: Vec<(u64, SnapshotRecord)>,
 }
 
-/// Verifies the pool in `dir`, which must not be open ([`ErrorKind::Busy`]). `progress` gets (map
-/// pages done, all).
+/// Verifies the pool in `dir`, which must not be open ([`ErrorKind::Busy`]). `progress` gets
+/// (number of map pages done, number of all).
 ///
-/// On a file system that can't be written to, the check takes the lock that is there, or goes on
-/// without one ([`CheckReport::unlocked`]); a repair is refused ([`ErrorKind::ReadOnly`]).
+/// On a file system that can't be written to, the check takes the existing lock, or continues
+/// without one ([`CheckReport::unlocked`]). A repair is refused there ([`ErrorKind::ReadOnly`]).
 ///
-/// An `Err` means that the check could not be made; what it finds is in the report.
+/// An `Err` means that the check could not be made. Findings are in the report.
 pub fn check(
     dir: Arc<dyn Dir>,
     options: &CheckOptions,
@@ -205,12 +209,12 @@ pub fn check(
             check_journal(&*dir, &tables, &mut report);
             let used = maps::check_maps(&catalog, &tables, &mut report, progress);
             let used = unless_damaged(used, "maps", &mut report)?;
-            // What is repaired by a catalog of another time is spoilt for the right one.
+            // A repair with a catalog of another time would spoil the pool for the right catalog.
             let repair = options.repair && (together || options.force_stale);
             if repair {
                 labels::repair(&*dir, &stamps, &tables, &mut report)?;
             }
-            // What rests on a part of the catalog is not repaired.
+            // The marks are not repaired if only a part of the catalog could be read.
             if let Some(used) = used.filter(|_| repair) {
                 repair::repair(&catalog, &tables, &used, &mut report)?;
             }
@@ -248,7 +252,7 @@ fn lock(dir: &dyn Dir, repair: bool, report: &mut CheckReport) -> Result<Option<
     }
 }
 
-/// A part of the check that damage of the catalog has cut short is a finding.
+/// Makes a finding of an error by which damage of the catalog cut a part of the check short.
 fn unless_damaged<T>(result: Result<T>, what: &str, report: &mut CheckReport) -> Result<Option<T>> {
     match result {
         Ok(done) => Ok(Some(done)),
@@ -312,8 +316,8 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
     }
 }
 
-/// Images are there, and are what they were: what a volume still shows of one can't be read
-/// otherwise.
+/// Checks that images exist and are unchanged. Otherwise, what a volume still shows of an image
+/// can't be read.
 fn check_images(dir: &Arc<dyn Dir>, tables: &Tables, report: &mut CheckReport) {
     for (id, branch) in &tables.branches {
         if let Some(BaseRecord::Image(record)) = &branch.base
@@ -342,5 +346,5 @@ fn check_journal(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
     }
 }
 
-/// What is known of the slots of extents, by (PV, extent).
+/// The known slots of extents, by (physical volume, extent).
 type Marks = BTreeMap<(u32, u32), SlotUse>;

@@ -1,14 +1,14 @@
-//! Repair without guessing: marks, and counts. One transaction.
+//! Repairs marks and counts without guessing, in one transaction.
 //!
-//! What the maps show decides, where they could be read. Where anything is in doubt, a mark is
-//! added and none is taken away, and counts of branches stay as they are.
+//! Where the maps could be read, they decide. Where anything is in doubt, marks are added and none
+//! is removed, and counts of branches stay as they are.
 
 use super::maps::Used;
 use super::{CheckReport, Tables, marks};
 use crate::catalog::{BranchRecord, Catalog};
 use crate::error::Result;
 
-/// Mends what is marked repairable in `report`.
+/// Mends the findings that `report` calls repairable.
 pub(super) fn repair(
     catalog: &Catalog,
     tables: &Tables,

@@ -90,8 +90,8 @@ fn leaks_and_counts_are_found_and_repaired() {
     Pool::open(dir, world(), PoolOptions::default()).unwrap();
 }
 
-/// The row of an extent without slots in use is removed. So a row that counts none has lost its
-/// count, and its slots must not be given out.
+/// The row of an extent without used slots is removed. So a row that counts none is damaged, and
+/// its slots must not be given out.
 #[test]
 fn an_extent_that_counts_no_slots_keeps_the_pool_closed_until_a_repair() {
     let dir = pool();
@@ -105,8 +105,8 @@ fn an_extent_that_counts_no_slots_keeps_the_pool_closed_until_a_repair() {
     Pool::open(dir, world(), PoolOptions::default()).unwrap();
 }
 
-/// Fills all free space of the pool with another volume's data, and tells which chunks of `a` show
-/// it.
+/// Fills all free space of the pool with another volume's data, and returns the chunks of `a` that
+/// show it.
 fn overwritten(dir: &Arc<MemDir>) -> Vec<u64> {
     let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
     pool.create_volume(&NewVolume { name: "b".into(), ..new_volume(4 << 20) }).unwrap();
@@ -126,8 +126,8 @@ fn overwritten(dir: &Arc<MemDir>) -> Vec<u64> {
     (0..10).filter(shows).collect()
 }
 
-/// The fault that this guards: a repair made counts agree with lost marks, and the pool gave live
-/// slots to the next writer.
+/// This test guards against a former bug: a repair made counts agree with lost marks, and the pool
+/// gave used slots to the next writer.
 #[test]
 fn a_repair_gives_no_slot_away() {
     use inject::{Injury, injure};
@@ -142,8 +142,8 @@ fn a_repair_gives_no_slot_away() {
     }
 }
 
-/// Several at once: a repair that doubts keeps leaks, and the next one, when nothing is in doubt
-/// any more, takes them.
+/// Several kinds of damage at once: a repair in doubt keeps leaks, and the next repair, without
+/// doubt, removes them.
 #[test]
 fn a_repair_that_doubts_only_adds_marks() {
     use inject::{Injury, injure};
@@ -156,7 +156,7 @@ fn a_repair_that_doubts_only_adds_marks() {
         assert!(!again.is_clean() && again.doubt.is_some(), "{fatal:?} {other:?}: {again:?}");
         let marked = marks_of(&dir);
         assert!(marked >= 10, "{fatal:?} {other:?}: {marked} of ten slots in use are marked");
-        // A page that is gone reads as zeros, but no other volume's data are in its slots.
+        // A page that is gone reads as zeros, but its slots have no other volume's data.
         let shown = overwritten(&dir);
         let nothing_of_b = |chunk: &u64| shows_only(&dir, *chunk, 0);
         assert!(shown.iter().all(nothing_of_b), "{fatal:?} {other:?}: {shown:?}");
@@ -193,14 +193,14 @@ fn a_label_is_written_again_where_it_is_proved_or_named() {
         check(dir.clone(), &CheckOptions { repair: true, relabel, ..CheckOptions::default() }, &mut |_, _| {})
             .unwrap()
     };
-    // What is left of it proves whose it is.
+    // The rest of the label proves whose it is.
     let dir = pool();
     overwrite_label(&dir, 48);
     let found = run(&dir, false);
     assert!(codes(&found) == ["label"] && found.findings[0].repairable && found.doubt.is_none());
     assert!(Pool::open(dir.clone(), world(), PoolOptions::default()).is_err());
     assert!(run(&dir, true).is_clean() && run(&dir, false).findings.is_empty());
-    // Nothing is left: it could be any disk.
+    // Nothing of the label is left: it could be any disk.
     overwrite_label(&dir, 0);
     let found = run(&dir, true);
     assert!(
@@ -208,7 +208,7 @@ fn a_label_is_written_again_where_it_is_proved_or_named() {
     );
     assert!(!relabel(&dir, &["pv-1.img"]).is_clean());
     assert!(relabel(&dir, &["pv-0.img"]).is_clean() && run(&dir, false).findings.is_empty());
-    // Stamps that went with the label come again with it.
+    // Stamps that were overwritten with the label are written again with it.
     let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
     disk.write_at(&[0; 16 << 10], 0).unwrap();
     assert!(relabel(&dir, &["pv-0.img"]).is_clean() && run(&dir, false).findings.is_empty());
@@ -219,7 +219,7 @@ fn a_label_is_written_again_where_it_is_proved_or_named() {
     foreign.write_alone(&*disk, "pv-0.img").unwrap();
     let refused = relabel(&dir, &["pv-0.img"]);
     assert!(codes(&refused) == ["pv"] && !refused.is_clean());
-    // Nor is a disk that is too small for it.
+    // A disk that is too small for the label is not labelled either.
     overwrite_label(&dir, 0);
     disk.set_len(1 << 20).unwrap();
     assert_eq!(codes(&relabel(&dir, &["pv-0.img"])), ["pv"]);

@@ -1,5 +1,5 @@
-//! Snapshots and versions: each version belongs to a snapshot, none overlaps another, and the index
-//! agrees.
+//! Checks snapshots and versions: each version belongs to a snapshot, none overlaps another, and
+//! the index agrees.
 
 use super::maps::Used;
 use super::{CheckReport, Tables};
@@ -8,7 +8,7 @@ use crate::catalog::{Catalog, Frozen, HoleRecord, Version, VersionKey};
 use crate::error::Result;
 use std::collections::BTreeSet;
 
-/// Versions read by one look at the catalog.
+/// Number of versions that one query of the catalog reads.
 const VERSIONS_PER_LOOK: usize = 4096;
 
 pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
@@ -45,7 +45,8 @@ pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
     }
 }
 
-/// Holes lie apart, in branches that are there, and no page in one is stored.
+/// Checks that holes do not overlap, that their branches exist, and that no page in a hole is
+/// stored.
 pub(super) fn check_holes(catalog: &Catalog, tables: &Tables, report: &mut CheckReport) -> Result<()> {
     let mut found: Vec<(PageKey, HoleRecord)> = Vec::new();
     catalog.visit_holes(&mut |key, hole| {
@@ -128,7 +129,7 @@ pub(super) fn check_versions(
             report.find("version-index", version_object(key), "the index does not have it");
         }
     }
-    // When each version is in the index, and the numbers agree, nothing else is in it.
+    // If each version is in the index, and the numbers agree, the index has nothing else.
     if catalog.index_count()? + unindexed != report.versions {
         catalog.visit_dangling(&mut |key| {
             report.find("version-index", version_object(key), "the index names it, but there is none");

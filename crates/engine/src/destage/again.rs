@@ -1,9 +1,10 @@
-//! Applying a batch again that is preserved and not in place: after a crash, a shortage, or the
-//! failure of a physical volume.
+//! Applying a preserved batch again that is not in place. That is needed after a crash, after a
+//! shortage, and after the failure of a physical volume.
 //!
-//! The journal has all of the batch until a commit says that it is in place. So its slots are
-//! simply written once more. A chunk whose slot lies on a physical volume that takes no writes any
-//! more gets another one: whole, durable, and then in the map, as in the preserve phase.
+//! The journal keeps the whole batch until a commit records that it is in place. So the batch's
+//! slots are written once more. A chunk whose slot lies on a physical volume that takes no more
+//! writes gets another slot. The chunk is written there whole, made durable, and then entered in
+//! the map, as in the preserve phase.
 
 use super::Collected;
 use super::batch::Batch;
@@ -17,8 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// At open: applies again what may have been half applied. The catalog already has its preserve
-    /// phase. Where that has to wait the pool is opened with it half done: staging answers for it.
+    /// Applies, at open, a batch again that may have been half applied. The catalog already has its
+    /// preserve phase. If a shortage prevents that, the pool is opened with the batch half done,
+    /// and reads find its content in staging.
     pub(crate) fn finish_interrupted_batch(&self) -> Result<()> {
         let state = &mut *self.state.lock();
         if state.is_half_done() {
@@ -40,12 +42,12 @@ impl Destager {
         self.core.positions.preserved.store(state.committed.preserved_lsn, Ordering::Relaxed);
         self.core.positions.destaged.store(state.destaged, Ordering::Relaxed);
         self.checkpoint(state)?;
-        // Nothing is promised before it is known what there is.
+        // Nothing is promised before the backing space is measured.
         self.measure_backing(state);
         Ok(())
     }
 
-    /// Applies again what the catalog calls preserved and what is not in place.
+    /// Applies everything again that the catalog calls preserved and that is not in place.
     pub(super) fn apply_again(&self, state: &mut BackgroundState) -> Result<()> {
         let preserved = state.committed.preserved_lsn;
         let mut cursor = state.cursor;
@@ -58,7 +60,7 @@ impl Destager {
                     time = Some(batch.last_time);
                 }
                 Collected::Nothing => break,
-                // What is no batch is committed as preserved and in place at once.
+                // Other records are committed as preserved and in place at once.
                 Collected::Control(..) => {}
                 Collected::Run(run) => run.unstage(),
             }
@@ -71,8 +73,8 @@ impl Destager {
         Ok(())
     }
 
-    /// Tells readers of histories what of the slots may be half written: moments are made from what
-    /// is in place.
+    /// Marks, in the logs of histories, the slots that may be half written. A moment is
+    /// reconstructed from what is in place, so its readers must know.
     fn show_half_done(&self, state: &BackgroundState) -> Result<()> {
         let mut cursor = state.cursor;
         while cursor.lsn <= state.committed.preserved_lsn {

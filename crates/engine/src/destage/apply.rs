@@ -1,4 +1,4 @@
-//! Writing to physical volumes: sorted, merged, in parallel.
+//! Writes to physical volumes: sorted by address, merged into runs, spread over threads.
 
 use super::batch::{Content, Placed, joined};
 use crate::catalog::page::Slot;
@@ -10,34 +10,36 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 
-/// The buffer of each thread, and the largest single write past the page cache.
+/// Size in bytes of each thread's buffer, and of the largest single write past the page cache.
 const MAX_WRITE: usize = 1 << 20;
-/// The largest single write to the page cache. The kernel makes folios as large as the writes that
-/// first fill them, and goes through all blocks of a folio for every later write to a part of it.
+/// Size in bytes of the largest single write to the page cache. The kernel makes folios as large as
+/// the writes that first fill them. Every later write to a part of a folio goes through all its
+/// blocks.
 const MAX_CACHED: usize = 16 << 10;
-/// Copies of fewer bytes in a row than this are not worth waiting for the disk.
+/// Copies of fewer bytes in a row than this stay in the page cache: they are not worth a wait for
+/// the disk.
 const MIN_PAST_CACHE: usize = 64 << 10;
-/// So many reads are announced before the first of them is waited for: a cold disk serves them side
-/// by side.
+/// Number of reads that are announced before the first of them is waited for. A cold disk serves
+/// them side by side.
 pub(super) const READ_AHEAD: usize = 128;
-/// Bytes after which those written before are worth a sync.
+/// Number of written bytes after which a sync is worth its cost.
 const SYNC_AFTER: usize = 8 << 20;
-/// Fewer writes than this are not worth a second thread.
+/// With fewer writes than this, a second thread is not worth its cost.
 pub(super) const MIN_PER_THREAD: usize = 64;
 
-/// Contents that follow one another on a PV.
+/// Contents that lie one after another on a physical volume.
 #[derive(Default)]
 struct Run {
     start: Option<Slot>,
     bytes: Vec<u8>,
-    /// Nothing of it is new: a snapshot's, which nobody is likely to read soon.
+    /// Every content of the run is a copy for snapshots, which is unlikely to be read soon.
     copied: bool,
-    /// Parts of `bytes` that are zeros because what belongs there could not be read.
+    /// Parts of `bytes` that are zeros because their content could not be read.
     lost: Vec<Range<usize>>,
 }
 
 impl Run {
-    /// Does what belongs at `address` continue it?
+    /// Whether content for `address` continues the run.
     fn takes(&self, address: Slot) -> bool {
         let follows =
             |s: Slot| (s.pv(), s.offset() + self.bytes.len() as u64) == (address.pv(), address.offset());
@@ -60,8 +62,8 @@ impl Core {
         self.sync_pvs(placed, purpose)
     }
 
-    /// While some threads write another one syncs, over and over, so that the disks have little
-    /// left to do in the end.
+    /// Writes on several threads while another thread syncs repeatedly. So the last sync has little
+    /// left to do.
     fn write_side_by_side(&self, placed: &[Placed], threads: usize, purpose: SyncPurpose) -> Result<()> {
         let share = placed.len().div_ceil(threads);
         let (progress, written) = channel();
@@ -74,8 +76,8 @@ impl Core {
                 }
                 Ok(())
             };
-            // There may be as many threads as there can be. The sync that counts comes last, and
-            // not here.
+            // If a thread can't be started, the work goes on without it. The sync that counts comes
+            // last, in the caller.
             let mut workers: Vec<_> = thread().spawn_scoped(scope, sync).into_iter().collect();
             let mut here = Ok(());
             for part in placed.chunks(share) {
@@ -104,7 +106,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes `placed`; says so each time when [`SYNC_AFTER`] bytes more are written.
+    /// Writes `placed`, and reports to `progress` after each [`SYNC_AFTER`] bytes.
     fn write_run(&self, placed: &[Placed], progress: Option<&Sender<()>>) -> Result<()> {
         let mut unsynced = 0;
         let mut run = Run::default();
@@ -130,14 +132,14 @@ impl Core {
             unsynced += item.len as usize;
             if let Some(progress) = progress.filter(|_| unsynced >= SYNC_AFTER) {
                 unsynced = 0;
-                // Who listens has failed, and says why.
+                // A receiver that is gone has failed, and reports why itself.
                 let _ = progress.send(());
             }
         }
         self.write_out(&mut run)
     }
 
-    /// Tells the disks what will be copied.
+    /// Announces to the disks the slots that will be copied.
     fn announce<'a>(&self, placed: impl Iterator<Item = &'a Placed>) -> Result<()> {
         for item in placed {
             if let Content::Slot(slot) = item.fill {

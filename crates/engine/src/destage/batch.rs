@@ -1,4 +1,4 @@
-//! What destage carries out as one: a batch of records, or a run of control records.
+//! What destage carries out at once: a batch of records, or a run of control records.
 
 use super::record::Recorder;
 use crate::branch::{Branch, ExternalBase};
@@ -18,7 +18,8 @@ use std::thread::ScopedJoinHandle;
 pub(super) enum Collected {
     Nothing,
     Records(Batch),
-    /// A control record that is carried out alone: (LSN and time, what is to be done).
+    /// A control record that is carried out alone: its LSN and time, the operation, the
+    /// reservations that end with it.
     Control((u64, u64), Control, Reserved),
     Run(ControlRun),
 }
@@ -29,9 +30,9 @@ pub(super) enum Collected {
 pub(crate) struct ControlRun {
     pub(super) last_lsn: u64,
     pub(super) last_time: u64,
-    /// In order: (LSN and time, what is to be done).
+    /// The records in their order: (LSN and time, what is to be done).
     pub(super) steps: Vec<((u64, u64), RunStep)>,
-    /// Rows of the catalog that these change.
+    /// Number of rows of the catalog that the records of this run change.
     pub(crate) rows: usize,
     pub(super) reserved: Reserved,
 }
@@ -48,7 +49,7 @@ impl ControlRun {
         self.passed(header);
     }
 
-    /// Takes what the run discards out of staging.
+    /// Removes from staging what the run discards.
     pub(super) fn unstage(&self) {
         for ((lsn, _), step) in &self.steps {
             if let RunStep::Discard(range) = step {
@@ -88,7 +89,7 @@ pub(crate) enum PartSource {
 pub(crate) struct BatchItem {
     /// Index into [`Batch::branches`].
     pub(super) branch: u32,
-    /// Position in the order of records.
+    /// The record's position in the order of the batch's records.
     pub(super) order: u32,
     pub(super) chunk: u64,
     /// Byte range inside the chunk.
@@ -109,33 +110,33 @@ pub(super) struct StagedBlocks {
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(super) last_lsn: u64,
-    /// The time of the record with that LSN.
+    /// The time of the record with LSN `last_lsn`.
     pub(super) last_time: u64,
     pub(super) branches: Vec<Arc<Branch>>,
-    /// The epoch of each branch's records: no batch has data of a branch from both sides of a
-    /// snapshot.
+    /// The epoch of each branch's records. A batch never has data of one branch from both sides of
+    /// a snapshot.
     pub(super) epochs: Vec<u32>,
-    /// Indexes of branches, by their ids.
+    /// Indexes into `branches`, by the branches' ids.
     indexes: HashMap<u64, u32>,
     /// Control records between the data, in order: (LSN and time, what is to be done).
     pub(super) controls: Vec<((u64, u64), Control)>,
-    /// Rows of the catalog that these change.
+    /// Number of rows of the catalog that the control records of this batch change.
     pub(crate) rows: usize,
-    /// LSN and time of each record, by [`BatchItem::order`]; empty where no record stands behind
-    /// the batch.
+    /// LSN and time of each record, by [`BatchItem::order`]. The list is empty for a batch without
+    /// records.
     pub(super) stamps: Vec<(u64, u64)>,
-    /// By (branch, chunk, order) once collected.
+    /// The parts of chunks, sorted by (branch, chunk, order) once the batch is collected.
     pub(super) items: Vec<BatchItem>,
     pub(super) blocks: Vec<StagedBlocks>,
     pub(crate) records: u32,
-    /// Bytes of the journal.
+    /// Number of bytes that the batch takes in the journal.
     pub(crate) bytes: u64,
     reserved: BTreeMap<u8, u64>,
-    /// Map pages touched: (branch, as in an item; page).
+    /// Map pages that the batch touches: (the branch's index as in an item, number of the page).
     pub(crate) pages: HashSet<(u32, u64)>,
-    /// More would have come, but for the bounds of a batch.
+    /// The batch ended at a bound, and more records would have followed.
     pub(crate) full: bool,
-    /// What histories keep of it, as far as that is recorded in advance.
+    /// The records of histories that were made of this batch in advance.
     pub(super) recorded: Vec<Recorder>,
 }
 
@@ -145,7 +146,7 @@ impl Batch {
         self.reserved.iter().map(|(slot_log2, slots)| (*slot_log2, *slots)).collect()
     }
 
-    /// A batch of one item that no record stands for.
+    /// Makes a batch of one item without a journal record.
     pub(super) fn of_one(branch: Arc<Branch>, epoch: u32, item: BatchItem) -> Batch {
         Batch { branches: vec![branch], epochs: vec![epoch], items: vec![item], ..Batch::default() }
     }
@@ -158,8 +159,8 @@ impl Batch {
         })
     }
 
-    /// Does the batch have data of this branch from before a snapshot that `header`'s data come
-    /// after?
+    /// Whether a snapshot parts the record of `header` from this batch: the batch has data of the
+    /// record's branch in another epoch.
     pub(crate) fn is_parted(&self, header: &Header) -> bool {
         let index = self.indexes.get(&header.branch);
         index.is_some_and(|index| self.epochs[*index as usize] != header.epoch)
@@ -207,7 +208,7 @@ impl Batch {
 /// Content for a range of a PV.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Placed {
-    /// PV and byte offset, as a slot address.
+    /// Physical volume and byte offset, as a slot address.
     pub(super) address: Slot,
     pub(super) len: u32,
     pub(super) fill: Content,
@@ -219,23 +220,23 @@ pub(super) enum Content {
     Zeros,
     /// (journal file, byte position)
     Journal(u32, u32),
-    /// What lies at this place now.
+    /// The content that this slot holds now.
     Slot(Slot),
 }
 
 impl Placed {
-    /// Bytes `start..end` of the slot.
+    /// Content for the bytes `start..end` of `slot`.
     pub(super) fn new(slot: Slot, start: u32, end: u32, fill: Content) -> Placed {
         Placed { address: Slot::new(slot.pv(), slot.offset() + start as u64), len: end - start, fill }
     }
 }
 
-/// What a borrowed thread says in the end.
+/// Waits for a borrowed thread and returns its result.
 pub(crate) fn joined(worker: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
     worker.join().unwrap_or_else(|panic| Err(died("write a batch", &*panic)))
 }
 
-/// Where content is that a branch itself does not have.
+/// Where the content of a chunk is for which a branch has no entry.
 pub(crate) enum Below {
     Zeros,
     Slot(Slot),

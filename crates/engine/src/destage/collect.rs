@@ -1,5 +1,5 @@
-//! Reading a batch from the journal: itself, not the live index, so that a batch is exactly a range
-//! of LSNs.
+//! Reads a batch from the journal. The records come from the journal and not from the index of
+//! staging, so that a batch is exactly a range of LSNs.
 
 use super::batch::{Batch, Collected, ControlRun, DiscardRange, Reserved, RunStep};
 use super::state::{Ahead, BackgroundState};
@@ -13,23 +13,23 @@ use crate::journal::{Cursor, Located};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Chunk operations of one batch: bounds its memory (48 bytes each).
+/// Number of chunk operations of one batch. It bounds the batch's memory, at 48 bytes each.
 const MAX_ITEMS: usize = 256 << 10;
-/// Map pages that one batch touches, if the catalog's file system has room for them: each is in
-/// memory twice until the commit (4 KiB each time).
+/// Number of map pages that one batch touches, if the catalog's file system has room for them. Each
+/// page is in memory twice until the commit, with 4 KiB each time.
 const MAX_PAGES: usize = 8 << 10;
-/// Rows that the control records and long discards of one commit change, if the catalog's file
-/// system has room for them.
+/// Number of rows that the control records and long discards of one commit change, if the catalog's
+/// file system has room for them.
 const MAX_ROWS: usize = 4096;
 
-/// Is a discard carried out alone?
+/// Whether a discard is so long that it is carried out in steps.
 fn is_long(header: &Header, branch: &Branch) -> bool {
     let recorded = branch.cdp.log.read().settings.is_some();
     branch.discards_alone(header.offset, header.length, recorded)
 }
 
 impl Destager {
-    /// What comes next; moves `cursor` behind it.
+    /// Collects what comes next in the journal, and moves `cursor` behind it.
     pub(super) fn next_collected(
         &self,
         state: &mut BackgroundState,
@@ -47,8 +47,8 @@ impl Destager {
 }
 
 impl Core {
-    /// The batch at `from`, and where it ends, if all of it is there and destage is pressed. What
-    /// fails here fails again when its turn has come.
+    /// Returns the batch at `from` and where it ends, if all of it is there and destage is pressed.
+    /// An error is dropped here: it occurs again when the batch is collected in its turn.
     pub(super) fn collect_whole(&self, from: Cursor) -> Option<(Cursor, Batch)> {
         if !self.is_pressed() {
             return None;
@@ -59,8 +59,8 @@ impl Core {
         batch.full.then_some((to, batch))
     }
 
-    /// Records what it can of the batch at `from`, which may be `known`, while `before` is brought
-    /// to its place.
+    /// Records as much as possible of the batch at `from` while the batch `before` is moved to its
+    /// place. `known` is the batch at `from`, if it was collected already.
     pub(super) fn look_ahead(
         &self,
         from: Cursor,
@@ -72,7 +72,7 @@ impl Core {
         if let Err(error) = &recorded
             && error.kind() == ErrorKind::Poisoned
         {
-            // A thread that records has panicked: what it had in hand is lost.
+            // A thread that records has panicked, and the records that it held are lost.
             let _ = self.fault.poison(error);
         }
         batch.recorded = recorded.ok()?;
@@ -105,7 +105,8 @@ impl Core {
         Ok(collector.finish())
     }
 
-    /// Has a long discard anything to do but to be known?
+    /// Whether a long discard frees anything. A discard that frees nothing only has to be
+    /// committed.
     fn frees(&self, range: &DiscardRange) -> Result<bool> {
         let branch = &range.branch;
         let size = 1u64 << branch.chunk_log2;
@@ -123,8 +124,8 @@ impl Core {
 struct Collector<'a> {
     core: &'a Core,
     branches: HashMap<u64, Arc<Branch>>,
-    /// About so much of the journal, so many map pages, and so many rows of control records, make a
-    /// batch.
+    /// Bytes of the journal at which the batch is full. `most_pages` and `most_rows` bound its map
+    /// pages and its rows of control records.
     max_bytes: u64,
     most_pages: usize,
     most_rows: usize,
@@ -134,11 +135,11 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    /// Takes the next record in, or says that it has to wait.
+    /// Adds the next record. False when the record has to wait for the next batch.
     fn add(&mut self, located: &Located, data: &[u8]) -> Result<bool> {
         let header = &located.header;
         let batch = &mut self.batch;
-        // What is repeated is one batch, however large, and mostly changes no page.
+        // A batch that is applied again is one batch, however large, and changes few pages.
         let crowded = self.max_bytes < u64::MAX && batch.pages.len() >= self.most_pages;
         batch.full = batch.bytes >= self.max_bytes || batch.items.len() >= MAX_ITEMS || crowded;
         if self.alone.is_some() || batch.full {
@@ -157,7 +158,7 @@ impl Collector<'_> {
             }
             self.batch.add(located, branch);
         }
-        // Also for a record of a branch that is gone: it is passed.
+        // This also holds for a record of a branch that is gone: the record is skipped.
         match &mut self.run {
             Some(run) => run.passed(header),
             None => (self.batch.last_lsn, self.batch.last_time) = (header.lsn, header.time),
@@ -177,7 +178,7 @@ impl Collector<'_> {
             return Ok(true);
         }
         let before = self.run.as_ref().map_or(self.batch.rows, |run| run.rows);
-        // One that alone is too large has to be carried out all the same.
+        // A single record above the bound has to be carried out all the same.
         let rows = before + control.rows();
         let fits = before == 0 || rows <= self.most_rows || self.max_bytes == u64::MAX;
         if let Some(run) = &mut self.run {
@@ -196,7 +197,7 @@ impl Collector<'_> {
         Ok(fits)
     }
 
-    /// A long discard, behind nothing or behind what can be carried out with it.
+    /// Adds a long discard, if the run is empty or can share its commit with the discard.
     fn add_long_discard(&mut self, header: &Header, branch: Arc<Branch>) -> Result<bool> {
         if self.batch.records > 0 {
             return Ok(false);

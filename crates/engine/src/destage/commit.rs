@@ -14,19 +14,19 @@ use crate::space::reservations::BackingRoom;
 use std::sync::atomic::Ordering;
 
 impl Core {
-    /// Is so much of the journal in use that destage can't wait?
+    /// Whether so much of the journal is in use that destage can't wait.
     pub(crate) fn is_pressed(&self) -> bool {
         let (used, capacity) = self.journal.usage();
         used >= capacity / 100 * self.options.destage_start_percent as u64
     }
 
-    /// What is sequenced by now was promised all pages of the catalog that are promised by now.
+    /// Notes that the records sequenced by now hold all promises of catalog pages made by now.
     fn mark_promised_pages(&self) {
         let sequencing = self.journal.sequence();
         self.catalog_room.mark(sequencing.last_lsn());
     }
 
-    /// Slots that snapshots keep, by branch, have changed by so many.
+    /// Adds changes to the number of slots that snapshots keep: (branch, change).
     fn count_kept(&self, changes: impl IntoIterator<Item = (u64, i64)>) {
         let names = self.names.read();
         for (id, change) in changes {
@@ -37,8 +37,8 @@ impl Core {
         }
     }
 
-    /// Asks the catalog's file system what it can still provide, for the sizes of commits to come
-    /// and for the ballast. `None` where the host can't tell, and the last answer stands.
+    /// Measures the free space of the catalog's file system, for the sizes of later commits and for
+    /// the ballast. `None` if the host can't tell; the last measurement then remains valid.
     fn measure_catalog(&self) -> Option<Option<crate::disk::Backing>> {
         let data = self.catalog.backing_available().ok()?;
         if let Some(data) = &data {
@@ -50,12 +50,12 @@ impl Core {
         Some(data)
     }
 
-    /// Makes one more journal file, which the catalog counts before it is used. False when there
-    /// are enough.
+    /// Adds one journal file. The catalog counts the file before it is used. False when there are
+    /// enough files.
     pub(crate) fn add_journal_file(&self, prewrite: bool) -> Result<bool> {
         self.journal.add_file(prewrite, |files| {
             let mut txn = match self.catalog.begin() {
-                // Nothing was changed: the file is made once more, later.
+                // Nothing was changed: a later call makes the file.
                 Err(error) if error.is_shortage() => return Err(error),
                 begun => begun.map_err(|e| self.fault.poison(&e))?,
             };
@@ -64,7 +64,7 @@ impl Core {
         })
     }
 
-    /// Is staging's memory at its bound?
+    /// Whether staging's memory is at its bound.
     pub(crate) fn staging_full(&self, last_lsn: u64) -> bool {
         last_lsn.saturating_sub(self.positions.destaged.load(Ordering::Relaxed)) > MAX_STAGED_RECORDS
     }
@@ -89,14 +89,14 @@ impl Destager {
         self.commit_alone(state)
     }
 
-    /// Commits the positions, and what waits for a commit.
+    /// Commits the positions and every change that waits for a commit.
     pub(crate) fn commit_alone(&self, state: &mut BackgroundState) -> Result<()> {
         self.core.fault.check()?;
         let txn = self.core.catalog.begin().map_err(|e| self.failed(state, Task::Upkeep, e))?;
         self.commit_aside(state, txn, &[])
     }
 
-    /// Commits work that has no place in the journal: the positions are what they are.
+    /// Commits work that is no record of the journal: the positions stay as they are.
     pub(crate) fn commit_aside(
         &self,
         state: &mut BackgroundState,
@@ -107,9 +107,9 @@ impl Destager {
         self.commit(state, txn, preserved, destaged, released)
     }
 
-    /// Commits `txn` with the allocator's changes and the positions; then lets go of what that
-    /// commit frees. `released` are reservations (log2 of the slot size, slots) whose records are
-    /// now preserved.
+    /// Commits `txn` with the allocator's changes and the positions. Then releases what that commit
+    /// frees. `released` are reservations (log2 of the slot size, slots) whose records are now
+    /// preserved.
     pub(crate) fn commit(
         &self,
         state: &mut BackgroundState,
@@ -118,11 +118,12 @@ impl Destager {
         destaged: u64,
         released: &[(u8, u64)],
     ) -> Result<()> {
-        // Whoever had the allocator before may have panicked with half of a plan in it.
+        // An earlier holder of the allocator may have panicked with half of a plan in it.
         self.core.fault.check()?;
         self.core.mark_promised_pages();
         let (journal_seq, journal_incarnation) = self.core.journal.start_after(destaged);
-        // Before it is said what is durable, which is at least what they cover.
+        // The flush points are stored before the positions are read: what is durable is at least
+        // what the flush points cover.
         let flushes = self.core.flushes.store(&mut txn).map_err(|e| self.core.fault.poison(&e))?;
         let (now, interval) = (self.core.world.clock.now(), self.core.options.stamp_interval);
         let stamps =
@@ -164,7 +165,7 @@ impl Destager {
         self.core.catalog_room.settle(preserved);
         self.core.measure_catalog();
         if self.core.space.settle_log(preserved) {
-            // Records are mostly smaller than what was promised to them.
+            // Records mostly take less than the space that was promised to them.
             self.measure_backing(state);
         }
         for slot in freed {
@@ -175,21 +176,22 @@ impl Destager {
         }
         self.core.positions.preserved.store(preserved, Ordering::Relaxed);
         self.core.positions.destaged.store(destaged, Ordering::Relaxed);
-        // What was retired here may still be in the map cache and in staging: nothing is polled
-        // before the caller has published and unstaged, and so turned away every new reader.
+        // Slots that were retired here may still be in the map cache and in staging. So nothing is
+        // polled before the caller has published and unstaged, and thereby turned away every new
+        // reader.
         Ok(())
     }
 
-    /// Is space on its way that was freed, and that readers or steps of freeing still keep from
-    /// being given out?
+    /// Whether freed space is on its way back, and only readers or steps of freeing delay its
+    /// reuse.
     pub(crate) fn is_returning(&self, state: &BackgroundState) -> bool {
         let names = self.core.names.read();
         let pinned = |id: &u64| names.branches.get(id).is_some_and(|b| b.cdp.oldest_pin().is_some());
         !state.retired_slots.is_empty() || state.orphan_branches.keys().any(|id| !pinned(id))
     }
 
-    /// Reuses what no reader can hold any more, and measures the backing space.
-    /// True when there was anything.
+    /// Reuses the slots and segments that no reader can hold any more, and measures the backing
+    /// space. True when something was reused.
     pub(crate) fn poll_retired(&self, state: &mut BackgroundState) -> Result<bool> {
         let files = state.retired_files.poll(&self.core.readers);
         let mut any = !files.is_empty();
@@ -201,7 +203,7 @@ impl Destager {
         if !slots.is_empty() {
             let change = state.allocator.reuse(&slots).map_err(|e| self.core.fault.poison(&e))?;
             for (slot, slot_log2) in &slots {
-                // Nobody reads there any more.
+                // No reader is left for this slot.
                 let range = slot.offset()..slot.offset() + (1 << slot_log2);
                 self.core.damage.written(slot.pv(), range, &[]);
             }
@@ -210,23 +212,23 @@ impl Destager {
                 .positions
                 .returned
                 .fetch_add(change.bytes(self.core.config.extent_size), Ordering::Relaxed);
-            // What could not be moved for want of space may move now.
+            // Moves that failed for want of space may succeed now.
             state.evacuated = false;
         }
         self.measure_backing(state);
         Ok(any)
     }
 
-    /// Asks the file systems under sparse physical volumes and histories what they can still
-    /// provide. Where the host can't tell, the last answer stands.
+    /// Measures the free space of the file systems under sparse physical volumes and histories. If
+    /// the host can't tell, the last measurement remains valid.
     pub(crate) fn measure_backing(&self, state: &mut BackgroundState) {
         // The catalog grows there, and the journal's files that do not exist yet take space from
         // the same file system.
         let margin = self.core.options.backing_margin;
         let kept = margin + self.core.journal.uncreated_bytes();
         let Some(mut data) = self.core.measure_catalog() else { return };
-        // What is recorded ahead has its space, and the promise of it until its commit: it would
-        // count twice.
+        // Records that were made ahead have their space and, until their commit, the promise of it:
+        // they would count twice.
         let ahead = state.ahead.as_ref().map_or(0, Ahead::recorded_bytes);
         if let Some(data) = &mut data {
             data.available += ahead;
@@ -239,25 +241,27 @@ impl Destager {
             Err(_) => return,
         };
         self.core.space.set_backing(backing, taken_back);
-        // What could not be moved for want of space may move now.
+        // Moves that failed for want of space may succeed now.
         state.evacuated &= taken_back == 0;
     }
 
-    /// Where a scan may begin when everything up to `destaged` is in place, in the segment `seq`.
+    /// Returns the place in the segment `seq` at which a scan may begin when everything up to
+    /// `destaged` is in place.
     fn scan_start(state: &BackgroundState, destaged: u64, seq: u64) -> Cursor {
         let ends = state.ends.filter(|end| end.lsn == destaged + 1);
         let known = ends.or((destaged == state.destaged).then_some(state.cursor));
         let (at, lsn) = match known {
             Some(c) if c.seq == seq && c.at > FIRST_RECORD => (c.at, c.lsn),
             Some(c) if c.seq <= seq => (FIRST_RECORD, destaged + 1),
-            // Not known: the scan looks for it.
+            // The place is not known: the scan looks for it.
             _ => (0, destaged + 1),
         };
         Cursor { seq, at, lsn }
     }
 
-    /// Starts or stops giving out slots of `pv`; with `force` even if promises then rest on the
-    /// other PVs alone.
+    /// Starts or stops draining `pv`: while it drains, none of its slots is given out. With
+    /// `force`, it starts even if the promises then exceed the room of the other physical volumes.
+    /// False when that was refused.
     pub(crate) fn apply_draining(
         &self,
         state: &mut BackgroundState,
@@ -270,7 +274,7 @@ impl Destager {
         }
         let (extents, change) = state.allocator.contribution(pv);
         let fits = if state.allocator.has_failed(pv) {
-            // What it had counts no more.
+            // The space of a failed physical volume is not counted any more.
             true
         } else if draining {
             self.core.space.change_capacity(-(extents as i64), &change, force)
@@ -287,9 +291,9 @@ impl Destager {
     }
 }
 
-/// Sequenced records that may wait for their destage: bounds the memory of staging.
+/// Number of sequenced records that may wait for destage. It bounds the memory of staging.
 pub(crate) const MAX_STAGED_RECORDS: u64 = 512 << 10;
 
-/// Nothing new is promised while the catalog's file system has less than one part in so many of
-/// [`crate::settings::PoolOptions::backing_margin`]: every commit must fit.
+/// Nothing new is promised while the free space of the catalog's file system is below one part in
+/// this number of [`crate::settings::PoolOptions::backing_margin`]. Every commit must fit.
 pub(crate) const CATALOG_PARTS: u64 = 4;

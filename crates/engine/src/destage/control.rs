@@ -1,4 +1,4 @@
-//! Carrying out control records: the catalog gets each at its place in the order.
+//! Carries out control records. Each reaches the catalog at its place in the order.
 
 use super::batch::DiscardRange;
 use super::history::HistoryChange;
@@ -17,10 +17,10 @@ use crate::space::label::wipe;
 use crate::space::pv::Pv;
 use std::sync::Arc;
 
-/// A record that shares its commit with others: what it sets, and what it means for histories.
+/// A record that shares its commit with others: what it changes in the catalog, and in histories.
 pub(crate) struct Operation<'a> {
     lsn: u64,
-    /// None for a long discard.
+    /// The parts of the control record; empty for a long discard.
     parts: &'a [Control],
     history: HistoryChange,
 }
@@ -32,7 +32,7 @@ impl Operation<'_> {
 }
 
 impl Core {
-    /// What the control records of a batch mean, as things stand before its commit.
+    /// Works out what the control records of a batch change, given the state before its commit.
     pub(super) fn operations<'a>(&self, controls: &'a [((u64, u64), Control)]) -> Result<Vec<Operation<'a>>> {
         controls.iter().map(|(at, control)| self.operation(*at, control)).collect()
     }
@@ -121,7 +121,7 @@ impl Core {
             Control::SetImport { id, import } => self.put_volume(txn, *id, |v| v.import = *import),
             // Written part by part.
             Control::Group { .. } => Ok(()),
-            // The volume's history has them.
+            // These are stored with the volume's history.
             Control::SetCdp { .. } | Control::Mark { .. } | Control::Unmark { .. } => Ok(()),
         }
     }
@@ -138,7 +138,7 @@ impl Core {
         self.put_superblock(txn, |s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
     }
 
-    /// Nothing, where there is no base (any more).
+    /// Stores how far a fill is. Without a base there is nothing to store.
     fn write_fill(&self, txn: &mut Txn<'_>, id: u64, fill: Option<FillRecord>) -> Result<()> {
         match txn.branch(id)? {
             Some(branch) if branch.base.is_some() => txn.put_branch(id, &BranchRecord { fill, ..branch }),
@@ -208,7 +208,7 @@ impl Core {
                 change(&mut volume);
                 txn.put_volume(id, &volume)
             }
-            // Deleted by an operation before this one.
+            // An earlier operation of this commit has deleted it.
             None => Ok(()),
         }
     }
@@ -233,7 +233,7 @@ impl Core {
 }
 
 impl Destager {
-    /// Operations are committed.
+    /// Carries out what follows from committed operations.
     pub(super) fn operations_done(
         &self,
         state: &mut BackgroundState,
@@ -248,7 +248,7 @@ impl Destager {
     }
 
     /// Commits `operation` and its position as one. Long work (the tail of a shrunk volume) is done
-    /// before, in steps that can be repeated.
+    /// before that, in steps that can be repeated.
     pub(super) fn carry_out(
         &self,
         state: &mut BackgroundState,
@@ -261,8 +261,8 @@ impl Destager {
         for part in operation.parts() {
             match part {
                 Control::ResizeVolume { id, size } => self.discard_tail(state, *id, *size)?,
-                // Opened before the catalog takes it in: what can't be opened now could not be
-                // opened later either.
+                // The physical volume is opened before the catalog has it. A physical volume that
+                // can't be opened now could not be opened later either.
                 Control::AddPv { pv, .. } => drop(self.core.open_added(*pv)?),
                 Control::DeleteVolume { id } => left.extend(self.core.catalog.volume(*id)?.map(|v| v.branch)),
                 Control::RollBack { undo, .. } => left.push(undo.of.branch),
@@ -279,7 +279,7 @@ impl Destager {
         operation.parts().iter().try_for_each(|part| self.after_control(state, part, lsn))
     }
 
-    /// Takes a physical volume into the catalog, and its space into what can be promised.
+    /// Enters a physical volume in the catalog, and adds its space to what can be promised.
     pub(crate) fn commit_pv(&self, state: &mut BackgroundState, add: &Control) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         self.core.write_control(&mut txn, add)?;
@@ -287,7 +287,7 @@ impl Destager {
         self.after_control(state, add, 0)
     }
 
-    /// The space of a physical volume counts, unless that was taken in ahead of its turn.
+    /// Adds the space of a physical volume, unless that was done ahead of its turn.
     fn take_pv_in(&self, state: &mut BackgroundState, pv: u32, extents: u32) -> Result<()> {
         if state.allocator.pv_ids().contains(&pv) {
             return Ok(());
@@ -296,7 +296,7 @@ impl Destager {
         self.core.space.change_capacity(extents.into(), &change, true);
         self.measure_backing(state);
         state.evacuated = false;
-        // It may have failed when it was opened.
+        // The physical volume may have failed when it was opened.
         self.leave_failed(state);
         Ok(())
     }
@@ -304,8 +304,8 @@ impl Destager {
     fn after_control(&self, state: &mut BackgroundState, operation: &Control, lsn: u64) -> Result<()> {
         match operation {
             Control::RollBack { undo_id, undo, .. } => {
-                // A snapshot that nobody sees goes when nothing rests on it, unless a history has
-                // it.
+                // A snapshot out of sight is deleted when nothing rests on it, unless it belongs to
+                // a history.
                 if undo.deleted && !self.core.anchors().contains(undo_id) {
                     state.deleted.insert(*undo_id);
                 }
@@ -323,14 +323,14 @@ impl Destager {
                 state.deleted_with_history.insert(*id);
             }
             Control::DeleteSnapshots { ids } => {
-                // An anchor is only hidden: it goes when its history does.
+                // An anchor is only hidden: its history keeps it.
                 let kept = |id: &&u64| !self.core.is_anchor(**id);
                 state.deleted.extend(ids.iter().filter(kept));
             }
             Control::AddPv { pv, extents, .. } => self.take_pv_in(state, *pv, *extents)?,
             Control::SetDraining { pv, .. } => {
-                // What a later operation says counts already: nothing new may come to a PV that is
-                // about to leave.
+                // A later operation counts already: nothing new may be placed on a physical volume
+                // that is about to be removed.
                 let stays = self.core.names.read().pvs.get(pv).is_some_and(|record| !record.draining);
                 self.apply_draining(state, *pv, !stays, true);
             }
@@ -378,8 +378,8 @@ impl Destager {
         let Some(branch) = branch else {
             return Err(corrupt(format!("resize volume {}: its branch is missing", record.name)));
         };
-        // To the end of the last chunk: what lies behind the old end was never visible, and must
-        // never be.
+        // The range reaches to the end of the last chunk. What lies behind the old end was never
+        // visible, and must never be.
         let end = record.size.next_multiple_of(1 << branch.chunk_log2);
         // The operation's place in the order is behind all records of this epoch that were
         // sequenced before it.
@@ -389,7 +389,7 @@ impl Destager {
 }
 
 impl Destager {
-    /// Takes note of every snapshot that the catalog calls deleted.
+    /// Notes every snapshot that the catalog calls deleted.
     pub(super) fn note_deleted(&self, state: &mut BackgroundState) -> Result<()> {
         let snapshots = self.core.catalog.snapshots()?;
         let anchors = self.core.anchors();
@@ -400,7 +400,7 @@ impl Destager {
 }
 
 impl Destager {
-    /// Takes note of what the catalog says of these branches.
+    /// Notes what the catalog has of the fills of these branches.
     pub(super) fn note_fills(&self, state: &mut BackgroundState, branches: &[u64]) -> Result<()> {
         for id in branches {
             match self.core.catalog.branch(*id)?.and_then(|b| b.fill) {

@@ -1,5 +1,5 @@
-//! Long discards and the tails of shrunk volumes: freed in steps, each with a commit of its own,
-//! and then made known by one more.
+//! Long discards, and the tails of shrunk volumes. Chunks are freed in steps, each with a commit of
+//! its own. One more commit then makes the discard known.
 
 use super::batch::{Batch, BatchItem, ControlRun, DiscardRange, PartSource, RunStep};
 use super::control::Operation;
@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Carries out a run: what its first discard frees, in steps, and then all that its records
-    /// make known, in one commit. Until that staging answers for what is discarded.
+    /// Carries out a run. What its first discard frees is freed in steps. One commit then makes
+    /// known what all its records change. Until that commit, reads find the discarded ranges in
+    /// staging.
     pub(super) fn carry_out_run(&self, state: &mut BackgroundState, run: &ControlRun) -> Result<()> {
         if let Some((_, RunStep::Discard(range))) = run.steps.first() {
             self.discard_in_steps(state, range)?;
@@ -49,8 +50,8 @@ impl Destager {
         self.zero_part(state, range, range.bytes.start, first * size)?;
         self.zero_part(state, range, end * size, range.bytes.end)?;
         if !branch.has_base() {
-            // Pages in the middle vanish; the two at the edges may stay, so they are taken together
-            // with what follows.
+            // Pages in the middle vanish. The two pages at the edges may stay, so each is handled
+            // together with what follows it.
             let (first_page, last_page) = (first / CHUNKS, end.saturating_sub(1) / CHUNKS);
             loop {
                 let most = self.core.catalog_room.pages(PAGES_PER_STEP) + 2;
@@ -62,8 +63,8 @@ impl Destager {
                 self.commit_freed(state, branch, step, range.epoch)?;
             }
         }
-        // Over a base it has to be said of every chunk that there is nothing: of whole pages as one
-        // hole.
+        // Over a base, every discarded chunk needs an entry that makes it a hole. Whole pages are
+        // recorded as one hole.
         let whole = first.div_ceil(CHUNKS)..end / CHUNKS;
         if whole.is_empty() {
             return self.hole_edge(state, range, first..end);
@@ -87,8 +88,8 @@ impl Destager {
         }
     }
 
-    /// Makes holes of whole pages: of those that are stored so many at a time, of those in between
-    /// as they come.
+    /// Makes holes of whole pages. A step takes a bounded number of stored pages, and all pages
+    /// between them.
     fn hole_pages(&self, state: &mut BackgroundState, range: &DiscardRange, pages: Range<u64>) -> Result<()> {
         let branch = &range.branch;
         let mut from = pages.start;
@@ -101,7 +102,7 @@ impl Destager {
             for number in numbers {
                 let key = (branch.id, number);
                 for (at, entry) in self.core.map.read(key)?.iter() {
-                    // The new hole is younger than one that a snapshot saw here.
+                    // The new hole is younger than the content or hole that a snapshot sees here.
                     match branch.newest_snapshot_seeing(entry.born, range.epoch) {
                         Some(last) => {
                             let key = (branch.id, number * CHUNKS + at as u64, last);
@@ -146,8 +147,8 @@ impl Destager {
         };
         let batch = Batch::of_one(branch.clone(), range.epoch, item);
         let plan = self.plan(state, &batch, false)?;
-        // Until the operation's own position is committed it is done again after a crash: nothing
-        // else follows from this.
+        // Until the operation's own position is committed, it is carried out again after a crash.
+        // So this step needs no position and no look-ahead of its own.
         self.place(state, &batch, plan, BackgroundState::current_positions, None::<fn() -> Option<()>>, drop)
     }
 
@@ -191,7 +192,7 @@ impl Destager {
         Ok(step)
     }
 
-    /// Commits a step that was taken in `epoch`.
+    /// Commits a step that was planned in `epoch`.
     pub(crate) fn commit_freed(
         &self,
         state: &mut BackgroundState,
@@ -220,7 +221,7 @@ impl Destager {
 }
 
 impl Core {
-    /// What a long discard means for a history.
+    /// The event that a long discard adds to a history; `None` without CDP.
     fn emptied<'a>(&self, (lsn, time): (u64, u64), range: &DiscardRange) -> Option<Operation<'a>> {
         let recorded = range.branch.cdp.log.read().settings.is_some();
         let Range { start, end } = range.bytes;
@@ -229,17 +230,18 @@ impl Core {
     }
 }
 
-/// Map pages freed by one commit.
+/// Number of map pages that one commit frees.
 pub(crate) const PAGES_PER_STEP: usize = 256;
 
 /// What one commit changes.
 #[derive(Default)]
 pub(crate) struct DiscardStep {
     pub(crate) pages: Vec<(PageKey, MapPage)>,
-    /// Pages that become a hole; those of them that were stored are among `pages`, empty.
+    /// Numbers of pages that become a hole. Those of them that were stored are also in `pages`,
+    /// empty.
     pub(crate) hole: Option<Range<u64>>,
-    /// What snapshots need of what was there.
+    /// Versions that keep, for snapshots, what was there.
     pub(crate) versions: Vec<Version>,
-    /// Slots that are free.
+    /// Number of slots that this step frees.
     pub(crate) freed: u64,
 }

@@ -1,7 +1,7 @@
-//! What the records of a batch are made of, read piece by piece: what its chunks hold before it,
-//! and what comes there.
+//! Reads what the records of a batch are made of, piece by piece: what its chunks hold before the
+//! batch, and what the batch writes there.
 //!
-//! Where destage may borrow threads one reads the next pieces while this one is recorded.
+//! Where destage may borrow threads, one thread reads the next pieces while this one records.
 
 use super::apply::{MIN_PER_THREAD, READ_AHEAD};
 use super::batch::{Batch, PartSource, joined};
@@ -16,18 +16,18 @@ use std::slice::Iter;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-/// A piece has so many bytes, and those of one record more: little enough for the processor's
-/// cache.
+/// Least size of a piece in bytes. The items of one record may exceed it. It is small enough for
+/// the processor's cache.
 const PIECE: usize = 512 << 10;
-/// The same where nobody reads ahead.
+/// Least size of a piece in bytes when no other thread reads ahead.
 const PIECE_ALONE: usize = 16 << 10;
-/// Pieces in turn.
+/// Number of pieces in use at a time, when a thread reads ahead.
 const PIECES: usize = 3;
-/// Reads that follow one another are announced to the disk together, up to so many bytes: it cuts
-/// off what is longer.
+/// Largest announcement to a disk, in bytes. Reads that follow one another are announced together
+/// up to this size, since the disk cuts off the rest.
 const MAX_ANNOUNCED: u64 = 128 << 10;
 
-/// Contents of chunks, and of what is written there.
+/// The contents of chunks before a batch, and what the batch writes there.
 #[derive(Default)]
 pub(super) struct RecordPart {
     pub(super) chunks: Vec<Chunk>,
@@ -35,43 +35,44 @@ pub(super) struct RecordPart {
     pub(super) new: Window,
 }
 
-/// What is recorded of one chunk, or a part of that.
+/// A chunk, or a part of its items, that is recorded with one piece.
 pub(super) struct Chunk {
-    /// In the batch; what they write comes one after another in [`RecordPart::new`].
+    /// Range in the batch's items. What the items write lies one after another in
+    /// [`RecordPart::new`].
     pub(super) items: Range<usize>,
-    /// None: the items go on where those of the last piece ended.
+    /// What the chunk holds before the batch. None when its items continue those of the last piece.
     pub(super) before: Option<Before>,
-    /// All of its items are read.
+    /// The last of the chunk's items is in this piece.
     pub(super) ends: bool,
 }
 
 /// What a chunk holds before a batch.
 pub(super) struct Before {
-    /// The sum of all of it; unless all of it is here.
+    /// The sum of the whole content; none when the whole content is in `old`.
     pub(super) sum: Option<u32>,
     /// The byte of the chunk that `old` begins with.
     pub(super) first: u32,
-    /// In [`RecordPart::old`].
+    /// Range in [`RecordPart::old`].
     pub(super) old: Range<usize>,
 }
 
-/// Bytes that are read, with as few reads as possible. They are kept for their memory, which is not
-/// made anew.
+/// A buffer of bytes, filled with as few reads as possible. It is reused, so that its memory is not
+/// allocated again.
 #[derive(Default)]
 pub(super) struct Window {
     bytes: Vec<u8>,
     used: usize,
-    /// What is still to be read: from where, at which byte, to where.
+    /// The read that is still to be done: the disk, the byte position there, the range in `bytes`.
     waiting: Option<(Disk, u64, Range<usize>)>,
-    /// Zeros, for what could not be read.
+    /// Ranges in `bytes` that are zeros because their content could not be read.
     lost: Vec<Range<usize>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Disk {
-    /// Its number.
+    /// A physical volume, by its number.
     Pv(u32),
-    /// A journal file.
+    /// A journal file, by its number.
     Journal(u32),
 }
 
@@ -85,7 +86,7 @@ impl Window {
         self.lost.clear();
     }
 
-    /// Room for what nobody looks at, or writes himself.
+    /// Reserves `len` bytes whose content is undefined until the caller writes them.
     fn room(&mut self, len: usize) -> Range<usize> {
         let range = self.used..self.used + len;
         self.used = range.end;
@@ -106,7 +107,7 @@ impl Window {
         self.bytes[range].fill(0);
     }
 
-    /// What lies there will be here after [`Window::finish`].
+    /// Reads `len` bytes at `at`. They are in the returned range after [`Window::finish`].
     fn read(&mut self, core: &Core, disk: Disk, at: u64, len: usize) -> Result<Range<usize>> {
         let range = self.room(len);
         match &mut self.waiting {
@@ -135,13 +136,14 @@ impl Window {
     }
 }
 
-/// Where what a chunk holds is found.
+/// Where the content of a chunk before its items is found.
 enum Found {
-    /// This part of it, in this slot; with the sum of all of it if that is known.
+    /// This part of it is read from this slot. The sum of the whole content is given if it is
+    /// known.
     Slot(Slot, Range<u32>, Option<u32>),
-    /// Nothing of it needs to be known but the sum.
+    /// All of it is replaced, and only its sum is needed.
     Replaced(u32),
-    /// Somewhere else.
+    /// The content is in no slot of the branch.
     Elsewhere,
 }
 
@@ -151,17 +153,18 @@ pub(super) struct Gather<'a> {
     batch: &'a Batch,
     head: View,
     encoding: Encoding,
-    /// Of chunks, before the batch.
+    /// Known sums of chunks, as before the batch.
     sums: &'a HashMap<u64, u32>,
     /// The items of each chunk.
     chunks: Iter<'a, Range<usize>>,
-    /// The chunks of which it is not known yet where they are found, and those of which it is.
+    /// Chunks whose place is still to be found. `found` has the places of chunks that were found
+    /// and not read yet.
     ahead: Iter<'a, Range<usize>>,
     found: VecDeque<Found>,
-    /// The map page that was looked at last.
+    /// The map page that was read last, with its number.
     page: Option<(u64, Arc<MapPage>)>,
     announced: Option<(Slot, u64)>,
-    /// What is left of a chunk whose first items are in an earlier piece.
+    /// Items that are left of a chunk whose first items are in an earlier piece.
     rest: Range<usize>,
 }
 
@@ -189,9 +192,9 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Hands all of it to `record`, in order.
+    /// Hands all pieces to `record`, in order.
     pub(super) fn for_each(mut self, mut record: impl FnMut(&mut RecordPart) -> Result<()>) -> Result<()> {
-        // Several of the largest chunks at once would take gigabytes.
+        // Several pieces with the largest chunks would take gigabytes.
         let small = self.head.branch.chunk_size() <= PIECE as u64;
         let beside = self.core.options.destage_threads > 1 && small && self.chunks.len() >= MIN_PER_THREAD;
         if beside && let Some(done) = self.beside(&mut record) {
@@ -204,7 +207,8 @@ impl<'a> Gather<'a> {
         Ok(())
     }
 
-    /// The same, with a thread that reads; None, and nothing done, if there can't be one.
+    /// Hands all pieces to `record` in order, while another thread reads. None, and nothing is
+    /// done, if no thread can be started.
     fn beside(&mut self, record: &mut impl FnMut(&mut RecordPart) -> Result<()>) -> Option<Result<()>> {
         std::thread::scope(|scope| {
             let (fill, filled) = sync_channel(PIECES);
@@ -212,7 +216,7 @@ impl<'a> Gather<'a> {
             (0..PIECES).for_each(|_| _ = empty.send(RecordPart::default()));
             let read = move || {
                 for mut piece in emptied {
-                    // Who records has failed, and says why.
+                    // A recorder that is gone has failed, and reports why itself.
                     if !self.fill(&mut piece, PIECE)? || fill.send(piece).is_err() {
                         break;
                     }
@@ -222,7 +226,7 @@ impl<'a> Gather<'a> {
             let reader = std::thread::Builder::new().spawn_scoped(scope, read).ok()?;
             let recorded = filled.into_iter().try_for_each(|mut piece| {
                 record(&mut piece)?;
-                // Nobody takes it any more when all is read.
+                // The reader is gone when everything is read.
                 let _ = empty.send(piece);
                 Ok(())
             });
@@ -259,9 +263,9 @@ impl<'a> Gather<'a> {
         Ok(!piece.chunks.is_empty())
     }
 
-    /// Takes note of the chunks of a piece that could not be read as a whole. What was known of
-    /// their sums is of no use: they are recorded with zeros in place of what is lost, and moments
-    /// before can't be reached from behind.
+    /// Notes the chunks of a piece that could not be read as a whole. Their known sums are dropped:
+    /// they are recorded with zeros in place of what is lost. So moments before them can't be
+    /// reconstructed backward.
     fn note_lost(&self, piece: &mut RecordPart) -> Result<()> {
         let RecordPart { chunks, old, .. } = piece;
         for part in chunks {
@@ -277,8 +281,7 @@ impl<'a> Gather<'a> {
         Ok(())
     }
 
-    /// The records of the chunk that begins with this item of the batch replace what could not be
-    /// read.
+    /// Notes that the records of the chunk with the batch's item `first` replace damage.
     fn note_gap(&self, first: usize) {
         let items = &self.batch.items[first..];
         let chunk = items[0].chunk;
@@ -334,7 +337,7 @@ impl<'a> Gather<'a> {
         Ok(Before { sum, first, old })
     }
 
-    /// Finds what a chunk holds before its items, and tells the disk that it will be read.
+    /// Finds the content of a chunk before its items, and announces the read to the disk.
     fn find(&mut self, items: &Range<usize>) -> Result<Found> {
         let items = &self.batch.items[items.clone()];
         let (first, chunk_size) = (&items[0], self.head.branch.chunk_size());
@@ -353,7 +356,7 @@ impl<'a> Gather<'a> {
         self.page = Some((number, page));
         let Some(slot) = slot else { return Ok(Found::Elsewhere) };
         let part = match sum {
-            // From the sum before it and from what changes follows the sum after it.
+            // The sum after the items follows from the sum before them and from what changes.
             Some(_) => {
                 let start = items.iter().map(|item| item.start).min().unwrap_or(0);
                 let end = items.iter().map(|item| item.end).max().unwrap_or(0);

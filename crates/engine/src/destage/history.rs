@@ -1,5 +1,5 @@
-//! What operations mean for continuous data protection: events of a log, and where a volume's
-//! history goes on.
+//! What control operations mean for continuous data protection: events of a branch's log, and the
+//! branches on which a volume's history continues.
 
 use crate::branch::Branch;
 use crate::catalog::{Control, Event, LineRecord, SnapshotRecord, Txn};
@@ -8,7 +8,7 @@ use crate::error::{Result, corrupt};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What an operation means for histories.
+/// Changes of histories that follow from an operation.
 #[derive(Default)]
 pub(super) struct HistoryChange {
     events: Vec<(Arc<Branch>, Event)>,
@@ -35,7 +35,7 @@ impl HistoryChange {
 }
 
 impl Core {
-    /// Adds what `operation` means for histories, as things stand when it is carried out.
+    /// Adds what `operation` changes in histories, given the state in which it is carried out.
     pub(super) fn note_history(
         &self,
         change: &mut HistoryChange,
@@ -54,7 +54,7 @@ impl Core {
                     let began = Event::On { settings, begins: true, size: *size, time };
                     change.events.push((self.branch(*branch)?, began));
                     change.lines.push((*id, LineRecord::Branch { branch: *branch, time }));
-                    // An anchor follows: the branch's content by itself.
+                    // An anchor follows, with the branch's own content.
                 }
             }
             Control::SetCdp { id, settings } => {
@@ -96,17 +96,18 @@ impl Core {
         branch.ok_or_else(|| corrupt(format!("find branch {id}: it is missing")))
     }
 
-    /// A snapshot of a branch whose history is kept is an anchor; and so is one that nobody was
-    /// meant to see.
+    /// Returns the anchor event of a new snapshot, or none. A snapshot is an anchor if its branch
+    /// has CDP, or if it was made deleted and is never visible.
     fn anchor_event(&self, id: u64, snapshot: &SnapshotRecord, time: u64) -> Option<(Arc<Branch>, Event)> {
         let branch = self.names.read().branches.get(&snapshot.of.branch)?.clone();
         let counts = snapshot.deleted || branch.cdp.log.read().settings.is_some();
         counts.then_some((branch, Event::Anchor { epoch: snapshot.of.epoch, snapshot: id, time }))
     }
 
-    /// Shows readers what was committed.
+    /// Shows committed changes to readers.
     pub(super) fn remember(&self, change: HistoryChange, lsn: u64) {
-        // Lines first: whoever finds the anchor of a rollback finds where the volume went, too.
+        // Lines come first: a reader that finds the anchor of a rollback must also find the
+        // volume's new branch.
         {
             let mut lines = self.lines.write();
             for (volume, line) in change.lines {
@@ -130,13 +131,13 @@ impl Core {
         }
     }
 
-    /// Does a history need this snapshot?
+    /// Whether a history needs this snapshot.
     pub(crate) fn is_anchor(&self, snapshot: u64) -> bool {
         let branch = self.names.read().snapshots.get(&snapshot).map(|s| s.state.line.branch.clone());
         branch.is_some_and(|branch| branch.cdp.log.read().is_anchor(snapshot))
     }
 
-    /// All snapshots that histories need.
+    /// The ids of all snapshots that histories need.
     pub(crate) fn anchors(&self) -> BTreeSet<u64> {
         let names = self.names.read();
         let of = |branch: &Arc<Branch>| branch.cdp.log.read().anchors().collect::<Vec<u64>>();

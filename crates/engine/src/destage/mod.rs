@@ -1,18 +1,20 @@
-//! Destage: moving what is staged to its place. *Preserve, then apply.*
+//! Destage moves what is staged to its place: *preserve, then apply*.
 //!
-//! A batch is a range of the journal below `synced_lsn`. Control records that only set something
-//! are carried out by its preserve phase, in their order; no batch has data of a branch from both
-//! sides of a snapshot. Other control records are carried out alone, and so are runs of long
-//! discards. **Preserve**: chunks without a slot get one and are written there whole; those PVs are
-//! synced; one catalog commit carries the map, the allocator and `preserved_lsn`. **Apply**: chunks
-//! that have a slot are overwritten in place, beside the preserve phase where nobody else needs
-//! what is there, else after it; those PVs are synced; the next commit carries `destaged_lsn`, and
-//! lets the journal's segments go. Batches are strictly one after another; parallelism is inside a
-//! batch.
+//! A batch is a range of the journal below `synced_lsn`. No batch has data of a branch from both
+//! sides of a snapshot. Control records that only set something are carried out by the batch's
+//! preserve phase, in their order. Other control records are carried out alone, and so are runs of
+//! long discards. Batches are strictly one after another. Parallelism is inside a batch.
 //!
-//! A crash between the two repeats the apply from the journal
-//! ([`crate::destage::Destager::finish_interrupted_batch`]); nothing is preserved twice. So does a
-//! shortage between the two, and a physical volume that fails there (`again.rs`).
+//! 1. **Preserve**: chunks without a slot get one and are written there whole. The physical volumes
+//!    are synced. One catalog commit carries the map, the allocator and `preserved_lsn`.
+//! 2. **Apply**: chunks that have a slot are overwritten in place. That happens beside the preserve
+//!    phase if nothing else needs the slot's old content, and after it otherwise. The physical
+//!    volumes are synced. The next commit carries `destaged_lsn`, and frees the journal's segments.
+//!
+//! After a crash between the two, the apply phase is repeated from the journal
+//! ([`crate::destage::Destager::finish_interrupted_batch`]). Nothing is preserved twice. A shortage
+//! between the two, or the failure of a physical volume there, also leads to a repeated apply
+//! (`again.rs`).
 
 mod again;
 mod apply;
@@ -51,8 +53,9 @@ use std::sync::atomic::Ordering;
 
 impl Destager {
     /// Carries out the next part of the journal. False when there is none. A failure poisons the
-    /// pool: what is in the journal stays there, and reopening goes on from it. A shortage, and a
-    /// physical volume that fails, leave everything as the last commit has it.
+    /// pool: the journal keeps its records, and the next opening continues from there. A shortage
+    /// and the failure of a physical volume do not: they leave everything as the last commit has
+    /// it.
     pub(crate) fn destage(&self, state: &mut BackgroundState) -> Result<bool> {
         let position = |state: &BackgroundState| (state.committed.preserved_lsn, state.destaged);
         let before = position(state);
@@ -63,8 +66,8 @@ impl Destager {
             }
             Err(error) => error,
         };
-        // A batch that is preserved is applied again. What else comes after a commit can't be taken
-        // back.
+        // A batch that is preserved can be applied again. Other effects that follow a commit can't
+        // be taken back.
         if position(state) != before && !state.is_half_done() {
             return Err(self.core.fault.poison(&error));
         }
@@ -115,7 +118,7 @@ impl Destager {
         Ok(true)
     }
 
-    /// What is destaged, up to a record of this time, counts.
+    /// Publishes how far the journal is destaged; `time` is that of the last record.
     fn note_settled(&self, state: &BackgroundState, time: u64) {
         self.core.journal.turns_passed(state.destaged);
         self.core.positions.settled_time.store(time, Ordering::Release);
@@ -139,9 +142,9 @@ impl Destager {
         Ok(())
     }
 
-    /// Brings a batch to its place. `positions` are (preserved, destaged) for the commit.
-    /// `meanwhile` is done until it is made, while disks are waited for, and what comes of it
-    /// `then`, after it.
+    /// Moves a batch to its place. `positions` returns (preserved, destaged) for the commit.
+    /// `meanwhile` runs beside the work up to the commit, which waits for disks. `then` gets the
+    /// result of `meanwhile`, and runs beside the writes after the commit.
     fn place<M: Send, T>(
         &self,
         state: &mut BackgroundState,
@@ -151,14 +154,15 @@ impl Destager {
         meanwhile: Option<impl FnOnce() -> Option<M> + Send>,
         then: impl FnOnce(Option<M>) -> T,
     ) -> Result<T> {
-        // What is overwritten before the catalog knows that the journal's part was durable could
-        // not be told from what a damaged journal lost.
+        // The catalog must know that this part of the journal was durable before slots are
+        // overwritten. Otherwise, the overwritten content could not be told from what a damaged
+        // journal lost.
         if !(1..=state.committed.synced_lsn).contains(&batch.last_lsn) {
             plan.wait();
         }
         let at_once = std::mem::take(&mut plan.at_once);
         let after = std::mem::take(&mut plan.after);
-        // Apply: the journal still has what is overwritten, until the next commit.
+        // This is the apply phase: the journal keeps the batch until the next commit.
         let (known, (applied, preserved)) = self.core.with_helper(meanwhile, || {
             self.core.beside(&at_once, SyncPurpose::Apply, || self.preserve(state, batch, plan, positions))
         });
@@ -167,8 +171,8 @@ impl Destager {
         applied.map(|()| done)
     }
 
-    /// The preserve phase: new slots are complete and durable before the commit that points to
-    /// them.
+    /// Carries out the preserve phase. New slots are complete and durable before the commit that
+    /// points to them.
     fn preserve(
         &self,
         state: &mut BackgroundState,
@@ -183,7 +187,7 @@ impl Destager {
         });
         let (recorded, txn) = both(prepared, written)?;
         let (preserved, destaged) = positions(state);
-        // Before the commit that ends what was promised for the records.
+        // This comes before the commit, which ends the promises of the records.
         self.core.space.adjust_log(recorded.iter().map(StagedSegments::closing_room).sum());
         let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
         let committing: Vec<_> = recorded.iter().map(|a| Committing::begin(a.branch())).collect();
@@ -204,7 +208,8 @@ impl Destager {
             self.core.forget_views(branch, *epoch, &plan.pages);
         }
         for appended in recorded {
-            // Before the map: what is found there from here on is known to be part of the log.
+            // This comes before the map: what is found in place from here on is known to be part of
+            // the log.
             let applying = self.applying(state, batch, appended.branch());
             appended.publish(&self.core.shared, applying);
         }
@@ -213,19 +218,19 @@ impl Destager {
         for branch in batch.branches.iter().filter(|b| plan.copied.contains(&b.id)) {
             branch.generation.supersede(|| self.core.map.forget_frozen(branch.id));
         }
-        // Behind the data: what an anchor has is recorded up to there.
+        // This comes behind the data: what an anchor has is recorded up to it.
         self.operations_done(state, operations)
     }
 }
 
-/// Carries out what is in the journal, and all background work.
+/// Carries out the journal's records and all background work.
 pub(crate) struct Destager {
     pub(crate) core: Arc<Core>,
     pub(crate) state: AlarmedMutex<BackgroundState>,
 }
 
 impl Core {
-    /// A batch is in place: nobody looks for it elsewhere.
+    /// Notes that a batch is in place, so that readers look for it nowhere else.
     fn in_place(&self, batch: &Batch) {
         self.unstage(batch);
         for branch in &batch.branches {
@@ -235,7 +240,8 @@ impl Core {
         }
     }
 
-    /// Does two things at once, if destage may borrow a thread for the first, which is not needed.
+    /// Runs `work`, and `helper` beside it if destage may borrow a thread. The result of `helper`
+    /// is optional.
     fn with_helper<M: Send, T>(
         &self,
         helper: Option<impl FnOnce() -> Option<M> + Send>,
@@ -250,7 +256,7 @@ impl Core {
         })
     }
 
-    /// Records what the batch changes, and readies the transaction that makes it so.
+    /// Records the batch's changes in histories, and prepares the transaction of its commit.
     fn prepare(
         &self,
         batch: &Batch,
@@ -275,7 +281,7 @@ impl Core {
         Ok((recorded, txn))
     }
 
-    /// Writes `placed` durably and does something else: at the same time, where destage may borrow
+    /// Writes `placed` durably and runs `other`. Both run at the same time if destage may borrow
     /// threads.
     fn beside<T>(
         &self,
@@ -285,7 +291,7 @@ impl Core {
     ) -> (Result<()>, T) {
         let write = || self.write_placed(placed, purpose);
         if self.options.destage_threads <= 1 || placed.is_empty() {
-            // Neither may count on the other: now one comes first, now the other.
+            // Neither may rely on the order, so the order alternates.
             if self.positions.batches.load(Ordering::Relaxed).is_multiple_of(2) {
                 return (write(), other());
             }
@@ -297,12 +303,13 @@ impl Core {
                 let other = other();
                 (joined(writer), other)
             }
-            // There are as many threads as there can be.
+            // No more threads can be started.
             Err(_) => (write(), other()),
         })
     }
 
-    /// Snapshots that were taken after `epoch` see what it wrote: their pages were made without it.
+    /// Drops cached pages of snapshots that were taken after `epoch`. They see what this batch
+    /// wrote in `epoch`, and their pages were made without it.
     fn forget_views(&self, branch: &Branch, epoch: u32, pages: &[(PageKey, MapPage)]) {
         let numbers = pages.iter().filter(|(key, _)| key.0 == branch.id).map(|(key, _)| key.1);
         self.map.forget_views(branch.id, epoch, numbers);
@@ -314,7 +321,7 @@ impl Core {
         }
     }
 
-    /// Takes a batch that is in place out of staging.
+    /// Removes a batch that is in place from staging.
     fn unstage(&self, batch: &Batch) {
         for (index, branch) in batch.branches.iter().enumerate() {
             let touched = batch.blocks.iter().filter(|b| b.branch as usize == index);
@@ -331,8 +338,8 @@ impl Destager {
         Ok(())
     }
 
-    /// Destages one batch, unless the record with `lsn` is carried out. False when that is so, or
-    /// there is nothing to destage.
+    /// Destages one batch, unless the record with `lsn` is already carried out. False when it is,
+    /// or when there is nothing to destage.
     pub(crate) fn destage_once(&self, lsn: u64) -> Result<bool> {
         let state = &mut *self.state.lock();
         self.core.check_usable()?;

@@ -1,4 +1,4 @@
-//! Planning a batch: for every chunk touched, what its content will be and where it goes.
+//! Plans a batch: for every chunk that it touches, the new content and the place of that content.
 
 use super::batch::{Batch, BatchItem, Below, Content, PartSource, Placed};
 use super::record::Recorder;
@@ -15,48 +15,49 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a batch does.
+/// The changes that a batch makes.
 #[derive(Default)]
 pub(super) struct Plan {
     /// Map pages that change.
     pub(super) pages: Vec<(PageKey, MapPage)>,
-    /// What snapshots need of what was there.
+    /// Versions that keep, for snapshots, the content that was there.
     pub(super) versions: Vec<Version>,
-    /// Branches that have copied contents away, and overwrite them where they were.
+    /// Branches whose old contents were copied elsewhere, and whose slots are overwritten in place.
     pub(super) copied: BTreeSet<u64>,
     /// Whole chunks in new slots: written before the commit.
     pub(super) fresh: Vec<Placed>,
-    /// Parts of chunks whose slot holds nothing that anybody else needs: written whenever it suits.
+    /// Parts of chunks whose slot holds nothing that anything else needs. They are written at any
+    /// time.
     pub(super) at_once: Vec<Placed>,
-    /// Parts of chunks whose slot holds what the commit makes known elsewhere, as a copy or in a
-    /// history: written after it.
+    /// Parts of chunks whose slot holds content that the commit makes known elsewhere, as a copy or
+    /// in a history. They are written after the commit.
     pub(super) after: Vec<Placed>,
-    /// What is recorded of it already.
+    /// The records of histories that were made of this batch in advance.
     pub(super) recorded: Vec<Recorder>,
-    /// Promises that no record stands for, for copies and for what leaves a failed physical volume:
-    /// (log2 of the slot size, slots).
+    /// Promises without a journal record, for copies and for chunks that leave a failed physical
+    /// volume: (log2 of the slot size, slots).
     pub(super) reserved: Vec<(u8, u64)>,
-    /// Slots that were taken on the word of the batch's records.
+    /// Slots that were taken from the promises of the batch's records.
     taken: Taken,
-    /// Growth of each branch's count of slots.
+    /// Change of each branch's number of slots.
     pub(super) slots: Vec<i64>,
-    /// What preserving costs each branch.
+    /// Cost of preserving, for each branch.
     pub(super) done: Vec<PreserveStats>,
 }
 
-/// By log2 of the slot size: slots that were taken, and how many of them for chunks that leave a
-/// failed physical volume. A write over a chunk that has a slot may hold no promise.
+/// By log2 of the slot size: the number of slots taken, and how many of these are for chunks that
+/// leave a failed physical volume. A write over a chunk that has a slot may hold no promise.
 type Taken = BTreeMap<u8, (u64, u64)>;
 
 impl Plan {
-    /// Nothing is overwritten before the commit.
+    /// Delays all overwrites until after the commit.
     pub(super) fn wait(&mut self) {
         self.after.append(&mut self.at_once);
         self.after.sort_by_key(|p| p.address);
     }
 }
 
-/// The new content of one chunk: what the batch says of it, newest on top.
+/// The new content of one chunk, as the batch's items give it, newest on top.
 struct Overlay {
     /// Disjoint parts, in order.
     parts: Vec<(u32, u32, PartSource)>,
@@ -78,7 +79,7 @@ impl Overlay {
         overlay
     }
 
-    /// Puts a part on top of the others.
+    /// Adds a part on top of the others.
     fn put(&mut self, start: u32, end: u32, source: PartSource) {
         let first = self.parts.partition_point(|p| p.1 <= start);
         let last = first + self.parts[first..].partition_point(|p| p.0 < end);
@@ -93,14 +94,14 @@ impl Overlay {
         self.parts.splice(first..last, replacement);
     }
 
-    /// Do the parts leave nothing of the first `len` bytes?
+    /// Whether the parts cover the first `len` bytes.
     fn covers(&self, len: u64) -> bool {
         let mut end = 0;
         self.parts.iter().for_each(|p| end = if p.0 <= end { end.max(p.1) } else { end });
         u64::from(end) >= len
     }
 
-    /// Bytes that the batch writes.
+    /// Number of bytes that the batch writes to the chunk.
     fn written(&self) -> u64 {
         self.parts.iter().filter(|p| p.2 != PartSource::Hole).map(|p| (p.1 - p.0) as u64).sum()
     }
@@ -109,8 +110,8 @@ impl Overlay {
         self.parts.iter().any(|p| p.2 != PartSource::Hole)
     }
 
-    /// Writes for a slot at `slot`: the parts, and in between, where they leave gaps, what `under`
-    /// says.
+    /// Adds to `out` the writes for the slot at `slot`: the parts, and in the gaps between them the
+    /// content that `under` gives.
     fn place(&self, slot: Slot, chunk_size: u64, under: Under, out: &mut Vec<Placed>) {
         let mut at = 0u32;
         let gap = |start: u32, end: u32, out: &mut Vec<Placed>| match under {
@@ -141,13 +142,13 @@ impl Overlay {
 /// What lies under the parts of an overlay.
 #[derive(Debug, Clone, Copy)]
 enum Under {
-    /// What the slot holds already.
+    /// What the slot holds already. It is not written again.
     Kept,
     Zeros,
-    /// An image or a moment, of which the parts leave nothing to see: what they do not cover is
+    /// An image or a moment of which the parts leave nothing visible. Bytes outside the parts are
     /// zeros.
     Covered,
-    /// What another slot holds.
+    /// The content of another slot.
     Slot(Slot),
 }
 
@@ -155,11 +156,11 @@ enum Under {
 struct Target<'a> {
     branch: &'a Arc<Branch>,
     epoch: u32,
-    /// What is in place is recorded before it is overwritten.
+    /// A history records what is in place before it is overwritten.
     recorded: bool,
     chunk: u64,
     current: Option<Entry>,
-    /// The chunk before it.
+    /// The entry of the chunk before this one.
     neighbour: Option<Entry>,
 }
 
@@ -173,9 +174,9 @@ impl PartSource {
 }
 
 impl Destager {
-    /// Plans `batch`. With `redo` its preserve phase is in the catalog already: everything that has
-    /// a slot is written there again, at once, and nothing is allocated or freed but for chunks
-    /// whose physical volume has failed.
+    /// Plans `batch`. With `redo`, the catalog already has its preserve phase. Everything that has
+    /// a slot is then written there again, at once. Nothing is allocated or freed, except for
+    /// chunks whose physical volume has failed.
     pub(super) fn plan(&self, state: &mut BackgroundState, batch: &Batch, redo: bool) -> Result<Plan> {
         let branches = batch.branches.len();
         let mut plan = Plan {
@@ -190,7 +191,7 @@ impl Destager {
             let key = (branch.id, number);
             let head = View { branch: branch.clone(), epoch: HEAD, at: None };
             let stored = self.core.map.cached(&head, number).map_or_else(|| self.core.map.read(key), Ok)?;
-            // What is repeated is recorded already.
+            // A batch that is applied again is recorded already.
             let recorded = !redo && branch.cdp.log.read().settings.is_some();
             let mut page = None;
             for of_chunk in of_page.chunk_by(|a, b| a.chunk == b.chunk) {
@@ -242,8 +243,8 @@ impl Destager {
         Ok(plan)
     }
 
-    /// Promises what chunks that leave a failed physical volume take beyond the promises that the
-    /// batch's records hold.
+    /// Promises the slots that chunks on a failed physical volume take beyond the promises of the
+    /// batch's records.
     fn promise_moves(
         &self,
         state: &mut BackgroundState,
@@ -251,7 +252,7 @@ impl Destager {
         redo: bool,
         plan: &mut Plan,
     ) -> Result<()> {
-        // What is repeated has used its promises up.
+        // A batch that is applied again has used its promises up.
         let held: BTreeMap<u8, u64> =
             if redo { BTreeMap::new() } else { batch.released().into_iter().collect() };
         for (slot_log2, (taken, moved)) in &plan.taken {
@@ -267,11 +268,12 @@ impl Destager {
         Ok(())
     }
 
-    /// Decides for one chunk; also by how much the branch's slots grow.
+    /// Plans one chunk. Returns the change of its entry, and by how much the branch's number of
+    /// slots grows.
     ///
-    /// The rule of preservation: if a snapshot sees what is there (it was born by then) and not
-    /// this write, the old content becomes a version, valid up to the newest such snapshot, and the
-    /// chunk is born again.
+    /// The rule of preservation: a snapshot may see the old content (which was born by then) and
+    /// not this write. Then the old content becomes a version that is valid up to the newest such
+    /// snapshot, and the chunk is born again.
     fn plan_chunk(
         &self,
         state: &mut BackgroundState,
@@ -308,8 +310,9 @@ impl Destager {
             }
             (current, ..) => (current, 0),
         };
-        // What is preserved or redirected leaves the order anyway: packed densely it is written in
-        // few runs. Only behind a neighbour that was redirected before it, it keeps that order.
+        // Preserved or redirected content leaves the order anyway. Packed densely, it is written in
+        // few runs. Only behind a neighbour that was redirected before it does the chunk keep the
+        // order.
         let redirected = |e: &Entry| e.born == epoch && branch.method() == Method::Redirect;
         let wish = target.neighbour.filter(|e| kept_for.is_none() || redirected(e)).map(|e| e.slot);
         let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, wish)?;
@@ -343,9 +346,9 @@ impl Destager {
         Ok((SlotChange::Set(Entry { slot, born: epoch }), 1 + copies))
     }
 
-    /// Writes to a chunk whose slot nobody else needs: where it is, or, if that is on a physical
-    /// volume that takes no writes any more, to a slot elsewhere, together with what the batch
-    /// leaves of it.
+    /// Writes to a chunk whose slot nothing else needs. The write goes to that slot, unless its
+    /// physical volume takes no more writes. Then it goes to a new slot elsewhere, together with
+    /// the part of the old content that the batch leaves.
     fn overwrite(
         &self,
         state: &mut BackgroundState,
@@ -387,9 +390,10 @@ impl Destager {
         }
     }
 
-    /// The independent order: each snapshot that sees what is there gets a copy of its own, but for
-    /// the newest, which gets the slot itself. They are a luxury: where there is no space the rest
-    /// share what is left. The first epoch that the newest has to serve, and the number of copies.
+    /// Copies in the independent order. The newest snapshot that sees the old content gets its
+    /// slot. Every older one gets a copy of its own. These copies are optional: where there is no
+    /// space, the remaining snapshots share the old slot. Returns the first epoch that the old slot
+    /// serves, and the number of copies.
     fn copy_for_each(
         &self,
         state: &mut BackgroundState,
@@ -418,13 +422,14 @@ impl Destager {
             };
             out.version(target, last, Entry { slot, born: last });
             born = last + 1;
-            // Readers that found the slot which is now another snapshot's alone look again.
+            // Readers that found the old slot, which now belongs to another snapshot alone, read
+            // again.
             out.copied.insert(branch.id);
         }
         Ok((born, copies))
     }
 
-    /// A chunk becomes a hole as a whole.
+    /// Plans a chunk that becomes a hole as a whole.
     fn plan_hole(
         &self,
         state: &mut BackgroundState,
@@ -446,15 +451,15 @@ impl Destager {
 }
 
 impl Core {
-    /// What lies under a chunk that the branch itself has nothing of. What its bases had staged by
-    /// then is in place: their records come before the branch's own.
+    /// Finds what lies under a chunk for which the branch has no entry. What its bases had staged
+    /// is in place: their records come before the branch's own.
     fn under_new(&self, target: &Target<'_>, overlay: &Overlay) -> Result<Under> {
         let head = View { branch: target.branch.clone(), epoch: HEAD, at: None };
         match self.find_below(&head, target.chunk)? {
             Below::Slot(slot) => Ok(Under::Slot(slot)),
             Below::Zeros => Ok(Under::Zeros),
-            // What an image or a moment has there was brought into the journal before the first
-            // write to a part of the chunk.
+            // The content of an image or a moment was materialized before the first write to a part
+            // of the chunk.
             Below::External(external) => {
                 let start = target.chunk << target.branch.chunk_log2;
                 let shown = external.shown().saturating_sub(start);
@@ -469,7 +474,7 @@ impl Core {
         }
     }
 
-    /// Where the content of a chunk is that a line itself has nothing of.
+    /// Finds the content of a chunk for which a line has no entry.
     pub(crate) fn find_below(&self, line: &View, chunk: u64) -> Result<Below> {
         let (number, at) = MapPage::locate(chunk);
         let mut base = line.branch.base();
@@ -492,7 +497,7 @@ impl Core {
     }
 }
 
-/// Where the decisions about chunks are gathered.
+/// The parts of a [`Plan`] that the decisions about one branch's chunks fill.
 struct Outcome<'a> {
     versions: &'a mut Vec<Version>,
     fresh: &'a mut Vec<Placed>,
@@ -505,13 +510,14 @@ struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// Where what is written over a slot that no snapshot sees belongs: a history would record it
-    /// from what is in place, and after a crash again.
+    /// The list for writes over a slot that no snapshot sees. A history records the old content
+    /// from the slot, and after a crash it does so again. With a history, such writes therefore
+    /// wait for the commit.
     fn overwriting(&mut self, target: &Target<'_>) -> &mut Vec<Placed> {
         if target.recorded { self.after } else { self.at_once }
     }
 
-    /// A slot was taken, and no promise of its own stands for it.
+    /// Counts a slot that was taken without a promise of its own.
     fn take(&mut self, slot_log2: u8, moved: bool) {
         let (taken, moves) = self.taken.entry(slot_log2).or_default();
         (*taken, *moves) = (*taken + 1, *moves + u64::from(moved));
@@ -527,9 +533,9 @@ impl Outcome<'_> {
     }
 }
 
-/// What becomes of a chunk's entry, and the slot that is free, when the chunk is discarded in
-/// `epoch`. Over a base a hole has to be said; elsewhere nothing says it too. What is a hole stays
-/// the hole that it was, whoever sees it.
+/// Returns the change of a chunk's entry, and the slot that becomes free, when the chunk is
+/// discarded in `epoch`. Over a base a hole needs an entry; elsewhere a missing entry has the same
+/// meaning. An entry that already is a hole stays as it is, whichever snapshots see it.
 pub(crate) fn hole(
     branch: &Branch,
     epoch: u32,

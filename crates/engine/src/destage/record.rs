@@ -1,9 +1,10 @@
-//! What continuous data protection keeps of a batch: one record for every (journal record, chunk),
-//! made from what is in place before the batch, and committed by its preserve phase.
+//! Records a batch for continuous data protection. Each pair of a journal record and a chunk
+//! becomes one record of the history. The records are made from what is in place before the batch,
+//! and its preserve phase commits them.
 //!
-//! Most of a batch is recorded while the last writes of the one before go out: all chunks that
-//! those leave alone. Until the commit none of it counts; thrown away it is what a crash would have
-//! left.
+//! Most of a batch is recorded while the last writes of the batch before it are on their way. That
+//! covers all chunks that those writes do not touch. None of these records counts before the
+//! commit. Dropped records leave what a crash would have left.
 
 use super::batch::{Batch, BatchItem, Below, PartSource};
 use super::gather::{Gather, RecordPart};
@@ -26,30 +27,30 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Sums of chunks that are kept of a branch, and of all branches together, each some 20 bytes. A
-/// branch may always keep [`LEAST_SUMS`].
+/// Number of chunk sums kept for one branch, and for all branches together, at some 20 bytes each.
+/// A branch may always keep [`LEAST_SUMS`].
 const MAX_SUMS: u64 = 1 << 18;
 const ALL_SUMS: u64 = 1 << 22;
 const LEAST_SUMS: u64 = 1 << 10;
 
-/// Records in the open segments of all branches together, each some 100 bytes of memory. The open
-/// segment of a branch may always have [`LEAST_RECORDS`].
+/// Number of records in the open segments of all branches together, at some 100 bytes of memory
+/// each. The open segment of a branch may always have [`LEAST_RECORDS`].
 const ALL_ENTRIES: u64 = 1 << 20;
 
-/// Branches that are recorded ahead, each with a thread and a buffer.
+/// Number of branches that are recorded ahead. Each takes a thread and a buffer.
 const MAX_AHEAD: usize = 4;
 
-/// A branch to which a batch writes this part of a segment is recorded in segments of its own. One
-/// more sync is cheap beside writing so much twice.
+/// A branch gets segments of its own for a batch that writes at least a segment divided by this
+/// number to it. One more sync is cheap beside writing that much twice.
 const OWN_PART: u64 = 8;
 
-/// What a chunk holds in the middle of its items.
+/// The content of a chunk between two of its items.
 #[derive(Default)]
 struct Halfway {
     content: Vec<u8>,
     /// The byte of the chunk that `content` begins with.
     first: u32,
-    /// Of the whole chunk.
+    /// The sum of the whole chunk.
     sum: u32,
 }
 
@@ -58,17 +59,17 @@ pub(super) struct Recorder<A = Appender> {
     branch: Arc<Branch>,
     epoch: u32,
     appender: A,
-    /// Of chunks, as of what is recorded. They are the log's, which gets them back when all is
-    /// recorded: a recorder that is thrown away takes them with it.
+    /// Sums of chunks, as of what is recorded. They belong to the branch's log, which gets them
+    /// back when everything is recorded. A recorder that is dropped takes them with it.
     sums: HashMap<u64, u32>,
     /// The items of each chunk that is not recorded yet, in the batch's order.
     left: Vec<Range<usize>>,
-    /// So many are on disk.
+    /// Number of bytes that are on disk.
     bytes: u64,
 }
 
 impl<A: Records> Recorder<A> {
-    /// Records what is left of the chunks that `now` names.
+    /// Records the remaining chunks for which `now` is true.
     fn record(&mut self, core: &Core, batch: &Batch, now: impl Fn(u64) -> bool) -> Result<()> {
         let is_now = |items: &Range<usize>| now(batch.items[items.start].chunk);
         let (now, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.left).into_iter().partition(is_now);
@@ -109,7 +110,7 @@ impl Recorder<RunWriter<'_>> {
     }
 }
 
-/// Records a piece of a batch; `after` gets the sums of chunks of which that was all.
+/// Records a piece of a batch. `after` gets the sums of the chunks whose last item it has.
 fn record_piece(
     appender: &mut impl Records,
     batch: &Batch,
@@ -158,10 +159,10 @@ fn record_piece(
 /// A branch whose part of a batch is to be recorded.
 struct Recordable {
     branch: Arc<Branch>,
-    /// Its place among the branches of the batch.
+    /// The branch's index in the batch.
     index: u32,
     settings: CdpSettings,
-    /// Bytes that the batch writes to it.
+    /// Number of bytes that the batch writes to the branch.
     bytes: u64,
 }
 
@@ -180,14 +181,14 @@ fn recorder<A>(batch: &Batch, index: u32, appender: A, sums: HashMap<u64, u32>) 
     Recorder { branch: branch.clone(), epoch, appender, sums, left, bytes: 0 }
 }
 
-/// Where a branch's items of a batch are.
+/// The range of a branch's items in the batch.
 fn items_of(batch: &Batch, index: u32) -> Range<usize> {
     let start = batch.items.partition_point(|item| item.branch < index);
     start..batch.items.partition_point(|item| item.branch <= index)
 }
 
 impl Core {
-    /// Where the segments of a branch's log come from.
+    /// The factory that makes the segments of a branch's log.
     pub(crate) fn shelf(&self, branch: u64) -> SegmentFactory {
         let limit = self.config.segment_size.min(MAX_SEGMENT);
         let most = self.shared.portion(ALL_ENTRIES, LEAST_RECORDS, MAX_RECORDS);
@@ -202,7 +203,7 @@ impl Core {
     }
 
     /// Writes the CDP records of a batch, durably. They count with the commit that follows. `begun`
-    /// is what [`crate::core::Core::record_ahead`] has made of it.
+    /// are the recorders that [`crate::core::Core::record_ahead`] has begun for it.
     pub(super) fn log_batch(&self, batch: &Batch, mut begun: Vec<Recorder>) -> Result<Vec<StagedSegments>> {
         if batch.stamps.is_empty() {
             return Ok(Vec::new());
@@ -214,10 +215,10 @@ impl Core {
         let mut runs = None;
         for Recordable { branch, index, settings, .. } in recorded {
             let known = begun.iter().position(|recorder| recorder.branch.id == branch.id);
-            // A branch that was recorded ahead goes on in segments of its own: it may have made
-            // files.
+            // A branch that was recorded ahead continues in segments of its own, since it may have
+            // made files.
             let is_own = known.is_some() || own.contains(&index);
-            // Retention may have been at the log meanwhile.
+            // Retention may have changed the log since then.
             let known = known.map(|at| begun.swap_remove(at)).filter(|r| r.appender.continues_log());
             if is_own {
                 let recorder = known.map_or_else(|| self.own_recorder(batch, index, settings), Ok);
@@ -254,9 +255,9 @@ impl Core {
         batch.branches.iter().zip(0..).filter_map(of).collect()
     }
 
-    /// The branches that are recorded in segments of their own: the few with the most to record,
-    /// all with much to record, and all of which many runs wait. The others share a segment and its
-    /// sync.
+    /// Chooses the branches that are recorded in segments of their own. These are the few with the
+    /// most to record, all with much to record, and all with many waiting runs. The others share a
+    /// segment and its sync.
     fn own_segments(&self, recorded: &[Recordable]) -> BTreeSet<u32> {
         let mut by_size: Vec<&Recordable> = recorded.iter().collect();
         by_size.sort_by_key(|recordable| std::cmp::Reverse(recordable.bytes));
@@ -270,8 +271,8 @@ impl Core {
         by_size.into_iter().enumerate().filter(is_own).map(|(_, of)| of.index).collect()
     }
 
-    /// Records what it can of a batch while `before` is brought to its place: what that does not
-    /// touch.
+    /// Records as much as possible of a batch while the batch `before` is moved to its place: the
+    /// chunks that `before` does not touch.
     pub(super) fn record_ahead(&self, batch: &Batch, before: &Batch) -> Result<Vec<Recorder>> {
         let _reading = self.readers.enter();
         let mut begun = Vec::new();
@@ -306,16 +307,16 @@ impl Core {
         Ok(recorder(batch, index, appender, self.sums(branch)))
     }
 
-    /// Takes the sums that are known of a branch.
+    /// Takes the known sums from a branch's log.
     fn sums(&self, branch: &Branch) -> HashMap<u64, u32> {
         let most = self.shared.portion(ALL_SUMS, LEAST_SUMS, MAX_SUMS);
         let sums = std::mem::take(&mut branch.cdp.log.write().sums);
         if sums.len() as u64 > most { HashMap::new() } else { sums }
     }
 
-    /// What a chunk holds before the batch, and whether some of it could not be read. What an image
-    /// or a moment has there was brought into the journal as a whole before anything else: that
-    /// record changes nothing, and says what was there.
+    /// Returns what a chunk holds before the batch, and whether a part of it could not be read.
+    /// What an image or a moment has there was materialized as a whole before anything else. That
+    /// record changes nothing, and holds what was there.
     pub(super) fn content_before(&self, head: &View, items: &[BatchItem]) -> Result<(Vec<u8>, bool)> {
         let (branch, chunk) = (&head.branch, items[0].chunk);
         let (number, at) = MapPage::locate(chunk);
@@ -342,7 +343,7 @@ impl Core {
 }
 
 impl Destager {
-    /// What a batch is about to write over what is in place on `branch`.
+    /// The ranges of `branch` whose slots a batch is about to overwrite in place.
     pub(super) fn applying(&self, state: &BackgroundState, batch: &Batch, branch: &Branch) -> Applying {
         let index = batch.branches.iter().position(|b| b.id == branch.id).unwrap_or(0) as u32;
         let parts = batch.items[items_of(batch, index)].iter().map(|item| {
@@ -357,7 +358,7 @@ impl Destager {
 }
 
 impl Core {
-    /// Runs of a branch that may wait before they are brought to segments of its own.
+    /// Number of runs of a branch that may wait before they are sorted into segments of its own.
     pub(crate) fn waiting_runs(&self) -> usize {
         self.shared.portion_of_runs(self.options.waiting_runs as u64) as usize
     }

@@ -1,4 +1,4 @@
-//! Background work that fails.
+//! What follows when background work fails.
 //!
 //! A shortage, or the failure of one of several physical volumes, takes back everything since the
 //! last commit. The work is done again later, or elsewhere. Any other failure poisons the pool.
@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::shortage::{Task, passing};
 
 impl Destager {
-    /// What becomes of an error of background work. A shortage, or the failure of a physical volume
-    /// that is not the last one, takes back everything since the last commit, and the task can be
-    /// tried again; anything else poisons the pool.
+    /// Handles an error of background work, and returns the error for the caller. A shortage, or
+    /// the failure of a physical volume that is not the last one, takes back everything since the
+    /// last commit, and the task can be repeated. Any other error poisons the pool.
     pub(crate) fn failed(&self, state: &mut BackgroundState, task: Task, error: Error) -> Error {
         if !(error.is_shortage() || error.is_pv_failure()) || self.core.fault.check().is_err() {
             return self.core.fault.poison(&error);
@@ -31,7 +31,7 @@ impl Destager {
         error.taken_back()
     }
 
-    /// Nothing is placed any more on physical volumes that have failed.
+    /// Stops placing content on physical volumes that have failed.
     pub(crate) fn leave_failed(&self, state: &mut BackgroundState) {
         if state.allocator.leave_failed(&self.core.space) {
             self.measure_backing(state);
@@ -43,18 +43,19 @@ impl Destager {
         let closed = state.allocator.roll_back()?;
         let lent = std::mem::take(&mut state.lent);
         self.core.space.settle(&closed, &lent);
-        // Slots that were given back may have been filled in part.
+        // Slots that were given back may be filled in part.
         let used = |pv, at| state.allocator.is_used(pv, at).unwrap_or((true, u64::MAX));
         self.core.damage.retain(used, |_| true);
-        // They are the sums after the batch, where its records were made before something else ran
-        // short.
+        // A branch's sums are those after the batch, if its records were made before something else
+        // ran short.
         for branch in self.core.names.read().branches.values() {
             branch.cdp.log.write().sums.clear();
         }
         Ok(())
     }
 
-    /// Promises slots to background work, until its commit.
+    /// Promises slots to background work until its next commit. False when there is no room for
+    /// them.
     pub(crate) fn borrow(&self, state: &mut BackgroundState, slot_log2: u8, slots: u64) -> bool {
         let lent = self.core.space.try_reserve(slot_log2, slots);
         if lent {
@@ -63,15 +64,15 @@ impl Destager {
         lent
     }
 
-    /// Takes back the last promise to background work.
+    /// Takes back the last promise that was made to background work.
     pub(crate) fn return_last(&self, state: &mut BackgroundState) {
         if let Some(lent) = state.lent.pop() {
             self.core.space.settle(&crate::space::reservations::SpaceChange::default(), &[lent]);
         }
     }
 
-    /// A part of the journal, unless that failed for a shortage just now. False when nothing was
-    /// carried out.
+    /// Carries out a part of the journal, unless the last attempt failed for a shortage just now.
+    /// False when nothing was carried out.
     pub(crate) fn retry_destage(&self, state: &mut BackgroundState) -> Result<bool> {
         if !self.core.shortages.may_try(Task::Destage, self.core.world.clock.monotonic()) {
             return Ok(false);

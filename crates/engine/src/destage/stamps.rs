@@ -1,4 +1,4 @@
-//! Writing stamps on physical volumes, after the commit that issued them.
+//! Writes stamps to physical volumes, after the commit that issued them.
 
 use super::state::BackgroundState;
 use crate::destage::Destager;
@@ -11,21 +11,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Writes a last stamp for a pool that is about to be closed: what was copied of it within the
-    /// last interval is told from what is left.
+    /// Writes a last stamp for a pool that is about to be closed. The stamp tells a copy that was
+    /// made within the last interval from the pool itself.
     pub(crate) fn stamp_last(&self) -> Result<()> {
         let state = &mut *self.state.lock();
         self.write_stamps(state)?;
         self.core.stamping.make_due();
         self.commit_alone(state)?;
         self.write_stamps(state)?;
-        // That they are durable.
+        // This commit makes it known that the stamps are durable.
         self.commit_alone(state)
     }
 
     /// Writes the last stamp that was issued, if that is still to be done. A physical volume that
-    /// can't be stamped keeps the older one, which is no lie; a stamp there that is not this pool's
-    /// own poisons the pool.
+    /// can't be stamped keeps its older stamp, which is still true. A stamp there that is not this
+    /// pool's own poisons the pool.
     ///
     /// A sync that fails makes the system forget every dirty page of the file. The maintenance lock
     /// is held between batches: no data is dirty then, and none is lost.
@@ -42,7 +42,7 @@ impl Destager {
         let pvs: Vec<Arc<Pv>> = held.filter(|pv| pv.failure().is_none()).collect();
         let foreign: Mutex<Option<Error>> = Mutex::new(None);
         let check = |pv: &Pv, stamped: &Stamped| match stamped.latest() {
-            // An opening that found no space for its stamp has left the one before.
+            // An opening that found no space for its stamp has left the stamp before it.
             Some(found) if !borne.contains_key(&pv.id) && found.sequence < stamp.sequence => Ok(()),
             Some(found) if found.life != stamp.life => {
                 let text = format!(

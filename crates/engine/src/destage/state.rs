@@ -1,5 +1,5 @@
-//! The state of background work, which one thread at a time may touch: the allocator, the position
-//! in the journal, and the lists of jobs.
+//! The state of background work, which one thread at a time may use: the allocator, the position in
+//! the journal, and the lists of jobs.
 
 use super::batch::Batch;
 use super::record::Recorder;
@@ -11,7 +11,8 @@ use crate::space::allocator::{Allocator, FreedSlot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A place in a pass over everything that has slots: first the current maps, then the versions.
+/// A place in a pass over everything that has slots. The pass covers first the current maps, then
+/// the versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EvacuateFrom {
     Map(PageKey),
@@ -24,61 +25,62 @@ impl Default for EvacuateFrom {
     }
 }
 
-/// What only one thread at a time may touch: the allocator and how far the log has been carried
-/// out.
+/// The state that one thread at a time may use: the allocator, how far the journal is carried out,
+/// and jobs.
 pub(crate) struct BackgroundState {
     pub(crate) allocator: Allocator,
     /// The next record to destage.
     pub(crate) cursor: Cursor,
-    /// Where the part of the journal ends that is being carried out.
+    /// Where the part of the journal ends that destage is carrying out.
     pub(crate) ends: Option<Cursor>,
-    /// What was collected from there in advance.
+    /// The batch behind `ends`, if it was collected in advance.
     pub(crate) ahead: Option<Ahead>,
     /// Slots promised to background work since the last commit: (log2 of the slot size, slots).
     pub(crate) lent: Vec<(u8, u64)>,
-    /// As of the last commit.
+    /// The positions as of the last commit.
     pub(crate) committed: Positions,
-    /// Everything up to here is in place, durably, though the catalog may not say so yet.
+    /// Everything up to this LSN is in place, durably. The catalog may not have that yet.
     pub(crate) destaged: u64,
-    /// Branches without a writer, of which something may be left to free, and the map page where
-    /// that goes on.
+    /// Branches without a writer that may still have something to free: (branch, map page at which
+    /// that continues).
     pub(crate) orphan_branches: BTreeMap<u64, u64>,
-    /// Snapshots that were deleted and wait for what rests on them, or are being dissolved.
+    /// Snapshots that were deleted. They wait for what rests on them, or are being dissolved.
     pub(crate) deleted: BTreeSet<u64>,
-    /// Deleted volumes that have a history, which goes when nothing rests on it.
+    /// Deleted volumes that have a history. The history is dropped when nothing rests on it.
     pub(crate) deleted_with_history: BTreeSet<u64>,
-    /// By their LSNs: branches with an anchor behind which recording is to begin.
+    /// Branches with an anchor behind which recording is to begin, by the anchor's LSN.
     pub(crate) unconfirmed_anchors: BTreeMap<u64, u64>,
-    /// Branches whose history has expired, and that something rests on.
+    /// Branches whose history has expired, and on which something rests.
     pub(crate) pinned_expired: BTreeSet<u64>,
-    /// Marks may have expired.
+    /// Whether marks may have expired.
     pub(crate) marks_expire: bool,
-    /// Parts of steps of freeing that are owed for batches that were destaged: see
+    /// Steps of freeing that are owed for destaged batches, counted in parts of a step: see
     /// [`crate::destage::Destager::owe_freeing`].
     pub(crate) owed: u32,
-    /// Moving data off draining PVs and freeing take turns.
+    /// Whether moving data off draining physical volumes is next. It takes turns with freeing.
     pub(crate) moves_next: bool,
-    /// Where moving data off draining PVs goes on.
+    /// Where moving data off draining physical volumes continues.
     pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
     pub(crate) evacuated: bool,
-    /// Moving goes on after this time, by the monotonic clock: a physical volume did not answer.
+    /// Time of the monotonic clock after which moving continues. It is set when a physical volume
+    /// did not answer.
     pub(crate) evacuate_after: u64,
-    /// Branches whose chunks are being brought home.
+    /// Relocations in progress, by branch.
     pub(crate) relocating: BTreeMap<u64, Relocation>,
-    /// Branches that are being made complete.
+    /// Branches that are being filled or flattened.
     pub(crate) filling: BTreeMap<u64, FlattenJob>,
-    /// By branch, the last segment of its history that was to be compressed harder.
+    /// For each branch, the last segment of its history for which harder compression was tried.
     pub(crate) compacted: BTreeMap<u64, u64>,
-    /// When that may go on, by the monotonic clock.
+    /// Time of the monotonic clock from which harder compression may continue.
     pub(crate) compact_from: u64,
-    /// The last step sorted runs: something else has its turn.
+    /// The last step sorted runs, so other work has its turn.
     pub(crate) sorted: bool,
-    /// The last volume whose retention was enforced.
+    /// The volume whose retention was enforced last.
     pub(crate) forgot_of: u64,
     pub(crate) retired_slots: Retired<FreedSlot>,
     pub(crate) retired_files: Retired<Arc<SegmentFile>>,
-    /// What was written, and how often work was called for, at the last idle step.
+    /// The number of bytes written, and of calls for work, at the last idle step.
     pub(crate) seen: (u64, u64),
 }
 
@@ -115,7 +117,7 @@ impl BackgroundState {
         }
     }
 
-    /// Is a batch preserved that is not in place?
+    /// Whether a batch is preserved that is not in place.
     pub(crate) fn is_half_done(&self) -> bool {
         self.committed.preserved_lsn > self.destaged
     }
@@ -126,7 +128,7 @@ impl BackgroundState {
     }
 }
 
-/// The batch after the one that is being carried out, collected meanwhile.
+/// The next batch, collected while the one before it is carried out.
 pub(crate) struct Ahead {
     pub(crate) from: Cursor,
     pub(crate) to: Cursor,
@@ -134,50 +136,50 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Do logs hold what no commit knows of?
+    /// Whether logs hold records of this batch that no commit knows of.
     pub(crate) fn is_recorded(&self) -> bool {
         !self.batch.recorded.is_empty()
     }
 
-    /// Does the log of this branch?
+    /// Whether the log of this branch holds records of this batch that no commit knows of.
     pub(crate) fn records(&self, branch: u64) -> bool {
         self.batch.recorded.iter().any(|recorder| recorder.branch_id() == branch)
     }
 
-    /// Bytes of logs that no commit knows of.
+    /// Number of bytes in logs that no commit knows of.
     pub(crate) fn recorded_bytes(&self) -> u64 {
         self.batch.recorded.iter().map(Recorder::bytes).sum()
     }
 }
 
-/// A branch on its way to being complete.
+/// A branch that is being filled, until it needs its base no more.
 #[derive(Debug, Clone)]
 pub(crate) struct FlattenJob {
     pub(crate) record: FillRecord,
-    /// Nothing more before this time.
+    /// Time of the monotonic clock before which no further step is taken.
     pub(crate) not_before: u64,
-    /// Why it does not go on.
+    /// Why the job can't continue.
     pub(crate) stalled: Option<String>,
 }
 
 impl FlattenJob {
-    /// As the catalog has it.
+    /// A job that begins where the catalog's record is.
     pub(crate) fn of(record: FillRecord) -> FlattenJob {
         FlattenJob { record, not_before: 0, stalled: None }
     }
 }
 
-/// A volume's chunks on their way home.
+/// The relocation of a volume's chunks to their home.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Relocation {
-    /// Bytes to move per second at most; 0: as fast as it goes.
+    /// Most bytes to move per second; 0 means no limit.
     pub(crate) rate: u64,
-    /// Nothing more before this time.
+    /// Time of the monotonic clock before which no further step is taken.
     pub(crate) not_before: u64,
-    /// The next map page.
+    /// The map page with which the relocation continues.
     pub(crate) page: u64,
     pub(crate) pass: u32,
-    /// Bytes moved: in this pass, and in all.
+    /// Bytes moved in this pass; `moved` counts the bytes of all passes.
     pub(crate) in_pass: u64,
     pub(crate) moved: u64,
 }

@@ -1,107 +1,109 @@
-//! What histories are asked and what they report.
+//! Queries of histories and their answers.
 //!
-//! Times are nanoseconds. A moment is a place in the order of records: after one record, before the
-//! next.
+//! Times are nanoseconds. A moment is a place in the order of records: after one record, and before
+//! the next.
 
 use crate::clock::ClockChange;
 use crate::settings::CdpSettings;
 
-/// A moment of a volume's past, as somebody names it.
+/// A moment of a volume's past, as a caller names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Moment {
-    /// After the record with this LSN: 0 and LSNs of other volumes' records are moments too.
+    /// The moment after the record with this LSN. 0 and LSNs of other volumes' records are moments
+    /// too.
     Lsn(u64),
-    /// After the last write not later than this by the wall clock: nanoseconds since the Unix
-    /// epoch. Where the clock was put back and said this more than once, the newest time counts.
+    /// The moment after the last write not later than this time of the wall clock, in nanoseconds
+    /// since the Unix epoch. If the clock was put back and showed this time more than once, the
+    /// newest one counts.
     Time(u64),
-    /// A mark.
+    /// The moment of a mark, by its name.
     Mark(String),
-    /// The last flush not later than this: nanoseconds since the Unix epoch. It is later than the
-    /// writes that it covers.
+    /// The last flush not later than this time, in nanoseconds since the Unix epoch. A flush is
+    /// later than the writes that it covers.
     FlushBefore(u64),
     /// The last flush that covers nothing after the record with this LSN.
     FlushUpTo(u64),
-    /// After the last write not later than this by the pool's own time: see
+    /// The moment after the last write not later than this pool time: see
     /// [`crate::pool::Pool::ago`].
     PoolTime(u64),
-    /// The last flush not later than this by the pool's own time.
+    /// The last flush not later than this pool time.
     FlushBeforePoolTime(u64),
 }
 
-/// A moment that was found: fixed, whatever is written afterwards.
+/// A moment that was found. It stays fixed, whatever is written afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// Everything up to here is part of it, and nothing after.
+    /// The moment includes everything up to this LSN, and nothing after it.
     pub lsn: u64,
-    /// Nanoseconds since the Unix epoch.
+    /// Time of the moment, in nanoseconds since the Unix epoch.
     pub time: u64,
-    /// The line of history that it is on: another one after each rollback.
+    /// The branch on which the moment lies. Each rollback begins another branch.
     pub branch: u64,
-    /// The volume's size then, in bytes.
+    /// The volume's size at the moment, in bytes.
     pub size: u64,
 }
 
 /// A named moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// Its name, unique among the volume's marks.
+    /// Name, unique among the volume's marks.
     pub name: String,
-    /// LSN.
+    /// LSN of the moment.
     pub lsn: u64,
-    /// Nanoseconds since the Unix epoch.
+    /// Time of the moment, in nanoseconds since the Unix epoch.
     pub time: u64,
 }
 
-/// An anchor.
+/// An anchor of a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Anchor {
-    /// The moment of it.
+    /// LSN of the anchor's moment.
     pub lsn: u64,
-    /// Nanoseconds since the Unix epoch.
+    /// Time of the anchor's moment, in nanoseconds since the Unix epoch.
     pub time: u64,
-    /// The name of the snapshot that it is, if that is in sight.
+    /// The name of the anchor's snapshot, if that is visible.
     pub snapshot: Option<String>,
 }
 
-/// A stretch of time in which a volume wrote to one line of history, with CDP on.
+/// A stretch of time in which a volume wrote to one branch, with CDP on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// The line.
+    /// The branch.
     pub branch: u64,
-    /// First moment that can be gone back to: (LSN, time).
+    /// The first moment that can be shown: (LSN, time).
     pub from: (u64, u64),
-    /// Last one: (LSN, time). `None` while the span goes on.
+    /// The last moment: (LSN, time). `None` while the span continues.
     pub to: Option<(u64, u64)>,
 }
 
-/// How much was written in a stretch of time, from the segments' summaries.
+/// The amount that was written in a stretch of time, from the segments' summaries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bucket {
-    /// Where it starts.
+    /// When the stretch begins.
     pub from: u64,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Bytes that the host wrote.
+    /// Number of bytes that the host wrote.
     pub written: u64,
-    /// Bytes of log.
+    /// Number of bytes of log.
     pub stored: u64,
 }
 
-/// What of a volume's past can be gone back to.
+/// The recorded past of a volume: the moments that can be shown.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {
-    /// Oldest first; more than one after rollbacks, or where CDP was off for a while.
+    /// Spans, oldest first. There is more than one after rollbacks, or if CDP was off for a while.
     pub spans: Vec<Span>,
-    /// Oldest first.
+    /// Anchors, oldest first.
     pub anchors: Vec<Anchor>,
-    /// In the order of LSNs.
+    /// Marks, in the order of LSNs.
     pub marks: Vec<Mark>,
-    /// Consistency points by FLUSH, the newest of them: (LSN, time).
+    /// The newest consistency points by FLUSH: (LSN, time).
     pub flushes: Vec<(u64, u64)>,
-    /// Change over time, in buckets of equal length from the first moment to the last.
+    /// Changes over time, in buckets of equal length from the first moment to the last.
     pub buckets: Vec<Bucket>,
-    /// Where the clock was set, oldest first. All times here are what it said, so they may go back
-    /// there.
+    /// The changes of the clock, oldest first. All times here are those of the wall clock, so they
+    /// may go back at these places.
     pub clock: Vec<ClockChange>,
 }
 
@@ -110,38 +112,38 @@ pub struct History {
 pub struct Change {
     /// LSN of the record.
     pub lsn: u64,
-    /// Nanoseconds since the Unix epoch.
+    /// Time of the record, in nanoseconds since the Unix epoch.
     pub time: u64,
     /// Byte offset in the volume.
     pub offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub length: u64,
 }
 
 /// The state of a volume's CDP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CdpInfo {
-    /// `None`: it is off, and what was kept of the past is still there.
+    /// The settings; `None` when CDP is off. The recorded history then still exists.
     pub settings: Option<CdpSettings>,
-    /// Writes of chunks between two anchors, now; `None`: no limit.
+    /// Number of chunk writes between two anchors, at present; `None`: no limit.
     pub distance: Option<u64>,
-    /// First moment that can be gone back to: (LSN, time).
+    /// The first moment that can be shown: (LSN, time).
     pub from: Option<(u64, u64)>,
-    /// Records in the log.
+    /// Number of records in the log.
     pub records: u64,
-    /// Bytes that the host wrote, as far as records of them are kept.
+    /// Number of bytes that the host wrote, as far as records of them are kept.
     pub written: u64,
-    /// Bytes of payload in records, compressed.
+    /// Number of bytes of payload in records, compressed.
     pub payload: u64,
-    /// Bytes of log files.
+    /// Number of bytes of log files.
     pub stored: u64,
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
-    /// Anchors.
+    /// Number of anchors.
     pub anchors: u64,
-    /// Nanoseconds that can be gone back, from now.
+    /// Length of the history up to now, in nanoseconds.
     pub window: u64,
-    /// Retention by time is not achieved, though history has been long enough: the limit in bytes,
-    /// which there is, is too low.
+    /// Retention by time is not achieved, though the history is old enough: the limit in bytes is
+    /// too low.
     pub short: bool,
 }

@@ -1,5 +1,5 @@
-//! What the pool is asked for and what it tells: plain data, no behaviour. Sizes are bytes unless a
-//! name says else.
+//! Answers of the pool to queries: plain data, no behaviour. Sizes are bytes unless a name says
+//! otherwise.
 
 pub(crate) mod history;
 
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A volume as it stands.
+/// The state of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// Name.
@@ -23,76 +23,76 @@ pub struct VolumeInfo {
     pub chunk_size: u64,
     /// Logical block size in bytes.
     pub block_size: u32,
-    /// Refuses writes.
+    /// Whether it refuses writes.
     pub read_only: bool,
     /// Creation time, nanoseconds since the Unix epoch.
     pub created: u64,
-    /// The branch it writes to.
+    /// The branch to which the volume writes.
     pub branch: u64,
-    /// How it preserves what its snapshots need.
+    /// How the volume preserves what its snapshots need.
     pub method: Method,
     /// Whether snapshots share what is preserved.
     pub order: Order,
-    /// How much space its snapshots may take.
+    /// How much space the volume's snapshots may take.
     pub policy: SnapshotPolicy,
-    /// The path of the image that it rests on, by way of snapshots perhaps.
+    /// The path of the image that the volume rests on, directly or through snapshots.
     pub image: Option<String>,
-    /// It is being filled from a stream, and takes no other writes.
+    /// The volume is being filled from a stream, and takes no other writes.
     pub importing: bool,
-    /// How its history is kept, if it is.
+    /// The settings of the volume's CDP, if it is on.
     pub cdp: Option<crate::settings::CdpSettings>,
-    /// Bytes of slots it owns (staged writes not included).
+    /// Bytes of slots that the volume owns (staged writes not included).
     pub allocated: u64,
-    /// Open handles (exports, connections).
+    /// Number of open handles (exports, connections).
     pub handles: u64,
     /// Counters since the pool was opened.
     pub stats: VolumeStats,
-    /// What preserving for its snapshots has cost since.
+    /// Cost of preserving for its snapshots, since the pool was opened.
     pub preserved: PreserveStats,
 }
 
-/// A snapshot as it stands.
+/// The state of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// The volume it belongs to.
+    /// Name of the volume to which the snapshot belongs.
     pub volume: String,
     /// Name, unique among the volume's snapshots.
     pub name: String,
     /// Stable identity.
     pub uuid: [u8; 16],
-    /// Size of the volume at that instant, in bytes.
+    /// Size of the volume when the snapshot was taken, in bytes.
     pub size: u64,
     /// Creation time, nanoseconds since the Unix epoch.
     pub created: u64,
-    /// The branch and the epoch that it froze.
+    /// The branch and the epoch that the snapshot froze.
     pub of: (u64, u32),
-    /// Branches (clones, rolled-back volumes) rest on it, or a history that has it as an anchor: it
-    /// can be deleted from sight, and stays until they go.
+    /// Branches (of clones and rolled-back volumes) rest on the snapshot, or a history has it as an
+    /// anchor. It can be deleted from sight, and its content stays until they are gone.
     pub pinned: bool,
-    /// Open handles.
+    /// Number of open handles.
     pub handles: u64,
-    /// It may not be deleted.
+    /// The snapshot must not be deleted.
     pub protected: bool,
-    /// When it is deleted by itself, as the clock is now: nanoseconds since the Unix epoch.
+    /// When the snapshot expires, as the clock is now: nanoseconds since the Unix epoch.
     pub expires: Option<u64>,
-    /// What people and programs noted about it.
+    /// Labels that users and programs have set.
     pub labels: BTreeMap<String, String>,
-    /// The identity of its content: its own UUID, or that of the snapshot that a stream brought
-    /// here.
+    /// The identity of the snapshot's content. It is the snapshot's own UUID, or that of the
+    /// snapshot that a stream carried here.
     pub content: [u8; 16],
 }
 
-/// The space of a volume and of its snapshots, in bytes of slots. What lies in the bases of a clone
-/// is theirs.
+/// The space of a volume and of its snapshots, in bytes of slots. Content in the bases of a clone
+/// does not count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpaceUsage {
-    /// Of the volume as it is now.
+    /// Bytes of the volume as it is now.
     pub current: u64,
-    /// Kept for snapshots only (hidden ones that something rests on included).
+    /// Bytes kept for snapshots only (including hidden ones that something rests on).
     pub snapshots: u64,
-    /// What snapshots are expected to take.
+    /// Bytes that the snapshots are expected to take.
     pub reserve: u64,
-    /// Of each snapshot in sight, oldest first.
+    /// The space of each visible snapshot, oldest first.
     pub of: Vec<SnapshotSpace>,
 }
 
@@ -101,145 +101,146 @@ pub struct SpaceUsage {
 pub struct SnapshotSpace {
     /// Name.
     pub name: String,
-    /// Seen by it alone: comes back when only it is deleted (and nothing rests on it).
+    /// Bytes that this snapshot alone sees. They come back when only it is deleted (and nothing
+    /// rests on it).
     pub unique: u64,
-    /// Seen by it, and by other snapshots or the volume as it is now.
+    /// Bytes that this snapshot sees, and that other snapshots or the present volume see too.
     pub shared: u64,
 }
 
 /// Counters of one volume since the pool was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VolumeStats {
-    /// Read requests.
+    /// Number of read requests.
     pub reads: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub read_bytes: u64,
-    /// Write requests (zeroing included).
+    /// Number of write requests (zeroing included).
     pub writes: u64,
-    /// Bytes written.
+    /// Number of bytes written.
     pub write_bytes: u64,
-    /// Flush requests.
+    /// Number of flush requests.
     pub flushes: u64,
-    /// Discard requests.
+    /// Number of discard requests.
     pub discards: u64,
-    /// Bytes discarded.
+    /// Number of bytes discarded.
     pub discard_bytes: u64,
-    /// Bytes of reads that came from the journal.
+    /// Number of read bytes that came from the journal.
     pub staged_read_bytes: u64,
-    /// Requests that failed.
+    /// Number of requests that failed.
     pub errors: u64,
 }
 
-/// What preserving has cost, since the pool was opened.
+/// The cost of preserving, since the pool was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PreserveStats {
-    /// Pre-image copies: chunks whose old content was copied to a place of its own (copy-on-write,
-    /// and the copies of the independent order).
+    /// Pre-image copies: number of chunks whose old content was copied to a place of its own
+    /// (copy-on-write, and the copies of the independent order).
     pub copies: u64,
-    /// Bytes of them.
+    /// Number of bytes of pre-image copies.
     pub copied_bytes: u64,
-    /// Redirects: chunks whose new content was given another place (redirect-on-write).
+    /// Redirects: number of chunks whose new content was given another place (redirect-on-write).
     pub redirects: u64,
-    /// Bytes written there.
+    /// Number of bytes written to these other places.
     pub redirected_bytes: u64,
-    /// Fill reads: parts of chunks that were read to complete a chunk which was written to in part,
-    /// at a new place. First writes to a clone have them too.
+    /// Fill reads: number of parts of chunks that were read to complete a chunk which was written
+    /// to in part, at a new place. First writes to a clone have them too.
     pub fill_reads: u64,
-    /// Bytes of them.
+    /// Number of bytes of fill reads.
     pub fill_bytes: u64,
-    /// Bytes that clients wrote into chunks that had to be preserved for it; what was written twice
-    /// before it was moved to its place counts once.
+    /// Number of bytes that clients wrote to chunks that had to be preserved for that. Content that
+    /// was written twice before it was moved to its place counts once.
     pub host_bytes: u64,
 }
 
 impl PreserveStats {
-    /// Space efficiency (Xiao et al. 2006): bytes that clients wrote over bytes that were written
-    /// to snapshot space because of it. 1: nothing was wasted; less: chunks were written to in
-    /// part. `None` before anything was preserved.
+    /// Returns the space efficiency (Xiao et al. 2006): bytes that clients wrote, divided by the
+    /// bytes that were therefore written to snapshot space. 1 means that nothing was wasted. Less
+    /// means that chunks were written to in part. `None` before anything was preserved.
     pub fn space_efficiency(&self) -> Option<f64> {
         let written = self.copied_bytes + self.redirected_bytes;
         (written > 0).then(|| self.host_bytes as f64 / written as f64)
     }
 }
 
-/// Requests by the part of a volume that they touched, since the pool was opened.
+/// Requests since the pool was opened, by the part of a volume that they touched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeRegions {
-    /// Bytes of a region, a power of two: at most 256 of them make up the volume.
+    /// Bytes of a region, a power of two. A volume has at most 256 regions.
     pub region_size: u64,
-    /// In order; the last one may be cut by the end of the volume.
+    /// The regions in order. The end of the volume may cut the last one.
     pub regions: Vec<RegionCounts>,
 }
 
-/// Requests that touched a region: each counts once in every region that it touches.
+/// Requests that touched a region. A request counts once in every region that it touches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegionCounts {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Writes, zeroing included.
+    /// Number of writes, zeroing included.
     pub writes: u64,
 }
 
-/// The metadata that tells where chunks are, of the whole pool.
+/// The metadata of the whole pool that has the places of chunks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IndexSize {
-    /// Pages of current maps: up to 256 chunks each.
+    /// Number of pages of current maps, of up to 256 chunks each.
     pub map_pages: u64,
-    /// Contents kept for snapshots.
+    /// Number of contents that are kept for snapshots.
     pub versions: u64,
-    /// Bytes of the catalog's file, which holds them and everything else.
+    /// Bytes of the catalog's file, which has these and everything else.
     pub catalog_bytes: u64,
 }
 
 /// The metadata of one volume and its snapshots, as of the last destage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VolumeIndex {
-    /// Chunks in current maps that hold space.
+    /// Number of chunks in current maps that take space.
     pub chunks: u64,
-    /// Contents kept for snapshots that hold space.
+    /// Number of contents kept for snapshots that take space.
     pub versions: u64,
-    /// Bytes that their entries take, without what the store needs around them.
+    /// Bytes of the entries of both, without the overhead of the store.
     pub bytes: u64,
 }
 
-/// Everything that is counted of one volume.
+/// All counters of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeStatistics {
-    /// Requests.
+    /// Counters of requests.
     pub requests: VolumeStats,
-    /// What preserving has cost.
+    /// Cost of preserving.
     pub preserved: PreserveStats,
-    /// Its metadata.
+    /// Size of the volume's metadata.
     pub index: VolumeIndex,
-    /// Where the requests went.
+    /// Requests by region of the volume.
     pub regions: VolumeRegions,
 }
 
-/// A physical volume as it stands.
+/// The state of a physical volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PvInfo {
     /// Number inside the pool, never used twice.
     pub id: u32,
-    /// Label identity.
+    /// Identity in the label.
     pub uuid: [u8; 16],
-    /// Path as given.
+    /// Path as the operator gave it.
     pub path: String,
     /// Usable bytes (whole extents).
     pub size: u64,
-    /// Bytes of extents in use.
+    /// Bytes of used extents.
     pub used: u64,
-    /// New slots go elsewhere and data is being moved away.
+    /// New slots are placed elsewhere, and data is being moved away.
     pub draining: bool,
-    /// Reads that failed since the pool was opened.
+    /// Number of reads that failed since the pool was opened.
     pub read_errors: u64,
-    /// The last of them; empty when there was none.
+    /// The last read error; empty if there was none.
     pub last_read_error: String,
-    /// What a write to it failed with: nothing is written there any more until the pool is opened
-    /// again. It is still read.
+    /// The error of a write that failed. Nothing is written to the physical volume any more until
+    /// the pool is opened again. It can still be read.
     pub failure: Option<String>,
 }
 
-/// The pool as it stands.
+/// The state of the pool.
 #[derive(Debug, Clone)]
 pub struct PoolInfo {
     /// Identity.
@@ -250,19 +251,20 @@ pub struct PoolInfo {
     pub placement: Placement,
     /// Bytes of all extents that may take data.
     pub capacity: u64,
-    /// Bytes of slots in use.
+    /// Bytes of used slots.
     pub used: u64,
-    /// Bytes that could still be promised to new writes.
+    /// Bytes that can still be promised to new writes.
     pub available: u64,
-    /// As `available`, if the file systems below the pool had room for everything.
+    /// Bytes that could still be promised if the file systems below the pool had room for
+    /// everything.
     pub own_available: u64,
-    /// Bytes reserved for writes that are in the journal but not yet in place.
+    /// Bytes reserved for writes that are in the journal and not yet in place.
     pub reserved: u64,
-    /// Bytes of the data directory's file system reserved for the histories of such writes, and to
-    /// close what is open of them.
+    /// Bytes of the data directory's file system that are reserved for the history records of
+    /// writes in the journal, and for closing open segments.
     pub reserved_history: u64,
-    /// Bytes that the data directory's file system has available, where that is known: histories
-    /// and the catalog grow there.
+    /// Bytes that the data directory's file system has available, if that is known. Histories and
+    /// the catalog grow there.
     pub data_available: Option<u64>,
     /// Sum of the sizes of all volumes.
     pub provisioned: u64,
@@ -275,65 +277,66 @@ pub struct PoolInfo {
 /// Counters of the pool since it was opened, and its positions.
 #[derive(Debug, Clone, Default)]
 pub struct PoolStats {
-    /// Last LSN given out.
+    /// The last LSN that was assigned.
     pub sequenced_lsn: u64,
-    /// End of the contiguous written prefix.
+    /// The LSN up to which all records are written.
     pub written_lsn: u64,
-    /// End of the durable prefix.
+    /// The LSN up to which all records are durable.
     pub synced_lsn: u64,
-    /// End of what is preserved in the catalog.
+    /// The LSN up to which all records are preserved in the catalog.
     pub preserved_lsn: u64,
-    /// End of what is in place.
+    /// The LSN up to which all records are in place.
     pub destaged_lsn: u64,
-    /// Stretches of the journal that wait to be carried out and can't share a commit.
+    /// Number of stretches of the journal that wait for destage and can't share a commit.
     pub journal_turns: u64,
-    /// Bytes of journal in use.
+    /// Bytes of the journal that are used.
     pub journal_used: u64,
-    /// Bytes of journal that can be used.
+    /// Bytes of the journal that can be used.
     pub journal_capacity: u64,
-    /// Group writes to the journal.
+    /// Number of group writes to the journal.
     pub journal_groups: u64,
-    /// Records written to the journal.
+    /// Number of records written to the journal.
     pub journal_records: u64,
-    /// Bytes written to the journal, headers included.
+    /// Number of bytes written to the journal, headers included.
     pub journal_bytes: u64,
-    /// Times that a writer had to wait for room in the journal.
+    /// Number of times that a writer had to wait for room in the journal.
     pub backpressure_waits: u64,
-    /// Staged pieces (blocks and parts of blocks) in memory.
+    /// Number of staged pieces (blocks and parts of blocks) in memory.
     pub staged_pieces: u64,
-    /// Destage batches done.
+    /// Number of destage batches that are done.
     pub destage_batches: u64,
-    /// Bytes written to physical volumes.
+    /// Number of bytes written to physical volumes.
     pub destage_bytes: u64,
-    /// Bytes of slots newly allocated.
+    /// Bytes of slots that were newly allocated.
     pub allocated_bytes: u64,
-    /// The map cache's replacement.
+    /// Replacement policy of the map cache.
     pub map_cache_policy: CachePolicy,
     /// Bytes that the map cache may hold.
     pub map_cache_size: u64,
-    /// Map-cache hits.
+    /// Number of map-cache hits.
     pub map_hits: u64,
-    /// Map-cache misses.
+    /// Number of map-cache misses.
     pub map_misses: u64,
-    /// Map-cache evictions.
+    /// Number of map-cache evictions.
     pub map_evictions: u64,
     /// Bytes in the map cache.
     pub map_cache_used: u64,
-    /// What preserving has cost.
+    /// Cost of preserving.
     pub preserving: PreserveStats,
-    /// Snapshots deleted by policy.
+    /// Number of snapshots that policies deleted.
     pub snapshots_auto_deleted: u64,
-    /// Bytes that histories have lost by being compressed harder in the background.
+    /// Bytes by which harder compression in the background has reduced histories.
     pub history_compacted: u64,
-    /// Segments that histories share.
+    /// Number of segments that histories share.
     pub shared_segments: u64,
-    /// Their bytes.
+    /// Bytes of the segments that histories share.
     pub shared_segment_bytes: u64,
-    /// Runs in them: what one batch recorded of one branch.
+    /// Number of runs in shared segments. A run is what one batch recorded of one branch.
     pub history_runs: u64,
-    /// Runs that were brought to segments of their branches' own, since the pool was opened.
+    /// Number of runs that were sorted into segments of their own branches, since the pool was
+    /// opened.
     pub history_runs_sorted: u64,
-    /// Catalog commits.
+    /// Number of catalog commits.
     pub catalog_commits: u64,
     /// The verification of the catalog in the background.
     pub catalog_scrub: CatalogScrub,
@@ -341,120 +344,123 @@ pub struct PoolStats {
     pub syncs: [u64; SyncPurpose::ALL.len()],
 }
 
-/// How far the verification of the catalog in the background has come. Its blocks are of 4 KiB.
+/// Progress of the catalog's scrub in the background, in blocks of 4 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CatalogScrub {
-    /// Blocks of the catalog; 0 when they have no sums.
+    /// Number of blocks of the catalog; 0 if they have no sums.
     pub blocks: u64,
-    /// The next block of the pass under way; 0 when none is.
+    /// The next block of the present pass; 0 between passes.
     pub next: u64,
     /// When the last whole pass ended, in nanoseconds since the Unix epoch; 0 when there was none.
     pub finished: u64,
-    /// Whole passes so far.
+    /// Number of whole passes so far.
     pub passes: u64,
-    /// Blocks that were read and do not verify.
+    /// Number of blocks that were read and do not verify.
     pub damaged: u64,
 }
 
 /// How a volume's own chunks lie on physical volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Layout {
-    /// Chunks that have a slot.
+    /// Number of chunks that have a slot.
     pub chunks: u64,
-    /// Runs of chunks that lie one after another: reading the whole volume jumps so often.
+    /// Number of runs of chunks that lie one after another: a read of the whole volume seeks this
+    /// often.
     pub runs: u64,
 }
 
-/// How far bringing a volume's chunks back into order is.
+/// Progress of a volume's relocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelocationInfo {
-    /// The first pass is 1; what could not be moved in one is tried again in the next.
+    /// Number of the pass, from 1. Chunks that could not be moved in one pass are tried again in
+    /// the next.
     pub pass: u32,
-    /// Byte of the volume that this pass has come to.
+    /// Byte of the volume that this pass has reached.
     pub position: u64,
-    /// Bytes moved so far, in all passes.
+    /// Number of bytes moved so far, in all passes.
     pub moved_bytes: u64,
 }
 
-/// What a volume shows where nothing of its own is.
+/// What a volume shows where it has nothing of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// An image outside of the pool.
     Image {
-        /// File or block device.
+        /// Path of the file or block device.
         path: String,
-        /// Its length in bytes.
+        /// Length of the image in bytes.
         length: u64,
-        /// Why it can't be used now.
+        /// Why the image can't be used now.
         unavailable: Option<String>,
     },
-    /// The snapshot that it was cloned from; deleted ones, and those of deleted volumes, included.
+    /// The snapshot from which the volume was cloned. It may be deleted, and so may its volume.
     Snapshot {
         /// The volume's name; empty when it was deleted.
         volume: String,
         /// The snapshot's name.
         snapshot: String,
     },
-    /// The moment of a history that it was recovered to.
+    /// The moment of a history from which the volume was recovered.
     Moment {
-        /// The name of the volume whose history it is; empty when it was deleted.
+        /// Name of the volume whose history it is; empty if it was deleted.
         volume: String,
-        /// LSN.
+        /// LSN of the moment.
         lsn: u64,
-        /// Nanoseconds since the Unix epoch; `None` where damage has made it unknown.
+        /// Time of the moment in nanoseconds since the Unix epoch; `None` if damage has made it
+        /// unknown.
         time: Option<u64>,
     },
 }
 
-/// How far making a volume independent of its origin is.
+/// Progress of a volume's flattening.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlattenInfo {
-    /// Byte of the volume that it has come to.
+    /// Byte of the volume that flattening has reached.
     pub position: u64,
-    /// Bytes copied so far.
+    /// Number of bytes copied so far.
     pub copied_bytes: u64,
-    /// Why it does not go on for now; it tries again by itself.
+    /// Why flattening can't continue for now. It is repeated by itself.
     pub stalled: Option<String>,
 }
 
-/// What one call of [`crate::pool::Pool::maintain`] did.
+/// The result of one call of [`crate::pool::Pool::maintain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Something; call again.
+    /// A step was taken: call again.
     Worked,
-    /// Nothing is left to do now.
+    /// There is nothing to do now.
     Idle,
 }
 
-/// What an opening with [`crate::settings::PoolOptions::accept_journal_loss`] gave up.
+/// The losses of an opening with [`crate::settings::PoolOptions::accept_journal_loss`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalLoss {
-    /// What is damaged, each with its file.
+    /// The damages, each with its file.
     pub damages: Vec<String>,
     /// Everything up to this LSN was recovered.
     pub recovered_lsn: u64,
     /// Everything up to this LSN is known to have been durable.
     pub durable_lsn: u64,
-    /// No larger LSN is known to have been given out.
+    /// The largest LSN that is known to have been assigned.
     pub last_lsn: u64,
-    /// By volume, the writes behind the damage that were still found in the journal and are given
-    /// up.
+    /// The writes behind the damage that were still found in the journal and are given up, by
+    /// volume.
     pub volumes: Vec<VolumeLoss>,
-    /// Control operations (snapshots, new volumes, …) behind the damage that were still found and
-    /// are given up.
+    /// Number of control operations (snapshots, new volumes, …) behind the damage that were still
+    /// found in the journal and are given up.
     pub operations: u64,
 }
 
 /// Writes of one volume that are given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeLoss {
-    /// Its name, or the number of a branch that has no volume.
+    /// The volume's name, or the number of a branch that has no volume.
     pub volume: String,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Bytes that they wrote.
+    /// Number of bytes that the records wrote.
     pub bytes: u64,
-    /// Their LSNs.
+    /// First and last LSN of the records.
     pub lsns: (u64, u64),
 }
 
@@ -485,72 +491,73 @@ impl fmt::Display for JournalLoss {
     }
 }
 
-/// The catalog that a salvage rests on.
+/// The catalog that a salvage uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CatalogSource {
-    /// The pool's own.
+    /// The pool's own catalog.
     #[default]
     Own,
-    /// One that was made, in memory, out of a backup of the metadata.
+    /// A catalog that was made, in memory, from a backup of the metadata.
     Backup {
-        /// The file, or the physical volume, that the backup is in.
+        /// The file, or the physical volume, that holds the backup.
         path: String,
-        /// A later backup of the pool has a larger one.
+        /// Number of the backup: a later backup of the pool has a larger one.
         sequence: u64,
-        /// When it was made, in nanoseconds since the Unix epoch.
+        /// When the backup was made, in nanoseconds since the Unix epoch.
         time: u64,
-        /// It was made at an orderly stop, and nothing shows that the pool was opened since: it is
-        /// the catalog itself.
+        /// The backup was made at an orderly stop, and nothing shows that the pool was opened since
+        /// then: it equals the catalog.
         exact: bool,
     },
 }
 
-/// Something of the pool that is not as it must be.
+/// A part of the pool that is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SalvageFinding {
-    /// What kind, for programs: `catalog`, `catalog-row`, `backup`, `pv`, `pv-label`, `pv-age`,
+    /// The kind, for programs: `catalog`, `catalog-row`, `backup`, `pv`, `pv-label`, `pv-age`,
     /// `journal`, `history`, `damage-unknown` or `unlocked`.
     pub code: &'static str,
-    /// What it is about: `pv 1 (/dev/vdb)`, `volumes`.
+    /// The object that the finding is about: `pv 1 (/dev/vdb)`, `volumes`.
     pub object: String,
-    /// What is wrong, for people.
+    /// The error, for people.
     pub detail: String,
 }
 
-/// A volume or a snapshot that is known by name, and of which nothing can be shown.
+/// A volume or a snapshot that is known by name only: nothing of it can be shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostDevice {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// Its snapshot; `None`: the volume itself.
+    /// Name of the snapshot; `None` for the volume itself.
     pub snapshot: Option<String>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Why, for people.
+    /// The reason, for people.
     pub why: String,
 }
 
-/// What an opening for salvage found.
+/// The result of an opening for salvage.
 #[derive(Debug, Default)]
 pub struct Salvage {
-    /// The catalog that everything rests on.
+    /// The catalog that the salvage uses.
     pub source: CatalogSource,
-    /// What is not as it must be.
+    /// The parts that are not as they must be.
     pub findings: Vec<SalvageFinding>,
-    /// Why what is read may be wrong, wherever it is read. Empty: what is read is right.
+    /// Reasons for which any read may return wrong data. If the list is empty, everything that is
+    /// read is right.
     pub doubts: Vec<String>,
-    /// What is known by name only.
+    /// Volumes and snapshots that are known by name only.
     pub lost: Vec<LostDevice>,
-    /// Of physical volumes that are not whole: bytes from the start that can be read, and why not
-    /// all of them.
+    /// Physical volumes that are not whole: (bytes from the start that can be read, why not more),
+    /// by number.
     pub(crate) limits: BTreeMap<u32, (u64, Arc<str>)>,
-    /// Why no moment of any history is shown.
+    /// Why no moment of any history is shown, if none is.
     pub(crate) histories: Option<String>,
 }
 
 impl Salvage {
-    /// Nothing is lost that the opening has met, and nothing is in doubt. Ranges of volumes are
-    /// found by [`crate::pool::Pool::losses`] only.
+    /// Whether the opening has met no loss and no doubt. Lost ranges of volumes are found by
+    /// [`crate::pool::Pool::losses`] only.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.doubts.is_empty() && self.lost.is_empty()
     }
@@ -559,7 +566,7 @@ impl Salvage {
         self.findings.push(SalvageFinding { code, object: object.into(), detail: detail.into() });
     }
 
-    /// No moment of any history can be shown any more; the first reason stays.
+    /// Notes that no moment of any history can be shown any more. The first reason is kept.
     pub(crate) fn distrust_histories(&mut self, why: impl Into<String>) {
         self.histories.get_or_insert_with(|| why.into());
     }

@@ -1,4 +1,5 @@
-//! Control operations on histories: switching CDP on and off, anchors, marks, and going back.
+//! Control operations on histories: switching CDP on and off, anchors, marks, recovery and rollback
+//! to a moment.
 
 use super::snapshots::record as snapshot_record;
 use super::{Pool, Undo};
@@ -13,17 +14,17 @@ use crate::world::uuid;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Volumes that go back together.
+/// Number of volumes that can be taken back together.
 const MAX_GROUP: usize = 200;
 
 impl Pool {
-    /// Switches CDP of a volume on or off, or changes how it is done, from this place in the order
-    /// of writes on. What was kept of the past stays, as long as its retention says.
+    /// Switches CDP of a volume on or off, or changes its settings, from this place in the order of
+    /// writes on. The recorded history stays as long as its retention requires.
     pub fn set_cdp(&self, volume: &str, settings: Option<CdpSettings>) -> Result<VolumeInfo> {
         settings.iter().try_for_each(CdpSettings::check)?;
         let branch = self.core.names.read().volume(volume)?.line.branch.clone();
-        // Who writes over an image or a moment has looked whether what is there must be brought in
-        // whole, and now sequences it.
+        // A writer over an image or a moment has decided whether old content must be materialized
+        // as a whole, and sequences its write now.
         let _alone = branch.has_external_base.then(|| branch.materialize_lock.write());
         self.destager.submit_with(|names| {
             let state = names.volume(volume)?;
@@ -35,7 +36,7 @@ impl Pool {
             let now = state.line.branch.cdp.wanted();
             let mut controls = Vec::new();
             if now.map(|s| s.encoding) != settings.map(|s| s.encoding) {
-                // Where the way of recording changes the content is known by itself.
+                // Where the encoding changes, an anchor has the content by itself.
                 controls.push(names.anchor(state, &*self.core.world.rng)?);
             }
             controls.push(Control::SetCdp { id: state.id, settings });
@@ -44,8 +45,8 @@ impl Pool {
         self.volume(volume)
     }
 
-    /// Writes of chunks between two anchors where [`crate::cdp::AnchorPolicy::Model`] is chosen.
-    /// Forgotten when the pool is closed.
+    /// Sets the number of chunk writes between two anchors, for
+    /// [`crate::cdp::AnchorPolicy::Model`]. It is forgotten when the pool is closed.
     pub fn set_anchor_distance(&self, volume: &str, writes: Option<u64>) -> Result<()> {
         let state = self.core.names.read().volume(volume)?.clone();
         state.line.branch.cdp.model.store(writes.unwrap_or(0), Ordering::Relaxed);
@@ -69,7 +70,7 @@ impl Pool {
         Ok(Mark { name: name.to_owned(), lsn, time: self.core.clock.wall(time) })
     }
 
-    /// Forgets a mark; the moment stays.
+    /// Removes a mark; the moment stays.
     pub fn unmark(&self, volume: &str, name: &str) -> Result<()> {
         self.destager.submit(|names| {
             let state = names.volume(volume)?;
@@ -82,15 +83,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes a writable volume of a volume's past. It can be used at once, and rests on that
-    /// history until it is filled.
+    /// Makes a writable volume from a moment of a volume's past. It can be used at once, and rests
+    /// on that history until it is flattened.
     pub fn recover_volume(&self, volume: &str, moment: &Moment, new_name: &str) -> Result<VolumeInfo> {
         self.recover_volumes(&[(volume, new_name)], moment)?;
         self.volume(new_name)
     }
 
-    /// The same for a group, all at one moment: (volume, name of the new one). A mark or a flush is
-    /// looked up in the first. Tells what the moment is for each of them.
+    /// Makes writable volumes from one moment of several volumes: (volume, name of the new one). A
+    /// mark or a flush is looked up in the first volume. Returns the moment of each of them.
     pub fn recover_volumes(&self, wanted: &[(&str, &str)], moment: &Moment) -> Result<Vec<Point>> {
         let held = self.hold_all(wanted.iter().map(|(volume, _)| *volume), moment)?;
         wanted.iter().try_for_each(|(_, name)| check_name(name))?;
@@ -125,8 +126,8 @@ impl Pool {
         Ok(held.iter().map(|(.., point)| *point).collect())
     }
 
-    /// Takes volumes back to one moment: (volume, name of the snapshot that keeps what it was).
-    /// Open handles are refused from then on ([`ErrorKind::Busy`] when there are any, unless
+    /// Takes volumes back to one moment: (volume, name of the snapshot that keeps its present
+    /// state). Open handles are refused from then on ([`ErrorKind::Busy`] if there are any, unless
     /// `force`).
     pub fn roll_back_to<'u, U: Into<Undo<'u>> + Copy>(
         &self,
@@ -141,8 +142,8 @@ impl Pool {
         wanted.iter().map(|(volume, undo)| self.snapshot(volume, undo.name)).collect()
     }
 
-    /// The operations that take volumes back to the moments that are held; the first one is all
-    /// that matters, the others are the new branches' first anchors.
+    /// Returns the operations that take volumes back to the held moments. The first operation does
+    /// that; the others are the new branches' first anchors.
     fn roll_backs(
         &self,
         names: &Namespace,
@@ -194,10 +195,10 @@ impl Pool {
         moment: &Moment,
     ) -> Result<Vec<(Arc<VolumeState>, View, Point)>> {
         let mut held: Vec<(Arc<VolumeState>, View, Point)> = Vec::new();
-        // One time for all of them, should the clock be set meanwhile.
+        // All volumes use one time, even if the clock is set meanwhile.
         let moment = self.by_pool_time(moment)?;
         for volume in volumes {
-            // The first one's moment is everybody's: there is one order of writes.
+            // The moment of the first volume applies to all: there is one order of writes.
             let moment = match (held.first(), &moment) {
                 (None, _) | (_, Moment::Lsn(_) | Moment::Time(_) | Moment::PoolTime(_)) => moment.clone(),
                 (Some((.., first)), _) => Moment::Lsn(first.lsn),
@@ -211,7 +212,7 @@ impl Pool {
     }
 }
 
-/// What a crash leaves all of, or nothing.
+/// Combines operations into one that a crash leaves as a whole, or not at all.
 fn together(mut parts: Vec<Control>) -> Control {
     match parts.pop() {
         Some(only) if parts.is_empty() => only,
@@ -222,13 +223,14 @@ fn together(mut parts: Vec<Control>) -> Control {
     }
 }
 
-/// What rests on a moment of a branch rests on no snapshot of it.
+/// The base of what rests on a moment of a branch: it rests on no snapshot of the branch, so the
+/// epoch is 0.
 fn base_of(branch: &Branch) -> Frozen {
     Frozen { branch: branch.id, epoch: 0 }
 }
 
 impl Pool {
-    /// How CDP of a volume stands.
+    /// Returns the state of a volume's CDP.
     pub fn cdp(&self, volume: &str) -> Result<CdpInfo> {
         let state = self.core.names.read().volume(volume)?.clone();
         let cdp = &state.line.branch.cdp;
@@ -262,7 +264,7 @@ impl Pool {
         info.from = info.from.map(|(lsn, from)| (lsn, self.core.clock.wall(from)));
         let wanted = cdp.wanted().map(|s| s.retention).filter(|r| r.bytes.is_some()).and_then(|r| r.time);
         let began = stretches.first().map_or(0, |s| s.branch.cdp.log.read().floor());
-        // Where nothing was forgotten yet, history is as long as it can be.
+        // If nothing has expired yet, history is as long as it can be.
         info.short = began > 0 && wanted.is_some_and(|time| info.window < time);
         Ok(info)
     }
@@ -283,8 +285,8 @@ mod tests {
         retention: crate::settings::Retention { time: None, bytes: None },
     };
 
-    /// With `redo` everything rests on the anchor that follows a rollback: one that a crash cut off
-    /// is made up for.
+    /// With `redo`, everything rests on the anchor that follows a rollback: an anchor that a crash
+    /// cut off is made up for.
     #[test]
     fn a_rollback_whose_anchor_is_lost() {
         let site = Inside::new(1 << 20);
@@ -312,8 +314,8 @@ mod tests {
         }
     }
 
-    /// An anchor behind which recording was to begin, and did not: nobody sees it, and it goes by
-    /// itself.
+    /// An anchor behind which recording was to begin, and did not: it is never visible, and is
+    /// removed by itself.
     #[test]
     fn an_anchor_without_a_beginning() {
         let mut site = Inside::new(1 << 20);
@@ -321,7 +323,7 @@ mod tests {
         for _ in 0..2 {
             let anchor = |names: &Namespace| names.anchor(names.volume("v")?, &*site.world.rng);
             site.pool.destager.submit_with(|names| Ok((vec![anchor(names)?], None))).unwrap();
-            // In the journal only, or in the catalog.
+            // The anchor is in the journal only, or in the catalog.
             site.pool.drain().unwrap();
             site = site.reopen();
         }

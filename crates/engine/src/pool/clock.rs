@@ -1,33 +1,33 @@
-//! What the pool does with its clock: looking at it, telling how it stands, confirming it.
+//! The pool's clock as the operator sees it: checking it, reporting its state, confirming it.
 
 use super::Pool;
 use crate::clock::{ClockInfo, JUMP};
 use crate::error::Result;
 use crate::health::{Warning, code};
 
-/// Nanoseconds of a second.
+/// Number of nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
 
 impl Pool {
-    /// At open: makes durable where the clock was set, so that it is known whatever is written
+    /// Makes durable, at open, where the clock was set, so that it is known whatever is written
     /// next.
     pub(super) fn store_clock(&self) -> Result<()> {
         if self.core.clock.wants_commit() { self.destager.checkpoint_now() } else { Ok(()) }
     }
 
-    /// The pool's own time so many nanoseconds ago, whatever happened to the wall clock since.
+    /// The pool time `nanoseconds` ago, whatever happened to the wall clock since then.
     pub fn ago(&self, nanoseconds: u64) -> u64 {
         self.core.now().saturating_sub(nanoseconds)
     }
 
-    /// Whether nothing may be forgotten by time now: the wall clock was set by much and nobody
+    /// Whether expiry by time is suspended: the wall clock was set by much and the operator has not
     /// confirmed it, or the machine has just booted after a long time off.
     pub fn is_forgetting_suspended(&self) -> bool {
         self.core.look_at_clock();
         self.core.clock.is_suspended()
     }
 
-    /// How the wall clock stands.
+    /// Returns the state of the wall clock.
     pub fn clock(&self) -> ClockInfo {
         self.core.look_at_clock();
         let now = self.core.world.clock.now();
@@ -47,7 +47,7 @@ impl Pool {
         }
     }
 
-    /// The wall clock is right as it is: forgetting by time goes on. Durable when this returns.
+    /// Confirms that the wall clock is right: expiry by time continues. Durable when this returns.
     pub fn confirm_clock(&self) -> Result<()> {
         self.core.check_usable()?;
         self.core.look_at_clock();

@@ -1,4 +1,4 @@
-//! Control operations: validated, sequenced like any write, durable when they return.
+//! Control operations: each is validated, sequenced like any write, and durable when it returns.
 
 use super::Pool;
 use crate::branch::namespace::{Namespace, check_deletable, check_name, check_size};
@@ -25,13 +25,13 @@ impl Pool {
         self.volume(&new.name)
     }
 
-    /// Grows, or with `force` shrinks, a volume. What is cut off is gone: growing again reads
-    /// zeros. [`ErrorKind::Conflict`] while the volume is filled from a stream: that says how long
-    /// it is.
+    /// Grows, or with `force` shrinks, a volume. The part that is cut off is lost: growing again
+    /// reads zeros. Returns [`ErrorKind::Conflict`] while the volume is filled from a stream, since
+    /// the stream sets the size.
     pub fn resize_volume(self: &Arc<Self>, name: &str, size: u64, force: bool) -> Result<VolumeInfo> {
         let state = self.core.names.read().volume(name)?.clone();
         if force {
-            // Also where it seems to grow: it may have grown by then.
+            // This is done even if the volume seems to grow: it may have grown by then.
             Volume::internal(self.destager.clone(), state.clone()).materialize_around(size)?;
         }
         self.destager.submit_with(|names| {
@@ -49,7 +49,7 @@ impl Pool {
         self.volume(name)
     }
 
-    /// Gives a volume another name. Open handles go on.
+    /// Gives a volume another name. Open handles stay valid.
     pub fn rename_volume(&self, name: &str, new_name: &str) -> Result<VolumeInfo> {
         check_name(new_name)?;
         self.destager.submit(|names| {
@@ -62,20 +62,20 @@ impl Pool {
         self.volume(new_name)
     }
 
-    /// Makes a volume refuse, or accept, writes; open handles follow.
+    /// Makes a volume refuse, or accept, writes. Open handles follow.
     pub fn set_read_only(&self, name: &str, read_only: bool) -> Result<VolumeInfo> {
         self.destager.submit(|names| Ok(Control::SetReadOnly { id: names.volume(name)?.id, read_only }))?;
         self.volume(name)
     }
 
-    /// Chooses how much space a volume's snapshots may take, and what happens beyond.
+    /// Sets how much space a volume's snapshots may take, and what happens beyond that.
     pub fn set_snapshot_policy(&self, name: &str, policy: SnapshotPolicy) -> Result<VolumeInfo> {
         self.destager.submit(|names| Ok(Control::SetPolicy { id: names.volume(name)?.id, policy }))?;
         self.volume(name)
     }
 
-    /// Deletes a volume. Its space comes back in the background. [`ErrorKind::Busy`] when it is
-    /// open and `force` is not given.
+    /// Deletes a volume. Its space comes back in the background. Returns [`ErrorKind::Busy`] if it
+    /// is open and `force` is not set.
     pub fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
         self.destager.submit(|names| {
             let volume = names.volume(name)?;
@@ -99,13 +99,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Chooses where new slots go from now on.
+    /// Sets where new slots are placed from now on.
     pub fn set_placement(&self, placement: Placement) -> Result<()> {
         self.destager.submit(|_| Ok(Control::SetPlacement(placement)))?;
         Ok(())
     }
 
-    /// All physical volumes, by number.
+    /// Returns all physical volumes, by number.
     pub fn pvs(&self) -> Vec<PvInfo> {
         let names = self.core.names.read();
         let used = |id: u32| self.core.pvs.get(id).map_or(0, |pv| pv.used_extents.load(Ordering::Relaxed));
@@ -127,7 +127,7 @@ impl Pool {
         names.pvs.iter().map(info).collect()
     }
 
-    /// Takes in a physical volume; its space counts when this returns.
+    /// Adds a physical volume to the pool. Its space counts when this returns.
     pub fn add_pv(&self, spec: &PvSpec) -> Result<PvInfo> {
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
@@ -147,25 +147,26 @@ impl Pool {
         let identity = uuid(&*self.core.world.rng);
         let label = Label { pool: self.core.uuid, pv_uuid: identity, pv: id, extents, extent_size };
         self.core.stamping.first(&label, &*disk, &spec.path)?;
-        // The journal's names are in this directory too: what this sync failed to make durable, the
-        // next would not report.
+        // The journal's names are in this directory too. What this sync failed to make durable, the
+        // next sync would not report.
         self.core
             .dir
             .sync(SyncPurpose::Dir)
             .map_err(|e| self.core.fault.poison(&Error::io("sync the data directory", e)))?;
         let path = spec.path.clone();
-        // Open from here on: nobody else can claim it before it is carried out.
+        // The physical volume stays open from here on: no other process can claim it before the
+        // operation is carried out.
         let record = PvRecord { uuid: identity, path: path.clone(), extents, draining: false };
         self.core.pvs.insert(Pv::new(id, &record, disk));
         let add = Control::AddPv { pv: id, uuid: identity, path, extents };
-        // Slots on it may be committed only after the catalog knows it: its space counts from then
-        // on.
+        // Slots on the physical volume may be committed only after the catalog knows it. Its space
+        // counts from then on.
         let added = match self.core.shortages.cause(Task::Destage) {
             Some(waits) => Err(waits),
             None => self.destager.submit(|_| Ok(add.clone())).and_then(|lsn| self.see_through(lsn)),
         };
         let added = added.or_else(|waits| {
-            // What waits may wait for the space that this brings.
+            // The waiting records may wait for the space that this brings.
             let at_once = if waits.is_shortage() { self.add_pv_at_once(&add) } else { Err(waits.clone()) };
             let accepted = self.core.names.read().next_pv > id;
             at_once.map_err(|error| if accepted { waits } else { error })
@@ -177,8 +178,9 @@ impl Pool {
         added.and_then(|()| self.pv(id))
     }
 
-    /// Takes in a physical volume ahead of what the journal holds, where no record, or one that
-    /// waits, says so: other operations on it come later, and none before concerns it.
+    /// Adds a physical volume ahead of the records in the journal, when the journal has no record
+    /// for it, or a record that waits. Other operations on the physical volume come later, and no
+    /// earlier record concerns it.
     fn add_pv_at_once(&self, add: &Control) -> Result<()> {
         let state = &mut *self.destager.state.lock();
         self.core.check_usable()?;
@@ -186,8 +188,8 @@ impl Pool {
         self.core.names.write().apply(add, 0, 0)
     }
 
-    /// Carries out an operation that was sequenced, if need be when a shortage has passed. What
-    /// can't wait so long is carried out all the same, later.
+    /// Carries out a sequenced operation, and waits for the end of a shortage if necessary. If the
+    /// wait is too long, an error is returned, and the operation is still carried out later.
     fn see_through(&self, lsn: u64) -> Result<()> {
         let mut waits = 0;
         loop {
@@ -212,16 +214,16 @@ impl Pool {
     }
 
     /// Starts (or stops) moving the data of a physical volume away, in the background. `wanted` is
-    /// a path, a UUID or a number. [`ErrorKind::NoSpace`] when the others can't hold what is
-    /// promised.
+    /// a path, a UUID or a number. Returns [`ErrorKind::NoSpace`] if the other physical volumes
+    /// can't hold what is promised.
     pub fn drain_pv(&self, wanted: &str, draining: bool) -> Result<()> {
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
         let pv = self.core.names.read().find_pv(wanted)?;
-        // Earlier operations on it are carried out first.
+        // Earlier operations on the physical volume are carried out first.
         self.destager.destage_to(self.core.journal.last().0)?;
         if !draining {
-            // Its space counts again only once that is in the catalog: a promise must hold after a
+            // The space counts again only once the catalog has that: a promise must hold after a
             // crash too.
             let lsn = self.destager.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
             return self.see_through(lsn);
@@ -249,7 +251,7 @@ impl Pool {
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
         let pv = self.core.names.read().find_pv(wanted)?;
-        // Earlier operations on it are carried out first.
+        // Earlier operations on the physical volume are carried out first.
         self.destager.destage_to(self.core.journal.last().0)?;
         {
             let state = &mut *self.destager.state.lock();
@@ -266,7 +268,7 @@ impl Pool {
                     "remove {wanted}: no other physical volume takes data; add one, or stop draining one"
                 )));
             }
-            // From here on nothing new is placed on it.
+            // From here on nothing new is placed on the physical volume.
             if !self.destager.apply_draining(state, pv, true, false) {
                 return Err(no_space(format!("remove {wanted}: the others can't hold what is promised")));
             }
@@ -278,7 +280,7 @@ impl Pool {
     }
 }
 
-/// The operations that resize a volume, and the branch of which they may need a slot.
+/// Returns the operations that resize a volume, and the branch of which they may need a slot.
 pub(crate) fn resized(
     names: &Namespace,
     volume: &VolumeState,
@@ -294,10 +296,10 @@ pub(crate) fn resized(
             "resize volume {name}: shrinking from {old} to {size} bytes destroys what is cut off; force to do it"
         )));
     }
-    // The part of a chunk that is cut off may have to be kept for a snapshot.
+    // A snapshot may need the part of a chunk that is cut off.
     let branch = &volume.line.branch;
     let cuts = size < old && !size.is_multiple_of(1 << branch.chunk_log2);
-    // What is cut off is not recorded: an anchor keeps it.
+    // The part that is cut off is not recorded: an anchor keeps it.
     let anchored = size < old && branch.cdp.is_on();
     let shared = branch.has_base() || anchored || !branch.frozen.read().is_empty();
     let mut controls = Vec::new();

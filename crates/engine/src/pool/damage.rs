@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Pool {
-    /// The ranges of a volume that can't be read any more, as (byte offset, length). What is staged
-    /// over them does not count. Looks through the volume's map where the pool has any damage.
+    /// Returns the ranges of a volume that can't be read any more, as (byte offset, length). What
+    /// is staged over them does not count. Reads the volume's map if the pool has any damage.
     pub fn damaged_ranges(&self, volume: &str) -> Result<Vec<(u64, u64)>> {
         let mut found = Vec::new();
         if !self.core.damage.any() {
@@ -43,7 +43,7 @@ impl Pool {
         Ok(found)
     }
 
-    /// Bytes and places of the pool that can't be read any more.
+    /// Returns the number of bytes, and of places, of the pool that can't be read any more.
     pub fn damaged(&self) -> (u64, u64) {
         self.core.damage.totals()
     }

@@ -1,18 +1,20 @@
-//! Snapshots that go by themselves: what a rollback kept of a volume may have an age.
+//! Snapshots that expire by themselves: a rollback keeps the volume's earlier state as a snapshot,
+//! which can have an age limit.
 //!
-//! The end is a label of the snapshot, in pool time, which nobody sets: a wrong clock makes no
-//! snapshot go early.
+//! The limit is a label of the snapshot, in pool time. Pool time is never set, so a wrong wall
+//! clock makes no snapshot expire early.
 
 use super::Pool;
 use crate::branch::namespace::UNTIL;
 use crate::catalog::Labels;
 
-/// What keeps the state of a volume that is rolled back: a snapshot of this name.
+/// The snapshot that keeps the earlier state of a volume that is rolled back.
 #[derive(Debug, Clone, Copy)]
 pub struct Undo<'a> {
-    /// Its name.
+    /// The snapshot's name.
     pub name: &'a str,
-    /// Nanoseconds after which it is deleted, unless it is protected or in use then; `None`: never.
+    /// Nanoseconds after which the snapshot is deleted, unless it is protected or in use then.
+    /// `None`: it does not expire.
     pub keep: Option<u64>,
 }
 
@@ -29,7 +31,7 @@ impl<'a> From<&'a String> for Undo<'a> {
 }
 
 impl Pool {
-    /// What is noted about the snapshot that a rollback makes now.
+    /// Returns the labels of the snapshot that a rollback makes now.
     pub(crate) fn undo_labels(&self, undo: &Undo<'_>) -> Labels {
         let until = undo.keep.map(|keep| self.core.now().saturating_add(keep).to_string());
         until.map(|until| (UNTIL.to_owned(), until)).into_iter().collect()

@@ -1,4 +1,4 @@
-//! Volumes over images, and making volumes independent of what they rest on.
+//! Volumes over images, and flattening: making volumes independent of what they rest on.
 
 use super::Pool;
 use crate::branch::image::ExternalImage;
@@ -15,13 +15,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Branches that one operation names: it has to fit a journal record.
+/// Number of branches that one operation names: it has to fit a journal record.
 const MAX_BRANCHES: usize = 1000;
 
 impl Pool {
-    /// Creates a volume that shows an image outside of the pool, a raw file or block device that
-    /// must not change from now on, until it is written to. It takes no space. A size of 0 is the
-    /// image's; a longer volume has zeros behind it.
+    /// Creates a volume that shows an image outside of the pool until it is written to. The image
+    /// is a raw file or block device that must not change from now on. The volume takes no space. A
+    /// size of 0 means the image's size. A longer volume has zeros behind the image.
     pub fn create_volume_over(&self, new: &NewVolume, image: &str) -> Result<VolumeInfo> {
         let record = ExternalImage::describe(&*self.core.dir, image, new.size)?;
         let mut new = new.clone();
@@ -32,14 +32,15 @@ impl Pool {
         let (identity, now) = (uuid(&*self.core.world.rng), self.core.world.clock.now());
         self.destager
             .submit(|names| names.create(&new, &self.core.config, identity, now, Some(record.clone())))?;
-        // Opened now, and kept open: it is the file that the caller may hold for us, which its name
-        // need not lead to a moment later. Should it have gone, the reads will tell.
+        // The image is opened now, and kept open. It is the file that the caller may hold for this
+        // call, and its name need not lead to it a moment later. If it is gone, reads will report
+        // that.
         let _ = self.origin(&new.name);
         self.volume(&new.name)
     }
 
-    /// What a volume shows where it has nothing of its own: an image, or the snapshot of another
-    /// volume, or a moment of it.
+    /// Returns what a volume shows where it has nothing of its own: an image, or the snapshot of
+    /// another volume, or a moment of it.
     pub fn origin(&self, volume: &str) -> Result<Option<Origin>> {
         let base = {
             let names = self.core.names.read();
@@ -51,7 +52,7 @@ impl Pool {
                 base => base,
             }
         };
-        // Looked at without the names: it may take time.
+        // The names are not locked here: this may take time.
         Ok(match base {
             Base::Image(image) => {
                 let unavailable = image.check().err().map(|e| e.to_string());
@@ -62,10 +63,10 @@ impl Pool {
     }
 
     /// Makes a volume independent of its origin in the background, at most `bytes_per_second` (0:
-    /// as fast as it goes): what it and its snapshots still show of an image, of a snapshot of
-    /// another volume, or of a moment (also one of its own past, after a recovery in place), is
-    /// copied into it. Goes on after a restart. [`crate::ErrorKind::Conflict`] when it rests on
-    /// none.
+    /// no limit). It copies into the volume what the volume and its snapshots still show of an
+    /// image, of a snapshot of another volume, or of a moment (also one of its own past, after a
+    /// recovery in place). Flattening continues after a restart. Returns
+    /// [`crate::ErrorKind::Conflict`] if the volume rests on none of these.
     pub fn flatten_volume(&self, volume: &str, bytes_per_second: u64) -> Result<()> {
         self.destager.submit(|names| {
             let state = names.volume(volume)?;
@@ -82,8 +83,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends the flattening of a volume where it is: what is copied stays.
-    /// [`crate::ErrorKind::NotFound`] when there is none.
+    /// Ends the flattening of a volume where it is. The copied chunks stay. Returns
+    /// [`crate::ErrorKind::NotFound`] if there is none.
     pub fn stop_flatten(&self, volume: &str) -> Result<()> {
         self.destager.submit(|names| {
             let branches: Vec<u64> = filling(names, names.volume(volume)?).iter().map(|b| b.id).collect();
@@ -95,7 +96,7 @@ impl Pool {
         Ok(())
     }
 
-    /// How far the flattening of a volume is; `None` when there is none (any more).
+    /// Returns the progress of a volume's flattening; `None` if there is none (any more).
     pub fn flattening(&self, volume: &str) -> Result<Option<FlattenInfo>> {
         let (branches, size) = {
             let names = self.core.names.read();
@@ -109,7 +110,7 @@ impl Pool {
         let m = self.destager.state.lock();
         for branch in branches {
             let Some(job) = m.filling.get(&branch.id) else {
-                // Not begun yet, or just done.
+                // It has not begun yet, or is just done.
                 info.position = if branch.has_base() { 0 } else { info.position };
                 continue;
             };
@@ -121,7 +122,7 @@ impl Pool {
     }
 }
 
-/// Is it something that is not the volume's own?
+/// Whether a base is not the volume's own.
 fn is_external(base: &Base, own: &BTreeMap<u64, Arc<Branch>>) -> bool {
     match base {
         Base::Image(_) => true,
@@ -129,14 +130,14 @@ fn is_external(base: &Base, own: &BTreeMap<u64, Arc<Branch>>) -> bool {
     }
 }
 
-/// The branches of a volume that are being made complete.
+/// Returns the branches of a volume that are being filled.
 pub(crate) fn filling(names: &Namespace, volume: &VolumeState) -> Vec<Arc<Branch>> {
     let own = names.branches_of(volume).into_values();
     own.filter(|branch| branch.filling.load(Ordering::Acquire)).collect()
 }
 
 impl Namespace {
-    /// The snapshot that froze this state, by its names.
+    /// Returns the snapshot that froze this state, by its names.
     fn snapshot_at(&self, of: Frozen) -> Option<Origin> {
         let snapshot = self.snapshots.values().find(|s| s.state.line.frozen() == of)?;
         let volume = self.volume_by_id(snapshot.volume).map(|v| v.name.read().clone());

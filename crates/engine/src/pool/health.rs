@@ -1,8 +1,8 @@
-//! Health: whether the pool can be trusted, and what an operator should look at.
+//! Health: whether the pool can be trusted, and what needs the operator's attention.
 //!
-//! A warning carries a code and a sentence. Codes never change their meaning, so alerts may rest on
-//! them; each has its cause and its cure in docs/OPERATIONS.md, which a test compares with this
-//! list.
+//! A warning has a code and a sentence. Codes never change their meaning, so alerts may rely on
+//! them. Each code has its cause and its cure in docs/OPERATIONS.md, which a test compares with
+//! this list.
 
 use super::Pool;
 use crate::error::ErrorKind;
@@ -12,7 +12,7 @@ use crate::shortage::Task;
 use std::sync::atomic::Ordering;
 
 impl Pool {
-    /// Whether the pool can be trusted, and what an operator should look at.
+    /// Returns whether the pool can be trusted, and the warnings for the operator.
     pub fn health(&self) -> Health {
         if let Some(reason) = self.core.fault.reason() {
             return Health::Poisoned(reason);

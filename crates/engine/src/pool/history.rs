@@ -1,4 +1,4 @@
-//! What of a volume's past can be gone back to.
+//! The recorded past of a volume, and the moments to which it can be taken back.
 
 use super::Pool;
 use crate::catalog::LineRecord;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
 impl Pool {
-    /// What of a volume's past can be gone back to, with its changes over time in so many buckets.
+    /// Returns the recorded past of a volume, with its changes over time in `buckets` buckets.
     pub fn history(&self, volume: &str, buckets: usize) -> Result<History> {
         if buckets > MAX_BUCKETS {
             return Err(invalid(format!("list a history: at most {MAX_BUCKETS} buckets")));
@@ -31,7 +31,7 @@ impl Pool {
                 history.spans.extend(log.spans(branch.id, *until));
                 anchors_of(&log)
             };
-            // Names come before logs: whoever holds them may look at a log.
+            // Names are locked before logs: a holder of the names may lock a log.
             history.anchors.extend(self.named(anchors));
         }
         history.anchors.sort_by_key(|anchor| anchor.lsn);
@@ -43,7 +43,7 @@ impl Pool {
         Ok(history)
     }
 
-    /// Turns pool times into what the wall clock said.
+    /// Converts pool times to times of the wall clock.
     fn by_the_wall(&self, history: &mut History) {
         let History { spans, anchors, marks, flushes, buckets, clock: _ } = history;
         let of_spans = spans.iter_mut().flat_map(|span| [Some(&mut span.from), span.to.as_mut()]).flatten();
@@ -54,8 +54,8 @@ impl Pool {
         times.for_each(|time| *time = self.core.clock.wall(*time));
     }
 
-    /// When a range of bytes changed, with LSNs in a range: the oldest `limit` changes, oldest
-    /// first.
+    /// Returns when a range of bytes changed, within a range of LSNs: the oldest `limit` changes,
+    /// oldest first.
     pub fn changes(
         &self,
         volume: &str,
@@ -70,9 +70,10 @@ impl Pool {
         Ok(found)
     }
 
-    /// The distinct chunks that were written between the last two anchors, or if none were, in all
-    /// that is kept; of so many writes at most, the oldest. For the cost model, which asks again
-    /// and again: what is not destaged yet does not count, and is not destaged for it.
+    /// Returns the distinct chunks that were written between the last two anchors, or, if there
+    /// were none, in all recorded history. At most `limit` writes are read, the oldest first. The
+    /// cost model calls this repeatedly, so writes that are not destaged yet do not count, and are
+    /// not destaged for it.
     pub fn recorded_chunks(&self, volume: &str, limit: usize) -> Result<BTreeSet<u64>> {
         let state = self.core.names.read().volume(volume)?.clone();
         let mut anchors = BTreeSet::new();
@@ -93,7 +94,7 @@ impl Pool {
         Ok(changes.iter().map(|change| change.offset / chunk_size).collect())
     }
 
-    /// As [`Pool::changes`], of what is recorded by now.
+    /// Returns the changes that [`Pool::changes`] returns, as far as they are recorded by now.
     fn recorded(
         &self,
         volume: u64,
@@ -110,8 +111,8 @@ impl Pool {
         Ok(found)
     }
 
-    /// Records of a volume as they are stored, spread over the newest part of its log: at most
-    /// `limit`.
+    /// Returns at most `limit` records of a volume as they are stored, spread over the newest part
+    /// of its log.
     pub fn cdp_samples(&self, volume: &str, limit: usize) -> Result<Vec<CdpSample>> {
         let state = self.core.names.read().volume(volume)?.clone();
         let newest = {
@@ -146,7 +147,7 @@ impl Pool {
         marks.collect()
     }
 
-    /// Anchors with the names of the snapshots that they are.
+    /// Returns anchors with the names of their snapshots.
     fn named(&self, anchors: Vec<(u64, u64, u64)>) -> Vec<Anchor> {
         let names = self.core.names.read();
         let name = |id: &u64| {
@@ -157,8 +158,8 @@ impl Pool {
         anchors.into_iter().map(named).collect()
     }
 
-    /// Changes over time, from the first moment to the last write. Of segments that are full only
-    /// the sums are known without reading: they are spread evenly over the segment's time.
+    /// Returns the changes over time, from the first moment to the last write. For full segments
+    /// only the sums are known without reading: they are spread evenly over the segment's time.
     fn buckets(&self, spans: &[Span], stretches: &[RecordedSpan], count: usize) -> Vec<Bucket> {
         let last = self.core.journal.last().1;
         let Some(first) = spans.iter().map(|span| span.from.1).min().filter(|_| count > 0) else {

@@ -1,4 +1,4 @@
-//! Going on without a part of the journal, when the operator has said so.
+//! Opening a pool without a part of its journal, if the operator has accepted that.
 
 use super::Pool;
 use crate::destage::state::BackgroundState;
@@ -7,13 +7,13 @@ use crate::info::{JournalLoss, VolumeLoss};
 use crate::journal::{Accepted, Cursor, FIRST_RECORD};
 
 impl Pool {
-    /// What this opening gave up of the journal, if it was told to accept that.
+    /// Returns what this opening gave up of the journal, if the operator accepted a loss.
     pub fn journal_loss(&self) -> Option<&JournalLoss> {
         self.core.journal_loss.get()
     }
 
-    /// Carries out what was recovered, and begins a journal behind everything that was ever seen:
-    /// no later opening looks for what is lost.
+    /// Carries out the recovered records, and begins a journal behind everything that was ever
+    /// seen. No later opening looks for what is lost.
     pub(super) fn give_up(&self, accepted: Accepted) -> Result<()> {
         let last = accepted.last_lsn;
         self.destager.destage_to(accepted.recovered_lsn)?;
@@ -23,8 +23,8 @@ impl Pool {
             state.cursor =
                 Cursor { seq: self.core.journal.start_after(last).0, at: FIRST_RECORD, lsn: last + 1 };
             state.ends = None;
-            // Also where no position has moved: what an earlier incarnation wrote behind it counts
-            // no more, should it be readable again one day.
+            // This commit is made even if no position has moved. What an earlier incarnation wrote
+            // behind it does not count any more, even if it becomes readable again later.
             self.destager.commit_alone(state)?;
         }
         self.core.journal.blank_unreadable();
@@ -32,7 +32,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Names what is given up, for [`Pool::journal_loss`].
+    /// Stores what is given up, for [`Pool::journal_loss`].
     pub(crate) fn note_journal_loss(&self, accepted: Accepted) {
         let loss = self.name_loss(accepted);
         tracing::error!(%loss, "the pool was opened without a part of its journal, as the operator accepted");

@@ -1,4 +1,5 @@
-//! Background work, one step at a time (I2), and the destager's own state.
+//! Background work, one step at a time (I2): the order in which the pool takes the steps of
+//! [`Destager`](crate::destage::Destager).
 
 use super::Pool;
 use crate::destage::commit::MAX_STAGED_RECORDS;
@@ -9,13 +10,13 @@ use crate::journal::Admission;
 use crate::shortage::{Task, passing};
 use std::sync::atomic::Ordering;
 
-/// Nanoseconds that a flush point waits for a commit to take it along, before one is made for it.
+/// Nanoseconds that a flush point waits for another commit, before a commit is made for it.
 const FLUSHES_WAIT: u64 = 1_000_000_000;
-/// For each nanosecond of looking at what policies ask for so many go by until the next look.
+/// Nanoseconds of rest for each nanosecond that checking the policies takes.
 const POLICIES_REST: u64 = 19;
 
 impl Pool {
-    /// Takes the most urgent background step. [`Progress::Idle`]: call again when
+    /// Takes the most urgent background step. After [`Progress::Idle`], call again when
     /// [`Pool::wait_for_work`] returns.
     pub fn maintain(&self) -> Result<Progress> {
         let _alarm = self.core.fault.alarm("background work was under way");
@@ -38,13 +39,13 @@ impl Pool {
         self.core.check_usable()?;
         self.destager.write_stamps(state)?;
         self.destager.poll_retired(state)?;
-        // What waits for the end of a shortage keeps nothing else from going on: that may be what
-        // ends it.
+        // A task that waits for the end of a shortage stops no other work: that work may end the
+        // shortage.
         let may_tidy = self.core.shortages.may_try(Task::Upkeep, self.core.world.clock.monotonic());
         if may_tidy && passing(self.destager.pay_freeing(state, true), false)? {
             return Ok(Progress::Worked);
         }
-        // Runs come with each batch, and are sorted as fast.
+        // Runs come with each batch, and are sorted at the same pace.
         let may_sort = self.core.shortages.may_try(Task::Sort, self.core.world.clock.monotonic());
         let turn = may_sort && !std::mem::take(&mut state.sorted);
         if turn && passing(self.destager.sort_runs(state, false), false)? {
@@ -63,16 +64,16 @@ impl Pool {
             return Ok(Progress::Worked);
         }
         state.seen = (self.core.journal.written(), self.core.work.kicks.load(Ordering::Relaxed));
-        // Segments are written in advance, when nothing else is to be done, so that appending never
-        // allocates.
+        // Journal segments are written in advance, when there is nothing else to do, so that
+        // appending never allocates.
         if self.core.add_journal_file(true).unwrap_or(false) {
             return Ok(Progress::Worked);
         }
         Ok(Progress::Idle)
     }
 
-    /// One control operation that a policy asks for. With very many volumes looking at all of them
-    /// is not for each step: it takes a twentieth of the time.
+    /// Sequences one control operation that a policy requires. With very many volumes, checking all
+    /// of them in each step would take too long. The checks are limited to a twentieth of the time.
     fn look_at_policies(&self) -> Result<bool> {
         let began = self.core.world.clock.monotonic();
         if began < self.core.work.policies_after.load(Ordering::Relaxed) {
@@ -87,7 +88,7 @@ impl Pool {
         Ok(worked)
     }
 
-    /// One control operation that a policy asks for. False when none does.
+    /// Sequences one control operation that a policy requires. False when no policy requires one.
     fn policies(&self) -> Result<bool> {
         Ok(self.destager.enforce_snapshot_policies()?
             || self.destager.renew_branch()?
@@ -98,12 +99,12 @@ impl Pool {
             || self.destager.expire_undo()?)
     }
 
-    /// One step of what keeps the pool tidy. False when there is nothing to be done.
+    /// Takes one step of upkeep. False when there is nothing to do.
     fn upkeep(&self, state: &mut BackgroundState) -> Result<bool> {
         let done = self.tidy(state);
         let unsaved =
             self.flushes_wait(state) || self.core.clock.wants_commit() || self.core.damage.is_changed();
-        // What waits for the end of a shortage keeps nothing from being recorded.
+        // A task that waits for the end of a shortage does not delay this commit.
         let idle = done.as_ref().map_or_else(Error::is_shortage, |worked| !worked);
         let records = idle && (state.committed.destaged_lsn < state.destaged || unsaved);
         if records {
@@ -114,25 +115,25 @@ impl Pool {
         Ok(worked)
     }
 
-    /// One step of freeing, moving and completing. False when there is nothing to be done.
+    /// Takes one step of freeing, moving or filling. False when there is nothing to do.
     fn tidy(&self, state: &mut BackgroundState) -> Result<bool> {
         Ok(self.destager.free_or_move(state)?
             || self.destager.relocate(state)?
             || self.destager.fill_branches(state)?)
     }
 
-    /// Destage is lazy, so that writes coalesce: it begins when a share of the journal (or of the
-    /// bound on staged records) is in use, or when nothing was written since the last idle step. A
-    /// step that somebody called for says nothing about that: snapshots taken under load would
-    /// start it.
+    /// Whether destage is due. Destage is lazy, so that writes coalesce. It begins when a share of
+    /// the journal (or of the bound on staged records) is in use, or when nothing was written since
+    /// the last idle step. A step that another thread has requested does not count as idle:
+    /// otherwise, snapshots taken under load would start destage.
     fn wants_destage(&self, state: &BackgroundState) -> bool {
         let written = self.core.journal.written();
         if written < state.cursor.lsn {
             return false;
         }
-        // What is recorded ahead does not wait: it holds threads and buffers.
+        // A batch that is recorded ahead does not wait, since it holds threads and buffers.
         let recorded = state.ahead.as_ref().is_some_and(Ahead::is_recorded);
-        // What waits for the end of a shortage asks for it by itself.
+        // A batch that waits for the end of a shortage is due by itself.
         let waits = self.core.shortages.cause(Task::Destage).is_some() || state.is_half_done();
         waits
             || self.is_quiet(state)
@@ -142,19 +143,19 @@ impl Pool {
             || written - state.cursor.lsn > MAX_STAGED_RECORDS / 2
     }
 
-    /// Have flush points waited long enough for a commit to take them along?
+    /// Whether flush points have waited long enough for a commit of another kind.
     fn flushes_wait(&self, state: &BackgroundState) -> bool {
         let wait = self.core.catalog.time_per_commit(FLUSHES_WAIT);
         let waited = |since| self.is_quiet(state) || self.core.clock.now().saturating_sub(since) >= wait;
         self.core.flushes.oldest_waiting().is_some_and(waited)
     }
 
-    /// Was nothing written since the last idle step?
+    /// Whether nothing was written since the last idle step.
     fn is_quiet(&self, state: &BackgroundState) -> bool {
         state.seen == (self.core.journal.written(), self.core.work.kicks.load(Ordering::Relaxed))
     }
 
-    /// One destage batch, if there is anything to destage.
+    /// Destages one batch, if there is anything to destage.
     pub fn destage_step(&self) -> Result<Progress> {
         let state = &mut *self.destager.state.lock();
         self.core.check_usable()?;
@@ -162,20 +163,20 @@ impl Pool {
         Ok(if self.destager.destage(state)? { Progress::Worked } else { Progress::Idle })
     }
 
-    /// Carries out everything that is sequenced now, and records it.
+    /// Carries out everything that is sequenced now, and commits how far that is.
     pub fn drain(&self) -> Result<()> {
         let last = self.core.journal.last().0;
         self.destager.destage_to(last)?;
         self.destager.checkpoint_now()
     }
 
-    /// Would a control record have to help to carry out what waits?
+    /// Whether a control record would have to help destage before it gets its place.
     pub fn must_help(&self) -> bool {
         self.core.is_pressed() || self.core.too_many_turns(self.core.journal.turns())
     }
 
-    /// Carries turns out until a snapshot need not wait for them, for somebody who must not be kept
-    /// waiting while it is taken.
+    /// Carries out turns until a snapshot need not wait for them. A caller uses this before it
+    /// takes a snapshot during which clients must not wait.
     pub fn make_way(&self) -> Result<()> {
         while self.core.too_many_turns(2 * self.core.journal.turns()) {
             self.destager.make_room(Admission::Turns)?;

@@ -1,8 +1,8 @@
-//! Pools: what volumes draw space from.
+//! Pools: the storage from which volumes take space.
 //!
-//! [`Pool`] opens and recovers a pool, submits control operations, answers what users ask, and
-//! decides which background step comes next. Its parts are in [`crate::core::Core`], the state of
-//! background work in [`crate::destage::Destager`].
+//! [`Pool`] opens and recovers a pool, submits control operations, answers queries, and decides
+//! which background step comes next. The parts of a pool are in [`crate::core::Core`]. The state of
+//! background work is in [`crate::destage::Destager`].
 
 pub(crate) mod cdp;
 mod clock;
@@ -50,17 +50,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// An open pool: a handle of its parts ([`crate::pool`] says which), which volumes share.
+/// An open pool: a handle of its parts, which volumes share. [`crate::pool`] names the parts.
 pub struct Pool {
     pub(crate) core: Arc<Core>,
     pub(crate) destager: Arc<Destager>,
 }
 
 impl Pool {
-    /// The pool as it stands.
+    /// Returns the pool's state.
     pub fn info(&self) -> PoolInfo {
         let totals = self.core.space.totals();
-        // Before the names are held, which it looks at by itself.
+        // This comes before the names are locked, because `health` locks them itself.
         let health = self.health();
         let names = self.core.names.read();
         PoolInfo {
@@ -80,7 +80,7 @@ impl Pool {
         }
     }
 
-    /// Counters and positions.
+    /// Returns counters and positions.
     pub fn stats(&self) -> PoolStats {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let (journal_used, journal_capacity) = self.core.journal.usage();
@@ -126,26 +126,26 @@ impl Pool {
         self.core.names.read().branches.values().map(|b| b.staging.len()).sum()
     }
 
-    /// All volumes, by name.
+    /// Returns all volumes, by name.
     pub fn volumes(&self) -> Vec<VolumeInfo> {
         self.core.names.read().by_name.values().map(|v| v.info()).collect()
     }
 
-    /// One volume.
+    /// Returns one volume.
     pub fn volume(&self, name: &str) -> Result<VolumeInfo> {
         Ok(self.core.names.read().volume(name)?.info())
     }
 
-    /// A read-only handle of a snapshot. While it is held the snapshot can be deleted from sight,
-    /// and goes on to be read.
+    /// Opens a snapshot, read-only. While the handle is held, the snapshot can be deleted from
+    /// sight, and remains readable through the handle.
     pub fn open_snapshot(self: &Arc<Self>, volume: &str, name: &str) -> Result<Arc<Volume>> {
         let names = self.core.names.read();
         let state = names.snapshot(names.volume(volume)?, name)?.state.clone();
         Ok(Arc::new(Volume::new(self.destager.clone(), state, true, true)))
     }
 
-    /// What differs between a snapshot and another one of the volume, or (without `to`) what the
-    /// volume is now.
+    /// Returns the difference between a snapshot and another one of the volume, or, without `to`,
+    /// the volume as it is now.
     pub fn difference(self: &Arc<Self>, volume: &str, from: &str, to: Option<&str>) -> Result<Difference> {
         let to = match to {
             Some(name) => self.open_snapshot(volume, name)?,
@@ -154,57 +154,60 @@ impl Pool {
         Difference::new(self.open_snapshot(volume, from)?, to)
     }
 
-    /// A handle for a target. `read_only` makes the handle read-only, whatever the volume is.
+    /// Opens a volume for a target. `read_only` makes the handle read-only, whatever the volume is.
     pub fn open_volume(self: &Arc<Self>, name: &str, read_only: bool) -> Result<Arc<Volume>> {
-        // Counted as a user before the names are let go of: an unforced deletion sees it.
+        // The handle is counted as a user before the names are unlocked, so an unforced deletion
+        // sees it.
         let names = self.core.names.read();
         let state = names.volume(name)?.clone();
         Ok(Arc::new(Volume::new(self.destager.clone(), state, read_only, true)))
     }
 
-    /// A handle that does not count as a user: for a target that keeps one as long as the volume
-    /// exists, whether anybody uses it or not, and opens one with [`Pool::open_volume`] for each
-    /// client.
+    /// Opens a volume without counting as its user. A target keeps such a handle as long as the
+    /// volume exists, whether it is used or not. For each client, the target opens one with
+    /// [`Pool::open_volume`].
     pub fn open_weak(self: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
         let state = self.core.names.read().volume(name)?.clone();
         Ok(Arc::new(Volume::new(self.destager.clone(), state, false, false)))
     }
 
-    /// A read-only handle that counts neither as a user nor in statistics: to measure how fast the
-    /// volume can be read.
+    /// Opens a volume, read-only, without counting as its user or in statistics: to measure how
+    /// fast the volume can be read.
     pub fn open_unmetered(self: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
         let state = self.core.names.read().volume(name)?.clone();
         Ok(Arc::new(Volume::quiet(self.destager.clone(), state)))
     }
 
-    /// The largest data of one journal record: a longer write may survive a crash in part.
+    /// Number of bytes of data that one journal record has at most. A longer write may survive a
+    /// crash in part.
     pub fn max_record_bytes(&self) -> u64 {
         self.core.max_record_bytes()
     }
 
-    /// Is so much of the journal in use that destage can't wait?
+    /// Whether so much of the journal is in use that destage can't wait.
     pub fn is_pressed(&self) -> bool {
         self.core.is_pressed()
     }
 
-    /// The pool was opened to be read, whatever its parts are: nothing of it is kept, and no backup
-    /// is made of it.
+    /// Whether the pool was opened only to be read, whatever the ages of its parts. Nothing that is
+    /// done to it is kept, and no backup is made of it.
     pub fn is_only_shown(&self) -> bool {
         self.core.is_only_shown()
     }
 
-    /// Deletes one snapshot, if a volume's policy says so: the oldest that can go, where snapshots
-    /// take more than their reserve or the pool's own space is low. The next follows only when its
-    /// space has come back. False when nothing is to be done.
+    /// Deletes one snapshot, if a volume's policy requires it: the oldest that can be deleted,
+    /// where snapshots take more than their reserve or the pool's own space is low. The next one
+    /// follows only when the first one's space has come back. False when there is nothing to
+    /// delete.
     ///
-    /// A full file system below the pool is no reason: a deletion does not cure it. For want of
-    /// space one snapshot is deleted at a time, at most one a second, and none more after one that
-    /// should have given something back and did not.
+    /// A full file system below the pool is no reason, since a deletion does not help there. If
+    /// space is low, one snapshot is deleted at a time, at most one a second. After a deletion that
+    /// should have given something back and did not, no more are deleted.
     pub fn enforce_snapshot_policies(&self) -> Result<bool> {
         self.destager.enforce_snapshot_policies()
     }
 
-    /// Blocks until there may be background work, or for `timeout`.
+    /// Blocks until there may be background work, or until `timeout` has passed.
     pub fn wait_for_work(&self, timeout: Duration) {
         let mut wanted = self.core.work.wanted.lock();
         if !*wanted {
@@ -213,8 +216,8 @@ impl Pool {
         *wanted = false;
     }
 
-    /// Waits, for at most `timeout`, until much was written and not synced, and syncs it: so
-    /// flushes and control operations find little left to wait for, and a power loss takes little.
+    /// Waits, for at most `timeout`, until much is written and not synced, and syncs it. So flushes
+    /// and control operations have little left to wait for, and a power loss loses little.
     pub fn write_back(&self, timeout: Duration) -> Result<Progress> {
         if !self.core.journal.wait_for_write_back(timeout) {
             return Ok(Progress::Idle);
@@ -224,13 +227,13 @@ impl Pool {
         Ok(Progress::Worked)
     }
 
-    /// Poisons the pool: its owner has lost a thread that it depends on. `reason` says which, and
-    /// why.
+    /// Poisons the pool, because its owner has lost a thread that it depends on. `reason` names the
+    /// thread and the cause.
     pub fn poison(&self, reason: &str) {
         self.core.fault.give_up(reason);
     }
 
-    /// Makes everything durable and records it; later requests fail. Staged data may stay in the
+    /// Makes everything durable and commits that. Later requests fail. Staged data may stay in the
     /// journal.
     pub fn close(&self) -> Result<()> {
         if self.core.work.closed.swap(true, Ordering::AcqRel) || self.core.is_only_shown() {

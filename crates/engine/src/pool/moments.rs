@@ -1,4 +1,4 @@
-//! Moments as users name them.
+//! Finds the moments that users name.
 
 use super::Pool;
 use crate::branch::pinned::PinnedMoment;
@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Pool {
-    /// Finds a moment of a volume's past: see [`Moment`]. One after now is
-    /// [`crate::ErrorKind::Invalid`], one that was not recorded, or has expired,
-    /// [`crate::ErrorKind::NotFound`].
+    /// Finds a moment of a volume's past: see [`Moment`]. Returns [`crate::ErrorKind::Invalid`] for
+    /// a moment in the future, and [`crate::ErrorKind::NotFound`] for one that was not recorded, or
+    /// has expired.
     pub fn resolve(&self, volume: &str, moment: &Moment) -> Result<Point> {
         self.core.check_histories()?;
         let id = self.core.names.read().volume(volume)?.id;
         let by = self.wanted(volume, id, moment)?;
-        // What was sequenced by then is carried out first: it is recorded there.
+        // Everything that was sequenced by then is carried out first, since that records it.
         match by {
             By::Lsn(lsn) => self.destager.record_until(lsn)?,
             By::Time(time) => self.destager.record_until_time(time)?,
@@ -73,7 +73,8 @@ impl Pool {
         }
     }
 
-    /// A moment as it is, but a time on the wall as pool time.
+    /// Returns the moment with a time of the wall clock converted to pool time. Other moments stay
+    /// as they are.
     pub(super) fn by_pool_time(&self, moment: &Moment) -> Result<Moment> {
         let find = |wall| self.core.pool_time(wall).ok_or_else(|| yet_to_come(format_args!("")));
         Ok(match moment {
@@ -83,8 +84,9 @@ impl Pool {
         })
     }
 
-    /// The moment of a snapshot, as LSN. [`crate::ErrorKind::NotFound`] where the volume's history
-    /// does not have it: CDP was off when it was taken, or that part of the history was forgotten.
+    /// Returns the moment of a snapshot, as LSN. Returns [`crate::ErrorKind::NotFound`] if the
+    /// volume's history does not have it: CDP was off when the snapshot was taken, or that part of
+    /// the history has expired.
     pub fn moment_of_snapshot(&self, volume: &str, snapshot: &str) -> Result<u64> {
         let (id, state) = {
             let names = self.core.names.read();
@@ -95,7 +97,7 @@ impl Pool {
         let anchor = || branch.cdp.log.read().anchor(state.id);
         let mut found = anchor();
         if found.is_none() {
-            // It may not be carried out yet.
+            // The snapshot's record may not be carried out yet.
             self.destager.record_until(self.core.journal.last().0)?;
             found = anchor();
         }
@@ -104,15 +106,15 @@ impl Pool {
                 "go back to the moment of snapshot {volume}@{snapshot}: the volume's history does not have it"
             ))
         })?;
-        // A rollback keeps what was before it. From its place in the order on the volume has
-        // another content.
+        // The snapshot of a rollback keeps what was before it. From the rollback's place in the
+        // order on, the volume has another content.
         let lines = self.core.lines.read();
         let line = lines.get(&id).and_then(|of_volume| of_volume.get(&lsn));
         let left = matches!(line, Some(LineRecord::Branch { branch: to, .. }) if *to != branch.id);
         Ok(if left { lsn - 1 } else { lsn })
     }
 
-    /// The branch that a volume wrote to at a moment, and the last thing recorded there by then:
+    /// Returns the branch that a volume wrote to at a moment, and the last record there by then:
     /// (LSN, time).
     fn look_up(&self, volume: &str, id: u64, by: By) -> Result<(Arc<Branch>, u64, u64)> {
         let line = {
@@ -132,7 +134,7 @@ impl Pool {
         Ok((branch, lsn, time))
     }
 
-    /// A moment that something rests on, as users know it.
+    /// Describes, for users, a moment that something rests on.
     pub(crate) fn moment_origin(&self, at: &PinnedMoment) -> Origin {
         let (branch, lsn) = at.place();
         let began = {
@@ -153,8 +155,9 @@ impl Pool {
         Origin::Moment { volume, lsn, time: time.flatten().map(|(_, time)| self.core.clock.wall(time)) }
     }
 
-    /// The branches that rest on a moment, with the name of the volume whose history it is, as far
-    /// as that is there still, and the LSN: of volumes that were recovered, or taken back.
+    /// Returns the branches that rest on a moment: those of volumes that were recovered, or taken
+    /// back. Each comes with the LSN and with the name of the volume whose history it is, if that
+    /// volume still exists.
     pub fn moment_bases(&self) -> BTreeMap<u64, (Option<String>, u64)> {
         let owners: BTreeMap<u64, u64> = {
             let lines = self.core.lines.read();
@@ -176,8 +179,8 @@ impl Pool {
         names.branches.iter().filter_map(base).collect()
     }
 
-    /// A read-only device that shows a volume as it was at a moment. While it is held, nothing of
-    /// that moment expires.
+    /// Opens a volume as it was at a moment, read-only. While the handle is held, nothing of that
+    /// moment expires.
     pub fn open_moment(self: &Arc<Self>, volume: &str, moment: &Moment) -> Result<Arc<Volume>> {
         let (state, line, point) = self.hold(volume, moment)?;
         let of = (moment_uuid(&state.uuid, point.lsn), state.block_size, point.time);

@@ -1,4 +1,4 @@
-//! Creating, opening and recovering a pool.
+//! Creates, opens and recovers a pool.
 
 use super::{Pool, reidentify};
 use crate::branch::namespace::{Lines, Namespace, check_name};
@@ -47,15 +47,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 impl Pool {
-    /// Is there a pool in `dir`?
+    /// Whether there is a pool in `dir`.
     pub fn exists(dir: &dyn Dir) -> Result<bool> {
         let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;
         Ok(names.iter().any(|n| n == catalog::FILE))
     }
 
     /// Creates an empty pool: writes its catalog, labels its physical volumes, then gives the
-    /// catalog its name. [`ErrorKind::Conflict`] when there is one already, or a physical volume
-    /// belongs to another pool.
+    /// catalog its name. Returns [`ErrorKind::Conflict`] if there is a pool already, or if a
+    /// physical volume belongs to another pool.
     pub fn create(
         dir: Arc<dyn Dir>,
         world: &World,
@@ -71,7 +71,7 @@ impl Pool {
         if Self::exists(&*dir)? {
             return Err(conflict("create a pool: one is already here"));
         }
-        // A creation that was cut short here goes on: its labels are this pool's.
+        // A creation that was cut short here is continued: its labels are this pool's.
         let pool = Catalog::unfinished(&*dir)?.unwrap_or_else(|| uuid(&*world.rng));
         let mut records: Vec<(u32, PvRecord)> = Vec::new();
         let mut disks = Vec::new();
@@ -111,22 +111,22 @@ impl Pool {
         Catalog::finish(&*dir)
     }
 
-    /// Locks, recovers and opens the pool in `dir`. [`ErrorKind::Busy`] when another process has it
-    /// open.
+    /// Locks, recovers and opens the pool in `dir`. Returns [`ErrorKind::Busy`] if another process
+    /// has it open.
     ///
-    /// What the journal holds beyond the catalog is made durable, then found again through staging;
-    /// a batch that was being applied is applied again (I5).
+    /// The journal's records beyond the catalog are made durable, and then found again through
+    /// staging. A batch that was being applied is applied again (I5).
     ///
-    /// [`ErrorKind::Conflict`] when the data directory and a physical volume are not of the same
-    /// time: one of them was restored, or copied and used elsewhere. Nothing is written then.
+    /// Returns [`ErrorKind::Conflict`] if the data directory and a physical volume are not of the
+    /// same time: one of them was restored, or copied and used elsewhere. Nothing is written then.
     pub fn open(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
         let lock = lock(&*dir)?;
         Self::open_in(dir, lock, world, options, &|pv, age| age.check(&pv.path))
     }
 
-    /// Opens a pool to look at what is there, for a disaster: of whatever time its parts are, and
-    /// without writing to any of them. It recovers in memory and is poisoned from the start. Where
-    /// parts are of different times what is read may be wrong.
+    /// Opens a pool read-only after a disaster, without writing to any of its parts and whatever
+    /// their ages. The pool recovers in memory and is poisoned from the start. If its parts are of
+    /// different times, reads may return wrong data.
     pub fn open_read_only(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
         let lock = lock(&*dir)?;
         let found = Mutex::new(Vec::new());
@@ -143,15 +143,15 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Opens the pool as [`Pool::open`] would, and leaves everything as it is: recovery, and what
-    /// is done to the pool, stays in memory.
+    /// Opens the pool as [`Pool::open`] would, and leaves everything on disk as it is: recovery,
+    /// and what is done to the pool, stay in memory.
     pub fn open_in_memory(dir: Arc<dyn Dir>, world: World, options: PoolOptions) -> Result<Arc<Pool>> {
         let lock = lock(&*dir)?;
         let overlay = Arc::new(OverlayDir::new(dir));
         Self::open_in(overlay, lock, world, options, &|pv, age| age.check(&pv.path))
     }
 
-    /// From here on the pool is read, and nothing else: `reason` is what everybody is told.
+    /// Makes the pool read-only from here on. `reason` is the error of every other request.
     pub(crate) fn show_only(&self, reason: String) {
         self.core.fault.withdraw(reason);
         self.core.only_shown.store(true, Ordering::Release);
@@ -233,7 +233,7 @@ impl Pool {
         }
         self.destager.make_up_anchors()?;
         self.store_clock()?;
-        // Reads on the way are served in spite of it.
+        // Reads that are under way are served nevertheless.
         self.core.catalog.check_writable()?;
         self.core.catalog.set_in_use();
         let (positions, names) = (&self.core.positions, self.core.names.read());
@@ -248,7 +248,7 @@ impl Pool {
     }
 }
 
-/// What a pool is made of, once an opening has all of it.
+/// The parts of a pool, once an opening has all of them.
 pub(crate) struct Parts {
     pub(crate) superblock: Superblock,
     pub(crate) options: PoolOptions,
@@ -274,7 +274,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// The pool. Nothing has happened in it yet.
+    /// Makes the pool of these parts. Nothing has happened in it yet.
     pub(crate) fn assemble(self) -> Result<Pool> {
         let fault = self.fault;
         let core = Arc::new(Core {
@@ -316,7 +316,7 @@ impl Parts {
     }
 }
 
-/// The pool's clock, from where it was stored, or from the last record.
+/// Makes the pool's clock, which continues from where it was stored, or from the last record.
 fn resume_clock(
     world: &World,
     catalog: &Catalog,
@@ -331,7 +331,7 @@ fn resume_clock(
     Ok(Arc::new(PoolClock::new(world.clock.clone(), stored, stretches, last)))
 }
 
-/// Takes note of the background work that the catalog knows of; and tells the lines of all volumes'
+/// Notes the background work that the catalog knows of. Returns the lines of all volumes'
 /// histories.
 fn note_unfinished(state: &mut BackgroundState, catalog: &Catalog, names: &Namespace) -> Result<Lines> {
     let branches = catalog.branches()?;
@@ -343,8 +343,8 @@ fn note_unfinished(state: &mut BackgroundState, catalog: &Catalog, names: &Names
     state.deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();
     for line in state.deleted.iter().filter_map(|id| Some(&names.snapshots.get(id)?.state.line)) {
         if !names.has_children(line.frozen()) {
-            // Its dissolution may have begun; since then writes were promised nothing to preserve
-            // for it.
+            // The snapshot may be partly dissolved. Since then, writes were promised no room to
+            // preserve content for it.
             line.branch.frozen.write().remove(&line.epoch);
         }
     }
@@ -409,8 +409,8 @@ fn load_pvs(
     Ok(())
 }
 
-/// Opens the physical volumes whose addition is still in the journal: one that is missing is
-/// reported now, not when its record is carried out.
+/// Opens the physical volumes whose addition is still in the journal. A missing one is reported
+/// now, not when its record is carried out.
 fn open_added(
     dir: &dyn Dir,
     names: &Namespace,
@@ -439,7 +439,7 @@ fn open_catalog(dir: &dyn Dir, options: &PoolOptions) -> Result<(Arc<Catalog>, S
     Ok((catalog, superblock))
 }
 
-/// Opens the segments of all histories, and promises what closing them will take.
+/// Opens the segments of all histories, and promises the space that closing them takes.
 fn load_histories(
     dir: &Arc<CountingDir>,
     open_files: usize,
@@ -455,10 +455,10 @@ fn load_histories(
     Ok((files, shared))
 }
 
-/// Writes the stamp of this opening to all physical volumes: from here on a catalog that is older
-/// than the commit that issued it is found out. One that takes no writes has failed, unless it is
-/// the only one: it is read, and keeps its older stamp, which is no lie. One that has no space for
-/// it is waited for ([`Stamping::check`]).
+/// Writes the stamp of this opening to all physical volumes. From here on, a catalog that is older
+/// than the commit that issued the stamp is detected. A physical volume that takes no writes has
+/// failed, unless it is the only one: then it is read, and keeps its older stamp, which is still
+/// true. A physical volume without space for the stamp is waited for ([`Stamping::check`]).
 fn stamp_opened(
     pvs: &[Arc<Pv>],
     (pool, beside): ([u8; 16], bool),
@@ -483,8 +483,8 @@ fn stamp_opened(
     }
 }
 
-/// The damage that the catalog knows, but for what was freed in the last life, and what nobody goes
-/// back to any more.
+/// Loads the damage that the catalog knows. Damage in slots that the last life freed, and in
+/// branches that are gone, is dropped.
 fn load_damage(catalog: &Catalog, allocator: &mut Allocator, names: &Namespace) -> Result<Damage> {
     let damage = Damage::load(catalog)?;
     damage.retain(
@@ -494,12 +494,13 @@ fn load_damage(catalog: &Catalog, allocator: &mut Allocator, names: &Namespace) 
     Ok(damage)
 }
 
-/// Physical volumes that are known and open.
+/// Returns the physical volumes that are known and open.
 fn held(names: &Namespace, table: &PvTable) -> Vec<Arc<Pv>> {
     names.pvs.keys().filter_map(|id| table.held(*id)).collect()
 }
 
-/// Hands the age of each physical volume to `judge`; those whose age can't be told, and why.
+/// Passes the age of each physical volume to `judge`. Returns the physical volumes whose age is
+/// unknown, and why.
 fn check_ages(
     pvs: &[Arc<Pv>],
     superblock: &Superblock,
@@ -517,8 +518,8 @@ fn check_ages(
     Ok(undated)
 }
 
-/// Physical volumes that a journaled operation drains or removes get nothing new, as when it was
-/// sequenced: the catalog follows later, and records in between must not be placed on them.
+/// Stops placing anything on physical volumes that a journaled operation drains or removes, as when
+/// it was sequenced. The catalog follows later, and records in between must not be placed on them.
 fn withdraw_leaving(names: &Namespace, allocator: &mut Allocator, space: &Space) {
     for pv in allocator.pv_ids() {
         let stays = names.pvs.get(&pv).is_some_and(|record| !record.draining);
@@ -532,7 +533,7 @@ fn withdraw_leaving(names: &Namespace, allocator: &mut Allocator, space: &Space)
     }
 }
 
-/// The lines of all volumes, and those of them that are gone.
+/// Returns the lines of all volumes, and the volumes with lines that are gone.
 fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<u64>)> {
     let mut lines = Lines::new();
     for ((volume, lsn), line) in catalog.cdp_lines()? {
@@ -543,8 +544,8 @@ fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<u64>)> {
     Ok((lines, ended))
 }
 
-/// Scans the journal into staging and names, and makes the promises of what is staged again: in
-/// `space`, for batches of so many bytes.
+/// Scans the journal into staging and names, and makes the promises of what is staged again. The
+/// last parameter has `space`, the catalog's room, and the size of a batch in bytes.
 fn recover_journal(
     dir: &dyn Dir,
     start: ScanStart,
@@ -552,13 +553,13 @@ fn recover_journal(
     names: &mut Namespace,
     (space, catalog_room, batch): (&Space, &CatalogRoom, u64),
 ) -> Result<Scanned> {
-    // Before this LSN no batch reaches over.
+    // No batch extends across this LSN.
     let mut cut = preserved;
     let mut turns = Turns::default();
     let mut visit = |located: &Located, data: &[u8]| -> Result<()> {
         let header = &located.header;
         if header.lsn <= preserved {
-            // Until it is applied again.
+            // It is staged until it is applied again.
             if let Some(branch) = names.branches.get(&header.branch) {
                 stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);
             }
@@ -603,8 +604,8 @@ fn recover_journal(
     Ok(scanned)
 }
 
-/// Commits, before anything is appended, that what the scan found is durable and that another
-/// incarnation writes now. Issues the next stamp with it.
+/// Commits, before anything is appended, that the scanned records are durable and that a new
+/// incarnation writes now. The commit issues the next stamp.
 fn begin_incarnation(
     catalog: &Catalog,
     committed: &mut Positions,
@@ -616,7 +617,7 @@ fn begin_incarnation(
     committed.time = committed.time.max(scanned.max_time);
     let mut txn = catalog.begin()?;
     txn.put_positions(committed)?;
-    // Where the log was found to begin in a later segment the named one holds nothing any more.
+    // If the log was found to begin in a later segment, the named one holds nothing any more.
     let at = if scanned.cursor.seq == committed.journal_seq { scanned.cursor.at } else { 0 };
     txn.put_journal(&JournalRecord {
         files: scanned.files,

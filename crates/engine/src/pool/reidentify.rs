@@ -1,8 +1,8 @@
 //! New identities for all volumes and snapshots of a pool that is a copy of another one.
 //!
-//! One transaction of the catalog changes them all. What lies beside the catalog and names the old
-//! identities is its owner's to change, who learns from [`Reidentification`] what became of which.
-//! Until that has ended the pool does not open.
+//! One transaction of the catalog changes them all. Files beside the catalog may name the old
+//! identities. Their owner has to change them, and [`Reidentification`] maps the old identities to
+//! the new ones. Until that has ended, the pool does not open.
 
 use super::Pool;
 use crate::catalog::{Catalog, Identities};
@@ -13,29 +13,29 @@ use crate::world::uuid;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How the error begins that an opening returns while a change of identities has not ended.
+/// The beginning of the error that an opening returns while a change of identities has not ended.
 pub const REIDENTIFYING: &str = "open the pool: its volumes and snapshots have new identities";
 
-/// Bytes of page cache while an interrupted change is ended.
+/// Number of bytes of page cache while an interrupted change is ended.
 const CACHE: usize = 1 << 20;
 
-/// Volumes and snapshots have new identities, durably, and the old ones are still known. Nobody
-/// else can open the pool while this exists.
+/// A change of identities that has not ended. Volumes and snapshots have new identities, durably,
+/// and the old ones are still known. No other process can open the pool while this exists.
 pub struct Reidentification {
     catalog: Arc<Catalog>,
     identities: BTreeMap<[u8; 16], [u8; 16]>,
-    /// The pool, or the lock of one that is not open.
+    /// The pool, or the lock of a pool that is not open.
     _held: Box<dyn Send + Sync>,
 }
 
 impl Pool {
     /// Closes the pool and gives every volume and snapshot another identity. A snapshot keeps the
-    /// identity of its content: streams go on from what was exported before. Values of labels
-    /// whose keys are in `references` are identities as text: those of volumes and snapshots of
-    /// this pool follow them.
+    /// identity of its content, so streams continue from what was exported before. Labels whose
+    /// keys are in `references` have identities as text: those of volumes and snapshots of this
+    /// pool are changed too.
     ///
-    /// [`ErrorKind::Busy`] when anybody has a volume open. When this fails the identities are the
-    /// old ones; after a failed commit they may be the new ones, as [`Reidentification::resume`]
+    /// Returns [`ErrorKind::Busy`] if a volume is open. After an error the old identities are in
+    /// force. Only after a failed commit may they be the new ones; [`Reidentification::resume`]
     /// tells.
     pub fn reidentify(self: Arc<Self>, references: &[&str]) -> Result<Reidentification> {
         if Arc::strong_count(&self) > 1 {
@@ -43,7 +43,7 @@ impl Pool {
         }
         self.drain()?;
         self.close()?;
-        // A record that waited in the journal would bring an old identity back.
+        // A record that waits in the journal would bring an old identity back.
         let (done, last) = (self.core.catalog.positions()?.destaged_lsn, self.core.journal.last().0);
         if done != last {
             let text = format!("give new identities: the journal waits with LSN {done} to {last}");
@@ -55,8 +55,8 @@ impl Pool {
 }
 
 impl Reidentification {
-    /// One that has begun and not ended; `None` when there is none. [`ErrorKind::Busy`] when
-    /// another process has the pool open.
+    /// Returns a change that has begun and not ended; `None` if there is none. Returns
+    /// [`ErrorKind::Busy`] if another process has the pool open.
     pub fn resume(dir: &dyn Dir) -> Result<Option<Reidentification>> {
         let held = lock(dir)?;
         let catalog = Arc::new(Catalog::open(dir, CACHE)?);
@@ -64,18 +64,19 @@ impl Reidentification {
         Ok(identities.map(|all| Reidentification { catalog, identities: all.0, _held: held }))
     }
 
-    /// New identities, by the old ones.
+    /// Returns the new identities, by the old ones.
     pub fn identities(&self) -> &BTreeMap<[u8; 16], [u8; 16]> {
         &self.identities
     }
 
-    /// Nothing names the old identities any more, durably: forgets them, and the pool opens again.
+    /// Ends the change: forgets the old identities, so that the pool opens again. The caller must
+    /// have replaced every old identity, durably.
     pub fn end(self) -> Result<()> {
         self.catalog.forget_old_identities()
     }
 }
 
-/// Refuses to open a pool whose owner has files that may name identities that are gone.
+/// Refuses to open a pool whose owner has files that may name old identities.
 pub(super) fn check_ended(catalog: &Catalog) -> Result<()> {
     match catalog.identities() {
         Ok(None) => Ok(()),

@@ -1,4 +1,4 @@
-//! Bringing a volume's chunks back into order: what users ask for and are told.
+//! Relocation of a volume's chunks: its control and its progress.
 
 use super::Pool;
 use crate::catalog::page::{CHUNKS, Slot};
@@ -8,9 +8,8 @@ use crate::info::{Layout, RelocationInfo};
 use crate::upkeep::relocate::{PAGES_PER_STEP, follows};
 
 impl Pool {
-    /// Begins to bring a volume's chunks back into their order, in the background, at most
-    /// `bytes_per_second` (0: as fast as it goes). A restart ends it; asked again it goes on from
-    /// what is in order by then.
+    /// Begins to put a volume's chunks back in order, in the background, at most `bytes_per_second`
+    /// (0: no limit). A restart ends it. A repeated call continues from what is in order by then.
     pub fn relocate_volume(&self, volume: &str, bytes_per_second: u64) -> Result<()> {
         let branch = self.core.names.read().volume(volume)?.line.branch.id;
         let job = Relocation { rate: bytes_per_second, ..Relocation::default() };
@@ -19,8 +18,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends the relocation of a volume where it is. [`crate::ErrorKind::NotFound`] when there is
-    /// none.
+    /// Ends the relocation of a volume where it is. Returns [`crate::ErrorKind::NotFound`] if there
+    /// is none.
     pub fn stop_relocation(&self, volume: &str) -> Result<RelocationInfo> {
         let info = self.relocation(volume)?;
         let branch = self.core.names.read().volume(volume)?.line.branch.id;
@@ -28,7 +27,7 @@ impl Pool {
         info.ok_or_else(|| not_found(format!("stop the relocation of {volume}: there is none")))
     }
 
-    /// How far the relocation of a volume is; `None` when there is none (any more).
+    /// Returns the progress of a volume's relocation; `None` if there is none (any more).
     pub fn relocation(&self, volume: &str) -> Result<Option<RelocationInfo>> {
         let names = self.core.names.read();
         let state = names.volume(volume)?;
@@ -44,8 +43,7 @@ impl Pool {
         Ok(m.relocating.get(&id).map(info))
     }
 
-    /// How the chunks that a volume has of its own lie: what relocation would improve. Reads the
-    /// whole map.
+    /// Returns how a volume's own chunks lie, which relocation would improve. Reads the whole map.
     pub fn layout(&self, volume: &str) -> Result<Layout> {
         let branch = self.core.names.read().volume(volume)?.line.branch.clone();
         let mut layout = Layout::default();

@@ -1,11 +1,11 @@
-//! What an opening for salvage ([`crate::salvage`]) tells: which catalog it rests on, what of the
-//! pool is lost, and what leaves a doubt.
+//! What an opening for salvage ([`crate::salvage`]) reports: the catalog that it uses, what of the
+//! pool is lost, and what is doubtful.
 
 use super::Pool;
 use crate::info::Salvage;
 
 impl Pool {
-    /// What the opening found, if the pool was opened for salvage.
+    /// Returns what the opening found, if the pool was opened for salvage.
     pub fn salvage(&self) -> Option<&Salvage> {
         self.core.salvage.get()
     }

@@ -1,28 +1,28 @@
-//! The scrub of the catalog in the background: a small piece at a time, when there is nothing else
-//! to do.
+//! The scrub of the catalog in the background. It reads a small piece at a time, when there is
+//! nothing else to do.
 //!
-//! Its position goes along with commits that are made anyway, so an idle pool writes nothing for
-//! it. After a restart a pass goes on where a commit last said that it was.
+//! Other commits store its position, so an idle pool writes nothing for it. After a restart a pass
+//! continues from the position of the last commit.
 
 use super::Pool;
 use crate::catalog::ScrubRecord;
 use crate::error::Result;
 use crate::info::CatalogScrub;
 
-/// Blocks read at once: 1 MiB.
+/// Number of blocks that are read at once: 1 MiB.
 const PIECE: u64 = 256;
-/// Suspects of a pass beyond this number are left to the next one.
+/// Number of suspects of a pass. Further suspects are left to the next pass.
 const MAX_SUSPECTS: usize = 65_536;
 
 impl Pool {
-    /// How far the verification in the background has come.
+    /// Returns how far the scrub in the background has come.
     pub(crate) fn scrub_progress(&self) -> CatalogScrub {
         let ScrubRecord { next, finished, passes } = self.core.scrub.record();
         let damaged = self.core.catalog.damaged_blocks().len() as u64;
         CatalogScrub { blocks: self.core.catalog.blocks(), next, finished, passes, damaged }
     }
 
-    /// Reads the next piece of the catalog, if it is time for it.
+    /// Reads the next piece of the catalog, if it is due.
     pub(crate) fn scrub_catalog(&self) -> Result<()> {
         let interval = self.core.options.catalog_scrub_interval.as_nanos().min(u64::MAX.into()) as u64;
         let now = self.core.world.clock.now();

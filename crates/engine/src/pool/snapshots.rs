@@ -1,4 +1,4 @@
-//! Snapshots, clones and rollback: control operations like the others, sequenced among the writes.
+//! Snapshots, clones and rollback: control operations like others, sequenced among the writes.
 
 use super::Pool;
 use super::expiry::Undo;
@@ -17,12 +17,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Snapshots that one operation creates or deletes: it has to fit a journal record.
+/// Number of snapshots that one operation creates or deletes: it has to fit a journal record.
 const MAX_SNAPSHOTS_AT_ONCE: usize = 200;
 
 impl Pool {
     /// Takes snapshots of volumes, all at one instant of the order of writes: (volume, name of the
-    /// snapshot). Durable when it returns; clients are not held up.
+    /// snapshot). They are durable when this returns. Clients do not wait.
     pub fn create_snapshots(&self, wanted: &[(&str, &str)]) -> Result<Vec<SnapshotInfo>> {
         if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
             return Err(invalid(format!("create snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
@@ -44,14 +44,14 @@ impl Pool {
         wanted.iter().map(|(volume, name)| self.snapshot(volume, name)).collect()
     }
 
-    /// The snapshots of a volume, oldest first.
+    /// Returns the snapshots of a volume, oldest first.
     pub fn snapshots(&self, volume: &str) -> Result<Vec<SnapshotInfo>> {
         let names = self.core.names.read();
         let state = names.volume(volume)?;
         Ok(names.snapshots_of(state.id).into_iter().map(|s| info(&self.core.clock, &names, s)).collect())
     }
 
-    /// The names of a volume's newest snapshots, `most` of them, oldest first.
+    /// Returns the names of a volume's `most` newest snapshots, oldest first.
     pub fn snapshot_names(&self, volume: &str, most: usize) -> Result<Vec<String>> {
         let names = self.core.names.read();
         let all = names.snapshots_of(names.volume(volume)?.id);
@@ -59,15 +59,15 @@ impl Pool {
         Ok(newest.iter().map(|s| s.state.name.read().clone()).collect())
     }
 
-    /// The snapshots of all volumes: by volume name, and of each oldest first.
+    /// Returns the snapshots of all volumes, by volume name, and for each volume oldest first.
     pub fn all_snapshots(&self) -> Vec<SnapshotInfo> {
         let names = self.core.names.read();
         let of = |volume: &Arc<VolumeState>| names.snapshots_of(volume.id);
         names.by_name.values().flat_map(of).map(|s| info(&self.core.clock, &names, s)).collect()
     }
 
-    /// The newest snapshot in sight that froze one of these epochs of a branch: its volume's name,
-    /// and its own.
+    /// Returns the newest visible snapshot that froze one of these epochs of a branch: (name of its
+    /// volume, its own name).
     pub fn newest_snapshot(&self, branch: u64, epochs: Range<u32>) -> Option<(String, String)> {
         let names = self.core.names.read();
         let found = names.newest_in(branch, epochs)?;
@@ -75,8 +75,8 @@ impl Pool {
         Some((volume, found.state.name.read().clone()))
     }
 
-    /// The frozen state (branch, epoch) that a branch rests on, for those that rest on one: clones,
-    /// and what volumes that were rolled back write to.
+    /// Returns, for each branch that rests on a frozen state, that state as (branch, epoch). Such
+    /// branches are those of clones, and of volumes that were rolled back.
     pub fn branch_bases(&self) -> BTreeMap<u64, (u64, u32)> {
         let names = self.core.names.read();
         let base = |(id, branch): (&u64, &Arc<Branch>)| {
@@ -86,21 +86,21 @@ impl Pool {
         names.branches.iter().filter_map(base).collect()
     }
 
-    /// One snapshot.
+    /// Returns one snapshot.
     pub fn snapshot(&self, volume: &str, name: &str) -> Result<SnapshotInfo> {
         let names = self.core.names.read();
         Ok(info(&self.core.clock, &names, names.snapshot(names.volume(volume)?, name)?))
     }
 
-    /// Does a snapshot or a mark of a volume have this name?
+    /// Whether a snapshot or a mark of a volume has this name.
     pub fn is_taken(&self, volume: &str, name: &str) -> Result<bool> {
         let names = self.core.names.read();
         Ok(names.past(names.volume(volume)?, name).is_some())
     }
 
-    /// Deletes snapshots of a volume: gone from sight at once. What only they need comes back in
-    /// the background, once no handle and no clone rests on them. [`ErrorKind::Conflict`] when one
-    /// of them is protected.
+    /// Deletes snapshots of a volume. They are invisible at once. The space that only they need
+    /// comes back in the background, once no handle and no clone rests on them. Returns
+    /// [`ErrorKind::Conflict`] if one of them is protected.
     pub fn delete_snapshots(&self, volume: &str, wanted: &[&str]) -> Result<()> {
         if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
             return Err(invalid(format!("delete snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
@@ -128,8 +128,8 @@ impl Pool {
         self.snapshot(volume, new_name)
     }
 
-    /// Notes something about a snapshot, or with `None` forgets it: keys of 1 to 63 and values of
-    /// up to 255 bytes, 16 in all.
+    /// Sets a label of a snapshot, or with `None` removes it. Keys have 1 to 63 bytes and values up
+    /// to 255. A snapshot has at most 16 labels.
     pub fn label_snapshot(
         &self,
         volume: &str,
@@ -152,7 +152,7 @@ impl Pool {
         self.snapshot(volume, name)
     }
 
-    /// Forbids (or allows) the deletion of a snapshot, by hand as well as by any policy.
+    /// Forbids (or allows) the deletion of a snapshot, by the operator as well as by any policy.
     pub fn protect_snapshot(&self, volume: &str, name: &str, protected: bool) -> Result<SnapshotInfo> {
         self.destager.submit(|names| {
             let snapshot = names.snapshot(names.volume(volume)?, name)?;
@@ -162,7 +162,7 @@ impl Pool {
         self.snapshot(volume, name)
     }
 
-    /// Makes a writable volume of a snapshot. It takes no space until it is written to.
+    /// Makes a writable volume from a snapshot. It takes no space until it is written to.
     pub fn clone_volume(&self, volume: &str, snapshot: &str, new_name: &str) -> Result<VolumeInfo> {
         check_name(new_name)?;
         let identity = uuid(&*self.core.world.rng);
@@ -197,9 +197,10 @@ impl Pool {
         self.volume(new_name)
     }
 
-    /// Takes a volume back to one of its snapshots. Newer snapshots stay, and what the volume was
-    /// is kept as the snapshot `undo`. Open handles are refused from then on ([`ErrorKind::Busy`]
-    /// when there are any, unless `force`): data never changes under a client that does not know.
+    /// Takes a volume back to one of its snapshots. Newer snapshots stay, and the volume's present
+    /// state is kept as the snapshot `undo`. Open handles are refused from then on
+    /// ([`ErrorKind::Busy`] if there are any, unless `force`): data never changes under a client
+    /// that does not know.
     pub fn roll_back<'u>(
         &self,
         volume: &str,
@@ -239,7 +240,7 @@ impl Pool {
         self.snapshot(volume, undo.name)
     }
 
-    /// Volumes that have used more than half of their epochs, with how many.
+    /// Returns the volumes that have used more than half of their epochs, with the number used.
     pub(crate) fn low_on_epochs(&self) -> Vec<(String, u32)> {
         let names = self.core.names.read();
         let used = names
@@ -249,13 +250,13 @@ impl Pool {
         used.filter(|(_, epoch)| *epoch > self.core.options.renew_at_epoch / 2).collect()
     }
 
-    /// Chooses whether a volume's snapshots share what is preserved, from now on.
+    /// Sets whether a volume's snapshots share what is preserved, from now on.
     pub fn set_order(&self, volume: &str, order: Order) -> Result<VolumeInfo> {
         self.destager.submit(|names| Ok(Control::SetOrder { id: names.volume(volume)?.id, order }))?;
         self.volume(volume)
     }
 
-    /// Chooses how a volume preserves what its snapshots need, from now on.
+    /// Sets how a volume preserves what its snapshots need, from now on.
     pub fn set_method(&self, volume: &str, method: Method) -> Result<VolumeInfo> {
         self.destager.submit(|names| Ok(Control::SetMethod { id: names.volume(volume)?.id, method }))?;
         self.volume(volume)
@@ -282,8 +283,8 @@ pub(crate) fn info(clock: &PoolClock, names: &Namespace, snapshot: &Arc<Snapshot
 }
 
 impl Namespace {
-    /// What of a volume's past a name means: a `snapshot` or a `mark`. They share addresses, so a
-    /// name is only one of them.
+    /// Returns what a name means in a volume's past: `snapshot` or `mark`. They share addresses, so
+    /// a name is never both.
     pub(crate) fn past(&self, volume: &VolumeState, name: &str) -> Option<&'static str> {
         if self.snapshot(volume, name).is_ok() {
             return Some("snapshot");
@@ -291,14 +292,15 @@ impl Namespace {
         self.marks.contains_key(&(volume.id, name.to_owned())).then_some("mark")
     }
 
-    /// The operation that takes an anchor: a snapshot that nobody sees, kept for the history.
+    /// Returns the operation that takes an anchor: a snapshot that is never visible, kept for the
+    /// history.
     pub(crate) fn anchor(&self, volume: &VolumeState, rng: &dyn Rng) -> Result<Control> {
         let record = frozen_now(volume, ANCHOR, uuid(rng), 0)?;
         Ok(anchor(self.next_id, record))
     }
 
-    /// What follows a rollback of a volume whose history is kept: the first anchor of the new
-    /// branch.
+    /// Returns the operation that follows a rollback of a volume with CDP: the first anchor of the
+    /// new branch.
     pub(crate) fn anchor_after(&self, roll_back: &Control, rng: &dyn Rng) -> Option<Control> {
         let Control::RollBack { id, branch, size, undo, .. } = roll_back else { return None };
         if !self.volume_by_id(*id)?.line.branch.cdp.is_on() {
@@ -314,13 +316,13 @@ pub(crate) fn anchor(id: u64, record: SnapshotRecord) -> Control {
     Control::CreateSnapshots { snapshots: vec![(id, SnapshotRecord { deleted: true, ..record })] }
 }
 
-/// The epoch in which a branch begins.
+/// The first epoch of a branch.
 const FIRST_EPOCH: u32 = 1;
 
-/// The name of anchors; it is in nobody's way.
+/// The name of anchors. It collides with no snapshot's name.
 const ANCHOR: &str = "anchor";
 
-/// The record of a snapshot of `volume` as it is now.
+/// Returns the record of a snapshot of `volume` as it is now.
 pub(crate) fn record(
     names: &Namespace,
     volume: &VolumeState,

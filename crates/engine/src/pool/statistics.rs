@@ -1,4 +1,4 @@
-//! Statistics that take more than reading counters.
+//! Statistics that need more than reading counters.
 
 use super::Pool;
 use crate::branch::Branch;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Pool {
-    /// Everything that is counted of one volume.
+    /// Returns all counters of one volume.
     pub fn volume_statistics(&self, name: &str) -> Result<VolumeStatistics> {
         let names = self.core.names.read();
         let state = names.volume(name)?;
-        // Snapshots may lie on lines that the volume left when it was rolled back.
+        // Snapshots may be on branches that the volume left when it was rolled back.
         let lines = names.snapshots_of(state.id).into_iter().map(|s| &s.state.line.branch);
         let branches: BTreeMap<u64, &Arc<Branch>> =
             lines.chain([&state.line.branch]).map(|branch| (branch.id, branch)).collect();
@@ -34,7 +34,7 @@ impl Pool {
         })
     }
 
-    /// The size of the pool's metadata, found by counts.
+    /// Returns the size of the pool's metadata, computed from counts.
     pub fn index_size(&self) -> Result<IndexSize> {
         Ok(IndexSize {
             map_pages: self.core.catalog.page_count()?,

@@ -1,5 +1,5 @@
-//! What snapshots take: how much each holds alone, what a volume's take together, and what happens
-//! when that is too much.
+//! The space that snapshots take: how much each holds alone, how much a volume's snapshots take
+//! together, and which volumes exceed their reserve.
 
 use super::Pool;
 use crate::branch::Branch;
@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Pool {
-    /// The space of a volume and of each of its snapshots in sight, oldest first, as of the last
-    /// destage: found by counts, whatever the volume's size.
+    /// Returns the space of a volume and of each of its visible snapshots, oldest first, as of the
+    /// last destage. It is computed from counts, whatever the volume's size.
     pub fn space_usage(&self, volume: &str) -> Result<SpaceUsage> {
         let (live, branches, snapshots, reserve) = {
             let names = self.core.names.read();
@@ -47,9 +47,9 @@ impl Pool {
         Ok(usage)
     }
 
-    /// What the snapshots of some volumes take beyond their reserve: (volume, bytes, reserve). Of a
-    /// volume with a history nobody can say how much is its snapshots' own and how much its
-    /// anchors': it has no reserve.
+    /// Returns the volumes whose snapshots take more than their reserve: (volume, bytes, reserve).
+    /// A volume with a history has no reserve, since the space of its snapshots can't be told from
+    /// that of its anchors.
     pub fn over_reserve(&self) -> Vec<(String, u64, u64)> {
         let names = self.core.names.read();
         let over = names.by_name.iter().filter_map(|(name, state)| {

@@ -1,4 +1,4 @@
-//! The journal, as far as it goes on from the catalog.
+//! Recovers the journal's records behind the catalog, as far as possible.
 
 use crate::branch::namespace::Namespace;
 use crate::catalog::Positions;
@@ -8,20 +8,20 @@ use crate::error::{Error, Result};
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{Accepted, Beyond, Located, ScanStart, Scanned, scan, stage_located};
 
-/// What the journal has behind the catalog.
+/// The journal's records behind the catalog.
 pub(super) struct Recovered {
     pub(super) scanned: Scanned,
-    /// What is given up.
+    /// What is given up of the journal, if anything is.
     pub(super) loss: Option<Accepted>,
     /// The time of the first record that no history has, if there is one.
     pub(super) unrecorded: Option<u64>,
 }
 
-/// Scans the journal into staging and names. Nothing is put in place: staging answers for all
-/// records that the catalog does not know to be there, those of a batch that was interrupted too.
+/// Scans the journal into staging and names. Nothing is put in place. Reads find in staging every
+/// record that the catalog does not call in place, and also the records of an interrupted batch.
 ///
-/// Damage is accepted. So is an operation that can't be carried out, because what it is about is
-/// lost: it ends the journal, since later records rest on it.
+/// Damage is accepted. An operation that can't be carried out, because its object is lost, is
+/// accepted too. It ends the journal, since later records depend on it.
 pub(super) fn recover(
     dir: &dyn Dir,
     start: ScanStart,
@@ -75,7 +75,8 @@ pub(super) fn recover(
     Ok(Recovered { scanned, loss, unrecorded })
 }
 
-/// A journal that nothing could be read of: everything after what is in place is given up.
+/// The result for a journal that can't be read at all: everything after what is in place is given
+/// up.
 pub(super) fn none(start: &ScanStart, why: &Error) -> Recovered {
     let scanned = Scanned::new(start);
     let accepted = Accepted {

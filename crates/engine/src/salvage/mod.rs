@@ -1,9 +1,9 @@
-//! Salvage: what is left of a pool that does not open any more.
+//! Salvage: reading what is left of a pool that does not open any more.
 //!
-//! [`Pool::open_salvage`](crate::pool::Pool::open_salvage) opens whatever parts of a pool are
-//! there. It writes to none of them: recovery runs in memory, and the pool is read-only from the
-//! start. What is missing or damaged does not keep it from opening. It is named
-//! ([`crate::info::Salvage`]), and reads that need it fail. [`crate::pool::Pool::losses`] lists
+//! [`Pool::open_salvage`](crate::pool::Pool::open_salvage) opens the parts of a pool that exist. It
+//! writes to none of them: recovery runs in memory, and the pool is read-only from the start.
+//! Missing or damaged parts do not keep the pool from opening. They are named
+//! ([`crate::info::Salvage`]), and reads that need them fail. [`crate::pool::Pool::losses`] lists
 //! what can't be read of each volume and snapshot, by metadata alone.
 //!
 //! One rule decides everywhere: what can't be proved absent is lost. A map page that can't be read

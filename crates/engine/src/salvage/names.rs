@@ -1,4 +1,4 @@
-//! Volumes, snapshots and branches out of the rows that are left.
+//! Loads volumes, snapshots and branches from the rows that are left.
 
 use crate::branch::namespace::{Lines, Namespace, check_name};
 use crate::catalog::{Catalog, LeftIds, LineRecord, SnapshotRecord, Superblock, VolumeRecord};
@@ -8,10 +8,10 @@ use crate::info::{LostDevice, Salvage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Why no moment is shown where rows of histories are missing.
+/// Why no moment is shown if rows of histories are missing.
 const ROWS_MISSING: &str = "rows of the catalog that belong to histories can't be read";
 
-/// Takes note of rows that can't be read.
+/// Reports rows that can't be read.
 fn note<V>(found: &mut Salvage, object: &str, left: &LeftIds<V>, what: &str) {
     for range in &left.lost {
         let (first, last) = (range.start(), range.end());
@@ -20,7 +20,7 @@ fn note<V>(found: &mut Salvage, object: &str, left: &LeftIds<V>, what: &str) {
     }
 }
 
-/// The names as far as their rows are left, and what happened to the volumes.
+/// Loads the names of the rows that are left, and the lines of the volumes.
 pub(super) fn load(
     dir: Arc<dyn Dir>,
     catalog: &Catalog,
@@ -97,7 +97,7 @@ fn load_snapshot(
 ) {
     let owner = volumes.get(&record.volume).cloned();
     let fits = check_name(&record.name).and_then(|()| match names.volume_by_id(record.volume) {
-        // Its volume's name is how it is asked for.
+        // A snapshot is addressed by its volume's name.
         None if !record.deleted => Err(corrupt(format!("find volume {}: it is missing", record.volume))),
         _ => Ok(()),
     });
@@ -110,8 +110,8 @@ fn load_snapshot(
     }
 }
 
-/// Events of histories, and the lines of volumes. A row that is missing would lead a reconstruction
-/// past records, so one is enough to show none.
+/// Loads the events of histories and the lines of volumes. A missing row would lead a
+/// reconstruction past records. So with one missing row, no moment is shown.
 fn load_histories(names: &mut Namespace, catalog: &Catalog, found: &mut Salvage) -> Lines {
     let (events, lines) = (catalog.events_left(), catalog.lines_left());
     let (segments, groups, runs) = (catalog.segments_left(), catalog.groups_left(), catalog.runs_left());

@@ -1,4 +1,4 @@
-//! Opening what is left.
+//! Opens what is left of a pool.
 
 use super::{journal, names, pvs, source};
 use crate::branch::namespace::{Lines, Namespace};
@@ -31,27 +31,27 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How to open what is left of a pool.
+/// The options of an opening for salvage.
 #[derive(Debug, Clone, Default)]
 pub struct SalvageOptions {
-    /// As for any opening. Damage of the journal is accepted whatever they say.
+    /// Options as for any opening. Damage of the journal is accepted in any case.
     pub pool: PoolOptions,
-    /// Make the catalog out of the backup in this file, or on this physical volume, whatever the
-    /// pool's own catalog is like.
+    /// Makes the catalog from the backup in this file, or on this physical volume, whatever the
+    /// state of the pool's own catalog.
     pub from: Option<String>,
-    /// Files of backups, of which the newest counts where the catalog does not open.
+    /// Files of backups. The newest one is used if the catalog does not open.
     pub backups: Vec<String>,
-    /// Where physical volumes are now, by the paths that the catalog has.
+    /// The present paths of physical volumes, by their paths in the catalog.
     pub moved: BTreeMap<String, String>,
 }
 
 impl Pool {
     /// Opens what is left of the pool in `dir`, whatever is missing or damaged, without writing to
-    /// any part of it. It recovers in memory, and is read-only from the start.
-    /// [`Pool::salvage`] tells what was found, [`Pool::losses`] what can't be read.
+    /// any part of it. It recovers in memory, and is read-only from the start. [`Pool::salvage`]
+    /// reports what was found, and [`Pool::losses`] what can't be read.
     ///
-    /// An error when another process has a part of it open ([`crate::ErrorKind::Busy`]), or when
-    /// neither the catalog opens nor a backup of it is found.
+    /// Returns an error if another process has a part of the pool open
+    /// ([`crate::ErrorKind::Busy`]), or if neither the catalog opens nor a backup of it is found.
     pub fn open_salvage(dir: Arc<dyn Dir>, world: World, options: SalvageOptions) -> Result<Arc<Pool>> {
         let mut found = Salvage::default();
         let lock = lock(&*dir, &mut found)?;
@@ -70,8 +70,8 @@ impl Pool {
     }
 }
 
-/// Locks the pool, as far as that is possible without writing. Where the lock is not there, the
-/// shared locks of the catalog and of physical volumes that are files keep others away.
+/// Locks the pool, as far as that is possible without writing. If the lock's file is missing, the
+/// shared locks of the catalog and of physical volumes that are files exclude other processes.
 fn lock(dir: &dyn Dir, found: &mut Salvage) -> Result<Box<dyn Send + Sync>> {
     match dir.lock_existing(LOCK_FILE) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Box::new(())),
@@ -84,20 +84,20 @@ fn lock(dir: &dyn Dir, found: &mut Salvage) -> Result<Box<dyn Send + Sync>> {
     }
 }
 
-/// An opening on its way.
+/// An opening for salvage under way.
 struct Opening {
-    /// What is written here stays in memory.
+    /// The data directory. Writes to it stay in memory.
     dir: Arc<CountingDir>,
     catalog: Arc<Catalog>,
     superblock: Superblock,
     positions: Positions,
-    /// See [`source::Source::journal`].
+    /// Whether the journal has a segment of this pool, as in [`source::SalvageSource::journal`].
     journal: bool,
     options: SalvageOptions,
     found: Salvage,
 }
 
-/// What catalog and journal lead to.
+/// The state that catalog and journal give.
 struct Recovered {
     names: Namespace,
     lines: Lines,
@@ -133,8 +133,8 @@ impl Opening {
         Ok(pool)
     }
 
-    /// Names and staging, by catalog and journal. A journal that can't be scanned at all is left
-    /// out.
+    /// Loads names and staging from catalog and journal. A journal that can't be scanned at all is
+    /// left out.
     fn recover(&mut self) -> Recovered {
         let record = self.catalog.journal().unwrap_or_else(|e| {
             self.found.find(
@@ -153,7 +153,8 @@ impl Opening {
         match journal::recover(&*self.dir, start, &self.positions, &mut names) {
             Ok(journal) => Recovered { names, lines, journal },
             Err(error) => {
-                // Without what was applied so far; the rows were named already.
+                // The names are loaded again, without what was applied so far. Lost rows were
+                // reported already.
                 let (names, lines) = load(&mut Salvage::default());
                 Recovered { names, lines, journal: journal::none(&start, &error) }
             }
@@ -165,14 +166,14 @@ impl Opening {
         stamps.inspect_err(|e| self.found.find("catalog-row", "stamps", e.to_string())).ok()
     }
 
-    /// Does a physical volume's stamp tell when it was written last?
+    /// Whether the stamp of a physical volume shows when it was last written.
     fn is_dated(&self, pv: u32, undated: &BTreeMap<u32, String>) -> bool {
         !undated.contains_key(&pv) && self.found.limits.get(&pv).is_none_or(|(len, _)| *len > 0)
     }
 
-    /// A backup of an orderly stop is the catalog itself if the pool was not opened after it was
-    /// made. The journal and the physical volumes tell that; where neither is there to be asked, it
-    /// is unknown.
+    /// Notes a doubt about a backup of an orderly stop. It equals the catalog if the pool was not
+    /// opened after it was made. The journal and the physical volumes show that. If neither can be
+    /// read, it is unknown.
     fn doubt_backup(&mut self, dated: bool) {
         let CatalogSource::Backup { exact, sequence, .. } = &mut self.found.source else { return };
         if !*exact || self.journal || dated {
@@ -186,7 +187,7 @@ impl Opening {
         self.found.doubts.push(text);
     }
 
-    /// The segments of histories. One that is missing or damaged fails the moments that need it.
+    /// Loads the segments of histories. Moments that need a missing or damaged segment fail.
     fn histories(&mut self, names: &Namespace) -> (OpenFiles, SharedLog) {
         let files = OpenFiles::new(self.dir.clone(), self.options.pool.open_files);
         let (shared, pool) = (SharedLog::default(), self.superblock.pool);
@@ -194,7 +195,7 @@ impl Opening {
         let own = self.catalog.segments_left().rows.into_iter().map(|((branch, seq), record)| {
             (SegmentHead { pool, branch, seq, edition: record.edition }, record.end)
         });
-        // Of a shared segment the run that ends last says how long it was.
+        // The run that ends last shows how long a shared segment was.
         let runs =
             self.catalog.runs_left().rows.into_iter().map(|((seq, _), run)| {
                 (SegmentHead { pool, branch: SHARED, seq, edition: 0 }, run.record.end)
@@ -254,7 +255,7 @@ impl Opening {
         options.fit(&superblock.config());
         let space = Space::new(superblock.extent_size);
         let allocator = self.allocator(&names, &pvs, &space);
-        // Clocks that can't be read are as after a boot.
+        // If the clock's rows can't be read, the state is as after a boot.
         let (stored, stretches) = self.catalog.clock().unwrap_or_default();
         let last = (scanned.tail_lsn, positions.time.max(scanned.max_time));
         let clock = Arc::new(PoolClock::new(world.clock.clone(), stored, stretches, last));
@@ -265,7 +266,7 @@ impl Opening {
         let catalog = self.catalog.clone();
         Parts {
             map: Map::new(catalog.clone(), options.map_cache_policy, options.map_cache_bytes, fault.clone()),
-            // Going back to a flush is a convenience: it finds none then.
+            // Going back to a flush is a convenience: without these rows, it finds no flush.
             flushes: Flushes::load(&catalog).unwrap_or_default(),
             stamping: Stamping::new(StampRecord::default(), world.clock.now(), (&[], false), undated),
             superblock,
@@ -289,7 +290,7 @@ impl Opening {
         }
     }
 
-    /// Space is given out no more; it is counted where that can be done.
+    /// Makes the allocator. No space is given out any more; it is counted if that is possible.
     fn allocator(&self, names: &Namespace, pvs: &PvTable, space: &Space) -> Allocator {
         let of = &self.superblock;
         let mut allocator = Allocator::new(of.extent_size, of.placement, self.catalog.clone());
@@ -305,17 +306,18 @@ impl Opening {
         allocator
     }
 
-    /// Tells what was found, and ends all changes.
+    /// Reports what was found, and makes the pool read-only.
     fn conclude(mut self, pool: &Pool, loss: Option<Accepted>, unrecorded: Option<u64>) {
         let Positions { preserved_lsn, destaged_lsn, .. } = self.positions;
         pool.core.positions.preserved.store(preserved_lsn, Ordering::Relaxed);
         pool.core.positions.destaged.store(destaged_lsn, Ordering::Relaxed);
         let interrupted = preserved_lsn > destaged_lsn;
-        // Where a physical volume is not whole, what is written there would give it a length, and
-        // zeros, that it does not have.
+        // A write to a physical volume that is not whole would give it a length, and zeros, that it
+        // does not have.
         let whole = self.found.doubts.is_empty() && self.found.limits.is_empty();
         if loss.is_none() && whole && interrupted {
-            // Moments are reconstructed from what is in place, and a batch may be there in part.
+            // Moments are reconstructed from what is in place, and a part of the batch may be
+            // there.
             if let Err(e) = pool.destager.finish_interrupted_batch() {
                 let text = format!("a batch of writes that was interrupted can't be completed: {e}");
                 self.found.find(
@@ -334,7 +336,7 @@ impl Opening {
             self.found.doubts.push(text.to_owned());
         }
         if self.found.histories.is_none() {
-            // Moments up to here can be shown; later ones are in the journal only.
+            // Moments up to this LSN can be shown. Later ones are in the journal only.
             pool.core.positions.settled.store(preserved_lsn, Ordering::Release);
             pool.core.positions.settled_time.store(unrecorded.unwrap_or(u64::MAX), Ordering::Release);
         }
@@ -349,7 +351,7 @@ impl Opening {
     }
 }
 
-/// What everybody is told who wants to change something.
+/// Returns the error of every request that would change something.
 fn reason(found: &Salvage) -> String {
     let mut reason = "it was opened for salvage, read-only".to_owned();
     if matches!(found.source, CatalogSource::Backup { exact: false, .. }) {

@@ -1,4 +1,4 @@
-//! Physical volumes, whole or not.
+//! Physical volumes of a salvage, whole or not.
 
 use super::SalvageOptions;
 use crate::branch::namespace::Namespace;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// In place of the disk of a physical volume that can't be used: everything fails, and says why.
+/// A disk in place of a physical volume that can't be used. Every operation fails with the reason.
 struct Absent(Arc<str>);
 
 impl Absent {
@@ -61,8 +61,8 @@ impl Disk for Absent {
     }
 }
 
-/// Opens the physical volumes that are known, each from where it is now. One that can't be used is
-/// in the table, too, and fails all reads. Those whose age can't be told, and why.
+/// Opens the known physical volumes, each at its present path. One that can't be used is also in
+/// the table, and fails all reads. Returns the physical volumes whose age is unknown, and why.
 pub(super) fn open(
     dir: &dyn Dir,
     names: &mut Namespace,
@@ -104,8 +104,8 @@ pub(super) fn open(
     Ok(undated)
 }
 
-/// The disk under a path, if it is this physical volume. Without its label it is where what is left
-/// of that, or a stamp, proves it.
+/// Returns the disk under a path, if it is this physical volume. Without its label, a rest of the
+/// label or a stamp has to prove that.
 fn recognize(
     dir: &dyn Dir,
     label: &Label,
@@ -122,7 +122,8 @@ fn recognize(
                 format!("open physical volume {path}: another process has it open, or it is named twice");
             Error::new(ErrorKind::Busy, text)
         }
-        // Whatever the shortage is called: no busy process is meant by it.
+        // The error is not `Busy`, whatever the shortage is called: that would mean another
+        // process.
         _ => Error::with_source(ErrorKind::Io, "open it", e),
     })?;
     match Label::read(&*disk, path) {
@@ -152,7 +153,7 @@ fn recognize(
     Ok(disk)
 }
 
-/// Takes note of a physical volume that was cut short.
+/// Reports a physical volume that was cut short.
 fn limit(pv: &Pv, label: &Label, object: &str, found: &mut Salvage) {
     let whole = DATA_START.saturating_add(u64::from(label.extents).saturating_mul(label.extent_size));
     let len = pv.disk.len().unwrap_or(0);
@@ -163,8 +164,8 @@ fn limit(pv: &Pv, label: &Label, object: &str, found: &mut Salvage) {
     }
 }
 
-/// A physical volume of another time leaves everything in doubt. Why the age can't be told, if it
-/// can't.
+/// Notes a doubt about everything if a physical volume is of another time. If its age is unknown,
+/// returns why.
 fn judge_age(
     pv: &Pv,
     superblock: &Superblock,

@@ -1,4 +1,4 @@
-//! Which catalog a salvage rests on: the pool's own, or one out of a backup.
+//! Chooses the catalog of a salvage: the pool's own, or one from a backup.
 
 use super::SalvageOptions;
 use crate::backup::{self, Found};
@@ -11,12 +11,12 @@ use crate::pool::Pool;
 use crate::settings::check_config;
 use crate::space::lock::LOCK_FILE;
 
-/// An open catalog with what nothing goes on without.
+/// An open catalog with the rows without which no salvage is possible.
 pub(super) struct SalvageSource {
     pub(super) catalog: Catalog,
     pub(super) superblock: Superblock,
     pub(super) positions: Positions,
-    /// The journal has a segment of this pool: it would tell of an opening after a backup.
+    /// Whether the journal has a segment of this pool: it would show an opening after a backup.
     pub(super) journal: bool,
 }
 
@@ -32,8 +32,8 @@ fn open_own(dir: &dyn Dir, cache_bytes: usize) -> Result<SalvageSource> {
     Ok(SalvageSource { catalog, superblock, positions, journal })
 }
 
-/// The pool's own catalog, or where that does not open, or another one was asked for, one out of
-/// the newest backup.
+/// Opens the pool's own catalog. If that does not open, the catalog is made from the newest backup.
+/// If the options name a backup, the catalog is made from that one.
 pub(super) fn open(dir: &OverlayDir, options: &SalvageOptions, found: &mut Salvage) -> Result<SalvageSource> {
     let cache = options.pool.catalog_cache_bytes;
     if let Some(path) = &options.from {
@@ -56,8 +56,8 @@ pub(super) fn open(dir: &OverlayDir, options: &SalvageOptions, found: &mut Salva
     restore(dir, cache, &path, &backup, found)
 }
 
-/// The newest backup that verifies: of the files that were named, and of the physical volumes that
-/// lie in the data directory.
+/// Returns the newest valid backup, among the named files and the physical volumes in the data
+/// directory.
 fn newest(dir: &dyn Dir, options: &SalvageOptions) -> Option<(String, Found)> {
     let own = |name: &String| {
         name != LOCK_FILE && !name.starts_with("journal-") && !name.starts_with(catalog::FILE)
@@ -68,7 +68,7 @@ fn newest(dir: &dyn Dir, options: &SalvageOptions) -> Option<(String, Found)> {
     all.max_by_key(|(found, _)| found.info.sequence).map(|(found, path)| (path, found))
 }
 
-/// A catalog in memory out of a backup.
+/// Makes a catalog in memory from a backup.
 fn restore(
     dir: &OverlayDir,
     cache_bytes: usize,

@@ -1,8 +1,8 @@
-//! What can't be read of a volume or a snapshot, found by metadata: no data are read, but those of
-//! moments that a volume rests on.
+//! Finds what can't be read of a volume or a snapshot, by metadata. No data are read, except those
+//! of moments that a volume rests on.
 //!
-//! The walk takes the same way as a read: staging, the map, the base. So what it calls readable is
-//! what a read finds a place for, and what it can't tell is lost.
+//! The walk takes the same path as a read: staging, the map, the base. What it calls readable has a
+//! place that a read finds. What it can't determine is lost.
 
 use crate::branch::image::ExternalImage;
 use crate::branch::pinned::PinnedMoment;
@@ -20,20 +20,21 @@ use std::sync::atomic::Ordering;
 /// Why a range can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LossReason {
-    /// A physical volume is missing, is not the right one, or was cut short; which, and why.
+    /// A physical volume is missing, is not the right one, or was cut short: its name, and why.
     PhysicalVolume(Arc<str>),
-    /// The part of the catalog that says where the range lies can't be read.
+    /// The part of the catalog that has the range's place can't be read.
     Catalog,
-    /// It could not be read when the pool was in use, and was not written since.
+    /// The range could not be read when the pool was in use, and was not written since then.
     KnownDamage,
-    /// A part of a history that the range has to be reconstructed from can't be read; what.
+    /// The range has to be reconstructed, and a part of the history can't be read: which part.
     History(Arc<str>),
-    /// The image that the range lies in can't be used; why.
+    /// The image in which the range lies can't be used: why.
     Image(Arc<str>),
 }
 
 impl LossReason {
-    /// For programs: `physical-volume`, `catalog`, `known-damage`, `history` or `image`.
+    /// Returns the reason as a word for programs: `physical-volume`, `catalog`, `known-damage`,
+    /// `history` or `image`.
     pub fn code(&self) -> &'static str {
         match self {
             LossReason::PhysicalVolume(_) => "physical-volume",
@@ -60,35 +61,35 @@ impl fmt::Display for LossReason {
 /// A range that can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// Byte of the volume.
+    /// Byte offset in the volume.
     pub offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub length: u64,
-    /// Why.
+    /// Why the range can't be read.
     pub reason: LossReason,
 }
 
-/// What a walk counted.
+/// The counts of a walk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Bytes of the volume or snapshot.
+    /// Number of bytes of the volume or snapshot.
     pub size: u64,
-    /// Bytes that have a place and can be read.
+    /// Number of bytes that have a place and can be read.
     pub allocated: u64,
-    /// Bytes that can't be read.
+    /// Number of bytes that can't be read.
     pub lost: u64,
-    /// Ranges that can't be read.
+    /// Number of ranges that can't be read.
     pub ranges: u64,
 }
 
 impl Losses {
-    /// Bytes that can be read, zeros included.
+    /// Returns the number of bytes that can be read, zeros included.
     pub fn readable(&self) -> u64 {
         self.size - self.lost
     }
 }
 
-/// What a range is.
+/// The kind of a range.
 #[derive(Clone, PartialEq, Eq)]
 enum Kind {
     Data,
@@ -99,8 +100,8 @@ enum Kind {
 type Sink<'a> = &'a mut dyn FnMut(Range<u64>, Kind);
 
 impl Pool {
-    /// Visits the ranges of a volume, or of its snapshot, that can't be read, in order; neighbours
-    /// with the same reason are one. Memory does not grow with what there is.
+    /// Visits the ranges of a volume, or of its snapshot, that can't be read, in order. Neighbours
+    /// with the same reason are one range. The memory used does not depend on their number.
     pub fn losses(
         &self,
         volume: &str,
@@ -122,7 +123,7 @@ impl Pool {
         Ok(merger.end())
     }
 
-    /// All volumes, and the snapshots of each that are in sight, oldest first: (volume, snapshot).
+    /// Returns all volumes, and the visible snapshots of each, oldest first: (volume, snapshot).
     pub fn devices(&self) -> Vec<(String, Option<String>)> {
         let names = self.core.names.read();
         let mut all = Vec::new();
@@ -135,7 +136,7 @@ impl Pool {
     }
 }
 
-/// Merges neighbouring losses, and counts.
+/// Merges neighbouring losses, and counts them.
 struct Merger<'a> {
     counted: Losses,
     last: Option<Loss>,
@@ -178,7 +179,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// A range of a line, and of what lies under it.
+    /// Walks a range of a line, and of what lies under it.
     fn line(&self, line: &View, bytes: Range<u64>, sink: Sink<'_>) {
         if let Some(at) = &line.at {
             return self.moment(at, bytes, sink);
@@ -192,7 +193,7 @@ impl Walk<'_> {
         });
     }
 
-    /// What is in place, page by page.
+    /// Walks what is in place, page by page.
     fn mapped(&self, line: &View, bytes: Range<u64>, sink: Sink<'_>) {
         if bytes.is_empty() {
             return;
@@ -221,10 +222,11 @@ impl Walk<'_> {
         gap.flush(sink);
     }
 
-    /// The next page that may have entries, or that can't be told of; behind `last`: there is none.
+    /// Returns the next page that may have entries, or that can't be determined. A number behind
+    /// `last` means that there is none.
     fn next(&self, line: &View, number: u64, last: u64) -> u64 {
         let map = &self.pool.core.map;
-        // Long holes of a line that rests on nothing say nothing that its absence does not.
+        // Long holes of a line without a base mean the same as no entry.
         let next = if line.branch.has_base() {
             map.next_page(line, number, last)
         } else {
@@ -258,7 +260,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Bytes that lie on a physical volume from byte `from`.
+    /// Walks bytes that lie on a physical volume from byte `from` on.
     fn slot(&self, pv: u32, from: u64, bytes: Range<u64>, sink: Sink<'_>) {
         let pool = self.pool;
         let place = |at: u64| bytes.start + (at - from);
@@ -281,7 +283,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A moment of a history: what can be reconstructed is known only when it is tried.
+    /// Walks a moment of a history. Only the attempt shows whether a chunk can be reconstructed.
     fn moment(&self, at: &PinnedMoment, bytes: Range<u64>, sink: Sink<'_>) {
         let size = at.line().branch.chunk_size();
         let mut start = bytes.start;
@@ -298,7 +300,8 @@ impl Walk<'_> {
     }
 }
 
-/// Of these bytes, the last ones, a line itself has nothing: its base is asked of all at once.
+/// The last bytes of the walk for which a line itself has nothing. Its base is asked for all of
+/// them at once.
 struct Gap<'a> {
     walk: &'a Walk<'a>,
     line: &'a View,
@@ -324,7 +327,7 @@ impl Gap<'_> {
     }
 }
 
-/// A range of an image, which is there or not.
+/// Walks a range of an image, which can be used as a whole or not at all.
 fn of_image(image: &ExternalImage, bytes: Range<u64>, sink: Sink<'_>) {
     let shown = image.record.shown.clamp(bytes.start, bytes.end);
     let kind = match image.check() {
@@ -337,7 +340,7 @@ fn of_image(image: &ExternalImage, bytes: Range<u64>, sink: Sink<'_>) {
     sink(shown..bytes.end, Kind::Zeros);
 }
 
-/// A range that is lost below staging: what is staged over it is not.
+/// Walks a range that is lost below staging. What is staged over it is not lost.
 fn unstaged(line: &View, bytes: Range<u64>, reason: &LossReason, sink: Sink<'_>) {
     let kind = |source: &SectorSource| match source {
         SectorSource::Below => Kind::Lost(reason.clone()),

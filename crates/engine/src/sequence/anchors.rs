@@ -1,4 +1,4 @@
-//! Anchors that writes make due, and that a crash cut off.
+//! Anchors that are due after many writes, and anchors that a crash cut off.
 
 use crate::branch::VolumeState;
 use crate::branch::namespace::Namespace;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Sequences an anchor, if as many writes have come since the last one as there may be.
+    /// Sequences an anchor, if the allowed number of writes came since the last one.
     pub(crate) fn anchor_if_due(&self, state: &VolumeState) -> Result<()> {
         let cdp = &state.line.branch.cdp;
         let is_due = || cdp.distance().is_some_and(|most| cdp.writes.load(Ordering::Relaxed) >= most);
@@ -17,13 +17,15 @@ impl Destager {
             return Ok(());
         }
         if self.core.too_many_turns(self.core.journal.turns()) {
-            // Writers don't wait for turns: whoever writes when fewer wait takes it.
+            // Writers don't wait for turns: a later write sequences the anchor, when fewer turns
+            // wait.
             self.core.wake();
             return Ok(());
         }
         let (lsn, _) = self.sequence_control(
             |names| match names.volume_by_id(state.id) {
-                // Another writer may have been quicker, and the volume may be another one by now.
+                // Another writer may have been quicker, and the volume may have a new branch by
+                // now.
                 Some(now) if is_due() && now.line.branch.id == state.line.branch.id => {
                     Ok((vec![names.anchor(now, &*self.core.world.rng)?], None))
                 }
@@ -34,8 +36,8 @@ impl Destager {
         self.core.journal.write_out(lsn)
     }
 
-    /// At open: a rollback's new branch gets the anchor that was to follow, if a crash came in
-    /// between. Nothing was written to it before, since that would have come after the anchor.
+    /// Makes, at open, the anchor of a rollback's new branch, if a crash cut it off. The branch had
+    /// no writes before, since they would have come behind the anchor.
     pub(crate) fn make_up_anchors(&self) -> Result<()> {
         let lacks = |state: &&Arc<VolumeState>| {
             let branch = &state.line.branch;
@@ -52,8 +54,8 @@ impl Destager {
         })
     }
 
-    /// Sequences a discard that is too long to be recorded, right behind an anchor that keeps what
-    /// was there.
+    /// Sequences a discard that is too long to be recorded, right behind an anchor that keeps the
+    /// discarded content.
     pub(crate) fn discard_behind_anchor(
         &self,
         state: &VolumeState,

@@ -1,4 +1,4 @@
-//! Deleting snapshots by policy, where they take more than their reserve or space is low.
+//! Deletes snapshots by policy, where they take more than their reserve or space is low.
 
 use crate::branch::VolumeState;
 use crate::branch::namespace::{Namespace, Snapshot};
@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// The same; `short`: a request waits for space, so that space is low whatever the limit, and
-    /// each deletion is needed at once.
+    /// Deletes a snapshot if a policy asks for it. False when none is to be deleted. With `short`,
+    /// a request waits for space: space then counts as low whatever the limit, and each deletion is
+    /// needed at once.
     pub(crate) fn delete_by_policy(&self, short: bool) -> Result<bool> {
         if !self.core.names.read().by_name.values().any(|state| state.policy.read().auto_delete) {
             return Ok(false);
@@ -43,7 +44,8 @@ impl Destager {
         }
     }
 
-    /// Is space so low that a snapshot should go, and did the last that went give something back?
+    /// Whether space is so low that a snapshot should be deleted, and the last deletion gave
+    /// something back.
     fn deletion_helps(&self, short: bool) -> bool {
         if !short && !self.core.lacks_own_space() {
             *self.core.deletions.lock() = Deletions::default();
@@ -57,7 +59,8 @@ impl Destager {
         if let Some(last) =
             deletions.last.take_if(|last| short || !last.is_recent(self.core.world.clock.monotonic()))
         {
-            // Of what it alone needed nothing has come back, so the next will hardly give more.
+            // Nothing of what the last snapshot alone needed has come back, so the next deletion
+            // will hardly give more.
             deletions.futile = (last.expected > 0 && returned == last.returned).then_some(returned);
         }
         deletions.last.is_none() && deletions.futile != Some(returned)
@@ -65,7 +68,7 @@ impl Destager {
 }
 
 impl Core {
-    /// Bytes that only this snapshot needs, as of the last destage.
+    /// Number of bytes that only this snapshot needs, as of the last destage.
     fn unique_bytes(&self, id: u64) -> Result<u64> {
         let (line, is_live) = {
             let names = self.names.read();
@@ -93,7 +96,7 @@ impl Core {
             snapshots.find(|s| !s.protected.load(Ordering::Acquire) && !is_held(names, s))
         });
         let oldest = oldest.min_by_key(|s| s.state.id)?.state.id;
-        // What was deleted before may still give back enough.
+        // Snapshots that were deleted before may still give back enough.
         let dissolving = names.snapshots.values().any(|s| !names.is_in_sight(s) && !is_held(names, s));
         (!dissolving).then_some(oldest)
     }
@@ -103,19 +106,19 @@ impl Core {
         totals.available < totals.capacity / 100 * self.options.low_space_percent as u64
     }
 
-    /// Is the pool's own space low, whatever the file systems below have?
+    /// Whether the pool's own space is low, whatever the file systems below have.
     pub(crate) fn lacks_own_space(&self) -> bool {
         let totals = self.space.totals();
         totals.own < totals.capacity / 100 * self.options.low_space_percent as u64
     }
 }
 
-/// Is a snapshot in use? Its deletion would give nothing back.
+/// Whether a snapshot is in use. Its deletion would give nothing back.
 pub(crate) fn is_held(names: &Namespace, snapshot: &Snapshot) -> bool {
     snapshot.state.handles.load(Ordering::Acquire) > 0 || names.is_pinned(&snapshot.state)
 }
 
-/// Bytes that a volume's snapshots are expected to take.
+/// Number of bytes that a volume's snapshots are expected to take.
 pub(crate) fn reserve(state: &VolumeState) -> u64 {
     let percent = state.policy.read().reserve_percent;
     (state.size.load(Ordering::Acquire) as u128 * percent as u128 / 100) as u64
@@ -125,7 +128,7 @@ pub(crate) fn is_over(state: &VolumeState, taken: u64) -> bool {
     taken > reserve(state) && state.line.branch.cdp.log.read().anchors().next().is_none()
 }
 
-/// Bytes that a volume's snapshots take, deleted ones too until they are dissolved.
+/// Number of bytes that a volume's snapshots take. A deleted snapshot counts until it is dissolved.
 pub(crate) fn taken(names: &Namespace, state: &VolumeState) -> u64 {
     let live = &state.line.branch;
     let kept = live.kept.load(Ordering::Relaxed) << live.slot_log2;
@@ -137,27 +140,27 @@ pub(crate) fn taken(names: &Namespace, state: &VolumeState) -> u64 {
     kept + of_lines_left.sum::<u64>()
 }
 
-/// Slots of one branch, by who needs them.
+/// Numbers of slots of one branch, by what needs them.
 pub(crate) struct Tally {
-    /// Of the snapshots that are there, or that something rests on.
+    /// The epochs of the snapshots that exist, or that something rests on.
     pub(crate) epochs: Vec<u32>,
-    /// Of the volume as it is now.
+    /// Number of slots of the volume as it is now.
     pub(crate) current: u64,
-    /// Of snapshots only.
+    /// Number of slots that only snapshots need.
     pub(crate) kept: u64,
-    /// What each snapshot sees, by its index in `epochs`.
+    /// Number of slots that each snapshot sees, by its index in `epochs`.
     pub(crate) referenced: Vec<u64>,
-    /// What nobody else does.
+    /// Number of slots that each snapshot alone needs, by its index in `epochs`.
     pub(crate) unique: Vec<u64>,
 }
 
 impl Tally {
-    /// `usage` are (last epoch, epoch of birth, slots); on a branch without a volume the current
-    /// map belongs to snapshots.
+    /// Counts the slots in `usage`, which has (last epoch, epoch of birth, slots). On a branch
+    /// without a volume, the current map belongs to snapshots.
     pub(crate) fn new(epochs: Vec<u32>, usage: &[(u32, u32, u64)], is_live: bool) -> Tally {
         let (mut current, mut kept) = (0, 0);
         let mut unique = vec![0; epochs.len()];
-        // Where the count of what is seen rises and falls.
+        // For each snapshot, by how much the count of seen slots rises and falls.
         let mut steps = vec![(0u64, 0u64); epochs.len() + 1];
         for (last, born, slots) in usage {
             let first = epochs.partition_point(|epoch| epoch < born);

@@ -1,5 +1,6 @@
-//! What a request does that the pool cannot promise space to: it helps to free what waits to be
-//! freed, asks the policies of snapshots, and waits for what is on its way, all within bounds.
+//! Brings space back for a request that finds none. The request helps to free what waits to be
+//! freed, applies the deletion policies of snapshots, and waits for what is on its way. All of that
+//! is bounded.
 
 use crate::destage::Destager;
 use crate::error::Result;
@@ -7,17 +8,19 @@ use crate::shortage::passing;
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 
-/// Rounds before a request is refused, as long as each brings something back.
+/// Number of rounds before a request is refused, as long as each brings something back.
 const MAX_ROUNDS: u32 = 256;
-/// Rounds that only carry out what is pending: records mostly take less than was promised to them.
+/// Number of rounds that only carry out what is pending. Records mostly take less than was promised
+/// to them.
 const MAX_PENDING: u32 = 3;
-/// Rounds that only wait for readers of what was freed, and how long each waits.
+/// Number of rounds that only wait for readers of what was freed. Each waits for the duration
+/// `WAIT`.
 const MAX_WAITS: u32 = 200;
 const WAIT: Duration = Duration::from_millis(5);
-/// Steps of freeing in one round.
+/// Number of steps of freeing in one round.
 const STEPS: u32 = 64;
 
-/// One request that found no space, and what it has done about it.
+/// A request that found no space, and the rounds that it has taken.
 #[derive(Default)]
 pub(crate) struct Relief {
     rounds: u32,
@@ -25,11 +28,11 @@ pub(crate) struct Relief {
     waits: u32,
 }
 
-/// What one round has done.
+/// The result of one round.
 struct Round {
     carried_out: bool,
     steps: u32,
-    /// Slots were freed that readers may still hold.
+    /// Whether slots were freed that readers may still hold.
     retired: bool,
 }
 
@@ -55,7 +58,7 @@ impl Destager {
             Condvar::new().wait_for(&mut Mutex::new(()).lock(), WAIT);
             return Ok(true);
         }
-        // Where the file systems below are what is full a deletion gives nothing back.
+        // If the file systems below are full, a deletion gives nothing back.
         Ok(slots > 0 && !self.core.space.has_own_room(slot_log2, slots) && self.delete_by_policy(true)?)
     }
 
@@ -74,7 +77,7 @@ impl Destager {
         if carried_out || steps > 0 || self.is_returning(state) {
             passing(self.checkpoint(state), ())?;
             self.poll_retired(state)?;
-            // What that commit let go of.
+            // The second poll is for what that commit released.
             self.poll_retired(state)?;
         }
         Ok(Round { carried_out, steps, retired: self.is_returning(state) })

@@ -1,4 +1,4 @@
-//! Room in the journal: a request that finds none helps to carry out what is there, or waits.
+//! Room in the journal: a request that finds none helps to destage, or waits.
 
 use crate::core::Core;
 use crate::destage::Destager;
@@ -8,8 +8,9 @@ use crate::shortage::{Task, passing};
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Room for a record, after [`Admission`] said that there is none: makes a file, or destages,
-    /// or waits for the thread that does. The writer's own help is the backpressure.
+    /// Makes room for a record after [`Admission`] reported that there is none. It adds a journal
+    /// file, or destages, or waits for the thread that does. The writer's own help is the
+    /// backpressure.
     pub(crate) fn make_room(&self, room: Admission) -> Result<()> {
         self.core.check_usable()?;
         match room {
@@ -18,7 +19,7 @@ impl Destager {
             Admission::Full if self.help_destage()? => Ok(()),
             Admission::Full if self.core.shortages.cause(Task::Destage).is_some() => self.wait_out_shortage(),
             Admission::Turns if self.help_destage()? => Ok(()),
-            // Turns don't count then.
+            // The limit of turns does not apply then.
             Admission::Turns if self.core.shortages.cause(Task::Destage).is_some() => Ok(()),
             Admission::Full => {
                 self.core.journal.wait_for_room();
@@ -31,7 +32,7 @@ impl Destager {
         }
     }
 
-    /// Destages one batch, unless somebody else is at it. False when that brought nothing.
+    /// Destages one batch, unless another thread is doing that. False when that brought nothing.
     fn help_destage(&self) -> Result<bool> {
         self.core.journal.counters.waits.fetch_add(1, Ordering::Relaxed);
         self.core.wake();
@@ -53,15 +54,15 @@ impl Destager {
 }
 
 impl Core {
-    /// Do so many turns wait that nothing may add to them? Not while destage waits for the end of a
-    /// shortage: a deletion may be what ends that.
+    /// Whether so many turns wait that none may be added. That is never so while destage waits for
+    /// the end of a shortage, since a deletion may end the shortage.
     pub(crate) fn too_many_turns(&self, waiting: usize) -> bool {
         waiting >= self.pace.turns(self.options.max_turns) && self.shortages.cause(Task::Destage).is_none()
     }
 }
 
 impl Destager {
-    /// Waits for room in the journal while destage waits for the end of a shortage, or refuses the
+    /// Waits for room in the journal while destage waits for the end of a shortage. Refuses the
     /// write after a while.
     pub(crate) fn wait_out_shortage(&self) -> Result<()> {
         let used = self.core.journal.usage().0;
@@ -70,8 +71,8 @@ impl Destager {
             if let Some(mut state) = self.state.try_lock() {
                 self.retry_destage(&mut state)?;
             }
-            // Readers of old segments may have gone meanwhile. What counts is that room came back:
-            // how much the write needs is not known here, and it looks again.
+            // Readers of old segments may have gone meanwhile. It is enough that room came back:
+            // the caller knows how much the write needs, and checks again.
             let has_come_back = self.core.journal.usage().0 < used;
             if has_come_back || self.core.shortages.cause(Task::Destage).is_none() {
                 return Ok(());
@@ -85,5 +86,5 @@ impl Destager {
     }
 }
 
-/// Steps of freeing that a writer which helps to destage takes at most with one batch.
+/// Number of steps of freeing that a writer which helps to destage takes at most with one batch.
 pub(crate) const STEPS_OF_HELP: u32 = 16;

@@ -1,9 +1,10 @@
-//! Extents and slots: which are used, which are free, which are waiting for their last reader.
+//! Extents and slots: which are used, which are free, and which wait for their last reader.
 //!
-//! Owned by the destager, so it needs no lock. Two bitmaps per extent: `live` is what the catalog
-//! says after the next commit; `busy` adds the slots that were freed but may still be read (or
-//! whose freeing is not durable yet): they are not given out (I5). Bitmaps are loaded when needed
-//! and dropped when an extent is full; an extent at rest costs 24 bytes of memory.
+//! The destager owns the allocator, so it needs no lock. Each extent has two bitmaps. `live` is
+//! what the catalog has after the next commit. `busy` also has the slots that were freed but may
+//! still be read, or whose freeing is not durable yet: they are not given out (I5). Bitmaps are
+//! loaded when needed and dropped when an extent is full. An extent at rest takes 24 bytes of
+//! memory.
 
 mod giving;
 mod undo;
@@ -21,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// See the module.
+/// Allocates and frees the slots of all physical volumes.
 pub(crate) struct Allocator {
     extent_size: u64,
     placement: Placement,
@@ -34,13 +35,13 @@ pub(crate) struct Allocator {
     dirty: BTreeSet<ExtentId>,
     freed: Vec<FreedSlot>,
     change: SpaceChange,
-    /// What the file system below said when it had no room for an extent.
+    /// The error of the file system below when it had no room for an extent.
     refused: Option<Error>,
-    /// What has changed since the last commit.
+    /// The changes since the last commit.
     undo: Vec<undo::Step>,
 }
 
-/// Open extents in which a run of slots is looked for.
+/// Number of open extents in which a run of slots is looked for.
 const MAX_SEARCHED: usize = 64;
 
 /// A slot that was freed: (slot, log2 of its size).
@@ -49,20 +50,21 @@ pub(crate) type FreedSlot = (Slot, u8);
 struct PvState {
     pv: Arc<Pv>,
     draining: bool,
-    /// A write to it has failed: nothing is given out there any more.
+    /// A write to the physical volume has failed: nothing is given out there any more.
     failed: bool,
-    /// The file system that its free extents take their space from, as far as is known.
+    /// The file system from which the free extents take their space, as far as is known.
     file_system: Option<u64>,
-    /// Its extents in the free index.
+    /// Number of the physical volume's extents in the free index.
     free: u64,
-    /// Free ones for which the file system below has no room: not in the index until it has.
+    /// Free extents for which the file system below has no room. They are not in the index until it
+    /// has.
     aside: Vec<u32>,
     extents: Vec<Extent>,
 }
 
 #[derive(Default)]
 struct Extent {
-    /// log2 of the slot size; 0 when nothing uses it.
+    /// log2 of the slot size; 0 when the extent is unused.
     slot_log2: u8,
     live: u32,
     busy: u32,
@@ -74,13 +76,13 @@ struct Bits {
     busy: Vec<u64>,
 }
 
-/// What file systems are left with when extents are opened there.
+/// The margins that file systems keep when extents are opened there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Margins {
     Kept,
-    /// Only where the catalog and logs are.
+    /// The margin is kept only where the catalog and logs are.
     OfLogsKept,
-    /// What was promised is kept.
+    /// The margins may be used: what was promised is kept.
     Used,
 }
 
@@ -94,12 +96,12 @@ impl Margins {
     }
 }
 
-/// Bytes that file systems had for extents when they were asked last, less what was opened there
+/// Bytes that file systems had for extents at the last measurement, less what was opened there
 /// since.
 #[derive(Default)]
 struct Rooms {
     by_file_system: BTreeMap<u64, u64>,
-    /// Where logs take their space from, too.
+    /// The file system from which logs take their space.
     of_logs: Option<u64>,
 }
 
@@ -107,8 +109,8 @@ struct Rooms {
 struct FreeIndex {
     free: BTreeSet<ExtentId>,
     open: BTreeMap<u8, BTreeSet<ExtentId>>,
-    /// PVs whose file systems have their margin left and no more. Promises count on other extents
-    /// first, so these are taken when there are no others: the margin is the catalog's.
+    /// Physical volumes whose file systems have only their margin left. Promises count on other
+    /// extents first, so these are used when there are no others: the margin is the catalog's.
     shunned: BTreeSet<u32>,
 }
 
@@ -154,7 +156,8 @@ impl Allocator {
         (self.extent_size >> slot_log2) as u32
     }
 
-    /// Takes in a PV whose extents are all free, as a change of capacity that the caller passes on.
+    /// Adds a physical volume whose extents are all free. Returns the change of capacity, which the
+    /// caller passes on.
     pub(crate) fn add_pv(&mut self, pv: Arc<Pv>, draining: bool) -> SpaceChange {
         let mut extents = Vec::new();
         extents.resize_with(pv.extents as usize, Extent::default);
@@ -170,7 +173,8 @@ impl Allocator {
         change
     }
 
-    /// Loads the catalog's extents, once all PVs are in; what that takes from the capacity.
+    /// Loads the catalog's extents, once all physical volumes are added. Returns what they take
+    /// from the capacity.
     pub(crate) fn load(&mut self) -> Result<SpaceChange> {
         let mut found = Vec::new();
         self.catalog.clone().extents(&mut |pv, extent, record| found.push(((pv, extent), record)))?;
@@ -183,8 +187,8 @@ impl Allocator {
             let Some(extent) = state.extents.get_mut(id.1 as usize) else {
                 return Err(corrupt(format!("load extent {} of PV {}: it is beyond its end", id.1, id.0)));
             };
-            // The row of an extent without slots in use is removed, so one that counts none has
-            // lost its count.
+            // The row of an extent without used slots is removed, so a row that counts none is
+            // damaged.
             if !(1..=per_extent).contains(&record.used) || !(9..=30).contains(&record.slot_log2) {
                 return Err(corrupt(format!(
                     "load extent {} of PV {}: its record makes no sense",
@@ -212,7 +216,7 @@ impl Allocator {
         extent.ok_or_else(|| corrupt(format!("find extent {} of PV {}: there is none", id.1, id.0)))
     }
 
-    /// The extent, with its bitmaps loaded.
+    /// Returns the extent, with its bitmaps loaded.
     fn loaded(&mut self, id: ExtentId) -> Result<(&mut Extent, Box<Bits>)> {
         let (extent_size, catalog) = (self.extent_size, self.catalog.clone());
         let extent = self.extent(id)?;
@@ -245,8 +249,8 @@ impl Allocator {
         Slot::new(id.0, DATA_START + id.1 as u64 * self.extent_size + ((index as u64) << slot_log2))
     }
 
-    /// Allocates a slot; `wish` is the slot of the chunk before, near which the new one is best
-    /// placed. Whoever holds a reservation never sees it fail.
+    /// Allocates a slot. `wish` is the slot of the chunk before, near which the new one is best
+    /// placed. With a reservation, this never fails for want of space.
     pub(crate) fn allocate(&mut self, space: &Space, slot_log2: u8, wish: Option<Slot>) -> Result<Slot> {
         let wished = wish.map(|slot| self.locate(slot, slot_log2)).transpose()?;
         let (mut spare, mut margins) = (true, Margins::Kept);
@@ -268,7 +272,8 @@ impl Allocator {
                 Choice::Open(id) => id,
                 Choice::Free(id) if !self.has_room(space, id.0, margins) => continue,
                 Choice::Free(id) => {
-                    // Opening one more than needed must not eat what others were promised.
+                    // Opening one extent more than needed must not take what was promised to other
+                    // writes.
                     let needed = self.index.next_open(slot_log2, (0, 0)).is_none();
                     if !space.open_extent(slot_log2, needed) {
                         spare = false;
@@ -289,8 +294,8 @@ impl Allocator {
         }
     }
 
-    /// May one more extent of this PV be opened, for the sake of these margins? If not, the PV is
-    /// shunned.
+    /// Whether one more extent of this physical volume may be opened with these margins. If not,
+    /// the physical volume is shunned.
     fn has_room(&mut self, space: &Space, pv: u32, margins: Margins) -> bool {
         let Some(file_system) = self.pvs.get(&pv).and_then(|state| state.file_system) else { return true };
         let room = self.rooms.by_file_system.get(&file_system).copied().unwrap_or(0);
@@ -306,8 +311,8 @@ impl Allocator {
         has_room
     }
 
-    /// Gives a free extent a slot size; the space was told before. False when its backing store is
-    /// full: all free extents of its PV are set aside.
+    /// Gives a free extent a slot size. The caller has changed `space` before. False when the
+    /// extent's backing store is full: all free extents of the physical volume are then set aside.
     fn open_extent(&mut self, space: &Space, id: ExtentId, slot_log2: u8) -> Result<bool> {
         let offset = DATA_START + id.1 as u64 * self.extent_size;
         let Some(state) = self.pvs.get_mut(&id.0) else {
@@ -319,14 +324,14 @@ impl Allocator {
             let error =
                 state.pv.write_failed(format!("allocate extent {} of {}", id.1, state.pv.path), error);
             if error.kind() != ErrorKind::NoSpace {
-                // It is as free as it was before.
+                // The extent is as free as it was before.
                 state.free += 1;
                 self.index.free.insert(id);
                 space.close_extent(slot_log2);
                 return Err(error);
             }
             self.refused = Some(error);
-            // What it got hold of in spite of that.
+            // The failed allocation may have taken some space: it is given back.
             let _ = state.pv.disk.punch(offset, self.extent_size);
             space.set_aside(slot_log2, 1 + state.free);
             state.aside.push(id.1);
@@ -359,7 +364,8 @@ impl Allocator {
         self.take_index(id, slot_log2, index)
     }
 
-    /// Takes this very slot, if it is free and of this size, and its PV takes data.
+    /// Takes this slot, if it is free and of this size, and its physical volume takes data. False
+    /// otherwise.
     pub(crate) fn take_at(&mut self, slot: Slot, slot_log2: u8) -> Result<bool> {
         let Ok((id, index)) = self.locate(slot, slot_log2) else { return Ok(false) };
         let slots = self.slots_per_extent(slot_log2);
@@ -379,8 +385,8 @@ impl Allocator {
         Ok(free)
     }
 
-    /// Takes `count` slots in a row, in an extent that is open or in a free one that no promise
-    /// needs and no margin; the first of them.
+    /// Takes `count` slots in a row, and returns the first of them. They come from an open extent,
+    /// or from a free one that neither a promise nor a margin needs.
     pub(crate) fn take_run(&mut self, space: &Space, slot_log2: u8, count: u32) -> Result<Option<Slot>> {
         let slots = self.slots_per_extent(slot_log2);
         let open: Vec<ExtentId> =
@@ -430,7 +436,7 @@ impl Allocator {
         Ok(self.slot_at(id, index, slot_log2))
     }
 
-    /// Frees a slot: gone from the catalog with the next commit, given out again only after
+    /// Frees a slot. The next commit removes it from the catalog. It is given out again only after
     /// [`Allocator::reuse`].
     pub(crate) fn free(&mut self, slot: Slot, slot_log2: u8) -> Result<()> {
         let (id, index) = self.locate(slot, slot_log2)?;
@@ -453,21 +459,22 @@ impl Allocator {
         Ok(())
     }
 
-    /// Writes what has changed into `txn`.
+    /// Writes the changed extents to `txn`.
     pub(crate) fn persist(&mut self, txn: &mut Txn<'_>) -> Result<()> {
         let extent_size = self.extent_size;
         for id in std::mem::take(&mut self.dirty) {
             let (extent, bits) = self.loaded(id)?;
             let record = ExtentRecord { slot_log2: extent.slot_log2, used: extent.live };
             txn.put_extent(id.0, id.1, &record, &bits.live)?;
-            // A full extent's bitmap is not needed until something in it is freed.
+            // The bitmap of a full extent is not needed until something in it is freed.
             let full = extent.live as u64 == extent_size >> record.slot_log2;
             extent.bits = (!full).then_some(bits);
         }
         Ok(())
     }
 
-    /// After the commit: the slots that it freed, to be retired, and the change of what is free.
+    /// Returns, after the commit, the slots that it freed, which are to be retired, and the change
+    /// of free space.
     pub(crate) fn committed(&mut self) -> (Vec<FreedSlot>, SpaceChange) {
         self.undo.clear();
         (std::mem::take(&mut self.freed), std::mem::take(&mut self.change))
@@ -511,15 +518,16 @@ impl Allocator {
         Ok(std::mem::take(&mut self.change))
     }
 
-    /// Gives an empty extent's backing space back. Only a hint: what fails costs space, not data.
+    /// Gives the backing space of an empty extent back. This is a hint: a failure costs space, not
+    /// data.
     fn punch(&self, id: ExtentId) {
         if let Some(state) = self.pvs.get(&id.0) {
             let _ = state.pv.disk.punch(DATA_START + id.1 as u64 * self.extent_size, self.extent_size);
         }
     }
 
-    /// Does the byte lie in a slot in use, or that a reader may still hold? And where does the slot
-    /// end, or what has none?
+    /// Whether the byte lies in a slot that is used, or that a reader may still hold. Also returns
+    /// where that slot, or the unused extent around the byte, ends.
     pub(crate) fn is_used(&mut self, pv: u32, byte: u64) -> Result<(bool, u64)> {
         let slot = Slot::new(pv, byte);
         let ((_, number), _) = self.locate(slot, 9)?;
@@ -534,10 +542,11 @@ impl Allocator {
         Ok((used, self.slot_at(id, index + 1, slot_log2).offset()))
     }
 
-    /// What there is for free extents now, when `margin` bytes of each file system are kept for the
-    /// rest of the pool; and for logs, which are in the one that `data` tells of. Extents that were
-    /// set aside are free again as far as there is room for them: so many. Of what `data` has
-    /// available `ahead` bytes are in use, for what is promised them.
+    /// Measures the room for free extents, and for logs, when `margin` bytes of each file system
+    /// are kept for the rest of the pool. `data` is the file system of the logs; `ahead` bytes of
+    /// it are already used by logs, and are also promised, so they count as available. Extents that
+    /// were set aside are free again as far as there is room for them. Returns the room, and the
+    /// number of such extents.
     pub(crate) fn backing(
         &mut self,
         margin: u64,
@@ -548,7 +557,7 @@ impl Allocator {
         let mut of_pvs = Vec::with_capacity(self.pvs.len());
         for state in self.pvs.values() {
             if state.failed {
-                // It is given nothing, and may not answer.
+                // A failed physical volume gets nothing, and may not answer.
                 of_pvs.push(None);
                 continue;
             }
@@ -564,7 +573,7 @@ impl Allocator {
         let mut backing =
             BackingRoom { log_bytes: data.as_ref().map_or(u64::MAX, left), ..BackingRoom::NONE };
         let mut taken_back = 0;
-        // By file system: free extents there, and bytes for them.
+        // By file system: (free extents there, bytes for them).
         let mut below: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for ((id, state), of_pv) in self.pvs.iter_mut().zip(of_pvs) {
             let room = of_pv.as_ref().map_or(u64::MAX, |of_pv| left(of_pv) / self.extent_size);
@@ -589,7 +598,7 @@ impl Allocator {
         backing.sparse = below.values().map(|(free, _)| free).sum();
         backing.sparse_bytes = match below.len() {
             1 => below.values().map(|(_, bytes)| *bytes).sum(),
-            // What is left of one does not add up to an extent with what is left of another.
+            // The rests of two file systems do not add up to an extent.
             _ => below.values().map(|(f, bytes)| (*f).min(bytes / self.extent_size) * self.extent_size).sum(),
         };
         Ok((backing, taken_back))
@@ -606,7 +615,7 @@ fn clear(words: &mut [u64], bit: u32) {
     words[bit as usize / 64] &= !(1 << (bit % 64));
 }
 
-/// The first of `count` zero bits in a row, below `end`.
+/// Returns the first of `count` zero bits in a row, below `end`.
 fn zeros(words: &[u64], count: u32, end: u32) -> Option<u32> {
     let mut from = 0;
     loop {
@@ -622,7 +631,7 @@ fn zeros(words: &[u64], count: u32, end: u32) -> Option<u32> {
     }
 }
 
-/// The first zero bit at or after `from`, below `end`.
+/// Returns the first zero bit at or after `from`, below `end`.
 fn first_zero(words: &[u64], from: u32, end: u32) -> Option<u32> {
     let mut at = from;
     while at < end {

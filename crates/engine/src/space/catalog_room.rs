@@ -1,9 +1,10 @@
 //! The room that the catalog needs to carry out what was acknowledged (I6).
 //!
-//! The catalog grows by the map pages that records of the journal bring about, and each commit
-//! writes every page that it changes anew before the old ones can be used again. So records are
-//! promised room for the pages that they may add; a batch changes no more pages than a third of the
-//! free space holds, one at least; and the ballast ([`crate::catalog::Ballast`]) is behind both.
+//! The catalog grows by the map pages that records of the journal add. Each commit writes every
+//! page that it changes to a new place, before the old place can be reused. So records are promised
+//! room for the pages that they may add. A batch changes no more pages than a third of the free
+//! space holds (at least one). The ballast ([`crate::catalog::Ballast`]) is the reserve behind
+//! both.
 
 use crate::branch::Branch;
 use crate::catalog::page::CHUNKS;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that a new map page takes, with its share of inner pages.
 const NEW_PAGE: u64 = 5 << 10;
-/// Bytes that a record takes beside its map pages: of bitmaps, counts, and rows of histories.
+/// Bytes that a record takes besides its map pages: for bitmaps, counts, and rows of histories.
 const RECORD: u64 = 256;
 /// Bytes that the rows of a version of a chunk take.
 const VERSION: u64 = 192;
@@ -25,21 +26,22 @@ const CHANGED_PAGE: u64 = 64 << 10;
 /// Bytes that a commit writes for a version whose neighbours stay as they are.
 const MOVED_VERSION: u64 = 10 << 10;
 
-/// See the module.
+/// What is promised of the catalog's file system, and what is left. All values are in bytes.
 pub(crate) struct CatalogRoom {
-    /// Bytes that commits can have, as measured last.
+    /// Bytes for commits, as of the last measurement.
     free: AtomicU64,
     /// Bytes that the file system has available, ballast not included.
     available: AtomicU64,
     /// Bytes that may be promised.
     limit: AtomicU64,
-    /// Promised to requests that are not sequenced yet.
+    /// Bytes promised to requests that are not sequenced yet.
     in_flight: AtomicU64,
-    /// Promised to all records since the pool was opened. Grows under the sequencing lock.
+    /// Bytes promised to all records since the pool was opened. This grows under the sequencing
+    /// lock.
     sequenced: AtomicU64,
-    /// Of that, what was promised to records that are carried out.
+    /// Bytes that were promised to records that are carried out; a part of `sequenced`.
     settled: AtomicU64,
-    /// What had been promised up to some LSNs.
+    /// Values of `sequenced` at some LSNs: (LSN, bytes).
     marks: Mutex<VecDeque<(u64, u64)>>,
 }
 
@@ -57,59 +59,60 @@ impl Default for CatalogRoom {
     }
 }
 
-/// The room promised to a request.
+/// Room that is promised to a request.
 pub(crate) struct Promise<'a> {
     room: &'a CatalogRoom,
     left: u64,
 }
 
 impl CatalogRoom {
-    /// The file system has so many bytes for the catalog, and the ballast so many more.
+    /// Stores a measurement: the file system has `available` bytes for the catalog, and the ballast
+    /// has `ballast` more. `missing` bytes of the ballast are still to be written.
     pub(crate) fn measured(&self, available: u64, ballast: u64, missing: u64) {
         self.available.store(available, Ordering::Relaxed);
         self.free.store(available.saturating_add(ballast), Ordering::Relaxed);
-        // As much again is for commits, before what they replace can be used again; and the ballast
+        // Half is kept for commits, which need it before replaced pages can be reused. The ballast
         // comes first.
         self.limit.store(available.saturating_sub(missing) / 2, Ordering::Relaxed);
     }
 
-    /// Bytes that the file system has available, where that is known.
+    /// Bytes that the file system has available, if that is known.
     pub(crate) fn available(&self) -> Option<u64> {
         Some(self.available.load(Ordering::Relaxed)).filter(|bytes| *bytes < u64::MAX)
     }
 
-    /// Map pages that one commit may change.
+    /// Number of map pages that one commit may change, at most `most`.
     pub(crate) fn pages(&self, most: usize) -> usize {
         let third = self.free.load(Ordering::Relaxed) / 3;
         usize::try_from(third / CHANGED_PAGE).unwrap_or(usize::MAX).clamp(1, most)
     }
 
-    /// Versions that one commit may move.
+    /// Number of versions that one commit may move, at most `most`.
     pub(crate) fn versions(&self, most: usize) -> usize {
         let third = self.free.load(Ordering::Relaxed) / 3;
         usize::try_from(third / MOVED_VERSION).unwrap_or(usize::MAX).clamp(16, most)
     }
 
-    /// Promised, and not carried out.
+    /// Bytes that are promised, and not carried out.
     pub(crate) fn promised(&self) -> u64 {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         get(&self.in_flight) + get(&self.sequenced).saturating_sub(get(&self.settled))
     }
 
-    /// Promises so many bytes, or says that it can't.
+    /// Promises `bytes` bytes; `None` if that is not possible.
     pub(crate) fn promise(&self, bytes: u64) -> Option<Promise<'_>> {
         self.in_flight.fetch_add(bytes, Ordering::Relaxed);
         let promise = Promise { room: self, left: bytes };
         (bytes == 0 || self.promised() <= self.limit.load(Ordering::Relaxed)).then_some(promise)
     }
 
-    /// Promises to a record of the journal that is there already.
+    /// Adds the promise of a record that is already in the journal.
     pub(crate) fn promised_before(&self, bytes: u64) {
         self.sequenced.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What was sequenced up to `lsn` was promised all that is promised now. Under the sequencing
-    /// lock.
+    /// Notes that the records up to `lsn` hold all promises made by now. The caller holds the
+    /// sequencing lock.
     pub(crate) fn mark(&self, lsn: u64) {
         let promised = self.sequenced.load(Ordering::Relaxed);
         let mut marks = self.marks.lock();
@@ -118,7 +121,7 @@ impl CatalogRoom {
         }
     }
 
-    /// Records up to `lsn` are carried out.
+    /// Ends the promises of the records up to `lsn`, which are carried out.
     pub(crate) fn settle(&self, lsn: u64) {
         let mut marks = self.marks.lock();
         while let Some((_, promised)) = marks.pop_front_if(|(last, _)| *last <= lsn) {
@@ -128,7 +131,8 @@ impl CatalogRoom {
 }
 
 impl Promise<'_> {
-    /// A record that may need so much is sequenced. Under the sequencing lock.
+    /// Moves `bytes` bytes of the promise to a record that is being sequenced. The caller holds the
+    /// sequencing lock.
     pub(crate) fn take(&mut self, bytes: u64) {
         let taken = bytes.min(self.left);
         self.left -= taken;
@@ -143,19 +147,19 @@ impl Drop for Promise<'_> {
     }
 }
 
-/// The most bytes by which a record makes the catalog grow.
+/// Number of bytes by which a record makes the catalog grow at most.
 pub(crate) fn growth(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u64 {
     let chunks = branch.chunks(offset, length);
-    // Of a discard only the ends may be parts of chunks, and need a page; what it frees makes room.
+    // Only the ends of a discard may be parts of chunks, and need a page. What it frees makes room.
     let ends = if kind == Kind::Discard { 2 } else { u64::MAX };
     let pages = chunks.end.div_ceil(CHUNKS) - chunks.start / CHUNKS;
-    // Snapshots keep what was there as versions.
+    // Snapshots keep the old content as versions.
     let has_snapshots = branch.epoch.load(Ordering::Relaxed) > 1 && kind != Kind::Discard;
     let versions = if has_snapshots { chunks.end - chunks.start } else { 0 };
     RECORD + pages.min(ends) * NEW_PAGE + versions * VERSION
 }
 
-/// The error of a write that the catalog has no room for.
+/// The error of a write for which the catalog has no room.
 pub(crate) fn no_pages() -> Error {
     no_space("promise room for the write in the catalog: the data directory's file system is full; free some")
 }

@@ -1,4 +1,4 @@
-//! Labels of physical volumes: the first block says whose it is. [Stamps](crate::space::stamp) lie
+//! Labels of physical volumes: the first block names the owner. [Stamps](crate::space::stamp) lie
 //! behind it.
 //!
 //! | bytes | field |
@@ -23,7 +23,7 @@ use std::io;
 
 /// Byte offset of extent 0.
 pub(crate) const DATA_START: u64 = 1 << 20;
-/// Bytes of the label block.
+/// Number of bytes of the label block.
 pub(crate) const LABEL_LEN: usize = 4096;
 const MAGIC: &[u8; 8] = b"HINDCAST";
 const VERSION: u32 = 1;
@@ -38,12 +38,12 @@ pub(crate) struct Label {
     pub(crate) extent_size: u64,
 }
 
-/// What the first block of a disk says.
+/// The content of a disk's first block.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LabelFound {
-    /// Nothing that is a label.
+    /// No label.
     None,
-    /// A label that does not verify, or of a version unknown here.
+    /// A label that does not verify, or that has an unknown version.
     Damaged,
     /// A label.
     Label(Label),
@@ -94,8 +94,8 @@ impl Label {
         Ok(Label::decode(&block))
     }
 
-    /// Does what is left of a label that was overwritten prove that it was this one? Two of its
-    /// magic and its UUIDs do.
+    /// Whether the rest of an overwritten label proves that it was this one. Two of the magic and
+    /// the two UUIDs prove it.
     pub(crate) fn remains_on(&self, disk: &dyn Disk, path: &str) -> Result<bool> {
         let mut block = vec![0; LABEL_LEN];
         disk.read_at(&mut block, 0).map_err(|e| Error::io(format!("read the label of {path}"), e))?;
@@ -111,7 +111,7 @@ impl Label {
         write_head(disk, path, &head)
     }
 
-    /// Writes the label and makes it durable; stamps stay as they are.
+    /// Writes the label and makes it durable. Stamps stay as they are.
     pub(crate) fn write_alone(&self, disk: &dyn Disk, path: &str) -> Result<()> {
         write_head(disk, path, &self.encode())
     }
@@ -131,7 +131,8 @@ pub(crate) fn wipe(disk: &dyn Disk, path: &str) -> Result<()> {
     disk.sync(SyncPurpose::Label).map_err(fail)
 }
 
-/// Whole extents that fit on a disk of `size` bytes; an error when there is not even one.
+/// Returns the number of whole extents that fit on a disk of `size` bytes, or an error if not even
+/// one fits.
 pub(crate) fn extents_on(size: u64, extent_size: u64, path: &str) -> Result<u32> {
     let extents = size.saturating_sub(DATA_START) / extent_size;
     if extents == 0 {
@@ -143,11 +144,11 @@ pub(crate) fn extents_on(size: u64, extent_size: u64, path: &str) -> Result<u32>
         .map_err(|_| invalid(format!("use {path}: {extents} extents are too many; choose larger extents")))
 }
 
-/// Byte of a physical volume at which the first slot begins.
+/// Byte offset of a physical volume at which the first slot for a metadata backup begins.
 pub(crate) const SLOTS_START: u64 = 64 << 10;
 
-/// Clears the slots of a physical volume that leaves its pool. Only what holds something is
-/// written: a sparse file on a full file system has room for that, and for no more.
+/// Clears the backup slots of a physical volume that leaves its pool. Only blocks that hold
+/// something are written: a sparse file on a full file system has room for these, and for no more.
 pub(crate) fn wipe_backups(disk: &dyn Disk) -> io::Result<()> {
     let mut block = vec![0; HEADER_LEN];
     for at in (SLOTS_START..DATA_START).step_by(HEADER_LEN) {
@@ -160,7 +161,7 @@ pub(crate) fn wipe_backups(disk: &dyn Disk) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes of the header.
+/// Number of bytes of a backup's header.
 pub(crate) const HEADER_LEN: usize = 4096;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The lock of a data directory: one process has a pool open.
+//! The lock of a data directory: only one process can have a pool open.
 
 use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result};
@@ -9,7 +9,7 @@ pub(crate) fn lock(dir: &dyn Dir) -> Result<Box<dyn Send + Sync>> {
     locked(dir.lock(LOCK_FILE))
 }
 
-/// What came of locking the pool, as an error of the engine's.
+/// Converts the result of locking the pool to a result of the engine.
 pub(crate) fn locked(result: std::io::Result<Box<dyn Send + Sync>>) -> Result<Box<dyn Send + Sync>> {
     result.map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => {

@@ -1,5 +1,5 @@
 //! Space: physical volumes with their labels and stamps, slots that are free, and what is promised
-//! of all that.
+//! of them.
 
 pub(crate) mod allocator;
 pub(crate) mod catalog_room;

@@ -1,31 +1,33 @@
-//! Placement: which extent a new slot comes from. A pure function of what is free, the slot size,
-//! and a wish: no state, no randomness, so that policies can be compared and tested without a pool.
+//! Placement: the extent from which a new slot comes. It is a pure function of what is free, the
+//! slot size, and a wish. It has no state and no randomness, so policies can be compared and tested
+//! without a pool.
 
 use crate::settings::Placement;
 
-/// An extent: (PV, number on it).
+/// An extent: (physical volume, number on it).
 pub(crate) type ExtentId = (u32, u32);
 
-/// What placement may know.
+/// The free extents as placement sees them.
 pub(crate) trait FreeView {
-    /// The first extent at or after `from` that holds slots of this size and has a free one.
+    /// Returns the first extent at or after `from` that holds slots of this size and has a free
+    /// one.
     fn next_open(&self, slot_log2: u8, from: ExtentId) -> Option<ExtentId>;
-    /// The first extent at or after `from` that nothing uses and that may be opened.
+    /// Returns the first extent at or after `from` that is unused and may be opened.
     fn next_free(&self, from: ExtentId) -> Option<ExtentId>;
 }
 
-/// Where to allocate.
+/// The extent from which a slot is allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// In an extent that has slots of this size.
+    /// An extent that has slots of this size.
     Open(ExtentId),
-    /// In an extent that nothing uses yet.
+    /// An extent that is unused.
     Free(ExtentId),
 }
 
-/// Chooses. `wish`: the extent of the neighbour; `last`: the extent of the last allocation of this
-/// slot size; `spare`: there are free extents that no promise needs (I6), so one may be opened
-/// though another has room.
+/// Chooses the extent for a new slot. `wish` is the extent of the neighbour; `last` is the extent
+/// of the last allocation of this slot size. `spare` means that there are free extents that no
+/// promise needs (I6), so one may be opened though another has room.
 pub(crate) fn choose(
     policy: Placement,
     view: &dyn FreeView,
@@ -38,8 +40,8 @@ pub(crate) fn choose(
     let near = match policy {
         Placement::Anywhere => last.and_then(open_at).map(Choice::Open),
         Placement::Contiguous => wish.and_then(|w| {
-            // The neighbour's own extent, the free one right behind it, then whatever follows on
-            // the same PV.
+            // The order is: the neighbour's own extent, the free one right behind it, then any
+            // later one on the same physical volume.
             let same_pv = |e: &ExtentId| e.0 == w.0;
             let next = (w.0, w.1.saturating_add(1));
             let free_from = |extent| view.next_free(extent).filter(|_| spare);

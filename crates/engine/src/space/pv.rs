@@ -1,4 +1,4 @@
-//! Physical volumes: taking them in, recognizing them, and finding their disks on the read path.
+//! Physical volumes: adding them, recognizing them, and finding their disks on the read path.
 
 use super::label::{Label, LabelFound, extents_on};
 use crate::catalog::PvRecord;
@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// PV numbers a pool can ever use; they fit a slot address, and the table below stays small.
+/// Number of physical volumes that a pool can have in its life. They fit a slot address, and the
+/// table below stays small.
 pub(crate) const MAX_PVS: u32 = 4096;
 
 /// An open physical volume.
@@ -20,20 +21,20 @@ pub(crate) struct Pv {
     pub(crate) path: String,
     pub(crate) extents: u32,
     pub(crate) disk: Arc<dyn Disk>,
-    /// Bytes that the disk below writes as a whole, where that is known.
+    /// Number of bytes that the disk below writes as a whole, if that is known.
     pub(crate) physical_block: Option<u64>,
-    /// Its file system writes what is overwritten somewhere else. Asked once: a dead disk may not
-    /// answer.
+    /// Whether the file system writes overwritten blocks to another place. It is determined once,
+    /// since a dead disk may not answer.
     pub(crate) overwrites_elsewhere: bool,
-    /// Extents in use or waiting for readers, as the allocator counts them.
+    /// Number of extents that are used or wait for readers, as the allocator counts them.
     pub(crate) used_extents: AtomicU64,
-    /// Reads that failed since the pool was opened, and the last of them.
+    /// Number of reads that failed since the pool was opened.
     read_errors: AtomicU64,
     last_read_error: Mutex<String>,
-    /// What a write or a sync failed with: from then on nothing is written to it, until the pool is
-    /// opened again.
+    /// The error of a write or a sync that failed. From then on nothing is written to the physical
+    /// volume, until the pool is opened again.
     failure: OnceLock<String>,
-    /// It has left the pool, and this became of its label.
+    /// Set when the physical volume has left the pool: the result of wiping its label.
     pub(crate) wiped: OnceLock<Result<()>>,
 }
 
@@ -57,25 +58,25 @@ impl Pv {
         })
     }
 
-    /// What it failed with, if it takes no writes any more.
+    /// Returns the error with which the physical volume failed, if it takes no writes any more.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// The error of a write that failed. Unless that was for want of something, the volume has
-    /// failed.
+    /// Returns the error of a write that failed. Unless it is a shortage, the physical volume has
+    /// failed from then on.
     pub(crate) fn write_failed(&self, what: impl Into<String>, error: std::io::Error) -> Error {
         let error = Error::io(what, error);
         if error.is_shortage() { error } else { self.fail(error) }
     }
 
-    /// Makes what was written durable. When that fails the volume has failed, whatever the cause:
-    /// what was written since the last sync may be lost.
+    /// Makes the written content durable. After an error the physical volume has failed, whatever
+    /// the cause, because content written since the last sync may be lost.
     pub(crate) fn sync(&self, purpose: SyncPurpose) -> Result<()> {
         self.disk.sync(purpose).map_err(|e| self.fail(Error::io(format!("sync {}", self.path), e)))
     }
 
-    /// The volume has failed with `error`.
+    /// Marks the physical volume as failed with `error`.
     pub(crate) fn fail(&self, error: Error) -> Error {
         self.failure.get_or_init(|| {
             let (pv, path) = (self.id, &self.path);
@@ -85,7 +86,7 @@ impl Pv {
         error.of_failed_pv()
     }
 
-    /// Takes note of a read that failed.
+    /// Counts a read that failed.
     pub(crate) fn count_read_error(&self, at: u64, error: &std::io::Error) {
         *self.last_read_error.lock() = format!("at byte {at}: {error}");
         if self.read_errors.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -94,15 +95,15 @@ impl Pv {
         }
     }
 
-    /// Reads that failed since the pool was opened, and the last of them.
+    /// Returns the number of reads that failed since the pool was opened, and the last of them.
     pub(crate) fn read_errors(&self) -> (u64, String) {
         (self.read_errors.load(Ordering::Relaxed), self.last_read_error.lock().clone())
     }
 }
 
-/// Open PVs by number, read without a lock. Numbers are never used twice. Groups are made when a
-/// number of theirs is used first: a pool mostly has a few PVs, and a place costs something when
-/// the table goes.
+/// The open physical volumes by number, read without a lock. Numbers are never used twice. Groups
+/// are made when one of their numbers is used first: a pool mostly has a few physical volumes, and
+/// each place in the table costs time when the table is dropped.
 pub(crate) struct PvTable([OnceLock<Group>; MAX_PVS as usize / GROUP]);
 
 const GROUP: usize = 64;
@@ -110,13 +111,13 @@ const _: () = assert!((MAX_PVS as usize).is_multiple_of(GROUP));
 
 type Group = Box<[ArcSwapOption<Pv>; GROUP]>;
 
-/// A PV found in the table; it stays open as long as this lives.
+/// A physical volume found in the table. It stays open as long as this lives.
 pub(crate) struct PvRef(Guard<Option<Arc<Pv>>>);
 
 impl std::ops::Deref for PvRef {
     type Target = Pv;
     fn deref(&self) -> &Pv {
-        // Made by `PvTable::get` only, of a PV that is there.
+        // Only `PvTable::get` makes this, for an open physical volume.
         self.0.as_ref().expect("a PV that was found")
     }
 }
@@ -138,7 +139,7 @@ impl PvTable {
         Ok(PvRef(found?))
     }
 
-    /// The PV to hold for longer, if it is open.
+    /// Returns the physical volume to be held for longer, if it is open.
     pub(crate) fn held(&self, id: u32) -> Option<Arc<Pv>> {
         self.place(id)?.load_full()
     }
@@ -150,13 +151,13 @@ impl PvTable {
         }
     }
 
-    /// Takes a PV out; its disk is closed with its last reader.
+    /// Removes a physical volume. Its disk is closed with its last reader.
     pub(crate) fn take(&self, id: u32) -> Option<Arc<Pv>> {
         self.place(id)?.swap(None)
     }
 }
 
-/// Opens a PV that the catalog knows and verifies that it is the right one.
+/// Opens a physical volume that the catalog knows, and verifies that it is the right one.
 pub(crate) fn open_known(
     dir: &dyn Dir,
     pool: [u8; 16],
@@ -209,9 +210,9 @@ pub(crate) fn open_known(
     Ok(Pv::new(id, record, disk))
 }
 
-/// Opens or creates the disk of a new PV and refuses one that is somebody's; nothing is written
-/// yet. `known` tells whether a PV of this pool is in use: a label may have been written for an
-/// addition that a crash cut short.
+/// Opens or creates the disk of a new physical volume, and refuses a disk that is already used.
+/// Nothing is written yet. `known` returns whether a physical volume of this pool is in use: an
+/// addition that a crash cut short may have left a label.
 pub(crate) fn open_new(
     dir: &dyn Dir,
     spec: &PvSpec,
@@ -230,7 +231,7 @@ pub(crate) fn open_new(
     let mut created = false;
     let disk = match dir.open_locked(path, OpenMode::Existing) {
         Ok(disk) => disk,
-        // Perhaps by this very pool, which says more.
+        // This pool may have it open, which gives a better error.
         Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
             let disk = dir.open(path, OpenMode::ReadOnly).map_err(fail)?;
             check_unknown(Label::read(&*disk, path)?, path, pool, known)?;
@@ -249,14 +250,14 @@ pub(crate) fn open_new(
     };
     let taken = take(&*disk, spec, pool, (extent_size, atomic_unit), known);
     if taken.is_err() && created {
-        // Nobody wanted an empty file. Should it stay, it does no harm.
+        // The empty file is not needed. If it stays, it does no harm.
         let _ = dir.remove(path);
     }
     Ok((disk, taken?))
 }
 
-/// Refuses the disk of a new PV that is somebody's, or does not do; gives a file its size. Tells
-/// how many extents it has.
+/// Refuses the disk of a new physical volume if it is already used or unsuitable, and gives a file
+/// its size. Returns the number of its extents.
 fn take(
     disk: &dyn Disk,
     spec: &PvSpec,
@@ -316,15 +317,15 @@ fn check_unknown(
     }
 }
 
-/// Is it a name that the engine gives to files of its own?
+/// Whether the engine gives such a name to its own files.
 fn is_own_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let prefixes = [crate::catalog::FILE, "journal-", crate::cdp::log::record::FILE_PREFIX];
     prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == crate::space::lock::LOCK_FILE
 }
 
-/// Is there nothing in front of where data would begin? (A file system, a partition table or an
-/// image would be.)
+/// Whether the space in front of the data is empty. (A file system, a partition table or an image
+/// would be there.)
 fn is_blank(disk: &dyn Disk) -> std::io::Result<bool> {
     let mut head = vec![0u8; disk.len()?.min(crate::space::label::DATA_START) as usize];
     disk.read_at(&mut head, 0)?;

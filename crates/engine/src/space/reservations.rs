@@ -1,12 +1,12 @@
 //! What the pool can promise (I6).
 //!
-//! Slots of different sizes come from different extents, so a promise counts, per slot size, the
-//! free slots of open extents first and whole free extents beyond them. A promise given is kept:
+//! Slots of different sizes come from different extents. So a promise counts, per slot size, the
+//! free slots of open extents first, and whole free extents beyond them. A promise is always kept:
 //! whatever is reserved can be allocated.
 //!
-//! Promises of room for CDP logs are here too ([`crate::cdp::write::reserve`] says how much a
-//! record needs): logs are files in the data directory, and mostly the physical volumes' files are
-//! in the same file system, which must not be promised twice.
+//! Promises of room for CDP logs are here too ([`crate::cdp::write::reserve`] computes how much a
+//! record needs). Logs are files in the data directory. The files of physical volumes are mostly in
+//! the same file system, which must not be promised twice.
 
 use crate::error::{Error, no_space};
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 /// log2 of the largest slot (1 GiB), plus one.
 const CLASSES: usize = 31;
 
-/// See the module.
+/// The free and promised space of a pool.
 pub(crate) struct Space {
     extent_log2: u8,
     inner: Mutex<Inner>,
@@ -23,72 +23,73 @@ pub(crate) struct Space {
 
 #[derive(Clone)]
 struct Inner {
-    /// Extents that nothing uses, on PVs that take data,
+    /// Unused extents on physical volumes that take data, without those in `aside`.
     free_extents: u64,
-    /// but for those that the file systems below have no room for.
+    /// Unused extents for which the file systems below have no room.
     aside: u64,
-    /// What the file systems below said last,
+    /// The room in the file systems below, as of the last measurement.
     backing: BackingRoom,
-    /// and what was taken from them since: extents that were opened,
+    /// Extents that were opened since that measurement.
     opened: u64,
-    /// and bytes of logs.
+    /// Bytes that logs have taken since that measurement.
     logged: u64,
     /// Bytes promised to logs.
     log: u64,
-    /// Of them, what records in the journal may need: (last LSN of some, bytes), by LSN.
+    /// The part of `log` that records in the journal may need: (last LSN of some records, bytes),
+    /// by LSN.
     unlogged: VecDeque<(u64, u64)>,
-    /// Up to here records are in their logs.
+    /// The LSN up to which records are in their logs.
     logged_lsn: u64,
-    /// Extents in all, on PVs that take data.
+    /// Number of all extents on physical volumes that take data.
     total_extents: u64,
     classes: [Class; CLASSES],
-    /// Extents that reservations need beyond open ones; the sum over the classes.
+    /// Number of extents that reservations need beyond open ones: the sum over the classes.
     needed: u64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Class {
-    /// Free slots in extents of this class.
+    /// Number of free slots in open extents of this class.
     free: u64,
     reserved: u64,
     needed: u64,
 }
 
-/// A change of what is free, as an allocator reports it.
+/// A change of free space, as an allocator reports it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SpaceChange {
     pub(crate) free_extents: i64,
-    /// Extents that nothing uses, and that can't be had.
+    /// Change of the number of unused extents for which there is no room below.
     pub(crate) aside: i64,
     pub(crate) free_slots: [i64; CLASSES],
 }
 
-/// What the file systems below the pool can provide, margins left out.
+/// The room in the file systems below the pool, without margins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BackingRoom {
-    /// Free extents that have their space already.
+    /// Number of free extents that have their space already.
     pub(crate) solid: u64,
-    /// Other free extents,
+    /// Number of free extents that take their space when they are opened.
     pub(crate) sparse: u64,
-    /// and the bytes that there are for them.
+    /// Number of bytes that are available for the sparse extents.
     pub(crate) sparse_bytes: u64,
-    /// Bytes for logs.
+    /// Number of bytes that are available for logs.
     pub(crate) log_bytes: u64,
-    /// Some of the sparse extents take their space from where logs do.
+    /// Some of the sparse extents take their space from the file system of the logs.
     pub(crate) shared: bool,
 }
 
 impl BackingRoom {
-    /// Everything is there.
+    /// Room for everything.
     pub(crate) const ALL: BackingRoom =
         BackingRoom { solid: u64::MAX, sparse: 0, sparse_bytes: 0, log_bytes: u64::MAX, shared: false };
-    /// Nothing is.
+    /// No room.
     pub(crate) const NONE: BackingRoom =
         BackingRoom { solid: 0, sparse: 0, sparse_bytes: 0, log_bytes: 0, shared: false };
 }
 
-/// Records whose LSNs agree but for so many of their low bits share an entry of
-/// [`Inner::unlogged`].
+/// Number of low bits of an LSN in which records that share an entry of [`Inner::unlogged`] may
+/// differ.
 const SHARED_BITS: u32 = 4;
 
 /// Totals in bytes.
@@ -97,13 +98,13 @@ pub(crate) struct Totals {
     pub(crate) capacity: u64,
     pub(crate) used: u64,
     pub(crate) available: u64,
-    /// As `available`, if the file systems below the pool had room for everything.
+    /// Bytes that would be available if the file systems below the pool had room for everything.
     pub(crate) own: u64,
     pub(crate) reserved: u64,
 }
 
 impl SpaceChange {
-    /// What becomes free, in bytes.
+    /// Number of bytes that become free.
     pub(crate) fn bytes(&self, extent_size: u64) -> u64 {
         let slots: i64 = self.free_slots.iter().enumerate().map(|(log2, n)| n << log2).sum();
         (self.free_extents * extent_size as i64 + slots).max(0) as u64
@@ -139,18 +140,20 @@ impl Space {
         }
     }
 
-    /// Promises `slots` slots of size `1 << slot_log2`, or says that it can't.
+    /// Promises `slots` slots of size `1 << slot_log2`. False if that is not possible.
     pub(crate) fn try_reserve(&self, slot_log2: u8, slots: u64) -> bool {
         self.reserve_within(slot_log2, slots, |usable| usable)
     }
 
-    /// The same for promises that may be much larger than the need: they may take half of what
-    /// there is, so that those which count exactly find room until the larger ones are given back.
+    /// Promises `slots` slots for a need that may be much smaller. Such promises may take half of
+    /// what there is. So promises with an exact count find room until the larger ones are given
+    /// back.
     pub(crate) fn try_reserve_amply(&self, slot_log2: u8, slots: u64) -> bool {
         self.reserve_within(slot_log2, slots, |usable| usable / 2)
     }
 
-    /// Could so many slots be promised, if the file systems below the pool had room for everything?
+    /// Whether `slots` slots could be promised if the file systems below the pool had room for
+    /// everything.
     pub(crate) fn has_own_room(&self, slot_log2: u8, slots: u64) -> bool {
         let mut next = self.inner.lock().clone();
         next.classes[slot_log2 as usize].reserved += slots;
@@ -176,8 +179,8 @@ impl Space {
     /// Opens a free extent for slots of this size: because a promise needs it now, or, if not
     /// `needed`, only if no promise does.
     ///
-    /// The change counts at once, not with the batch's other changes: what else the batch (or a
-    /// writer meanwhile) asks for must see one free extent less.
+    /// The change counts at once, not with the batch's other changes. Later requests of the batch,
+    /// or of a writer, must see one free extent less.
     pub(crate) fn open_extent(&self, slot_log2: u8, needed: bool) -> bool {
         let mut inner = self.inner.lock();
         let mut next = inner.clone();
@@ -192,7 +195,7 @@ impl Space {
         fits
     }
 
-    /// The extent that was just opened could not be had, and is free again.
+    /// Takes back the opening of an extent that could not be had: the extent is free again.
     pub(crate) fn close_extent(&self, slot_log2: u8) {
         let mut inner = self.inner.lock();
         let mut change = SpaceChange { free_extents: 1, ..SpaceChange::default() };
@@ -202,8 +205,8 @@ impl Space {
         inner.recount(self.extent_log2, slot_log2);
     }
 
-    /// The file system below had no room for the extent that was just opened: this many, with that
-    /// one, can't be had.
+    /// Sets `extents` extents aside, because the file system below had no room for the extent that
+    /// was just opened. That one is among them.
     pub(crate) fn set_aside(&self, slot_log2: u8, extents: u64) {
         let mut inner = self.inner.lock();
         let slots = 1 << self.extent_log2.saturating_sub(slot_log2);
@@ -215,7 +218,7 @@ impl Space {
         inner.recount(self.extent_log2, slot_log2);
     }
 
-    /// Takes a promise back, or makes one that was given before a restart.
+    /// Takes a promise back, or, at open, makes one again that was given before a restart.
     pub(crate) fn adjust_reserved(&self, slot_log2: u8, slots: i64) {
         let mut inner = self.inner.lock();
         let class = &mut inner.classes[slot_log2 as usize];
@@ -224,7 +227,7 @@ impl Space {
         inner.recount(self.extent_log2, slot_log2);
     }
 
-    /// Applies allocations and the release of the promises that they kept, as one.
+    /// Applies allocations, and releases the promises that they kept, in one step.
     pub(crate) fn settle(&self, change: &SpaceChange, released: &[(u8, u64)]) {
         let mut inner = self.inner.lock();
         inner.apply(change);
@@ -236,8 +239,8 @@ impl Space {
         inner.recount_all(self.extent_log2);
     }
 
-    /// Adds (or, negative, takes out) extents of a PV: `total` in all and `change` of what is free.
-    /// Refuses a removal that would break promises, unless `force`.
+    /// Adds extents of a physical volume, or removes them if negative: `total` in all, and `change`
+    /// of what is free. Refuses a removal that would break promises, unless `force`.
     pub(crate) fn change_capacity(&self, total: i64, change: &SpaceChange, force: bool) -> bool {
         let mut inner = self.inner.lock();
         let mut next = inner.clone();
@@ -251,8 +254,8 @@ impl Space {
         fits
     }
 
-    /// Tells what the file systems below can provide now, and how many extents that had been set
-    /// aside can be had again.
+    /// Stores what the file systems below can provide now. `taken_back` extents that had been set
+    /// aside can be used again.
     pub(crate) fn set_backing(&self, backing: BackingRoom, taken_back: u64) {
         let mut inner = self.inner.lock();
         inner.free_extents += taken_back;
@@ -260,7 +263,7 @@ impl Space {
         (inner.backing, inner.opened, inner.logged) = (backing, 0, 0);
     }
 
-    /// Promises so many bytes to logs, or says that it can't.
+    /// Promises `bytes` bytes to logs. False if that is not possible.
     pub(crate) fn try_reserve_log(&self, bytes: u64) -> bool {
         let mut inner = self.inner.lock();
         inner.log = inner.log.saturating_add(bytes);
@@ -271,8 +274,8 @@ impl Space {
         fits
     }
 
-    /// Of bytes that were promised, `kept` are what records up to `lsn` may need, and `rest` is
-    /// taken back.
+    /// Assigns promised bytes: records up to `lsn` may need `kept` of them, and `rest` is taken
+    /// back.
     pub(crate) fn assign_log(&self, lsn: u64, kept: u64, rest: u64) {
         let mut inner = self.inner.lock();
         inner.log = inner.log.saturating_sub(rest);
@@ -290,8 +293,8 @@ impl Space {
         }
     }
 
-    /// Ends the promises of records that are in their logs now, up to `lsn`: what they have taken
-    /// counts as taken until the file system is asked again. False when there were none.
+    /// Ends the promises of records up to `lsn`, which are in their logs now. Their bytes count as
+    /// taken until the next measurement of the file system. False when there were none.
     pub(crate) fn settle_log(&self, lsn: u64) -> bool {
         let mut inner = self.inner.lock();
         inner.logged_lsn = inner.logged_lsn.max(lsn);
@@ -303,8 +306,8 @@ impl Space {
         written > 0
     }
 
-    /// Promises more bytes to logs without asking whether they are there; or, negative, ends
-    /// promises: what they were for is written.
+    /// Promises more bytes to logs without a check of the room. A negative number ends promises
+    /// whose content is written.
     pub(crate) fn adjust_log(&self, bytes: i64) {
         let mut inner = self.inner.lock();
         match bytes {
@@ -318,7 +321,8 @@ impl Space {
         self.inner.lock().log
     }
 
-    /// Bytes that logs may take, or have taken, since the file systems below were asked.
+    /// Bytes that logs may take, or have taken, since the last measurement of the file systems
+    /// below.
     pub(crate) fn logs(&self) -> u64 {
         let inner = self.inner.lock();
         inner.log.saturating_add(inner.logged)
@@ -348,7 +352,7 @@ impl Space {
 }
 
 impl Inner {
-    /// Free extents that can really be had.
+    /// Number of free extents for which there is room below.
     fn usable(&self, extent_log2: u8) -> u64 {
         let BackingRoom { solid, sparse, sparse_bytes, shared, .. } = self.backing;
         let logs = if shared { self.log.saturating_add(self.logged) } else { 0 };
@@ -356,14 +360,14 @@ impl Inner {
         self.free_extents.min(solid.saturating_add(sparse).saturating_sub(self.opened))
     }
 
-    /// Can everything that is promised to logs be had? Extents that were opened, or will have to
-    /// be, may all lie in the same file system.
+    /// Whether there is room for everything that is promised to logs. Extents that were opened, or
+    /// will have to be, may all lie in the same file system.
     fn log_fits(&self, extent_log2: u8) -> bool {
         let extents = if self.backing.shared { (self.opened + self.needed) << extent_log2 } else { 0 };
         self.log.saturating_add(self.logged).saturating_add(extents) <= self.backing.log_bytes
     }
 
-    /// Do extents leave logs what was promised to them?
+    /// Whether extents leave logs what was promised to them.
     fn keeps_log(&self, extent_log2: u8) -> bool {
         !self.backing.shared || self.log == 0 || self.log_fits(extent_log2)
     }
@@ -381,7 +385,7 @@ impl Inner {
     fn apply(&mut self, change: &SpaceChange) {
         self.free_extents = self.free_extents.saturating_add_signed(change.free_extents);
         self.aside = self.aside.saturating_add_signed(change.aside);
-        // What is opened takes backing; what comes back counts once it is measured.
+        // An opened extent takes backing space. Space that comes back counts once it is measured.
         self.opened += change.free_extents.min(0).unsigned_abs();
         for (class, slots) in self.classes.iter_mut().zip(change.free_slots) {
             class.free = class.free.saturating_add_signed(slots);
@@ -403,7 +407,7 @@ impl Inner {
     }
 }
 
-/// What a write is told when nothing can be promised.
+/// The error of a write when nothing can be promised.
 pub(crate) fn full() -> Error {
     no_space("promise space for the write: the pool is full; free some or add a physical volume")
 }
@@ -490,7 +494,7 @@ mod tests {
         assert!(space.try_reserve_log(300 * KIB) && !space.try_reserve_log(1));
         assert!(space.try_reserve(16, 4) && !space.try_reserve(16, 1), "elsewhere");
 
-        // A device takes extents when the file system is full, but nobody knows where they will be
+        // A device takes extents when the file system is full, but it is unknown where they will be
         // placed.
         let space = backed_by(BackingRoom { solid: 2, ..shared });
         assert!(space.try_reserve(16, 6) && !space.try_reserve(16, 1) && !space.try_reserve_log(1));
@@ -513,7 +517,7 @@ mod tests {
         space.assign_log(0, 0, 10 * KIB);
         space.set_backing(BackingRoom { log_bytes: 80 * KIB, ..backing }, 0);
         assert!(space.try_reserve_log(30 * KIB) && !space.try_reserve_log(1));
-        // Too late: the record is in its log already.
+        // This comes too late: the record is in its log already.
         space.assign_log(60, 30 * KIB, 0);
         assert!(space.settle_log(300));
         assert_eq!(space.log(), 0);

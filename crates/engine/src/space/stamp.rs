@@ -1,8 +1,8 @@
-//! Stamps of physical volumes: how far the pool had come when it last said so. They tell an older
-//! data directory, or an older physical volume, from those that belong together.
+//! Stamps of physical volumes: how far the pool had come when the stamp was written. They reveal an
+//! older data directory, or an older physical volume, that does not belong to the rest.
 //!
 //! Two copies lie behind the label, at bytes 4096 and 8192. A new stamp replaces the older copy, so
-//! one is whole when the writing of the other is interrupted.
+//! one copy is whole when the writing of the other is interrupted.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -15,11 +15,15 @@
 //! | 56..64 | incarnation of the pool |
 //! | 64..80 | life: drawn at random when the pool was opened |
 //!
-//! Two facts hold at every instant, whatever is cut short. The catalog *issues* a stamp in a commit
-//! before any physical volume bears it: a PV never bears a later one than the catalog has issued.
-//! The catalog takes note that a stamp is
-//! *durable* on a PV after its sync: a PV never bears an earlier one than noted. Whatever
-//! contradicts one of them was copied, restored or replaced while the other side went on.
+//! Two facts hold at every instant, whatever is cut short:
+//!
+//! - The catalog *issues* a stamp in a commit before any physical volume bears it. So a physical
+//!   volume never bears a later stamp than the catalog has issued.
+//! - The catalog notes that a stamp is *durable* on a physical volume after the sync there. So a
+//!   physical volume never bears an earlier stamp than noted.
+//!
+//! A contradiction means that one side was copied, restored or replaced while the other side was in
+//! use.
 
 use super::label::LABEL_LEN;
 use crate::catalog::StampRecord;
@@ -36,39 +40,39 @@ const PLACES: [u64; 2] = [LABEL_LEN as u64, 2 * LABEL_LEN as u64];
 /// Bytes of label and stamps together.
 pub(crate) const HEAD_LEN: usize = 3 * LABEL_LEN;
 
-/// Whose stamp it is.
+/// The physical volume that bears a stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bearer {
     pub(crate) pool: [u8; 16],
     pub(crate) pv_uuid: [u8; 16],
 }
 
-/// What one place for a stamp holds.
+/// The content of one place for a stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StampCopy {
-    /// None of this physical volume's.
+    /// No stamp of this physical volume.
     None,
-    /// Neither a stamp that verifies nor zeros, or it can't be read.
+    /// Neither a valid stamp nor zeros, or the place can't be read.
     Damaged,
     Stamp(StampRecord),
 }
 
-/// What a physical volume says of its age.
+/// The stamps of a physical volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamped([StampCopy; 2]);
 
-/// How a physical volume and the catalog stand to one another.
+/// The age of a physical volume in comparison with the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Age {
     /// They belong together.
     Same,
-    /// A stamp is damaged, so that it can't be told.
+    /// A stamp is damaged, so the age is unknown.
     Unknown,
-    /// The catalog is of an older time: by so many openings and stamps.
+    /// The catalog is of an earlier time: by this number of openings and of stamps.
     DirectoryOlder(u64, u64),
-    /// The physical volume is of an older time: by so many openings and stamps.
+    /// The physical volume is of an earlier time: by this number of openings and of stamps.
     PvOlder(u64, u64),
-    /// Both have gone on from a common past, each without the other.
+    /// Both have a common past, and each was used without the other since then.
     Parted,
 }
 
@@ -104,7 +108,7 @@ fn decode_fields(block: &[u8]) -> Option<(Bearer, StampRecord)> {
 }
 
 impl Stamped {
-    /// Reads both copies. A copy that can't be read counts as damaged: the other one may do.
+    /// Reads both copies. A copy that can't be read counts as damaged: the other one may be enough.
     pub(crate) fn read(disk: &dyn Disk, bearer: &Bearer) -> Stamped {
         let mut block = vec![0u8; STAMP_LEN];
         Stamped(PLACES.map(|place| match disk.read_at(&mut block, place) {
@@ -113,7 +117,7 @@ impl Stamped {
         }))
     }
 
-    /// The later one of its stamps.
+    /// Returns the later one of the stamps.
     pub(crate) fn latest(&self) -> Option<StampRecord> {
         let stamps = self.0.iter().filter_map(|copy| match copy {
             StampCopy::Stamp(stamp) => Some(*stamp),
@@ -122,8 +126,8 @@ impl Stamped {
         stamps.max_by_key(|stamp| stamp.sequence)
     }
 
-    /// Compares it with the last stamp that the catalog issued, and the last one that it knows to
-    /// be durable here.
+    /// Compares the stamps with the last stamp that the catalog issued, and with the last one that
+    /// it knows to be durable here.
     pub(crate) fn age(&self, issued: &StampRecord, durable: Option<&StampRecord>) -> Age {
         let found = self.latest().unwrap_or_default();
         let ahead = |of: &StampRecord, than: &StampRecord| {
@@ -144,7 +148,7 @@ impl Stamped {
         if parted(issued) || durable.is_some_and(parted) { Age::Parted } else { Age::Same }
     }
 
-    /// Writes `stamp` in place of the older copy, or of the one that is none. Not durable before
+    /// Writes `stamp` in place of the older copy, or of a missing one. It is not durable before
     /// [`sync`].
     pub(crate) fn replace(
         &self,
@@ -163,12 +167,12 @@ impl Stamped {
     }
 }
 
-/// Makes a stamp that was written durable.
+/// Makes a written stamp durable.
 pub(crate) fn sync(disk: &dyn Disk, path: &str) -> Result<()> {
     disk.sync(SyncPurpose::Stamp).map_err(|e| Error::io(format!("write the stamp of {path}"), e))
 }
 
-/// Both copies for a disk that becomes a physical volume: the stamp, and nothing.
+/// Returns the two copies for a disk that becomes a physical volume: the stamp, and zeros.
 pub(crate) fn first(bearer: &Bearer, stamp: &StampRecord) -> Vec<u8> {
     let mut both = encode(bearer, stamp);
     both.resize(2 * STAMP_LEN, 0);
@@ -176,7 +180,7 @@ pub(crate) fn first(bearer: &Bearer, stamp: &StampRecord) -> Vec<u8> {
 }
 
 impl Age {
-    /// Refuses what does not belong together.
+    /// Returns an error if the physical volume and the catalog do not belong together.
     pub(crate) fn check(self, path: &str) -> Result<()> {
         match self.describe(path) {
             Some(text) if self != Age::Unknown => Err(conflict(text)),
@@ -184,7 +188,7 @@ impl Age {
         }
     }
 
-    /// What is wrong, if anything is.
+    /// Describes what is wrong, if anything is.
     pub(crate) fn describe(self, path: &str) -> Option<String> {
         let by = |openings, stamps| match openings {
             0 => format!("{stamps} stamps within one run of the server"),
@@ -254,7 +258,7 @@ mod tests {
             before.replace(&*disk, "pv", &BEARER, &stamp(n, 1, 1)).unwrap();
             let now = Stamped::read(&*disk, &BEARER);
             assert_eq!(now.latest(), Some(stamp(n, 1, 1)));
-            // Torn in the middle, the one before is still there.
+            // The new stamp is torn in the middle, and the one before is still there.
             for place in PLACES {
                 let mut block = vec![0; STAMP_LEN];
                 disk.read_at(&mut block, place).unwrap();

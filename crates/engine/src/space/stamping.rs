@@ -1,11 +1,11 @@
-//! Stamping physical volumes: when the pool is opened, and now and then while it is in use (see
-//! [`crate::space::stamp`]).
+//! Stamping physical volumes: when the pool is opened, and from time to time while it is in use
+//! (see [`crate::space::stamp`]).
 //!
-//! Each opening issues a stamp in the commit that begins its incarnation, and writes it to all
-//! physical volumes before anything is given out or overwritten. Later ones ride on commits that
-//! are made anyway: the first commit after [`crate::settings::PoolOptions::stamp_interval`] issues
-//! the next stamp, a maintenance step writes it, and the commit after that takes note of it. A pool
-//! without commits changes nothing and needs no stamps.
+//! Each opening issues a stamp in the commit that begins its incarnation. It writes the stamp to
+//! all physical volumes before anything is given out or overwritten. Later stamps use commits that
+//! are made anyway. The first commit after [`crate::settings::PoolOptions::stamp_interval`] issues
+//! the next stamp, a maintenance step writes it, and the commit after that notes it. A pool without
+//! commits changes nothing and needs no stamps.
 
 use super::label::Label;
 use super::pv::Pv;
@@ -18,49 +18,49 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Physical volumes that are synced at a time.
+/// Number of physical volumes that are synced at a time.
 const AT_A_TIME: usize = 16;
 
 /// The stamps of an open pool. The lock is a leaf.
 pub(crate) struct Stamping {
     pub(crate) state: Mutex<StampState>,
-    /// The opening's own stamp waits for space on some physical volume: until it is there nothing
-    /// is written to any.
+    /// The stamp of this opening waits for space on some physical volume. Until it is there,
+    /// nothing is written to any.
     pub(crate) waits: AtomicBool,
 }
 
 pub(crate) struct StampState {
-    /// The last one that is committed.
+    /// The last stamp that is committed.
     pub(crate) issued: StampRecord,
-    /// It has been written to the physical volumes.
+    /// Whether the issued stamp has been written to the physical volumes.
     pub(crate) written: bool,
-    /// The next commit issues one.
+    /// Whether the next commit issues a stamp, however young the last one is.
     due: bool,
-    /// When it was issued, by the world's clock.
+    /// When the last stamp was issued, by the world's clock.
     issued_at: u64,
-    /// The last one of this life that is durable on each physical volume.
+    /// For each physical volume, the last stamp of this life that is durable there.
     pub(crate) borne: BTreeMap<u32, StampRecord>,
-    /// Durable ones that the catalog does not know of yet.
+    /// Durable stamps that the catalog does not know yet.
     pub(crate) unrecorded: BTreeMap<u32, StampRecord>,
-    /// What an operator should know.
+    /// Warnings for the operator, by physical volume.
     pub(crate) problems: BTreeMap<u32, String>,
 }
 
-/// What a transaction says of stamps, to be passed on when it is committed.
+/// The stamps in a transaction, for [`Stamping::stored`] when it is committed.
 pub(crate) struct Stored {
     recorded: BTreeMap<u32, StampRecord>,
     issued: Option<(StampRecord, u64)>,
 }
 
-/// How a physical volume and the catalog stand to one another.
+/// Compares the stamps of a physical volume with those that the catalog knows.
 pub(crate) fn age_of(pv: &Pv, pool: [u8; 16], known: &KnownStamps) -> Age {
     let stamped = Stamped::read(&*pv.disk, &Bearer { pool, pv_uuid: pv.uuid });
     stamped.age(&known.issued, known.durable.get(&pv.id))
 }
 
 impl Stamping {
-    /// Of a pool whose opening has issued a stamp, and written it to `pvs`; with `waits` others
-    /// have no space for it yet.
+    /// The stamps of a pool whose opening has issued a stamp and written it to `pvs`. With `waits`,
+    /// other physical volumes have no space for it yet.
     pub(crate) fn new(
         issued: StampRecord,
         now: u64,
@@ -74,8 +74,8 @@ impl Stamping {
         Stamping { state: Mutex::new(state), waits: AtomicBool::new(waits) }
     }
 
-    /// Fails with [`ErrorKind::NoSpace`] while the opening's own stamp waits for space: a copy of
-    /// the data directory that is older could not be told from this one.
+    /// Fails with [`ErrorKind::NoSpace`] while the stamp of this opening waits for space. Without
+    /// that stamp, an older copy of the data directory could not be told from this one.
     ///
     /// [`ErrorKind::NoSpace`]: crate::ErrorKind::NoSpace
     pub(crate) fn check(&self) -> Result<()> {
@@ -87,14 +87,14 @@ impl Stamping {
         }
     }
 
-    /// Adds to a transaction what has become durable since the last one, and the next stamp when it
-    /// is due.
+    /// Adds to a transaction the stamps that have become durable since the last one, and the next
+    /// stamp when it is due.
     pub(crate) fn store(&self, txn: &mut Txn<'_>, now: u64, interval: u64) -> Result<Stored> {
         let state = self.state.lock();
         for (pv, stamp) in &state.unrecorded {
             txn.put_durable_stamp(*pv, stamp)?;
         }
-        // Clocks go back.
+        // Clocks may go back.
         let due = state.written && (state.due || now.abs_diff(state.issued_at) >= interval);
         let next = StampRecord { sequence: state.issued.sequence + 1, ..state.issued };
         if due {
@@ -103,7 +103,7 @@ impl Stamping {
         Ok(Stored { recorded: state.unrecorded.clone(), issued: due.then_some((next, now)) })
     }
 
-    /// That transaction is committed.
+    /// Notes that the transaction of `stored` is committed.
     pub(crate) fn stored(&self, stored: Stored) {
         let state = &mut *self.state.lock();
         state.unrecorded.retain(|pv, stamp| stored.recorded.get(pv) != Some(stamp));
@@ -112,12 +112,12 @@ impl Stamping {
         }
     }
 
-    /// The next commit issues a stamp, however young the last one is.
+    /// Makes the next commit issue a stamp, however young the last one is.
     pub(crate) fn make_due(&self) {
         self.state.lock().due = true;
     }
 
-    /// Forgets a physical volume that leaves.
+    /// Forgets a physical volume that leaves the pool.
     pub(crate) fn forget(&self, pv: u32) {
         let state = &mut *self.state.lock();
         state.borne.remove(&pv);
@@ -125,13 +125,13 @@ impl Stamping {
         state.problems.remove(&pv);
     }
 
-    /// What an operator should know.
+    /// Returns warnings for the operator.
     pub(crate) fn problems(&self) -> Vec<String> {
         self.state.lock().problems.values().cloned().collect()
     }
 
-    /// Labels and stamps a disk that is about to become physical volume `label.pv`; durable when
-    /// this returns.
+    /// Labels and stamps a disk that is about to become physical volume `label.pv`. Both are
+    /// durable when this returns.
     pub(crate) fn first(&self, label: &Label, disk: &dyn Disk, path: &str) -> Result<()> {
         let stamp = self.state.lock().issued;
         label.write(disk, path, &stamp)?;
@@ -142,8 +142,8 @@ impl Stamping {
     }
 }
 
-/// Writes `stamp` to `pvs` and makes it durable, on some at a time if `beside`: the outcome for
-/// each. `durable` has what is known to be durable on each.
+/// Writes `stamp` to `pvs` and makes it durable, on several at a time if `beside`. Returns the
+/// result for each. `durable` has the stamps that are known to be durable.
 pub(crate) fn stamp_all(
     pvs: &[Arc<Pv>],
     pool: [u8; 16],
@@ -158,8 +158,8 @@ pub(crate) fn stamp_all(
         check(pv, &stamped)?;
         let known = durable.get(&pv.id).map_or(0, |stamp| stamp.sequence);
         if stamped.latest().is_some_and(|found| found.sequence > known) {
-            // A kill may have left it in the page cache only. The other copy is all there is until
-            // it is durable.
+            // After a kill, the later stamp may be in the page cache only. The other copy is the
+            // only durable one until this sync.
             stamp::sync(&*pv.disk, &pv.path)?;
         }
         stamped.replace(&*pv.disk, &pv.path, &bearer, stamp)?;
@@ -175,7 +175,7 @@ pub(crate) fn stamp_all(
             let running: Vec<_> = some.iter().map(|pv| (pv, start(pv))).collect();
             outcomes.extend(running.into_iter().map(|(pv, thread)| match thread {
                 Ok(thread) => thread.join().unwrap_or_else(|_| Err(corrupt("stamp: a thread ended"))),
-                // There are as many threads as there can be.
+                // No more threads can be started.
                 Err(_) => one(pv),
             }));
         });

@@ -8,13 +8,13 @@ use crc_fast::{CrcAlgorithm, Digest};
 
 pub(super) const MAGIC: [u8; 8] = *b"HINDSTRM";
 const VERSION: u16 = 1;
-/// Magic, version and length of the body.
+/// Number of bytes of magic, version and length of the body.
 const PREFIX: usize = 14;
-/// Bytes of a header's body: names are short.
+/// Number of bytes of a header's body at most: names are short.
 const MAX_BODY: usize = 4096;
-/// Bytes of a record's header.
+/// Number of bytes of a record's header.
 pub(super) const RECORD: usize = 32;
-/// The largest data of a record.
+/// Number of bytes of a record's data at most.
 pub(super) const MAX_DATA: u64 = 1 << 20;
 
 const _: () = assert!(PREFIX == MAGIC.len() + 2 + 4 && RECORD == 4 + 4 + 8 + 8 + 4 + 4);
@@ -22,18 +22,19 @@ const _: () = assert!(PREFIX == MAGIC.len() + 2 + 4 && RECORD == 4 + 4 + 8 + 8 +
 /// A snapshot, as a stream names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamState {
-    /// The identity of its content: the same wherever streams have brought it.
+    /// The identity of the snapshot's content. It is equal in all pools to which streams have
+    /// carried the content.
     pub content: [u8; 16],
-    /// Name.
+    /// The snapshot's name.
     pub name: String,
     /// Creation time, nanoseconds since the Unix epoch.
     pub created: u64,
 }
 
-/// What a stream says of itself before its data.
+/// The header of a stream, before its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamHeader {
-    /// The volume's name where it came from.
+    /// The volume's name in the pool that made the stream.
     pub volume: String,
     /// The size of the snapshot in bytes.
     pub size: u64,
@@ -41,11 +42,11 @@ pub struct StreamHeader {
     pub block_size: u32,
     /// Chunk size in bytes.
     pub chunk_size: u64,
-    /// The byte of the volume where this stream begins; what comes before was transferred earlier.
+    /// The byte of the volume where this stream begins. What comes before was transferred earlier.
     pub start: u64,
-    /// The snapshot that results.
+    /// The snapshot that the stream produces.
     pub to: StreamState,
-    /// The snapshot that it builds upon; `None`: upon nothing but zeros.
+    /// The snapshot that the stream builds upon; `None`: nothing but zeros.
     pub from: Option<StreamState>,
 }
 
@@ -107,21 +108,21 @@ fn take_state(r: &mut Reader<'_>) -> Option<StreamState> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ItemKind {
-    /// The header is followed by `length` bytes.
+    /// Data: `length` bytes follow the header.
     Data,
-    /// `length` bytes are zeros.
+    /// Zeros: `length` bytes of the volume are zeros.
     Zeros,
-    /// The stream is complete: `length` bytes came before, with the sum `crc`.
+    /// The end of the stream: `length` bytes came before, with the sum `crc`.
     End,
 }
 
-/// A record's header.
+/// The header of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordHeader {
     pub(super) kind: ItemKind,
     /// CRC32C of the data; 0 for zeros.
     pub(super) crc: u32,
-    /// In the volume.
+    /// Byte offset in the volume.
     pub(super) offset: u64,
     pub(super) length: u64,
 }
@@ -170,7 +171,7 @@ impl Total {
         self.bytes += bytes.len() as u64;
     }
 
-    /// The trailer, for a volume of `size` bytes.
+    /// Returns the trailer, for a volume of `size` bytes.
     pub(super) fn trailer(&self, size: u64) -> RecordHeader {
         RecordHeader {
             kind: ItemKind::End,
@@ -190,15 +191,15 @@ pub(crate) enum StreamItem {
     End,
 }
 
-/// Takes a stream apart, fed with pieces of any size. It holds no more than one record beyond a
+/// Decodes a stream that is pushed in pieces of any size. It holds at most one record beyond a
 /// piece.
 pub(crate) struct Decoder {
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were used up.
+    /// Number of bytes of the buffer that are consumed.
     used: usize,
     total: Total,
     header: Option<StreamHeader>,
-    /// Records begin here or behind.
+    /// The byte of the volume at or behind which the next record must begin.
     at: u64,
     ended: bool,
 }
@@ -214,17 +215,17 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Nothing was pushed, or all of it was used.
+    /// Whether nothing was pushed, or everything was consumed.
     pub(super) fn is_empty(&self) -> bool {
         self.used == self.buffer.len()
     }
 
-    /// The trailer was seen: the stream is whole.
+    /// Whether the trailer was decoded: the stream is whole.
     pub(crate) fn is_complete(&self) -> bool {
         self.ended
     }
 
-    /// The next part; `None`: more bytes are needed.
+    /// Returns the next part; `None` if more bytes are needed.
     pub(crate) fn next(&mut self) -> Result<Option<StreamItem>> {
         let rest = &self.buffer[self.used..];
         if self.ended && !rest.is_empty() {
@@ -311,8 +312,8 @@ impl Decoder {
     }
 }
 
-/// A stream whose sums are right, with a header body and records as `data` says: for the fuzzer to
-/// get behind the sums.
+/// Makes a stream with right sums, whose header body and records come from `data`. So the fuzzer
+/// gets past the sums.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzzed(data: &[u8]) -> Vec<u8> {
     let mut w = Writer::default();
@@ -326,7 +327,7 @@ pub(crate) fn fuzzed(data: &[u8]) -> Vec<u8> {
     while let (Some(kind), Some(offset), Some(length)) = (r.u8(), r.u16(), r.u16()) {
         let kind = [ItemKind::Data, ItemKind::Zeros, ItemKind::End][kind as usize % 3];
         if kind == ItemKind::End && length != 0 {
-            // A right one: of what came before.
+            // This is a right trailer for what came before.
             let mut total = Total::new();
             total.add(&w.0);
             w.bytes(&total.trailer(size).encode());
@@ -357,7 +358,7 @@ mod tests {
         }
     }
 
-    /// A header, data, zeros and the end.
+    /// A stream with a header, data, zeros and the end.
     fn sample() -> Vec<u8> {
         let data = [0xAB; 512];
         let mut bytes = header().encode();

@@ -1,4 +1,4 @@
-//! Making a stream of a snapshot.
+//! Makes a stream from a snapshot.
 
 use super::codec::{ItemKind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
 use super::zeros::{least, runs};
@@ -12,28 +12,30 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a piece: about this many, at most two records more.
+/// Size in bytes at which a piece ends. It may have up to two records more.
 const PIECE: usize = 1 << 20;
 
-/// Runs looked at, and bytes read, for one piece. One with nothing but zeros says so, though it
-/// need not: whoever waits sees that it goes on, and a transfer that is cut short then need not
-/// read them again.
+/// Number of runs for one piece; `READ_PER_PIECE` is the number of bytes read for it. A piece that
+/// finds only zeros sends a record of zeros, though that is not required. So the receiver sees
+/// progress, and a transfer that is cut short need not read the zeros again.
 const RUNS_PER_PIECE: usize = 256;
 const READ_PER_PIECE: u64 = 16 << 20;
 
-/// A snapshot being exported. Holds the snapshots that it needs; reads only what is asked for.
+/// A snapshot that is being exported. It holds the snapshots that it needs, and reads only what is
+/// requested.
 pub struct Export {
     to: Arc<Volume>,
-    /// From the older snapshot.
+    /// The difference from the older snapshot, if there is one.
     difference: Option<Difference>,
     header: StreamHeader,
-    /// Where the search for what differs goes on.
+    /// The byte at which the search for differences continues.
     scanned: u64,
-    /// What is to be sent next.
+    /// The ranges that are to be sent next.
     ranges: VecDeque<Range<u64>>,
-    /// Of these bytes it is known whether they are zeros: what is exported does not change.
+    /// A range for which it is known whether it is zeros, and whether it is. The exported content
+    /// does not change.
     known: (Range<u64>, bool),
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     read: u64,
     total: Total,
     ended: bool,
@@ -41,7 +43,7 @@ pub struct Export {
 
 impl Pool {
     /// Exports a snapshot: all of it, or what differs from the snapshot `from`. `start` is a byte
-    /// of the volume, a multiple of the block size: a transfer that was cut short goes on there.
+    /// of the volume, a multiple of the block size. A transfer that was cut short continues there.
     pub fn export(
         self: &Arc<Self>,
         volume: &str,
@@ -90,17 +92,17 @@ impl Pool {
 }
 
 impl Export {
-    /// What the stream says of itself.
+    /// Returns the header of the stream.
     pub fn header(&self) -> &StreamHeader {
         &self.header
     }
 
-    /// The byte of the volume up to which everything was handed out.
+    /// Returns the byte of the volume up to which everything was returned in pieces.
     pub fn position(&self) -> u64 {
         self.ranges.front().map_or(self.scanned, |range| range.start)
     }
 
-    /// The next piece of the stream; `None` after the last one.
+    /// Returns the next piece of the stream; `None` after the last one.
     pub fn next_piece(&mut self) -> Result<Option<Vec<u8>>> {
         if self.ended {
             return Ok(None);
@@ -133,7 +135,7 @@ impl Export {
         Ok(Some(piece))
     }
 
-    /// What is to be sent next.
+    /// Returns the range that is to be sent next.
     fn next_range(&mut self) -> Result<Option<Range<u64>>> {
         while self.ranges.is_empty() && self.scanned < self.header.size {
             let left = self.header.size - self.scanned;
@@ -152,8 +154,8 @@ impl Export {
         Ok(self.ranges.front().cloned())
     }
 
-    /// Sends the start of `range`, the first in the queue, as far as it is of one kind; tells how
-    /// far that is.
+    /// Sends the start of `range`, which is the first in the queue, as far as it is of one kind.
+    /// Returns the range that was sent.
     fn put_run(&mut self, range: Range<u64>, out: &mut Vec<u8>) -> Result<Range<u64>> {
         let mut end = range.end;
         if !self.known.0.contains(&range.start) {
@@ -176,8 +178,8 @@ impl Export {
         Ok(range.start..end)
     }
 
-    /// At most [`MAX_DATA`]. What has a place may be zeros all the same, and takes none where the
-    /// stream goes.
+    /// Sends at most [`MAX_DATA`] bytes. Allocated content may still be zeros. Such zeros are left
+    /// out, so that they take no space in the importing pool.
     fn put_data(&self, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
         let mut all = vec![0; (range.end - range.start) as usize];
         self.to.read(range.start, &mut all)?;
@@ -194,7 +196,8 @@ impl Export {
         Ok(())
     }
 
-    /// What a whole stream does not name is nothing in the volume that it fills.
+    /// Sends zeros, if the stream is a difference. In a whole stream, what has no record is zeros
+    /// in the volume that it fills.
     fn skip_zeros(&self, range: Range<u64>, out: &mut Vec<u8>) {
         if self.difference.is_some() {
             put_zeros(range, out);

@@ -1,15 +1,15 @@
-//! A stream in a file, written in as many goes as it takes.
+//! A stream in a file, written in one or several attempts.
 
 use super::codec::{Decoder, ItemKind, MAGIC, RecordHeader, StreamHeader, StreamItem, Total};
 use crate::codec::crc32c;
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt};
 use std::io::{self, Read, Write};
 
-/// Bytes read at a time.
+/// Number of bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// What a file holds of a stream that was cut short: the header and whole records, all with right
-/// sums.
+/// The usable part of a file with a stream that was cut short: the header and whole records, all
+/// with right sums.
 pub struct StreamPart {
     header: StreamHeader,
     position: u64,
@@ -17,10 +17,10 @@ pub struct StreamPart {
 }
 
 impl StreamPart {
-    /// Reads a file as far as it makes a stream. `None`: not even the header has arrived.
-    /// [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`]: it does not begin like a stream. After a
-    /// power cut a file may end in zeros or garbage; that it shows blocks of an older, deleted
-    /// stream instead, journaling file systems prevent.
+    /// Reads a file as far as it is a valid stream. Returns `None` if the file lacks even the
+    /// header, and [`ErrorKind::Corrupt`] or [`ErrorKind::Unsupported`] if it does not begin like a
+    /// stream. After a power cut a file may end in zeros or garbage. It can't show blocks of an
+    /// older, deleted stream instead, because journaling file systems prevent that.
     pub fn read(input: &mut dyn Read) -> Result<Option<StreamPart>> {
         let (mut decoder, mut piece) = (Decoder::new(), vec![0; PIECE]);
         let mut part: Option<StreamPart> = None;
@@ -39,10 +39,10 @@ impl StreamPart {
                 match (decoder.next(), &mut part) {
                     (Ok(None), _) => break,
                     (Ok(Some(StreamItem::Header(header))), _) => part = Some(StreamPart::begin(header)),
-                    // The trailer is made anew.
+                    // The trailer is written again.
                     (Ok(Some(StreamItem::End)), _) => return Ok(part),
                     (Ok(Some(item)), Some(part)) => drop(part.add(&item)),
-                    // A machine that lost its power leaves anything in a file that was not synced.
+                    // After a power loss, a file that was not synced may hold anything.
                     (Err(_), Some(_)) => return Ok(part),
                     (Err(e), None) => return Err(e),
                     (Ok(Some(_)), None) => return Err(corrupt("read the stream: it has no header")),
@@ -57,22 +57,22 @@ impl StreamPart {
         StreamPart { position: header.start, header, total }
     }
 
-    /// What the stream says of itself.
+    /// Returns the header of the stream.
     pub fn header(&self) -> &StreamHeader {
         &self.header
     }
 
-    /// The byte of the volume where what is missing begins.
+    /// Returns the byte of the volume at which the missing part begins.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Bytes of the file that count; what follows them has to be cut off.
+    /// Returns the number of bytes of the file that count. What follows them has to be cut off.
     pub fn bytes(&self) -> u64 {
         self.total.bytes
     }
 
-    /// The bytes of a record that follows.
+    /// Adds a record, and returns its bytes.
     fn add(&mut self, item: &StreamItem) -> Vec<u8> {
         let bytes = match item {
             StreamItem::Data { offset, data } => {
@@ -93,8 +93,8 @@ impl StreamPart {
     }
 }
 
-/// Writes a stream to a file, or appends to a part what was missing of it. All of it is verified on
-/// the way, and in the end the file has the header and the trailer of one stream.
+/// Writes a stream to a file, or appends the missing rest to a part. Everything is verified on the
+/// way. In the end the file has the header and the trailer of one stream.
 pub struct StreamFile<W> {
     out: W,
     part: Option<StreamPart>,
@@ -102,14 +102,14 @@ pub struct StreamFile<W> {
 }
 
 impl<W: Write> StreamFile<W> {
-    /// Nothing is written to `out` before the stream has turned out to go on with `part`; then what
-    /// follows that.
+    /// Makes a writer. With `part`, nothing is written to `out` before the stream has proved to
+    /// continue that part. Then what follows the part is written.
     pub fn new(out: W, part: Option<StreamPart>) -> StreamFile<W> {
         StreamFile { out, part, decoder: Decoder::new() }
     }
 
-    /// The next bytes of the stream, of any length. [`ErrorKind::Conflict`]: it does not go on with
-    /// the part.
+    /// Takes the next bytes of the stream, of any length. Returns [`ErrorKind::Conflict`] if the
+    /// stream does not continue the part.
     pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
         self.decoder.push(bytes);
         while let Some(item) = self.decoder.next()? {
@@ -132,13 +132,13 @@ impl<W: Write> StreamFile<W> {
         Ok(())
     }
 
-    /// What is there by now.
+    /// Returns the part that is written so far.
     pub fn part(&self) -> Option<&StreamPart> {
         self.part.as_ref()
     }
 
-    /// The file, and how many bytes the whole stream has. [`ErrorKind::Corrupt`]: its end has not
-    /// come.
+    /// Returns the file, and the number of bytes of the whole stream. Returns
+    /// [`ErrorKind::Corrupt`] if the end of the stream has not come.
     pub fn finish(self) -> Result<(W, u64)> {
         match self.part {
             Some(part) if self.decoder.is_complete() => {
@@ -149,7 +149,7 @@ impl<W: Write> StreamFile<W> {
     }
 }
 
-/// Is `header` that of a stream which brings what `part` lacks? Names may have changed meanwhile.
+/// Checks that the stream of `header` has what `part` lacks. Names may have changed meanwhile.
 fn goes_on(part: &StreamPart, header: &StreamHeader) -> Result<()> {
     let what = |h: &StreamHeader| {
         (h.to.content, h.from.as_ref().map(|from| from.content), h.size, h.block_size, h.chunk_size)

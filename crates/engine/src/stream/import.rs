@@ -1,4 +1,4 @@
-//! Taking a stream in.
+//! Imports a stream into a volume.
 
 use super::codec::{Decoder, StreamHeader, StreamItem};
 use super::lease::Lease;
@@ -18,37 +18,37 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Says whether a volume may have a name.
+/// A check whether a volume may have a name.
 type NameCheck = Box<dyn Fn(&str) -> Result<()> + Send>;
 
-/// Bytes taken in between two positions that are kept.
+/// Number of imported bytes after which the position is stored.
 const KEPT_EVERY: u64 = 64 << 20;
 
-/// An import that was begun and did not end.
+/// An import that has begun and not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnfinishedImport {
-    /// The content that it builds upon; `None`: nothing.
+    /// The identity of the content that it builds upon; `None`: nothing.
     pub from: Option<[u8; 16]>,
-    /// The content that results.
+    /// The identity of the content that it produces.
     pub to: [u8; 16],
-    /// The byte of the volume where an export that goes on has to begin.
+    /// The byte of the volume at which an export that continues it has to begin.
     pub position: u64,
-    /// Does a stream arrive for it now? A new one would take over.
+    /// Whether an import holds the volume now. A new one would take over.
     pub running: bool,
 }
 
-/// A stream being taken in. The volume takes no other writes from the header to the end, also when
-/// the import is dropped or the pool opened again: pushing the same stream, or one that begins at
-/// the position that was kept, goes on with it. An import that goes on takes over: the one before
-/// it is refused with [`ErrorKind::Conflict`] from then on. Renaming the volume does not disturb
-/// it.
+/// A stream that is being imported. From the header to the end, the volume takes no other writes.
+/// That holds even if the import is dropped or the pool is opened again. Pushing the same stream
+/// continues the import, and so does a stream that begins at the stored position. An import that
+/// continues takes over: the one before it fails with [`ErrorKind::Conflict`] from then on.
+/// Renaming the volume does not disturb it.
 pub struct Import {
     pool: Arc<Pool>,
-    /// As the caller wishes; else the stream's.
+    /// The volume's name, if the caller gave one. Otherwise the stream's name counts.
     name: Option<String>,
-    /// Asked before a volume is made.
+    /// The check of a volume's name before the volume is created.
     check: Option<NameCheck>,
-    /// What came is no stream, or was damaged on the way.
+    /// The bytes are no stream, or were damaged on the way.
     malformed: bool,
     decoder: Decoder,
     target: Option<Target>,
@@ -59,22 +59,22 @@ struct Target {
     header: StreamHeader,
     volume: Arc<Volume>,
     record: ImportRecord,
-    /// Everything below is as the stream says.
+    /// The byte of the volume up to which everything has arrived.
     position: u64,
-    /// Bytes of data since a position was kept, zeros among them too: they had to be sent.
+    /// Bytes of data since a position was stored. Zeros count too, since they had to be sent.
     unkept: u64,
 }
 
 impl Pool {
-    /// Begins to take in a stream, into the volume `name` or one of the name in the stream. A whole
-    /// snapshot needs a volume that does not exist (or is empty, without snapshots); a difference a
-    /// volume whose content is that of the snapshot that it builds upon.
+    /// Begins to import a stream, into the volume `name` or one of the name in the stream. A whole
+    /// snapshot needs a volume that does not exist (or is empty, without snapshots). A difference
+    /// needs a volume whose content is that of the snapshot that it builds upon.
     pub fn import(self: &Arc<Self>, name: Option<&str>) -> Import {
         let (pool, name) = (self.clone(), name.map(str::to_owned));
         Import { pool, name, check: None, malformed: false, decoder: Decoder::new(), target: None }
     }
 
-    /// The import into a volume that was begun and did not end.
+    /// Returns the import into a volume that has begun and not ended, if there is one.
     pub fn unfinished_import(&self, volume: &str) -> Result<Option<UnfinishedImport>> {
         let names = self.core.names.read();
         let state = names.volume(volume)?;
@@ -87,8 +87,8 @@ impl Pool {
         }))
     }
 
-    /// Gives an import up: the volume takes writes again, with what has arrived so far. (To have
-    /// the older snapshot's content again, roll back to it.)
+    /// Cancels an import: the volume takes writes again, with what has arrived so far. (A rollback
+    /// to the older snapshot restores its content.)
     pub fn cancel_import(&self, volume: &str) -> Result<()> {
         self.destager.submit(|names| {
             let state = names.volume(volume)?;
@@ -102,23 +102,23 @@ impl Pool {
 }
 
 impl Import {
-    /// Has `check` asked for the name of a volume before that is made.
+    /// Sets `check` as the check of a volume's name before the volume is created.
     #[must_use]
     pub fn with_check(self, check: impl Fn(&str) -> Result<()> + Send + 'static) -> Import {
         Import { check: Some(Box::new(check)), ..self }
     }
 
-    /// What the stream says of itself, once it has arrived.
+    /// Returns the header of the stream, once it has arrived.
     pub fn header(&self) -> Option<&StreamHeader> {
         self.target.as_ref().map(|t| &t.header)
     }
 
-    /// The byte of the volume up to which everything has arrived.
+    /// Returns the byte of the volume up to which everything has arrived.
     pub fn position(&self) -> u64 {
         self.target.as_ref().map_or(0, |t| t.position)
     }
 
-    /// Takes in the next bytes of the stream. After an error nothing more is taken in.
+    /// Imports the next bytes of the stream. After an error nothing more is imported.
     pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
         self.decoder.push(bytes);
         while let Some(item) = self.decoder.next().inspect_err(|_| self.malformed = true)? {
@@ -144,23 +144,24 @@ impl Import {
         Ok(())
     }
 
-    /// All of the stream has arrived: it can be ended.
+    /// Whether the whole stream has arrived, so that the import can be ended.
     pub fn is_complete(&self) -> bool {
         self.decoder.is_complete()
     }
 
-    /// It failed because what came is no stream, or was damaged on the way.
+    /// Whether the import failed because the bytes are no stream, or were damaged on the way.
     pub fn is_malformed(&self) -> bool {
         self.malformed
     }
 
-    /// Keeps the position durably, so that the import goes on from here whatever happens; done by
-    /// itself now and then.
+    /// Stores the position durably, so that the import can continue from here after any
+    /// interruption. The import also does that by itself from time to time.
     pub fn keep(&mut self) -> Result<()> {
         self.target.as_mut().map_or(Ok(()), |target| target.keep(&self.pool))
     }
 
-    /// Ends the import, after the last byte: the snapshot is there, under its name in the stream.
+    /// Ends the import, after the last byte. The snapshot then exists, under its name in the
+    /// stream.
     pub fn finish(self) -> Result<SnapshotInfo> {
         let Some(target) = self.target.filter(|_| self.decoder.is_complete()) else {
             return Err(corrupt("end the import: the stream is not complete"));
@@ -198,7 +199,7 @@ impl Import {
         let record = match unfinished {
             Some(record) => record,
             None => {
-                // A client may have written since. From here on it can't.
+                // A client may have written since then. From here on it can't.
                 self.pool.core.journal.write_out(self.pool.core.journal.last().0)?;
                 self.check_fits(&state, &header)?;
                 self.claim(&lease, wanted)?;
@@ -223,8 +224,8 @@ impl Import {
         self.pool.core.names.read().volume(name).cloned()
     }
 
-    /// A whole snapshot needs a volume that holds nothing; a difference one whose content is what
-    /// it builds upon.
+    /// Checks that the volume suits the stream. A whole snapshot needs a volume that holds nothing.
+    /// A difference needs a volume whose content is what it builds upon.
     fn check_fits(&self, state: &Arc<VolumeState>, header: &StreamHeader) -> Result<()> {
         match &header.from {
             None => self.check_empty(state, header.size),
@@ -293,7 +294,7 @@ impl Import {
     }
 }
 
-/// Refuses a stream that is not the one of an import that did not end.
+/// Refuses a stream that is not that of the unfinished import.
 pub(super) fn check_same(name: &str, unfinished: Option<ImportRecord>, wanted: ImportRecord) -> Result<()> {
     if unfinished.is_some_and(|record| (record.from, record.to) != (wanted.from, wanted.to)) {
         return Err(conflict(format!(
@@ -315,8 +316,8 @@ fn check_start(name: &str, header: &StreamHeader, position: u64) -> Result<()> {
 }
 
 impl Target {
-    /// Takes data in. Runs of zeros that a chunk may consist of are discarded: they shall take no
-    /// space here, whatever they took where they come from.
+    /// Writes data to the volume. Runs of zeros that are as long as a chunk may be are discarded:
+    /// they take no space here, whatever they took in the exporting pool.
     fn write(&self, offset: u64, data: &Bytes) -> Result<()> {
         let mut ops = Vec::new();
         for (part, zero) in runs(data, offset, least(self.volume.chunk_size())) {
@@ -337,8 +338,8 @@ impl Target {
         if self.unkept >= KEPT_EVERY { self.keep(pool) } else { Ok(()) }
     }
 
-    /// The record comes after the writes that it counts, so whatever a crash leaves of the journal,
-    /// the position is true.
+    /// Stores the position durably. Its record comes after the writes that it counts, so the
+    /// position is right whatever part of the journal survives a crash.
     fn keep(&mut self, pool: &Pool) -> Result<()> {
         let import = ImportRecord { position: self.position, ..self.record };
         pool.destager.submit(|_| {
@@ -351,7 +352,7 @@ impl Target {
 }
 
 impl Pool {
-    /// Gives the volume that a lease fills the stream's size.
+    /// Gives the volume of a lease the size of the stream.
     pub(crate) fn resize_for_import(self: &Arc<Self>, lease: &Lease, size: u64) -> Result<()> {
         let state = lease.state();
         if state.size.load(Ordering::Acquire) != size {
@@ -366,8 +367,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// The snapshot that a stream has brought into the volume of the lease; with it the import is
-    /// over.
+    /// Creates the snapshot that a stream has carried into the volume of the lease. That ends the
+    /// import.
     pub(crate) fn create_imported_snapshot(
         &self,
         lease: &Lease,
@@ -395,7 +396,7 @@ mod tests {
     use crate::stream::codec::{ItemKind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
     use crate::testing::Inside;
 
-    /// A stream of zeros as data.
+    /// A stream in which zeros come as data.
     fn zeros(header: &StreamHeader, change: impl Fn(u64, &mut [u8])) -> Vec<u8> {
         let (mut stream, mut total) = (header.encode(), Total::new());
         for offset in (0..header.size).step_by(MAX_DATA as usize) {
@@ -410,7 +411,7 @@ mod tests {
         stream
     }
 
-    /// Zeros take as long to send as what is kept.
+    /// Zeros take as long to send as data.
     #[test]
     fn positions_are_kept_where_zeros_come_as_data() {
         let Inside { pool, .. } = Inside::empty(8 << 20);
@@ -425,13 +426,13 @@ mod tests {
         assert_eq!(kept, super::KEPT_EVERY);
     }
 
-    /// Earlier versions sent what a volume that was taken back showed as nothing as data.
+    /// Earlier versions sent as data what a volume that was taken back showed as nothing.
     #[test]
     fn zeros_that_come_as_data_take_no_space() {
         let size = 32 * MAX_DATA;
         let to = StreamState { content: [1; 16], name: "s".into(), created: 1 };
         for chunk_size in [4096, 16 << 10, 1 << 20] {
-            // Less than the stream has.
+            // This is less than the stream has.
             let Inside { pool, .. } = Inside::empty(8 << 20);
             let header = StreamHeader {
                 volume: "v".into(),
@@ -454,7 +455,7 @@ mod tests {
             let mut found = vec![1; 1 << 20];
             v.read(5 * MAX_DATA, &mut found).unwrap();
             assert!(found.iter().enumerate().all(|(n, byte)| *byte == if n == 40_000 { 7 } else { 0 }));
-            // The volume is one like any other.
+            // The volume is an ordinary volume now.
             let mut ops = [WriteOp::new(0, vec![1; 512].into())];
             v.write(&mut ops, false);
             assert!(ops[0].result.is_ok());

@@ -8,23 +8,23 @@ use crate::pool::Pool;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The right of one import to fill a volume. While a lease is held the volume takes writes of its
+/// The right of one import to fill a volume. While a lease is held, the volume takes writes of its
 /// holder alone.
 ///
-/// Each lease has a number of its own. The volume knows the number that counts, and compares it
-/// under the sequencing lock: what a stale import still writes, however late it arrives, is
-/// refused. A lease ends when a newer import of the same stream takes one, when the import ends or
-/// is cancelled, when the volume is rolled back or deleted, and when it is dropped. A lease is not
-/// durable: after a restart an unfinished import is held by none.
+/// Each lease has a number of its own. The volume stores the number that is valid, and compares it
+/// under the sequencing lock. So a write of a stale import is refused, however late it arrives. A
+/// lease ends when a newer import of the same stream takes one, when the import ends or is
+/// cancelled, when the volume is rolled back or deleted, and when it is dropped. A lease is not
+/// durable: after a restart, no import holds an unfinished import's lease.
 pub(crate) struct Lease {
     state: Arc<VolumeState>,
     number: u64,
 }
 
 impl Lease {
-    /// Takes the lease of a volume, and with it the import of the stream `wanted` that did not end,
-    /// if there is one. Without one the volume refuses other writes only as long as the lease is
-    /// held and the import is not durable.
+    /// Takes the lease of a volume. Also returns the unfinished import of the stream `wanted`, if
+    /// there is one. Without an unfinished import, the volume refuses other writes only as long as
+    /// the lease is held and the import is not durable.
     pub(super) fn take(
         pool: &Pool,
         state: Arc<VolumeState>,
@@ -43,7 +43,7 @@ impl Lease {
         }
         names.leases += 1;
         let number = names.leases;
-        // Every write of others is sequenced before this, or refused.
+        // Every write of other clients is sequenced before this, or refused.
         let sequencing = pool.core.journal.sequence();
         state.lease.store(number, Ordering::Release);
         state.importing.store(true, Ordering::Release);
@@ -52,7 +52,7 @@ impl Lease {
         Ok((Lease { state, number }, unfinished))
     }
 
-    /// The volume.
+    /// Returns the volume.
     pub(crate) fn state(&self) -> &Arc<VolumeState> {
         &self.state
     }
@@ -61,8 +61,8 @@ impl Lease {
         self.number
     }
 
-    /// Fails when the lease has ended. Called with the names locked for writing: then it holds as
-    /// long as they are.
+    /// Fails if the lease has ended. The caller holds the names locked for writing; the result is
+    /// valid as long as they are.
     pub(crate) fn check(&self) -> Result<()> {
         self.state.check_there()?;
         self.state.check_lease(self.number)
@@ -72,8 +72,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let ended = self.state.lease.compare_exchange(self.number, 0, Ordering::AcqRel, Ordering::Acquire);
-        // An import that did not become durable leaves nothing behind. While it was about to, no
-        // other could begin.
+        // An import that did not become durable leaves nothing behind. Until now, no other import
+        // could begin.
         if ended.is_ok() && self.state.import.read().is_none() {
             self.state.importing.store(false, Ordering::Release);
         }

@@ -1,10 +1,10 @@
-//! Streams: a snapshot as bytes, whole or as the difference from an older one, to be kept elsewhere
-//! or taken in by another pool.
+//! Streams: a snapshot as bytes, whole or as the difference from an older one. A stream can be
+//! stored elsewhere, or imported by another pool.
 //!
-//! Pulled out of an [`Export`] and pushed into an [`Import`], in pieces of any size: whoever moves
-//! the bytes decides how. Every record and the whole stream carry sums. Records are in the order of
-//! the volume's bytes, so a position in a volume says how far a transfer came, and an export can
-//! begin there. The format is explained in docs/FORMAT.md.
+//! The bytes are pulled out of an [`Export`] and pushed into an [`Import`], in pieces of any size.
+//! The caller decides how they are transferred. Every record and the whole stream have sums.
+//! Records are in the order of the volume's bytes, so a position in the volume tells how far a
+//! transfer came, and an export can begin there. docs/FORMAT.md has the format.
 
 mod codec;
 mod export;

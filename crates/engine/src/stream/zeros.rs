@@ -1,16 +1,16 @@
-//! Finding runs of zeros in data: where they are left out they take no space.
+//! Finds runs of zeros in data. Zeros that are left out take no space.
 
 use crate::units::BLOCK;
 use std::ops::Range;
 
-/// What data is compared with.
+/// A block of zeros, for comparisons.
 static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-/// Runs of zeros as long as this are left out where chunks are longer.
+/// Number of bytes of zeros that are left out where chunks are longer.
 const LONG: u64 = 64 << 10;
 
-/// The least run of zeros that is left out, in bytes: what a chunk may consist of. Shorter ones
-/// would save no space, and only be more records, and more requests.
+/// Returns the shortest run of zeros that is left out, in bytes: a chunk may consist of that.
+/// Leaving out shorter runs would save no space, and only make more records and more requests.
 pub(super) fn least(chunk_size: u64) -> u64 {
     chunk_size.clamp(BLOCK, LONG)
 }
@@ -19,9 +19,9 @@ fn is_zero(data: &[u8]) -> bool {
     data.chunks(ZEROS.len()).all(|part| *part == ZEROS[..part.len()])
 }
 
-/// Cuts data that begins at byte `offset` of a volume into runs, end to end: (range of `data`, is
-/// zeros). Zeros are told in whole blocks of the volume, if at least `least` bytes are, or all of
-/// the data.
+/// Cuts data that begins at byte `offset` of a volume into runs, end to end: (range of `data`,
+/// whether it is zeros). A run of zeros has whole blocks of the volume, and at least `least` bytes,
+/// unless it is all of the data.
 pub(super) fn runs(data: &[u8], offset: u64, least: u64) -> Vec<(Range<usize>, bool)> {
     let mut found: Vec<(Range<usize>, bool)> = Vec::new();
     let mut at = 0;
@@ -57,7 +57,7 @@ mod tests {
         data[20_000] = 1;
         assert_eq!(runs(&data, 0, 4096), [(0..16384, true), (16384..20480, false), (20480..65536, true)]);
         assert_eq!(runs(&data, 0, 20_000), [(0..20480, false), (20480..65536, true)]);
-        // By the volume's blocks, not by those of the data.
+        // The runs follow the volume's blocks, not those of the data.
         assert_eq!(runs(&data, 512, 4096), [(0..19968, true), (19968..24064, false), (24064..65536, true)]);
         assert_eq!(runs(&data[..100], 512, 4096), [(0..100, true)]);
         assert_eq!(runs(&[], 0, 4096), []);

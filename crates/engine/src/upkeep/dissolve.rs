@@ -1,5 +1,6 @@
-//! Deleting snapshots: what only a deleted snapshot needs is freed, what an older one sees too is
-//! handed to it. Metadata only, in steps that can be cut short and repeated.
+//! Dissolves deleted snapshots. Content that only a deleted snapshot needs is freed. Content that
+//! an older snapshot sees too is given to that snapshot. This changes metadata only, in steps that
+//! can be cut short and repeated.
 
 use crate::branch::Branch;
 use crate::catalog::page::Slot;
@@ -11,9 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Versions that one commit moves or frees; more in a large catalog.
+/// Number of versions that one commit moves or frees. A large catalog allows more.
 const VERSIONS_PER_STEP: usize = 4096;
-/// Snapshots that one commit dissolves.
+/// Number of snapshots that one commit dissolves.
 const SNAPSHOTS_PER_STEP: usize = 64;
 
 /// A deleted snapshot that nothing rests on.
@@ -23,14 +24,14 @@ struct Deleted {
     of: Frozen,
 }
 
-/// What one commit changes.
+/// The changes of one commit.
 #[derive(Default)]
 struct Step {
     gone: Vec<VersionKey>,
     kept: Vec<Version>,
-    /// By branch: slots that are free.
+    /// The number of freed slots, by branch.
     freed: BTreeMap<u64, (Arc<Branch>, i64)>,
-    /// Snapshots of which nothing is left.
+    /// Snapshots that are dissolved completely.
     forgotten: Vec<Deleted>,
 }
 
@@ -42,8 +43,8 @@ impl Destager {
         if chosen.is_empty() {
             return Ok(false);
         }
-        // From here on destage preserves nothing for these snapshots, and nobody can open them. No
-        // version of one is handed down to another.
+        // From here on destage preserves nothing for these snapshots, and none of them can be
+        // opened. No version of one is handed down to another.
         for Deleted { branch, of, .. } in &chosen {
             branch.frozen.write().remove(&of.epoch);
             self.core.map.end_view(of.branch, of.epoch);
@@ -64,7 +65,7 @@ impl Destager {
         Ok(true)
     }
 
-    /// Deleted snapshots that nothing rests on, in the order of their making.
+    /// Returns deleted snapshots that nothing rests on, in the order in which they were made.
     fn to_dissolve(&self, state: &BackgroundState) -> Vec<Deleted> {
         let names = self.core.names.read();
         let free = |id: &u64| {
@@ -93,7 +94,7 @@ impl Destager {
         for Deleted { id, of, .. } in &step.forgotten {
             state.deleted.remove(id);
             self.core.names.write().snapshots.remove(id);
-            // On a branch without a writer the current map was what its newest snapshot saw.
+            // On a branch without a writer, the current map was what its newest snapshot saw.
             if self.core.catalog.branch(of.branch)?.is_some_and(|b| b.dead) {
                 state.orphan_branches.insert(of.branch, 0);
             }

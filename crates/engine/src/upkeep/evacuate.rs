@@ -1,5 +1,5 @@
-//! Moving data off physical volumes that are to be removed: copy, sync, commit, a few chunks at a
-//! time.
+//! Moves data off physical volumes that are to be removed. Each step copies a few chunks, syncs and
+//! commits.
 
 use crate::branch::Branch;
 use crate::catalog::page::{Entry, MapPage, PageKey, Slot};
@@ -16,7 +16,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Map pages looked at, and bytes moved (at least one chunk), by one step.
+/// Number of map pages that one step reads. `BYTES_PER_STEP` is the number of bytes that it moves
+/// (at least one chunk).
 const PAGES_PER_STEP: usize = 64;
 const BYTES_PER_STEP: u64 = 4 << 20;
 const VERSIONS_PER_STEP: usize = 4096;
@@ -24,8 +25,8 @@ const VERSIONS_PER_STEP: usize = 4096;
 const PATIENCE: u64 = 1_000_000_000;
 
 impl Destager {
-    /// Moves a few chunks away from draining PVs. False when nothing is to be moved, or nothing can
-    /// be.
+    /// Moves a few chunks away from draining physical volumes. False when nothing is to be moved,
+    /// or nothing can be.
     pub(crate) fn evacuate(&self, state: &mut BackgroundState) -> Result<bool> {
         let draining = |state: &BackgroundState, pv: &u32| {
             state.allocator.is_draining(*pv) && state.allocator.used_extents(*pv) > 0
@@ -34,14 +35,14 @@ impl Destager {
         if !any {
             self.core.positions.drain_stalled.store(false, Ordering::Relaxed);
         }
-        // Slots of the journal's last batch may still be on their way: nothing moves before they
+        // Slots of the journal's last batch may still be half written. Nothing moves before they
         // are in place.
         let now = self.core.world.clock.monotonic();
         if !any || state.evacuated || now < state.evacuate_after || state.is_half_done() {
             return Ok(false);
         }
         match self.evacuate_step(state) {
-            // Other work goes on meanwhile.
+            // Other work continues in the meantime.
             Err(away) if away.is_pv_away() => {
                 self.take_back(state).map_err(|e| self.core.fault.poison(&e))?;
                 if !self.core.positions.drain_stalled.swap(true, Ordering::Relaxed) {
@@ -71,7 +72,7 @@ impl Destager {
         Ok(true)
     }
 
-    /// Moves chunks of a few map pages; where to go on.
+    /// Moves chunks of a few map pages. Returns the place at which the pass continues.
     fn evacuate_maps(
         &self,
         state: &mut BackgroundState,
@@ -104,7 +105,7 @@ impl Destager {
         Ok(Some(next.map_or(EvacuateFrom::Versions((0, 0, 0)), EvacuateFrom::Map)))
     }
 
-    /// Moves chunks of a few versions; where to go on.
+    /// Moves chunks of a few versions. Returns the place at which the pass continues.
     fn evacuate_versions(
         &self,
         state: &mut BackgroundState,
@@ -126,7 +127,7 @@ impl Destager {
         Ok(next.map(EvacuateFrom::Versions))
     }
 
-    /// The branch, unless its slots are about to be freed anyway.
+    /// Returns the branch, unless its slots are about to be freed anyway.
     pub(super) fn movable(&self, state: &BackgroundState, id: u64) -> Option<Arc<Branch>> {
         self.core
             .names
@@ -137,7 +138,7 @@ impl Destager {
             .cloned()
     }
 
-    /// Moves one chunk; `None` when this step has done enough, or when there is no space: a move
+    /// Moves one chunk. `None` when this step has done enough, or when there is no space: a move
     /// takes space like a write.
     pub(super) fn move_one(
         &self,
@@ -159,7 +160,7 @@ impl Destager {
         Ok(Some(to))
     }
 
-    /// Copies a chunk to a slot that was allocated for it, and frees the one where it was.
+    /// Copies a chunk to a slot that was allocated for it, and frees the chunk's old slot.
     pub(super) fn copy_chunk(
         &self,
         state: &mut BackgroundState,
@@ -199,7 +200,7 @@ impl Destager {
 }
 
 impl Core {
-    /// Writes what was copied to a slot; `lost` are the parts of it that could not be read.
+    /// Writes the copied bytes to a slot. `lost` are the parts that could not be read.
     pub(super) fn write_copy(&self, target: &Pv, bytes: &[u8], at: u64, lost: &[Range<usize>]) -> Result<()> {
         self.stamping.check()?;
         let failed = |e| target.write_failed(format!("copy a chunk to {} at byte {at}", target.path), e);
@@ -211,14 +212,14 @@ impl Core {
     }
 }
 
-/// What one step has moved.
+/// The moves of one step.
 #[derive(Default)]
 pub(super) struct Moves {
     /// Bytes that may still be moved.
     budget: u64,
     /// Bytes that were moved.
     bytes: u64,
-    /// There was no space for more.
+    /// There was no space for further moves.
     pub(super) short: bool,
     pub(super) pages: Vec<(PageKey, MapPage)>,
     pub(super) versions: Vec<Version>,
@@ -228,12 +229,12 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    /// Nothing yet, and `budget` bytes to move (at least one chunk).
+    /// Starts with no moves, and `budget` bytes to move (at least one chunk).
     pub(super) fn new(budget: u64) -> Moves {
         Moves { budget, ..Moves::default() }
     }
 
-    /// Takes note of `chunks` that were copied to `to` and what follows it.
+    /// Notes that `chunks` chunks were copied to `to` and the slots behind it.
     pub(super) fn note(&mut self, branch: &Branch, to: Slot, chunks: u64) {
         self.released.push((branch.slot_log2, chunks));
         self.written.insert(to.pv());
@@ -245,7 +246,7 @@ impl Moves {
         self.bytes
     }
 
-    /// Has this step done enough?
+    /// Whether this step has done enough.
     pub(super) fn is_spent(&self) -> bool {
         self.budget == 0
     }

@@ -1,21 +1,21 @@
-//! Making branches complete: what an epoch of a branch still reads through the base is brought into
-//! the branch, until it needs its base no more and lets go of it. That is how a volume over an
-//! image becomes independent of the image, and how a clone (or a volume that was rolled back)
-//! becomes independent of what it rests on.
+//! Makes branches complete. What an epoch of a branch still reads through the base is copied into
+//! the branch, until the branch needs its base no more and drops it. That is how a volume over an
+//! image becomes independent of the image. It is also how a clone, or a volume that was rolled
+//! back, becomes independent of what it rests on.
 //!
-//! Through the base read the epochs of a chunk that are older than all that the branch itself has
-//! of it. They all see the same: one copy, born in the branch's first epoch, serves them. Where the
-//! branch has nothing at all the copy becomes the current content, else a version for the newest
-//! snapshot among those epochs. What is zeros below needs no copy: a branch without a base reads
-//! zeros where it has nothing.
+//! For each chunk, the epochs older than everything that the branch itself has of it read through
+//! the base. They all see the same content, so one copy, born in the branch's first epoch, serves
+//! them. If the branch has nothing of the chunk, the copy becomes the current content. Otherwise it
+//! becomes a version for the newest snapshot among those epochs. A chunk that is zeros below needs
+//! no copy: a branch without a base reads zeros where it has nothing.
 //!
-//! A chunk that is too long for a journal record is made the branch's own in the same way, by
-//! whoever is about to write a part of it over an image or a moment
+//! A chunk that is too long for a journal record is copied into the branch in the same way. The
+//! write that is about to change a part of it over an image or a moment does that
 //! ([`crate::destage::Destager::fill_chunk`]).
 //!
-//! Every step moves like an evacuation (copy, sync, commit) and carries how far it is, so it can be
-//! cut short anywhere. The last one takes the base away, in one commit; whoever is reading through
-//! it notices, and reads again.
+//! Every step works like an evacuation (copy, sync, commit) and commits its progress, so it can be
+//! cut short anywhere. The last step removes the base in one commit. A reader that is reading
+//! through the base notices that, and reads again.
 
 use crate::branch::{Branch, ExternalBase, HEAD, View, VolumeState};
 use crate::catalog::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
@@ -33,19 +33,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Map pages looked at, and bytes copied (at least one chunk), by one step.
+/// Number of map pages that one step reads. `BYTES_PER_STEP` is the number of bytes that it copies
+/// (at least one chunk).
 const PAGES_PER_STEP: usize = 64;
 const BYTES_PER_STEP: u64 = 4 << 20;
-/// A copy is made in pieces of this many bytes.
+/// Size in bytes of the pieces in which a copy is made.
 const PIECE: u64 = 1 << 20;
-/// The epoch that a branch begins with.
+/// The first epoch of a branch.
 const FIRST: u32 = 1;
-/// What stands in the way is looked at again after so many nanoseconds.
+/// Nanoseconds until an obstacle is checked again.
 const PATIENCE: u64 = 1_000_000_000;
-/// How long the last step waits for those who write to the branch.
+/// How long the last step waits for writers of the branch.
 const WRITERS: Duration = Duration::from_millis(20);
 
-/// What one step copies.
+/// The copies of one step.
 struct Step {
     /// Bytes that may still be copied.
     budget: u64,
@@ -55,9 +56,9 @@ struct Step {
     versions: Vec<Version>,
     /// Physical volumes that were written to.
     written: BTreeSet<u32>,
-    /// The last slot that was taken.
+    /// The last slot that was allocated.
     last: Option<Slot>,
-    /// Why it can't go on.
+    /// Why the step can't continue.
     stalled: Option<Error>,
 }
 
@@ -76,25 +77,25 @@ impl Step {
     }
 }
 
-/// What is copied into a slot.
+/// The content that is copied into a slot.
 enum Content<'a> {
     Bytes(&'a [u8]),
     Slot(Slot),
 }
 
-/// What is to be done with a page.
+/// How far a step came with a page.
 enum Looked {
-    /// It is complete.
+    /// The page is complete.
     Whole,
-    /// The step has done enough, or can't go on, before its end.
+    /// The step ended before the end of the page: it has done enough, or can't continue.
     Part,
 }
 
 impl Destager {
-    /// Takes a step towards making one branch complete. False when there is none, or none may go on
-    /// now.
+    /// Takes a step towards making one branch complete. False when there is no such branch, or none
+    /// that may continue now.
     pub(crate) fn fill_branches(&self, state: &mut BackgroundState) -> Result<bool> {
-        // Slots of the journal's last batch may still be on their way: nothing is copied before
+        // Slots of the journal's last batch may still be half written. Nothing is copied before
         // they are in place.
         if state.filling.is_empty() || state.is_half_done() {
             return Ok(false);
@@ -105,7 +106,7 @@ impl Destager {
         if let Some(id) = found {
             let job = state.filling.get(&id).cloned();
             self.fill_step(state, id, now).map_err(|e| {
-                // Others come first then.
+                // Other jobs come first then.
                 let later = |job| FlattenJob { not_before: now.saturating_add(PATIENCE), ..job };
                 state.filling.extend(job.map(|job| (id, later(job))));
                 self.failed(state, Task::Upkeep, e)
@@ -146,18 +147,18 @@ impl Destager {
         Ok(())
     }
 
-    /// Makes one chunk of a volume its own, as a step on the way would, before a part of it is
-    /// written: `content` is what it shows (none: zeros), which destage must not look for, and
-    /// which is too long to be brought into the journal in one record. Who writes to the volume is
-    /// held off meanwhile. [`crate::ErrorKind::NoSpace`] leaves everything as it was.
+    /// Copies one chunk of a volume into its branch, as a step of flattening would, before a part
+    /// of it is written. `content` is what the chunk shows (none: zeros). Destage must not read it
+    /// from the base, and it is too long for one journal record. The caller holds off writers of
+    /// the volume meanwhile. [`crate::ErrorKind::NoSpace`] leaves everything as it was.
     pub(crate) fn fill_chunk(&self, volume: &VolumeState, chunk: u64, content: Option<&[u8]>) -> Result<()> {
         let branch = &volume.line.branch;
         for carried_out in [false, true] {
             {
                 let state = &mut *self.state.lock();
                 self.core.check_usable()?;
-                // What is trimmed after a deletion is looked through from the start, and this is
-                // part of it then.
+                // Trimming after a deletion starts at the first page, so it also finds this chunk
+                // then.
                 volume.check_there()?;
                 if self.core.catalog.branch(branch.id)?.is_some() {
                     loop {
@@ -169,7 +170,7 @@ impl Destager {
                 }
             }
             if !carried_out {
-                // Who made the branch has only written so to the journal.
+                // The operation that made the branch may so far be in the journal only.
                 self.record_until(self.core.journal.last().0)?;
             }
         }
@@ -187,12 +188,12 @@ impl Destager {
         let key = (branch.id, number);
         let mut page = (*self.core.map.read(key)?).clone();
         if page.get(at).is_some() {
-            // A step of flattening, or a smaller size, has come before it.
+            // A step of flattening, or a smaller size, came first.
             return Ok(());
         }
         let mut step = Step::new(branch.chunk_size());
         let mut slot = Slot::HOLE;
-        // Zeros need an entry, too: what has none would be looked for below.
+        // Zeros need an entry, too: without an entry, the chunk would be read from below.
         if let Some(content) = content {
             let placed = self.place_copy(state, branch, Content::Bytes(content), &mut step);
             match placed.map_err(|e| self.failed(state, Task::Upkeep, e))? {
@@ -205,7 +206,7 @@ impl Destager {
         self.commit_fill(state, branch, step, None).map_err(|e| self.failed(state, Task::Upkeep, e))
     }
 
-    /// Copies what is missing in some of `pages`; the page where that goes on.
+    /// Copies the missing chunks of some of `pages`. Returns the page at which that continues.
     fn fill_pages(
         &self,
         state: &mut BackgroundState,
@@ -236,7 +237,7 @@ impl Destager {
         Ok(at)
     }
 
-    /// Copies what is missing in a page.
+    /// Copies the missing chunks of a page.
     fn fill_page(
         &self,
         state: &mut BackgroundState,
@@ -249,7 +250,7 @@ impl Destager {
         let oldest = self.core.oldest_births(branch, number, &page)?;
         let (before, mut looked) = (step.slots, Looked::Whole);
         for (at, oldest) in oldest.into_iter().enumerate() {
-            // Whoever is as old as what there is, or younger, sees that.
+            // Epochs as old as the oldest content, or younger, see that content.
             let last = oldest.map(|born| branch.newest_snapshot_seeing(FIRST, born));
             if last == Some(None) {
                 continue;
@@ -278,8 +279,8 @@ impl Destager {
         Ok(looked)
     }
 
-    /// Copies what a chunk shows from below into a slot of the branch. `None`: it is zeros, or that
-    /// can't be done now.
+    /// Copies what a chunk shows from below into a slot of the branch. `None` if it is zeros, or if
+    /// it can't be copied now.
     fn copy_below(
         &self,
         state: &mut BackgroundState,
@@ -290,11 +291,12 @@ impl Destager {
         let below = self.core.find_below(&View { branch: branch.clone(), epoch: HEAD, at: None }, chunk)?;
         let mut bytes = Vec::new();
         let content = match below {
-            // Holes can be very many: they must be passed quickly.
+            // Holes can be very many: they must be skipped quickly.
             Below::Zeros => return Ok(None),
             Below::Slot(from) => Content::Slot(from),
             Below::External(external) => {
-                // Whole, before anything is taken: what can't be read leaves nothing behind.
+                // The whole content is read before a slot is taken: content that can't be read
+                // leaves nothing behind.
                 bytes.resize(branch.chunk_size() as usize, 0);
                 if let Err(error) = external.read(&self.core, &mut bytes, chunk << branch.chunk_log2) {
                     step.stalled = Some(error);
@@ -309,8 +311,8 @@ impl Destager {
         self.place_copy(state, branch, content, step)
     }
 
-    /// Puts the content of a chunk into a slot of the branch. `None`, and `stalled`: there is no
-    /// room.
+    /// Puts the content of a chunk into a slot of the branch. `None`, with `stalled` set, if there
+    /// is no room.
     fn place_copy(
         &self,
         state: &mut BackgroundState,
@@ -346,7 +348,7 @@ impl Destager {
         Ok(Some(slot))
     }
 
-    /// Makes a step's copies the branch's own; `record` says how far a job is.
+    /// Commits a step's copies as the branch's own. `record` is the progress of a job.
     fn commit_fill(
         &self,
         state: &mut BackgroundState,
@@ -375,15 +377,14 @@ impl Destager {
         Ok(())
     }
 
-    /// The branch is complete: it rests on nothing any more. False while somebody writes who relies
-    /// on the base.
+    /// Removes the base of a complete branch. False while a writer still relies on the base.
     fn let_go_of_base(&self, state: &mut BackgroundState, branch: &Arc<Branch>) -> Result<bool> {
         let Some(_alone) = branch.materialize_lock.try_write_for(WRITERS) else { return Ok(false) };
         let mut txn = self.core.catalog.begin()?;
         let complete = |b: &mut BranchRecord| (b.base, b.fill) = (None, None);
         self.core.put_branch(&mut txn, branch.id, complete)?;
         self.commit_aside(state, txn, &[])?;
-        // In this order: what is not being filled, and rests on something, was not completed.
+        // The order matters: a branch that is not being filled, and has a base, was not completed.
         self.core.names.write().drop_base(branch);
         branch.filling.store(false, Ordering::Release);
         tracing::info!(branch = branch.id, "a branch is complete: it rests on nothing any more");
@@ -392,7 +393,8 @@ impl Destager {
 }
 
 impl Core {
-    /// The map page behind the last that anybody reads of a branch.
+    /// Returns the number of the map page behind the last one that a volume or snapshot of the
+    /// branch can read.
     fn end_page(&self, branch: &Branch) -> u64 {
         let names = self.names.read();
         let of_branch = names.states().filter(|state| state.line.branch.id == branch.id);
@@ -400,7 +402,7 @@ impl Core {
         size.div_ceil(CHUNKS << branch.chunk_log2)
     }
 
-    /// The first of `pages` of which anything below a branch has content; their end if none has.
+    /// Returns the first of `pages` for which something below a branch has content, or their end.
     fn next_below(&self, branch: &Arc<Branch>, pages: std::ops::Range<u64>) -> Result<u64> {
         let mut next = pages.end;
         let mut line = View { branch: branch.clone(), epoch: HEAD, at: None };
@@ -415,14 +417,14 @@ impl Core {
                 Some(ExternalBase::Moment(at)) => {
                     let found = self.next_page_at(&at, pages.start, pages.end - 1)?;
                     next = next.min(found.unwrap_or(next));
-                    // The branch of a moment rests on something, too.
+                    // The branch of a moment can have a base, too.
                     line = at.line();
                 }
             }
         };
         let bytes = CHUNKS << branch.chunk_log2;
         let mut at = pages.start * bytes;
-        // A file has data and holes by turns: two looks are enough.
+        // In a file, data and holes alternate: two queries are enough.
         for _ in 0..2 {
             if at >= image.record.shown {
                 return Ok(next);
@@ -436,7 +438,8 @@ impl Core {
         Ok(next.min(at / bytes))
     }
 
-    /// When the oldest content that a branch itself has of each chunk of a page was born.
+    /// For each chunk of a page, returns the epoch in which the oldest content that the branch
+    /// itself has was born.
     fn oldest_births(&self, branch: &Branch, number: u64, page: &MapPage) -> Result<Vec<Option<u32>>> {
         let mut oldest = vec![None; CHUNKS as usize];
         for (at, entry) in page.iter() {
@@ -451,8 +454,8 @@ impl Core {
     }
 }
 
-/// Can a failure of looking below a branch be that of an image or a history? Anything else is the
-/// pool's own.
+/// Whether an error of reading below a branch can come from an image or a history. Otherwise it is
+/// an error of the pool itself.
 fn blames_external(branch: &Arc<Branch>) -> bool {
     let head = View { branch: branch.clone(), epoch: HEAD, at: None };
     head.external_base().is_some()

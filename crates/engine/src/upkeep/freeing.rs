@@ -1,12 +1,12 @@
-//! The pace of freeing: each batch that is destaged owes a part of a step, more when space is low.
+//! The pace of freeing. Each destaged batch owes a part of a step, and more when space is low.
 
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
 use crate::error::Result;
 
 impl Destager {
-    /// Freeing keeps pace with destaging: each batch owes a part of a step, or several steps, the
-    /// more the less space there is.
+    /// Adds what a destaged batch owes: a part of a step, or several steps when there is little
+    /// space.
     pub(crate) fn owe_freeing(&self, state: &mut BackgroundState) {
         let totals = self.core.space.totals();
         let percent = totals.available.saturating_mul(100) / totals.capacity.max(1);
@@ -18,8 +18,8 @@ impl Destager {
         };
     }
 
-    /// Takes a step of freeing, or with `moves` also of moving data off draining PVs, if one is
-    /// owed. False when none is, or when there is nothing to free.
+    /// Takes a step of freeing if one is owed. With `moves`, it may instead move data off draining
+    /// physical volumes. False when no step is owed, or there is nothing to free.
     pub(crate) fn pay_freeing(&self, state: &mut BackgroundState, moves: bool) -> Result<bool> {
         if state.owed < STEP {
             return Ok(false);
@@ -47,5 +47,5 @@ impl Destager {
     }
 }
 
-/// Freeing is owed in parts of a step: so many make one.
+/// Number of owed parts that make one step of freeing.
 pub(crate) const STEP: u32 = 16;

@@ -1,4 +1,5 @@
-//! Background work beside destage: freeing, moving, making branches complete, forgetting, sorting.
+//! Background work beside destage: freeing, moving, making branches complete, expiry of history,
+//! sorting.
 //!
 //! Each file has one kind of work, as steps that a caller takes one at a time.
 

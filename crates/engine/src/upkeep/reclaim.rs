@@ -1,6 +1,6 @@
-//! Freeing much at once, in steps: long discards, the tails of shrunk volumes, and branches without
-//! a volume. Every step is a commit of its own and can be repeated after a crash: what is freed
-//! already is not in the map any more.
+//! Frees much at once, in steps: long discards, the tails of shrunk volumes, and branches without a
+//! volume. Every step is a commit of its own and can be repeated after a crash, since slots that
+//! were freed already are not in the map any more.
 
 use crate::branch::HEAD;
 use crate::catalog::page::{Entry, Slot};
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::shortage::Task;
 
 impl Destager {
-    /// Frees a part of what nobody needs: of branches that no volume writes to, and of deleted
+    /// Frees a part of what is unowned: of branches that no volume writes to, and of deleted
     /// snapshots. False when there is nothing that can be freed now.
     pub(crate) fn reclaim(&self, state: &mut BackgroundState) -> Result<bool> {
         let pinned = |id: &u64| {
@@ -26,9 +26,9 @@ impl Destager {
         worked.map_err(|e| self.failed(state, Task::Upkeep, e))
     }
 
-    /// Frees, from map page `from` on, what no snapshot of a branch without a writer sees: its
-    /// current map counts as the version of its newest snapshot. A branch without snapshots goes as
-    /// a whole.
+    /// Frees, from map page `from` on, what no snapshot of a branch without a writer sees. The
+    /// branch's current map counts as the version of its newest snapshot. A branch without
+    /// snapshots is removed as a whole.
     fn trim_branch(&self, state: &mut BackgroundState, id: u64, from: u64) -> Result<()> {
         let branch = self.core.names.read().branches.get(&id).cloned();
         let Some(branch) = branch else {
@@ -60,8 +60,8 @@ impl Destager {
         match next {
             Some(next) => drop(state.orphan_branches.insert(id, next)),
             None => {
-                // A deleted snapshot whose dissolution has begun keeps nothing any more, but still
-                // names the branch: it brings the branch here again when it is gone.
+                // A deleted snapshot that is being dissolved keeps nothing any more, but still
+                // names the branch. When it is gone, the branch is added here again.
                 let recorded = !branch.cdp.log.read().events.is_empty();
                 if newest.is_none() && !recorded && !self.core.names.read().is_named(id) {
                     self.remove_branch(state, id)?;

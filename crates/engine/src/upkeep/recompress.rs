@@ -1,9 +1,10 @@
-//! Compressing old history harder, when nothing else is to be done.
+//! Compresses old history harder, when there is nothing else to do.
 //!
-//! A sealed segment is written anew as another edition, every record with the content that it had,
-//! and takes the old one's place with a commit. Who reads the old one goes on: it loses its name
-//! when nobody holds it. A crash leaves a file that the catalog does not know, and that goes at the
-//! next opening. What is damaged stays as it is, for the check to find.
+//! A sealed segment is written again as another edition, in which every record has the same
+//! content. A commit then replaces the old edition. Readers of the old edition continue: its file
+//! is removed when no reader holds it any more. A crash leaves a file that the catalog does not
+//! know. The next opening removes such files. A damaged segment stays as it is, for the check to
+//! find.
 
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
@@ -22,31 +23,31 @@ use crate::shortage::Task;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Records after which it is looked whether they become smaller, and whether there is something
-/// better to do.
+/// Number of records after which the work checks two things: whether records become smaller, and
+/// whether other work waits.
 const SAMPLE: usize = 64;
 
-/// For each nanosecond of it so many others: nobody waits for it, and the processor has better
-/// things to do.
+/// Nanoseconds of rest for each nanosecond of compression. Compression is never urgent, and the
+/// processor is needed elsewhere.
 const REST: u64 = 3;
 /// The longest rest, in nanoseconds.
 const LONGEST_REST: u64 = 60_000_000_000;
 
-/// What came of compressing a segment harder.
+/// The result of compressing a segment harder.
 enum Outcome {
-    /// Its next edition, on disk and durable.
+    /// The segment's next edition, on disk and durable.
     Smaller(Box<OpenSegmentWriter>),
-    /// It would not become smaller, by a twentieth at least.
+    /// The segment would not become smaller by at least a twentieth.
     Futile,
-    /// A record of it is damaged.
+    /// A record of the segment is damaged.
     Damaged,
-    /// There is something better to do.
+    /// Other work waits.
     Pressed,
 }
 
 impl Destager {
-    /// Compresses one segment harder, without keeping other background work from being done. False
-    /// when there is nothing to be done now.
+    /// Compresses one segment harder, without blocking other background work. False when there is
+    /// nothing to compress now.
     pub(crate) fn compact_history(&self) -> Result<bool> {
         if !self.core.options.recompress_history {
             return Ok(false);
@@ -55,7 +56,8 @@ impl Destager {
         let Some((branch, old)) = self.next_to_compact(&mut self.state.lock(), began) else {
             return Ok(false);
         };
-        // Two editions take room for a while; the next one is not written unless it is smaller.
+        // Two editions take space for a while. The next edition is not written unless it is
+        // smaller.
         let room = old.record.end;
         if !self.core.space.try_reserve_log(room) {
             self.state.lock().compacted.remove(&branch.id);
@@ -68,7 +70,7 @@ impl Destager {
 
     fn compact(&self, branch: &Arc<Branch>, old: &Sealed, began: u64) -> Result<bool> {
         let head = old.file.head;
-        // What can't be read, or written now, stays as it is: that takes space, and nothing else.
+        // A segment that can't be read, or written now, stays as it is: that only costs space.
         let outcome = self.core.compacted(branch, old);
         let now = self.core.world.clock.monotonic();
         let rest = (REST * now.saturating_sub(began)).min(LONGEST_REST);
@@ -85,7 +87,7 @@ impl Destager {
             }
             Ok(Outcome::Damaged) | Err(_) => return Ok(true),
             Ok(Outcome::Pressed) => {
-                // Once more from the start, another time.
+                // A later attempt begins again at the start of the segment.
                 self.state.lock().compacted.remove(&branch.id);
                 return Ok(false);
             }
@@ -105,7 +107,8 @@ impl Destager {
         }
     }
 
-    /// The oldest segment of any branch that was not tried since the pool was opened.
+    /// Returns the next segment to compress: for the first branch that has one, its oldest that was
+    /// not tried since the pool was opened.
     fn next_to_compact(&self, state: &mut BackgroundState, now: u64) -> Option<(Arc<Branch>, Arc<Sealed>)> {
         if now < state.compact_from {
             return None;
@@ -177,7 +180,7 @@ impl Core {
             let Ok((epoch, raw)) = from.record(&entry) else { return Ok(Outcome::Damaged) };
             packed.clone_from(&raw);
             let compression = packer.pack(&mut packed, 0);
-            // The only other copy is about to go.
+            // The only other copy is about to be removed.
             if unpack(compression, &packed, raw.len()).as_ref() != Some(&raw) {
                 return Err(Error::new(crate::ErrorKind::Io, "compress a record: it does not come back"));
             }
@@ -196,10 +199,10 @@ impl Core {
         if saves_little(old.record.end, draft.record.end) {
             return Ok(Outcome::Futile);
         }
-        // What this sync failed to make durable is in a file that goes again.
+        // Content that a failed sync did not make durable is in a file that is removed again.
         draft.sync(lane, SyncPurpose::Cdp)?;
-        // The journal's names are in this directory too: what this sync failed to make durable, the
-        // next would not report.
+        // The journal's names are in this directory too. What this sync failed to make durable, the
+        // next sync would not report.
         let failed = |e| self.fault.poison(&Error::io("sync the data directory", e).lasting());
         self.dir.sync(SyncPurpose::Dir).map_err(failed)?;
         Ok(Outcome::Smaller(Box::new(draft)))

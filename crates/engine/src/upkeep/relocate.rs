@@ -1,11 +1,12 @@
-//! Bringing chunks home: redirect-on-write scatters a volume's chunks, relocation makes them lie in
-//! order again.
+//! Relocation brings chunks home. Redirect-on-write scatters a volume's chunks; relocation puts
+//! them in order again.
 //!
-//! A map page is looked at in segments of a few MiB. Where most chunks of a segment keep one
-//! distance to their place in the volume, the others are brought to where that distance puts them:
-//! their home, which a version of the same chunk may have to leave first. A segment without such a
-//! majority is written anew, in one run of free slots. Every step moves like an evacuation (copy,
-//! sync, commit), so it can be cut short anywhere; asked again, it passes what is in order already.
+//! A map page is handled in segments of a few MiB. In most segments, most chunks keep one distance
+//! to their place in the volume. The other chunks are moved to where that distance puts them: their
+//! home. A version of the same chunk may have to leave that slot first. A segment without such a
+//! majority is written again, in one run of free slots. Every step works like an evacuation (copy,
+//! sync, commit), so it can be cut short anywhere. A repeated relocation skips what is already in
+//! order.
 
 use super::evacuate::Moves;
 use crate::branch::Branch;
@@ -18,24 +19,25 @@ use crate::shortage::Task;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Map pages looked at, and bytes moved (at least one chunk), by one step.
+/// Number of map pages that one step reads. `BYTES_PER_STEP` is the number of bytes that it moves
+/// (at least one chunk).
 pub(crate) const PAGES_PER_STEP: usize = 64;
 const BYTES_PER_STEP: u64 = 4 << 20;
-/// Bytes in a row that are as good as in order: a longer run reads no faster.
+/// Number of bytes in a row that count as in order: a longer run reads no faster.
 const RUN_BYTES: u64 = 256 << 10;
-/// A home that a version leaves is free in the next pass; what is not in order after so many is
-/// left as it is.
+/// Number of passes. A home that a version leaves is free in the next pass. What is not in order
+/// after the last pass stays as it is.
 const MAX_PASSES: u32 = 6;
-/// From this pass on a segment with strays that can't go home is written anew.
+/// From this pass on, a segment with chunks that can't go home is written again as a whole.
 const PATIENCE: u32 = 2;
-/// Turns of the grace period after which a slot is free, if nobody reads it.
+/// Number of polls of the grace period after which a slot is free, if no reader holds it.
 const POLLS: u32 = 3;
 const NANOSECOND: u64 = 1_000_000_000;
 
 impl Destager {
-    /// Takes a step of one relocation. False when there is none, or none may go on now.
+    /// Takes a step of one relocation. False when there is none, or none that may continue now.
     pub(crate) fn relocate(&self, state: &mut BackgroundState) -> Result<bool> {
-        // Slots of the journal's last batch may still be on their way: nothing moves before they
+        // Slots of the journal's last batch may still be half written. Nothing moves before they
         // are in place.
         if state.relocating.is_empty() || state.is_half_done() {
             return Ok(false);
@@ -47,7 +49,7 @@ impl Destager {
         };
         let job = state.relocating.get(&id).cloned();
         self.relocate_step(state, id, now).map_err(|e| {
-            // Others come first then.
+            // Other jobs come first then.
             let later = |job| Relocation { not_before: now.saturating_add(NANOSECOND), ..job };
             state.relocating.extend(job.map(|job| (id, later(job))));
             self.failed(state, Task::Upkeep, e)
@@ -59,7 +61,7 @@ impl Destager {
         let Some(mut job) = state.relocating.remove(&id) else { return Ok(()) };
         let Some(branch) = self.movable(state, id) else { return Ok(()) };
         if job.page == 0 && job.pass > 0 {
-            // What the last pass took away becomes free when its readers are gone.
+            // Slots that the last pass retired become free when their readers are gone.
             for _ in 0..POLLS {
                 self.poll_retired(state)?;
             }
@@ -101,7 +103,8 @@ impl Destager {
         Ok(())
     }
 
-    /// Brings the chunks of a page into order; false when this step has done enough before its end.
+    /// Puts the chunks of a page in order. False when this step has done enough before the page's
+    /// end.
     fn relocate_page(
         &self,
         state: &mut BackgroundState,
@@ -138,8 +141,8 @@ impl Destager {
         Ok(true)
     }
 
-    /// Moves one chunk to its home, if that is free; a version of the same chunk that has it moves
-    /// away.
+    /// Moves one chunk to its home, if that is free. If a version of the same chunk is there, the
+    /// version moves away.
     fn move_to_target(
         &self,
         state: &mut BackgroundState,
@@ -174,8 +177,8 @@ impl Destager {
         Ok(())
     }
 
-    /// Writes chunks one after another into free slots in a row, where there are any; in shorter
-    /// rows of at least `least` otherwise.
+    /// Writes chunks one after another into free slots in a row. Where there is no such row,
+    /// shorter rows of at least `least` slots are used.
     fn write_anew(
         &self,
         state: &mut BackgroundState,
@@ -209,7 +212,8 @@ impl Destager {
     }
 }
 
-/// How far a slot lies from where chunk 0 of the page would: the same for chunks that lie in order.
+/// The distance of a slot from where chunk 0 of the page would be. It is equal for chunks that lie
+/// in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Distance {
     pv: u32,
@@ -227,7 +231,7 @@ impl Distance {
     }
 }
 
-/// The distance that more than half of the chunks keep.
+/// Returns the distance that more than half of the chunks keep.
 fn majority(segment: &[(usize, Entry)], slot_log2: u8) -> Option<Distance> {
     let mut votes: BTreeMap<Distance, usize> = BTreeMap::new();
     for (at, entry) in segment {
@@ -236,15 +240,15 @@ fn majority(segment: &[(usize, Entry)], slot_log2: u8) -> Option<Distance> {
     votes.into_iter().find(|(_, count)| count * 2 > segment.len()).map(|(distance, _)| distance)
 }
 
-/// Does a chunk lie behind one before it: forward, and skipping no more than the volume does?
-/// Chunks that were never written may, but need not, have room kept for them.
+/// Whether a chunk lies in order behind an earlier one: forward, and skipping no more than the
+/// volume does. Between them, room for chunks that were never written is allowed but not required.
 pub(crate) fn follows(before: (u64, Slot), here: (u64, Slot), slot_log2: u8) -> bool {
     let ((a, from), (b, to)) = (before, here);
     let gap = (b - a) << slot_log2;
     from.pv() == to.pv() && from.offset() < to.offset() && to.offset() - from.offset() <= gap
 }
 
-/// The chunks in runs shorter than `least`.
+/// Returns the chunks in runs shorter than `least`.
 fn misplaced(segment: &[(usize, Entry)], slot_log2: u8, least: usize) -> Vec<(usize, Entry)> {
     let place = |(at, entry): &(usize, Entry)| (*at as u64, entry.slot);
     let runs: Vec<&[(usize, Entry)]> =

@@ -1,8 +1,9 @@
-//! Forgetting: histories that have come of age, or grown too large, lose their beginning; those of
-//! deleted volumes go.
+//! Expiry: a history that is too old or too large loses its beginning, and the history of a deleted
+//! volume is dropped.
 //!
-//! What goes is committed first, then the files lose their names. Anchors that nothing needs any
-//! more are snapshots like others: what a user can still see stays, the rest is dissolved.
+//! The removal is committed first; then the files lose their names. Anchors that nothing needs any
+//! more are snapshots like others. A snapshot that users can still see stays, and the rest is
+//! dissolved.
 
 use crate::branch::{Branch, VolumeState};
 use crate::catalog::{Event, LineRecord, SegmentRecord};
@@ -19,27 +20,27 @@ use crate::shortage::Task;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Histories whose beginnings are forgotten with one commit.
+/// Number of histories whose beginnings expire with one commit.
 const RAISES: usize = 64;
-/// Retention forgets at least this part of what a history keeps at once. Runs are short, and a
-/// commit for each run would be dear.
+/// Retention removes at least this part of what a history keeps at once. Runs are short, and a
+/// commit for each run would be expensive.
 const SPARED: u64 = 64;
 
-/// What a volume's retention asks for.
+/// What a volume's retention requires.
 struct Due {
-    /// Oldest first.
+    /// The recorded stretches of the volume, oldest first.
     stretches: Vec<RecordedSpan>,
-    /// What is older may go.
+    /// The pool time before which history may expire.
     cutoff: Option<u64>,
-    /// How long history is to be kept.
+    /// How long history is to be kept, in nanoseconds.
     time: u64,
-    /// Bytes that the history has above its limit.
+    /// Number of bytes by which the history exceeds its limit.
     excess: u64,
-    /// The limit in bytes; 0: there is none.
+    /// The limit in bytes; 0 means no limit.
     most: u64,
 }
 
-/// What is to be forgotten of a branch: what it recorded before an LSN.
+/// A new beginning for a branch's history: what it recorded before an LSN is removed.
 struct Raise {
     branch: Arc<Branch>,
     lsn: u64,
@@ -50,10 +51,10 @@ struct Raise {
 }
 
 impl Due {
-    /// The stretches of which nothing is wanted any more.
+    /// Returns the stretches that are expired as a whole.
     fn expired(&self) -> impl Iterator<Item = (&RecordedSpan, u64)> {
         let is_old = |time: u64| self.cutoff.is_some_and(|cutoff| time <= cutoff);
-        // The newest one loses its beginning when there is too much, and no more.
+        // An excess of bytes never removes the newest stretch, which only loses its beginning.
         let in_the_way = self.excess > 0 && self.stretches.len() > 1;
         self.stretches.iter().enumerate().filter_map(move |(n, stretch)| {
             let (lsn, time) = stretch.until?;
@@ -61,15 +62,15 @@ impl Due {
         })
     }
 
-    /// The new beginning of the first stretch that can lose a part. Other stretches come with later
-    /// steps.
+    /// Returns the new beginning of the first stretch that can lose a part. Later steps handle
+    /// other stretches.
     fn raises(&self) -> Option<Raise> {
         // Expired stretches that something rests on stay for a while. Their bytes do not make
-        // younger stretches lose theirs.
+        // younger stretches expire.
         let held: u64 = self.expired().map(|(s, _)| s.branch.cdp.log.read().stored()).sum();
         self.stretches.iter().enumerate().find_map(|(n, stretch)| {
             let excess = if n == 0 { self.excess } else { self.excess.saturating_sub(held) };
-            // More than the excess goes, so that not each batch needs a commit.
+            // More than the excess is removed, so that not each batch needs a commit.
             let excess = (excess > 0).then(|| excess.max(self.most / SPARED));
             let (lsn, time) = stretch.branch.cdp.new_floor(self, excess)?;
             stretch.branch.cdp.may_forget(lsn).then(|| Raise::new(&stretch.branch, lsn, time))
@@ -93,7 +94,7 @@ impl Raise {
 }
 
 impl Destager {
-    /// Takes a step of forgetting. False when there is nothing to forget.
+    /// Takes a step of expiry. False when nothing has expired.
     pub(crate) fn forget_history(&self, state: &mut BackgroundState) -> Result<bool> {
         let forgot = self.forget_begun(state).and_then(|forgot| {
             Ok(forgot
@@ -104,10 +105,9 @@ impl Destager {
         forgot.map_err(|e| self.failed(state, Task::Upkeep, e))
     }
 
-    /// Forgets an anchor behind which recording was to begin, when a crash came in between and it
-    /// did not.
+    /// Removes an anchor behind which recording was to begin and, because of a crash, did not.
     fn forget_begun(&self, state: &mut BackgroundState) -> Result<bool> {
-        // What follows it was sequenced with it, so that comes next.
+        // The records that follow the anchor were sequenced with it, so they come next.
         let (destaged, names) = (state.destaged, self.core.names.read());
         let of = |lsn: u64, id: &u64| {
             names.branches.get(id).filter(|b| b.cdp.log.read().begun() == Some(lsn)).cloned()
@@ -126,14 +126,14 @@ impl Destager {
         self.commit_aside(state, txn, &[])?;
         state.unconfirmed_anchors.remove(&lsn);
         branch.cdp.change(|log| log.remove_event(lsn));
-        // It may have been tried more than once.
+        // Recording may have been tried more than once.
         state.unconfirmed_anchors.extend(branch.cdp.log.read().begun().map(|older| (older, branch.id)));
         self.let_go(state, &branch, anchors)?;
         Ok(true)
     }
 
-    /// Drops what nothing rests on of the history of a deleted volume; a volume that was rolled
-    /// back rests on itself, so that goes piece by piece.
+    /// Drops the part of a deleted volume's history that nothing rests on. A volume that was rolled
+    /// back rests on itself, so its history is dropped piece by piece.
     fn end_histories(&self, state: &mut BackgroundState) -> Result<bool> {
         let ended: Vec<u64> = state.deleted_with_history.iter().copied().collect();
         for volume in ended {
@@ -153,7 +153,7 @@ impl Destager {
         Ok(false)
     }
 
-    /// Forgets that a volume wrote to branches, or had marks, from these LSNs on.
+    /// Removes lines of a volume, and its marks, with these LSNs.
     fn drop_lines(&self, state: &mut BackgroundState, volume: u64, lsns: Vec<u64>) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         lsns.iter().try_for_each(|lsn| txn.remove_cdp_line(volume, *lsn))?;
@@ -168,14 +168,14 @@ impl Destager {
         Ok(())
     }
 
-    /// Moves the beginnings of histories where their retention says so, of up to [`RAISES`] with
-    /// one commit.
+    /// Moves the beginnings of histories as their retention requires, of up to [`RAISES`] with one
+    /// commit.
     fn enforce_retention(&self, background: &mut BackgroundState) -> Result<bool> {
         background.pinned_expired.clear();
         let mut raises = Vec::new();
         let mut volumes = self.core.with_history();
-        // The volumes behind the last one come first. So each has its turn where more comes of age
-        // than steps can take.
+        // The volumes behind the last one come first. So each volume has its turn when more expires
+        // than the steps can remove.
         volumes.sort_unstable_by_key(|state| (state.id <= background.forgot_of, state.id));
         for state in volumes {
             let empty = self.core.empty_lines(state.id);
@@ -194,13 +194,13 @@ impl Destager {
                 return Ok(true);
             }
             background.pinned_expired.extend(due.expired().map(|(stretch, _)| stretch.branch.id));
-            // What something rests on keeps its stretch, and loses no more than its beginning.
+            // A stretch that something rests on stays, and loses no more than its beginning.
             raises.extend(due.raises());
         }
         if raises.is_empty() { Ok(false) } else { self.raise_floors(background, raises).map(|()| true) }
     }
 
-    /// Forgets all that a branch has recorded.
+    /// Removes everything that a branch has recorded.
     fn forget_branch(&self, state: &mut BackgroundState, branch: &Arc<Branch>) -> Result<()> {
         let (segments, events, anchors) = {
             let log = branch.cdp.log.read();
@@ -221,7 +221,7 @@ impl Destager {
         self.let_go(state, branch, anchors)
     }
 
-    /// Forgets the beginnings of histories.
+    /// Removes the beginnings of histories.
     fn raise_floors(&self, state: &mut BackgroundState, raises: Vec<Raise>) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         for raise in &raises {
@@ -255,19 +255,20 @@ impl Destager {
         raises.into_iter().try_for_each(|raise| self.let_go(state, &raise.branch, raise.anchors))
     }
 
-    /// After the commit: anchors that nobody sees are to be dissolved.
+    /// Marks, after the commit, anchors out of sight to be dissolved.
     fn let_go(&self, state: &mut BackgroundState, branch: &Arc<Branch>, anchors: Vec<u64>) -> Result<()> {
         for id in anchors {
-            // A deletion that is only sequenced, and may yet be lost, counts when it is carried
+            // A deletion that is only sequenced may still be lost. It counts when it is carried
             // out.
             if self.core.catalog.snapshot(id)?.is_some_and(|s| s.deleted) {
                 state.deleted.insert(id);
             }
         }
-        // As carried out: a deletion that is only sequenced may be lost yet, and writes to the
-        // volume come before it.
+        // The branch is read from the catalog, as carried out. A deletion that is only sequenced
+        // may still be lost, and writes to the volume come before it.
         if self.core.catalog.branch(branch.id)?.is_some_and(|b| b.dead) {
-            // It may have been trimmed before: what its anchors kept has to be looked at again.
+            // The branch may have been trimmed before. What its anchors kept has to be checked
+            // again.
             state.orphan_branches.entry(branch.id).or_insert(0);
         }
         Ok(())
@@ -275,8 +276,8 @@ impl Destager {
 }
 
 impl Core {
-    /// The oldest lines of a volume, as far as nothing of their branches is there any more. Younger
-    /// ones stay: their moments would seem to belong to the line before.
+    /// Returns the oldest lines of a volume whose branches have nothing any more. Younger ones
+    /// stay: without them, their moments would seem to belong to the line before.
     fn empty_lines(&self, volume: u64) -> Vec<u64> {
         let lines = self.lines.read();
         let names = self.names.read();
@@ -288,13 +289,13 @@ impl Core {
         branches.take_while(|(_, id)| is_empty(id)).map(|(lsn, _)| *lsn).collect()
     }
 
-    /// What is to go of a volume's past.
+    /// Works out what a volume's retention requires.
     fn due(&self, volume: u64) -> Due {
         let stretches = self.stretches(volume);
-        // Where CDP is off now, the newest that was said counts.
+        // Where CDP is off now, the newest settings count.
         let settings = stretches.iter().rev().find_map(|s| s.branch.cdp.log.read().last_settings());
         let Retention { time, bytes } = settings.map(|s| s.retention).unwrap_or_default();
-        // Ages are pool time. While the clock is in doubt nothing is old.
+        // Ages are pool time. While the clock is in doubt, nothing is old.
         let time = time.filter(|_| !self.clock.is_suspended());
         let cutoff = time.map(|time| self.now().saturating_sub(time));
         let stored = || stretches.iter().map(|s| s.branch.cdp.log.read().stored()).sum::<u64>();
@@ -302,7 +303,7 @@ impl Core {
         Due { stretches, cutoff, time: time.unwrap_or(0), excess, most: bytes.unwrap_or(0) }
     }
 
-    /// The volumes that have, or had, a history.
+    /// Returns the volumes that have, or had, a history.
     fn with_history(&self) -> Vec<Arc<VolumeState>> {
         let lines = self.lines.read();
         let names = self.names.read();
@@ -311,8 +312,9 @@ impl Core {
 }
 
 impl crate::cdp::log::BranchCdp {
-    /// Has half of the bytes that there may be come since the last anchor, or half of the time gone
-    /// by, where history can begin at anchors only? Then the older half can go when the limit is
+    /// Whether expiry needs a new anchor, where history can begin at anchors only. That is so when
+    /// half of the allowed bytes were recorded since the last anchor, or half of the allowed time
+    /// has passed. With a new anchor there, the older half can be removed when the limit is
     /// reached.
     pub(crate) fn needs_anchor_to_forget(&self, now: u64) -> bool {
         let log = self.log.read();
@@ -322,7 +324,7 @@ impl crate::cdp::log::BranchCdp {
             _ => None,
         };
         let (last, time) = log.events.iter().rev().find_map(anchor).unwrap_or_default();
-        // One may be sequenced that is yet to be carried out.
+        // An anchor may be sequenced and not carried out yet.
         let is_last = self.anchored.load(Ordering::Relaxed) <= time;
         let since =
             || log.segment_records().filter(|r| r.lsns.0 > last).map(SegmentRecord::bytes).sum::<u64>();
@@ -331,9 +333,9 @@ impl crate::cdp::log::BranchCdp {
         is_last && (is_old || bytes.is_some_and(|most| since() > most / 2))
     }
 
-    /// Where history should begin instead, as (LSN, time): at the newest anchor before the cutoff,
-    /// or at the end of a segment if records lead backward from there; where there is an excess of
-    /// bytes, at the first such place behind it.
+    /// Returns where history should begin, as (LSN, time). By age, that is the newest anchor before
+    /// the cutoff, or the end of a segment if records lead backward from there. With an excess of
+    /// bytes, it is the first such place behind the excess.
     fn new_floor(&self, due: &Due, excess: Option<u64>) -> Option<(u64, u64)> {
         let log = self.log.read();
         let (floor, pinned) = (log.floor(), self.oldest_pin().unwrap_or(u64::MAX));
@@ -345,7 +347,7 @@ impl crate::cdp::log::BranchCdp {
             _ => None,
         };
         let backward = |at: u64| log.settings_at(at).is_some_and(|s| s.encoding != Encoding::Redo);
-        // The last segment, if it is open, has no end yet.
+        // The last segment, if it is open, has no final end yet.
         let behind = log.is_open_behind();
         let closed = || log.in_order().map(|(_, record)| record).filter(|r| r.sealed || behind);
         let ends = || {
@@ -358,7 +360,7 @@ impl crate::cdp::log::BranchCdp {
             let anchor = anchors.take_while(|(_, time)| *time <= cutoff).last();
             ends().filter(|(_, time)| *time <= cutoff).max().max(anchor)
         });
-        // A single run that comes of age is not worth a commit.
+        // A single run that expires is not worth a commit.
         let worth = |(at, _): &(u64, u64)| {
             let of_age = |(_, from): (u64, u64)| due.cutoff.map_or(0, |cutoff| cutoff.saturating_sub(from));
             log.begins().is_none_or(|begins| of_age(begins) >= due.time / SPARED)
@@ -384,14 +386,14 @@ impl crate::cdp::log::BranchCdp {
 }
 
 impl Destager {
-    /// Takes a step of forgetting flush points of moments that are gone. False when there are none.
+    /// Takes a step of removing flush points of expired moments. False when there are none.
     pub(super) fn forget_flushes(&self, state: &mut BackgroundState) -> Result<bool> {
         let volumes: Vec<(u64, u64)> = {
             let all = self.core.flushes.0.lock();
             all.iter().filter_map(|(volume, of)| Some((*volume, of.oldest?))).collect()
         };
         for (volume, oldest) in volumes {
-            // What is not carried out yet may begin a history.
+            // A record that is not carried out yet may begin a history.
             let begins = self.core.begins(volume).min(state.destaged + 1);
             if oldest >= begins {
                 continue;
@@ -405,7 +407,7 @@ impl Destager {
             let exists = self.core.names.read().volume_by_id(volume).is_some();
             let mut all = self.core.flushes.0.lock();
             if let Some(of) = all.get_mut(&volume) {
-                // The commit may have stored some.
+                // The commit may have stored some flush points.
                 of.oldest = if gone.is_empty() { next } else { Some(0) };
                 if of.oldest.is_none() && of.waiting.is_empty() && !exists {
                     all.remove(&volume);

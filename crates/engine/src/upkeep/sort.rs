@@ -1,9 +1,9 @@
-//! Sorting apart: runs of shared segments are brought to segments of their branches' own.
+//! Sorting: runs of shared segments are moved to segments of their own branches.
 //!
-//! The copy of the runs is written and synced first. One commit then makes the copy count and takes
-//! the runs away. A crash before that commit leaves bytes behind the end of a segment, or a file
-//! that the next opening removes. A shared segment keeps its name until its last reader lets go. A
-//! run with a damaged record stays where it is, so that the segment of its branch stays whole.
+//! The copy of the runs is written and synced first. One commit then makes the copy count and
+//! removes the runs. A crash before that commit leaves bytes behind the end of a segment, or a file
+//! that the next opening removes. A shared segment keeps its name until no reader holds it. A run
+//! with a damaged record stays where it is, so that the segment of its branch stays whole.
 
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
@@ -23,18 +23,20 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// One step, and one commit, sorts the runs of so many branches, or of this part of the branches
-/// that wait. Where more branches come with each batch more of them wait, and so a step takes more.
+/// Number of branches whose runs one step, and so one commit, sorts. A step takes one part in
+/// `BRANCH_PART` of the waiting branches if that is more: the more branches come with each batch,
+/// the more of them wait.
 const BRANCHES: usize = 32;
 const BRANCH_PART: usize = 8;
-/// A step with so many bytes of runs takes no further branch.
+/// Number of bytes of runs at which a step takes no further branch.
 const BYTES: u64 = 16 << 20;
-/// A step with so many runs takes no further branch: the rows of runs lie all over their table, and
-/// each may change a page of the catalog.
+/// Number of runs at which a step takes no further branch. The rows of runs are scattered over
+/// their table, and each may change a page of the catalog.
 const ROWS: usize = 8192;
-/// Threads that sync their segments side by side: a file system does that for the price of few.
+/// Number of threads that sync their segments side by side. A file system does that at the cost of
+/// a few syncs.
 const THREADS: usize = 8;
-/// Branches with so many runs are sorted when nothing else is to be done.
+/// Number of runs from which a branch is sorted when there is nothing else to do.
 const IDLE_RUNS: usize = 8;
 
 /// Runs of one branch that lie next to each other in its log.
@@ -42,10 +44,10 @@ struct Neighbours {
     branch: Arc<Branch>,
     shelf: SegmentFactory,
     runs: Vec<(u64, Arc<Sealed>)>,
-    /// The number of the new segment that the runs go to; none: the runs go to the end of the open
+    /// The number of the new segment that gets the runs; none if the runs are added to the open
     /// segment.
     seq: Option<u64>,
-    /// The new segment is closed, since the open one lies behind it.
+    /// Whether the new segment is closed, because the open one lies behind it.
     closes: bool,
 }
 
@@ -59,7 +61,7 @@ struct Sorted {
 type Stored = (IndexEntry, u32, Vec<u8>);
 
 impl Neighbours {
-    /// The first runs of a branch that wait.
+    /// Returns the first waiting runs of a branch.
     fn of(branch: &Arc<Branch>, shelf: SegmentFactory) -> Option<Neighbours> {
         let log = branch.cdp.log.read();
         let shelf = log.last_settings().map_or(shelf.clone(), |settings| shelf.fit(&settings));
@@ -76,7 +78,7 @@ impl Neighbours {
             }
             runs.push((*seq, run.clone()));
         }
-        // Runs behind a damaged open segment would be lost with it: they go to a new one.
+        // Runs behind a damaged open segment would be lost with it, so they go to a new segment.
         let whole = log.open.as_ref().is_some_and(|open| !open.incomplete);
         let follow = |open: u64| whole && open < first && log.sealed.range(open..first).next().is_none();
         let seq = if open.is_some_and(follow) { None } else { Some(first) };
@@ -89,7 +91,7 @@ impl Neighbours {
         })
     }
 
-    /// The file that is made for them, if one is.
+    /// The name of the file that is made for the runs, if one is.
     fn new_name(&self) -> Option<String> {
         let (pool, branch) = ([0; 16], self.branch.id);
         self.seq.map(|seq| SegmentHead { pool, branch, seq, edition: 0 }.file_name())
@@ -103,7 +105,8 @@ impl Neighbours {
         self.records().map(SegmentRecord::bytes).sum()
     }
 
-    /// The most bytes that the runs take in their new place, and that closing the segment takes.
+    /// The most bytes that the runs take in their new place, together with what closing the segment
+    /// takes.
     fn room(&self) -> u64 {
         let records: u64 = self.records().map(|record| record.records).sum();
         let known = self.branch.cdp.log.read().closing_room();
@@ -144,7 +147,7 @@ impl Neighbours {
     }
 }
 
-/// All records of a run, verified, in the order in which they lie.
+/// Returns all records of a run, verified, in the order in which they lie.
 fn stored(run: &Sealed) -> Result<Vec<Stored>> {
     let mut entries = run.all_entries()?;
     entries.sort_unstable_by_key(|entry| entry.at);
@@ -165,9 +168,9 @@ fn stored(run: &Sealed) -> Result<Vec<Stored>> {
 }
 
 impl Destager {
-    /// Sorts the runs of some branches apart. Branches with many runs come first. Branches in the
-    /// oldest shared segment are sorted when there are too many shared segments, and with `idle`
-    /// those with a few runs. False when no branch is to be sorted.
+    /// Sorts the runs of some branches. Branches with many runs come first. Branches in the oldest
+    /// shared segment are sorted when there are too many shared segments. With `idle`, branches
+    /// with a few runs are sorted too. False when no branch is to be sorted.
     pub(crate) fn sort_runs(&self, state: &mut BackgroundState, idle: bool) -> Result<bool> {
         let chosen = self.to_sort(state, idle);
         if chosen.is_empty() {
@@ -175,7 +178,7 @@ impl Destager {
             return Ok(false);
         }
         self.core.check_usable()?;
-        // Runs without room for their copy stay where they are until there is room.
+        // Runs stay where they are until there is room for their copy.
         let mut room = 0;
         let fits = |of: &Neighbours| {
             let fits = self.core.space.try_reserve_log(of.room());
@@ -189,7 +192,7 @@ impl Destager {
         let made: Vec<_> = chosen.iter().filter_map(Neighbours::new_name).collect();
         let written = self.core.write_sorted(chosen);
         if written.is_err() {
-            // No commit knows of them.
+            // No commit knows of these files.
             made.iter().for_each(|name| _ = self.core.dir.remove(name));
         }
         let sorted = written.and_then(|sorted| self.commit_sorted(state, sorted));
@@ -214,8 +217,8 @@ impl Destager {
             recorded += u64::from(log.open.is_some() || !log.runs.is_empty());
             let first = log.runs.first().and_then(|seq| log.sealed.get(seq)?.run());
             let Some((number, _)) = first else { continue };
-            // The recorder ahead has written behind the end of this log: a copy would overwrite
-            // that.
+            // The recorder ahead has written behind the end of this log: a copy would overwrite its
+            // records.
             if state.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id)) {
                 continue;
             }
@@ -272,7 +275,8 @@ impl Destager {
 }
 
 impl Core {
-    /// Writes what is in runs to its place, durably. It counts with the commit that follows.
+    /// Writes the records of runs to their new place, durably. They count with the commit that
+    /// follows.
     fn write_sorted(&self, chosen: Vec<Neighbours>) -> Result<Vec<(Neighbours, StagedSegments)>> {
         let _reading = self.readers.enter();
         let (mut done, mut new_names) = (Vec::new(), false);
@@ -303,7 +307,7 @@ impl Core {
             }
         };
         std::thread::scope(|scope| {
-            // There may be as many threads as there can be: this one does what is left.
+            // No more threads may be available: this thread does the rest.
             let helper = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
             let helpers: Vec<_> = (1..threads).filter_map(helper).collect();
             let mut done = work();
@@ -316,8 +320,8 @@ impl Core {
     }
 }
 
-/// Sorts the first runs of a branch, without a pool; what is promised for that, and by how much
-/// more closing the open segment takes.
+/// Sorts the first runs of a branch, without a pool. Returns the bytes promised for that, and by
+/// how much more closing the open segment takes.
 #[cfg(test)]
 pub(crate) fn sort_one(branch: &Arc<Branch>, shelf: &SegmentFactory, shared: &SharedLog) -> (u64, i64) {
     let of = Neighbours::of(branch, shelf.clone()).unwrap();
@@ -329,7 +333,7 @@ pub(crate) fn sort_one(branch: &Arc<Branch>, shelf: &SegmentFactory, shared: &Sh
         of.runs.iter().for_each(|(seq, _)| drop(log.remove_sealed(*seq)));
         appended.show(log);
     });
-    // The names of shared segments stay, so that only what is added is seen.
+    // The names of shared segments stay, so that only additions are seen.
     (room, closing)
 }
 

@@ -1,10 +1,11 @@
-//! What differs between two states: a snapshot or a moment, and another one, or now.
+//! What differs between two states: a snapshot or a moment, and another one, or the volume as it is
+//! now.
 //!
-//! Found by metadata: content is identified by where it was born (branch, chunk, epoch), so two
-//! states that find a chunk in the same place of one history have the same content there, and
-//! nothing has to be read and compared. What lies between a moment and another state of the same
-//! history is known by the records between them. The answer may name too much (whole chunks; what
-//! was written again with the same bytes), but never misses a change.
+//! The difference is found by metadata. Content is identified by where it was born (branch, chunk,
+//! epoch). If two states find a chunk in the same place of one history, they have the same content
+//! there, and nothing has to be read and compared. What lies between a moment and another state of
+//! the same history is known by the records between them. The answer may name too much (whole
+//! chunks; bytes that were written again with the same content), but it never misses a change.
 
 use super::Volume;
 use crate::branch::{Based, Branch, ExternalBase, HEAD, View};
@@ -18,44 +19,45 @@ use crate::units::BLOCK;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-/// Map pages (of every line that decides) and long holes looked at by one step.
+/// Number of map pages (of every line that decides) and of long holes that one step reads.
 const PAGES_PER_STEP: usize = 1024;
-/// Ranges found by one step, of each kind (staged, mapped): bounds its memory.
+/// Number of ranges that one step finds, of each kind (staged, mapped). It bounds the step's
+/// memory.
 const RANGES_PER_STEP: usize = 4096;
 
-/// A run of bytes that differ, or that do not.
+/// A run of bytes that may differ, or that do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangeRun {
     /// Length in bytes.
     pub length: u64,
-    /// Its content may differ.
+    /// Whether the content of the run may differ.
     pub changed: bool,
 }
 
-/// The difference between a snapshot or a moment and another state of the same history. Holds what
-/// it compares: a deletion waits, a moment does not expire.
+/// The difference between a snapshot or a moment and another state of the same history. It holds
+/// both states: what a deleted snapshot keeps is not freed, and a moment does not expire.
 pub struct Difference {
     to: Arc<Volume>,
-    /// Held, so that what it sees is kept.
+    /// The first state. It is held, so that what it sees is kept.
     from: Arc<Volume>,
 }
 
-/// How what lies between two states is found, the best first.
+/// The ways in which a difference is found, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// By maps down to the branch that both have in common, and by its records where either state
-    /// is a moment of it.
+    /// By maps down to the branch that both states have in common, and by its records where either
+    /// state is a moment of it.
     Histories,
-    /// By the maps of everything below both: what they have in common counts, too, but not what
-    /// neither has anything of.
+    /// By the maps of everything below both states. What they have in common is reported too, but
+    /// not what neither has content for.
     Maps,
-    /// By maps down to a moment, and then everything: the history does not even know what the
-    /// moment showed.
+    /// By maps down to a moment; everything below counts as changed. The history does not even know
+    /// what the moment showed.
     Top,
 }
 
 impl By {
-    /// The next best.
+    /// The next best way.
     fn next(self) -> Option<By> {
         match self {
             By::Histories => Some(By::Maps),
@@ -69,35 +71,37 @@ fn is_unknown(error: &Error) -> bool {
     error.kind() == ErrorKind::Unsupported
 }
 
-/// The history does not tell: it never knew, or what it knew can't be read any more.
+/// Whether the error means that the history can't tell: it never knew, or what it knew can't be
+/// read any more.
 fn is_missing(error: &Error) -> bool {
     is_unknown(error) || error.kind() == ErrorKind::Lost
 }
 
-/// The ways from two states down to what they have in common, as they are now.
+/// The lines from two states down to what they have in common, as they are now.
 struct Ways<'a> {
     to: &'a Volume,
     by: By,
-    /// What both rested on when the ways were found.
+    /// What both states rested on when these lines were found.
     based: [Based; 2],
-    /// Bytes from the start that both show of different images, or only one of any.
+    /// Number of bytes, from the start, that the states show of different images, or that only one
+    /// of them shows of an image.
     external: u64,
-    /// What lies above the branch that both have in common: what is there is in one state only.
+    /// Lines above the branch that both states have in common. Content there is in one state only.
     apart: Vec<View>,
-    /// The branch in common, at the earlier and at the later epoch; none where one of the states
-    /// there is a moment.
+    /// The common branch, at the earlier and at the later epoch. None when one of the states there
+    /// is a moment.
     common: Option<(View, View)>,
-    /// What logs say of moments.
+    /// What the logs of histories report about moments.
     recorded: Vec<Recorded>,
-    /// Of which branches and epochs staged records are seen by one state only.
+    /// Branches and epochs whose staged records only one of the states sees.
     staged: Vec<(Arc<Branch>, RangeInclusive<u32>)>,
 }
 
 impl Difference {
-    /// Compares `to` with `from`, a snapshot or a moment. Both may belong to different volumes: a
-    /// snapshot and a clone of it differ in what was written to the clone; states without a common
-    /// history differ wherever either has anything. [`ErrorKind::Unsupported`] where one is a
-    /// moment, and not all between them is known: here, or later.
+    /// Compares `to` with `from`, a snapshot or a moment. They may belong to different volumes. A
+    /// snapshot and a clone of it differ in what was written to the clone. States without a common
+    /// history differ wherever either has content. Returns [`ErrorKind::Unsupported`] if one is a
+    /// moment and the changes between them are not all known. Later calls may also return it.
     pub fn new(from: Arc<Volume>, to: Arc<Volume>) -> Result<Difference> {
         let to = Volume::newest_of(to);
         let (line, other) = (&from.state.line, &to.state.line);
@@ -113,9 +117,9 @@ impl Difference {
             return Err(invalid("compare two states: they are of different pools"));
         }
         if Ways::by(line, &to, By::Histories).is_err() {
-            // Which moment a snapshot is, is known when it is carried out.
+            // The moment of a snapshot is known once its record is carried out.
             let carried_out = from.destager.record_until(from.core.journal.last().0);
-            // What need not be known by a history is known all the same.
+            // Where no history is needed, the difference is known in spite of an error.
             if line.at.is_some() || to.state.line.at.is_some() {
                 carried_out?;
             }
@@ -124,21 +128,21 @@ impl Difference {
         Ok(Difference { to, from })
     }
 
-    /// The identities of what is compared: devices of these identities show it. A name may come to
+    /// The identities of the two states: devices of these identities show them. A name may later
     /// mean another state.
     pub fn of(&self) -> [[u8; 16]; 2] {
         [self.from.state.uuid, self.to.state.uuid]
     }
 
-    /// The size of what is compared, in bytes: that of the second state. Beyond the end of a
-    /// smaller first state it has zeros.
+    /// The size of the second state, in bytes. Beyond the end of a smaller first state, that state
+    /// counts as zeros.
     pub fn size(&self) -> u64 {
         self.to.size()
     }
 
-    /// Describes `offset..offset+len` as runs in order; stops early, at a run's end, once
-    /// `max_runs` were found or much was looked at. At least one run is reported, unless `len` is
-    /// 0.
+    /// Describes `offset..offset+len` as runs in order. It stops early, at the end of a run, once
+    /// `max_runs` were found or one step's work is done. At least one run is reported, unless `len`
+    /// is 0.
     pub fn runs(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<ChangeRun>> {
         let (changed, end) = self.step(offset, len)?;
         let mut runs = Vec::new();
@@ -154,15 +158,16 @@ impl Difference {
         Ok(runs)
     }
 
-    /// The ranges that differ, in order, found step by step: an error ends it.
+    /// The ranges that differ, in order, found step by step. An error ends the iterator.
     pub fn ranges(&self) -> impl Iterator<Item = Result<Range<u64>>> + '_ {
         self.ranges_from(0)
     }
 
-    /// The same from `offset` on, a multiple of the block size.
+    /// The ranges that differ from `offset` on, a multiple of the block size, in order. An error
+    /// ends the iterator.
     pub fn ranges_from(&self, offset: u64) -> impl Iterator<Item = Result<Range<u64>>> + '_ {
         let (mut at, mut found) = (offset, Vec::<Range<u64>>::new().into_iter());
-        // The last one found: the next step may have more of it.
+        // The last range that was found: the next step may find its continuation.
         let mut last: Option<Range<u64>> = None;
         let mut next = move || -> Result<Option<Range<u64>>> {
             loop {
@@ -189,9 +194,9 @@ impl Difference {
         })
     }
 
-    /// The ranges of `offset..offset+len` that differ, in order and apart from one another, and
-    /// where the step ended: it says nothing of what follows. A bounded piece of work; the catalog
-    /// is read a page at a time.
+    /// Returns the ranges of `offset..offset+len` that differ, in order and apart from one another,
+    /// and the byte at which the step ended. Nothing is known of what follows that byte. The work
+    /// is bounded; the catalog is read a page at a time.
     pub fn step(&self, offset: u64, len: u64) -> Result<(Vec<Range<u64>>, u64)> {
         self.to.check_range(offset, len)?;
         let line = &self.from.state.line;
@@ -199,13 +204,13 @@ impl Difference {
         loop {
             let ways = Ways::between(line, &self.to, least)?;
             let step = ways.step(offset..offset + len);
-            // A base that somebody lets go of meanwhile may be gone: the ways are others now.
+            // A base that was dropped meanwhile may be gone: the lines are found again.
             if !ways.based.iter().all(Based::hold) {
                 continue;
             }
             match (&step, ways.by.next().filter(|_| Ways::may_go_other_ways(line, &self.to))) {
-                // What lies between moments that they rest on may just have left the history: now
-                // that is known.
+                // Records between moments that the states rest on may just have expired. Now that
+                // is known.
                 (Err(error), _) if is_unknown(error) && again => again = false,
                 (Err(error), Some(next)) if is_missing(error) => least = next,
                 _ => return step,
@@ -215,7 +220,7 @@ impl Difference {
 }
 
 impl<'a> Ways<'a> {
-    /// By all that is known, but by nothing better than `least`.
+    /// Finds the lines in the best way that works, but in none better than `least`.
     fn between(line: &View, to: &'a Volume, least: By) -> Result<Ways<'a>> {
         let mut by = least;
         loop {
@@ -229,8 +234,8 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Where a state is a moment itself the history has to tell; what only rests on one has another
-    /// way, that finds more.
+    /// Whether another way is allowed. If a state is a moment itself, only the history can tell. A
+    /// state that only rests on a moment has another way, which reports more.
     fn may_go_other_ways(line: &View, to: &Volume) -> bool {
         let states = [line, &to.state.line];
         states.iter().all(|line| line.at.is_none())
@@ -244,7 +249,7 @@ impl<'a> Ways<'a> {
         let (mine, theirs) = (levels(line), levels(&to.state.line));
         let meets = |of: &View| theirs.iter().position(|line| line.branch.id == of.branch.id);
         let common = mine.iter().enumerate().find_map(|(at, line)| Some((at, meets(line)?)));
-        // Without what is between the two in what they have in common, all of it counts.
+        // Without the records between the two states in their common branch, all of it counts.
         let common = common.filter(|_| by != By::Maps);
         let below = [&mine, &theirs].map(|levels| levels.last().and_then(View::own_external_base));
         let same = match &below {
@@ -271,11 +276,11 @@ impl<'a> Ways<'a> {
         Ok(ways)
     }
 
-    /// A branch that only one of the states has.
+    /// Adds a line that only one of the states has.
     fn add_apart(&mut self, line: &View) -> Result<()> {
         let mut line = line.clone();
         if let Some(at) = line.at.take() {
-            // What the next anchor sees, and what was written until then, is more than the moment
+            // What the next anchor sees, and what was written until then, includes what the moment
             // had.
             let lsn = at.place().1;
             let next = line.branch.cdp.log.read().events.range(lsn..).find_map(|(lsn, event)| match event {
@@ -291,7 +296,7 @@ impl<'a> Ways<'a> {
         Ok(())
     }
 
-    /// The branch that both have.
+    /// Adds the branch that both states have.
     fn add_common(&mut self, one: &View, other: &View) -> Result<()> {
         let branch = &one.branch;
         if one.at.is_none() && other.at.is_none() {
@@ -304,20 +309,20 @@ impl<'a> Ways<'a> {
         self.recorded.push(Recorded::between(branch, lsns.0, lsns.1)?);
         let later = if lsns.0 > lsns.1 { one } else { other };
         if later.at.is_none() {
-            // All up to a moment has been carried out.
+            // Everything up to a moment has been carried out.
             self.staged.push((branch.clone(), 0..=later.epoch));
         }
         Ok(())
     }
 
     fn step(&self, mut bytes: Range<u64>) -> Result<(Vec<Range<u64>>, u64)> {
-        // Staging is asked before the map: a record leaves the one only after it has entered the
-        // other.
+        // Staging is read before the map: a record leaves staging only after it has entered the
+        // map.
         let mut found = self.staged(&mut bytes);
         found.extend(self.mapped(&mut bytes)?);
         if !self.recorded.is_empty() {
-            // What a map that is read as it is now lost meanwhile is staged still, or else
-            // recorded.
+            // Content that left a map meanwhile, which is read as it is now, is still staged, or
+            // else recorded.
             found.extend(self.staged(&mut bytes));
         }
         for recorded in &self.recorded {
@@ -329,8 +334,8 @@ impl<'a> Ways<'a> {
         Ok((union(found), bytes.end))
     }
 
-    /// Ranges that only one of the states sees staged records in. Shortens `bytes` to what the
-    /// answer covers.
+    /// Returns ranges with staged records that only one of the states sees. Shortens `bytes` to
+    /// what the answer covers.
     fn staged(&self, bytes: &mut Range<u64>) -> Vec<Range<u64>> {
         let mut found = Vec::new();
         for (branch, epochs) in &self.staged {
@@ -343,8 +348,8 @@ impl<'a> Ways<'a> {
         found
     }
 
-    /// Ranges of chunks that the maps give different contents. Shortens `bytes` to what the answer
-    /// covers.
+    /// Returns ranges of chunks for which the maps have different contents. Shortens `bytes` to
+    /// what the answer covers.
     fn mapped(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         let chunk_log2 = self.to.branch().chunk_log2;
         let asked = bytes.clone();
@@ -383,8 +388,9 @@ impl<'a> Ways<'a> {
         Ok(found)
     }
 
-    /// Do the states differ in page `number`, and in those up to the end of the span that is
-    /// returned? `None`: its chunks decide, the span is that page alone.
+    /// Compares page `number`, and returns the end of the span to which the answer applies. The
+    /// span may cover later pages too. `None`: the page's chunks decide, and the span is that page
+    /// alone.
     fn span(&self, number: u64, last: u64) -> Result<(u64, Option<bool>)> {
         let (mut end, mut differs) = (last + 1, false);
         for line in &self.apart {
@@ -410,8 +416,8 @@ impl<'a> Ways<'a> {
         let map = &self.to.core.map;
         let apart = self.apart.iter().map(|line| map.load(line, number)).collect::<Result<_>>()?;
         let common = match &self.common {
-            // The later first: what is overwritten in between is then found among what the earlier
-            // sees.
+            // The later page is read first: what is overwritten in between is then found among what
+            // the earlier one sees.
             Some((earlier, later)) if earlier.epoch != later.epoch => {
                 let later = map.load(later, number)?;
                 Some((map.load(earlier, number)?, later, earlier.epoch))
@@ -422,7 +428,8 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// Which moment of its branch a line is; now is the last of all.
+/// Returns the LSN of the moment of its branch that a line is. The volume as it is now is the last
+/// of all.
 fn lsn_of(line: &View) -> Result<u64> {
     if let Some(at) = &line.at {
         return Ok(at.place().1);
@@ -431,7 +438,7 @@ fn lsn_of(line: &View) -> Result<u64> {
         return Ok(u64::MAX);
     }
     let log = line.branch.cdp.log.read();
-    // Anchors are in the order of epochs; the newest are asked for most.
+    // Anchors are in the order of epochs, and the newest are used most.
     let mut anchors = log.events.iter().rev().filter_map(|(lsn, event)| match event {
         Event::Anchor { epoch, .. } if *epoch <= line.epoch => Some((*lsn, *epoch)),
         _ => None,
@@ -445,7 +452,7 @@ fn lsn_of(line: &View) -> Result<u64> {
 /// One page of every line that decides.
 struct Pages {
     apart: Vec<Arc<MapPage>>,
-    /// At the earlier and the later epoch, and the former.
+    /// The page at the earlier and at the later epoch, and the earlier epoch.
     common: Option<(Arc<MapPage>, Arc<MapPage>, u32)>,
 }
 
@@ -454,7 +461,7 @@ impl Pages {
         self.apart.iter().any(|page| page.get(index).is_some())
             || self.common.as_ref().is_some_and(|(earlier, later, epoch)| {
                 match (earlier.get(index), later.get(index)) {
-                    // Born since, or else still what it was.
+                    // The content was born since then, or it is unchanged.
                     (_, Some(Entry { born, .. })) => born > *epoch,
                     (was, None) => was.is_some(),
                 }

@@ -1,14 +1,16 @@
-//! Writing over an image outside of the pool, or over a moment of a history.
+//! Writes over an image outside of the pool, or over a moment of a history.
 //!
-//! What is acknowledged must come to its place whatever becomes of the image. So before the first
-//! write to a part of a chunk that still shows the image, the whole chunk is brought into the
-//! journal as the image has it: a record like any other, that changes nothing that anybody reads.
-//! Destage never looks at an image. A moment that has to be reconstructed is the same case: what
-//! was damaged there is told to who writes, and does not hold up everybody's destage. A chunk that
-//! is longer than a record is copied to its place instead, by whoever writes to it first.
+//! An acknowledged write must reach its place whatever happens to the image. So before the first
+//! write to a part of a chunk that still shows the image, the whole chunk is materialized: it is
+//! written to the journal with the content of the image. That is a record like any other, and
+//! changes nothing that a reader sees. Destage never reads an image.
 //!
-//! With CDP every chunk is brought in, whole as it may be overwritten: what was there before has to
-//! be recorded.
+//! A moment that has to be reconstructed is the same case. If its content is damaged, the write
+//! gets the error, and destage of other volumes continues. A chunk that is longer than a record is
+//! copied to its place instead, by the first write to it.
+//!
+//! With CDP every chunk is materialized as a whole before a write, even one that is overwritten
+//! completely, because what was there before has to be recorded.
 
 use super::Volume;
 use crate::branch::{Base, ExternalBase};
@@ -18,13 +20,15 @@ use crate::sequence::relief::Relief;
 use parking_lot::RwLockReadGuard;
 
 impl Volume {
-    /// Held while a request is sequenced and staged: nobody brings in meanwhile what it overwrites.
+    /// Returns the guard that is held while a request is sequenced and staged. Meanwhile, no chunk
+    /// that the request overwrites is materialized.
     fn writing(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let branch = self.branch();
         (branch.has_external_base && branch.has_base()).then(|| branch.materialize_lock.read())
     }
 
-    /// The same when what `materialize` does is done, as it has to be now: more, if CDP is on.
+    /// Materializes as the volume's present state requires (more, if CDP is on), and returns the
+    /// guard of [`Volume::writing`].
     pub(super) fn writing_after(
         &self,
         mut materialize: impl FnMut() -> Result<()>,
@@ -33,16 +37,18 @@ impl Volume {
             let recorded = self.branch().cdp.is_on();
             materialize()?;
             let writing = self.writing();
-            // While this is held CDP is not switched on; it may just have been.
+            // While the guard is held, CDP is not switched on; it may have been switched on just
+            // before.
             if writing.is_none() || recorded || !self.branch().cdp.is_on() {
                 return Ok(writing);
             }
         }
     }
 
-    /// Brings in the chunks of which a request changes a part only; with CDP all that it changes,
-    /// if that is `recorded`. A chunk longer than `most`, the most that one of its records changes,
-    /// comes in parts, of which a crash may leave some.
+    /// Materializes the chunks of which a request changes only a part. With CDP and `recorded`,
+    /// materializes all chunks that the request changes. `most` is the most that one of the
+    /// request's records changes. A write to a longer chunk takes several records, and a crash may
+    /// leave some of them, so such chunks are materialized too.
     pub(super) fn materialize(&self, offset: u64, len: u64, most: u64, recorded: bool) -> Result<()> {
         let branch = self.branch();
         if len == 0 || !branch.has_external_base || !branch.has_base() {
@@ -61,7 +67,7 @@ impl Volume {
         [chunks.start].into_iter().chain(last).filter(is_part).try_for_each(|c| self.materialize_chunk(c))
     }
 
-    /// Brings in the chunk that byte `at` lies inside of.
+    /// Materializes the chunk that byte `at` lies inside of.
     pub(crate) fn materialize_around(&self, at: u64) -> Result<()> {
         let branch = self.branch();
         if !branch.has_external_base || !branch.has_base() || at.is_multiple_of(1 << branch.chunk_log2) {
@@ -74,14 +80,14 @@ impl Volume {
     pub(super) fn fill_chunk(&self, chunk: u64, below: &ExternalBase) -> Result<()> {
         let size = self.branch().chunk_size();
         let mut content = vec![0; size as usize];
-        // Here only those wait for it who write to this volume.
+        // Only writers of this volume wait for this read.
         below.read(&self.core, &mut content, chunk * size)?;
         let content = Some(&content[..]).filter(|content| content.iter().any(|b| *b != 0));
         let mut relief = Relief::default();
         loop {
             match self.destager.fill_chunk(&self.state, chunk, content) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    // What is pending may give some back.
+                    // Pending records may give some space back.
                     self.core.journal.write_out(self.core.journal.last().0)?;
                     if !self.destager.relieve(&mut relief, 0, 0)? {
                         return Err(error);
@@ -92,15 +98,16 @@ impl Volume {
         }
     }
 
-    /// What a chunk shows, if that is in no slot of the pool: nothing above has anything of it.
+    /// Returns the image or moment that a chunk shows, if no line above it has content for the
+    /// chunk in the pool.
     pub(super) fn falls_to_external(&self, chunk: u64) -> Result<Option<ExternalBase>> {
         let (number, index) = MapPage::locate(chunk);
         let mut line = self.state.line.clone();
         let start = chunk << line.branch.chunk_log2;
         let bytes = start..start + (1 << line.branch.chunk_log2);
         loop {
-            // Staging is asked before the map: a record leaves the one only after it has entered
-            // the other.
+            // Staging is read before the map: a record leaves staging only after it has entered the
+            // map.
             let staging = &line.branch.staging;
             if !staging.is_empty() && !staging.touched(bytes.clone(), 0..=line.epoch, 1).0.is_empty() {
                 return Ok(None);
@@ -134,7 +141,8 @@ mod tests {
     use crate::settings::CdpSettings;
     use crate::testing::{Inside, new_volume};
 
-    /// Who has looked what must be brought in, and is overtaken by the switch then, looks again.
+    /// A writer that has decided what to materialize, and is overtaken by the switch, decides
+    /// again.
     #[test]
     fn cdp_switched_on_between_looking_and_writing() {
         let Inside { dir, pool, .. } = Inside::empty(64 << 20);
@@ -151,7 +159,7 @@ mod tests {
         });
         assert!(writing.unwrap().is_some());
         assert_eq!(looks, 2);
-        // All that a record says of what was there is in the journal.
+        // Everything that a record reports of the old content is in the journal.
         drop(volume);
         dir.remove("image").unwrap();
         let volume = pool.open_volume("v", false).unwrap();
@@ -160,8 +168,8 @@ mod tests {
         assert_eq!(pool.cdp("v").unwrap().records, 2);
     }
 
-    /// Between the look at a chunk and its copying there is a wait for whoever is at the map: what
-    /// has come meanwhile stays.
+    /// Between the check of a chunk and its copy there is a wait for the current user of the map.
+    /// What came meanwhile stays.
     #[test]
     fn a_chunk_that_was_filled_or_cut_off_meanwhile() {
         let Inside { dir, pool, .. } = Inside::empty(64 << 20);

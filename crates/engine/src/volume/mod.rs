@@ -1,4 +1,4 @@
-//! A volume as the targets see it: the engine's implementation of [`BlockDevice`].
+//! A volume as the targets use it: the engine's implementation of [`BlockDevice`].
 
 mod difference;
 mod image;
@@ -18,21 +18,21 @@ use std::sync::{Arc, OnceLock};
 
 pub use difference::{ChangeRun, Difference};
 
-/// A handle of a volume. Handles share the volume's state; each counts as a user of it, unless it
-/// was opened not to.
+/// A handle of a volume. Handles share the volume's state. Each counts as a user of the volume,
+/// unless it was opened not to.
 pub struct Volume {
     core: Arc<Core>,
     destager: Arc<Destager>,
     state: Arc<VolumeState>,
     read_only: bool,
     counted: bool,
-    /// The lease of an import, which fills the volume from a stream.
+    /// The lease of an import that fills the volume from a stream.
     lease: Option<u64>,
-    /// Of the pool itself, which changes nothing that anybody reads.
+    /// A handle of the pool itself, whose writes change nothing that a reader sees.
     internal: bool,
-    /// What is done with it appears in no statistics.
+    /// Requests on this handle appear in no statistics.
     quiet: bool,
-    /// The same handle, of what the volume became when it was given a new branch.
+    /// The handle of the volume's next state, after the volume was given a new branch.
     next: OnceLock<Arc<Volume>>,
 }
 
@@ -57,33 +57,33 @@ impl Volume {
         }
     }
 
-    /// A read-only handle that is on nobody's account.
+    /// Makes a read-only handle that counts neither as a user nor in statistics.
     pub(crate) fn quiet(destager: Arc<Destager>, state: Arc<VolumeState>) -> Self {
         let mut volume = Volume::new(destager, state, true, false);
         volume.quiet = true;
         volume
     }
 
-    /// The handle through which the import of this lease fills the volume.
+    /// Makes the handle through which the import of this lease fills the volume.
     pub(crate) fn importer(destager: Arc<Destager>, state: Arc<VolumeState>, lease: u64) -> Self {
         let mut volume = Volume::new(destager, state, false, true);
         volume.lease = Some(lease);
         volume
     }
 
-    /// A handle of the pool itself, for a volume that may refuse writes.
+    /// Makes a handle of the pool itself, for a volume that may refuse writes.
     pub(crate) fn internal(destager: Arc<Destager>, state: Arc<VolumeState>) -> Self {
         let mut volume = Volume::new(destager, state, false, false);
         volume.internal = true;
         volume
     }
 
-    /// The volume's name now.
+    /// The volume's current name.
     pub fn name(&self) -> String {
         self.newest().state.name.read().clone()
     }
 
-    /// The handle of what the volume became, if it was given a new branch.
+    /// Returns the handle of the volume's next state, if the volume was given a new branch.
     fn successor(&self) -> Option<&Arc<Volume>> {
         if !self.state.deleted.load(Ordering::Acquire) {
             return None;
@@ -106,7 +106,7 @@ impl Volume {
         }))
     }
 
-    /// The same handle, of what the volume is now.
+    /// Returns the handle of the volume's current state.
     fn newest_of(mut volume: Arc<Volume>) -> Arc<Volume> {
         while let Some(next) = volume.successor().cloned() {
             volume = next;
@@ -114,7 +114,7 @@ impl Volume {
         volume
     }
 
-    /// The handle of what the volume is now.
+    /// Returns a reference to the handle of the volume's current state.
     fn newest(&self) -> &Volume {
         let mut newest = self;
         while let Some(next) = newest.successor() {
@@ -123,7 +123,8 @@ impl Volume {
         newest
     }
 
-    /// Runs a request on what the volume is now; once more if it was given a new branch meanwhile.
+    /// Runs a request on the volume's current state. Runs it again if the volume was given a new
+    /// branch meanwhile.
     fn following<T>(&self, mut run: impl FnMut(&Volume) -> Result<T>) -> Result<T> {
         let mut volume = self.newest();
         loop {
@@ -147,7 +148,7 @@ impl Volume {
         self.state.size.load(Ordering::Acquire)
     }
 
-    /// Range and alignment of a request, against the size at this instant.
+    /// Checks range and alignment of a request against the size at this instant.
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
         let unit = self.state.block_size as u64;
         if offset % unit != 0 || len % unit != 0 {
@@ -308,8 +309,8 @@ impl Volume {
             let recorded = || of_volume && cdp.is_on() && !self.state.deleted.load(Ordering::Acquire);
             let (before, written) = (recorded(), cdp.written.load(Ordering::Acquire));
             let (lsn, _) = self.core.journal.last();
-            // Stamped behind what it covers: whoever goes back to a flush by time gets nothing that
-            // is later.
+            // The time is later than everything that the flush covers. So going back to a flush by
+            // time never includes anything later.
             let time = self.core.now();
             self.core.journal.sync_to(lsn)?;
             if before && recorded() {
@@ -340,13 +341,13 @@ impl Volume {
     fn count_read(&self, offset: u64, bytes: usize) {
         self.count(&self.state.counters.reads, 1);
         self.count(&self.state.counters.read_bytes, bytes as u64);
-        // Snapshots can be many: their counters stay small.
+        // Snapshots can be many, so their counters stay small.
         if self.state.line.epoch == HEAD && !self.quiet {
             self.state.counters.read_at(offset, bytes as u64, self.size());
         }
     }
 
-    /// The range was checked: it lies inside the volume.
+    /// Counts a write by its place. The range must lie inside the volume.
     fn count_place_of_write(&self, offset: u64, bytes: u64) {
         self.state.counters.written_at(offset, bytes, self.size());
     }

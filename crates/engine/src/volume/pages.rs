@@ -1,4 +1,4 @@
-//! The room in the catalog that a write is promised.
+//! The room in the catalog that is promised to a write.
 
 use crate::branch::Branch;
 use crate::catalog::page::CHUNKS;
@@ -9,14 +9,14 @@ use crate::journal::record::Kind;
 use crate::space::catalog_room::{Promise, growth};
 
 impl Core {
-    /// The room for the pages that a request may add to the catalog; `None` when it can't be
+    /// Promises room for the pages that a request may add to the catalog; `None` if it can't be
     /// promised.
     pub(crate) fn promise_pages(&self, branch: &Branch, records: &[Record]) -> Option<Promise<'_>> {
         let most = records.iter().map(|r| growth(branch, r.kind, r.offset, r.length)).sum();
         self.catalog_room.promise(most)
     }
 
-    /// Are all map pages of these records there already, so that the catalog hardly grows?
+    /// Whether all map pages of these records exist already, so that the catalog hardly grows.
     pub(crate) fn pages_are_there(&self, branch: &Branch, records: &[Record]) -> Result<bool> {
         if records.iter().all(|record| record.kind == Kind::Discard) {
             return Ok(true);

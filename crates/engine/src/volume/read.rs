@@ -1,4 +1,4 @@
-//! The life of a read: staging first, then the map.
+//! The path of a read: staging first, then the map.
 
 use super::Volume;
 use crate::branch::{Base, HEAD, View};
@@ -12,14 +12,14 @@ use crate::units::{BLOCK, SECTOR};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A read-ahead by [`Volume::load_range`] stops here: it is a hint.
+/// Number of bytes at which a read-ahead by [`Volume::load_range`] stops: it is a hint.
 const MAX_CACHED: u64 = 16 << 20;
 
-/// Pieces read together: 256 KiB.
+/// Number of pieces that are read together: 256 KiB.
 const MAX_PIECES: usize = 64;
 
-/// A range of the volume that one read of a disk may serve: all of it below staging, or all of it
-/// in `pieces`, which lie one after another in one journal file.
+/// A range of the volume that one read of a disk may serve. Either all of it lies below staging, or
+/// all of it is in `pieces`, which lie one after another in one journal file.
 struct Gathered {
     range: Range<u64>,
     pieces: [StagedExtent; MAX_PIECES],
@@ -36,8 +36,8 @@ impl Gathered {
         self.count = 0;
     }
 
-    /// Extends the range by the `len` bytes of `source` that follow it; false where they have to be
-    /// read apart.
+    /// Extends the range by the `len` bytes of `source` that follow it. False if they have to be
+    /// read separately.
     fn add(&mut self, len: u64, source: SectorSource) -> bool {
         let fits = match source {
             SectorSource::Below => self.count == 0,
@@ -65,16 +65,16 @@ impl Gathered {
 }
 
 impl Volume {
-    /// Fills `buf`. With `may_block` false it returns `Ok(false)` where a disk (or the catalog)
-    /// would have to be waited for.
+    /// Fills `buf`. With `may_block` false it returns `Ok(false)` if the read would have to wait
+    /// for a disk (or the catalog).
     ///
     /// The grace period keeps every slot and journal segment found here readable until the end. A
-    /// write that is destaged meanwhile is found in staging or in the map: it leaves the one only
-    /// after it has entered the other.
+    /// write that is destaged meanwhile is found in staging or in the map, since it leaves staging
+    /// only after it has entered the map.
     pub(super) fn read_into(&self, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         let _reading = self.core.readers.enter();
-        // Checked inside the grace period: what a deletion frees after this stays readable until
-        // the end.
+        // The range is checked inside the grace period: what a deletion frees after this stays
+        // readable until the end.
         self.check_range(offset, buf.len() as u64)?;
         self.read_line(&self.state.line, offset, buf, may_block)
     }
@@ -82,9 +82,10 @@ impl Volume {
     /// Reads a line, and what lies under it.
     ///
     /// A place that a snapshot is read from may be overwritten meanwhile, after its content was
-    /// copied away (copy-on-write). The branch's generation moves before that happens: what was
-    /// read under another one is read again. So is what was read while the branch lost its base,
-    /// having become complete: the base may be gone by then.
+    /// copied elsewhere (copy-on-write). The branch's generation moves before that happens, and
+    /// content that was read under another generation is read again. Content is also read again if
+    /// the branch became complete and lost its base during the read, since the base may be gone by
+    /// then.
     fn read_line(&self, line: &View, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         if let Some(at) = &line.at {
             return at.read(&self.core, buf, offset, may_block);
@@ -102,7 +103,7 @@ impl Volume {
         }
     }
 
-    /// Reads from staging what is there, and the rest from below it.
+    /// Reads the staged parts from staging, and the rest from below it.
     #[inline(never)] // its buffers would lie on the stack at every level of base
     fn read_merged(&self, line: &View, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         let end = offset + buf.len() as u64;
@@ -134,7 +135,7 @@ impl Volume {
         self.read_gathered(line, &gathered, offset, buf, may_block)
     }
 
-    /// Reads what was gathered into its part of `buf`, which starts at volume byte `offset`.
+    /// Reads a gathered range into its part of `buf`, which starts at volume byte `offset`.
     fn read_gathered(
         &self,
         line: &View,
@@ -155,7 +156,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// Reads zeros, or a part of a piece; `sector` is where `out` starts inside the block.
+    /// Reads zeros, or a part of a piece. `sector` is where `out` starts inside the block.
     fn read_staged(
         &self,
         source: SectorSource,
@@ -203,7 +204,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// Reads what is in place; chunks in neighbouring slots are read together, and so are those
+    /// Reads what is in place. Chunks in neighbouring slots are read together, and so are chunks
     /// that the base has.
     fn read_below(&self, line: &View, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
         let branch = &line.branch;
@@ -241,8 +242,8 @@ impl Volume {
         self.read_run(line, offset, run, buf, may_block)
     }
 
-    /// Reads a run into `buf`, from where it starts to the end; `offset` is the volume's byte at
-    /// the buffer's start.
+    /// Reads a run into `buf`, from the run's start to the end. `offset` is the volume byte at the
+    /// start of `buf`.
     fn read_run(
         &self,
         line: &View,
@@ -265,7 +266,7 @@ impl Volume {
             Place::Base if !out.is_empty() => match line.branch.base() {
                 Some(Base::View(base)) => self.read_line(&base, offset + from as u64, out, may_block),
                 Some(Base::Image(image)) => image.read(out, offset + from as u64, may_block),
-                // It has just gone: this is read again.
+                // The base has just gone: the caller reads again.
                 None => Ok(true),
             },
             Place::Base | Place::Zeros => {
@@ -290,7 +291,7 @@ impl Volume {
     }
 }
 
-/// Where a chunk's content is.
+/// The place of a chunk's content.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Slot(Slot),
@@ -299,7 +300,7 @@ enum Place {
 }
 
 impl Place {
-    /// Is `next` what follows `len` bytes of this?
+    /// Whether `next` follows `len` bytes of this place.
     fn goes_on(self, len: u64, next: Place) -> bool {
         match (self, next) {
             (Place::Slot(from), Place::Slot(to)) => to == Slot::new(from.pv(), from.offset() + len),
@@ -328,12 +329,13 @@ fn read_disk(
     disk.try_read_at(out, at).map_err(failed)
 }
 
-/// The part of `buf`, which starts at volume byte `offset`, that holds `range` of the volume.
+/// Returns the part of `buf`, which starts at volume byte `offset`, that holds `range` of the
+/// volume.
 fn slice(buf: &mut [u8], offset: u64, range: Range<u64>) -> &mut [u8] {
     &mut buf[(range.start - offset) as usize..(range.end - offset) as usize]
 }
 
-/// Sectors from `first` that have the same source.
+/// Returns the number of sectors from `first` on that have the same source.
 fn run_length(sources: &[SectorSource; SECTORS], first: usize, end: usize) -> usize {
     sources[first..end].iter().take_while(|s| **s == sources[first]).count()
 }

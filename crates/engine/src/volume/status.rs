@@ -1,4 +1,4 @@
-//! What is allocated and what reads as zeros (NBD `base:allocation`, SCSI GET LBA STATUS).
+//! Reports what is allocated and what reads as zeros (NBD `base:allocation`, SCSI GET LBA STATUS).
 
 use super::Volume;
 use crate::branch::image::ExternalImage;
@@ -14,42 +14,42 @@ use crate::units::{BLOCK, SECTOR};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Chunks looked at by one call; the answer may be shorter than the question.
+/// Number of chunks that one call examines. The answer may be shorter than the question.
 const MAX_CHUNKS: u64 = 1 << 20;
 
-/// Bytes of a large chunk that are resolved at a time.
+/// Number of bytes of a large chunk that are resolved at a time.
 const STRIDE: u64 = 1 << 20;
 
-/// Bytes of a volume whose staging is outlined at a time.
+/// Number of bytes of a volume whose staging is outlined at a time.
 const OUTLINE: u64 = 64 << 20;
 
-/// Looks at moments by one call, each of which may read a few pages and indexes; the answer may be
-/// shorter than the question.
+/// Number of queries of moments by one call, each of which may read a few pages and indexes. The
+/// answer may be shorter than the question.
 const MAX_LOOKS: usize = 1024;
 
 const DATA: (bool, bool) = (true, false);
 const HOLE: (bool, bool) = (false, true);
 
-/// Merges neighbouring runs of one kind.
+/// Collects runs, and merges neighbours of one kind.
 struct Runs {
     runs: Vec<StatusRun>,
     max: usize,
-    /// Where the question ends.
+    /// The byte at which the question ends.
     end: u64,
-    /// Looks at moments that may still be taken.
+    /// Number of queries of moments that are still allowed.
     looks: usize,
-    /// What was seen last of each moment.
+    /// The last answer for each moment.
     seen: Vec<Seen>,
 }
 
-/// What a moment has, end to end.
+/// What a moment shows of a range, end to end.
 struct Seen {
     moment: (u64, u64),
     parts: Vec<(Range<u64>, Shown)>,
 }
 
 impl Seen {
-    /// What it has from a byte on: the part that this is in, and those that follow.
+    /// Returns the part that contains byte `at`, and the parts that follow it.
     fn from(&self, at: u64) -> &[(Range<u64>, Shown)] {
         let next = self.parts.partition_point(|(part, _)| part.end <= at);
         let begins = self.parts.get(next).is_some_and(|(part, _)| part.start <= at);
@@ -58,8 +58,8 @@ impl Seen {
 }
 
 impl Runs {
-    /// What was seen of a moment in `bytes`, end to end from their start on; nothing, if not even
-    /// that.
+    /// Returns the known parts of a moment in `bytes`, end to end from the start of `bytes` on. The
+    /// list is empty if that start is not known.
     fn seen(&self, at: &PinnedMoment, bytes: &Range<u64>) -> Vec<(Range<u64>, Shown)> {
         let seen = self.seen.iter().find(|seen| seen.moment == at.place());
         let parts = seen.map_or(&[][..], |seen| seen.from(bytes.start)).iter();
@@ -67,7 +67,7 @@ impl Runs {
         parts.map(|(part, shown)| (part.start.max(bytes.start)..part.end.min(bytes.end), *shown)).collect()
     }
 
-    /// Looks at a moment; tells where what was seen ends.
+    /// Queries a moment. Returns the byte at which the answer ends.
     fn look(&mut self, core: &Core, at: &PinnedMoment, bytes: Range<u64>) -> Result<u64> {
         let (moment, start) = (at.place(), bytes.start);
         self.looks = self.looks.saturating_sub(1);
@@ -80,7 +80,7 @@ impl Runs {
         Ok(end)
     }
 
-    /// Appends; false when the list is full.
+    /// Appends a run. False when the list is full.
     fn push(&mut self, length: u64, (allocated, zero): (bool, bool)) -> bool {
         let full = self.runs.len() == self.max;
         match self.runs.last_mut() {
@@ -110,33 +110,34 @@ impl Volume {
         }
     }
 
-    /// Does anything that it shows rest on a moment? To tell what is there its history is read
-    /// then.
+    /// Whether anything that the volume shows rests on a moment. If so, the history is read to
+    /// report what is allocated.
     pub(super) fn rests_on_a_moment(&self) -> bool {
         self.state.line.all_levels().any(|line| line.at.is_some())
     }
 
-    /// The runs of a range of a line; false when the list is full, or enough was looked at.
+    /// Adds the runs of a range of a line. False when the list is full, or this call has done
+    /// enough.
     fn line_runs(&self, line: &View, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
         let mut walk = Walk { volume: self, line, runs, gap: bytes.start..bytes.start };
         if let Some(at) = &line.at {
             return Ok(walk.moment(at, bytes)? && walk.end_gap()?);
         }
-        // Asked once, before any page: what was acknowledged before is staged, or in every page
-        // looked at from here on.
+        // Staging is checked once, before any page. What was acknowledged before is staged, or in
+        // every page that is read from here on.
         let all = if line.branch.staging.is_empty() { walk.mapped(bytes)? } else { walk.staged(bytes)? };
         Ok(all && walk.end_gap()?)
     }
 }
 
-/// The runs of a range of an image; false when the list is full. What is not zeros is told in whole
+/// Adds the runs of a range of an image. False when the list is full. Data is reported in whole
 /// blocks.
 fn image_runs(image: &ExternalImage, bytes: Range<u64>, runs: &mut Runs) -> Result<bool> {
     let mut at = bytes.start;
     while at < bytes.end {
         let (end, data) = if at < image.record.shown { image.run_at(at)? } else { (bytes.end, false) };
         let whole = if data { end.next_multiple_of(BLOCK) } else { end - end % BLOCK };
-        // A hole that ends in the block that it began in.
+        // This is a hole that ends in the block in which it began.
         let data = data || whole <= at && end < image.record.shown;
         let end = if whole > at { whole } else { (at + 1).next_multiple_of(BLOCK) }.min(bytes.end);
         if !runs.push(end - at, if data { DATA } else { HOLE }) {
@@ -147,18 +148,18 @@ fn image_runs(image: &ExternalImage, bytes: Range<u64>, runs: &mut Runs) -> Resu
     Ok(true)
 }
 
-/// The way along a line.
+/// A walk along a line.
 struct Walk<'a> {
     volume: &'a Volume,
     line: &'a View,
     runs: &'a mut Runs,
-    /// Of these bytes, the last ones, the line itself has nothing. The base is asked of all of them
-    /// at once.
+    /// The last bytes of the walk for which the line itself has nothing. The base is asked for all
+    /// of them at once.
     gap: Range<u64>,
 }
 
 impl Walk<'_> {
-    /// The line itself has nothing of the bytes that come next.
+    /// Notes that the line itself has nothing of the next bytes.
     fn absent(&mut self, bytes: Range<u64>) {
         if self.gap.is_empty() {
             self.gap.start = bytes.start;
@@ -166,7 +167,7 @@ impl Walk<'_> {
         self.gap.end = bytes.end;
     }
 
-    /// The line itself knows what the bytes that come next are; false when the list is full.
+    /// Adds the next bytes, which the line itself knows. False when the list is full.
     fn known(&mut self, bytes: Range<u64>, kind: (bool, bool)) -> Result<bool> {
         Ok(self.end_gap()? && self.runs.push(bytes.end - bytes.start, kind))
     }
@@ -181,16 +182,17 @@ impl Walk<'_> {
         }
     }
 
-    /// A range of a moment, by what is in place and recorded. What is looked at grows as nothing is
-    /// found: who asks for one run only gets it without all that follows. It reaches beyond the
-    /// range: who rests on a moment asks of many that are close together.
+    /// Adds a range of a moment, by what is in place and recorded. The queried range grows while
+    /// nothing is found, so a caller that wants one run gets it without everything that follows. It
+    /// extends beyond `bytes`, because a line that rests on a moment asks for many ranges close
+    /// together.
     fn moment(&mut self, at: &PinnedMoment, bytes: Range<u64>) -> Result<bool> {
         let page = CHUNKS << self.line.branch.chunk_log2;
         let (mut start, mut window) = (bytes.start, page);
         while start < bytes.end {
             let mut seen = self.runs.seen(at, &(start..bytes.end));
             if seen.is_empty() {
-                // At least one run is told.
+                // At least one run is reported.
                 if self.runs.looks == 0 && !(self.gap.is_empty() && self.runs.runs.is_empty()) {
                     self.end_gap()?;
                     return Ok(false);
@@ -213,7 +215,7 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// A range of which something may be staged.
+    /// Adds a range of which something may be staged.
     fn staged(&mut self, bytes: Range<u64>) -> Result<bool> {
         let mut start = bytes.start;
         while start < bytes.end {
@@ -221,9 +223,9 @@ impl Walk<'_> {
             for (part, stretch) in self.line.branch.staging.outline(start..end, self.line.epoch) {
                 let goes_on = match stretch {
                     Stretch::Below => self.mapped(part)?,
-                    // A discard counts from its acknowledgement; that the slot goes later is
-                    // nobody's business. Of a part of a chunk it may turn out then that the space
-                    // stays.
+                    // A discard counts from its acknowledgement. The slot is freed later, which no
+                    // client needs to know. In a discarded part of a chunk, the space may turn out
+                    // to stay.
                     Stretch::Zeros(keeps_space) => self.known(part, (keeps_space, true))?,
                     Stretch::Written => self.written(part)?,
                 };
@@ -236,7 +238,7 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// A range of blocks in each of which something is staged.
+    /// Adds a range of blocks in each of which something is staged.
     fn written(&mut self, bytes: Range<u64>) -> Result<bool> {
         let chunk_log2 = self.line.branch.chunk_log2;
         let mut start = bytes.start;
@@ -251,7 +253,7 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// A range of which nothing is staged.
+    /// Adds a range of which nothing is staged.
     fn mapped(&mut self, bytes: Range<u64>) -> Result<bool> {
         let (line, map) = (self.line, &self.volume.core.map);
         let chunks = line.branch.chunks(bytes.start, bytes.end - bytes.start);
@@ -265,7 +267,7 @@ impl Walk<'_> {
             if page.as_ref().is_none_or(|(held, _)| *held != number) {
                 page = map.cached(line, number).map(|page| (number, page));
                 if page.is_none() {
-                    // Pages that do not exist are skipped at one look.
+                    // Pages that do not exist are skipped with one query.
                     let next = map.next_page(line, number, (chunks.end - 1) / CHUNKS)?;
                     let next = next.map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
                     if next > chunk {
@@ -291,8 +293,8 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// A part of a chunk of which something may be staged. Staging is asked before the map, as by a
-    /// read.
+    /// Adds a part of a chunk of which something may be staged. Staging is read before the map, as
+    /// in a read.
     fn staged_part(&mut self, bytes: Range<u64>) -> Result<bool> {
         let (branch, epoch) = (&self.line.branch, self.line.epoch);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);

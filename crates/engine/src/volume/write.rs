@@ -1,4 +1,4 @@
-//! The life of a write, as far as its acknowledgement: checks, reservation, sequencing, journal.
+//! The path of a write up to its acknowledgement: checks, reservation, sequencing, journal.
 
 use super::Volume;
 use crate::catalog::page::{Entry, MapPage, Slot};
@@ -16,10 +16,11 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-/// Chunks of a request whose need is decided exactly: that takes time under the sequencing lock.
+/// Number of chunks of a request for which the need is computed exactly. That takes time under the
+/// sequencing lock.
 const MAX_EXACT: u64 = 64 << 10;
 
-/// What a writer does whose panic would leave promises that nothing ends.
+/// The work of a writer whose panic would leave promises that nothing ends.
 const PROMISED: &str = "space was promised to a write";
 
 /// What a request does to a range, before it is cut into records.
@@ -30,15 +31,16 @@ enum Change<'a> {
     Zeros,
 }
 
-/// Comparisons of a COMPARE AND WRITE that others disturb, before it is refused.
+/// Number of comparisons of a COMPARE AND WRITE that other writes disturb, before it is refused.
 const MAX_COMPARISONS: u32 = 256;
 
-/// What a COMPARE AND WRITE that others disturb is told.
+/// The error of a COMPARE AND WRITE that other writes disturb.
 fn busy() -> Error {
     Error::new(ErrorKind::Busy, "compare and write: others write to the range all the time; try again")
 }
 
-/// Is a record so long a discard that, with CDP, it is not recorded but comes behind an anchor?
+/// Whether a record is so long a discard that, with CDP, it is sequenced behind an anchor instead
+/// of being recorded.
 fn needs_anchor(record: &Record) -> bool {
     record.kind == Kind::Discard && record.length > LONG_DISCARD
 }
@@ -48,7 +50,7 @@ struct Request {
     offset: u64,
     len: u64,
     records: Vec<Record>,
-    /// The request is only right as long as nothing else was sequenced here.
+    /// The request is valid only as long as nothing else was sequenced in its range.
     watch: Option<Watch>,
 }
 
@@ -105,15 +107,15 @@ impl Volume {
             } else {
                 self.sequence(&mut None, request)?
             };
-            // CDP has just been switched on: once more.
+            // CDP was switched on just now: the request is prepared again.
             if last > 0 || len == 0 {
                 return self.finish(last, fua);
             }
         }
     }
 
-    /// Compares and writes, as one: what is read counts if nothing else was sequenced in the range
-    /// until the write is.
+    /// Compares and writes atomically. The comparison counts if nothing else was sequenced in the
+    /// range between it and the write.
     pub(super) fn compare_then_write(
         &self,
         offset: u64,
@@ -132,7 +134,7 @@ impl Volume {
         let mut found = vec![0; expected.len()];
         for _ in 0..MAX_COMPARISONS {
             let mut request = self.request(offset, len, change)?;
-            // A look that changes nothing: what differs at any instant differs.
+            // The first read changes nothing: a difference at any instant is a difference.
             self.read_into(offset, &mut found, true)?;
             if let Some(at) = first_difference(&found, expected) {
                 return Ok(Err(at));
@@ -148,7 +150,7 @@ impl Volume {
                 return Ok(Err(at));
             }
             request.watch = Some(watch);
-            // Let go of the sequencing lock before anything is written.
+            // The sequencing lock is released before anything is written.
             let sequenced = self.sequence(&mut None, request);
             match sequenced {
                 Err(error) if error.kind() == ErrorKind::Busy => {}
@@ -158,13 +160,13 @@ impl Volume {
         Err(busy())
     }
 
-    /// Sequences a discard that is not recorded as such, behind an anchor that keeps what was
-    /// there. It is one record.
+    /// Sequences a discard that is not recorded as such, behind an anchor that keeps the old
+    /// content. The request must have one record.
     fn sequence_long_discard(&self, mut request: Request) -> Result<u64> {
         let _alarm = self.core.fault.alarm(PROMISED);
         let branch = self.branch();
         if self.reserve(&mut None, &mut request)?.is_some() {
-            // After the anchor what had a slot of its own may need another.
+            // After the anchor, a chunk that had a slot of its own may need another.
             for record in &mut request.records {
                 let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
                 if let Err(error) = self.promise_more(more.into()) {
@@ -190,9 +192,9 @@ impl Volume {
         sequenced
     }
 
-    /// Brings a chunk of which a part is about to be written into the journal, as the image (or
-    /// moment) below has it: then destage needs no image, which may be gone by then. Who writes
-    /// here waits until the record is staged.
+    /// Materializes a chunk of which a part is about to be written: writes it to the journal with
+    /// the content of the image or moment below. Then destage does not need the image, which may be
+    /// gone by then. Writers of the volume wait until the record is staged.
     pub(super) fn materialize_chunk(&self, chunk: u64) -> Result<()> {
         let branch = self.branch();
         if self.falls_to_external(chunk)?.is_none() {
@@ -213,17 +215,17 @@ impl Volume {
             let mut data = vec![0; len as usize];
             external.read(&self.core, &mut data, start)?;
             let request = self.request(start, len, Change::Data(&Bytes::from(data)))?;
-            // Let go of the sequencing lock before anything is written.
+            // The sequencing lock is released before anything is written.
             let sequenced = self.sequence(&mut None, request);
             match sequenced {
-                // The volume has become shorter meanwhile.
+                // The volume has become smaller meanwhile.
                 Err(e) if e.kind() == ErrorKind::OutOfRange && size != self.size() => {}
                 sequenced => return self.core.journal.write_out(sequenced?),
             }
         }
     }
 
-    /// Waits until everything up to `lsn` is written, and with `fua` durable.
+    /// Waits until everything up to `lsn` is written, and durable if `fua` is set.
     fn finish(&self, lsn: u64, fua: bool) -> Result<()> {
         self.core.journal.write_out(lsn)?;
         // A request that was refused as a whole leaves no trace.
@@ -234,7 +236,7 @@ impl Volume {
         if fua { self.core.journal.sync_to(lsn) } else { Ok(()) }
     }
 
-    /// The most bytes that one record changes.
+    /// Number of bytes that one record changes at most.
     fn most(&self, change: Change<'_>) -> u64 {
         match change {
             Change::Data(_) => self.core.max_record_bytes(),
@@ -253,7 +255,8 @@ impl Volume {
         let mut at = offset;
         let end = offset + len;
         while at < end {
-            // What fits one record stays whole, so that a crash leaves all of it or nothing.
+            // A change that fits one record stays whole, so that a crash leaves all of it or
+            // nothing.
             let next = if len <= max { end } else { ((at / max + 1) * max).min(end) };
             let part = next - at;
             let (kind, data) = match change {
@@ -268,7 +271,7 @@ impl Volume {
             records.push(Record {
                 kind,
                 branch: branch.id,
-                // Known when it is sequenced.
+                // The epoch is set when the record is sequenced.
                 epoch: 0,
                 offset: at,
                 length: part,
@@ -283,8 +286,8 @@ impl Volume {
         Ok(Request { offset, len, records, watch: None })
     }
 
-    /// The slots that a record could come to need: one for each chunk that may get content. A
-    /// discard gives content only to the chunks of which it leaves a part.
+    /// Number of slots that a record can need at most: one for each chunk that may get content. A
+    /// discard gives content only to chunks of which it leaves a part.
     fn most_slots(&self, kind: Kind, offset: u64, len: u64) -> u16 {
         let chunks = self.branch().chunks(offset, len);
         if kind != Kind::Discard {
@@ -295,9 +298,9 @@ impl Volume {
         if chunks.end - chunks.start == 1 { (head || tail) as u16 } else { head as u16 + tail as u16 }
     }
 
-    /// Sequences a request's records under the lock in `held`, taking it if need be; it is let go
-    /// of only to wait for room. The LSN of the last record, which may still have to be written; 0
-    /// when it turned out to need an anchor.
+    /// Sequences a request's records under the lock in `held`, and takes the lock if necessary. The
+    /// lock is released only to wait for room. Returns the LSN of the last record, which may still
+    /// have to be written, or 0 if the request turned out to need an anchor.
     fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<u64> {
         let _alarm = self.core.fault.alarm(PROMISED);
         let journal = &self.core.journal;
@@ -313,14 +316,13 @@ impl Volume {
                 let fresh = held.is_none();
                 held.get_or_insert_with(|| journal.sequence());
                 if needs_anchor(&record) && branch.cdp.is_on() {
-                    // It is the only record of its request: nothing is sequenced.
+                    // This is the only record of its request: nothing is sequenced.
                     self.core.space.adjust_reserved(branch.slot_log2, -(record.slots as i64));
                     unsequenced -= record.slots as u64;
                     return Ok(());
                 }
                 if fresh || !checked {
-                    // The size, and whether the volume may be written to at all, count at this
-                    // instant.
+                    // The size, and whether the volume accepts writes, count at this instant.
                     self.check_writable()?;
                     self.check_range(request.offset, request.len)?;
                     if request.watch.as_ref().is_some_and(Watch::is_disturbed) {
@@ -377,7 +379,8 @@ impl Volume {
             if let Some(pages) = core.promise_pages(branch, records) {
                 return Ok(pages);
             }
-            // What adds no page can always be carried out, and so can what frees some.
+            // Records that add no page can always be carried out, and so can records that free
+            // some.
             if core.pages_are_there(branch, records)?
                 && let Some(nothing) = core.catalog_room.promise(0)
             {
@@ -391,8 +394,8 @@ impl Volume {
         }
     }
 
-    /// Promises the room that recording a request may take in its volume's history (I6), or refuses
-    /// it as a whole.
+    /// Promises the room that the records of a request may take in the volume's history (I6), or
+    /// refuses the request as a whole.
     fn promise_room<'a>(
         &'a self,
         held: &mut Option<Sequencing<'a>>,
@@ -406,7 +409,7 @@ impl Volume {
                 return Ok(room);
             }
             *held = None;
-            // What is pending mostly takes less than it was promised.
+            // Pending records mostly take less than was promised to them.
             journal.write_out(journal.last().0)?;
             if !self.destager.relieve(&mut relief, 0, 0)? {
                 if !self.core.positions.history_refused.swap(true, Ordering::Relaxed) {
@@ -417,11 +420,11 @@ impl Volume {
         }
     }
 
-    /// Promises the slots that a request could come to need (I6), or refuses it as a whole.
+    /// Promises the slots that a request can need at most (I6), or refuses the request as a whole.
     ///
-    /// One slot per record and chunk is promised, whatever the map says. When much of the pool is
-    /// promised the need is decided exactly, inside the sequencing lock, so that chunks that have a
-    /// slot can always be overwritten; that holds in the epoch that is returned.
+    /// One slot per record and chunk is promised, whatever the map has. When much of the pool is
+    /// promised, the need is computed exactly, inside the sequencing lock, so that chunks that have
+    /// a slot can always be overwritten. The exact need is valid in the epoch that is returned.
     fn reserve<'a>(
         &'a self,
         held: &mut Option<Sequencing<'a>>,
@@ -442,8 +445,8 @@ impl Volume {
         loop {
             self.core.check_usable()?;
             let sequencing = held.get_or_insert_with(|| journal.sequence());
-            // What is sequenced but not yet staged can't be seen. Of a write that makes the need
-            // seem larger than it is; what may unmap has to be seen.
+            // A record that is sequenced and not yet staged can't be seen. If that is a write, the
+            // need only seems larger than it is. A record that may unmap chunks has to be seen.
             let must_see = if quiet { sequencing.last_lsn() } else { sequencing.last_unmapping() };
             if journal.written() < must_see {
                 *held = None;
@@ -468,9 +471,9 @@ impl Volume {
         }
     }
 
-    /// Promises a record all slots that it could come to need: a snapshot came in while the lock
-    /// was let go of, and what had a slot of its own may need another. Tells how many more; lets go
-    /// of the lock in `held` where it has to bring space back.
+    /// Promises a record all slots that it can need, and returns how many more these are. A
+    /// snapshot came while the lock was released, so a chunk that had a slot of its own may need
+    /// another. Releases the lock in `held` if space has to be brought back.
     fn reserve_most(&self, held: &mut Option<Sequencing<'_>>, record: &mut Record) -> Result<u64> {
         let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
         if !self.core.space.try_reserve(self.branch().slot_log2, more.into()) {
@@ -481,7 +484,8 @@ impl Volume {
         Ok(more.into())
     }
 
-    /// Promises so many slots, bringing space back if need be. The sequencing lock is not held.
+    /// Promises `slots` slots, and brings space back if necessary. The sequencing lock must not be
+    /// held.
     fn promise_more(&self, slots: u64) -> Result<()> {
         let slot_log2 = self.branch().slot_log2;
         let mut relief = Relief::default();
@@ -494,14 +498,15 @@ impl Volume {
         Ok(())
     }
 
-    /// The slots for which snapshots may go: what the pool writes itself is no reason.
+    /// Number of slots for which snapshots may be deleted. The pool's own writes delete none.
     fn asked_for(&self, slots: u64) -> u64 {
         if self.internal { 0 } else { slots }
     }
 
-    /// The slots that each record of a request needs, given the map and staging as they are. A
-    /// chunk with a slot that no snapshot needs needs none, unless a staged discard may free it
-    /// first; a chunk that was written to in this epoch and is staged has been promised one.
+    /// Returns the slots that each record of a request needs, given the map and staging as they
+    /// are. A chunk with a slot that no snapshot needs requires none, unless a staged discard may
+    /// free that slot first. A chunk that was written to in this epoch and is staged has a promise
+    /// already.
     fn exact_need(&self, request: &Request) -> Result<Vec<u16>> {
         let branch = self.branch();
         let epoch = branch.epoch.load(Ordering::Acquire);
@@ -511,7 +516,7 @@ impl Volume {
             let mut need = 0u16;
             let content = record.kind != Kind::Discard;
             let chunks = branch.chunks(record.offset, record.length);
-            // Of a discard, however long it is, only the ends may be parts of chunks.
+            // A discard, however long it is, leaves parts of chunks only at its ends.
             let step = if content { 1 } else { (chunks.end - chunks.start).saturating_sub(1).max(1) };
             for chunk in chunks.step_by(step as usize) {
                 let start = chunk << branch.chunk_log2;
@@ -523,8 +528,8 @@ impl Volume {
                     need += 1;
                     continue;
                 }
-                // The map is asked before staging, because that is quicker, and after, because a
-                // destage moves chunks from there to here.
+                // The map is checked before staging, because that is quicker, and again after it,
+                // because destage moves chunks from staging to the map.
                 let known = !counted.insert(chunk)
                     || self.has_own_slot(chunk, epoch)?
                     || branch.staging.touches(start, end, epoch)
@@ -539,7 +544,7 @@ impl Volume {
         Ok(needs)
     }
 
-    /// Has the chunk a slot that a write of `epoch` may overwrite?
+    /// Whether the chunk has a slot that a write of `epoch` may overwrite.
     fn has_own_slot(&self, chunk: u64, epoch: u32) -> Result<bool> {
         let (number, index) = MapPage::locate(chunk);
         let page = self.core.map.load(&self.state.line, number)?;

@@ -1,4 +1,4 @@
-//! Differences, against what the states read as.
+//! Checks of differences, by comparing them with what the states read as.
 
 use super::content;
 use hindcast_engine::device::BlockDevice;
@@ -9,8 +9,8 @@ pub fn ranges(difference: &Difference) -> Vec<Range<u64>> {
     difference.ranges().map(Result::unwrap).collect()
 }
 
-/// What differs is named; the ranges are in order, apart, inside; and the runs say the same,
-/// however they are cut.
+/// Checks that every difference is named. The ranges must be in order, apart from one another, and
+/// inside the volume. The runs must agree, with requests of any length.
 pub fn assert_covers(difference: &Difference, from: &Volume, to: &Volume) -> Vec<Range<u64>> {
     let got = ranges(difference);
     assert!(got.windows(2).all(|w| w[0].end < w[1].start), "{got:?}");

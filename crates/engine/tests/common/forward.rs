@@ -1,7 +1,7 @@
-//! Disks and directories that change some operations of another, and forward the rest to it.
+//! Disks and directories that change some operations of another one, and forward the others to it.
 
-/// Methods of `Dir` or `Disk` that do what the field `$inner` does. They are named one by one, so
-/// that a new operation has to be thought of in each test.
+/// Methods of `Dir` or `Disk` that call those of the field `$inner`. They are named one by one, so
+/// that each test has to consider a new operation.
 macro_rules! forward {
     ($inner:tt:) => {};
     ($inner:tt: lock $($rest:ident)*) => {

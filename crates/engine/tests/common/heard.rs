@@ -1,4 +1,4 @@
-//! What the engine says: a subscriber that keeps the events of one thread.
+//! The engine's tracing events: a subscriber that keeps the events of one thread.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
@@ -11,12 +11,12 @@ use tracing::{Event, Metadata, Subscriber};
 pub struct Heard(Arc<Mutex<Vec<String>>>);
 
 impl Heard {
-    /// Does something while it listens.
+    /// Runs `act` while the subscriber collects events.
     pub fn during<T>(&self, act: impl FnOnce() -> T) -> T {
         tracing::subscriber::with_default(self.clone(), act)
     }
 
-    /// How many events contain a text.
+    /// Returns how many events contain a text.
     pub fn count(&self, text: &str) -> usize {
         self.0.lock().expect("no panic while it is held").iter().filter(|event| event.contains(text)).count()
     }

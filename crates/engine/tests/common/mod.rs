@@ -1,4 +1,4 @@
-//! What tests of the engine share: a pool in memory, and simple requests.
+//! Parts that tests of the engine share: a pool in memory, and simple requests.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // included by several, each needing a part of it
 
 pub mod differences;
@@ -24,12 +24,12 @@ pub struct Site {
 }
 
 impl Site {
-    /// With room for `mib` MiB, extents of 64 KiB and slots of at least 4 KiB.
+    /// Makes a pool with room for `mib` MiB, extents of 64 KiB and slots of at least 4 KiB.
     pub fn new(mib: u64) -> Site {
         Site::seeded(mib, 1)
     }
 
-    /// With identities of its own.
+    /// Makes a pool like [`Site::new`], with identities that depend on `seed`.
     pub fn seeded(mib: u64, seed: u64) -> Site {
         let config = PoolConfig {
             extent_size: 64 * KIB,
@@ -49,7 +49,7 @@ impl Site {
         Site { dir, clock, pool, world }
     }
 
-    /// As after a kill: nothing is closed. The offline check finds nothing.
+    /// Opens the pool again as after a kill: nothing is closed. The offline check finds nothing.
     pub fn reopen(self) -> Site {
         self.reopen_with(PoolOptions::default())
     }
@@ -60,7 +60,7 @@ impl Site {
         site
     }
 
-    /// The same, and what the offline check finds.
+    /// Opens the pool again as after a kill, and also returns what the offline check finds.
     pub fn reopen_checked(self, options: PoolOptions) -> (Site, Vec<Finding>) {
         let Site { dir, clock, pool, world } = self;
         assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
@@ -85,9 +85,9 @@ impl Site {
     }
 }
 
-/// Background work until nothing is left.
+/// Runs background work until nothing is left.
 pub fn idle(pool: &Pool) {
-    // What the first pass took away becomes free in the next.
+    // Slots that the first pass retires become free in the next.
     for _ in 0..3 {
         while pool.maintain().unwrap() == Progress::Worked {}
     }
@@ -101,7 +101,7 @@ pub fn write(volume: &Volume, offset: u64, byte: u8, len: u64) {
     op.result.unwrap();
 }
 
-/// All of a file.
+/// Returns the content of a file.
 pub fn content_of(dir: &MemDir, name: &str) -> Vec<u8> {
     let disk = dir.open(name, OpenMode::Existing).unwrap();
     let mut bytes = vec![0; disk.len().unwrap() as usize];
@@ -117,7 +117,7 @@ pub fn flip(dir: &MemDir, name: &str, at: u64) {
     disk.write_at(&[!byte[0]], at).unwrap();
 }
 
-/// All of a volume.
+/// Returns the content of a volume.
 pub fn content(volume: &Volume) -> Vec<u8> {
     let mut all = vec![0; volume.info().size as usize];
     volume.read(0, &mut all).unwrap();

@@ -1,4 +1,4 @@
-//! A salvage of a batch that was cut short.
+//! Salvage of a batch that was cut short.
 
 use crate::common::{KIB, MIB};
 use crate::fixture::*;
@@ -39,7 +39,7 @@ impl Disk for CrashingDisk {
         self.inner.sync(purpose)
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        // In place, too: a part of a batch is there.
+        // A part of the batch is in place, too.
         if let Some(copies) = &mut *self.dir.copies.lock().unwrap() {
             copies.push(self.dir.inner.copy());
         }
@@ -48,8 +48,8 @@ impl Disk for CrashingDisk {
     forward!(inner: read_at try_read_at write_vectored_at len set_len allocate punch backing_available advise_random is_block_device);
 }
 
-/// Wherever a batch was cut short, the journal answers for what may be in place in part: nothing is
-/// lost, moments included.
+/// Wherever a batch was cut short, reads find in the journal what may be in place in part. Nothing
+/// is lost, moments included.
 #[test]
 fn a_batch_that_was_interrupted_is_shown_as_it_was_acknowledged() {
     let mut f = Fixture::new(&[8]);
@@ -83,13 +83,13 @@ fn a_batch_that_was_interrupted_is_shown_as_it_was_acknowledged() {
     }
 }
 
-/// The same where the batch can't be completed, because a physical volume that it writes to is
-/// missing: of the volume on the other one nothing is lost, and the journal answers for the batch.
+/// The batch can't be completed, because a physical volume that it writes to is missing. Nothing of
+/// the volume on the other one is lost, and reads find the batch in the journal.
 #[test]
 fn a_batch_that_can_not_be_completed_stays_half_done() {
     let mut f = Fixture::new(&[2, 2]);
     for name in ["one", "two"] {
-        // Each takes all of a physical volume.
+        // Each volume takes the whole of a physical volume.
         f.create(name, 2 * MIB, 16 * KIB);
         f.write(name, 0, 2 * MIB);
         f.pool.drain().unwrap();

@@ -1,4 +1,4 @@
-//! Pools with something of everything, what their devices show, and how a salvage is held against
+//! Pools with content of all kinds, what their devices show, and the comparison of a salvage with
 //! that.
 
 use crate::common::{KIB, MIB};
@@ -19,7 +19,7 @@ pub(crate) fn world(seed: u64) -> World {
     World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
 }
 
-/// Small caches, so that reads meet the catalog.
+/// Options with small caches, so that reads go to the catalog.
 pub(crate) fn options() -> PoolOptions {
     PoolOptions {
         catalog_cache_bytes: 0,
@@ -38,7 +38,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// With physical volumes of so many MiB.
+    /// Makes a pool with physical volumes of these sizes in MiB.
     pub(crate) fn new(pvs: &[u64]) -> Fixture {
         let dir = MemDir::new();
         let config = PoolConfig {
@@ -96,7 +96,8 @@ impl Fixture {
         self.shown.insert((name.into(), None), then);
     }
 
-    /// Volumes, snapshots, a clone; some of it in place, and some of it in the journal only.
+    /// Makes volumes, snapshots and a clone. Some content is in place, and some in the journal
+    /// only.
     pub(crate) fn mixed(pvs: &[u64]) -> Fixture {
         let mut f = Fixture::new(pvs);
         f.create("a", MIB, 16 * KIB);
@@ -119,7 +120,7 @@ impl Fixture {
         f
     }
 
-    /// The pool is let go of, as by a kill.
+    /// Drops the pool, as a kill does.
     pub(crate) fn kill(self) -> (MemDir, Model) {
         let Fixture { dir, pool, shown, .. } = self;
         assert_eq!(Arc::strong_count(&pool), 1);
@@ -127,7 +128,7 @@ impl Fixture {
         (dir, Model(shown))
     }
 
-    /// An orderly stop, with the backup of one.
+    /// Stops the pool in an orderly way, with the backup of such a stop.
     pub(crate) fn stop(self) -> (MemDir, Model) {
         self.pool.close().unwrap();
         self.pool.backup_metadata(&self.dir, 9).unwrap();
@@ -143,15 +144,15 @@ pub(crate) fn salvage_with(dir: &MemDir, of: SalvageOptions) -> Result<Arc<Pool>
     Pool::open_salvage(Arc::new(dir.clone()), world(9), SalvageOptions { pool: options(), ..of })
 }
 
-/// What each device shows.
+/// The content of each device.
 pub(crate) struct Model(pub(crate) BTreeMap<(String, Option<String>), Vec<u8>>);
 
-/// What a look at all devices came to.
+/// The result of reading all devices.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) lost: u64,
     pub(crate) read: u64,
-    /// Devices that are named as lost as a whole.
+    /// Number of devices that are named as lost as a whole.
     pub(crate) devices: usize,
 }
 
@@ -172,8 +173,8 @@ pub(crate) fn losses(pool: &Pool, volume: &str, snapshot: Option<&str>) -> Vec<L
     all
 }
 
-/// Reads all of a device. Every block that is read is right, and every one that is not is named;
-/// and what is named can't be read.
+/// Reads a whole device. Every block that can be read is right, every other block is named, and a
+/// named block can't be read.
 pub(crate) fn look_at(pool: &Arc<Pool>, key: &(String, Option<String>), shown: &[u8], seen: &mut Seen) {
     let snapshot = key.1.as_deref();
     let volume = open(pool, &key.0, snapshot).unwrap();
@@ -213,7 +214,7 @@ pub(crate) fn look_at(pool: &Arc<Pool>, key: &(String, Option<String>), shown: &
 }
 
 impl Model {
-    /// Looks at all devices. One that is not there is named, or its row is.
+    /// Reads all devices. A device that is missing is named, or its row is.
     pub(crate) fn check(&self, pool: &Arc<Pool>) -> Seen {
         let found = pool.salvage().unwrap();
         let mut seen = Seen::default();
@@ -236,7 +237,7 @@ impl Model {
     }
 }
 
-/// All files, byte by byte.
+/// Returns all files, byte by byte.
 pub(crate) fn files(dir: &MemDir) -> BTreeMap<String, Vec<u8>> {
     let read = |name: String| {
         let disk = dir.open(&name, OpenMode::ReadOnly).unwrap();

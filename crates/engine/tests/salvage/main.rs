@@ -1,5 +1,5 @@
-//! What is left of a pool that does not open: each byte that is read is what was written, each byte
-//! that is not is named, and no part of the pool is written to.
+//! Salvage of a pool that does not open: each byte that can be read is the one that was written,
+//! each other byte is named, and no part of the pool is written to.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 #[path = "../common/mod.rs"]
@@ -44,19 +44,19 @@ fn a_whole_pool_is_shown_as_a_whole_and_takes_nothing() {
     );
     drop(pool);
     assert!(files(&dir) == before);
-    // Without the file of the lock none is made.
+    // If the lock's file is missing, none is made.
     dir.remove("pool.lock").unwrap();
     let pool = salvage(&dir).unwrap();
     assert!(Pool::open(Arc::new(dir.clone()), world(4), options()).is_err(), "the catalog is locked");
     dir.remove("pool.lock").unwrap();
     drop(pool);
     assert!(!files(&dir).contains_key("pool.lock"));
-    // It opens as before, too.
+    // The pool also opens as before.
     drop(Pool::open(Arc::new(dir), world(4), options()).unwrap());
 }
 
-/// A volume that lies on the physical volume that is left is whole; of another one exactly what
-/// lies on the lost one is named.
+/// A volume on the remaining physical volume is whole. Of another volume, exactly the part on the
+/// lost one is named.
 #[test]
 fn a_physical_volume_that_is_missing_takes_only_what_lies_on_it() {
     let mut f = Fixture::new(&[2, 4]);
@@ -88,7 +88,7 @@ fn a_physical_volume_that_is_missing_takes_only_what_lies_on_it() {
     drop(pool);
     assert!(files(&there) == before);
 
-    // The same disk under another path.
+    // This is the same disk under another path.
     let moved = dir.copy();
     moved.rename("pv-1.img", "found").unwrap();
     assert!(model.check(&salvage(&moved).unwrap()).lost > 0);
@@ -97,7 +97,7 @@ fn a_physical_volume_that_is_missing_takes_only_what_lies_on_it() {
     let pool = salvage_with(&moved, of).unwrap();
     assert!(pool.salvage().unwrap().is_clean());
     assert_eq!(model.check(&pool), Seen { read: model.bytes(), ..Seen::default() });
-    // The other way round: what is there is another one.
+    // The other way round: the disk there is another one.
     let swapped = dir.copy();
     swapped.take_from(&dir, "pv-0.img");
     swapped.remove("pv-1.img").unwrap();
@@ -158,7 +158,7 @@ fn a_damaged_journal_is_given_up_from_there_on_and_named() {
                 assert!(found.is_clean(), "{found:?}");
                 let mut data = vec![0; MIB as usize];
                 pool.open_volume("a", true).unwrap().read(0, &mut data).unwrap();
-                // Of the last record nothing proves that it was durable.
+                // Nothing proves that the last record was durable.
                 let last = 7 * 128 * 1024;
                 assert!(data[..last] == model.0[&("a".to_owned(), None)][..last]);
                 whole += 1;
@@ -166,7 +166,7 @@ fn a_damaged_journal_is_given_up_from_there_on_and_named() {
             };
             assert_eq!(codes(&pool), ["journal"]);
             assert!(loss.recovered_lsn < loss.durable_lsn.max(loss.last_lsn));
-            // A prefix: some writes are there, and then none.
+            // The content is a prefix: some writes are there, and then none.
             let mut data = vec![0; MIB as usize];
             pool.open_volume("a", true).unwrap().read(0, &mut data).unwrap();
             let now = &model.0[&("a".to_owned(), None)];
@@ -185,7 +185,7 @@ fn a_damaged_journal_is_given_up_from_there_on_and_named() {
         }
     }
     assert!(lossy > 5 && whole > 5, "{lossy} {whole}");
-    // All of them gone.
+    // All of them are gone.
     for name in files_of {
         dir.remove(&name).unwrap();
     }
@@ -210,7 +210,7 @@ fn a_history_without_one_of_its_files_takes_nothing_of_what_volumes_are() {
         f.pool.drain().unwrap();
     }
     let (dir, model) = f.kill();
-    // (moments that are right, moments that can't be shown)
+    // Returns (number of moments that are right, number that can't be shown).
     let show = |pool: &Arc<Pool>| {
         let (mut right, mut refused) = (0, 0);
         for (lsn, then) in &moments {
@@ -252,7 +252,7 @@ fn a_history_without_one_of_its_files_takes_nothing_of_what_volumes_are() {
 
 #[test]
 fn a_catalog_that_is_gone_comes_from_a_backup_and_doubt_is_told() {
-    // Of an orderly stop: all of it is exact.
+    // The backup is that of an orderly stop: all of it is exact.
     let (dir, model) = Fixture::mixed(&[8]).stop();
     let gone = dir.copy();
     gone.remove(CATALOG).unwrap();
@@ -263,7 +263,7 @@ fn a_catalog_that_is_gone_comes_from_a_backup_and_doubt_is_told() {
     assert_eq!(model.check(&pool), Seen { read: model.bytes(), ..Seen::default() });
     drop(pool);
     assert!(files(&gone) == before);
-    // The copy on the physical volume does, too.
+    // The copy on the physical volume is exact, too.
     gone.remove("metadata-0000000001.backup").unwrap();
     let pool = salvage(&gone).unwrap();
     assert!(
@@ -272,7 +272,7 @@ fn a_catalog_that_is_gone_comes_from_a_backup_and_doubt_is_told() {
     assert_eq!(model.check(&pool).lost, 0);
     drop(pool);
 
-    // The pool was opened since: the same backup is of an earlier time.
+    // The pool was opened since then: the same backup is of an earlier time.
     let later = dir.copy();
     let pool = Pool::open(Arc::new(later.clone()), world(5), options()).unwrap();
     common::write(&pool.open_volume("a", false).unwrap(), 0, 7, 64 * KIB);
@@ -287,7 +287,7 @@ fn a_catalog_that_is_gone_comes_from_a_backup_and_doubt_is_told() {
     assert!(found.findings.iter().any(|f| f.code == "pv-age"), "{found:?}");
     drop(pool);
 
-    // Made while the pool was open.
+    // The backup was made while the pool was open.
     let f = Fixture::mixed(&[8]);
     f.pool.backup_metadata(&f.dir, 3).unwrap();
     let (dir, _) = f.kill();
@@ -300,7 +300,7 @@ fn a_catalog_that_is_gone_comes_from_a_backup_and_doubt_is_told() {
     assert!(told.contains("with a catalog of an earlier time"), "{told}");
     drop(pool);
 
-    // None at all, and one that is named.
+    // There is no backup at all, and then one that is named.
     let (dir, model) = Fixture::mixed(&[8]).stop();
     let named = dir.copy();
     named.rename("metadata-0000000001.backup", "elsewhere").unwrap();
@@ -335,8 +335,8 @@ fn parts_of_different_times_are_shown_and_doubted() {
     assert!(pool.open_volume("a", true).is_ok());
 }
 
-/// Of a volume that rests on an image, or on a moment of a history, what it has itself is not lost
-/// with that.
+/// If the image, or the moment of a history, below a volume is lost, the volume's own content is
+/// not.
 #[test]
 fn what_lies_below_a_volume_is_named_where_it_is_gone() {
     let mut f = Fixture::new(&[8]);

@@ -10,8 +10,8 @@ use hindcast_engine::world::{Rng, SplitMix};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A bit of the catalog is flipped, once in each of so many parts of it. `(own, backup, refused,
-/// lossy)`: what the salvages rested on, and how many had losses.
+/// Flips a bit of the catalog, once in each of `places` parts of it. Returns `(own, backup,
+/// refused, lossy)`: the sources of the salvages, and how many had losses.
 fn rot(dir: &MemDir, places: u64, check: &dyn Fn(&Arc<Pool>) -> Seen) -> [u32; 4] {
     let rng = SplitMix::new(7);
     let all = len(dir, CATALOG);
@@ -66,7 +66,7 @@ fn where_the_catalog_does_not_open_any_more_a_backup_stands_in() {
     assert!(own > 100 && backup > 0 && lossy > 1, "{own} {backup} {lossy}");
 }
 
-/// Many bits at once: whole parts of the catalog are gone.
+/// Many bits rot at once: whole parts of the catalog are gone.
 #[test]
 fn much_rot_is_read_past_too() {
     let (dir, model) = Fixture::mixed(&[8]).kill();
@@ -76,7 +76,7 @@ fn much_rot_is_read_past_too() {
     for n in 0..150 {
         let copy = dir.copy();
         for _ in 0..1 + n % 6 {
-            // Not the first ones: where nothing opens there is nothing to test.
+            // The first blocks are left out: if nothing opens, there is nothing to test.
             flip(&copy, CATALOG, (2 + rng.next() % (blocks - 2)) * BLOCK + rng.next() % BLOCK, n);
         }
         if let Ok(pool) = salvage(&copy) {
@@ -88,8 +88,8 @@ fn much_rot_is_read_past_too() {
     assert!(shown > 20 && lost > 3, "{shown} {lost}");
 }
 
-/// Rows of small tables in many blocks of the catalog: the numbers of the lost ones are told, and
-/// all others are served.
+/// Rows of small tables in many blocks of the catalog rot: the numbers of the lost ones are
+/// reported, and all others are served.
 #[test]
 fn rows_beside_those_that_rotted_are_served() {
     let mut f = Fixture::new(&[16]);
@@ -118,7 +118,7 @@ fn rows_beside_those_that_rotted_are_served() {
     assert!(some >= 4 && whole > 4, "{some} {whole}");
 }
 
-/// A moment that is shown is right, whatever rotted: a record that is missing is never passed over.
+/// A moment that is shown is right, whatever rotted: a missing record is never skipped.
 #[test]
 fn moments_are_right_or_refused() {
     let mut f = Fixture::new(&[8]);
@@ -133,7 +133,7 @@ fn moments_are_right_or_refused() {
         if n % 3 == 2 {
             f.pool.drain().unwrap();
         }
-        // Enough for more than one block of events.
+        // These are enough for more than one block of events.
         (0..6).for_each(|m| f.snap("a", &format!("s{n}-{m}")));
     }
     f.pool.drain().unwrap();

@@ -1,19 +1,20 @@
-//! Physical volumes that give out slots, and those that do not: their data is moved off them, or a
-//! write to them has failed.
+//! Which physical volumes give out slots. A physical volume gives out none while its data is moved
+//! off it, or after a write to it has failed.
 
 use super::{Allocator, Extent, PvState};
 use crate::space::reservations::{Space, SpaceChange};
 use std::sync::atomic::Ordering;
 
 impl PvState {
-    /// Are its slots given out?
+    /// Whether slots of this physical volume are given out.
     pub(super) fn gives(&self) -> bool {
         !self.draining && !self.failed
     }
 }
 
 impl Allocator {
-    /// What a PV contributes to what is free: (extents in all, change when it is taken out).
+    /// Returns what a physical volume contributes to the free space: (number of its extents, change
+    /// when it is removed).
     pub(crate) fn contribution(&self, pv: u32) -> (u32, SpaceChange) {
         let mut change = SpaceChange::default();
         let Some(state) = self.pvs.get(&pv) else {
@@ -32,7 +33,7 @@ impl Allocator {
         (state.extents.len() as u32, change)
     }
 
-    /// Data is to be moved off a PV, or not any more: while it is, no slots are given out there.
+    /// Starts or stops draining a physical volume. While it drains, none of its slots is given out.
     pub(crate) fn set_draining(&mut self, pv: u32, draining: bool) {
         self.change_state(pv, |state| state.draining = draining);
     }
@@ -71,13 +72,13 @@ impl Allocator {
         }
     }
 
-    /// Are slots of the PV given out?
+    /// Whether slots of the physical volume are given out.
     pub(crate) fn gives(&self, pv: u32) -> bool {
         self.pvs.get(&pv).is_some_and(PvState::gives)
     }
 
-    /// Gives out nothing any more on PVs that have failed, and takes what they had out of `space`.
-    /// False when there are no new ones. Nothing may be uncommitted.
+    /// Stops giving out slots of physical volumes that have failed, and removes their space from
+    /// `space`. False when there are no new ones. There must be no uncommitted changes.
     pub(crate) fn leave_failed(&mut self, space: &Space) -> bool {
         let failed = |state: &&PvState| !state.failed && state.pv.failure().is_some();
         let failed: Vec<u32> = self.pvs.values().filter(failed).map(|state| state.pv.id).collect();
@@ -91,38 +92,38 @@ impl Allocator {
         !failed.is_empty()
     }
 
-    /// Has the PV failed, so that its slots are not given out?
+    /// Whether the physical volume has failed, so that its slots are not given out.
     pub(crate) fn has_failed(&self, pv: u32) -> bool {
         self.pvs.get(&pv).is_some_and(|state| state.failed)
     }
 
-    /// Are slots of any PV given out?
+    /// Whether slots of any physical volume are given out.
     pub(crate) fn gives_any(&self) -> bool {
         self.pvs.values().any(PvState::gives)
     }
 
-    /// The physical volumes, draining ones too.
+    /// Returns the numbers of all physical volumes, draining ones too.
     pub(crate) fn pv_ids(&self) -> Vec<u32> {
         self.pvs.keys().copied().collect()
     }
 
-    /// Is data moved off the PV?
+    /// Whether data is moved off the physical volume.
     pub(crate) fn is_draining(&self, pv: u32) -> bool {
         self.pvs.get(&pv).is_some_and(|s| s.draining)
     }
 
-    /// Extents of a PV that are in use or waiting for readers.
+    /// Number of extents of a physical volume that are used or wait for readers.
     pub(crate) fn used_extents(&self, pv: u32) -> u64 {
         self.pvs.get(&pv).map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
     }
 
-    /// Bytes of slots in use on a PV.
+    /// Number of bytes of used slots on a physical volume.
     pub(crate) fn used_bytes(&self, pv: u32) -> u64 {
         let bytes = |e: &Extent| (e.live as u64) << e.slot_log2;
         self.pvs.get(&pv).map_or(0, |s| s.extents.iter().map(bytes).sum())
     }
 
-    /// Forgets an empty PV.
+    /// Removes an empty physical volume.
     pub(crate) fn remove_pv(&mut self, pv: u32) {
         self.pvs.remove(&pv);
         self.index.free.retain(|id| id.0 != pv);

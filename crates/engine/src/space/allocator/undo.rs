@@ -1,5 +1,5 @@
-//! Taking back what was allocated and freed since the last commit: background work that met a
-//! shortage leaves no trace in memory, and can be done again.
+//! Takes back what was allocated and freed since the last commit. Background work that met a
+//! shortage leaves no trace in memory, and can be repeated.
 
 use super::{Allocator, Bits, DATA_START, Extent, ExtentId, clear, set};
 use crate::error::Result;
@@ -13,19 +13,19 @@ pub(super) enum Step {
     Opened(ExtentId),
     /// A slot was taken: (extent, index).
     Took(ExtentId, u32),
-    /// A slot was freed.
+    /// A slot was freed: (extent, index).
     Freed(ExtentId, u32),
 }
 
 impl Allocator {
-    /// Nothing has changed since the last commit.
+    /// Whether nothing has changed since the last commit.
     pub(crate) fn is_clean(&self) -> bool {
         self.undo.is_empty()
     }
 
-    /// Takes back everything since the last commit. The change is what was counted in the pool's
-    /// space at once, for extents that are closed again; what slots would have changed is forgotten
-    /// here.
+    /// Takes back everything since the last commit. Returns the change that was counted in the
+    /// pool's space at once, for extents that are closed again. Changes of slots are dropped here,
+    /// as they were not counted yet.
     pub(crate) fn roll_back(&mut self) -> Result<SpaceChange> {
         let mut change = SpaceChange::default();
         for step in std::mem::take(&mut self.undo).into_iter().rev() {
@@ -46,8 +46,8 @@ impl Allocator {
         Ok(change)
     }
 
-    /// The extent with its bitmaps, as they are in memory. A full extent may have lost them in a
-    /// commit that failed.
+    /// Returns the extent with its bitmaps, as they are in memory. A full extent may have lost them
+    /// in a commit that failed.
     fn with_bits(&mut self, id: ExtentId) -> Result<(&mut Extent, Box<Bits>)> {
         let extent_size = self.extent_size;
         let extent = self.extent(id)?;
@@ -71,7 +71,7 @@ impl Allocator {
         extent.busy -= 1;
         extent.bits = Some(bits);
         let slot_log2 = extent.slot_log2;
-        // Nothing is taken where it drains.
+        // While the physical volume drains, none of these slots is given out.
         self.index.open.entry(slot_log2).or_default().insert(id);
         Ok(())
     }
