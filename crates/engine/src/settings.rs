@@ -46,9 +46,9 @@ pub struct PoolOptions {
     /// carried out waits for all turns, and so does a writer that finds the journal full. Fewer
     /// wait if turns take long: see `pace.rs`.
     pub lazy_turns: usize,
-    /// Number of turns that may wait; one more may be added to it. An operation that would add a
-    /// turn (snapshots, marks, long discards) then waits until the first ones are done. Fewer may
-    /// wait if turns take long.
+    /// At most this number of turns waits, and one more. An operation that would add another turn
+    /// (snapshots, marks, long discards) waits until the first ones are done. Fewer may wait if
+    /// turns take long.
     pub max_turns: usize,
     /// Warn when less than this share of the capacity is free, in per cent.
     pub low_space_percent: u8,

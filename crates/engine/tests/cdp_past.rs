@@ -73,8 +73,8 @@ fn changes_tell_when_a_range_changed() {
 fn the_oldest_changes_are_told_though_a_batch_fills_several_segments() {
     let f = Fixture::new();
     f.cdp(Encoding::Redo);
-    // The chunks are written from both ends. The log of the batch has them in order, so its first
-    // and last segment have the writes that came first.
+    // The chunks are written from both ends. The log of the batch is in the order of chunks, so its
+    // first and last segment have the writes that came first.
     let chunks = (0..128).map(|n| if n % 2 == 0 { 63 - n / 2 % 32 } else { n / 2 % 32 });
     let mut lsns: Vec<u64> = chunks.map(|chunk| f.write(chunk * 16 * KIB, 16 * KIB, 7)).collect();
     f.pool.drain().unwrap();

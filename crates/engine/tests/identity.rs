@@ -50,7 +50,7 @@ fn fill(pool: &Arc<Pool>, name: &str, byte: u8) {
     pool.drain().unwrap();
 }
 
-/// Copies `dir`, but with the files other than its physical volume from `older`.
+/// Returns a copy of `older` with the physical volume of `dir`.
 fn restore_directory(dir: &MemDir, older: &MemDir) -> MemDir {
     let restored = older.copy();
     restored.take_from(dir, "pv-0.img");

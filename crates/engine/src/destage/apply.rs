@@ -76,8 +76,8 @@ impl Core {
                 }
                 Ok(())
             };
-            // If a thread can't be started, the work goes on without it. The sync that counts comes
-            // last, in the caller.
+            // If a thread can't be started, the work continues without it. The sync that counts
+            // comes last, in the caller.
             let mut workers: Vec<_> = thread().spawn_scoped(scope, sync).into_iter().collect();
             let mut here = Ok(());
             for part in placed.chunks(share) {

@@ -176,9 +176,8 @@ impl Destager {
         }
         self.core.positions.preserved.store(preserved, Ordering::Relaxed);
         self.core.positions.destaged.store(destaged, Ordering::Relaxed);
-        // Slots that were retired here may still be in the map cache and in staging. So nothing is
-        // polled before the caller has published and unstaged, and thereby turned away every new
-        // reader.
+        // Retired slots may still be in the map cache and in staging. Nothing is polled before the
+        // caller has published and unstaged, and thereby turned away every new reader.
         Ok(())
     }
 

@@ -310,9 +310,8 @@ impl Destager {
             }
             (current, ..) => (current, 0),
         };
-        // Preserved or redirected content leaves the order anyway. Packed densely, it is written in
-        // few runs. Only behind a neighbour that was redirected before it does the chunk keep the
-        // order.
+        // Preserved or redirected content leaves the order: packed densely, it is written in few
+        // runs. Only behind a neighbour that was redirected before it, the chunk keeps the order.
         let redirected = |e: &Entry| e.born == epoch && branch.method() == Method::Redirect;
         let wish = target.neighbour.filter(|e| kept_for.is_none() || redirected(e)).map(|e| e.slot);
         let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, wish)?;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Writes a last stamp for a pool that is about to be closed. The stamp tells a copy that was
-    /// made within the last interval from the pool itself.
+    /// Writes a last stamp for a pool that is about to be closed. The stamp distinguishes the pool
+    /// from a copy that was made within the last interval.
     pub(crate) fn stamp_last(&self) -> Result<()> {
         let state = &mut *self.state.lock();
         self.write_stamps(state)?;

@@ -392,7 +392,7 @@ mod tests {
             assert!(is_ahead, "nothing is recorded ahead");
             assert_eq!(waiting(), 1);
             assert!(!pool.destager.sort_runs(state, false).unwrap() && waiting() == 1);
-            // Without the recorder nothing stands in the way.
+            // Without the recorder, the branch is sorted.
             state.ahead = None;
             assert!(pool.destager.sort_runs(state, false).unwrap() && waiting() == 0);
         }
