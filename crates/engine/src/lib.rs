@@ -26,7 +26,8 @@
 //! let dir = Arc::new(MemDir::new());
 //! let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
 //! let pv = PvSpec { path: "pv.img".into(), size: Some(64 << 20), force: false };
-//! let config = PoolConfig { journal_size: 4 << 20, segment_size: 256 << 10, ..PoolConfig::default() };
+//! let (journal_size, segment_size) = (4 << 20, 256 << 10);
+//! let config = PoolConfig { journal_size, segment_size, ..PoolConfig::default() };
 //! Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv])?;
 //! let pool = Pool::open(dir, world, PoolOptions::default())?;
 //!

@@ -41,7 +41,7 @@ pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
         .enable_all()
         .max_blocking_threads(ADMIN_THREADS)
         .on_thread_start(|| {
-            priority::keep_raised();
+            realtime::keep_raised();
         })
         .build()
         .map_err(|e| io_error("start the runtime", &e))?;
@@ -49,7 +49,7 @@ pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
         let _inside = runtime.enter();
         handle(SignalKind::hangup())?
     };
-    let pool = storage::open(&config)?;
+    let pool = open_pool::open(&config)?;
     if !config.allowed.is_empty() {
         warn_of_stray_images(HostPaths::new(&config.data, &config.allowed, &[]), pool.clone());
     }
@@ -121,7 +121,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api)
         .map_err(|e| io_error("start the admin API", &e))?;
     // After everything that lives as long as the server was started.
-    let raised = priority::raise();
+    let raised = realtime::raise();
     if raised.is_none() {
         tracing::info!(
             "snapshots may wait for a processor: real-time scheduling (RLIMIT_RTPRIO) is not allowed"
@@ -172,7 +172,7 @@ async fn stop(
             anchorer.stop();
             keeper.stop();
             maintenance.stop();
-            priority::lowered(|| {
+            realtime::lowered(|| {
                 app.pool.close()?;
                 // A stop is orderly without a backup too; the log says why there is none.
                 if !app.pool.is_only_shown() {
@@ -202,7 +202,7 @@ fn beside<T: Send + 'static>(
 ) -> Result<oneshot::Receiver<T>, ErrorBody> {
     let (tell, told) = oneshot::channel();
     let run = move || {
-        priority::keep_raised();
+        realtime::keep_raised();
         // The receiver may be gone.
         let _ = tell.send(work());
     };
@@ -218,7 +218,7 @@ async fn report(notifier: &Notifier, app: &Arc<App>, maintenance: &Maintenance) 
     loop {
         interval.tick().await;
         let app = app.clone();
-        let Ok(text) = tokio::task::spawn_blocking(move || priority::lowered(|| summary(&app))).await else {
+        let Ok(text) = tokio::task::spawn_blocking(move || realtime::lowered(|| summary(&app))).await else {
             continue;
         };
         if maintenance.is_alive() {

@@ -352,8 +352,8 @@ mod tests {
         let Fixture { tmp, pool, paths } = f;
         drop(pool);
         let data = tmp.path().join("pool");
-        let (how, options) = (storage::Salvaging::default(), PoolOptions::default());
-        let pool = storage::salvage_bound(&data, &how, options, &paths.allowed).unwrap();
+        let (how, options) = (open_pool::Salvaging::default(), PoolOptions::default());
+        let pool = open_pool::salvage_bound(&data, &how, options, &paths.allowed).unwrap();
         let mut block = [0; 512];
         assert!(pool.open_volume("v", true).and_then(|v| v.read(0, &mut block)).is_err(), "{}", block[0]);
     }

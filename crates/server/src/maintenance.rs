@@ -66,7 +66,7 @@ fn guarded(name: &str, pool: &Pool, work: impl FnOnce()) {
 
 /// A failed sync poisons the pool (I7), which is said elsewhere; nothing is left to do here then.
 fn write_back(pool: &Pool, stop: &AtomicBool) {
-    let _raised = priority::raise();
+    let _raised = realtime::raise();
     while !stop.load(Ordering::Acquire) {
         if pool.write_back(NAP).is_err() {
             sleep_unless(stop, LONGEST_PAUSE);

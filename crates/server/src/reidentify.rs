@@ -130,9 +130,9 @@ fn end(dir: &Arc<dyn Dir>) -> Result<Identities> {
 
 fn directory(data: &Path) -> std::result::Result<Arc<dyn Dir>, ErrorBody> {
     let dir: Arc<dyn Dir> = Arc::new(FileDir::new(data));
-    match storage::exists(&*dir)? {
+    match open_pool::exists(&*dir)? {
         true => Ok(dir),
-        false => Err(storage::no_pool(data, "")),
+        false => Err(open_pool::no_pool(data, "")),
     }
 }
 

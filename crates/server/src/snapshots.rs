@@ -40,7 +40,7 @@ impl App {
         // Commands take their time, and are no more urgent than others.
         let mut created = match hooks.is_empty() {
             true => self.create_now(&new.snapshots)?,
-            false => priority::lowered(|| {
+            false => realtime::lowered(|| {
                 // Before guests are frozen.
                 self.pool.make_way()?;
                 self.create_within(&hooks, &new.snapshots)
@@ -104,9 +104,9 @@ impl App {
         let create = || self.pool.create_snapshots(&wanted);
         // It may have to make room itself, which is work.
         let created = match self.pool.must_help() {
-            true => priority::lowered(create)?,
+            true => realtime::lowered(create)?,
             false => {
-                let _raised = priority::raise();
+                let _raised = realtime::raise();
                 create()?
             }
         };

@@ -8,16 +8,16 @@ use tracing::{Event, Metadata, Subscriber};
 
 /// Events as text: level, message, and fields as `name=value`.
 #[derive(Clone, Default)]
-pub struct Heard(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Heard(Arc<Mutex<Vec<String>>>);
 
 impl Heard {
     /// Runs `act` while the subscriber collects events.
-    pub fn during<T>(&self, act: impl FnOnce() -> T) -> T {
+    pub(crate) fn during<T>(&self, act: impl FnOnce() -> T) -> T {
         tracing::subscriber::with_default(self.clone(), act)
     }
 
     /// Returns how many events contain a text.
-    pub fn count(&self, text: &str) -> usize {
+    pub(crate) fn count(&self, text: &str) -> usize {
         self.0.lock().expect("no panic while it is held").iter().filter(|event| event.contains(text)).count()
     }
 }

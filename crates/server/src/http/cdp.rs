@@ -47,7 +47,7 @@ async fn status(State(app): Shared, Path(volume): Path<String>) -> Result<Json<C
 /// second.
 #[utoipa::path(get, path = "/volumes/{volume}/cdp/measured", params(("volume" = String, Path)), responses((status = OK, body = CdpMeasured), (status = "default", body = ErrorBody)))]
 async fn measured(State(app): Shared, Path(volume): Path<String>) -> Result<Json<CdpMeasured>, ApiError> {
-    blocking(&app, move |app| Ok(Json(cost::measure(&app.pool, &volume, app.prices)?))).await
+    blocking(&app, move |app| Ok(Json(anchor_tuner::measure(&app.pool, &volume, app.prices)?))).await
 }
 
 #[derive(Deserialize)]

@@ -94,8 +94,8 @@ impl Lineage<'_> {
 
     /// The clone that stands behind a snapshot's address.
     fn writable(&self, info: &SnapshotInfo) -> Option<String> {
-        let id = info.labels.get(writable::CLONE)?;
-        if let Some(clone) = writable::clone_by_default_name(self.pool, info) {
+        let id = info.labels.get(writable_snapshots::CLONE)?;
+        if let Some(clone) = writable_snapshots::clone_by_default_name(self.pool, info) {
             return Some(clone.name);
         }
         let all = || self.pool.volumes().into_iter().map(|v| (uuid_text(&v.uuid), v.name)).collect();
@@ -109,7 +109,7 @@ impl Lineage<'_> {
             uuid: uuid_text(&info.uuid),
             size: info.size,
             created: convert::time(info.created),
-            labels: writable::labels(info),
+            labels: writable_snapshots::labels(info),
             writable: self.writable(info),
             inherited: None,
             expires: info.expires.map(convert::time),

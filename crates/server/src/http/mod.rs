@@ -120,7 +120,7 @@ where
     T: Send + 'static,
     F: FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
 {
-    urgent(app, move |app| priority::lowered(|| work(app))).await
+    urgent(app, move |app| realtime::lowered(|| work(app))).await
 }
 
 /// Calls the engine from a thread that runs before others: for work that takes no time, except for

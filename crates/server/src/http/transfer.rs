@@ -104,11 +104,11 @@ fn permit(app: &Arc<App>) -> Result<Permit, ApiError> {
     let transfer = app.transfers.clone().try_acquire_owned().map_err(busy)?;
     let (over, when_over) = oneshot::channel();
     let app = app.clone();
-    priority::lower();
+    realtime::lower();
     tokio::spawn(async move {
         let _ = when_over.await;
         if app.transfers.available_permits() == MAX_TRANSFERS {
-            priority::keep_raised();
+            realtime::keep_raised();
         }
     });
     Ok(Permit { _transfer: transfer, _over: over })
@@ -116,7 +116,7 @@ fn permit(app: &Arc<App>) -> Result<Permit, ApiError> {
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ApiError> {
     let begin = || {
-        priority::lower();
+        realtime::lower();
         work()
     };
     let thread = std::thread::Builder::new().name(name.into()).spawn(begin);

@@ -27,18 +27,18 @@ impl IscsiTarget {
     /// All targets, by name.
     pub(crate) fn targets(&self) -> Vec<api::Target> {
         let sessions = self.server.sessions();
-        self.exports.all().iter().map(|found| views::target(&self.exports, found, &sessions)).collect()
+        self.exports.all().iter().map(|found| to_api::target(&self.exports, found, &sessions)).collect()
     }
 
     /// One target.
     pub(crate) fn target(&self, name: &str) -> Result<api::Target> {
         let found = self.exports.find(name)?;
-        Ok(views::target(&self.exports, &found, &self.server.sessions()))
+        Ok(to_api::target(&self.exports, &found, &self.server.sessions()))
     }
 
     /// What applies to all targets.
     pub(crate) fn defaults(&self) -> api::TargetDefaults {
-        views::defaults(&self.exports)
+        to_api::defaults(&self.exports)
     }
 
     /// Creates a target without logical units.
@@ -120,7 +120,7 @@ impl IscsiTarget {
             })
         })?;
         self.enforce();
-        Ok(views::target(&self.exports, &found, &self.server.sessions()))
+        Ok(to_api::target(&self.exports, &found, &self.server.sessions()))
     }
 
     /// Maps a volume, file or device. Tells the target with it, and warns of what concerns the new
@@ -253,7 +253,7 @@ impl IscsiTarget {
     pub(crate) fn add_rule(&self, name: Option<&str>, new: &api::AddRule) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let scope = self.scope(name)?;
-        let rule = views::parse_rule(new)?;
+        let rule = to_api::parse_rule(new)?;
         self.exports.store.update(|registry| registry.add_rule(&scope, rule, new.at))?;
         self.enforce();
         Ok(())

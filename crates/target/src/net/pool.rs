@@ -16,7 +16,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// Some threads. Clients take turns, one job each, so that a client with many jobs delays others by
 /// one at a time; the jobs of one client begin in the order of arrival. What waits is bounded by
 /// those who submit: a connection has a limited number of jobs in flight. A pool that is
-/// [watched](Pool::watched) gets more threads when all of its own wait for a disk.
+/// [watched](WorkerPool::watched) gets more threads when all of its own wait for a disk.
 pub struct WorkerPool {
     shared: Option<Arc<Shared>>,
 }
