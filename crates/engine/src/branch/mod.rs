@@ -306,8 +306,8 @@ pub(crate) struct VolumeState {
     pub(crate) import: RwLock<Option<ImportRecord>>,
     /// The volume takes writes of an import only. It is a copy for the path of writes.
     pub(crate) importing: AtomicBool,
-    /// The number of the import that may write, or 0 if none may: see [`crate::stream::lease::Lease`]. A
-    /// new number is stored under the sequencing lock.
+    /// The number of the import that may write, or 0 if none may: see
+    /// [`crate::stream::lease::Lease`]. A new number is stored under the sequencing lock.
     pub(crate) lease: AtomicU64,
     pub(crate) counters: Arc<VolumeCounters>,
 }
