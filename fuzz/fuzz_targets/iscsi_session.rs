@@ -11,7 +11,7 @@ mod mem;
 mod script;
 
 use hindcast_target::iscsi::pdu::{Bhs, Digests, FINAL, NO_TAG, opcode};
-use hindcast_target::iscsi::{IscsiConfig, Pool, serve_transport};
+use hindcast_target::iscsi::{IscsiConfig, WorkerPool, serve_transport};
 use initiator::{NAME, TARGET, daemon, encode, to_text};
 use libfuzzer_sys::fuzz_target;
 use mem::MemDevice;
@@ -147,7 +147,7 @@ fuzz_target!(|data: &[u8]| {
     let addresses = ("127.0.0.1:1".parse().expect("it is one"), "127.0.0.1:3260".parse().expect("it is one"));
     let config = IscsiConfig { queue_depth: 8, ..IscsiConfig::default() };
     let transport = Arc::new(script.clone());
-    let _ = serve_transport(&config, daemon, Pool::inline(), transport, addresses);
+    let _ = serve_transport(&config, daemon, WorkerPool::inline(), transport, addresses);
     check(&script.output.lock(), digests, &requests, damaged);
 });
 

@@ -10,7 +10,7 @@ mod mem;
 mod script;
 
 use hindcast_target::iscsi::pdu::{Bhs, Digests, opcode};
-use hindcast_target::iscsi::{AuthPolicy, ChapUser, IscsiConfig, Pool, Secret, serve_transport, text};
+use hindcast_target::iscsi::{AuthPolicy, ChapUser, IscsiConfig, Secret, WorkerPool, serve_transport, text};
 use initiator::{Daemon, NAME, TARGET, daemon, encode, to_text};
 use libfuzzer_sys::fuzz_target;
 use mem::MemDevice;
@@ -69,7 +69,7 @@ fuzz_target!(|data: &[u8]| {
     let addresses = ("127.0.0.1:1".parse().expect("it is one"), "127.0.0.1:3260".parse().expect("it is one"));
     let daemon = if chap { CLOSED.clone() } else { OPEN.clone() };
     let transport = Arc::new(script.clone());
-    let _ = serve_transport(&IscsiConfig::default(), daemon, Pool::inline(), transport, addresses);
+    let _ = serve_transport(&IscsiConfig::default(), daemon, WorkerPool::inline(), transport, addresses);
 
     let output = script.output.lock();
     let (mut at, mut answers) = (0, 0);

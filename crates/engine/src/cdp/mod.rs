@@ -13,8 +13,6 @@ pub mod model;
 pub(crate) mod moment;
 pub(crate) mod write;
 
-#[cfg(feature = "fuzzing")]
-pub(crate) use crate::cdp::log::codec::unpack;
 pub use crate::cdp::moment::sample::CdpSample;
 pub use crate::info::history::{Anchor, Bucket, CdpInfo, Change, History, Mark, Moment, Point, Span};
 pub use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
