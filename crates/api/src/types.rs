@@ -262,7 +262,8 @@ pub struct Journal {
     pub synced_lsn: u64,
     /// End of what is in place.
     pub destaged_lsn: u64,
-    /// Times that a writer had to wait for room.
+    /// Times that a writer had to wait for room, or because its volume writes faster than the disks
+    /// can follow.
     pub backpressure_waits: u64,
 }
 

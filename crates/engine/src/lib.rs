@@ -106,6 +106,7 @@ mod staging;
 pub mod stream;
 #[cfg(test)]
 mod testing;
+mod throttle;
 mod units;
 mod upkeep;
 mod volume;

@@ -14,15 +14,38 @@ const LEAST: usize = 8;
 const BATCH: u64 = 200;
 /// Bytes of the journal up to which the time of a turn says what it costs beside its data.
 const LITTLE: u64 = 4 << 20;
+/// Bytes of the journal in a batch before the pace is known.
+const FIRST: u64 = 4 * LITTLE;
 
 /// Measures turns and batches. Writers read the numbers without a lock.
 #[derive(Default)]
 pub(crate) struct Pace {
     /// Nanoseconds of a turn with little data, averaged over the last ones; 0: not measured.
     turn: AtomicU64,
-    /// Bytes of the journal that are carried out in a millisecond, averaged over the last batches;
-    /// 0: not measured.
-    rate: AtomicU64,
+    /// The rate at which the journal is carried out, over the last batches.
+    rate: Rate,
+}
+
+/// Bytes in a millisecond, averaged over the last measurements; 0: not measured.
+#[derive(Default)]
+pub(crate) struct Rate(AtomicU64);
+
+impl Rate {
+    /// So many bytes took so many nanoseconds.
+    pub(crate) fn took(&self, bytes: u64, nanoseconds: u64) {
+        if let Some(rate) = bytes.saturating_mul(1_000_000).checked_div(nanoseconds) {
+            let known = self.0.load(Ordering::Relaxed);
+            let next = if known == 0 { rate } else { known - known / 4 + rate / 4 };
+            self.0.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// The nanoseconds that so many bytes take; 0: not measured.
+    pub(crate) fn time(&self, bytes: u64) -> u64 {
+        let rate = self.0.load(Ordering::Relaxed);
+        let time = (u128::from(bytes) * 1_000_000).checked_div(u128::from(rate)).unwrap_or(0);
+        u64::try_from(time).unwrap_or(u64::MAX)
+    }
 }
 
 impl Pace {
@@ -32,10 +55,8 @@ impl Pace {
             let known = self.turn.load(Ordering::Relaxed);
             let next = if known == 0 { nanoseconds } else { known - known / 8 + nanoseconds / 8 };
             self.turn.store(next, Ordering::Relaxed);
-        } else if let Some(rate) = bytes.saturating_mul(1_000_000).checked_div(nanoseconds) {
-            let known = self.rate.load(Ordering::Relaxed);
-            let next = if known == 0 { rate } else { known - known / 4 + rate / 4 };
-            self.rate.store(next, Ordering::Relaxed);
+        } else {
+            self.rate.took(bytes, nanoseconds);
         }
     }
 
@@ -47,12 +68,19 @@ impl Pace {
         }
     }
 
-    /// Bytes of the journal that one batch may have, between these bounds.
+    /// Bytes of the journal that one batch may have, between these bounds. The first batches are
+    /// small, since how long they take is not known, but large enough to be measured.
     pub(crate) fn batch(&self, least: u64, most: u64) -> u64 {
-        match self.rate.load(Ordering::Relaxed) {
-            0 => most,
-            rate => rate.saturating_mul(BATCH).clamp(least.min(most), most),
-        }
+        let wanted = match self.rate.0.load(Ordering::Relaxed) {
+            0 => FIRST,
+            rate => rate.saturating_mul(BATCH),
+        };
+        wanted.clamp(least.min(most), most)
+    }
+
+    /// The nanoseconds in which so many bytes of the journal are carried out; 0: not measured.
+    pub(crate) fn time(&self, bytes: u64) -> u64 {
+        self.rate.time(bytes)
     }
 }
 
@@ -81,8 +109,10 @@ mod tests {
     #[test]
     fn a_batch_is_smaller_where_the_disks_are_slow() {
         let pace = Pace::default();
-        assert_eq!(pace.batch(32 * MIB, 128 * MIB), 128 * MIB);
-        pace.took(128 * MIB, 150_000_000);
+        assert_eq!((pace.batch(32 * MIB, 128 * MIB), pace.time(MIB)), (32 * MIB, 0));
+        assert_eq!((pace.batch(MIB, 128 * MIB), pace.batch(MIB, 2 * MIB)), (FIRST, 2 * MIB));
+        pace.took(32 * MIB, 30_000_000);
+        assert!((936_000..939_000).contains(&pace.time(MIB)), "{}", pace.time(MIB));
         assert_eq!(pace.batch(32 * MIB, 128 * MIB), 128 * MIB);
         (0..50).for_each(|_| pace.took(128 * MIB, 500_000_000));
         assert_eq!(pace.batch(32 * MIB, 128 * MIB) / MIB, 51);

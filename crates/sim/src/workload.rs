@@ -452,6 +452,7 @@ impl Plan {
             // As few as there can be, so that files are closed and opened again.
             open_files: 8,
             // Nothing changes while a write waits.
+            longest_delay: Duration::ZERO,
             shortage_waits: 0,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
@@ -495,6 +496,7 @@ impl Plan {
             // As few as there can be, so that files are closed and opened again.
             open_files: 8,
             // Nothing changes while a write waits.
+            longest_delay: Duration::ZERO,
             shortage_waits: 0,
         };
         // Chosen by what was chosen already: seeds that are kept go on to mean what they meant.

@@ -22,6 +22,7 @@ const ENGINE: Layers<'_> = Layers {
         "info",
         "shortage",
         "pace",
+        "throttle",
         // What is stored, each kind by itself.
         "staging",
         "journal",

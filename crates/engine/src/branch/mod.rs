@@ -12,6 +12,7 @@ use crate::generation::Generation;
 use crate::info::VolumeInfo;
 use crate::settings::{LONG_DISCARD, Method, Order, SnapshotPolicy};
 use crate::staging::Staging;
+use crate::throttle::Debt;
 use counters::{PreserveCounters, VolumeCounters};
 use image::ExternalImage;
 use parking_lot::RwLock;
@@ -65,6 +66,8 @@ pub(crate) struct Branch {
     /// The cost of preserving for the volume that writes to the branch. It continues when the
     /// volume is rolled back.
     pub(crate) preserved: Arc<PreserveCounters>,
+    /// What the branch's writers have not paid for room in a journal that fills up.
+    pub(crate) debt: Debt,
 }
 
 /// What lies directly under a branch.
@@ -158,6 +161,7 @@ impl Branch {
             kept: AtomicU64::new(0),
             cdp: BranchCdp::default(),
             preserved,
+            debt: Debt::default(),
         };
         branch.set_method(record.method);
         branch

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// number bounds how long a flush, or a snapshot, waits for what others have written.
 const WRITE_BACK: u64 = 512 << 10;
 
+/// The least number of bytes of which the time of a sync says something about the disk's speed.
+const MEASURED: u64 = 1 << 20;
+
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
 impl Journal {
@@ -145,13 +148,22 @@ impl Journal {
             let syncing = Part::new(self, |state| &mut state.syncing, "the journal was synced");
             // Everything sequenced so far; what is sequenced from now on starts at a fresh block.
             let target = state.last_lsn;
+            let bytes = state.sequenced_bytes;
             state.pad = true;
             state.unsynced = 0;
             drop(state);
+            let began = self.clock.now();
             let outcome = self.sync_prefix(target);
+            let time = self.clock.now().saturating_sub(began);
             let mut state = syncing.end();
             if outcome.is_ok() {
                 self.synced.fetch_max(target, Ordering::AcqRel);
+                let newly = bytes.saturating_sub(state.durable_bytes);
+                if newly >= MEASURED {
+                    self.sync_rate.took(newly, time);
+                }
+                state.durable_bytes = state.durable_bytes.max(bytes);
+                self.eased.notify_all();
                 if state.last_lsn == target {
                     // What was sequenced before and written meanwhile was counted, and is synced.
                     state.unsynced = 0;

@@ -39,14 +39,19 @@ pub(super) struct Candidate {
     allocated: bool,
 }
 
-/// Makes the file `index`, durably. With `prewrite` the file is written once in full, so that later
-/// writes to it do not change the file system's own journal.
-pub(super) fn make(dir: &dyn Dir, index: u32, size: u64, prewrite: bool) -> Result<Arc<dyn Disk>> {
+/// Makes the file `index`, durably. As long as `has_time` holds, the file is also written once, so
+/// that later writes to it do not change the file system's own journal.
+pub(super) fn make(
+    dir: &dyn Dir,
+    index: u32,
+    size: u64,
+    has_time: &dyn Fn() -> bool,
+) -> Result<Arc<dyn Disk>> {
     let name = file_name(index);
     let new = format!("{name}{NEW}");
     let fail = |e| Error::io(format!("create {name}"), e);
     let disk = dir.open(&new, OpenMode::Create).map_err(fail)?;
-    let made = fill(&*disk, size, prewrite).and_then(|()| dir.rename(&new, &name));
+    let made = fill(&*disk, size, has_time).and_then(|()| dir.rename(&new, &name));
     if let Err(e) = made {
         // Its space may be what the others lack.
         let _ = dir.remove(&new);
@@ -55,14 +60,14 @@ pub(super) fn make(dir: &dyn Dir, index: u32, size: u64, prewrite: bool) -> Resu
     Ok(disk)
 }
 
-fn fill(disk: &dyn Disk, size: u64, prewrite: bool) -> std::io::Result<()> {
+fn fill(disk: &dyn Disk, size: u64, has_time: &dyn Fn() -> bool) -> std::io::Result<()> {
     disk.set_len(size)?;
     disk.allocate(0, size)?;
-    if prewrite {
-        let zeros = vec![0; PART.min(size) as usize];
-        for at in (0..size).step_by(zeros.len()) {
-            disk.write_at(&zeros[..zeros.len().min((size - at) as usize)], at)?;
-        }
+    let part = PART.min(size) as usize;
+    let mut zeros = Vec::new();
+    for at in (0..size).step_by(part).take_while(|_| has_time()) {
+        zeros.resize(part, 0);
+        disk.write_at(&zeros[..part.min((size - at) as usize)], at)?;
     }
     // The length is durable before the name: so an opening knows that a short file was cut.
     disk.sync(SyncPurpose::Journal)
@@ -110,7 +115,7 @@ pub(super) fn open_all(
             None => {
                 scanned.damages.push(missing(index, counted));
                 if start.accept_loss {
-                    let disk = make(dir, index, start.segment_size, false)?;
+                    let disk = make(dir, index, start.segment_size, &|| false)?;
                     candidates.insert(index, look_at(disk, index, start)?);
                 }
             }

@@ -41,7 +41,9 @@ use crate::clock::PoolClock;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::fault::{Alarm, Fault};
+use crate::pace::Rate;
 use crate::staging::Staging;
+use crate::throttle::{Fill, Lag};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use place::JournalPosition;
@@ -49,8 +51,9 @@ use record::{Header, Kind, PieceCrcs};
 use segment::ChainSegment;
 pub(crate) use segment::SegmentHeader;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// The configuration of the journal. It is fixed while the pool is open.
 pub(crate) struct JournalConfig {
@@ -73,9 +76,15 @@ pub(crate) struct Journal {
     changed: Condvar,
     /// Signals that much was written since the last sync began.
     write_back: Condvar,
+    /// Signals that a segment can be used again, or that a sync has ended.
+    eased: Condvar,
+    /// The rate at which records become durable.
+    sync_rate: Rate,
     /// Signals that fewer turns wait.
     turn_passed: Condvar,
     creating: Mutex<()>,
+    /// The number of threads that can't go on without a new file.
+    files_needed: AtomicU32,
     written: AtomicU64,
     synced: AtomicU64,
     files: Box<[OnceLock<Arc<SegmentFile>>]>,
@@ -116,6 +125,9 @@ struct State {
     /// Bytes written since the last sync began.
     unsynced: u64,
     awaits_write_back: bool,
+    /// Bytes of the records sequenced since the journal was opened, and of those that are durable.
+    sequenced_bytes: u64,
+    durable_bytes: u64,
     dirty: Vec<Arc<SegmentFile>>,
 }
 
@@ -202,6 +214,8 @@ impl Journal {
             waiters: 0,
             unsynced: 0,
             awaits_write_back: false,
+            sequenced_bytes: 0,
+            durable_bytes: 0,
             dirty: Vec::new(),
         };
         Journal {
@@ -213,8 +227,11 @@ impl Journal {
             state: Mutex::new(state),
             changed: Condvar::new(),
             write_back: Condvar::new(),
+            eased: Condvar::new(),
+            sync_rate: Rate::default(),
             turn_passed: Condvar::new(),
             creating: Mutex::new(()),
+            files_needed: AtomicU32::new(0),
             files,
             counters: Counters::default(),
             config,
@@ -262,12 +279,16 @@ impl Journal {
 
     /// The bytes in use, and the bytes of the whole journal.
     pub(crate) fn usage(&self) -> (u64, u64) {
-        let state = self.state.lock();
+        let fill = self.fill(&self.state.lock());
+        (fill.used, fill.capacity)
+    }
+
+    fn fill(&self, state: &State) -> Fill {
         let total = self.config.max_files.max(state.created) as u64 * self.config.segment_size;
         // Retired segments wait for their readers: neither free nor in the chain, and in use.
         let idle = state.free.len() as u64 + (self.config.max_files.saturating_sub(state.created)) as u64;
         let tail = state.chain.back().filter(|_| state.open).map_or(0, |s| self.config.segment_size - s.end);
-        (total - idle * self.config.segment_size - tail, total)
+        Fill { used: total - idle * self.config.segment_size - tail, capacity: total }
     }
 
     /// Returns the bytes of files that may still be created.
@@ -276,20 +297,35 @@ impl Journal {
         self.config.max_files.saturating_sub(created) as u64 * self.config.segment_size
     }
 
+    fn lag(&self, state: &State) -> Lag {
+        let bytes = state.sequenced_bytes - state.durable_bytes;
+        Lag { bytes, time: self.sync_rate.time(bytes) }
+    }
+
     /// Makes one more file if there may be one, outside the sequencing lock. Returns false when
     /// there are enough. A failure loses nothing: the writer that needed the file gets the error.
     ///
     /// `count` makes the number of files durable in the catalog, before the new file can be used.
     /// From then on the loss of the file is noticed.
+    ///
+    /// With `prewrite` the caller has time: the file is written once in full, as long as no other
+    /// caller needs one now. Without, a file that another caller has made meanwhile is enough.
     pub(crate) fn add_file(&self, prewrite: bool, count: impl FnOnce(u32) -> Result<()>) -> Result<bool> {
+        let needed = u32::from(!prewrite);
+        self.files_needed.fetch_add(needed, Ordering::Relaxed);
         let _one_at_a_time = self.creating.lock();
+        self.files_needed.fetch_sub(needed, Ordering::Relaxed);
+        if !prewrite && !self.state.lock().free.is_empty() {
+            return Ok(true);
+        }
         let _alarm = self.fault.alarm("a journal file was made");
         let missing = self.files.iter().position(|f| f.get().is_none());
         let index = missing.map_or(self.config.max_files, |i| i as u32);
         if index >= self.config.max_files {
             return Ok(false);
         }
-        let disk = files::make(&*self.dir, index, self.config.segment_size, prewrite)?;
+        let has_time = || prewrite && self.files_needed.load(Ordering::Relaxed) == 0;
+        let disk = files::make(&*self.dir, index, self.config.segment_size, &has_time)?;
         // A file that only has a name in memory must not be counted.
         self.dir
             .sync(SyncPurpose::Dir)
@@ -350,13 +386,30 @@ impl Journal {
         let mut state = self.state.lock();
         state.free.push(file);
         self.changed.notify_all();
+        self.eased.notify_all();
+    }
+
+    /// Waits until `enough` holds. False when the time that `left` returns is over before that.
+    pub(crate) fn wait_until_eased(
+        &self,
+        enough: impl Fn(Fill, Lag) -> bool,
+        left: impl Fn() -> Option<Duration>,
+    ) -> bool {
+        let mut state = self.state.lock();
+        while !enough(self.fill(&state), self.lag(&state)) {
+            let Some(left) = left() else { return false };
+            if self.eased.wait_for(&mut state, left).timed_out() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Waits until something may have changed for a writer without room, at most 5 ms.
     pub(crate) fn wait_for_room(&self) {
         let mut state = self.state.lock();
         state.waiters += 1;
-        self.changed.wait_for(&mut state, std::time::Duration::from_millis(5));
+        self.changed.wait_for(&mut state, Duration::from_millis(5));
         state.waiters -= 1;
     }
 
@@ -365,7 +418,7 @@ impl Journal {
     pub(crate) fn wait_for_turns(&self, most: usize) {
         let mut state = self.state.lock();
         if state.turns.len() >= most {
-            self.turn_passed.wait_for(&mut state, std::time::Duration::from_millis(5));
+            self.turn_passed.wait_for(&mut state, Duration::from_millis(5));
         }
     }
 
@@ -412,6 +465,16 @@ impl Sequencing<'_> {
     /// The number of turns that wait to be carried out.
     pub(crate) fn turns(&self) -> usize {
         self.state.turns.len()
+    }
+
+    /// How full the journal is.
+    pub(crate) fn fill(&self) -> Fill {
+        self.journal.fill(&self.state)
+    }
+
+    /// How much is sequenced and not durable.
+    pub(crate) fn lag(&self) -> Lag {
+        self.journal.lag(&self.state)
     }
 
     /// The last LSN given out.
@@ -477,6 +540,7 @@ impl Sequencing<'_> {
         };
         segment.last_lsn = lsn;
         segment.end = at + header.space();
+        state.sequenced_bytes += header.space();
         let file = segment.file.clone();
         state.queue.push(Pending { header, record, file, at, opens });
         Ok(lsn)

@@ -1,10 +1,12 @@
 //! Room in the journal: a request that finds none helps to destage, or waits.
 
+use crate::branch::Branch;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::Admission;
+use crate::journal::{Admission, Sequencing};
 use crate::shortage::{Task, passing};
+use crate::throttle::{Fill, Lag};
 use std::sync::atomic::Ordering;
 
 impl Destager {
@@ -54,6 +56,34 @@ impl Destager {
 }
 
 impl Core {
+    /// Waits until the earlier writes of `branch` are paid for, or the journal has room again. The
+    /// caller holds no lock and no promise.
+    pub(crate) fn wait_until_paid(&self, branch: &Branch) {
+        let debt = &branch.debt;
+        if !debt.may_exist() {
+            return;
+        }
+        let left = || debt.left(self.world.clock.monotonic());
+        if left().is_some() {
+            self.journal.counters.waits.fetch_add(1, Ordering::Relaxed);
+            let start = self.options.destage_start_percent;
+            let eased = |fill: Fill, lag: Lag| fill.above_start(start) == 0 && lag.is_short();
+            if self.journal.wait_until_eased(eased, left) {
+                debt.forgive();
+            }
+        }
+    }
+
+    /// Makes `branch` pay for the `bytes` of a record that was just sequenced.
+    pub(crate) fn charge(&self, branch: &Branch, bytes: u64, sequencing: &Sequencing<'_>) {
+        let room = sequencing.fill().cost(bytes, self.options.destage_start_percent, &self.pace);
+        let cost = room.saturating_add(sequencing.lag().cost(bytes));
+        if cost > 0 {
+            let most = u64::try_from(self.options.longest_delay.as_nanos()).unwrap_or(u64::MAX);
+            branch.debt.add(self.world.clock.monotonic(), cost, most);
+        }
+    }
+
     /// Whether so many turns wait that none may be added. That is never so while destage waits for
     /// the end of a shortage, since a deletion may end the shortage.
     pub(crate) fn too_many_turns(&self, waiting: usize) -> bool {
@@ -88,3 +118,73 @@ impl Destager {
 
 /// Number of steps of freeing that a writer which helps to destage takes at most with one batch.
 pub(crate) const STEPS_OF_HELP: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use crate::Volume;
+    use crate::device::{BlockDevice, WriteOp};
+    use crate::settings::NewVolume;
+    use crate::testing::{Inside, new_volume};
+    use bytes::Bytes;
+    use std::sync::Arc;
+
+    const MIB: u64 = 1 << 20;
+
+    fn write(volume: &Volume, offset: u64, len: u64) {
+        let mut op = [WriteOp::new(offset, Bytes::from(vec![7; len as usize]))];
+        volume.write(&mut op, false);
+        op[0].result.as_ref().unwrap();
+    }
+
+    /// A pool of two volumes, with a journal that is nearly full with writes to the first.
+    /// Destage carries out a MiB in 100 ms.
+    fn filling() -> (Inside, Arc<Volume>, Arc<Volume>) {
+        let inside = Inside::new(16 * MIB);
+        inside.pool.create_volume(&NewVolume { name: "w".into(), ..new_volume(MIB) }).unwrap();
+        let (v, w) =
+            (inside.pool.open_volume("v", false).unwrap(), inside.pool.open_volume("w", false).unwrap());
+        for at in 0..20 {
+            write(&v, at * MIB / 4, MIB / 4);
+        }
+        inside.pool.core.pace.took(8 * MIB, 800_000_000);
+        (inside, v, w)
+    }
+
+    #[test]
+    fn a_volume_that_fills_the_journal_waits_and_others_do_not() {
+        let (inside, v, w) = filling();
+        let waits = || inside.pool.stats().backpressure_waits;
+        // No write was charged before the pace was known, so this one doesn't wait.
+        write(&v, 0, MIB / 4);
+        assert_eq!(waits(), 0);
+        let left = |volume: &Volume| volume.branch().debt.left(inside.world.clock.monotonic());
+        let most = left(&v).unwrap();
+        // A volume that writes little pays little.
+        write(&w, 0, 512);
+        assert!(left(&w).is_some_and(|little| little * 8 < most), "{:?} {most:?}", left(&w));
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write(&v, 0, 4096));
+            while waits() == 0 {
+                std::thread::yield_now();
+            }
+            inside.pool.drain().unwrap();
+            inside.pool.destage_step().unwrap();
+            writer.join().unwrap();
+        });
+        // The journal has room again: everything is forgiven.
+        write(&v, 0, 4096);
+        assert_eq!(left(&v), None);
+    }
+
+    #[test]
+    fn a_write_waits_for_a_bounded_time_and_not_at_all_without_data() {
+        let (inside, v, _) = filling();
+        v.write_zeroes(0, 4 * MIB, false, false).unwrap();
+        assert!(!v.branch().debt.may_exist());
+        for _ in 0..3 {
+            // Nothing destages meanwhile. Each write goes on after the longest delay.
+            write(&v, 0, MIB / 16);
+        }
+        assert_eq!(inside.pool.stats().backpressure_waits, 2);
+    }
+}

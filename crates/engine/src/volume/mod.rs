@@ -140,7 +140,7 @@ impl Volume {
         1 << self.branch().chunk_log2
     }
 
-    fn branch(&self) -> &Arc<Branch> {
+    pub(crate) fn branch(&self) -> &Arc<Branch> {
         &self.state.line.branch
     }
 

@@ -5,7 +5,7 @@ use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::cdp::write::reserve::{LogReservation, no_room};
 use crate::device::{WriteOp, first_difference};
 use crate::error::{Error, ErrorKind, Result, invalid};
-use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs};
+use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs, space};
 use crate::journal::{Admission, Record, Sequencing};
 use crate::sequence::relief::Relief;
 use crate::settings::LONG_DISCARD;
@@ -56,6 +56,7 @@ struct Request {
 
 impl Volume {
     pub(super) fn write_batch(&self, ops: &mut [WriteOp], fua: bool) {
+        self.core.wait_until_paid(self.branch());
         let mut last = 0;
         let mut requests: Vec<Result<Request>> = ops
             .iter()
@@ -349,7 +350,11 @@ impl Volume {
                     room.take(branch, &record, sequencing)?;
                     pages.take(growth(branch, record.kind, record.offset, record.length));
                     let chunks = branch.chunks(record.offset, record.length);
+                    let data_len = record.data.len() as u64;
                     last = sequencing.push(record)?;
+                    if data_len > 0 {
+                        self.core.charge(branch, space(data_len), sequencing);
+                    }
                     room.sequenced(last);
                     unsequenced -= slots;
                     branch.cdp.count_writes(chunks.end - chunks.start);
