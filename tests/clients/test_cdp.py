@@ -305,7 +305,7 @@ def a_rewritten_file_system_is_found_by_bisection(t):
     found = server.cli("recover", "bisect", "files", "--from", good, "--to", bad, "--mount",
                        "--check", 'test -z "$(find $HINDCAST_MOUNT/tree -name "*.locked" -print -quit)" && '
                                   'cmp -s $HINDCAST_MOUNT/tree/file000 ' + str(t.dir / "file000"), code=None)
-    assert found[0] == FAILED and "bad already at --from" in found[2], found
+    assert found[0] == FAILED and "already bad at --from" in found[2], found
     (t.dir / "file000").write_bytes(pattern(0, 3000))
     found = server.cli("recover", "bisect", "files", "--from", good, "--to", bad, "--mount",
                        "--check", 'test -z "$(find $HINDCAST_MOUNT/tree -name "*.locked" -print -quit)" && '

@@ -106,7 +106,7 @@ def a_physical_volume_is_missing(t):
         (t.dir / "some").mkdir()
         (t.dir / "some" / "large.img").touch()
         report = salvage(server, "--all", "--to", t.dir / "some", code=FAILED)
-        assert [f["volume"] for f in report["failed"]] == ["large"] and "it exists" in report["failed"][0]["error"]
+        assert [f["volume"] for f in report["failed"]] == ["large"] and "the file exists" in report["failed"][0]["error"]
         assert [c["volume"] for c in report["copies"]] == ["small"], report
         assert compare(t.dir / "some" / "small.img", content["small"]) == 0
         salvage(server, "small@then", "--to", t.dir / "then.img", code=DONE)

@@ -323,7 +323,7 @@ def an_export_that_was_cut_short_goes_on(t):
     client = begin()
     server.kill()
     said = client.communicate(timeout=30)[1]
-    assert client.returncode in (FAILED, UNREACHABLE) and "the same command goes on" in said, (client.returncode, said)
+    assert client.returncode in (FAILED, UNREACHABLE) and "the same command continues" in said, (client.returncode, said)
     assert part.exists() and not again.exists(), "too fast for this test"
     server.start()
     # What a power cut may leave behind it.

@@ -12,16 +12,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
-The server has to be stopped. Without --repair nothing is written, and the pool can lie on a read-only file system. The
-exit code is 0 when nothing is wrong (any more) and 1 when findings remain.
+Stop the server first. Without --repair the check writes nothing, and the pool can be on a read-only
+file system. The exit code is 0 if nothing is wrong, or if everything was repaired. It is 1 if
+findings remain.
 
-A repair makes marks of used space what the maps of the volumes show, as long as all of them can be read. While anything
-leaves a doubt about them it only adds marks: it never gives away space that may be in use. The label of a physical
-volume (its first 4 KiB) is written again from the catalog where what is left of it proves whose it is, or where
---relabel names the path.
+A repair corrects the marks of used space from the maps of the volumes, if all maps can be read. If
+anything is in doubt, it only adds marks: it never frees space that may be in use. It writes the
+label of a physical volume (the first 4 KiB) again if the rest of the label proves that it is the
+right disk, or if --relabel names the path.
 
-Findings of code server-file are about the server's own files, like schedules.json: the storage does not need them.
-Restore such a file from a backup, or move it away and make its schedules or targets again.
+A finding with the code server-file is about a file of the server itself, such as schedules.json. The
+storage does not need these files. Restore the file from a backup, or move it away and create its
+schedules or targets again.
 
 Examples:
   hindcast check --data /var/lib/hindcast
@@ -29,7 +31,7 @@ Examples:
   hindcast check --data /var/lib/hindcast --repair
   hindcast check --data /var/lib/hindcast --repair --relabel /dev/vdb";
 
-/// Verify a pool offline: everything that its catalog claims, recomputed
+/// Verify a pool offline, and repair it with --repair: recompute everything that the catalog records
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -37,17 +39,17 @@ pub(crate) struct Args {
     #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
     data: PathBuf,
 
-    /// Repair what can be repaired without losing data
+    /// Repair the findings that can be repaired without losing data
     #[arg(long)]
     repair: bool,
 
-    /// Write the label of this physical volume again, as the catalog has its path; it must be the
-    /// right disk
+    /// Write the label of this physical volume again; repeatable. PATH is its path in the catalog.
+    /// Make sure that it is the right disk
     #[arg(long, value_name = "PATH", requires = "repair")]
     relabel: Vec<String>,
 
-    /// Repair also a data directory that is of another time than its physical volumes: what it says
-    /// of them is wrong
+    /// Repair even if the data directory is older or newer than the physical volumes; its records
+    /// about them are wrong then
     #[arg(long, requires = "repair")]
     force_stale: bool,
 }
@@ -134,7 +136,7 @@ impl Report {
 
 pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
     if !args.data.is_dir() {
-        let message = format!("open data directory {}: there is none", args.data.display());
+        let message = format!("open the data directory {}: it does not exist", args.data.display());
         return Err(ErrorBody { kind: ErrorKind::NotFound, message }.into());
     }
     let dir: Arc<dyn Dir> = Arc::new(FileDir::new(&args.data));
@@ -172,7 +174,7 @@ fn table(report: &Report) -> String {
         ("journal records", report.journal_records.to_string()),
     ]);
     let unlocked = report.unlocked.iter().map(|why| {
-        format!("\n\nnot locked ({why}): this is right only if no server had the pool open meanwhile")
+        format!("\n\nthe pool could not be locked ({why}): the result is right only if no server had the pool open")
     });
     let counts = counts + &unlocked.collect::<String>();
     if report.findings.is_empty() {
@@ -194,7 +196,7 @@ fn table(report: &Report) -> String {
     let doubt = report
         .doubt
         .iter()
-        .map(|why| format!("\n\nno mark of used space is taken away, because of the finding: {why}"));
+        .map(|why| format!("\n\nno mark of used space is removed, because of this finding: {why}"));
     format!("{counts}\n\n{findings}{unlisted}{}", doubt.collect::<String>())
 }
 
@@ -206,7 +208,7 @@ fn verdict(report: &Report) -> Option<String> {
     match (remaining, repairable) {
         (0, _) => None,
         (n, 0) => Some(format!("{n} findings remain")),
-        (n, r) => Some(format!("{n} findings remain, {r} of them can be repaired with --repair")),
+        (n, r) => Some(format!("{n} findings remain; --repair can repair {r} of them")),
     }
 }
 

@@ -14,27 +14,30 @@ Examples:
   hindcast snapshot create test@first            a clone is a volume: it has snapshots,
   hindcast clone create test@first test2         and clones of them
 
-A clone is there at once and takes no space until it is written to. The snapshot can be deleted; what the clone needs of it
-stays until the clone goes. Like any volume it is exported over NBD and iSCSI under its name; who may reach it begins as with the
-volume: access rules, CHAP accounts, whether its target is on, and whether NBD serves it.";
+A clone exists at once, and takes no space until it is written. The snapshot can be deleted: the
+data that the clone needs stays until the clone is deleted or flattened (hindcast volume flatten).
+Like any volume, a clone is exported over NBD and iSCSI under its name. It inherits the access of
+the snapshot's volume: access rules, CHAP accounts, whether the target is enabled, and whether NBD
+serves it.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a writable volume of a snapshot
+    /// Create a writable volume that begins as a snapshot
     #[command(after_help = CREATE_EXAMPLES)]
     Create {
+        /// Snapshot that the clone begins as
         #[arg(value_name = "VOLUME@NAME", value_parser = address)]
         snapshot: Address,
         /// Name of the new volume
         name: String,
-        /// How to preserve what its own snapshots need, row or cow [default: as the snapshot's
-        /// volume does]
+        /// How the clone preserves data that its own snapshots need: row (redirect-on-write) or cow
+        /// (copy-on-write) [default: the method of the snapshot's volume]
         #[arg(long)]
         method: Option<Method>,
     },
     /// List clones
     List {
-        /// Only those of snapshots of this volume
+        /// List only clones of this volume's snapshots
         volume: Option<String>,
     },
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  hindcast completions bash > /etc/bash_completion.d/hindcast")]
 pub(crate) struct Completions {
+    /// Shell that the script is for
     #[arg(value_enum)]
     shell: clap_complete::Shell,
 }
@@ -21,7 +22,8 @@ pub(crate) struct Completions {
     after_help = "Examples:\n  hindcast man | man -l -\n  hindcast man --dir /usr/local/share/man/man1"
 )]
 pub(crate) struct Man {
-    /// Directory for one page per command
+    /// Directory, which must exist, for one page per command [default: print the page of hindcast
+    /// to standard output]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

@@ -73,11 +73,11 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         match error {
             ClientError::Api(body) => Failure::Refused(body),
-            ClientError::Unreachable(text) => {
-                Failure::Unreachable(format!("{text} (is it running? --socket says where)"))
-            }
+            ClientError::Unreachable(text) => Failure::Unreachable(format!(
+                "{text} (is the server running? --socket or HINDCAST_SOCKET chooses it)"
+            )),
             ClientError::NoAnswer(text) => {
-                Failure::Unreachable(format!("{text} (--timeout says how long to wait for answers)"))
+                Failure::Unreachable(format!("{text} (--timeout sets how long to wait for an answer)"))
             }
             ClientError::Protocol(text) => Failure::Failed(text),
         }

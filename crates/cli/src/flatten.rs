@@ -10,31 +10,34 @@ const EXAMPLES: &str = "\
 Examples:
   hindcast volume flatten db --rate 50M
   hindcast volume flatten db --wait
-  hindcast volume flatten db --status            what it rests on, and how far it is
-  hindcast volume flatten db --stop              what is copied stays
+  hindcast volume flatten db --status            the origin, and the progress
+  hindcast volume flatten db --stop              stop; the copied data stays
 
-A volume over an image (volume create --origin), a clone and a recovered volume show their origin where nothing was written
-to them; with origin \"-\" they are complete. Flattening copies that into the volume, for its snapshots too, in the background, while the volume is used; zeros take no space. Then
-the image can be removed, and a deleted snapshot that was kept for the clone goes. It goes on after a restart of the server.";
+A clone, a recovered volume, and a volume over an image (volume create --origin) show the content of
+their origin where they have not been written. Flattening copies that content into the volume, and
+into its snapshots, in the background, while the volume is in use. Zeros take no space. When it has
+finished, the origin is shown as \"-\": the image can be removed, and a deleted snapshot that was
+kept for the clone is freed. Flattening continues after a restart of the server.";
 
 /// How often --wait looks.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Make a volume independent of the image, snapshot or moment that it rests on
+/// Make a volume independent of its origin: an image, a snapshot, or a moment of a history
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
+    /// Name of the volume
     name: String,
-    /// Bytes a second at most [default: as fast as it goes]
+    /// Maximum bytes a second [default: no limit]
     #[arg(long, value_name = "SIZE")]
     rate: Option<Size>,
-    /// Return when it has ended
+    /// Return only when it has ended
     #[arg(long)]
     wait: bool,
-    /// Only show how it is
+    /// Only show the origin and the progress
     #[arg(long, conflicts_with_all = ["rate", "wait", "stop"])]
     status: bool,
-    /// End it where it is
+    /// Stop it; the copied data stays
     #[arg(long, conflicts_with_all = ["rate", "wait"])]
     stop: bool,
 }

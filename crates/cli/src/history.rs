@@ -17,12 +17,14 @@ use std::io::Write;
 const EXAMPLES: &str = "\
 Examples:
   hindcast history db
-  hindcast history db --range 1M+64K                    when did these bytes change?
+  hindcast history db --range 1M+64K                    when these 64 KiB changed
   hindcast history db --range 0+4K --from -1h
-  hindcast history db --all                             every anchor, mark and flush that is known
-  hindcast history db --buckets 600 -o json             for a picture
+  hindcast history db --all                             every known anchor, mark and flush
+  hindcast history db --buckets 600 -o json             data for a chart
 
-Any moment of it is an address: db@2026-11-22T03:14:15.5Z, db@-90s, db@lsn:4711, db@MARK.";
+Each moment of a history has an address: db@2026-11-22T03:14:15.5Z, db@-90s, db@lsn:4711, db@MARK.
+NBD and iSCSI clients can open such an address, read-only. hindcast volume set VOLUME --cdp parity
+begins a history.";
 
 /// Anchors, marks and flushes that are listed for people.
 const NEWEST: usize = 10;
@@ -33,48 +35,52 @@ Examples:
   hindcast recover db --to before-upgrade --as db-old
   hindcast mark db before-upgrade --delete";
 
-/// What of a volume's past can be gone back to; or when a range of it changed
+/// Show the history of a volume: the moments that it can return to, or the writes to a range of it
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Show {
+    /// Name of the volume
     volume: String,
-    /// List the writes to a range of bytes
+    /// List the writes to this range of bytes, such as 1M+64K
     #[arg(long, value_name = "OFFSET+LENGTH", value_parser = range)]
     range: Option<(u64, u64)>,
-    /// With --range: only from this moment on
+    /// With --range: list only writes from this moment on
     #[arg(long, value_name = "MOMENT", value_parser = moment, requires = "range", allow_hyphen_values = true)]
     from: Option<String>,
-    /// With --range: only until this moment
+    /// With --range: list only writes until this moment
     #[arg(long, value_name = "MOMENT", value_parser = moment, requires = "range", allow_hyphen_values = true)]
     to: Option<String>,
-    /// With --range: at most so many, the oldest; up to 99999
+    /// With --range: list at most the oldest N writes, up to 99999
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "range", value_parser = clap::value_parser!(u64).range(1..MAX_CHANGES))]
     limit: u64,
     /// List all anchors, marks and flushes, not only the newest ten of each
     #[arg(long, conflicts_with = "range")]
     all: bool,
-    /// Into how many parts time is divided to show how much changed
+    /// Number of parts, 1 to 10000, into which the history is divided to show the bytes written in
+    /// each
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     buckets: u32,
 }
 
-/// Give the present moment of a volume a name
+/// Set a mark: a name for the present moment of a volume's history
 #[derive(Debug, Args)]
 #[command(after_help = MARK_EXAMPLES)]
 pub(crate) struct Mark {
+    /// Name of the volume
     volume: String,
-    /// 1 to 128 letters, digits, dots, dashes and underscores, beginning with a letter or digit
+    /// Name of the mark: 1 to 128 letters, digits, dots, dashes and underscores; the first is a
+    /// letter or digit
     name: String,
-    /// Forget the name instead; the moment stays
+    /// Delete the mark; the moment stays in the history
     #[arg(long)]
     delete: bool,
 }
 
 fn range(text: &str) -> Result<(u64, u64), String> {
-    let (offset, length) = text.split_once('+').ok_or("a range is OFFSET+LENGTH, like 1M+64K")?;
+    let (offset, length) = text.split_once('+').ok_or("a range is OFFSET+LENGTH, such as 1M+64K")?;
     let size = |text: &str| text.parse::<Size>().map(|s| s.0).map_err(|e| e.to_string());
     match (size(offset)?, size(length)?) {
-        (_, 0) => Err("a range is not empty".into()),
+        (_, 0) => Err("the length of a range must be more than 0".into()),
         range => Ok(range),
     }
 }
@@ -105,8 +111,10 @@ pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
         if let Some(last) = changes.last().filter(|_| more) {
             // On stderr, so that it is not part of the result. With stderr closed the hint is
             // dropped.
-            let hint =
-                format!("the oldest {shown}; more follow: --from lsn:{}, or a greater --limit", last.lsn);
+            let hint = format!(
+                "only the oldest {shown} are listed; for more: --from lsn:{}, or a greater --limit",
+                last.lsn
+            );
             let _ = writeln!(std::io::stderr(), "{hint}");
         }
         return Ok(());
@@ -122,7 +130,7 @@ pub(crate) fn mark(args: &Mark, session: &Session) -> Result<(), Failure> {
     let (volume, name) = (&args.volume, &args.name);
     if args.delete {
         session.client.delete_mark(volume, name)?;
-        return session.output.done(format_args!("{volume}@{name} is no mark any more"));
+        return session.output.done(format_args!("deleted the mark {volume}@{name}"));
     }
     let mark = session.client.create_mark(volume, &CreateMark { name: name.clone() })?;
     session.output.show(&mark, |m| format!("{volume}@{} is {} (lsn:{})", m.name, m.time, m.lsn))
@@ -163,7 +171,7 @@ impl Whole {
         let (s, h) = (&self.status, &self.history);
         let position = |p: &Position| format!("{} (lsn:{})", p.time, p.lsn);
         let flush = h.flushes.last().map_or_else(|| "-".into(), position);
-        let short = if s.short { ", less than it is to be: --retain-size is too small" } else { "" };
+        let short = if s.short { ", less than --retain: --retain-size is too small" } else { "" };
         let mut text = properties([
             ("volume", h.volume.clone()),
             ("keeps", s.settings.as_ref().map_or_else(|| "nothing new".into(), settings)),

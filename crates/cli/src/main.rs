@@ -49,26 +49,32 @@ const AFTER_HELP: &str = "\
 Exit codes:
   0  done
   1  failed
-  2  usage: the command or a value in it can't be right
+  2  usage: the command line, or a value in it, is invalid
   3  not found
-  4  conflict: the name is taken, the thing is in use, or --force is needed
+  4  conflict: the name is taken, the object is in use, or --force is required
   5  no server answers at --socket
   6  out of space
 
-Sizes are bytes, or have a binary suffix: 512, 16K, 10G, 1.5T (K is 1024).
+How values are written:
+  SIZE    bytes, or a number with a binary suffix: 512, 16K, 10G, 1.5T (K is 1024)
+  TIME    seconds, or a number with a unit: 90s, 30m, 12h, 7d, 4w
+  MOMENT  a time (2026-11-22T03:14:15.5Z), a time before now (-90s), a position in the journal
+          (lsn:4711), or the name of a mark or snapshot
 
 First steps:
-  hindcast serve --data ./pool --create          make a pool, and start a server; later without --create
+  hindcast serve --data ./pool --create          create a pool and start a server; later starts
+                                                 do not need --create
   export HINDCAST_SOCKET=./pool/hindcast.sock    in another terminal
   hindcast volume create db --size 10G           create a thin volume
   nbdinfo nbd://127.0.0.1/db                     reach it over NBD
   iscsi-ls -s iscsi://127.0.0.1                  reach it over iSCSI
-  hindcast snapshot create db@first              keep what it is now
-  hindcast snapshot rollback db@first            be back there
-  hindcast volume set db --cdp parity            from now on keep every write
-  hindcast recover db --to -90s --as db-then     db as it was 90 seconds ago";
+  hindcast snapshot create db@first              take a snapshot
+  hindcast snapshot rollback db@first            return the volume to the snapshot
+  hindcast volume set db --cdp parity            keep every write from now on
+  hindcast recover db --to -90s --as db-then     a new volume: db as it was 90 seconds ago";
 
-/// Block storage with a memory: thin volumes over iSCSI and NBD, from one program
+/// Block-storage server with snapshots and continuous data protection: thin volumes over iSCSI and
+/// NBD, from one program
 #[derive(Debug, Parser)]
 #[command(name = "hindcast", version, after_help = AFTER_HELP, disable_help_subcommand = true, max_term_width = 100)]
 struct Cli {
@@ -81,18 +87,19 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Args>),
-    /// Health, space and listeners of the server at a glance
+    /// Show the health, space, limits and listeners of the server
     Status,
-    /// The pool and its physical volumes
+    /// The pool and its physical volumes: show, pvs, add, drain, remove, clock, backup-metadata,
+    /// set, reidentify
     #[command(subcommand)]
     Pool(pool::Command),
     /// Volumes: create, list, show, resize, rename, set, relocate, flatten, delete, stats
     #[command(subcommand)]
     Volume(volume::Command),
-    /// Snapshots: create, list, show, rename, label, protect, delete, rollback
+    /// Snapshots: create, list, show, rename, label, protect, unprotect, set, delete, rollback
     #[command(subcommand)]
     Snapshot(snapshot::Command),
-    /// Clones, writable volumes that begin as a snapshot: create, list
+    /// Clones, which are writable volumes that begin as a snapshot: create, list
     #[command(subcommand)]
     Clone(clone::Command),
     History(history::Show),
@@ -101,14 +108,14 @@ enum Command {
     Diff(transfer::Diff),
     Export(transfer::Export),
     Import(transfer::Import),
-    /// Schedules, which take and delete snapshots by time: create, list, show, pause, resume, set,
-    /// delete
+    /// Schedules, which take snapshots at intervals and delete old ones: create, list, show, set,
+    /// pause, resume, delete
     #[command(subcommand)]
     Schedule(schedule::Command),
-    /// iSCSI targets: create, list, show, delete, set, LUNs, access rules, CHAP
+    /// iSCSI targets: create, list, show, set, delete, LUNs, access rules, reservations, CHAP
     #[command(subcommand)]
     Target(target::Command),
-    /// Continuous data protection: plan
+    /// Continuous data protection (CDP): plan
     #[command(subcommand)]
     Cdp(cdp::Command),
     Check(check::Args),

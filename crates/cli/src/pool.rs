@@ -21,25 +21,34 @@ const ADD_EXAMPLES: &str = "\
 Examples:
   hindcast pool add pv-1.img --size 100G         a sparse file in the data directory
   hindcast pool add /mnt/fast/pv.img --size 1T   a file elsewhere
-  hindcast pool add /dev/vdb                     a whole block device";
+  hindcast pool add /dev/vdb                     a whole block device
+
+A sparse file takes space on its file system only as data is written to it.";
 
 const DRAIN_EXAMPLES: &str = "\
 Examples:
   hindcast pool drain /dev/vdb --wait && hindcast pool remove /dev/vdb
-  hindcast pool drain 1 --cancel";
+  hindcast pool drain 1 --cancel
+
+A physical volume that is being drained takes no new data. The other physical volumes must have
+room for its data. Volumes stay in use meanwhile.";
 
 const CLOCK_EXAMPLES: &str = "\
-Histories age by a clock that nobody sets. When the server's clock is set by more than a minute, or the machine was off for
-more than three days, nothing is forgotten by time until the clock agrees again, or is confirmed here. After a start behind
-more than a minute without power, forgetting waits ten minutes.
+Histories expire by the pool's own time, which does not jump when the machine's clock is set. Expiry
+by time stops when the clock is set by more than a minute, or when the machine was off
+for more than three days. It continues when the clock agrees with the pool's time again, or when
+--confirm declares the clock right. After a start that follows more than a minute without power,
+expiry waits ten minutes.
 
 Examples:
   hindcast pool clock
   date; hindcast pool clock --confirm            the clock was wrong before, and is right now";
 
 const BACKUP_EXAMPLES: &str = "\
-A backup holds no data. The server makes one when it stops in order and once a day; it keeps the last three in
-DIR/metadata, and copies in reserved space of every physical volume. See hindcast restore-metadata --help.
+A backup holds no data of volumes. The server writes one at each orderly stop and once a day (serve
+--metadata-interval). It keeps the last three (serve --metadata-keep) in DIR/metadata, where DIR is
+the data directory, and a copy in reserved space of every physical volume. See
+hindcast restore-metadata --help.
 
 Examples:
   hindcast pool backup-metadata
@@ -55,57 +64,60 @@ pub(crate) enum Command {
 /// What a server does.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Served {
-    /// Space, journal and map cache of the pool
+    /// Show the space, journal and map cache of the pool
     Show,
     /// List the physical volumes
     Pvs,
     /// Add a physical volume: a file or a block device
     #[command(after_help = ADD_EXAMPLES)]
     Add {
-        /// File name inside the data directory, or absolute path of a file or block device
+        /// File name in the data directory, or absolute path of a file or block device on the
+        /// server's machine
         path: String,
-        /// Create a sparse file of this size; without it the file or device exists and is used
-        /// whole
+        /// Create a sparse file of this size [default: the file or device exists, and its whole
+        /// length is used]
         #[arg(long)]
         size: Option<Size>,
-        /// Take it even if it carries the label of another pool, whose data is lost
+        /// Add it even if it carries the label of another pool; the data of that pool is lost
         #[arg(long)]
         force: bool,
     },
     /// Move the data of a physical volume to the others, in the background
     #[command(after_help = DRAIN_EXAMPLES)]
     Drain {
-        /// Path, UUID or number
+        /// Path, UUID or number of the physical volume, as pool pvs lists it
         pv: String,
-        /// Return when it is empty
+        /// Return only when the physical volume is empty
         #[arg(long)]
         wait: bool,
-        /// Stop draining; what has moved stays where it is
+        /// Stop draining; data that has moved stays where it is now
         #[arg(long, conflicts_with = "wait")]
         cancel: bool,
     },
     /// Remove a physical volume that is empty
     Remove {
-        /// Path, UUID or number
+        /// Path, UUID or number of the physical volume, as pool pvs lists it
         pv: String,
     },
-    /// Whether the server's clock is trusted, and where it was set
+    /// Show whether the server trusts its clock, and when the clock was set
     #[command(after_help = CLOCK_EXAMPLES)]
     Clock {
-        /// The clock is right as it is: what is kept for a time expires again
+        /// Declare the clock right as it is now: expiry by time continues
         #[arg(long)]
         confirm: bool,
     },
-    /// Write a backup of the metadata: where the data of all volumes lie
+    /// Write a backup of the metadata, which records where the data of all volumes is
     #[command(after_help = BACKUP_EXAMPLES)]
     BackupMetadata {
-        /// Directory for it, on the server's machine [default: metadata in the data directory]
+        /// Directory for the backup, on the server's machine [default: DIR/metadata in the data
+        /// directory DIR]
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
     },
     /// Change the pool's policies
     Set {
-        /// Where new data goes: anywhere or contiguous
+        /// Where the pool places new data: anywhere (the first free slot), or contiguous (beside
+        /// the volume's other data)
         #[arg(long, value_name = "POLICY")]
         placement: Placement,
     },
@@ -167,10 +179,10 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
 fn clock_table(clock: &Clock) -> String {
     let state = match clock.jumped_seconds {
         None => "trusted".into(),
-        Some(by) if by < 0.0 => format!("{:.0} s behind what it should say; --confirm if it is right", -by),
-        Some(by) => format!("{by:.0} s ahead of what it should say; --confirm if it is right"),
+        Some(by) if by < 0.0 => format!("{:.0} s behind the expected time; if it is right: --confirm", -by),
+        Some(by) => format!("{by:.0} s ahead of the expected time; if it is right: --confirm"),
     };
-    let forgetting = if clock.suspended { "suspended" } else { "goes on" };
+    let expiry = if clock.suspended { "suspended" } else { "active" };
     let ahead = match clock.ahead_seconds {
         ahead if ahead > 0.0 => format!("{ahead:.0} s ahead of the clock"),
         _ => "not ahead of the clock".into(),
@@ -178,7 +190,7 @@ fn clock_table(clock: &Clock) -> String {
     let mut text = properties([
         ("now", clock.now.to_string()),
         ("clock", state),
-        ("forgetting by time", forgetting.into()),
+        ("expiry by time", expiry.into()),
         ("newest time", ahead),
     ]);
     if !clock.changes.is_empty() {
@@ -204,7 +216,7 @@ fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
     let result = loop {
         let now = session.client.pvs()?.into_iter().find(|pv| pv.id == start.id);
         let Some(now) = now else {
-            let message = format!("{} was removed meanwhile", start.path);
+            let message = format!("wait for {}: it was removed from the pool meanwhile", start.path);
             break Err(ErrorBody { kind: ErrorKind::NotFound, message }.into());
         };
         bar.set_position(start.used.saturating_sub(now.used));
@@ -212,7 +224,7 @@ fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
             break Ok(now);
         }
         if !now.draining {
-            let message = format!("draining {} was cancelled meanwhile", start.path);
+            let message = format!("wait for {}: its draining was cancelled meanwhile", start.path);
             break Err(ErrorBody { kind: ErrorKind::Conflict, message }.into());
         }
         let state = session.client.health()?;

@@ -15,30 +15,35 @@ use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, Recovered, RolledBack
 const EXAMPLES: &str = "\
 Examples:
   hindcast recover db --to 2026-11-22T03:14:15.5Z --as db-then
-  hindcast recover db --to -90s --as db-then             as it was 90 seconds ago
-  hindcast recover db --to before-upgrade --in-place     to a mark; what it is now is kept as a snapshot
+  hindcast recover db --to -90s --as db-then             a new volume: db as it was 90 seconds ago
+  hindcast recover db --to before-upgrade --in-place     db itself, to the mark before-upgrade
   hindcast recover db log --to -10m --as db-then --as log-then
   hindcast recover db --to -10m --last-flush --as db-then
   hindcast recover bisect db --from -2h --to -1m --mount --check 'test -s $HINDCAST_MOUNT/important.txt'
 
-The new volume is there at once, whatever its size; what it shows of the past is copied in the background:
-  hindcast volume flatten db-then --status               how far that is
-It keeps no history of its own until it is told to:
-  hindcast volume set db-then --cdp parity --retain 7d";
+With --as, the new volume exists at once, whatever its size. The server copies its content out of the
+history in the background:
+  hindcast volume flatten db-then --status               the progress
+The new volume has no history of its own until one begins:
+  hindcast volume set db-then --cdp parity --retain 7d
 
-/// Bring volumes back as they were at any moment: as new volumes, or in place
+With --in-place, the present content of the volume is kept as a snapshot, so the recovery can be
+undone.";
+
+/// Recover volumes to a moment of their history: as new volumes, or in place
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Command {
     #[command(subcommand)]
     command: Option<Sub>,
-    /// Volumes; several go to one moment
+    /// Volumes; several volumes are recovered to the same moment
     #[arg(value_name = "VOLUME", required = true)]
     volumes: Vec<String>,
-    /// The moment: a time, how long ago (-90s), lsn:N, or the name of a mark or snapshot
+    /// Moment to recover to: a time, a time before now (-90s), lsn:N, or the name of a mark or
+    /// snapshot
     #[arg(long, value_name = "MOMENT", value_parser = moment, required = true, allow_hyphen_values = true)]
     to: Option<String>,
-    /// Name of the new volume; once for each volume, in their order
+    /// Name of the new volume; give it once for each volume, in the same order
     #[arg(
         long = "as",
         value_name = "NAME",
@@ -46,27 +51,30 @@ pub(crate) struct Command {
         conflicts_with = "in_place"
     )]
     names: Vec<String>,
-    /// Take the volumes themselves back
+    /// Return the volumes themselves to the moment
     #[arg(long)]
     in_place: bool,
-    /// To the last flush at or before the moment: what clients had on stable storage
+    /// Recover to the last flush at or before the moment: the content that clients had on stable
+    /// storage
     #[arg(long)]
     last_flush: bool,
-    /// With --as: bytes a second at most at which the new volume is made independent of the
-    /// history, in the background; 0: as fast as it goes
+    /// With --as: maximum bytes a second of the copy that makes the new volume independent of the
+    /// history, in the background; 0 means no limit
     #[arg(long, value_name = "SIZE", default_value = "64M", conflicts_with_all = ["in_place", "no_complete"])]
     rate: Size,
-    /// With --as: leave it resting on the history, which it keeps from expiring
+    /// With --as: do not copy; the new volume depends on the history, which does not expire
+    /// meanwhile
     #[arg(long, conflicts_with = "in_place")]
     no_complete: bool,
-    /// With --in-place: name of the snapshots that keep what the volumes are now [default:
-    /// before-recovery-TIME]
+    /// With --in-place: name of the snapshots that keep the present content of the volumes
+    /// [default: before-recovery-TIME]
     #[arg(long, value_name = "NAME", requires = "in_place")]
     undo_name: Option<String>,
-    /// With --in-place: delete those snapshots after this time, like 7d [default: they stay]
+    /// With --in-place: delete those snapshots after this time, such as 7d [default: keep them]
     #[arg(long, value_name = "TIME", requires = "in_place", value_parser = undo_keep)]
     undo_keep: Option<u64>,
-    /// With --in-place: also while clients use them, which are disconnected or told
+    /// With --in-place: do it even if clients use the volumes; NBD clients are disconnected, and
+    /// iSCSI initiators get a report
     #[arg(long, requires = "in_place")]
     force: bool,
 }
@@ -93,14 +101,14 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         no_complete,
         ..
     } = command;
-    let to = to.ok_or_else(|| Failure::usage("say --to which moment"))?;
+    let to = to.ok_or_else(|| Failure::usage("--to is missing: give the moment to recover to"))?;
     if in_place {
         let what =
             RecoverInPlace { volumes, to, last_flush, undo: undo_name, undo_keep_seconds: undo_keep, force };
         return session.output.show(&session.client.recover_in_place(&what)?, |done| taken_back(done));
     }
     if names.len() != volumes.len() {
-        return Err(Failure::usage("give --as once for each volume"));
+        return Err(Failure::usage("give --as once for each volume, in the same order"));
     }
     let pairs = volumes.into_iter().zip(names);
     let volumes = pairs.map(|(volume, name)| RecoverVolume { volume, name }).collect();
@@ -115,7 +123,7 @@ fn new_volumes(what: &Recover, made: &[Recovered]) -> String {
         let name = &new.volume.name;
         let access = inherited(name, new.volume.inherited.as_ref());
         format!(
-            "{name} is what {} was at {at}\nit keeps no history until: hindcast volume set {name} --cdp parity{access}",
+            "{name} has the content of {} at {at}\nto begin a history of it: hindcast volume set {name} --cdp parity{access}",
             of.volume
         )
     };
@@ -126,7 +134,7 @@ fn taken_back(done: &[RolledBack]) -> String {
     let line = |r: &RolledBack| {
         let (name, undo) = (&r.volume.name, r.undo.address());
         format!(
-            "{name} is taken back; what it was before is {undo}\nto undo: hindcast snapshot rollback {undo}"
+            "{name} is recovered; its content before is {undo}\nto undo: hindcast snapshot rollback {undo}"
         )
     };
     done.iter().map(line).collect::<Vec<_>>().join("\n")

@@ -10,23 +10,23 @@ use std::path::PathBuf;
 const KEEP: usize = usize::MAX;
 
 const AFTER_HELP: &str = "\
-For a pool that was copied with its physical volumes: files, a virtual machine, a clone of a storage
-system. A copy has the identities of the original, so initiators that see both take two disks for
-two paths to one, and write to both. Run this on the copy, before it is served. The server has to be
-stopped. Without --yes nothing is written.
+Use it after a pool was copied with its physical volumes: by a copy of the files, of a virtual
+machine, or of a storage system. The copy has the identities of the original. An initiator that sees
+both takes two disks for two paths to one disk, and writes to both. Run this command on the copy,
+before a server serves it. Without --yes it writes nothing.
 
-All volumes, snapshots and exported files get new identities; targets, schedules and writable
-snapshots follow them. Registrations and reservations of initiators are dropped. Data, names,
-histories, and the identities of contents that exports and imports go by, stay. A run that was cut
-short is ended by the next one, or by the next start of the server.
+All volumes, snapshots and exported files get new identities. Targets, schedules and writable
+snapshots follow them. Registrations and reservations of initiators are removed. Data, names,
+histories, and the content identities that exports and imports use, stay as they are. If a run is
+interrupted, the next run or the next start of the server completes it.
 
-Look at the physical volumes first: one with an absolute path may be the original's.
+Check the list of physical volumes first: an absolute path may lead to a disk of the original.
 
 Examples:
-  hindcast pool reidentify --data /srv/copy          what would be changed
+  hindcast pool reidentify --data /srv/copy          show what would change
   hindcast pool reidentify --data /srv/copy --yes    change it";
 
-/// Give a copy of a pool identities of its own, offline: initiators see other disks
+/// Give a copy of a pool new identities, offline, so that initiators see different disks
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -34,14 +34,14 @@ pub(crate) struct Args {
     #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
     data: PathBuf,
 
-    /// Do it
+    /// Change the identities; without this option nothing is written
     #[arg(long)]
     yes: bool,
 }
 
 pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
     if !args.data.is_dir() {
-        let message = format!("open data directory {}: there is none", args.data.display());
+        let message = format!("open the data directory {}: it does not exist", args.data.display());
         return Err(ErrorBody { kind: ErrorKind::NotFound, message }.into());
     }
     match args.yes {
@@ -52,15 +52,15 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
 
 fn survey(found: &Identified) -> String {
     if found.unfinished {
-        return "an earlier run was cut short: --yes ends it, and so does the next start of the server"
+        return "an earlier run was interrupted: --yes completes it, and so does the next start of the server"
             .to_owned();
     }
     let pvs = list(&["PHYSICAL VOLUME"], &[], found.pvs.iter().map(|path| vec![path.clone()]));
     let row = |v: &Identity| vec![v.name.clone(), v.old.clone()];
     let volumes = list(&["VOLUME", "IDENTITY NOW"], &[], found.volumes.iter().map(row));
     format!(
-        "{pvs}\n\n{volumes}\n\n{}\n{}\n\nnothing was written; --yes does it",
-        counts(found, "would get another identity: initiators would see new disks"),
+        "{pvs}\n\n{volumes}\n\n{}\n{}\n\nnothing was written; to change it: --yes",
+        counts(found, "would get new identities: initiators would see new disks"),
         same_targets(&found.targets)
     )
 }
@@ -69,10 +69,10 @@ fn done(report: &Reidentified) -> String {
     let row = |v: &Identity| vec![v.name.clone(), v.old.clone(), v.new.clone().unwrap_or_default()];
     let volumes =
         list(&["VOLUME", "IDENTITY BEFORE", "IDENTITY NOW"], &[], report.now.volumes.iter().map(row));
-    let resumed = if report.resumed { "ended a run that was cut short\n\n" } else { "" };
+    let resumed = if report.resumed { "completed a run that was interrupted\n\n" } else { "" };
     format!(
         "{resumed}{volumes}\n\n{}\n{}",
-        counts(&report.now, "have another identity: initiators see new disks"),
+        counts(&report.now, "have new identities: initiators see new disks"),
         same_targets(&report.now.targets)
     )
 }
@@ -90,12 +90,12 @@ fn counts(found: &Identified, what: &str) -> String {
 /// Names are not changed: people have them in their configurations.
 fn same_targets(names: &[String]) -> String {
     if names.is_empty() {
-        return "no target has a name that the original has, too".to_owned();
+        return "no target has the name of a target of the original".to_owned();
     }
     let lines: String = names.iter().map(|name| format!("\n  {name}")).collect();
     format!(
-        "targets that have the same names as the original's, so that no initiator should reach both (rename the \
-         volume, or create a target of another name):{lines}"
+        "targets with the names of targets of the original; no initiator may reach both (rename the volume, or \
+         create a target with another name):{lines}"
     )
 }
 
@@ -121,12 +121,12 @@ mod tests {
         }
         let report = Reidentified { resumed: true, now: identified(Some("2-3")), backup: None };
         let text = done(&report);
-        for part in ["cut short", "0-1", "2-3", "\n  iqn.2026-11.io.hindcast:db"] {
+        for part in ["interrupted", "0-1", "2-3", "\n  iqn.2026-11.io.hindcast:db"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("nothing was written"));
         let unfinished = Identified { unfinished: true, ..Identified::default() };
-        assert!(survey(&unfinished).contains("--yes ends it"));
+        assert!(survey(&unfinished).contains("--yes completes it"));
         assert!(same_targets(&[]).starts_with("no target"));
     }
 }

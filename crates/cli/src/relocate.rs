@@ -10,31 +10,33 @@ const EXAMPLES: &str = "\
 Examples:
   hindcast volume relocate db --rate 50M
   hindcast volume relocate db --wait
-  hindcast volume relocate db --status           how the chunks lie, and how far it is
+  hindcast volume relocate db --status           how scattered the chunks are, and the progress
   hindcast volume relocate db --stop
 
-With redirect-on-write (--method row) chunks that snapshots need stay where they are, and what is written goes elsewhere:
-reading the volume in order jumps. Relocation brings chunks back, in the background, while the volume is used. It can be
-stopped at any time, and a restart of the server ends it; begun again it passes what is in order already.";
+With redirect-on-write (--method row), chunks that snapshots need stay where they are, and new data
+is written to other places. A sequential read of the volume then jumps on the disk. Relocation moves
+the chunks back into order, in the background, while the volume is in use. It can be stopped at any
+time. A restart of the server ends it: start it again, and it skips chunks that are in order.";
 
 /// How often --wait looks.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Bring a volume's chunks back into order
+/// Move the chunks of a volume back into order on disk (defragment)
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
+    /// Name of the volume
     name: String,
-    /// Bytes a second at most [default: as fast as it goes]
+    /// Maximum bytes a second [default: no limit]
     #[arg(long, value_name = "SIZE")]
     rate: Option<Size>,
-    /// Return when it has ended
+    /// Return only when it has ended
     #[arg(long)]
     wait: bool,
-    /// Only show how it is
+    /// Only show the number of chunks and contiguous runs, and the progress
     #[arg(long, conflicts_with_all = ["rate", "wait", "stop"])]
     status: bool,
-    /// End it where it is
+    /// Stop it; chunks that were moved stay where they are now
     #[arg(long, conflicts_with_all = ["rate", "wait"])]
     stop: bool,
 }

@@ -12,23 +12,25 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
-For a pool whose catalog (catalog.redb in the data directory) is lost or damaged, while its physical volumes and its
-journal are whole. Without --yes nothing is written: the backup is verified, and what it is gets shown.
+Use it when the catalog of a pool (catalog.redb in the data directory) is lost or damaged, and the
+physical volumes and the journal are undamaged. Stop the server first. Without --yes it writes
+nothing: it verifies the backup and shows it.
 
-A server backs the metadata up when it stops in order, once a day, and on request (hindcast pool backup-metadata): into
-DIR/metadata, and into reserved space of every physical volume. Only a backup of an orderly stop can be restored: it is
-the catalog itself. One of a running server lacks what was committed after it, and space that it calls a volume's may
-hold another one's data. The same is true when the server ran again after the backup: what the journal shows of that
-is refused, so take the newest backup that there is.
+The server writes backups of the metadata at each orderly stop, once a day, and on request (hindcast
+pool backup-metadata). They are in DIR/metadata, where DIR is the data directory, and in reserved
+space of every physical volume. Only a backup of an orderly stop can be restored, because it equals
+the catalog. A backup of a running server lacks the later commits: space that it assigns to one
+volume may hold the data of another. The same is true if the server ran again after the backup. The
+command refuses a backup that the journal proves to be too old, so use the newest one.
 
-The old catalog is kept as catalog.redb.old-N. Afterwards: hindcast check, then start the server.
+The old catalog is kept as catalog.redb.old-N. Afterwards run hindcast check, then start the server.
 
 Examples:
   hindcast restore-metadata --data /var/lib/hindcast                          show the newest backup in DIR/metadata
   hindcast restore-metadata --data /var/lib/hindcast --yes                    restore it
   hindcast restore-metadata --data /var/lib/hindcast --from /dev/vdb --yes    from the copy on a physical volume";
 
-/// Make the catalog of a pool anew from a backup of its metadata
+/// Restore the catalog of a pool from a backup of its metadata, offline
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -36,11 +38,12 @@ pub(crate) struct Args {
     #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
     data: PathBuf,
 
-    /// A backup's file, or a physical volume of the pool [default: the newest in DIR/metadata]
+    /// File of a backup, or a physical volume of the pool, which has a copy [default: the newest
+    /// backup in DIR/metadata]
     #[arg(long, value_name = "PATH")]
     from: Option<PathBuf>,
 
-    /// Do it
+    /// Restore it; without this option nothing is written
     #[arg(long)]
     yes: bool,
 }
@@ -64,7 +67,7 @@ struct Report {
 
 pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
     if !args.data.is_dir() {
-        let message = format!("open data directory {}: there is none", args.data.display());
+        let message = format!("open the data directory {}: it does not exist", args.data.display());
         return Err(ErrorBody { kind: ErrorKind::NotFound, message }.into());
     }
     let (path, found) = choose(args)?;
@@ -110,7 +113,7 @@ fn choose(args: &Args) -> Result<(PathBuf, Found), Failure> {
     });
     found.max_by_key(|(_, found)| found.info.sequence).ok_or_else(|| {
         let message = format!(
-            "find a backup in {}: there is none that verifies; try --from with a physical volume",
+            "find a backup in {}: no file there verifies; name a physical volume with --from",
             directory.display()
         );
         ErrorBody { kind: ErrorKind::NotFound, message }.into()
@@ -127,7 +130,7 @@ fn table(report: &Report) -> String {
         ("size", Size(report.bytes).to_string()),
     ]);
     let end = match (report.restored, &report.kept) {
-        (false, _) => "nothing was written; --yes restores it".to_owned(),
+        (false, _) => "nothing was written; to restore it: --yes".to_owned(),
         (true, Some(kept)) => format!("restored; the old catalog is {kept}"),
         (true, None) => "restored".to_owned(),
     };

@@ -15,43 +15,42 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
-For a pool that does not open any more: a physical volume is missing or was cut short, the catalog
-or the journal is damaged, files are gone. Nothing is written to any part of it, whatever state it
-is in, and it may lie on a read-only file system. The server has to be stopped.
+Use it for a pool that does not open any more: a physical volume is missing or truncated, the catalog
+or the journal is damaged, or files are missing. Stop the server first. A salvage writes nothing to
+the pool, which can be on a read-only file system. It repairs nothing: try hindcast check first, and
+attach missing disks again if you can.
 
-Without a volume, the table says what is lost: of each volume and snapshot how much can be read,
-and the ranges that can't. Data are not read for that: sectors that fail are found by the copy
-only. Try hindcast check first, and bring missing disks back if you can: a salvage mends nothing.
+Without --to it lists the losses: for each volume and snapshot the readable size, and the ranges that
+are lost. It reads no data for that. Sectors that the disk can't read are found only by a copy.
 
-A copy is a raw image, sparse where the volume reads as zeros and where nothing can be read.
-FILE.map beside it is a map of GNU ddrescue (+ rescued, - bad), so that a file system check or
-another copy can be told which is which.
+A copy is a raw image. It is sparse where the volume reads as zeros and where nothing can be read.
+FILE.map beside it is a map file of GNU ddrescue (+ rescued, - bad), which tells the two apart.
 
-Where the catalog does not open, the newest backup of it in DIR/metadata, or on a physical volume
-in DIR, stands in. One of an orderly stop is exact if the pool was not opened since. Any other is
-of an earlier time: everything may have changed since, and a volume may show another one's data.
-The output says so for every volume; believe no byte of it without another check.
+If the catalog does not open, the newest backup of it in DIR/metadata, or on a physical volume in
+DIR, replaces it. A backup of an orderly stop is exact if the pool was not opened since then. Any
+other backup is of an earlier time: a volume may show old data, or the data of another volume. The
+output reports this for every volume. Verify such data by other means before you use it.
 
-What needs memory: the journal's index, and where a backup stands in, the whole catalog.
+The salvage needs memory for the journal's index, and for the whole catalog if a backup replaces it.
 
-Exit codes: 0 when nothing is lost, 1 when something is, or in doubt (the output says what), and
-those of hindcast --help.
+The exit code is 0 if nothing is lost, and 1 if something is lost or in doubt (the output lists it).
+The other codes are those of hindcast --help.
 
 Examples:
-  hindcast salvage --data /srv/pool                              what is lost
-  hindcast salvage --data /srv/pool -o json                      ... with every range
-  hindcast salvage --data /srv/pool db --to /mnt/db.img          copy what can be read
-  hindcast salvage --data /srv/pool db@monday --to /mnt/m.img    ... of a snapshot
-  hindcast salvage --data /srv/pool --all --to /mnt/rescued      ... of all volumes
-  hindcast salvage --data /srv/pool --from /dev/vdb              with the backup on that disk
-  hindcast salvage --data /srv/pool --moved /dev/vdb=/dev/vdc    a disk that is elsewhere now
+  hindcast salvage --data /srv/pool                              list the losses
+  hindcast salvage --data /srv/pool -o json                      list the losses, with every range
+  hindcast salvage --data /srv/pool db --to /mnt/db.img          copy a volume
+  hindcast salvage --data /srv/pool db@monday --to /mnt/m.img    copy a snapshot
+  hindcast salvage --data /srv/pool --all --to /mnt/rescued      copy all volumes
+  hindcast salvage --data /srv/pool --from /dev/vdb              use the backup on that disk
+  hindcast salvage --data /srv/pool --moved /dev/vdb=/dev/vdc    /dev/vdb is now /dev/vdc
 
-hindcast serve --salvage serves the same over NBD and iSCSI, read-only.";
+hindcast serve --salvage serves what can be read over NBD and iSCSI, read-only.";
 
 /// Ranges of one device that a table shows.
 const SHOWN: usize = 20;
 
-/// List what is lost of a damaged pool, and copy what can be read
+/// List the losses of a damaged pool, and copy what can be read, offline
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -59,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
     data: PathBuf,
 
-    /// What to copy
+    /// Volume or snapshot to copy
     #[arg(value_name = "VOLUME[@SNAPSHOT]", requires = "to", conflicts_with = "all", value_parser = device)]
     device: Option<Device>,
 
@@ -67,15 +66,16 @@ pub(crate) struct Args {
     #[arg(long, requires = "to")]
     all: bool,
 
-    /// The image, which must not exist; with --all the directory of the images
+    /// File of the copy, which must not exist; with --all, directory of the copies
     #[arg(long, value_name = "PATH")]
     to: Option<PathBuf>,
 
-    /// Make the catalog, in memory, out of the backup in this file, or on this physical volume
+    /// Use the backup of the catalog in this file, or on this physical volume, instead of the
+    /// catalog
     #[arg(long, value_name = "PATH")]
     from: Option<PathBuf>,
 
-    /// Where a physical volume is now; repeatable
+    /// Path of a physical volume in the catalog, and its path now; repeatable
     #[arg(long, value_name = "OLD=NEW")]
     moved: Vec<Moved>,
 }
@@ -100,7 +100,7 @@ fn device(text: &str) -> Result<Device, String> {
         None => (text, None),
     };
     if volume.is_empty() || snapshot == Some("") {
-        return Err("what is copied is VOLUME or VOLUME@SNAPSHOT".into());
+        return Err("the source of a copy is VOLUME or VOLUME@SNAPSHOT".into());
     }
     Ok(Device { volume: volume.into(), snapshot: snapshot.map(str::to_owned) })
 }
@@ -134,7 +134,7 @@ fn progress(message: &'static str, length: u64, template: &str) -> ProgressBar {
 
 pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
     if !args.data.is_dir() {
-        let message = format!("open data directory {}: there is none", args.data.display());
+        let message = format!("open the data directory {}: it does not exist", args.data.display());
         return Err(ErrorBody { kind: ErrorKind::NotFound, message }.into());
     }
     let how = Salvaging { from: args.from.clone(), moved: args.moved.clone() };

@@ -13,26 +13,30 @@ Examples:
   hindcast schedule create minutely db log --every 1m --keep-last 60
   hindcast schedule create safe db --every 1d --keep-daily 7 --keep-weekly 4 --keep-monthly 12
 
-Snapshots are named after the schedule, or its --prefix, and the time: db@hourly-20261122T040000Z; those of several volumes are of one
-instant. They are taken when the time (UTC) is a multiple of the interval: hourly ones on the hour, daily ones at
-midnight. After a time in which the server did not run there is one run, not all that were missed.
+The name of a snapshot is the --prefix, or the name of the schedule, and the time:
+db@hourly-20261122T040000Z. The snapshots of several volumes are of one instant. A schedule runs when
+the time (UTC) is a multiple of its interval: hourly schedules run on the hour, daily ones at
+midnight. If the server missed runs because it was stopped, it makes one run for all of them.
 
-After each run the schedule's own snapshots are deleted, except those that one of the --keep options keeps: the last N,
-and the newest of each of the last N hours, days, weeks and months that have one. Without any of them all are kept. What
-is protected, or a LUN of a target, stays; a snapshot that is renamed belongs to the schedule no more.";
+After each run the server deletes the schedule's own snapshots, except those that a --keep option
+keeps: the last N, and the newest of each of the last N hours, days, weeks and months that have one.
+Without a --keep option all snapshots are kept. Protected snapshots, and snapshots that are LUNs of
+targets, are never deleted. A renamed snapshot no longer belongs to the schedule.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Take snapshots of volumes at intervals, and delete old ones
     #[command(after_help = CREATE_EXAMPLES)]
     Create {
+        /// Name of the schedule
         name: String,
+        /// Volumes of which it takes snapshots, at one instant
         #[arg(required = true)]
         volumes: Vec<String>,
-        /// Interval: 30s, 15m, 1h, 1d; 10s to 31d
+        /// Interval, 10s to 31d, such as 30s, 15m, 1h or 1d
         #[arg(long, value_name = "TIME", value_parser = seconds)]
         every: u64,
-        /// What the snapshots' names begin with; it can't be changed later [default: NAME]
+        /// Prefix of the snapshots' names; it can't be changed later [default: NAME]
         #[arg(long)]
         prefix: Option<String>,
         #[command(flatten)]
@@ -41,41 +45,55 @@ pub(crate) enum Command {
     /// List schedules
     List,
     /// Show one schedule
-    Show { name: String },
-    /// Change the interval, or what is kept; of the --keep options, those left out become 0
+    Show {
+        /// Name of the schedule
+        name: String,
+    },
+    /// Change the interval, or the snapshots that are kept; if one --keep option is given, the
+    /// others become 0
     #[command(group = ArgGroup::new("property").required(true).multiple(true).args(
         ["every", "keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly"]))]
     Set {
+        /// Name of the schedule
         name: String,
-        /// Interval
+        /// Interval, 10s to 31d, such as 30s, 15m, 1h or 1d
         #[arg(long, value_name = "TIME", value_parser = seconds)]
         every: Option<u64>,
         #[command(flatten)]
         keep: Keep,
     },
-    /// Do nothing until it is resumed
-    Pause { name: String },
-    /// Go on; what was missed is not made up for
-    Resume { name: String },
+    /// Pause a schedule until schedule resume
+    Pause {
+        /// Name of the schedule
+        name: String,
+    },
+    /// Resume a schedule; missed runs are not made up
+    Resume {
+        /// Name of the schedule
+        name: String,
+    },
     /// Delete a schedule; its snapshots stay
-    Delete { name: String },
+    Delete {
+        /// Name of the schedule
+        name: String,
+    },
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Keep {
-    /// Keep the last N
+    /// Keep the last N snapshots
     #[arg(long, value_name = "N")]
     keep_last: Option<u32>,
-    /// Keep the newest of each of the last N hours
+    /// Keep the newest snapshot of each of the last N hours that have one
     #[arg(long, value_name = "N")]
     keep_hourly: Option<u32>,
-    /// Keep the newest of each of the last N days
+    /// Keep the newest snapshot of each of the last N days that have one
     #[arg(long, value_name = "N")]
     keep_daily: Option<u32>,
-    /// Keep the newest of each of the last N weeks
+    /// Keep the newest snapshot of each of the last N weeks that have one
     #[arg(long, value_name = "N")]
     keep_weekly: Option<u32>,
-    /// Keep the newest of each of the last N months
+    /// Keep the newest snapshot of each of the last N months that have one
     #[arg(long, value_name = "N")]
     keep_monthly: Option<u32>,
 }

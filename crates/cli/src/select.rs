@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// `90s`, `30m`, `12h`, `7d`, `4w`; a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time: write for example 90s, 30m, 12h, 7d or 4w");
+    let wrong = || format!("{text:?} is not a time: write for example 90s, 30m, 12h, 7d or 4w");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let unit = match unit {
@@ -26,7 +26,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// How long what a rollback kept stays, in seconds.
 pub(crate) fn undo_keep(text: &str) -> Result<u64, String> {
     match duration(text)?.as_secs() {
-        0 => Err("keep it for a second at least".into()),
+        0 => Err("the time must be at least 1s".into()),
         seconds => Ok(seconds),
     }
 }
@@ -42,7 +42,7 @@ impl Pattern {
     pub(crate) fn parse(text: &str) -> Result<Pattern, String> {
         match hindcast_api::split_address(text) {
             Some((volume, name)) => Ok(Pattern { volume: volume.into(), name: name.into() }),
-            None => Err("snapshots are named VOLUME@NAME; db@* is all of db's".into()),
+            None => Err("a snapshot is VOLUME@NAME; db@* means all snapshots of db".into()),
         }
     }
 

@@ -11,8 +11,8 @@ const LOCAL_SOCKET: &str = "./hindcast.sock";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// Server to talk to: path of its socket, or http://HOST:PORT [default:
-    /// /run/hindcast/hindcast.sock where it exists, else ./hindcast.sock]
+    /// Server to connect to: the path of its Unix socket, or http://HOST:PORT [default:
+    /// /run/hindcast/hindcast.sock if it exists, otherwise ./hindcast.sock]
     #[arg(
         long,
         global = true,
@@ -22,7 +22,7 @@ pub(crate) struct Global {
     )]
     socket: Option<String>,
 
-    /// File with the bearer token, for http:// endpoints
+    /// File with the bearer token that an http:// endpoint requires
     #[arg(
         long,
         global = true,
@@ -32,12 +32,13 @@ pub(crate) struct Global {
     )]
     token_file: Option<PathBuf>,
 
-    /// Seconds to wait for each answer, and in a transfer for something to move [default: 60 for
-    /// what is only shown, 330 for what is changed or transferred]
+    /// Seconds to wait for each answer, and for progress of a transfer [default: 60 for commands
+    /// that only show, 330 for commands that change or transfer]
     #[arg(long, global = true, env = "HINDCAST_TIMEOUT", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Global options")]
     timeout: Option<u64>,
 
-    /// Tables for people or JSON for programs (sizes in bytes, times in RFC 3339)
+    /// Format of the result: a table for people, or JSON for programs (sizes in bytes, times in
+    /// RFC 3339)
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, help_heading = "Global options")]
     output: Format,
 }
@@ -76,7 +77,10 @@ fn read_token(path: &Path) -> Result<String, Failure> {
         .map_err(|e| Failure::usage(format!("--token-file {}: {e}", path.display())))?;
     let token = text.trim();
     if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
-        return Err(Failure::usage(format!("--token-file {}: no token in it", path.display())));
+        return Err(Failure::usage(format!(
+            "--token-file {}: the file must hold one token of printable ASCII characters",
+            path.display()
+        )));
     }
     Ok(token.to_owned())
 }

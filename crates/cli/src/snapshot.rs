@@ -20,19 +20,21 @@ const DELETE_AT_ONCE: usize = 200;
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
-  hindcast snapshot create db                        db@20261122T031415Z, by the time (UTC)
+  hindcast snapshot create db                        named by the time (UTC): db@20261122T031415Z
   hindcast snapshot create db@before-upgrade
   hindcast snapshot create db@v1 log@v1 wal@v1       all three at one instant
   hindcast snapshot create db --label why=upgrade
   hindcast snapshot create db@clean --before 'fsfreeze -f /mnt/db' --after 'fsfreeze -u /mnt/db'
 
-A snapshot is taken between two writes, without holding up clients, and is durable when the command returns. Without hooks
-it is what a power cut would have left: journaling file systems and databases recover from it.
+A snapshot is taken between two writes, and clients do not wait for it. It is durable when the
+command returns. Without hooks its content is what a power failure would leave (crash-consistent):
+journaling file systems and databases recover from that.
 
-Hooks make it better than that. --before is run first (if it fails there is no snapshot), --after last: always, also when
-this command is killed, and no later than --freeze-timeout after --before was started. A snapshot that was not taken in
-that time is not kept. Both are run here, by sh, which is where the file system is mounted, or on the server, if its
-configuration has hooks for the volume.";
+With hooks a snapshot can be application-consistent. --before runs first; if it fails, no snapshot
+is taken. --after runs last and always, even if this command is killed, and no later than
+--freeze-timeout after --before started. A snapshot that was not taken by then is deleted. Both
+commands run on this machine, by sh -c: run hindcast where the file system is mounted. The server's
+configuration file can also have hooks for a volume, which run on the server.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -40,9 +42,10 @@ Examples:
   hindcast snapshot list db
   hindcast snapshot list db -o json | jq -r '.[].name'
 
-Snapshots are drawn below what they come after: a volume's line of history goes on at the same depth, a clone, or the line
-that a rollback began, goes deeper. The volume itself is at the end of its line. UNIQUE is what a snapshot holds alone, and
-its deletion would give back; SHARED it has in common with others, or with the volume.";
+Each snapshot is listed below the one that it follows. The snapshots of a volume have one depth, and
+the volume itself is last. A clone, and a branch that a rollback left behind, is one level deeper.
+UNIQUE is the space that only this snapshot needs, and that its deletion would free. SHARED is the
+space that it shares with other snapshots or with the volume.";
 
 const DELETE_EXAMPLES: &str = "\
 Examples:
@@ -51,32 +54,37 @@ Examples:
   hindcast snapshot delete 'db@auto-*' --older-than 30d
   hindcast snapshot delete 'test-*@*' --dry-run
 
-In a pattern * is any text and ? any one character; quote it from the shell. Protected snapshots are in the way when they
-are named, and left out when a pattern matches them. Deleted snapshots are gone from sight at once; their space comes back
-in the background, when nobody reads them and no clone rests on them any more.";
+In a pattern, * matches any text and ? matches one character. Quote a pattern for the shell. A
+pattern skips protected snapshots; naming a protected snapshot is an error. Deleted snapshots
+disappear from lists at once. Their space is freed in the background, when no client reads them and
+no clone depends on them any more.";
 
 const ROLLBACK_EXAMPLES: &str = "\
 Examples:
   hindcast snapshot rollback db@before-upgrade
   hindcast snapshot rollback db@before-upgrade --undo-name broken
-  hindcast snapshot rollback db@broken               undoes the one above
-  hindcast snapshot rollback test@clean --undo-keep 7d      every night
+  hindcast snapshot rollback db@broken               undo the rollback above
+  hindcast snapshot rollback test@clean --undo-keep 7d
 
-It takes a moment, whatever the size. Newer snapshots stay. What the volume was is kept as a snapshot of its own, so that
-a rollback can be undone; with --undo-keep it is deleted by itself after that time. While clients use the volume it is refused: unmount first. With --force NBD clients are
-disconnected and iSCSI initiators find a unit that was switched off and on; a file system that is still mounted there
-does not survive that.";
+A rollback is immediate, whatever the size of the volume. Newer snapshots stay. The content
+of the volume before the rollback is kept as another snapshot, so a rollback can be undone. With
+--undo-keep the server deletes that snapshot after the given time.
+
+The server refuses a rollback while clients use the volume: unmount its file systems first. With
+--force it disconnects NBD clients, and reports to iSCSI initiators that the unit was reset. A file
+system that is still mounted then becomes inconsistent.";
 
 const SET_EXAMPLES: &str = "\
 Examples:
-  hindcast snapshot set db@v1 --writable                  behind db@v1 stands a clone, db.v1
+  hindcast snapshot set db@v1 --writable                  clients of db@v1 reach a clone, db.v1
   hindcast snapshot set db@v1 --writable --clone trial
-  hindcast snapshot set db@v1 --read-only                 db@v1 shows what it froze again
-  hindcast volume delete db.v1                            and this discards what was written
+  hindcast snapshot set db@v1 --read-only                 clients of db@v1 reach the snapshot again
+  hindcast volume delete db.v1                            discard what was written to the clone
 
-Clients that open VOLUME@NAME, over NBD or iSCSI, reach the clone. What the snapshot froze is still there: rollback, diff,
-export and clone create are of that. The clone is a volume like any other, with a name of its own. Made read-only again the
-snapshot keeps nothing of what was written; the clone does, and with --clone it can stand behind the snapshot once more.";
+With --writable, clients that open VOLUME@NAME over NBD or iSCSI reach a clone of the snapshot. The
+snapshot itself does not change: rollback, diff, export and clone create use its content. The clone
+is a volume like any other, with a name of its own. After --read-only the clone keeps what was
+written to it, and --writable --clone NAME shows it at the snapshot's address again.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -86,92 +94,100 @@ pub(crate) enum Command {
     /// List snapshots, as a tree
     #[command(after_help = LIST_EXAMPLES)]
     List {
-        /// Only of this volume
+        /// List only snapshots of this volume
         volume: Option<String>,
     },
     /// Show one snapshot
     Show {
-        /// VOLUME@NAME
+        /// The snapshot
         #[arg(value_name = "VOLUME@NAME", value_parser = address)]
         snapshot: Address,
     },
-    /// Rename a snapshot, and with it its exports
+    /// Rename a snapshot; its exports get the new name
     Rename {
+        /// The snapshot
         #[arg(value_name = "VOLUME@NAME", value_parser = address)]
         snapshot: Address,
-        /// New name, without the volume
+        /// New name, without VOLUME@
         new_name: String,
     },
-    /// Note something about a snapshot
+    /// Set or remove labels of a snapshot
     #[command(
-        after_help = "Examples:\n  hindcast snapshot label db@v1 ticket=4711 why='before the upgrade'\n  hindcast snapshot label db@v1 ticket=          removes it"
+        after_help = "Examples:\n  hindcast snapshot label db@v1 ticket=4711 why='before the upgrade'\n  hindcast snapshot label db@v1 ticket=          remove the label"
     )]
     Label {
+        /// The snapshot
         #[arg(value_name = "VOLUME@NAME", value_parser = address)]
         snapshot: Address,
-        /// KEY=VALUE; with nothing after the = it is removed
+        /// Labels to set; KEY= without a value removes the label
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = label)]
         labels: Vec<(String, String)>,
     },
-    /// Keep snapshots from being deleted: by request, by a schedule, or to make room
+    /// Protect snapshots: no command, schedule or automatic deletion deletes them
     Protect {
+        /// The snapshots
         #[arg(required = true, value_name = "VOLUME@NAME", value_parser = address)]
         snapshots: Vec<Address>,
     },
-    /// Let snapshots be deleted again
+    /// Allow the deletion of snapshots again
     Unprotect {
+        /// The snapshots
         #[arg(required = true, value_name = "VOLUME@NAME", value_parser = address)]
         snapshots: Vec<Address>,
     },
-    /// Have a snapshot's exports show a writable clone of it, or again what it froze
+    /// Export a writable clone at a snapshot's address, or export the snapshot itself again
     #[command(after_help = SET_EXAMPLES, group = ArgGroup::new("access").required(true))]
     Set {
+        /// The snapshot
         #[arg(value_name = "VOLUME@NAME", value_parser = address)]
         snapshot: Address,
-        /// A clone stands behind its address, which can be written to
+        /// Export a writable clone of the snapshot at its address
         #[arg(long, group = "access")]
         writable: bool,
-        /// Its address shows what it froze
+        /// Export the snapshot itself, read-only
         #[arg(long, group = "access")]
         read_only: bool,
-        /// Name of the clone: one that there is, or a new one [default: a new one, VOLUME.NAME]
+        /// Name of the clone; it is created if it does not exist [default: VOLUME.NAME, a new
+        /// clone]
         #[arg(long, value_name = "NAME", requires = "writable")]
         clone: Option<String>,
-        /// Also while NBD clients use the export, which are disconnected
+        /// Do it even if NBD clients use the export; they are disconnected
         #[arg(long)]
         force: bool,
     },
     /// Delete snapshots
     #[command(after_help = DELETE_EXAMPLES)]
     Delete {
-        /// VOLUME@NAME, or patterns in either part
+        /// The snapshots; both parts can be patterns with * and ?
         #[arg(required = true, value_name = "VOLUME@NAME", value_parser = Pattern::parse)]
         snapshots: Vec<Pattern>,
-        /// Only those older than so long: 90s, 30m, 12h, 7d, 4w. By the server's clock, unless that
-        /// is in doubt, and by the order in which they were taken
-        #[arg(long, value_name = "AGE", value_parser = select::duration)]
+        /// Delete only snapshots that are older: 90s, 30m, 12h, 7d, 4w. The age is measured by the
+        /// server's clock and by the order in which the snapshots were taken; the command fails
+        /// while the server does not trust its clock
+        #[arg(long, value_name = "TIME", value_parser = select::duration)]
         older_than: Option<Duration>,
-        /// Also those that are LUNs of targets
+        /// Delete snapshots even if they are LUNs of targets
         #[arg(long)]
         force: bool,
-        /// Only tell which
+        /// Only list the snapshots that would be deleted
         #[arg(long)]
         dry_run: bool,
     },
-    /// Take a volume back to a snapshot
+    /// Return a volume to the content of a snapshot
     #[command(after_help = ROLLBACK_EXAMPLES)]
     Rollback {
+        /// The snapshot to return to
         #[arg(value_name = "VOLUME@NAME", value_parser = address)]
         snapshot: Address,
-        /// Also while clients use the volume, which are cut off
+        /// Do it even if clients use the volume; they are disconnected
         #[arg(long)]
         force: bool,
-        /// Name of the snapshot that keeps what the volume is now [default: before-rollback- and
-        /// the time]
+        /// Name of the snapshot that keeps the present content of the volume [default:
+        /// before-rollback-TIME]
         #[arg(long, value_name = "NAME")]
         undo_name: Option<String>,
-        /// Delete that snapshot after this time, like 7d; protect it to keep it after all [default:
-        /// it stays]
+        /// Delete that snapshot after this time, such as 7d, unless it is protected [default: keep
+        /// it]
         #[arg(long, value_name = "TIME", value_parser = undo_keep)]
         undo_keep: Option<u64>,
     },
@@ -180,22 +196,23 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("hook").multiple(true))]
 pub(crate) struct Create {
-    /// VOLUME, or VOLUME@NAME [default name: the time]
+    /// Volumes; all snapshots are of one instant [default name: the time in UTC]
     #[arg(required = true, value_name = "VOLUME[@NAME]", value_parser = new_snapshot)]
     snapshots: Vec<NewSnapshot>,
-    /// KEY=VALUE to note about them; repeatable
+    /// Label of the snapshots; repeatable
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// Command to run before, by sh -c
+    /// Command to run before the snapshot is taken, by sh -c on this machine
     #[arg(long, value_name = "COMMAND", group = "hook", requires = "after")]
     before: Option<String>,
-    /// Command to run after, whatever happened
+    /// Command to run afterwards, by sh -c on this machine, whether or not the snapshot was taken
     #[arg(long, value_name = "COMMAND", group = "hook")]
     after: Option<String>,
-    /// How long after the start of --before to run --after, come what may: up to 5m [default: 10s]
+    /// Time after the start of --before at which --after runs at the latest: 1s to 5m [default:
+    /// 10s]
     #[arg(long, value_name = "TIME", value_parser = freeze_timeout, requires = "hook")]
     freeze_timeout: Option<Duration>,
-    /// Leave out the commands that the server's configuration has for these volumes
+    /// Do not run the hooks that the server's configuration has for these volumes
     #[arg(long)]
     no_hooks: bool,
 }
@@ -211,7 +228,7 @@ pub(crate) struct Address {
 pub(crate) fn address(text: &str) -> Result<Address, String> {
     match split_address(text) {
         Some((volume, name)) => Ok(Address { volume: volume.into(), name: name.into() }),
-        None => Err("a snapshot is named VOLUME@NAME".into()),
+        None => Err("a snapshot is VOLUME@NAME, such as db@monday".into()),
     }
 }
 
@@ -232,7 +249,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 fn freeze_timeout(text: &str) -> Result<Duration, String> {
     match select::duration(text)? {
         time if (1..=300).contains(&time.as_secs()) => Ok(time),
-        _ => Err("a freeze lasts 1s to 5m".into()),
+        _ => Err("a freeze timeout is 1s to 5m".into()),
     }
 }
 
@@ -269,7 +286,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             output.show(&set, |s| match &s.writable {
                 Some(clone) => {
                     let access = inherited(clone, s.inherited.as_ref());
-                    format!("{} is writable: {clone} stands behind it{access}", s.address())
+                    format!("{} is writable: its clients reach the clone {clone}{access}", s.address())
                 }
                 None => format!("{} is read-only", s.address()),
             })
@@ -283,7 +300,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             output.show(&rolled, |r| {
                 let undo = r.undo.address();
                 format!(
-                    "{0} is what {0}@{1} was; what it was before is {undo}\nto undo: hindcast snapshot rollback {undo}",
+                    "{0} has the content of {0}@{1}; its content before is {undo}\nto undo: hindcast snapshot rollback {undo}",
                     at.volume, at.name
                 )
             })
@@ -313,7 +330,8 @@ fn run_create(create: Create, session: &Session) -> Result<(), Failure> {
                     let one = DeleteSnapshots { names: vec![s.name.clone()], force: false };
                     session.client.delete_snapshots(&s.volume, &one)?;
                 }
-                let why = "take snapshots: the freeze had to end before they were taken; they were not kept";
+                let why =
+                    "take snapshots: the freeze timeout ended before they were taken; they were deleted";
                 return Err(Failure::Failed(why.into()));
             }
             Err(FreezeError::After(created, why)) => {
@@ -332,7 +350,7 @@ fn protect(session: &Session, snapshots: &[Address], protected: bool) -> Result<
     let patch = PatchSnapshot { protected: Some(protected), ..PatchSnapshot::default() };
     let changed = snapshots.iter().map(|at| session.client.patch_snapshot(&at.volume, &at.name, &patch));
     let changed = changed.collect::<Result<Vec<Snapshot>, _>>()?;
-    let verb = if protected { "protected" } else { "not protected any more:" };
+    let verb = if protected { "protected" } else { "no longer protected:" };
     session.output.show(&changed, |changed| format!("{verb} {}", addresses(changed)))
 }
 
@@ -342,7 +360,7 @@ fn trusted_now(session: &Session) -> Result<Timestamp, Failure> {
     let clock = session.client.clock()?;
     let Some(by) = clock.jumped_seconds else { return Ok(clock.now) };
     let message = format!(
-        "delete snapshots by age: the server's clock differs by {by:.0} s from what it should say; see hindcast pool clock"
+        "delete snapshots by age: the server's clock differs by {by:.0} s from the expected time; see hindcast pool clock"
     );
     Err(ErrorBody { kind: ErrorKind::Conflict, message }.into())
 }
@@ -356,7 +374,7 @@ fn delete(
     let now = older_than.map(|_| trusted_now(session)).transpose()?;
     let all = session.client.snapshots(None)?;
     let chosen = select::choose(&all, patterns, older_than.zip(now)).map_err(|missing| {
-        let message = format!("find snapshot {missing}: there is none");
+        let message = format!("find snapshot {missing}: it does not exist");
         Failure::from(ErrorBody { kind: ErrorKind::NotFound, message })
     })?;
     if !dry_run {
@@ -372,7 +390,7 @@ fn delete(
     }
     let verb = if dry_run { "would delete" } else { "deleted" };
     session.output.show(&chosen, |chosen| match chosen.as_slice() {
-        [] => "nothing matches".to_owned(),
+        [] => "no snapshot matches".to_owned(),
         chosen if chosen.len() <= 10 => {
             let names: Vec<String> = chosen.iter().map(|s| s.address()).collect();
             format!("{verb} {}", names.join(" "))
@@ -394,7 +412,7 @@ fn details(s: &Snapshot) -> String {
         ("after", s.parent.clone().unwrap_or_else(|| "-".into())),
         ("clones", if s.clones.is_empty() { "-".into() } else { s.clones.join(" ") }),
         ("writable", s.writable.clone().unwrap_or_else(|| "-".into())),
-        ("deleted", s.expires.map_or_else(|| "-".into(), |at| format!("by itself at {at}"))),
+        ("expires", s.expires.map_or_else(|| "-".into(), |at| at.to_string())),
         ("protected", yes_no(s.protected)),
         ("labels", labels_of(s)),
         ("unique", bytes(s.unique)),

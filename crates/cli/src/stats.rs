@@ -13,19 +13,21 @@ const BAR: u64 = 40;
 const EXAMPLES: &str = "\
 Examples:
   hindcast volume stats                          totals since the server started
-  hindcast volume stats db                       what snapshots cost, and where requests go
+  hindcast volume stats db                       the cost of snapshots, and requests by region
   hindcast volume stats db --watch 2             rates, every 2 seconds
   hindcast volume stats --watch 1 -o json | jq   one JSON line per interval";
 
-/// Requests and bytes of all volumes; of one also what its snapshots cost, and where requests go
+/// Show the requests and bytes of all volumes; of one volume, also the cost of its snapshots and
+/// the regions that requests go to
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
+    /// Name of the volume [default: all volumes]
     name: Option<String>,
-    /// Show rates again and again, every so many seconds
+    /// Show rates every SECONDS seconds, 0.1 to 86400; 1 if no number is given
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
     watch: Option<Duration>,
-    /// End after so many intervals
+    /// End after N intervals [default: run until interrupted]
     #[arg(long, value_name = "N", requires = "watch")]
     count: Option<u64>,
 }

@@ -17,19 +17,21 @@ Examples:
   hindcast target add-lun cluster --volume db    its LUN 0
   hindcast target add-lun cluster --volume log   its LUN 1
 
-A volume needs none of this: it has a target of its own, with its name, and is LUN 0 there.";
+Every volume already has a target of its own, iqn.2026-11.io.hindcast:VOLUME, and is LUN 0 there.
+Create a target to export several LUNs together.";
 
 const ADD_LUN_EXAMPLES: &str = "\
 Examples:
   hindcast target add-lun cluster --volume db
-  hindcast target add-lun cluster db@before      a snapshot; writes are refused
+  hindcast target add-lun cluster db@before      a snapshot, read-only
   hindcast target add-lun cluster --lun 7 --file /srv/images/cd.iso --read-only
   hindcast target add-lun cluster --device /dev/vdb --block 4096
   hindcast target add-lun cluster --file /srv/images/win.raw --serial win-2026
 
-A volume or snapshot keeps its LUN when it is renamed, and can't be deleted without --force while it is one. A file or block device
-is exported as it is; it must not be used by anybody else. Its serial number is the same whenever it is mapped, here or by another
-server, if it is given. A file whose length is no multiple of the block size can only be read: zeros follow it.";
+A volume or snapshot keeps its LUN when it is renamed. Its deletion needs --force while it is a LUN.
+A file or block device is exported as it is; no other program may use it. Give it a --serial if
+initiators must recognize it after it is mapped again, here or by another server. A file whose
+length is not a multiple of the block size is read-only, and zeros fill its last block.";
 
 const ALLOW_EXAMPLES: &str = "\
 Examples:
@@ -37,40 +39,43 @@ Examples:
   hindcast target allow db --initiator 'iqn.1991-05.com.microsoft:*' --address 10.0.0.0/8 --read-only
   hindcast target allow cluster --initiator iqn.2004-10.com.ubuntu:host-1 --lun 0 --lun 2
   hindcast target allow --all --address 10.1.0.0/16
-  hindcast target allow db --user alice          whoever proved to be alice, see `target chap`
+  hindcast target allow db --user alice          initiators with the CHAP account alice
   hindcast target deny db --address 10.1.0.66 --at 1
 
-Rules are asked in their order, the target's own before those for all; the first that matches the initiator's name, its
-address and its CHAP account decides. An initiator that none matches is refused. Only while there is no rule at all, and the server
-listens on this machine's loopback addresses alone, everybody is allowed.";
+The server checks the rules in order: first the rules of the target, then the rules for all targets
+(--all). The first rule that matches the name, the address and the CHAP account of the initiator
+decides. An initiator that no rule matches is refused. There is one exception: while no rule exists
+at all, and the server listens on loopback addresses only, every initiator is allowed.";
 
 const CHAP_EXAMPLES: &str = "\
 Examples:
   openssl rand -hex 8 >secret && hindcast target chap db --user alice --secret-file secret
   hindcast target chap db --user alice --secret-file s1 --mutual-user server --mutual-secret-file s2
-  hindcast target chap db --user bob --secret-file s3         a second account beside alice
+  hindcast target chap db --user bob --secret-file s3         add a second account
   hindcast target chap db --list
   hindcast target chap db --remove bob
   hindcast target chap --all --user alice --secret-file -
   hindcast target chap db --off
 
-Give each host an account of its own: rules may name it (`target allow db --user alice`), and a session can be taken over only
-by the account that began it. With --all it is asked for at discovery too, and at targets that have none of their own. A secret has 12 to 255 bytes; 12
-to 16 suit every initiator. Secrets are kept in the data directory, in a file that only its owner can read, and never
-shown.";
+Give each host an account of its own: access rules can name it (target allow db --user alice), and
+only the account that began a session can take the session over. Accounts set with --all apply to
+discovery, and to targets without accounts of their own. A secret has 12 to 255 bytes; every
+initiator accepts 12 to 16. The server stores secrets in the data directory, in a file that only its
+owner can read, and never shows them.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Create a target that can have several LUNs
     #[command(after_help = CREATE_EXAMPLES)]
     Create {
-        /// An iSCSI name, or a short name: letters, digits, '-', '.' and ':'
+        /// iSCSI name, or a short name that follows iqn.2026-11.io.hindcast: (letters, digits, '-',
+        /// '.' and ':')
         name: String,
-        /// Text for people, shown to initiators
+        /// Description that initiators show
         #[arg(long, value_name = "TEXT")]
         alias: Option<String>,
     },
-    /// List targets, those that volumes have by default included
+    /// List all targets, including the targets of volumes
     List,
     /// Show one target with its LUNs, rules and sessions
     #[command(group = ArgGroup::new("which").required(true))]
@@ -78,44 +83,47 @@ pub(crate) enum Command {
         #[command(flatten)]
         which: Which,
     },
-    /// Delete a target that was created; its volumes and files stay
+    /// Delete a target that target create made; its volumes and files stay
     Delete {
+        /// iSCSI name, or short name
         name: String,
-        /// Also when initiators are logged in to it
+        /// Delete it even if initiators are logged in to it; their sessions end
         #[arg(long)]
         force: bool,
     },
-    /// Switch a target on or off, or name it for people
+    /// Enable or disable a target, or change its alias
     #[command(group = ArgGroup::new("property").required(true).multiple(true))]
     Set {
+        /// iSCSI name, short name, or volume
         name: String,
-        /// Let initiators log in
+        /// Allow initiators to log in
         #[arg(long, group = "property", conflicts_with = "disabled")]
         enabled: bool,
         /// Refuse initiators, and end their sessions
         #[arg(long, group = "property")]
         disabled: bool,
-        /// Text for people, shown to initiators; empty: none
+        /// Description that initiators show; an empty text removes it
         #[arg(long, value_name = "TEXT", group = "property")]
         alias: Option<String>,
     },
     /// Add a LUN: a volume, a snapshot, a file, or a block device
     #[command(after_help = ADD_LUN_EXAMPLES, group = ArgGroup::new("backing").required(true))]
     AddLun {
+        /// iSCSI name, short name, or volume
         name: String,
-        /// Its number, 0 to 16383 [default: the lowest that is free]
+        /// LUN, 0 to 16383 [default: the lowest that is free]
         #[arg(long, value_name = "N")]
         lun: Option<u16>,
-        /// A volume, or a snapshot: VOLUME@NAME
+        /// Volume, or snapshot as VOLUME@NAME
         #[arg(value_name = "ADDRESS", group = "backing")]
         address: Option<String>,
-        /// A volume, or a snapshot: VOLUME@NAME
+        /// Volume, or snapshot as VOLUME@NAME
         #[arg(long, value_name = "NAME", group = "backing")]
         volume: Option<String>,
-        /// A plain file on the server
+        /// Regular file on the server's machine
         #[arg(long, value_name = "PATH", group = "backing")]
         file: Option<String>,
-        /// A block device of the server
+        /// Block device of the server's machine
         #[arg(long, value_name = "PATH", group = "backing")]
         device: Option<String>,
         /// Refuse writes to the file or device
@@ -125,43 +133,45 @@ pub(crate) enum Command {
         #[arg(long, value_name = "SIZE", value_parser = crate::volume::block_size,
             conflicts_with_all = ["volume", "address"])]
         block: Option<u32>,
-        /// Serial number of the file or device, by which initiators know it again [default: a
-        /// random one]
+        /// Serial number of the file or device, by which initiators recognize it [default: a random
+        /// one]
         #[arg(long, value_name = "TEXT", conflicts_with_all = ["volume", "address"])]
         serial: Option<String>,
     },
     /// Remove a LUN; the volume or file stays
     RemoveLun {
+        /// iSCSI name, short name, or volume
         name: String,
+        /// Number of the LUN
         lun: u16,
-        /// Also when initiators are logged in to the target
+        /// Remove it even if initiators are logged in to the target
         #[arg(long)]
         force: bool,
     },
-    /// Allow initiators, by name and by address
+    /// Add an access rule that allows initiators, by name, address and CHAP account
     #[command(after_help = ALLOW_EXAMPLES, group = ArgGroup::new("which").required(true))]
     Allow {
         #[command(flatten)]
         which: Which,
         #[command(flatten)]
         who: Who,
-        /// Refuse their writes
+        /// Refuse writes of these initiators
         #[arg(long)]
         read_only: bool,
-        /// Show them only this LUN; repeatable
+        /// Allow only this LUN; repeatable [default: all LUNs]
         #[arg(long = "lun", value_name = "N", value_delimiter = ',')]
         luns: Vec<u16>,
     },
-    /// Drop all reservations of a target's LUNs, persistent ones too; those who made them learn of
-    /// it
+    /// Remove the reservations of a target's LUNs, and its persistent reservations and
+    /// registrations; the server reports it to the initiators that made them
     ClearReservations {
         /// iSCSI name, short name, or volume
         name: String,
-        /// Only those of this LUN
+        /// Remove only those of this LUN
         #[arg(long, value_name = "N")]
         lun: Option<u16>,
     },
-    /// Refuse initiators, by name and by address
+    /// Add an access rule that refuses initiators, by name, address and CHAP account
     #[command(group = ArgGroup::new("which").required(true))]
     Deny {
         #[command(flatten)]
@@ -169,7 +179,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         who: Who,
     },
-    /// Remove an access rule by its number, as `show` numbers them
+    /// Remove an access rule by its number, as target show lists it
     #[command(group = ArgGroup::new("which").required(true))]
     Disallow {
         #[command(flatten)]
@@ -181,35 +191,35 @@ pub(crate) enum Command {
     Chap(ChapArgs),
 }
 
-/// Ask initiators to prove who they are by CHAP: add an account, or replace the one of that name
+/// Require initiators to authenticate by CHAP: add, replace, list or remove accounts
 #[derive(Debug, Args)]
 #[command(after_help = CHAP_EXAMPLES, group = ArgGroup::new("which").required(true),
     group = ArgGroup::new("switch").required(true))]
 pub(crate) struct ChapArgs {
     #[command(flatten)]
     which: Which,
-    /// Name that initiators use
+    /// Account to add, or to replace: the name with which initiators authenticate
     #[arg(long, group = "switch", requires = "secret_file")]
     user: Option<String>,
-    /// File with the secret that they prove to know, or - for standard input
+    /// File with the secret of the account, or - for standard input
     #[arg(long, value_name = "FILE", requires = "user")]
     secret_file: Option<PathBuf>,
-    /// Name that the target uses when an initiator asks for its proof
+    /// Name with which the target authenticates to initiators that require it (mutual CHAP)
     #[arg(long, value_name = "USER", requires_all = ["mutual_secret_file", "user"])]
     mutual_user: Option<String>,
-    /// File with the secret that the target proves to know
+    /// File with the secret of the target, or - for standard input
     #[arg(long, value_name = "FILE", requires = "mutual_user")]
     mutual_secret_file: Option<PathBuf>,
-    /// The target proves itself no more
+    /// End mutual CHAP: the target no longer authenticates
     #[arg(long, requires = "user", conflicts_with = "mutual_user")]
     no_mutual: bool,
     /// List the accounts
     #[arg(long, group = "switch")]
     list: bool,
-    /// Remove one of several accounts; sessions that proved it end
+    /// Remove one of several accounts; its sessions end
     #[arg(long, value_name = "USER", group = "switch")]
     remove: Option<String>,
-    /// Ask for it no more
+    /// Remove all accounts; a target without accounts uses those for all targets, if there are any
     #[arg(long, group = "switch")]
     off: bool,
 }
@@ -220,7 +230,7 @@ pub(crate) struct Which {
     /// iSCSI name, short name, or volume
     #[arg(group = "which")]
     name: Option<String>,
-    /// What applies to all targets
+    /// Use the settings that apply to all targets
     #[arg(long, group = "which")]
     all: bool,
 }
@@ -238,16 +248,16 @@ impl Which {
 /// Whom a rule is about.
 #[derive(Debug, Args)]
 pub(crate) struct Who {
-    /// Initiator name; * is any text, ? any one character
+    /// Initiator name; * matches any text, ? matches one character
     #[arg(long, value_name = "PATTERN", default_value = "*")]
     initiator: String,
-    /// Address, or range like 10.0.0.0/8 or fd00::/8 [default: any]
+    /// Address, or range such as 10.0.0.0/8 or fd00::/8 [default: any]
     #[arg(long, value_name = "ADDRESS")]
     address: Option<String>,
-    /// CHAP account that they have proven [default: any, or none]
+    /// CHAP account with which the initiator authenticated [default: any, or none]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// Place in the order of rules, from 1 [default: the last]
+    /// Position in the order of rules, from 1 [default: the last]
     #[arg(long, value_name = "N")]
     at: Option<usize>,
 }
@@ -332,7 +342,7 @@ fn run_chap(args: ChapArgs, session: &Session) -> Result<(), Failure> {
     if listed {
         return output.show(&accounts(session, &which)?, |all| {
             let rows = all.iter().map(|a| vec![a.user.clone(), a.proves.to_owned()]);
-            list(&["USER", "PROVES"], &[], rows)
+            list(&["USER", "AUTHENTICATES"], &[], rows)
         });
     }
     if let Some(user) = remove {
@@ -497,7 +507,7 @@ fn defaults(d: &TargetDefaults) -> String {
 
 fn unmatched(unmatched: Unmatched) -> &'static str {
     match unmatched {
-        Unmatched::Open => "open: the server listens on this machine only",
+        Unmatched::Open => "allowed: the server listens on loopback addresses only",
         Unmatched::Refused => "refused",
     }
 }

@@ -14,48 +14,54 @@ use std::path::PathBuf;
 
 const DIFF_EXAMPLES: &str = "\
 Examples:
-  hindcast diff db@monday                        between the snapshot and now
+  hindcast diff db@monday                        between the snapshot and the volume now
   hindcast diff db@monday db@tuesday
   hindcast diff db@-90s                          the last 90 seconds
   hindcast diff db@before-migration db@2026-11-21T10:00:00Z
   hindcast diff db@monday -o json | jq '[.ranges[].length] | add'
 
-Both can be snapshots, marks and moments; between moments, and a moment and a snapshot, the volume must have kept its
-history (volume set VOLUME --cdp). It is found by metadata, without reading data: quick, and sometimes too much (whole
-chunks, and what was written again as it was), but never too little. NBD clients get the same as block status, by the meta
+FROM and TO can be snapshots, marks and moments. If one of them is a moment, the volume must have a
+history for the whole time between them (volume set VOLUME --cdp). The difference is computed from
+metadata: no data is read. It can list too much (whole chunks, and bytes that were written again with
+the same content), but never too little. NBD clients get the same answer as block status, by the meta
 context hindcast:changed-since:MOMENT.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
   hindcast export db@monday --file monday.hcs
-  hindcast export db@tuesday --from db@monday --file tuesday.hcs      only what differs
+  hindcast export db@tuesday --from db@monday --file tuesday.hcs      only the difference
   hindcast export db@monday | zstd > monday.hcs.zst
   hindcast export db@monday | ssh backup hindcast import
 
-A stream carries checksums of each record and of the whole. What reads as zeros is left out. Until it is whole, and on disk,
-the file is named FILE.part; the same command goes on with one that an earlier try left behind.";
+A stream has a checksum for each record and for the whole. It leaves out zeros. The file is named
+FILE.part until it is complete and on disk. If an export was interrupted, the same command continues
+FILE.part.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
-  hindcast import --file monday.hcs              a new volume, with the snapshot
-  hindcast import copy --file monday.hcs         under another name
-  hindcast import --file tuesday.hcs             the difference, on top of it
-  hindcast import db --status                    how far one came that was cut short
+  hindcast import --file monday.hcs              create the volume and its snapshot
+  hindcast import copy --file monday.hcs         the same, with another name for the volume
+  hindcast import --file tuesday.hcs             add the difference to that volume
+  hindcast import db --status                    the progress of an unfinished import
   hindcast export db@monday --start 1073741824 | hindcast import
   hindcast import db --cancel
 
-A whole stream needs a volume that is not there yet, or empty; a difference needs a volume that is exactly what its
-snapshot is: roll it back first if somebody wrote to it. While an import goes on, and after one that was cut short, the
-volume takes no other writes. The same stream again, or one that starts at the position that --status tells, goes on.
+A whole stream needs a volume that does not exist or is empty. A difference needs a volume whose
+content is exactly the snapshot that the difference begins with: if the volume was written, roll it
+back first. During an import, and after an interrupted one, the volume refuses other writes. To
+continue an interrupted import, send the same stream again, or a stream that starts at the position
+that --status reports.
 
-One import at a time fills a volume. A newer one of the same stream takes over: the older one ends with exit code 4
-(conflict) and changes nothing more, however late its bytes arrive. --status tells whether one is running.";
+One import at a time fills a volume. A newer import of the same stream replaces a running one: the
+older import ends with exit code 4 (conflict) and changes nothing more, even if its bytes arrive
+later. --status reports whether an import is running.";
 
-/// Show what differs between a snapshot or moment and a later one, or now
+/// List the byte ranges that differ between a snapshot or moment and a later one, or the volume now
 #[derive(Debug, clap::Args)]
 #[command(after_help = DIFF_EXAMPLES)]
 pub(crate) struct Diff {
-    /// VOLUME@MOMENT: the name of a snapshot or mark, a time, how long ago (-90s), or lsn:N
+    /// VOLUME@MOMENT, where MOMENT is the name of a snapshot or mark, a time, a time before now
+    /// (-90s), or lsn:N
     #[arg(value_name = "FROM", value_parser = past)]
     from: Address,
     /// VOLUME@MOMENT of the same volume [default: the volume as it is now]
@@ -63,16 +69,17 @@ pub(crate) struct Diff {
     to: Option<Address>,
 }
 
-/// Write a snapshot as a stream, whole or what differs from an older one
+/// Write a snapshot as a stream: its whole content, or its difference from an older snapshot
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXPORT_EXAMPLES)]
 pub(crate) struct Export {
+    /// The snapshot
     #[arg(value_name = "VOLUME@NAME", value_parser = address)]
     snapshot: Address,
-    /// Only what differs from this snapshot of the same volume
+    /// Export only the difference from this older snapshot of the same volume
     #[arg(long, value_name = "VOLUME@NAME", value_parser = address)]
     from: Option<Address>,
-    /// Byte of the volume to start from: go on with an import that was cut short
+    /// Byte of the volume to start at, to continue an interrupted import
     #[arg(long, value_name = "BYTE", default_value_t = 0)]
     start: u64,
     /// File to write, which must not exist [default: standard output]
@@ -80,20 +87,20 @@ pub(crate) struct Export {
     file: Option<PathBuf>,
 }
 
-/// Take a stream in
+/// Import a stream that hindcast export wrote, into a volume
 #[derive(Debug, clap::Args)]
 #[command(after_help = IMPORT_EXAMPLES)]
 pub(crate) struct Import {
-    /// Volume [default: the name in the stream]
+    /// Name of the volume [default: the name in the stream]
     #[arg(required_if_eq_any = [("status", "true"), ("cancel", "true")])]
     volume: Option<String>,
     /// File to read [default: standard input]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Tell how far an import came that did not end
+    /// Show the progress of an unfinished import
     #[arg(long, conflicts_with_all = ["file", "cancel"])]
     status: bool,
-    /// Give up an import that did not end
+    /// Cancel an unfinished import
     #[arg(long, conflicts_with = "file")]
     cancel: bool,
 }
@@ -111,7 +118,7 @@ struct Changes {
 fn past(text: &str) -> Result<Address, String> {
     let Some((volume, at)) = text.split_once('@').filter(|(volume, at)| !volume.is_empty() && !at.is_empty())
     else {
-        return Err("a state of the past is VOLUME@MOMENT".into());
+        return Err("a past state is VOLUME@MOMENT, such as db@monday or db@-90s".into());
     };
     Ok(Address { volume: volume.into(), name: moment(at)? })
 }
@@ -120,7 +127,10 @@ fn same_volume(one: &Address, other: &Address) -> Result<(), Failure> {
     if one.volume == other.volume {
         return Ok(());
     }
-    Err(Failure::usage(format!("{} and {} are different volumes", one.volume, other.volume)))
+    Err(Failure::usage(format!(
+        "{} and {} are different volumes: both must be of one volume",
+        one.volume, other.volume
+    )))
 }
 
 pub(crate) fn diff(args: &Diff, session: &Session) -> Result<(), Failure> {
@@ -157,7 +167,9 @@ pub(crate) fn export(args: &Export, session: &Session) -> Result<(), Failure> {
     let Some(path) = &args.file else {
         let stdout = std::io::stdout();
         if stdout.is_terminal() {
-            return Err(Failure::usage("a stream is not for a terminal: --file, or a pipe"));
+            return Err(Failure::usage(
+                "standard output is a terminal: write the stream to --file FILE, or to a pipe",
+            ));
         }
         session.client.export((&at.volume, &at.name), from, args.start, &mut stdout.lock())?;
         return Ok(());
@@ -175,16 +187,19 @@ pub(crate) fn import(args: &Import, session: &Session) -> Result<(), Failure> {
         let unfinished = client.unfinished_import(volume.unwrap_or_default())?;
         return output.show(&unfinished, |unfinished| match unfinished {
             Some(i) if i.running => format!(
-                "{} is being filled now, up to byte {} durably; a new import of the same stream would take over",
+                "an import into {} is running; the bytes before {} are durable; a new import of the same stream would replace it",
                 i.volume, i.position
             ),
-            Some(i) => format!("{} has arrived up to byte {1}; go on with --start {1}", i.volume, i.position),
+            Some(i) => format!(
+                "the import into {} is unfinished; it has the bytes before {1}; continue with --start {1}",
+                i.volume, i.position
+            ),
             None => "there is no unfinished import".into(),
         });
     }
     if args.cancel {
         client.cancel_import(volume.unwrap_or_default())?;
-        return output.done("cancelled");
+        return output.done(format_args!("cancelled the import into {}", volume.unwrap_or_default()));
     }
     let snapshot = match &args.file {
         Some(path) => {

@@ -31,7 +31,10 @@ impl Unfinished {
         loop {
             // A link that leads nowhere is a name, too.
             if whole.symlink_metadata().is_ok() {
-                return Err(conflict(format!("write {}: it exists", whole.display())));
+                return Err(conflict(format!(
+                    "write {}: the file exists; remove it, or name another file",
+                    whole.display()
+                )));
             }
             let mut options = OpenOptions::new();
             // A whole volume: its owner's alone, like the pool's files.
@@ -68,7 +71,7 @@ impl Unfinished {
     ) -> Result<u64, Failure> {
         let Unfinished { whole, path, file, known } = self;
         if known.as_ref().is_some_and(|known| known.header().start != start) {
-            return Err(useless(&path, &"it starts at another byte"));
+            return Err(useless(&path, &"its stream starts at another byte"));
         }
         let begin = known.as_ref().map_or(start, StreamPart::position);
         let behind = known.as_ref().map_or(0, StreamPart::bytes);
@@ -109,8 +112,11 @@ fn put_in_place(path: &Path, whole: &Path) -> Result<(), Failure> {
     match std::fs::hard_link(path, whole) {
         Ok(()) => std::fs::remove_file(path).map_err(|e| local("remove", path, e))?,
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists || whole.symlink_metadata().is_ok() => {
-            let text =
-                format!("write {}: it exists by now; the stream is in {}", whole.display(), path.display());
+            let text = format!(
+                "write {}: the file was created meanwhile; the stream is in {}",
+                whole.display(),
+                path.display()
+            );
             return Err(conflict(text));
         }
         // Not every file system has links.
@@ -130,7 +136,7 @@ fn local(verb: &str, path: &Path, error: io::Error) -> Failure {
 }
 
 fn useless(path: &Path, why: &dyn Display) -> Failure {
-    conflict(format!("go on with {}: {why}; remove it, or name another file", path.display()))
+    conflict(format!("continue {}: {why}; remove it, or name another file", path.display()))
 }
 
 /// The failure, and what can be done with what is there.
@@ -139,7 +145,7 @@ fn left(failure: Failure, path: &Path, file: &File) -> Failure {
         let _ = std::fs::remove_file(path);
         return failure;
     }
-    let hint = |text| format!("{text}; the same command goes on with {}", path.display());
+    let hint = |text| format!("{text}; the same command continues {}", path.display());
     match failure {
         Failure::Failed(text) => Failure::Failed(hint(text)),
         Failure::Unreachable(text) => Failure::Unreachable(hint(text)),

@@ -12,15 +12,16 @@ Examples:
   hindcast volume create db --size 10G
   hindcast volume create archive --size 1.5T --chunk 256K --block 4096
   hindcast volume create db --size 10G --cdp parity --retain 7d    keep every write for a week
-  hindcast volume create vm --origin /srv/images/debian.raw    served at once; then: volume flatten vm
+  hindcast volume create vm --origin /srv/images/debian.raw    shows the image at once
 
-The volume is thin: it takes space when it is written. At once it is exported over NBD under
-its name, and over iSCSI as LUN 0 of iqn.2026-11.io.hindcast:NAME.";
+The volume is thin: it takes space only where it is written. It is exported at once: over NBD under
+its name, and over iSCSI as LUN 0 of the target iqn.2026-11.io.hindcast:NAME. A volume with an
+--origin depends on the image until hindcast volume flatten has copied the image into it.";
 
 const RESIZE_EXAMPLES: &str = "\
 Examples:
   hindcast volume resize db --size 20G
-  hindcast volume resize db --size 5G --force    what lies past 5G is lost";
+  hindcast volume resize db --size 5G --force    the data past 5G is lost";
 
 const SET_EXAMPLES: &str = "\
 Examples:
@@ -29,37 +30,41 @@ Examples:
   hindcast volume set db --snapshot-reserve 25 --auto-delete yes
   hindcast volume set db --cdp parity --retain 7d --retain-size 50G
   hindcast volume set db --anchor 10m            history: an anchor every ten minutes
-  hindcast volume set db --nbd no                over iSCSI only, where rules say who may use it
+  hindcast volume set db --nbd no                serve it over iSCSI only, where access rules apply
 
-With row a chunk that a snapshot needs stays where it is, and what is written goes elsewhere: little is moved. With cow
-it is copied away and overwritten where it was: the volume keeps its order on disk. What was written before stays as it is.";
+--method row (redirect-on-write): a chunk that a snapshot needs stays where it is, and the new data
+is written to another place. Little data is copied.
+--method cow (copy-on-write): the old chunk is copied to another place, and the new data overwrites
+it. The volume keeps its order on disk.
+A change of the method applies to later writes only.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Create a thin volume
     #[command(after_help = CREATE_EXAMPLES, group = ArgGroup::new("property").multiple(true))]
     Create {
-        /// 1 to 128 letters, digits, dots, dashes and underscores, beginning with a letter or digit
+        /// Name: 1 to 128 letters, digits, dots, dashes and underscores; the first is a letter or
+        /// digit
         name: String,
-        /// Size, up to 64T [default over an origin: the image's]
+        /// Size, up to 64T [default with --origin: the size of the image]
         #[arg(long, required_unless_present = "origin")]
         size: Option<Size>,
-        /// Show a raw image file or block device of the server's machine until written to; it must
-        /// not change any more
+        /// Raw image file or block device on the server's machine; the volume shows its content
+        /// where the volume has not been written. The image must not change any more
         #[arg(long, value_name = "PATH")]
         origin: Option<std::path::PathBuf>,
-        /// Chunk size, a power of two from 512 to the pool's extent size [default: the server's,
-        /// 16K]
+        /// Chunk size, a power of two from 512 to the pool's extent size [default: serve --chunk,
+        /// which is 16K]
         #[arg(long, value_name = "SIZE")]
         chunk: Option<Size>,
         /// Logical block size, 512 or 4096 [default: 512]
         #[arg(long, value_name = "SIZE", value_parser = block_size)]
         block: Option<u32>,
-        /// Refuse writes from the start
+        /// Refuse writes
         #[arg(long)]
         read_only: bool,
-        /// How to preserve what snapshots need: row (redirect-on-write) or cow (copy-on-write)
-        /// [default: row]
+        /// How the volume preserves data that snapshots need: row (redirect-on-write) or cow
+        /// (copy-on-write) [default: row]
         #[arg(long)]
         method: Option<Method>,
         #[command(flatten)]
@@ -69,27 +74,32 @@ pub(crate) enum Command {
     List,
     /// Show one volume
     Show {
+        /// Name of the volume
         name: String,
     },
     /// Change the size of a volume
     #[command(after_help = RESIZE_EXAMPLES)]
     Resize {
+        /// Name of the volume
         name: String,
-        /// New size
+        /// New size, up to 64T
         #[arg(long)]
         size: Size,
-        /// Allow making it smaller, which loses what lies past the new end
+        /// Allow a smaller size; the data past the new end is lost
         #[arg(long)]
         force: bool,
     },
-    /// Rename a volume, and with it its export and its target
+    /// Rename a volume; its NBD export and its iSCSI target get the new name
     Rename {
+        /// Name of the volume
         name: String,
+        /// New name
         new_name: String,
     },
     /// Change properties of a volume
     #[command(after_help = SET_EXAMPLES, group = ArgGroup::new("property").required(true).multiple(true))]
     Set {
+        /// Name of the volume
         name: String,
         /// Refuse writes
         #[arg(long, group = "property", conflicts_with = "writable")]
@@ -97,23 +107,24 @@ pub(crate) enum Command {
         /// Accept writes
         #[arg(long, group = "property")]
         writable: bool,
-        /// How to preserve what snapshots need, from now on: row (redirect-on-write) or cow
-        /// (copy-on-write)
+        /// How the volume preserves data that snapshots need, from now on: row (redirect-on-write)
+        /// or cow (copy-on-write)
         #[arg(long, group = "property")]
         method: Option<Method>,
-        /// Whether snapshots share what is preserved: dependent, or (for comparison) independent
+        /// Whether snapshots share preserved data: dependent (they share it), or independent (each
+        /// has its own copy; for comparison only)
         #[arg(long, group = "property")]
         order: Option<Order>,
-        /// What its snapshots are expected to take, in per cent of its size; taking more is a
-        /// warning
+        /// Space that its snapshots may take, in per cent of its size; the server warns when they
+        /// take more
         #[arg(long, group = "property", value_name = "PERCENT")]
         snapshot_reserve: Option<u8>,
-        /// Delete the oldest unprotected snapshots while they take more than the reserve, or space
-        /// is low
+        /// Delete the oldest unprotected snapshots while snapshots take more than the reserve, or
+        /// while space is low
         #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
         auto_delete: Option<bool>,
-        /// Serve it over NBD, with its snapshots and moments, or keep it out of that; connections
-        /// that there are end
+        /// Whether NBD serves the volume, its snapshots and its moments; "no" ends existing
+        /// connections
         #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
         nbd: Option<bool>,
         #[command(flatten)]
@@ -121,11 +132,12 @@ pub(crate) enum Command {
     },
     Relocate(crate::relocate::Args),
     Flatten(crate::flatten::Args),
-    /// Delete a volume; its space comes back in the background
+    /// Delete a volume; its space is freed in the background
     Delete {
+        /// Name of the volume
         name: String,
-        /// Also when it has snapshots or a history, clients are connected to it, or a target has it
-        /// as a LUN
+        /// Delete it even if it has snapshots or a history, clients are connected to it, or a
+        /// target has it as a LUN
         #[arg(long)]
         force: bool,
     },
@@ -144,7 +156,7 @@ fn yes_no(text: &str) -> Result<bool, String> {
     match text {
         "yes" => Ok(true),
         "no" => Ok(false),
-        _ => Err("say yes or no".into()),
+        _ => Err("the value is yes or no".into()),
     }
 }
 
@@ -247,7 +259,7 @@ pub(crate) fn inherited(name: &str, inherited: Option<&Inherited>) -> String {
         what.push("not over NBD".into());
     }
     format!(
-        "\naccess to {name} begins as that to {}: {}\nto see or change it: hindcast target show {name}",
+        "\n{name} inherits its access from {}: {}\nto see or change it: hindcast target show {name}",
         taken.volume,
         what.join(", ")
     )
@@ -302,7 +314,7 @@ fn details(v: &Volume) -> String {
         ("order", v.order.name().into()),
         (
             "snapshot reserve",
-            format!("{} %{}", v.snapshot_reserve, if v.auto_delete { ", kept by deletion" } else { "" }),
+            format!("{} %{}", v.snapshot_reserve, if v.auto_delete { ", enforced by deletion" } else { "" }),
         ),
         ("history", v.cdp.as_ref().map_or("none", |cdp| cdp.encoding.name()).into()),
         ("origin", v.origin.clone().unwrap_or_else(|| "-".into())),

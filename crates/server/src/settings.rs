@@ -11,16 +11,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Everything that can be said about a server, none of it required but the data directory.
+/// The settings of a server. Only the data directory is required.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Settings {
-    /// Directory of the pool. There has to be one in it, unless --create is given
+    /// Data directory of the pool; it must hold a pool, unless --create is given
     #[arg(long, env = "HINDCAST_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
 
-    /// Make a new pool where there is none, and its directory; a pool that exists is opened as it
-    /// is. For the first start only: later, where there is none, a file system may not be mounted
+    /// Create the data directory and the pool if they do not exist; an existing pool is opened as
+    /// it is. Use it for the first start only: later a missing pool usually means that a file
+    /// system is not mounted
     #[arg(
         long,
         env = "HINDCAST_CREATE",
@@ -31,14 +32,14 @@ pub struct Settings {
     )]
     pub create: Option<bool>,
 
-    /// Show a pool whose data directory and physical volumes are of different times: read-only,
-    /// nothing is written, and what is read may be wrong
+    /// Serve a pool although its data directory and physical volumes are of different times:
+    /// read-only, nothing is written to the pool, and the data that clients read may be wrong
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     #[serde(skip)]
     pub force_stale: Option<bool>,
 
-    /// Serve what is left of a damaged pool: read-only, nothing is written, and what can't be read
-    /// answers an error. `hindcast salvage` lists what is lost
+    /// Serve the readable data of a damaged pool: read-only, nothing is written to the pool, and a
+    /// read of lost data gets an error. `hindcast salvage` lists the losses
     #[arg(
         long,
         num_args = 0..=1,
@@ -50,27 +51,28 @@ pub struct Settings {
     #[serde(skip)]
     pub salvage: Option<bool>,
 
-    /// With --salvage: make the catalog, in memory, out of this backup, a file or a physical volume
+    /// With --salvage: use the backup of the catalog in this file, or on this physical volume,
+    /// instead of the catalog
     #[arg(long, value_name = "PATH", requires = "salvage")]
     #[serde(skip)]
     pub salvage_from: Option<PathBuf>,
 
-    /// With --salvage: where a physical volume is now; repeatable
+    /// With --salvage: path of a physical volume in the catalog, and its path now; repeatable
     #[arg(long, value_name = "OLD=NEW", requires = "salvage")]
     #[serde(skip)]
     pub salvage_moved: Option<Vec<Moved>>,
 
-    /// TOML file; its keys are the long names of these options
+    /// Configuration file in TOML; its keys are the long names of these options
     #[arg(long, env = "HINDCAST_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
 
-    /// Commands around snapshots, by volume; in the file only
+    /// Commands to run before and after snapshots, by volume; in the file only
     #[arg(skip)]
     pub hooks: Option<BTreeMap<String, Hook>>,
 
-    /// Admin API listener, HOST:PORT or unix:PATH; repeatable, replaces the default [default:
-    /// unix:DIR/hindcast.sock]
+    /// Listener of the admin API, HOST:PORT or unix:PATH; repeatable; it replaces the default
+    /// [default: unix:DIR/hindcast.sock in the data directory DIR]
     #[arg(
         long,
         env = "HINDCAST_API",
@@ -80,13 +82,13 @@ pub struct Settings {
     )]
     pub api: Option<Vec<String>>,
 
-    /// File with the bearer token that clients of TCP API listeners must present
+    /// File with the bearer token that the admin API requires of clients over TCP
     #[arg(long, env = "HINDCAST_API_TOKEN_FILE", value_name = "FILE", help_heading = "Listeners")]
     pub api_token_file: Option<PathBuf>,
 
-    /// Directory that paths in requests to the admin API may lead into: images below volumes,
-    /// exported files and devices, physical volumes, backups; repeatable. Without any, requests
-    /// over TCP name no paths, and those over Unix sockets any
+    /// Directory in which requests to the admin API may name paths of images below volumes,
+    /// exported files and devices, physical volumes, and backups; repeatable [default: over TCP no
+    /// path is allowed, over Unix sockets every path]
     #[arg(
         long,
         env = "HINDCAST_ALLOW_PATH",
@@ -96,7 +98,7 @@ pub struct Settings {
     )]
     pub allow_path: Option<Vec<PathBuf>>,
 
-    /// NBD listener, HOST:PORT or unix:PATH, or none; repeatable, replaces the default [default:
+    /// NBD listener, HOST:PORT or unix:PATH, or none; repeatable; it replaces the default [default:
     /// 127.0.0.1:10809]
     #[arg(
         long,
@@ -107,8 +109,8 @@ pub struct Settings {
     )]
     pub nbd: Option<Vec<String>>,
 
-    /// Let NBD listen without required TLS where other machines reach it: any client that reaches
-    /// it reads and writes all volumes
+    /// Allow an NBD listener that other machines reach and that does not require TLS; every client
+    /// that reaches it can read and write all volumes
     #[arg(
         long,
         env = "HINDCAST_NBD_OPEN",
@@ -124,17 +126,18 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_NBD_TLS_CERT", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_cert: Option<PathBuf>,
 
-    /// Private key (PEM) of the certificate
+    /// Private key (PEM) of the --nbd-tls-cert
     #[arg(long, env = "HINDCAST_NBD_TLS_KEY", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_key: Option<PathBuf>,
 
-    /// Authorities (PEM) that client certificates must come from; without it clients need none.
-    /// Over TCP clients have to use TLS then, unless --nbd-tls-required says otherwise
+    /// Certificate authorities (PEM) that must have signed the certificates of NBD clients; NBD over
+    /// TCP then requires TLS, unless --nbd-tls-required sets something else [default: clients need
+    /// no certificate]
     #[arg(long, env = "HINDCAST_NBD_TLS_CA", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_ca: Option<PathBuf>,
 
-    /// Refuse NBD clients that do not switch to TLS: never, tcp (Unix sockets excepted) or always;
-    /// without a value, always [default: never, or tcp with --nbd-tls-ca]
+    /// Refuse NBD clients that do not use TLS: never, tcp (but not on Unix sockets) or always;
+    /// without a value it means always [default: never, or tcp with --nbd-tls-ca]
     #[arg(
         long,
         env = "HINDCAST_NBD_TLS_REQUIRED",
@@ -146,12 +149,12 @@ pub struct Settings {
     )]
     pub nbd_tls_required: Option<TlsWhen>,
 
-    /// NBD connections served at once [default: 1024]
+    /// Maximum NBD connections at once [default: 1024]
     #[arg(long, env = "HINDCAST_NBD_MAX_CONNECTIONS", value_name = "N", help_heading = "Listeners")]
     pub nbd_max_connections: Option<u32>,
 
-    /// NBD connections from one address, or one /64 of IPv6; Unix sockets are not counted so
-    /// [default: half of all]
+    /// Maximum NBD connections from one address, or from one /64 of IPv6; Unix sockets have no such
+    /// limit [default: half of --nbd-max-connections]
     #[arg(
         long,
         env = "HINDCAST_NBD_MAX_CONNECTIONS_PER_ADDRESS",
@@ -160,18 +163,18 @@ pub struct Settings {
     )]
     pub nbd_max_connections_per_address: Option<u32>,
 
-    /// Permissions of NBD's Unix sockets, in octal: 0600 for the server's user, 0660 for its group
+    /// Permissions of the NBD Unix sockets, in octal: 0600 for the server's user, 0660 for its group
     /// too [default: 0600]
     #[arg(long, env = "HINDCAST_NBD_SOCKET_MODE", value_name = "MODE", help_heading = "Listeners")]
     pub nbd_socket_mode: Option<SocketMode>,
 
-    /// Bytes of NBD requests in flight, on all connections together [default: 256M]
+    /// Maximum bytes of NBD requests in flight, on all connections together [default: 256M]
     #[arg(long, env = "HINDCAST_NBD_MAX_IN_FLIGHT", value_name = "SIZE", help_heading = "Listeners")]
     pub nbd_max_in_flight: Option<Size>,
 
-    /// iSCSI portal, HOST:PORT[/GROUP][=ADVERTISED], or none; repeatable, replaces the default.
-    /// GROUP is the portal group tag, 1 unless given; ADVERTISED is what discovery tells instead of
-    /// the address [default: 127.0.0.1:3260]
+    /// iSCSI portal, HOST:PORT[/GROUP][=ADVERTISED], or none; repeatable; it replaces the default.
+    /// GROUP is the portal group tag, 1 unless given. Discovery reports ADVERTISED instead of the
+    /// address [default: 127.0.0.1:3260]
     #[arg(
         long,
         env = "HINDCAST_ISCSI",
@@ -181,11 +184,12 @@ pub struct Settings {
     )]
     pub iscsi: Option<Vec<String>>,
 
-    /// iSCSI connections served at once [default: 1024]
+    /// Maximum iSCSI connections at once [default: 1024]
     #[arg(long, env = "HINDCAST_ISCSI_MAX_CONNECTIONS", value_name = "N", help_heading = "Listeners")]
     pub iscsi_max_connections: Option<u32>,
 
-    /// iSCSI connections from one address, or one /64 of IPv6 [default: half of all]
+    /// Maximum iSCSI connections from one address, or from one /64 of IPv6 [default: half of
+    /// --iscsi-max-connections]
     #[arg(
         long,
         env = "HINDCAST_ISCSI_MAX_CONNECTIONS_PER_ADDRESS",
@@ -194,11 +198,13 @@ pub struct Settings {
     )]
     pub iscsi_max_connections_per_address: Option<u32>,
 
-    /// iSCSI sessions at once; discovery sessions have at most a quarter of them [default: 1024]
+    /// Maximum iSCSI sessions at once; at most a quarter of them can be discovery sessions [default:
+    /// 1024]
     #[arg(long, env = "HINDCAST_ISCSI_MAX_SESSIONS", value_name = "N", help_heading = "Listeners")]
     pub iscsi_max_sessions: Option<u32>,
 
-    /// iSCSI sessions from one address, or one /64 of IPv6 [default: half of all]
+    /// Maximum iSCSI sessions from one address, or from one /64 of IPv6 [default: half of
+    /// --iscsi-max-sessions]
     #[arg(
         long,
         env = "HINDCAST_ISCSI_MAX_SESSIONS_PER_ADDRESS",
@@ -207,7 +213,7 @@ pub struct Settings {
     )]
     pub iscsi_max_sessions_per_address: Option<u32>,
 
-    /// Bytes of iSCSI commands in flight, on all connections together [default: 512M]
+    /// Maximum bytes of iSCSI commands in flight, on all connections together [default: 512M]
     #[arg(long, env = "HINDCAST_ISCSI_MAX_IN_FLIGHT", value_name = "SIZE", help_heading = "Listeners")]
     pub iscsi_max_in_flight: Option<Size>,
 
@@ -216,7 +222,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_ISCSI_DIGESTS", value_name = "POLICY", help_heading = "Listeners")]
     pub iscsi_digests: Option<Digests>,
 
-    /// Size of the first physical volume, a sparse file [default: 80 % of the free space]
+    /// Size of the first physical volume, a sparse file in the data directory [default: 80 % of the
+    /// free space]
     #[arg(long, env = "HINDCAST_POOL_SIZE", value_name = "SIZE", help_heading = "When the pool is created")]
     pub pool_size: Option<Size>,
 
@@ -238,7 +245,7 @@ pub struct Settings {
     )]
     pub segment_size: Option<Size>,
 
-    /// Unit of allocation, 64K to 1G [default: 4M]
+    /// Size of an extent, the unit in which volumes get space, 64K to 1G [default: 4M]
     #[arg(
         long,
         env = "HINDCAST_EXTENT_SIZE",
@@ -247,7 +254,7 @@ pub struct Settings {
     )]
     pub extent_size: Option<Size>,
 
-    /// What the disks write atomically, 512 or 4096 [default: 4096]
+    /// Bytes that the disks write atomically, 512 or 4096 [default: 4096]
     #[arg(
         long,
         env = "HINDCAST_ATOMIC_UNIT",
@@ -256,7 +263,8 @@ pub struct Settings {
     )]
     pub atomic_unit: Option<Size>,
 
-    /// Where new data goes: anywhere or contiguous [default: anywhere]
+    /// Where the pool places new data: anywhere (the first free slot), or contiguous (beside the
+    /// volume's other data) [default: anywhere]
     #[arg(
         long,
         env = "HINDCAST_PLACEMENT",
@@ -265,31 +273,32 @@ pub struct Settings {
     )]
     pub placement: Option<Placement>,
 
-    /// Chunk size of volumes that are created without one [default: 16K]
+    /// Chunk size of volumes that are created without --chunk [default: 16K]
     #[arg(long, env = "HINDCAST_CHUNK", value_name = "SIZE", help_heading = "Tuning")]
     pub chunk: Option<Size>,
 
-    /// Bound of the map cache [default: 64M]
+    /// Memory limit of the map cache, which holds the maps of volumes [default: 64M]
     #[arg(long, env = "HINDCAST_MAP_CACHE", value_name = "SIZE", help_heading = "Tuning")]
     pub map_cache: Option<Size>,
 
-    /// Replacement in the map cache: round-robin, lru, lfu or s3-fifo [default: s3-fifo]
+    /// Replacement policy of the map cache: round-robin, lru, lfu or s3-fifo [default: s3-fifo]
     #[arg(long, env = "HINDCAST_MAP_CACHE_POLICY", value_name = "POLICY", help_heading = "Tuning")]
     pub map_cache_policy: Option<Replacement>,
 
-    /// Bound of the catalog's page cache [default: 64M]
+    /// Memory limit of the catalog's page cache [default: 64M]
     #[arg(long, env = "HINDCAST_CATALOG_CACHE", value_name = "SIZE", help_heading = "Tuning")]
     pub catalog_cache: Option<Size>,
 
-    /// Threads that move data from the journal to its place [default: 2]
+    /// Threads that move data from the journal to the physical volumes (destage) [default: 2]
     #[arg(long, env = "HINDCAST_DESTAGE_THREADS", value_name = "N", help_heading = "Tuning")]
     pub destage_threads: Option<u16>,
 
-    /// Journal bytes that are moved in one batch; at most an eighth of the journal [default: 128M]
+    /// Bytes of the journal that one batch of destaging moves; at most an eighth of the journal
+    /// [default: 128M]
     #[arg(long, env = "HINDCAST_DESTAGE_BATCH", value_name = "SIZE", help_heading = "Tuning")]
     pub destage_batch: Option<Size>,
 
-    /// Start moving when this share of the journal is in use, in per cent [default: 60]
+    /// Share of the journal in use at which destaging starts, in per cent [default: 60]
     #[arg(long, env = "HINDCAST_DESTAGE_START", value_name = "PERCENT", help_heading = "Tuning")]
     pub destage_start: Option<u8>,
 
@@ -298,43 +307,43 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_CDP_BETA", value_name = "PRICE", help_heading = "Tuning")]
     pub cdp_beta: Option<f64>,
 
-    /// Price of a gigabyte of history, in the same money [default: 0.1]
+    /// Price of a gigabyte of history, in the same currency as --cdp-beta [default: 0.1]
     #[arg(long, env = "HINDCAST_CDP_GAMMA", value_name = "PRICE", help_heading = "Tuning")]
     pub cdp_gamma: Option<f64>,
 
-    /// Compress old history harder when there is nothing else to do [default: true]
+    /// Compress old history harder while the server is idle [default: true]
     #[arg(long, env = "HINDCAST_CDP_RECOMPRESS", value_name = "BOOL", help_heading = "Tuning")]
     pub cdp_recompress: Option<bool>,
 
-    /// Warn when less than this share of the pool is free, in per cent [default: 10]
+    /// Free share of the pool, in per cent, below which the server warns [default: 10]
     #[arg(long, env = "HINDCAST_LOW_SPACE", value_name = "PERCENT", help_heading = "Tuning")]
     pub low_space: Option<u8>,
 
-    /// Open the pool although a part of its journal is damaged or missing: what was acknowledged
-    /// there is lost, and told
+    /// Open the pool although a part of its journal is damaged or missing. The acknowledged writes
+    /// in that part are lost, and the server reports them
     #[arg(long, num_args = 0, default_missing_value = "true", help_heading = "Operation")]
     #[serde(skip)]
     pub accept_journal_loss: Option<bool>,
 
-    /// Seconds that clients get to finish when the server stops [default: 10]
+    /// Seconds that clients have to finish their requests when the server stops [default: 10]
     #[arg(long, env = "HINDCAST_STOP_TIMEOUT", value_name = "SECONDS", help_heading = "Operation")]
     pub stop_timeout: Option<u32>,
 
-    /// Hours between backups of the metadata into DIR/metadata; one is made at each clean stop
-    /// anyway; 0: no more [default: 24]
-    #[arg(long, env = "HINDCAST_METADATA_INTERVAL", value_name = "HOURS")]
+    /// Hours between backups of the metadata into DIR/metadata in the data directory DIR; 0 means
+    /// only the backup at each orderly stop [default: 24]
+    #[arg(long, env = "HINDCAST_METADATA_INTERVAL", value_name = "HOURS", help_heading = "Operation")]
     pub metadata_interval: Option<u16>,
 
-    /// Backups of the metadata that are kept in DIR/metadata [default: 3]
-    #[arg(long, env = "HINDCAST_METADATA_KEEP", value_name = "N")]
+    /// Number of backups of the metadata to keep in DIR/metadata [default: 3]
+    #[arg(long, env = "HINDCAST_METADATA_KEEP", value_name = "N", help_heading = "Operation")]
     pub metadata_keep: Option<u16>,
 
-    /// What to log, as in "info" or "info,hindcast_engine=debug" [default: info]
+    /// Filter of log messages, such as "warn" or "info,hindcast_engine=debug" [default: info]
     #[arg(long, env = "HINDCAST_LOG", value_name = "FILTER", help_heading = "Operation")]
     pub log: Option<String>,
 
-    /// Form of the log on stderr: text, json, or journal (priorities, no times) [default: journal
-    /// under systemd]
+    /// Format of the log on stderr: text, json, or journal (with priorities, without times)
+    /// [default: text, or journal under systemd]
     #[arg(long, env = "HINDCAST_LOG_FORMAT", value_name = "FORMAT", help_heading = "Operation")]
     pub log_format: Option<LogFormat>,
 }
@@ -343,7 +352,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlsWhen {
-    /// It is their choice.
+    /// TLS is optional.
     Never,
     /// When they come over TCP.
     Tcp,
@@ -359,7 +368,7 @@ impl FromStr for TlsWhen {
             "never" => Ok(TlsWhen::Never),
             "tcp" => Ok(TlsWhen::Tcp),
             "always" => Ok(TlsWhen::Always),
-            _ => Err("TLS is required never, tcp or always".into()),
+            _ => Err("the value is never, tcp or always".into()),
         }
     }
 }
@@ -375,7 +384,7 @@ impl FromStr for SocketMode {
     fn from_str(text: &str) -> Result<Self, String> {
         match u32::from_str_radix(text, 8) {
             Ok(mode) if mode & !0o666 == 0 && mode & 0o600 == 0o600 => Ok(SocketMode(mode)),
-            _ => Err("the permissions of a socket are octal, 0600 to 0666".into()),
+            _ => Err("the permissions of a socket are an octal number, 0600 to 0666".into()),
         }
     }
 }
@@ -408,7 +417,7 @@ impl FromStr for Digests {
             "offered" => Ok(Digests::Offered),
             "refused" => Ok(Digests::Refused),
             "required" => Ok(Digests::Required),
-            _ => Err("digests are offered, refused or required".into()),
+            _ => Err("the digests are offered, refused or required".into()),
         }
     }
 }
@@ -442,11 +451,11 @@ impl FromStr for LogFormat {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Hook {
-    /// Run by `sh -c` first; if it fails there is no snapshot.
+    /// The server runs it by `sh -c` before the snapshot. If it fails, no snapshot is taken.
     pub before: Option<String>,
-    /// Run by `sh -c` last, whatever happened.
+    /// The server runs it by `sh -c` after the snapshot, in every case.
     pub after: Option<String>,
-    /// Seconds from the start of `before` until `after` is run come what may. Default: 10.
+    /// Seconds after the start of `before` at which `after` runs at the latest. Default: 10.
     pub timeout: Option<u16>,
 }
 
@@ -469,7 +478,7 @@ impl FromStr for Moved {
                 let new = std::path::absolute(new).map_err(|e| e.to_string())?;
                 Ok(Moved { old: old.into(), new: new.to_string_lossy().into_owned() })
             }
-            _ => Err("a physical volume that was moved is OLD=NEW, two paths".into()),
+            _ => Err("a moved physical volume is OLD=NEW: its path in the catalog, and its path now".into()),
         }
     }
 }

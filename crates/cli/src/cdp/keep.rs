@@ -7,24 +7,25 @@ use hindcast_api::{Anchors, Compression, Encoding, PatchCdp, Size};
 /// Of `volume create` and `volume set`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Keep {
-    /// Keep every write between snapshots: parity (TRAP), undo (the old content) or redo (the new
-    /// one); off ends it
+    /// Keep a history of every write, as parity (old content XOR new content), undo (the old
+    /// content) or redo (the new content); off ends the history
     #[arg(long, group = "property", value_name = "parity|undo|redo|off", value_parser = mode)]
     cdp: Option<Mode>,
-    /// How history is compressed: none, zero-run, lz4 or zstd [default: zero-run]
+    /// Compression of the history: none, zero-run, lz4 or zstd [default: zero-run]
     #[arg(long, group = "property", value_name = "HOW")]
     cdp_compression: Option<Compression>,
-    /// When anchors are inserted: model (the cost model decides), after N writes of chunks, after a
-    /// time such as 10m, or never [default: model]
+    /// When the server inserts an anchor, from which a recovery starts: model (the cost model
+    /// decides), after N writes of chunks, after a time such as 10m, or never [default: model]
     #[arg(long, group = "property", value_name = "model|N|TIME|never", value_parser = anchors)]
     anchor: Option<Anchors>,
-    /// The most writes of chunks between two anchors, whatever --anchor says; 0: no limit
+    /// Maximum number of writes of chunks between two anchors, in addition to --anchor; 0 means no
+    /// limit
     #[arg(long, group = "property", value_name = "N")]
     anchor_max: Option<u64>,
-    /// How long history is kept, such as 7d; all: no limit
+    /// Time after which history expires, such as 7d; all means no limit
     #[arg(long, group = "property", value_name = "TIME|all", value_parser = retain)]
     retain: Option<u64>,
-    /// Bytes of history at most; all: no limit
+    /// Maximum size of the history; the oldest part is deleted first; all means no limit
     #[arg(long, group = "property", value_name = "SIZE|all", value_parser = retain_size)]
     retain_size: Option<u64>,
 }
@@ -38,12 +39,12 @@ enum Mode {
 fn mode(text: &str) -> Result<Mode, String> {
     match text {
         "off" => Ok(Mode::Off),
-        _ => text.parse().map(Mode::On).map_err(|_| "say parity, undo, redo or off".into()),
+        _ => text.parse().map(Mode::On).map_err(|_| "the value is parity, undo, redo or off".into()),
     }
 }
 
 fn anchors(text: &str) -> Result<Anchors, String> {
-    let wrong = || "say model, a number of writes, a time such as 10m, or never".to_owned();
+    let wrong = || "the value is model, a number of writes, a time such as 10m, or never".to_owned();
     match text {
         "model" => Ok(Anchors::Model),
         "never" => Ok(Anchors::Never),
@@ -63,7 +64,7 @@ fn retain(text: &str) -> Result<u64, String> {
     match text {
         "all" => Ok(0),
         _ => match duration(text)?.as_secs() {
-            0 => Err("history is kept for a second at least; all: no limit".into()),
+            0 => Err("history is kept for at least 1s; all means no limit".into()),
             seconds => Ok(seconds),
         },
     }
@@ -73,7 +74,7 @@ fn retain_size(text: &str) -> Result<u64, String> {
     match text {
         "all" => Ok(0),
         _ => match text.parse::<Size>().map_err(|e| e.to_string())?.0 {
-            0 => Err("history needs room; all: no limit".into()),
+            0 => Err("the size must be more than 0; all means no limit".into()),
             bytes => Ok(bytes),
         },
     }
@@ -83,7 +84,7 @@ impl Keep {
     /// What a new volume is to keep, if anything.
     pub(crate) fn begin(&self) -> Result<Option<PatchCdp>, Failure> {
         match self.cdp.is_none() && self.patch().is_some() {
-            true => Err(Failure::usage("how a history is kept needs --cdp, which says what is kept")),
+            true => Err(Failure::usage("options of a history need --cdp: add for example --cdp parity")),
             false => self.change(),
         }
     }
@@ -93,7 +94,7 @@ impl Keep {
         let rest = Keep { cdp: None, ..self.clone() };
         match self.cdp == Some(Mode::Off) && rest.patch().is_some() {
             true => {
-                Err(Failure::usage("--cdp off ends a history: nothing more can be said of how it is kept"))
+                Err(Failure::usage("--cdp off ends the history: leave out the other options of the history"))
             }
             false => Ok(self.patch()),
         }

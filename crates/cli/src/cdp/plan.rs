@@ -26,19 +26,20 @@ Examples:
   hindcast cdp plan --block-size 4K --record-size 82 --decode-time 0.8us --xor-time 0.2us --io-rate 60M
   hindcast cdp plan --measure --beta 10000000 --svg plan.svg      an hour of downtime costs ten million
 
-Anchors bound how long recovery takes; each takes space. This is the cost model of ST-CDP (its symbols are in the first
-column). What is not given comes from the history of VOLUME as the server measures it, and from how server and volume are
-configured, or is measured here with --measure, or else assumed; the last column tells. Without VOLUME it needs no server.";
+A recovery starts at an anchor and replays the writes after it. So more anchors make a recovery
+faster, and take more space. The command uses the cost model of ST-CDP, whose symbols are in the
+first column of the output. The last column shows where each value is from: an option (given), the
+history of VOLUME or --measure (measured), the settings of the server and of VOLUME (configured), or
+a default (assumed). Without VOLUME the command needs no server.";
 
-/// When to insert anchors into a CDP log: what recovery time and space cost, and where that is
-/// least
+/// Compute how often to insert anchors into a history, so that recovery time and space cost least
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Take what is not given from this volume's history, as the server measures it
+    /// Volume whose history, as the server measures it, gives the values of omitted options
     #[arg(conflicts_with = "measure")]
     volume: Option<String>,
-    /// S_blk: size of a data block, the volume's chunk
+    /// S_blk: size of a data block, which is the chunk size of the volume
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Size>,
     /// S_log: average size of a compressed record
@@ -47,7 +48,7 @@ pub(crate) struct Args {
     /// T_dec: time to decode a record, such as 2.5us
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     decode_time: Option<f64>,
-    /// T_xor: time to XOR a record onto a block
+    /// T_xor: time to XOR a record onto a block, such as 0.2us
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     xor_time: Option<f64>,
     /// IO_rate: bytes per second that recovery reads
@@ -59,41 +60,41 @@ pub(crate) struct Args {
     /// N: distinct blocks written between two anchors
     #[arg(long, value_name = "N", value_parser = positive)]
     distinct_blocks: Option<f64>,
-    /// Price of an hour of recovery [default: the server's with VOLUME, or 1000]
+    /// Price of an hour of recovery [default: with VOLUME serve --cdp-beta, otherwise 1000]
     #[arg(long, value_name = "PRICE", value_parser = price)]
     beta: Option<f64>,
-    /// Price of a gigabyte of storage, in the same money [default: the server's with VOLUME, or
-    /// 0.1]
+    /// Price of a gigabyte of storage, in the same currency [default: with VOLUME serve
+    /// --cdp-gamma, otherwise 0.1]
     #[arg(long, value_name = "PRICE", value_parser = price)]
     gamma: Option<f64>,
-    /// M_max: writes between anchors at most [default: the volume's --anchor-max]
+    /// M_max: maximum writes between two anchors [default: volume set --anchor-max of VOLUME]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     m_max: Option<u64>,
-    /// Memory for recovery, from which M_max follows where all blocks are in memory at once;
-    /// Hindcast needs no such bound
+    /// Memory for recovery; it gives M_max for a system that holds all blocks in memory at once,
+    /// which Hindcast does not
     #[arg(long, value_name = "SIZE", conflicts_with = "m_max")]
     memory: Option<Size>,
-    /// Measure decoding, XOR and the size of a record here, with the codec of the CDP log; takes
-    /// about a second
+    /// Measure decoding, XOR and the size of a record on this machine, with the codec of the CDP
+    /// log; it takes about a second
     #[arg(long)]
     measure: bool,
-    /// With --measure: how much of a block one write changes, in per cent
+    /// With --measure: share of a block that one write changes, in per cent
     #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent, requires = "measure")]
     changed: f64,
-    /// With --measure: what records hold
+    /// With --measure: content of the records
     #[arg(long, value_name = "parity|undo|redo", default_value = "parity", requires = "measure")]
     encoding: api::Encoding,
-    /// With --measure: how records are compressed
+    /// With --measure: compression of the records
     #[arg(long, value_name = "none|zero-run|lz4|zstd", default_value = "zero-run", requires = "measure")]
     compression: api::Compression,
-    /// Also draw the curves into a file
+    /// Also write the curves to this SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
 /// Seconds, from a number with a unit.
 fn seconds(text: &str) -> Result<f64, String> {
-    let wrong = || format!("{text:?} is no time: write for example 800ns, 2.5us, 1ms or 1s");
+    let wrong = || format!("{text:?} is not a time: write for example 800ns, 2.5us, 1ms or 1s");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
     let (number, unit) = text.split_at(split);
     let unit = match unit {
@@ -118,7 +119,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 fn price(text: &str) -> Result<f64, String> {
-    number(text, |n| n >= 0.0, "a price: a number from zero on")
+    number(text, |n| n >= 0.0, "a price: a number of at least 0")
 }
 
 fn percent(text: &str) -> Result<f64, String> {
@@ -201,7 +202,7 @@ impl Inputs {
     fn gather(args: &Args, running: Option<&CdpMeasured>) -> Result<Inputs, Failure> {
         let block_size = pick(bytes(args.block_size), running.map(|r| r.block_size), 16384.0);
         if args.measure && !(512.0..=MAX_MEASURED).contains(&block_size.value) {
-            return Err(Failure::usage("--measure takes blocks from 512 to 16M"));
+            return Err(Failure::usage("--measure needs a --block-size from 512 to 16M"));
         }
         let measure = || {
             let (encoding, compression) =
@@ -356,7 +357,7 @@ fn plan(args: &Args, running: Option<&CdpMeasured>) -> Result<Plan, Failure> {
     let m_max = args.m_max.or_else(by_memory).or(running.and_then(|r| r.max_distance));
     if m_max.is_none() && !volume.best().is_finite() {
         return Err(Failure::usage(
-            "where time costs nothing anchors need a bound: give --m-max or --memory",
+            "with --beta 0 the model gives no interval between anchors: give --m-max or --memory",
         ));
     }
     let m = volume.interval(m_max.unwrap_or(u64::MAX));
@@ -399,7 +400,7 @@ impl Plan {
         let (s, i) = (&self.sub_log, &self.interval);
         let bound = if i.m_max == Some(i.m) { ", which is M_max" } else { "" };
         let m_max = i.m_max.map_or_else(|| "none".into(), |bound| grouped(bound as f64));
-        let m_0 = if i.m_0.is_finite() { grouped(i.m_0) } else { "endless".into() };
+        let m_0 = if i.m_0.is_finite() { grouped(i.m_0) } else { "unlimited".into() };
         format!(
             "{}\n\n{block}\n\
              d_0 = {:.1}: an anchor after {} records of a block (compression ratio {:.1})\n\
@@ -505,7 +506,7 @@ mod tests {
     fn free_time_leaves_the_bound() {
         let free = planned("--beta 0 --m-max 5000");
         assert_eq!(free.interval.m, 5000);
-        assert!(free.text().contains("M_0 = endless"));
+        assert!(free.text().contains("M_0 = unlimited"));
         assert!(serde_json::to_value(&free).unwrap()["interval"]["m_0"].is_null());
     }
 

@@ -17,36 +17,39 @@ Examples:
   hindcast recover bisect db --from -2h --to -1m --mount --check 'test -s $HINDCAST_MOUNT/important.txt'
   hindcast recover bisect db --from -1d --to lsn:4711 --check 'nbdcopy \"$HINDCAST_URI\" - | grep -q important'
 
-The command is run by sh -c, again and again, with the moment to judge in its environment:
-  HINDCAST_URI      NBD URI of a read-only device of that moment
-  HINDCAST_ADDRESS  the same as an address, VOLUME@lsn:N
-  HINDCAST_MOUNT    with --mount: where its file system is mounted, read-only
-  HINDCAST_TIME, HINDCAST_LSN
-Exit code 0 says good, 1 to 125 bad; anything else, and a signal, ends the search.";
+The search runs the --check command by sh -c, once for each moment that it tests. The environment of
+the command names the moment:
+  HINDCAST_URI      NBD URI of a read-only device with the content at that moment
+  HINDCAST_ADDRESS  address of that device, VOLUME@lsn:N
+  HINDCAST_MOUNT    with --mount: directory where its file system is mounted, read-only
+  HINDCAST_TIME     time of the moment
+  HINDCAST_LSN      position of the moment in the journal
+Exit code 0 means good, and 1 to 125 means bad. Any other code, or a signal, ends the search.";
 
 /// How often it is looked whether the command has ended.
 const STEP: Duration = Duration::from_millis(5);
 
-/// Find the last moment at which a command still finds a volume good
+/// Find the last moment at which a check command finds the volume good, by binary search
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bisect {
+    /// Name of the volume
     volume: String,
-    /// A moment at which it was good
+    /// A moment at which the volume was good
     #[arg(long, value_name = "MOMENT", value_parser = moment, allow_hyphen_values = true)]
     from: String,
-    /// A moment at which it was bad
+    /// A later moment at which the volume was bad
     #[arg(long, value_name = "MOMENT", value_parser = moment, allow_hyphen_values = true)]
     to: String,
-    /// Tells good (exit code 0) from bad (1 to 125)
+    /// Command that exits with 0 if the volume is good, and with 1 to 125 if it is bad
     #[arg(long, value_name = "COMMAND")]
     check: String,
-    /// Mount the file system of each moment, read-only, on a temporary copy in which its own
-    /// journal is replayed. Needs root, nbdfuse and loop devices
+    /// Mount the file system of each moment, read-only, on a temporary volume in which the file
+    /// system's own journal is replayed. It needs root, nbdfuse and loop devices
     #[arg(long)]
     mount: bool,
-    /// Go only from flush to flush: what clients had on stable storage. The newest 4096 flushes are
-    /// searched
+    /// Test only moments at which clients flushed, where the content was on stable storage. The
+    /// newest 4096 flushes are searched
     #[arg(long)]
     flushes: bool,
 }
@@ -66,12 +69,12 @@ impl Found {
     fn text(&self) -> String {
         let gap = self.not_searched_until.as_ref().map_or_else(String::new, |end| {
             format!(
-                "\nnot searched: lsn:{} to lsn:{}, {}, of which no flush is known; without --flushes it is",
+                "\nnot searched: lsn:{} to lsn:{} ({}), where no flush is known; search again without --flushes",
                 self.good.lsn, end.lsn, end.time
             )
         });
         format!(
-            "last good: {} (lsn:{})\nfirst bad: {} (lsn:{}){gap}\nto have it: hindcast recover {} --to lsn:{} --as NAME",
+            "last good: {} (lsn:{})\nfirst bad: {} (lsn:{}){gap}\nto recover it: hindcast recover {} --to lsn:{} --as NAME",
             self.good.time, self.good.lsn, self.bad.time, self.bad.lsn, self.volume, self.good.lsn
         )
     }
@@ -82,11 +85,11 @@ pub(crate) fn run(args: &Bisect, session: &Session) -> Result<(), Failure> {
     let from = client.moment(&args.volume, &args.from)?;
     let to = client.moment(&args.volume, &args.to)?;
     if from.lsn > to.lsn {
-        return Err(Failure::usage("--from has to be before --to"));
+        return Err(Failure::usage("--from must be a moment before --to"));
     }
     if !client.volume(&args.volume)?.nbd {
         let text = format!(
-            "bisect {0}: checks see it over NBD, of which it is kept out; see `hindcast volume set {0} --nbd`",
+            "bisect {0}: the check command needs NBD, which does not serve this volume; see `hindcast volume set {0} --nbd`",
             args.volume
         );
         return Err(Failure::Failed(text));
@@ -98,10 +101,13 @@ pub(crate) fn run(args: &Bisect, session: &Session) -> Result<(), Failure> {
         return Err(Failure::Failed(message));
     }
     if !search.is_good(from.lsn)? {
-        return Err(Failure::Failed(format!("{} is bad already at --from; begin earlier", args.volume)));
+        return Err(Failure::Failed(format!(
+            "{} is already bad at --from; choose an earlier moment",
+            args.volume
+        )));
     }
     if search.is_good(to.lsn)? {
-        return Err(Failure::Failed(format!("{} is good still at --to; end later", args.volume)));
+        return Err(Failure::Failed(format!("{} is still good at --to; choose a later moment", args.volume)));
     }
     let (good, bad) = search.between(from.lsn, to.lsn)?;
     let gap = search.gap(good, bad)?;
@@ -230,18 +236,20 @@ impl Search<'_> {
         match (verdict, self.session.client.delete_volume(&name, true)) {
             (verdict, Ok(())) => verdict,
             (Ok(_), Err(error)) => Err(error.into()),
-            (Err(why), Err(error)) => {
-                Err(Failure::Failed(format!("{why}; and {name} is still there: {error}")))
-            }
+            (Err(why), Err(error)) => Err(Failure::Failed(format!(
+                "{why}; the temporary volume {name} could not be deleted: {error}"
+            ))),
         }
     }
 
     fn nbd_uri(&self, export: &str) -> Result<String, Failure> {
         let listeners = self.session.client.status()?.listeners.nbd;
         let first = listeners.first();
-        first
-            .map(|listener| uri(listener, export))
-            .ok_or_else(|| Failure::Failed("the server has no NBD listener for the command to use".into()))
+        first.map(|listener| uri(listener, export)).ok_or_else(|| {
+            Failure::Failed(
+                "the check command needs NBD, and the server has no NBD listener: start it with --nbd".into(),
+            )
+        })
     }
 
     fn judge(&self, found: &FoundMoment, mounted: Option<&Mounted>) -> Result<bool, Failure> {
@@ -265,13 +273,15 @@ impl Search<'_> {
         match status.code() {
             Some(0) => Ok(true),
             Some(1..=125) => Ok(false),
-            _ => Err(Failure::Failed(format!("at {address} the command ended with {status}"))),
+            _ => Err(Failure::Failed(format!(
+                "the check command ended with {status} at {address}; 0 means good, 1 to 125 bad"
+            ))),
         }
     }
 
     /// Runs a command, until a signal asks to end.
     fn run(&self, command: &mut Command) -> Result<ExitStatus, Failure> {
-        let failed = |e| Failure::Failed(format!("run the command: {e}"));
+        let failed = |e| Failure::Failed(format!("run the check command: {e}"));
         let mut child = command.spawn().map_err(failed)?;
         loop {
             let status = child.try_wait().map_err(failed)?;

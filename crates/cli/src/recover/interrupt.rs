@@ -40,7 +40,7 @@ impl Interrupt {
     /// An error once a signal has asked to end.
     pub(super) fn check(&self) -> Result<(), Failure> {
         match self.0.load(Ordering::Acquire) {
-            true => Err(Failure::Failed("interrupted".into())),
+            true => Err(Failure::Failed("interrupted by a signal".into())),
             false => Ok(()),
         }
     }

@@ -47,13 +47,13 @@ impl Mounted {
         let mut this = Mounted { dir: PathBuf::from(dir.trim()), fuse: None, device: None, mounted: false };
         for part in [this.fuse_dir(), this.path()] {
             std::fs::create_dir(&part)
-                .map_err(|e| Failure::Failed(format!("make {}: {e}", part.display())))?;
+                .map_err(|e| Failure::Failed(format!("create {}: {e}", part.display())))?;
         }
         let disk = this.fuse_dir().join("disk");
         let mut fuse = Command::new("nbdfuse");
         fuse.arg(&disk).arg(uri).stdin(Stdio::null()).stdout(Stdio::null()).process_group(OWN_GROUP);
         this.fuse = Some(fuse.spawn().map_err(|e| Failure::Failed(format!("run nbdfuse: {e}")))?);
-        this.wait_for("nbdfuse to show the disk", |this| {
+        this.wait_for("nbdfuse, which shows the disk,", |this| {
             interrupt.check()?;
             if let Some(Ok(Some(status))) = this.fuse.as_mut().map(Child::try_wait) {
                 return Err(Failure::Failed(format!("nbdfuse ended with {status}")));
@@ -86,7 +86,10 @@ impl Mounted {
         let end = Instant::now() + PATIENCE;
         while !done(self)? {
             if Instant::now() > end {
-                return Err(Failure::Failed(format!("waited in vain for {what}")));
+                return Err(Failure::Failed(format!(
+                    "{what} did not finish within {} s",
+                    PATIENCE.as_secs()
+                )));
             }
             std::thread::sleep(STEP);
         }
@@ -105,7 +108,7 @@ impl Mounted {
             self.wait_for("losetup -d", |_| Ok(quiet("losetup", &[Path::new("-d"), &device])))?;
         }
         let dir = self.fuse_dir();
-        self.wait_for("nbdfuse's unmount", |_| Ok(quiet("fusermount3", &[Path::new("-u"), &dir])))?;
+        self.wait_for("the unmount of nbdfuse", |_| Ok(quiet("fusermount3", &[Path::new("-u"), &dir])))?;
         if let Some(mut fuse) = self.fuse.take() {
             fuse.wait().map_err(|e| Failure::Failed(format!("wait for nbdfuse: {e}")))?;
         }

@@ -98,9 +98,9 @@ fn finish(
     let damaged = report.copies.iter().filter(|copied| copied.lost > 0).count();
     match (report.head.doubts.is_empty(), damaged, report.head.lacks(all)) {
         (true, 0, false) => Ok(()),
-        (false, ..) => Err(Failure::Failed("what was copied is in doubt".into())),
-        (_, 0, _) => Err(Failure::Failed("nothing of what was copied is lost, but something else is".into())),
-        (_, n, _) => Err(Failure::Failed(format!("{n} of {} copies have losses", report.copies.len()))),
+        (false, ..) => Err(Failure::Failed("the copied data is in doubt: the output has the reason".into())),
+        (_, 0, _) => Err(Failure::Failed("the copies are complete, but other data is lost".into())),
+        (_, n, _) => Err(Failure::Failed(format!("{n} of {} copies are incomplete", report.copies.len()))),
     }
 }
 
@@ -128,7 +128,8 @@ fn table(report: &Report) -> String {
 fn new_file(path: &Path) -> Result<File, Failure> {
     OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => {
-            let message = format!("write {}: it exists", path.display());
+            let message =
+                format!("write {}: the file exists; remove it, or copy to another name", path.display());
             ErrorBody { kind: ErrorKind::Conflict, message }.into()
         }
         _ => local("create", path, e),
@@ -146,7 +147,8 @@ fn copy(pool: &Arc<Pool>, device: &Device, to: &Path) -> Result<Copied, Failure>
     let map_path = PathBuf::from(map_path);
     // Neither is made where the other can't be.
     if map_path.symlink_metadata().is_ok() {
-        let message = format!("write {}: it exists", map_path.display());
+        let message =
+            format!("write {}: the file exists; remove it, or copy to another name", map_path.display());
         return Err(ErrorBody { kind: ErrorKind::Conflict, message }.into());
     }
     let image = new_file(to)?;
@@ -173,7 +175,7 @@ fn copy(pool: &Arc<Pool>, device: &Device, to: &Path) -> Result<Copied, Failure>
     let ended = copying.map.end(size);
     copying.bar.finish_and_clear();
     let left = |e: io::Error| {
-        let what = format!("write {}, which is left as far as it came, like its map", to.display());
+        let what = format!("write {} (the file and its map are incomplete)", to.display());
         Failure::from(error_body(Error::io(what, e)))
     };
     let ended = ended.and_then(|ended| map.sync_all().map(|()| ended));
@@ -296,7 +298,7 @@ impl Copying<'_> {
                     self.map.add(at..end, Status::Rescued)?;
                 }
                 Err(e) => {
-                    let reason = format!("it can't be read: {e}");
+                    let reason = format!("can't be read: {e}");
                     self.lose(Range { offset: at, length: end - at, code: "read", reason })?;
                 }
             }
@@ -460,7 +462,7 @@ mod tests {
         let at = 3 * MIB as usize + 5 * 4096;
         assert!(image[..at] == wanted[..at] && image[at..].iter().all(|b| *b == 0));
         assert_eq!((copied.lost, copied.rescued), (MIB - 5 * 4096, 3 * MIB + 5 * 4096));
-        assert!(copied.ranges[0].reason.starts_with("it can't be read: "), "{:?}", copied.ranges[0]);
+        assert!(copied.ranges[0].reason.starts_with("can't be read: "), "{:?}", copied.ranges[0]);
         let map = std::fs::read_to_string(&copied.map).unwrap();
         let lines: Vec<&str> = map.lines().filter(|line| !line.starts_with('#')).skip(1).collect();
         assert_eq!(lines, ["0x00000000  0x00305000  +", "0x00305000  0x000FB000  -"]);

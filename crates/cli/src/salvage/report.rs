@@ -133,8 +133,8 @@ impl Head {
         let path = self.catalog.path.as_deref().unwrap_or_default();
         let catalog = match (self.catalog.source, self.catalog.exact) {
             ("own", _) => "the pool's own".to_owned(),
-            (_, true) => format!("made out of the backup in {path}, of {}: exact", made()),
-            (_, false) => format!("OF AN EARLIER TIME: made out of the backup in {path}, of {}", made()),
+            (_, true) => format!("from the backup in {path}, of {}: exact", made()),
+            (_, false) => format!("OF AN EARLIER TIME: from the backup in {path}, of {}", made()),
         };
         let mut text = properties([("pool", self.pool.clone()), ("catalog", catalog)]);
         for doubt in &self.doubts {
@@ -162,7 +162,7 @@ struct Row {
 pub(super) fn show(pool: &Pool, output: Output) -> Result<(), Failure> {
     let head = Head::of(pool);
     let devices = pool.devices();
-    let bar = progress("looking", devices.len() as u64, "{msg} {wide_bar} {pos}/{len} {eta}");
+    let bar = progress("checking", devices.len() as u64, "{msg} {wide_bar} {pos}/{len} {eta}");
     let devices = devices.into_iter().map(|(volume, snapshot)| {
         bar.inc(1);
         Device { volume, snapshot }
@@ -178,8 +178,12 @@ pub(super) fn show(pool: &Pool, output: Output) -> Result<(), Failure> {
     bar.finish_and_clear();
     match (head.doubts.is_empty(), losses, head.is_clean()) {
         (true, 0, true) => Ok(()),
-        (false, ..) => Err(Failure::Failed("what can be read is in doubt".into())),
-        (_, 0, _) => Err(Failure::Failed("no range of a volume is lost, but something else is".into())),
+        (false, ..) => {
+            Err(Failure::Failed("the readable data is in doubt: the output has the reason".into()))
+        }
+        (_, 0, _) => Err(Failure::Failed(
+            "no range of a volume is lost, but other things are: see the findings".into(),
+        )),
         (_, n, _) => Err(Failure::Failed(format!("parts of {n} volumes and snapshots are lost"))),
     }
 }

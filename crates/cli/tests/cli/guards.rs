@@ -149,7 +149,7 @@ fn copies_say_what_they_took_over() {
     let recovered = server.json(&["recover", "db", "--to", "-0s", "--as", "then"]);
     assert_eq!(recovered[0]["inherited"], expected);
     let text = server.ok(&["snapshot", "set", "db@s", "--writable"]);
-    assert!(text.contains("access to db.s begins as that to db: 1 access rule, CHAP as alice"), "{text}");
+    assert!(text.contains("db.s inherits its access from db: 1 access rule, CHAP as alice"), "{text}");
     for copy in ["copy", "then", "db.s"] {
         let shown = server.json(&["target", "show", copy]);
         assert_eq!(shown["rules"][0]["initiator"], "iqn.2026-11.x:*", "{copy}");
