@@ -224,7 +224,7 @@ def what_changed_since_a_moment(t):
 
     assert changed("db@b", "a") == [first] and changed("db@s", "b") == [second]
     assert changed("db", "a") == [first, second] == changed("db", f"db@lsn:{before['lsn']}")
-    assert changed("db@-0s", "a") is None, "it is another moment whenever it is opened"
+    assert changed("db@-0s", "a") is None, "a time before now means another moment at each use"
     assert changed("db", "none") is None
     # A name that means another state when the export is opened than when it was compared.
     for meanwhile in (False, True):

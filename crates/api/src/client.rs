@@ -60,12 +60,12 @@ impl FromStr for Endpoint {
                 Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
                     Ok(Endpoint::Tcp(authority.to_owned()))
                 }
-                _ => Err(format!("{text:?} is not http://HOST:PORT")),
+                _ => Err(format!("{text:?} is not of the form http://HOST:PORT")),
             };
         }
         if text.starts_with("https://") {
             return Err(
-                "the admin API speaks plain HTTP; put a TLS proxy in front, or tunnel the socket".into()
+                "the admin API has no TLS: use http:// with a TLS proxy in front of the server, or tunnel the socket".into()
             );
         }
         match text.strip_prefix("unix:").unwrap_or(text) {
@@ -315,13 +315,13 @@ impl Client {
             }
             let mut written = 0;
             let broke_off = |written: u64, e: &dyn fmt::Display| {
-                let text = format!("receive the stream: it broke off after {written} bytes: {e}");
+                let text = format!("receive the stream: it was interrupted after {written} bytes: {e}");
                 ClientError::Protocol(text)
             };
             let stall = self.patience.unwrap_or(STALL_TIMEOUT);
             loop {
                 let frame = tokio::time::timeout(stall, body.frame()).await;
-                let why = format_args!("nothing came for {} s", stall.as_secs());
+                let why = format_args!("no bytes arrived for {} s", stall.as_secs());
                 let Some(frame) = frame.map_err(|_| broke_off(written, &why))? else { break };
                 if let Ok(data) = frame.map_err(|e| broke_off(written, &e))?.into_data() {
                     let write = out.write_all(&data);
@@ -349,7 +349,7 @@ impl Client {
             tokio::select! {
                 answer = exchange => parse(&answer?),
                 () = moves.stalled(stall) => {
-                    Err(self.no_answer(format_args!("takes nothing more of the stream since {} s", stall.as_secs())))
+                    Err(self.no_answer(format_args!("did not read the stream for {} s", stall.as_secs())))
                 }
             }
         })
@@ -410,7 +410,7 @@ impl Client {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let connected = tokio::time::timeout(self.patience.unwrap_or(CONNECT_TIMEOUT), self.connect()).await;
-        let late = |_| self.no_answer(format_args!("did not take the connection"));
+        let late = |_| self.no_answer(format_args!("did not accept the connection"));
         let stream = connected.map_err(late)?.map_err(|e| self.unreachable(&e))?;
         let exchange = async {
             match stream {
@@ -517,9 +517,9 @@ fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
         Ok(body) => ClientError::Api(body),
         Err(_) if status == StatusCode::UNAUTHORIZED => ClientError::Api(ErrorBody {
             kind: ErrorKind::Unauthorized,
-            message: "the server wants credentials".into(),
+            message: "the server requires a token".into(),
         }),
-        Err(_) => ClientError::Protocol(format!("the server answered {status} without saying why")),
+        Err(_) => ClientError::Protocol(format!("the server answered {status} without a reason")),
     }
 }
 

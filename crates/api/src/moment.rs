@@ -26,7 +26,7 @@ impl fmt::Display for ParseMomentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no moment: write a time like 2026-11-21T10:00:00.5Z, how long ago like -90s, lsn:NUMBER, \
+            "{:?} is not a moment: write a time like 2026-11-21T10:00:00.5Z, a time before now like -90s, lsn:NUMBER, \
              or the name of a snapshot or mark",
             self.0
         )

@@ -47,23 +47,23 @@ impl FromStr for Size {
         };
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if whole.is_empty() || fraction.contains('.') || (number.contains('.') && fraction.is_empty()) {
-            return fail("it has to begin with a number, like 10G or 1.5T");
+            return fail("it must begin with a number, like 10G or 1.5T");
         }
         // Twelve decimal digits are finer than a byte of a terabyte and keep the arithmetic inside
         // 128 bits.
         if fraction.len() > 12 {
-            return fail("too many digits after the point");
+            return fail("it has too many digits after the point");
         }
         if !fraction.is_empty() && shift == 0 {
-            return fail("bytes are whole");
+            return fail("a number of bytes must be whole");
         }
         let Ok(digits) = format!("{whole}{fraction}").parse::<u64>() else {
-            return fail("too large");
+            return fail("it is too large");
         };
         let scale = 10u128.pow(u32::try_from(fraction.len()).unwrap_or(12));
         let scaled = u128::from(digits) << shift;
         let Ok(mut bytes) = u64::try_from(scaled / scale) else {
-            return fail("too large");
+            return fail("it is too large");
         };
         if !scaled.is_multiple_of(scale) {
             bytes -= bytes % if bytes >= FRACTION_UNIT { FRACTION_UNIT } else { 1 };

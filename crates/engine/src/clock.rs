@@ -202,7 +202,7 @@ impl PoolClock {
         if jumped && !state.jumped {
             tracing::warn!(
                 ahead,
-                "the wall clock was set: nothing is forgotten by time until it agrees or is confirmed"
+                "the wall clock was set: expiry by time stops until the clock agrees with pool time or is confirmed"
             );
         }
         state.jumped = jumped;

@@ -132,7 +132,7 @@ impl Damage {
             pv,
             from = range.start,
             to = range.end,
-            "data can't be read, and is lost until it is written again"
+            "data can't be read; it is lost until it is written again"
         );
         self.state.lock().add(pv, range);
         self.any.store(true, Ordering::Relaxed);

@@ -32,11 +32,11 @@ impl Fault {
     pub(crate) fn poison(&self, cause: &Error) -> Error {
         let told = || match cause.kind() {
             ErrorKind::ReadOnly => cause.to_string(),
-            _ => format!("{cause}; mend that, then restart the server: it recovers from the journal"),
+            _ => format!("{cause}; remove the cause, then restart the server: it recovers from the journal"),
         };
         let reason = self.reason.lock().get_or_insert_with(told).clone();
         if !self.poisoned.swap(true, Ordering::AcqRel) {
-            tracing::error!(%reason, "the pool is poisoned: writes are refused until it is reopened");
+            tracing::error!(%reason, "the pool is poisoned: it refuses writes until it is reopened");
         }
         self.error()
     }
@@ -61,7 +61,7 @@ impl Fault {
             none => *none = Some(reason.to_owned()),
         }
         self.poisoned.store(true, Ordering::Release);
-        tracing::error!(%reason, "the pool is poisoned: writes are refused until it is reopened");
+        tracing::error!(%reason, "the pool is poisoned: it refuses writes until it is reopened");
     }
 
     /// Poisons the pool, which can then only be read. `reason` is reported to every caller, in
@@ -78,7 +78,10 @@ impl Fault {
 
     fn error(&self) -> Error {
         let reason = self.reason().unwrap_or_default();
-        Error::new(ErrorKind::Poisoned, format!("refuse until the pool is reopened, because of: {reason}"))
+        Error::new(
+            ErrorKind::Poisoned,
+            format!("the pool refuses writes until it is reopened, because of: {reason}"),
+        )
     }
 
     /// Remembers damage found while reading. The pool continues without what is damaged.
@@ -86,7 +89,7 @@ impl Fault {
         if error.kind() == ErrorKind::Corrupt {
             let mut damages = self.damages.lock();
             if damages.len() < MAX_DAMAGES && damages.insert(error.to_string()) {
-                tracing::error!(%error, "metadata is damaged: what needs it fails");
+                tracing::error!(%error, "metadata is damaged: operations that need it fail");
             }
         }
     }

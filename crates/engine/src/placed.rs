@@ -175,7 +175,7 @@ impl Core {
     /// Reads data of the journal for the destager. It was verified when the batch was collected.
     pub(crate) fn read_journal(&self, file: u32, position: u32, out: &mut [u8]) -> Result<()> {
         let Some(segment) = self.journal.file(file) else {
-            return Err(corrupt(format!("read journal file {file}: there is none")));
+            return Err(corrupt(format!("read journal file {file}: it does not exist")));
         };
         let failed = |e| Error::io(format!("read journal file {file}"), e);
         segment.disk.read_at(out, position.into()).map_err(failed)

@@ -72,7 +72,7 @@ impl Destager {
         let fill = !self.core.is_low_on_space();
         let renewed = self.submit_with(|names| {
             let Some(state) = names.volume_by_id(id).filter(needy) else {
-                return Err(conflict("give the volume a new branch: it needs none any more"));
+                return Err(conflict("give the volume a new branch: it no longer needs one"));
             };
             let undo = SnapshotRecord {
                 deleted: true,
@@ -94,7 +94,7 @@ impl Destager {
                 tracing::info!(
                     volume = id,
                     lsn,
-                    "a volume goes on with a new branch: its epochs were used up"
+                    "a volume continues on a new branch, because its epochs were used up"
                 );
                 Ok(true)
             }
@@ -185,7 +185,7 @@ impl Destager {
         let Some(id) = due(&self.core.names.read(), now).map(|s| s.state.id) else { return Ok(false) };
         let deleted = self.submit(|names| match due(names, now) {
             Some(snapshot) if snapshot.state.id == id => Ok(Control::DeleteSnapshots { ids: vec![id] }),
-            _ => Err(conflict("delete a snapshot whose time has come: it is kept after all")),
+            _ => Err(conflict("delete an expired snapshot: it must be kept now")),
         });
         match deleted {
             Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),

@@ -178,7 +178,7 @@ fn a_restored_physical_volume_is_refused() {
     fill(&pool, "v", 2);
     pool.close().unwrap();
     drop(pool);
-    assert_refused(&restore_pv(&dir, &older), "of an older time");
+    assert_refused(&restore_pv(&dir, &older), "is older than this data directory");
 }
 
 #[test]
@@ -211,8 +211,8 @@ fn copies_that_went_on_apart_do_not_mix() {
         fill(&pool, "v", seed as u8);
         pool.close().unwrap();
     }
-    assert_refused(&restore_directory(&one, &two), "went on apart");
-    assert_refused(&restore_directory(&two, &one), "went on apart");
+    assert_refused(&restore_directory(&one, &two), "were used apart");
+    assert_refused(&restore_directory(&two, &one), "were used apart");
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_damaged_stamp_is_reported_and_replaced() {
     drop(pool);
     // A physical volume without any stamp that the catalog knows is of an older time.
     disk.write_at(&[0; 8192], 4096).unwrap();
-    assert_refused(&dir, "of an older time");
+    assert_refused(&dir, "is older than this data directory");
 }
 
 #[test]

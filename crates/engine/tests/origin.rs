@@ -407,7 +407,7 @@ fn a_full_pool_stops_it_until_there_is_space() {
     f.pool.flatten_volume("v", 0).unwrap();
     f.idle();
     let stalled = f.pool.flattening("v").unwrap().unwrap().stalled;
-    assert_eq!(stalled.as_deref(), Some("copy a chunk from below: the pool is full"));
+    assert_eq!(stalled.as_deref(), Some("copy a chunk of the origin: the pool is full"));
     assert!(f.pool.health().has("completion-stalled"), "{:?}", f.pool.health());
     assert_content(&v, &[]);
     hog.discard(0, MIB, false).unwrap();

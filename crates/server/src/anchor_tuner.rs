@@ -45,7 +45,9 @@ pub(crate) fn measure(pool: &Arc<Pool>, volume: &str, prices: Prices) -> Result<
     let chunk = pool.volume(volume)?.chunk_size;
     let samples = pool.cdp_samples(volume, SAMPLES)?;
     if info.records < ENOUGH || samples.is_empty() || info.window == 0 {
-        let message = format!("measure the history of {volume}: it has too few records as yet");
+        let message = format!(
+            "measure the history of {volume}: it has too few records; write to the volume and try again"
+        );
         return Err(Error::new(ErrorKind::NotFound, message));
     }
     let (decode_seconds, xor_seconds) = times(&samples);
@@ -132,7 +134,7 @@ impl AnchorTuner {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
         if self.thread.join().is_err() {
-            tracing::error!("the thread of anchors had ended by a defect");
+            tracing::error!("the anchor thread panicked (the log has its message)");
         }
     }
 }
@@ -144,13 +146,13 @@ fn look_around(pool: &Arc<Pool>, prices: Prices) {
         }
         match distance(pool, &volume.name, prices) {
             Ok(distance) => {
-                tracing::debug!(volume = volume.name, distance, "writes between anchors");
+                tracing::debug!(volume = volume.name, distance, "the writes between anchors were computed");
                 if let Err(error) = pool.set_anchor_distance(&volume.name, Some(distance)) {
-                    tracing::debug!(volume = volume.name, %error, "the distance of anchors is not set");
+                    tracing::debug!(volume = volume.name, %error, "the distance between anchors was not set");
                 }
             }
             // Few records, or none yet: nothing bounds what is between anchors until the next look.
-            Err(error) => tracing::debug!(volume = volume.name, %error, "the cost model has to wait"),
+            Err(error) => tracing::debug!(volume = volume.name, %error, "the cost model has too few records"),
         }
     }
 }

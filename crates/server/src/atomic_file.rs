@@ -62,7 +62,10 @@ impl DurableFile {
     fn damaged(&self, why: &str) -> Error {
         Error::new(
             ErrorKind::Corrupt,
-            format!("read {}: {why}; restore the file, or move it away to begin anew", self.name),
+            format!(
+                "read {}: {why}; restore the file from a backup, or move it away to start with an empty one",
+                self.name
+            ),
         )
     }
 
@@ -77,16 +80,19 @@ impl DurableFile {
             return Err(self.damaged("it has no header"));
         };
         if kind != self.kind {
-            return Err(self.damaged(&format!("it holds {kind}, not {}", self.kind)));
+            return Err(self.damaged(&format!("it contains {kind}, not {}", self.kind)));
         }
         if version.parse() != Ok(self.version) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("read {}: this program knows version {}, not {version}", self.name, self.version),
+                format!(
+                    "read {}: its version is {version}, and this program reads version {} only",
+                    self.name, self.version
+                ),
             ));
         }
         if len.parse() != Ok(content.len()) {
-            return Err(self.damaged("its length is not what its header says"));
+            return Err(self.damaged("its length differs from the length in its header"));
         }
         if crc != format!("{:08x}", crc_fast::crc32_iscsi(&content)) {
             return Err(self.damaged("its checksum does not match"));
@@ -98,7 +104,8 @@ impl DurableFile {
     /// may or may not. What could not be loaded again is refused, and the old content stays.
     pub(crate) fn save(&self, content: &[u8]) -> Result<()> {
         if content.len() > MAX_CONTENT {
-            let text = format!("write {}: it would have more than {MAX_CONTENT} bytes", self.name);
+            let text =
+                format!("write {}: its content would exceed the limit of {MAX_CONTENT} bytes", self.name);
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
         let temporary = self.temporary();

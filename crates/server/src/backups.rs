@@ -70,7 +70,7 @@ impl Backups {
                     bytes = info.bytes,
                     pvs = info.pvs,
                     sequence = info.sequence,
-                    "metadata backed up"
+                    "the metadata was backed up"
                 );
             }
             Err(error) => {
@@ -102,7 +102,7 @@ impl Backups {
             None => "there is no backup of the metadata".to_owned(),
         };
         Some(match &newest.failure {
-            Some(why) => format!("{age}; the last try failed: {why}"),
+            Some(why) => format!("{age}; the last attempt failed: {why}"),
             None => age,
         })
     }
@@ -148,7 +148,7 @@ impl BackupKeeper {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
         if self.thread.join().is_err() {
-            tracing::error!("the thread of backups had ended by a defect");
+            tracing::error!("the backup thread panicked (the log has its message)");
         }
     }
 }

@@ -84,7 +84,7 @@ impl Settings {
         };
         let data = said.data.clone().ok_or_else(|| {
             invalid(
-                "where is the pool? Say --data DIR, set HINDCAST_DATA, or write data = \"DIR\" in the file",
+                "the data directory is missing: give --data DIR, set HINDCAST_DATA, or write data = \"DIR\" in the --config file",
             )
         })?;
         // Absolute, because that is what the status tells to people who are somewhere else.
@@ -99,7 +99,7 @@ impl Settings {
             && let Some(tcp) = api.iter().find(|a| matches!(a, Address::Tcp(_)))
         {
             return Err(invalid(format!(
-                "--api {tcp} would let anybody who reaches it administer the pool: give --api-token-file, or use unix:PATH"
+                "--api {tcp} needs --api-token-file, because every host that reaches it could administer the pool; or use unix:PATH"
             )));
         }
         let nbd = said.nbd()?;
@@ -168,12 +168,12 @@ impl Settings {
             let wrong = |why: &str| invalid(format!("hooks.{volume}: {why}"));
             if said.before.is_some() && said.after.is_none() {
                 return Err(wrong(
-                    "there is a command before, but none after; what is frozen has to be thawed",
+                    "it has a command before, and none after; add one, which thaws what the first froze",
                 ));
             }
             let timeout = said.timeout.map_or(DEFAULT_TIMEOUT, |s| Duration::from_secs(s.into()));
             if timeout.is_zero() || timeout > MAX_FREEZE {
-                return Err(wrong("a timeout is 1 to 300 seconds"));
+                return Err(wrong("the timeout must be 1 to 300 seconds"));
             }
             let Hook { before, after, .. } = said.clone();
             Ok((volume.clone(), Hooks { before, after, timeout }))
@@ -185,12 +185,12 @@ impl Settings {
     fn prices(&self) -> Result<Prices, ErrorBody> {
         let price = |what: &str, said: Option<f64>, default: f64| match said.unwrap_or(default) {
             price if price.is_finite() && price >= 0.0 => Ok(price),
-            price => Err(invalid(format!("{what}: {price} is no price"))),
+            price => Err(invalid(format!("{what}: {price} is not a price; it must be a number above 0"))),
         };
         let hour = price("cdp-beta", self.cdp_beta, PRICE_PER_HOUR)?;
         let gigabyte = price("cdp-gamma", self.cdp_gamma, PRICE_PER_GIGABYTE)?;
         if hour == 0.0 || gigabyte == 0.0 {
-            return Err(invalid("cdp-beta and cdp-gamma: neither time nor space is free"));
+            return Err(invalid("cdp-beta and cdp-gamma: both must be above 0"));
         }
         Ok(Prices { hour, gigabyte })
     }
@@ -243,9 +243,9 @@ impl Settings {
         let open = self.nbd_open == Some(true) || nbd.tls_required != TlsRequired::Never;
         match nbd.listen.iter().find(reachable).filter(|_| !open) {
             Some(Listen::Tcp(address)) => Err(invalid(format!(
-                "--nbd {address} would let everybody who reaches it read and write all volumes. There are three ways out: \
-                 require TLS (--nbd-tls-cert, --nbd-tls-key and --nbd-tls-required, best with --nbd-tls-ca); listen on a \
-                 loopback address or on unix:PATH; or say --nbd-open if the network itself keeps others away"
+                "--nbd {address}: every client that reaches this address could read and write all volumes. Choose one: require \
+                 TLS (--nbd-tls-cert, --nbd-tls-key and --nbd-tls-required, best with --nbd-tls-ca); listen on a loopback \
+                 address or on unix:PATH; or give --nbd-open if the network itself keeps other hosts out"
             ))),
             _ => Ok(()),
         }
@@ -264,7 +264,7 @@ impl Settings {
             let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
             (mode & 0o077 != 0).then(|| {
                 let shown = path.display();
-                format!("{option} {shown}: others than its owner can use {what} (mode {mode:04o}); chmod 600 {shown}")
+                format!("{option} {shown}: other users than its owner can read {what} (mode {mode:04o}); run chmod 600 {shown}")
             })
         });
         told.collect()
@@ -311,7 +311,7 @@ impl Settings {
         }
         if let Some(size) = self.atomic_unit {
             config.atomic_unit =
-                u32::try_from(size.0).map_err(|_| invalid("--atomic-unit has to be 512 or 4096"))?;
+                u32::try_from(size.0).map_err(|_| invalid("--atomic-unit must be 512 or 4096"))?;
         }
         let given = [
             ("--pool-size", self.pool_size.is_some()),
@@ -336,7 +336,7 @@ impl Settings {
         let mut options =
             PoolOptions { open_files: open_files(allow_many_files()), ..PoolOptions::default() };
         let bytes = |name: &str, size: Size| {
-            usize::try_from(size.0).map_err(|_| invalid(format!("--{name} is larger than memory can be")))
+            usize::try_from(size.0).map_err(|_| invalid(format!("--{name} is larger than the address space")))
         };
         if let Some(size) = self.map_cache {
             options.map_cache_bytes = bytes("map-cache", size)?;
@@ -362,7 +362,9 @@ impl Settings {
             ("low-space", self.low_space, &mut options.low_space_percent),
         ] {
             match said {
-                Some(percent) if percent > 100 => return Err(invalid(format!("--{name} is a share of 100"))),
+                Some(percent) if percent > 100 => {
+                    return Err(invalid(format!("--{name} must be 0 to 100 per cent")));
+                }
                 Some(percent) => *place = percent,
                 None => {}
             }
@@ -403,7 +405,7 @@ fn read_token(path: &Path) -> Result<String, ErrorBody> {
     let token = text.trim();
     if token.len() < 16 || !token.chars().all(|c| c.is_ascii_graphic()) {
         return Err(invalid(format!(
-            "{}: a token is at least 16 printable characters, for example from `openssl rand -hex 32`",
+            "{}: a token must have at least 16 printable characters, for example from `openssl rand -hex 32`",
             path.display()
         )));
     }
@@ -427,13 +429,13 @@ fn portal(text: &str) -> Result<Portal, ErrorBody> {
     let wrong = |why: &str| invalid(format!("--iscsi {text}: {why}"));
     let (place, advertise) = text.split_once('=').map_or((text, None), |(p, a)| (p, Some(a)));
     if advertise.is_some_and(|a| a.is_empty() || a.contains([',', ' '])) {
-        return Err(wrong("what is advertised is HOST or HOST:PORT"));
+        return Err(wrong("the advertised address must be HOST or HOST:PORT"));
     }
     let (place, group) = match place.split_once('/') {
         None => (place, 1),
         Some((place, group)) => match group.parse::<u16>() {
             Ok(group) if group > 0 => (place, group),
-            _ => return Err(wrong("a portal group tag is a number from 1 to 65535")),
+            _ => return Err(wrong("the portal group tag must be a number from 1 to 65535")),
         },
     };
     match place.parse() {
@@ -442,7 +444,7 @@ fn portal(text: &str) -> Result<Portal, ErrorBody> {
             group,
             advertise: advertise.map(str::to_owned),
         }),
-        Ok(Address::Unix(_)) => Err(wrong("iSCSI is spoken over TCP only")),
+        Ok(Address::Unix(_)) => Err(wrong("iSCSI works over TCP only: give HOST:PORT")),
         Err(why) => Err(wrong(&why)),
     }
 }

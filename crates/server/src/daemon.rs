@@ -72,12 +72,12 @@ fn warn_of_stray_images(paths: HostPaths, pool: Arc<Pool>) {
             tracing::warn!(
                 volume,
                 image,
-                "a symbolic link leads the image out of the directories of --allow-path: name where it leads, too"
+                "a symbolic link leads the image out of the directories of --allow-path; add the directory it leads to"
             );
         }
     };
     if let Err(error) = std::thread::Builder::new().name("images".into()).spawn(look) {
-        tracing::warn!(%error, "no thread to look for images");
+        tracing::warn!(%error, "the thread that checks images could not be started");
     }
 }
 
@@ -113,18 +113,16 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         backups: Backups::open(&config.data, config.metadata_keep, config.metadata_interval),
         prices: config.prices,
     });
-    let scheduler =
-        Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
-    let anchorer =
-        AnchorTuner::start(app.clone()).map_err(|e| io_error("start the thread of anchors", &e))?;
-    let keeper = BackupKeeper::start(app.clone()).map_err(|e| io_error("start the thread of backups", &e))?;
+    let scheduler = Scheduler::start(app.clone()).map_err(|e| io_error("start the schedule thread", &e))?;
+    let anchorer = AnchorTuner::start(app.clone()).map_err(|e| io_error("start the anchor thread", &e))?;
+    let keeper = BackupKeeper::start(app.clone()).map_err(|e| io_error("start the backup thread", &e))?;
     let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api)
         .map_err(|e| io_error("start the admin API", &e))?;
     // After everything that lives as long as the server was started.
     let raised = realtime::raise();
     if raised.is_none() {
         tracing::info!(
-            "snapshots may wait for a processor: real-time scheduling (RLIMIT_RTPRIO) is not allowed"
+            "real-time scheduling is not allowed (RLIMIT_RTPRIO): snapshots may wait for a processor"
         );
     }
 
@@ -187,7 +185,7 @@ async fn stop(
     match tokio::time::timeout(deadline + CLOSE_TIMEOUT, closed).await {
         Ok(closed) => closed?,
         Err(_) => {
-            let why = "something blocks; nothing is lost: what was acknowledged is in the journal";
+            let why = "the server is blocked, for example by a disk; nothing is lost, because every acknowledged write is in the journal";
             return Err(io_error("stop in time", &why));
         }
     }
@@ -273,6 +271,8 @@ fn handle(kind: SignalKind) -> Result<Signal, ErrorBody> {
 /// server.
 async fn ignore(mut hangup: Signal) {
     while hangup.recv().await.is_some() {
-        tracing::info!("SIGHUP is ignored: settings are read at the start only, and the log goes to stderr");
+        tracing::info!(
+            "SIGHUP is ignored: the server reads its settings at the start only, and writes its log to stderr"
+        );
     }
 }

@@ -67,14 +67,21 @@ pub(crate) fn connections(config: &Config, pool: &Pool) -> Result<(Connections, 
         share(limit, reserve, wanted).map_err(|message| ErrorBody { kind: ErrorKind::NoSpace, message })?;
     let Connections { nbd, iscsi, api } = granted;
     match granted == wanted {
-        true => tracing::info!(open_files = limit, reserve, nbd, iscsi, api, "connections served at once"),
+        true => tracing::info!(
+            open_files = limit,
+            reserve,
+            nbd,
+            iscsi,
+            api,
+            "limits of open files and connections"
+        ),
         false => tracing::warn!(
             open_files = limit,
             reserve,
             nbd,
             iscsi,
             api,
-            "the limit of open files is low: fewer connections are served than configured (raise LimitNOFILE)"
+            "the limit of open files is too low: the server accepts fewer connections than configured; raise LimitNOFILE"
         ),
     }
     let told = |n: usize| n as u64;
@@ -88,7 +95,7 @@ fn share(limit: u64, reserve: u64, wanted: Connections) -> Result<Connections, S
     let left = limit.saturating_sub(reserve);
     if left < LEAST_CLIENTS {
         return Err(format!(
-            "start with a limit of {limit} open files: the pool needs {reserve} and clients {LEAST_CLIENTS}; \
+            "start with a limit of {limit} open files: the pool needs {reserve} and clients need {LEAST_CLIENTS}; \
              raise the limit (LimitNOFILE, ulimit -n) to {} or more",
             reserve + LEAST_CLIENTS
         ));

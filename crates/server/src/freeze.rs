@@ -70,10 +70,12 @@ pub fn frozen<T, E>(hooks: &Hooks, work: impl FnOnce() -> Result<T, E>) -> Resul
         // Where there is none to be had the guardian goes with the closure, and thaws.
         let timer = std::thread::Builder::new()
             .spawn_scoped(scope, timed)
-            .map_err(|e| FreezeError::Before(format!("start a thread to watch the time: {e}")))?;
+            .map_err(|e| FreezeError::Before(format!("start the thread of the freeze timeout: {e}")))?;
         let result = work();
         drop(done);
-        let thawed = timer.join().unwrap_or_else(|_| (true, Err("run the command after: a defect".into())));
+        let thawed = timer.join().unwrap_or_else(|_| {
+            (true, Err("run the command after the snapshot: its thread panicked".into()))
+        });
         match (result, thawed) {
             (Err(error), _) => Err(FreezeError::Work(error)),
             (Ok(done), (true, _)) => Err(FreezeError::Late(done)),
@@ -114,7 +116,7 @@ impl Guardian {
         let waited = told.map_err(|e| fail(&e)).and_then(|()| match wait(&mut process, end) {
             Ok(Some(status)) if status.success() => Ok(()),
             Ok(Some(status)) => Err(fail(&status)),
-            Ok(None) => Err(fail(&"it was not done in time")),
+            Ok(None) => Err(fail(&"it did not end before the freeze timeout")),
             Err(e) => Err(fail(&e)),
         });
         match waited {
@@ -135,7 +137,7 @@ impl Guardian {
             Ok(Some(status)) => Err(format!("run the command after the snapshot: {status}")),
             Ok(None) => {
                 reap(self.process);
-                Err("run the command after the snapshot: it goes on and on".into())
+                Err("run the command after the snapshot: it did not end before the freeze timeout".into())
             }
             Err(e) => Err(format!("wait for the command after the snapshot: {e}")),
         }

@@ -28,10 +28,10 @@ impl App {
         if let Some(found) = self.pool.salvage() {
             let doubt = match found.doubts.len() {
                 0 => "",
-                _ => "; WHAT IS READ MAY BE WRONG: it is in doubt",
+                _ => "; DATA THAT CLIENTS READ MAY BE WRONG",
             };
             let message = format!(
-                "what is left of the pool is served, read-only: {} things are lost or damaged{doubt}",
+                "the server serves the readable data of a damaged pool, read-only: {} objects are lost or damaged{doubt}",
                 found.findings.len() + found.lost.len()
             );
             warn(&mut health, code::SALVAGE, message);
@@ -48,7 +48,7 @@ impl App {
             warn(health, code::SCHEDULES_UNREADABLE, format!("no schedule runs: {why}"));
         }
         for (name, why) in self.failing_schedules() {
-            let message = format!("schedule {name} failed the last time that it ran: {why}");
+            let message = format!("the last run of schedule {name} failed: {why}");
             warn(health, code::SCHEDULE_FAILING, message);
         }
     }
@@ -61,7 +61,7 @@ impl App {
             };
             let (window, wanted) = (info.window / 1_000_000_000, wanted / 1_000_000_000);
             let message = format!(
-                "the history of volume {} reaches back {window} s, less than the {wanted} s that it is to: \
+                "the history of volume {} reaches back {window} s, less than the configured {wanted} s: \
                  its limit in bytes is too low",
                 volume.name
             );

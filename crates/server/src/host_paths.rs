@@ -110,7 +110,7 @@ impl HostPaths {
         let refuse = |kind, why: &str| Err(refusal(kind, path, why));
         let said = Path::new(path);
         if said.components().any(|part| part == Component::ParentDir) {
-            return refuse(ErrorKind::Invalid, "a path has no .. in it");
+            return refuse(ErrorKind::Invalid, "the path must not contain ..");
         }
         if !said.is_absolute() && purpose != Purpose::Pv {
             return refuse(ErrorKind::Invalid, "the path must be absolute");
@@ -132,7 +132,7 @@ impl HostPaths {
                 let hold = directory.map(|directory| Hold::new_file(&whole, directory));
                 return match purpose {
                     Purpose::Pv | Purpose::Directory => Ok(Checked { path: path.to_owned(), hold }),
-                    _ => refuse(ErrorKind::NotFound, "there is no such file"),
+                    _ => refuse(ErrorKind::NotFound, "the file does not exist"),
                 };
             }
         };
@@ -141,7 +141,7 @@ impl HostPaths {
             (FileType::Directory, Purpose::Directory) => {}
             (_, Purpose::Directory) => return refuse(ErrorKind::Invalid, "it is not a directory"),
             (FileType::RegularFile | FileType::BlockDevice, _) => {}
-            _ => return refuse(ErrorKind::Invalid, "it is neither a plain file nor a block device"),
+            _ => return refuse(ErrorKind::Invalid, "it is neither a regular file nor a block device"),
         }
         if purpose != Purpose::Directory && self.own_ids(pool).contains(&id(&stat)) {
             return refuse(ErrorKind::Conflict, "it belongs to the pool, or to the server");
@@ -160,14 +160,12 @@ impl HostPaths {
         let refused = |why: &str| refusal(ErrorKind::Forbidden, path, why);
         let Some((root, inner)) = Bound::innermost(whole, &self.allowed) else {
             return Err(refused(
-                "requests may name paths only below the directories that the server's --allow-path names",
+                "requests may name paths only in the directories of the server's --allow-path",
             ));
         };
         let bound = Bound::open(root).map_err(|e| failed(&root.to_string_lossy(), e))?;
         let wrong = |e: io::Error| match e.kind() {
-            io::ErrorKind::PermissionDenied => {
-                refused("it leads out of the directory that --allow-path names")
-            }
+            io::ErrorKind::PermissionDenied => refused("it leads out of the directory of --allow-path"),
             _ => failed(path, e),
         };
         match bound.look(inner, Look::Any) {
@@ -175,7 +173,7 @@ impl HostPaths {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 // A link that leads nowhere would be followed by the code that makes the file.
                 if bound.look(inner, Look::Name).is_ok() {
-                    return Err(refused("a symbolic link is there"));
+                    return Err(refused("it is a symbolic link"));
                 }
                 let parent = inner.parent().filter(|parent| !parent.as_os_str().is_empty());
                 let directory = bound.look(parent.unwrap_or(Path::new(".")), Look::Directory);
@@ -252,7 +250,7 @@ fn real_path(file: &OwnedFd, path: &str) -> Result<String> {
         (id(&now) == id(&then)).then_some(())
     };
     // One that was removed or replaced meanwhile has another name, or none.
-    same(&real).ok_or_else(|| wrong("it was replaced meanwhile"))?;
+    same(&real).ok_or_else(|| wrong("it was replaced during the request; try again"))?;
     real.into_os_string().into_string().map_err(|_| wrong("the path it leads to is not UTF-8"))
 }
 

@@ -30,7 +30,7 @@ impl FromStr for Address {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
                 Ok(Address::Tcp(text.into()))
             }
-            _ => Err("an address is HOST:PORT or unix:PATH".into()),
+            _ => Err("the address must be HOST:PORT or unix:PATH".into()),
         }
     }
 }
@@ -119,7 +119,7 @@ impl Drop for SocketFile {
 /// connect, and a leftover socket is replaced without a gap.
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server answers there"));
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there"));
     }
     if path.exists() && !is_socket(path) {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a socket"));

@@ -47,7 +47,7 @@ impl Maintenance {
         for thread in self.threads {
             let name = thread.thread().name().unwrap_or_default().to_owned();
             if thread.join().is_err() {
-                tracing::error!("the {name} thread had ended by a defect");
+                tracing::error!("the {name} thread panicked (the log has its message)");
             }
         }
     }
@@ -126,7 +126,7 @@ impl PvErrors {
                 tracing::error!(
                     pv = pv.path,
                     failure,
-                    "a physical volume has failed and is not written to any more"
+                    "a physical volume has failed; the server writes no more data to it"
                 );
             }
             if pv.read_errors == 0 {

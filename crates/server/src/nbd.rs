@@ -70,7 +70,7 @@ impl Exports for PoolExports {
         if name.is_empty() {
             return Err(Error::new(
                 EngineKind::NotFound,
-                "open the default export: there is not exactly one volume",
+                "open the default export: there must be exactly one volume; name the export",
             ));
         }
         // No volume has an @ in its name.
@@ -142,9 +142,10 @@ impl PoolExports {
         let volume = self.0.volume(name)?;
         match self.1.serves(&volume) {
             true => Ok(volume),
-            false => {
-                Err(Error::new(EngineKind::NotFound, format!("open volume {name}: it is kept out of NBD")))
-            }
+            false => Err(Error::new(
+                EngineKind::NotFound,
+                format!("open volume {name}: NBD does not serve it; see `hindcast volume set {name} --nbd`"),
+            )),
         }
     }
 
@@ -173,7 +174,9 @@ impl PoolExports {
             },
             Past::Moment(_) if matches!(text.parse(), Ok(Moment::Ago(_))) => Err(Error::new(
                 EngineKind::Unsupported,
-                format!("compare {volume}@{text}: it is another moment whenever it is opened"),
+                format!(
+                    "compare {volume}@{text}: a time before now means another moment at each use; name a fixed moment"
+                ),
             )),
             Past::Moment(moment) => self.0.open_moment(volume, &moment),
         }

@@ -54,7 +54,7 @@ pub(crate) fn salvage_bound(
 
 /// Opens what is left, for the server.
 fn open_salvage(config: &Config, how: &Salvaging) -> Result<Arc<Pool>, ErrorBody> {
-    tracing::warn!(data = %config.data.display(), "opening what is left of the pool, READ-ONLY, for salvage");
+    tracing::warn!(data = %config.data.display(), "opening the readable data of the pool, READ-ONLY, for salvage");
     if !config.data.is_dir() {
         return Err(no_pool(&config.data, ""));
     }
@@ -64,7 +64,7 @@ fn open_salvage(config: &Config, how: &Salvaging) -> Result<Arc<Pool>, ErrorBody
             tracing::warn!(code = finding.code, object = finding.object, "{}", finding.detail);
         }
         for doubt in &found.doubts {
-            tracing::error!("what is read may be wrong: {doubt}");
+            tracing::error!("the data that clients read may be wrong: {doubt}");
         }
     }
     Ok(pool)
@@ -85,13 +85,13 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
         }
         tracing::warn!(
             data = %config.data.display(),
-            "opening the pool READ-ONLY BY FORCE: where its parts are of different times, what is read may be wrong"
+            "opening the pool READ-ONLY BY FORCE: if its parts are of different times, the data that clients read may be wrong"
         );
         return Pool::open_read_only(dir, world::real(), config.options.clone()).map_err(error_body);
     }
     if !exists {
         if !config.create {
-            return Err(no_pool(&config.data, " --create makes a new pool"));
+            return Err(no_pool(&config.data, " --create creates a new pool"));
         }
         FileDir::create(&config.data).map_err(|e| ErrorBody {
             kind: ErrorKind::Io,
@@ -101,19 +101,19 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
     } else if !config.creation.given.is_empty() {
         tracing::warn!(
             options = config.creation.given.join(" "),
-            "the pool exists already: options that shape a new pool are ignored"
+            "the pool exists: options for a new pool are ignored"
         );
     }
     tracing::info!(data = %config.data.display(), "opening the pool");
     let pool = reidentify::open(&dir, &config.options).map_err(|e| {
         let mut body = error_body(e);
         if body.message.starts_with(JOURNAL_DAMAGED) {
-            body.message += "; bring the files back if you can: --accept-journal-loss opens the pool without what is lost";
+            body.message += "; restore the files if you can; --accept-journal-loss opens the pool without the lost writes";
         }
         body
     })?;
     if let Some(loss) = pool.journal_loss() {
-        tracing::error!("opened without a part of the journal: {loss}");
+        tracing::error!("the pool was opened without a part of the journal: {loss}");
     }
     Ok(pool)
 }
@@ -133,11 +133,10 @@ pub(crate) fn no_pool(path: &Path, advice: &str) -> ErrorBody {
     let lost = path.join(crate::BACKUPS).is_dir();
     let message = if lost {
         format!(
-            "open the pool in {shown}: its catalog is lost, but there are backups of it: see `hindcast \
-             restore-metadata --data {shown}`"
+            "open the pool in {shown}: its catalog is lost, but backups of it exist; see `hindcast restore-metadata --data {shown}`"
         )
     } else {
-        format!("open the pool in {shown}: there is none; is the file system mounted?{advice}")
+        format!("open the pool in {shown}: the directory holds no pool; is the file system mounted?{advice}")
     };
     ErrorBody { kind: ErrorKind::NotFound, message }
 }
@@ -150,7 +149,7 @@ fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), Er
                 tracing::warn!(
                     pool = %Size(size),
                     free = %Size(free),
-                    "the pool is larger than what the file system has free: writes may fail before it is full"
+                    "the pool is larger than the free space of its file system: writes may fail before the pool is full"
                 );
             }
             size
@@ -159,8 +158,7 @@ fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), Er
             .ok_or_else(|| ErrorBody {
                 kind: ErrorKind::NoSpace,
                 message: format!(
-                    "create a pool in {}: {} are free, too little for a journal of {} and data; \
-                     give a smaller --journal-size, or --pool-size",
+                    "create a pool in {}: {} are free, which is too little for a journal of {} and data; give a smaller --journal-size or --pool-size",
                     path.display(),
                     Size(free),
                     Size(creation.config.journal_size)
@@ -189,7 +187,7 @@ fn default_pool_size(free: u64, journal: u64, extent: u64) -> Option<u64> {
 fn free_space(path: &Path) -> Result<u64, ErrorBody> {
     let stat = rustix::fs::statvfs(path).map_err(|e| ErrorBody {
         kind: ErrorKind::Io,
-        message: format!("ask for the free space of {}: {e}", path.display()),
+        message: format!("determine the free space of {}: {e}", path.display()),
     })?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

@@ -44,7 +44,7 @@ pub(crate) fn identity_of_serial(serial: &str) -> Result<([u8; 16], Option<Strin
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     if serial.is_empty() || serial.len() > MAX_SERIAL || !serial.chars().all(fits) {
         let text = format!(
-            "use the serial number {serial:?}: it has 1 to {MAX_SERIAL} letters, digits, '-', '_', '.' and ':'"
+            "use the serial number {serial:?}: it must have 1 to {MAX_SERIAL} letters, digits, '-', '_', '.' and ':'"
         );
         return Err(Error::new(ErrorKind::Invalid, text));
     }
@@ -128,7 +128,7 @@ impl FileDevice {
         Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "export {path}: its {length} bytes are no multiple of the block size {unit}, and the last {tail} would be out of reach; make it longer (truncate -s {whole}), or export it read-only, which fills the last block up with zeros"
+                "export {path}: its length of {length} bytes is not a multiple of the block size {unit}, so the last {tail} bytes would be out of reach; extend it (truncate -s {whole}), or export it read-only, which fills the last block with zeros"
             ),
         ))
     }
@@ -191,7 +191,7 @@ impl FileDevice {
             if offset.saturating_add(len) > now {
                 return Err(Error::new(
                     ErrorKind::OutOfRange,
-                    format!("write to {}: it was cut off at {now}", self.spec.path),
+                    format!("write to {}: it was truncated to {now} bytes", self.spec.path),
                 ));
             }
         }
@@ -332,7 +332,7 @@ fn without_links(path: &str) -> Result<Hold> {
 pub(crate) fn canonical(path: &str) -> Result<String> {
     let fail = |e| Error::io(format!("export {path}"), e);
     if !Path::new(path).is_absolute() {
-        return Err(Error::new(ErrorKind::Invalid, format!("export {path}: the path has to be absolute")));
+        return Err(Error::new(ErrorKind::Invalid, format!("export {path}: the path must be absolute")));
     }
     let found = std::fs::canonicalize(path).map_err(fail)?;
     found.into_os_string().into_string().map_err(|_| {

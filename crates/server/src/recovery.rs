@@ -87,7 +87,9 @@ impl App {
             // It shows nothing of the past.
             Err(error) if error.kind() == ErrorKind::Conflict => {}
             // It is as good without; the user sees what it rests on, and that nothing goes on.
-            Err(error) => tracing::warn!(volume = name, %error, "a recovery is not completed"),
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "the copy of a recovered volume could not be started; the volume depends on the history")
+            }
         }
     }
 
@@ -113,7 +115,13 @@ impl App {
             .roll_back(&names, what.force, |pool| pool.roll_back_to(&wanted, &moment, what.force))?;
         for name in &names {
             self.disconnect_nbd(&self.pool.volume(name)?);
-            tracing::info!(volume = name, to = what.to, undo, force = what.force, "volume taken back");
+            tracing::info!(
+                volume = name,
+                to = what.to,
+                undo,
+                force = what.force,
+                "volume recovered in place"
+            );
         }
         names.iter().zip(undone).map(|(name, undo)| Ok((self.pool.volume(name)?, undo))).collect()
     }

@@ -101,7 +101,8 @@ pub fn reidentify(data: &Path, keep: usize) -> std::result::Result<Reidentified,
     };
     finished().map_err(|error: Error| {
         let mut body = error_body(error);
-        body.message = format!("all identities are new, but no backup was made: {}", body.message);
+        body.message =
+            format!("all identities are new, but the backup of the metadata failed: {}", body.message);
         body
     })
 }
@@ -110,7 +111,7 @@ pub fn reidentify(data: &Path, keep: usize) -> std::result::Result<Reidentified,
 pub(crate) fn open(dir: &Arc<dyn Dir>, options: &PoolOptions) -> Result<Arc<Pool>> {
     match Pool::open(dir.clone(), world::real(), options.clone()) {
         Err(error) if is_unfinished(&error) => {
-            tracing::warn!("`hindcast pool reidentify` was cut short; ending it");
+            tracing::warn!("`hindcast pool reidentify` was interrupted; the server completes it");
             end(dir)?;
             Pool::open(dir.clone(), world::real(), options.clone())
         }

@@ -67,7 +67,7 @@ impl App {
             Err(FreezeError::Before(why)) => Err(Error::new(ErrorKind::Io, why)),
             Err(FreezeError::Late(created)) => {
                 self.take_back(&created);
-                let why = "create snapshots: they were not taken before the freeze had to end";
+                let why = "create snapshots: the freeze timeout ended before they were taken";
                 Err(Error::new(ErrorKind::Busy, why))
             }
             Err(FreezeError::After(created, why)) => {
@@ -82,7 +82,7 @@ impl App {
     fn take_back(&self, created: &[SnapshotInfo]) {
         for snapshot in created {
             if let Err(error) = self.pool.delete_snapshots(&snapshot.volume, &[&snapshot.name]) {
-                tracing::warn!(volume = snapshot.volume, name = snapshot.name, %error, "a snapshot too many");
+                tracing::warn!(volume = snapshot.volume, name = snapshot.name, %error, "a late snapshot could not be deleted");
             }
         }
     }
@@ -189,7 +189,7 @@ impl App {
             return Ok(());
         }
         let message = format!(
-            "delete volume {volume}: it has a history of {records} records and {marks} marks; force to delete that too"
+            "delete volume {volume}: it has a history of {records} records and {marks} marks; delete that too with --force"
         );
         Err(Error::new(ErrorKind::Conflict, message))
     }

@@ -66,7 +66,7 @@ pub(crate) fn labels(snapshot: &SnapshotInfo) -> BTreeMap<String, String> {
 pub(crate) fn check_labels<'a>(mut keys: impl Iterator<Item = &'a String>) -> Result<()> {
     keys.find(|key| key.starts_with(OWN)).map_or(Ok(()), |key| {
         let text = format!(
-            "label the snapshot: {key} is the server's own; choose a key that does not begin with {OWN}"
+            "label the snapshot: keys that begin with {OWN} are reserved for the server; choose another key than {key}"
         );
         Err(Error::new(ErrorKind::Invalid, text))
     })
@@ -97,9 +97,10 @@ impl App {
         let found = self.pool.snapshot(volume, snapshot)?;
         if let Some(behind) = clone_behind(&self.pool, &found) {
             return match clone {
-                Some(other) if other != behind.name => {
-                    Err(conflict(&found, &format!("{} stands behind it", behind.name)))
-                }
+                Some(other) if other != behind.name => Err(conflict(
+                    &found,
+                    &format!("the clone {} is already exported at its address", behind.name),
+                )),
                 _ => Ok((found, None)),
             };
         }
@@ -108,7 +109,7 @@ impl App {
         let labelled = self.stand(&found, Some(&behind), &found.uuid).inspect_err(|_| {
             // The clone was not reported to the client.
             if is_new && let Err(error) = self.iscsi.delete_volume(&behind.name, false) {
-                tracing::warn!(clone = behind.name, %error, "a clone too many");
+                tracing::warn!(clone = behind.name, %error, "a clone that is not needed could not be deleted");
             }
         })?;
         tracing::info!(volume, snapshot, clone = behind.name, "snapshot made writable");
@@ -144,7 +145,9 @@ impl App {
                 Ok((made, true, inherited.pop().flatten()))
             }
             (Err(error), _) => Err(error),
-            (Ok(_), None) => Err(conflict(snapshot, &format!("there is a volume {clone}; name a clone"))),
+            (Ok(_), None) => {
+                Err(conflict(snapshot, &format!("the volume {clone} exists; name another clone")))
+            }
             // Its own volume rests on it, too, once it was rolled back to it.
             (Ok(known), Some(_))
                 if known.name != *volume
@@ -152,7 +155,9 @@ impl App {
             {
                 Ok((known, false, None))
             }
-            (Ok(_), Some(_)) => Err(conflict(snapshot, &format!("the volume {clone} is no clone of it"))),
+            (Ok(_), Some(_)) => {
+                Err(conflict(snapshot, &format!("the volume {clone} is not a clone of the snapshot")))
+            }
         }
     }
 
@@ -187,7 +192,7 @@ impl App {
         }
         let SnapshotInfo { volume, name, .. } = snapshot;
         let text = format!(
-            "change what {volume}@{name} shows: it is in use ({handles} handles); force to disconnect NBD clients"
+            "change the access of {volume}@{name}: it is in use ({handles} handles); --force disconnects NBD clients"
         );
         Err(Error::new(ErrorKind::Busy, text))
     }
@@ -201,6 +206,6 @@ fn conflict(snapshot: &SnapshotInfo, why: &str) -> Error {
 fn logged_in(snapshot: &SnapshotInfo) -> Error {
     let SnapshotInfo { volume, name, .. } = snapshot;
     let text =
-        format!("change what {volume}@{name} shows: initiators are logged in to it; have them log out first");
+        format!("change the access of {volume}@{name}: initiators are logged in to it; log them out first");
     Error::new(ErrorKind::Busy, text)
 }

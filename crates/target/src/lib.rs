@@ -76,7 +76,7 @@ pub trait Exports: Send + Sync {
 
     /// What differs between an export and a state of its past, as clients name that. Holds both.
     fn changed_since(&self, _name: &str, past: &str) -> Result<Arc<dyn Changes>> {
-        let text = format!("find {past}: this export has no past");
+        let text = format!("find {past}: this export has no snapshots or history");
         Err(hindcast_engine::Error::new(hindcast_engine::ErrorKind::NotFound, text))
     }
 }

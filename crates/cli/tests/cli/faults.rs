@@ -44,7 +44,7 @@ fn a_refused_import_is_answered_before_the_stream_is_read() {
         let child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (code, text, sent) = feed(child, &stream);
         assert_eq!(code, 4, "{text}");
-        assert!(text.contains("take the stream in") || text.contains("import"), "{text}");
+        assert!(text.contains("import the stream") || text.contains("import"), "{text}");
         assert!(sent < 256 << 20, "{sent} bytes were sent before the answer");
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }
@@ -144,7 +144,7 @@ fn a_new_pool_is_made_only_where_that_is_asked_for() {
     let (empty, missing) = (dir.path().join("empty"), dir.path().join("on/the/way"));
     std::fs::create_dir(&empty).unwrap();
     for data in [&empty, &missing] {
-        assert!(refused(data, &[]).contains("--create makes a new pool"));
+        assert!(refused(data, &[]).contains("--create creates a new pool"));
         assert!(refused(data, &["--create=false"]).contains("--create"));
         refused(data, &["--accept-journal-loss"]);
         // There is nothing to show, and what only shows makes nothing.

@@ -196,19 +196,23 @@ pub(super) fn visit_rows(
             fill(&mut input, field, u32::from_le_bytes(len) as usize)?;
         }
         let table = std::str::from_utf8(&table)
-            .map_err(|_| corrupt("read a backup of the metadata: a table's name is no text"))?;
+            .map_err(|_| corrupt("read a backup of the metadata: the name of a table is not UTF-8"))?;
         visit(Row { table, key: &key, value: &value })?;
         found += 1;
     }
     match found == rows {
         true => Ok(()),
-        false => Err(corrupt(format!("read a backup of the metadata: it has {found} rows, not {rows}"))),
+        false => {
+            Err(corrupt(format!("read a backup of the metadata: it has {found} rows instead of {rows}")))
+        }
     }
 }
 
 fn fill(input: &mut impl Read, field: &mut Vec<u8>, len: usize) -> Result<()> {
     if len > MAX_FIELD {
-        return Err(corrupt(format!("read a backup of the metadata: a field of {len} bytes")));
+        return Err(corrupt(format!(
+            "read a backup of the metadata: a field has the invalid length of {len} bytes"
+        )));
     }
     field.resize(len, 0);
     input.read_exact(field).map_err(|e| corrupt(format!("read a backup of the metadata: {e}")))

@@ -35,7 +35,7 @@ impl Pool {
         if self.core.is_only_shown() {
             return Err(Error::new(
                 ErrorKind::ReadOnly,
-                "back the metadata up: the pool was opened to be read only, whatever its parts are",
+                "back up the metadata: the pool was opened read-only by force",
             ));
         }
         let _one_at_a_time = self.core.pv_operations.lock();

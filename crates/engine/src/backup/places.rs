@@ -117,5 +117,5 @@ pub fn find(dir: &dyn Dir, path: &str) -> Result<Found> {
             return Ok(Found { info, header, disk, at });
         }
     }
-    Err(corrupt(format!("find a backup of the metadata in {path}: there is none that verifies")))
+    Err(corrupt(format!("find a backup of the metadata in {path}: it holds none that verifies")))
 }

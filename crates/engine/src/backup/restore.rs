@@ -34,8 +34,7 @@ pub fn restore(dir: &dyn Dir, from: &Found) -> Result<Restored> {
     let _lock = crate::space::lock::locked(dir.lock(crate::space::lock::LOCK_FILE))?;
     if !from.header.closed {
         return Err(conflict(
-            "restore the catalog: the backup was made while the pool was open, and what was committed after it is \
-             not in it",
+            "restore the catalog: the backup was made while the pool was open, and lacks the later commits; use a backup of an orderly stop",
         ));
     }
     let Draft { rows, superblock, positions } = draft(dir, from)?;
@@ -60,7 +59,10 @@ pub(crate) fn draft(dir: &dyn Dir, from: &Found) -> Result<Draft> {
     // The stored rows must be a catalog of the pool that the backup names.
     let (superblock, positions) = (catalog.superblock()?, catalog.positions()?);
     if superblock.pool != from.header.pool {
-        return Err(Error::new(ErrorKind::Corrupt, "restore the catalog: the backup holds another pool's"));
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            "restore the catalog: the backup belongs to another pool",
+        ));
     }
     Ok(Draft { rows, superblock, positions })
 }
@@ -94,8 +96,7 @@ fn refuse_older_than_journal(dir: &dyn Dir, superblock: &Superblock, positions: 
         return Ok(());
     }
     Err(conflict(format!(
-        "restore the catalog: the backup is of incarnation {}, and the journal has records of {newest}: the pool was \
-         opened after it was made",
+        "restore the catalog: the backup is of incarnation {}, and the journal has records of incarnation {newest}: the pool was opened after the backup; use a newer one",
         positions.incarnation
     )))
 }

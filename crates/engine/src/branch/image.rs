@@ -80,7 +80,7 @@ impl ExternalImage {
             looked => {
                 // The next look may find another file of that name.
                 *self.disk.write() = None;
-                let changed = || std::io::Error::other("it was changed since");
+                let changed = || std::io::Error::other("it was changed after the volume was created");
                 return Err(self.unavailable(looked.err().unwrap_or_else(changed)));
             }
         }
@@ -92,7 +92,7 @@ impl ExternalImage {
     }
 
     fn unavailable(&self, source: std::io::Error) -> Error {
-        let context = format!("use the image {} that the volume rests on", self.record.path);
+        let context = format!("use the image {} that the volume depends on", self.record.path);
         Error::with_source(ErrorKind::Unavailable, context, source)
     }
 }

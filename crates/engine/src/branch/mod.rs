@@ -363,9 +363,9 @@ impl VolumeState {
         match self.lease.load(Ordering::Acquire) {
             held if held == number => Ok(()),
             0 => Err(conflict(
-                "go on with the import: it was cancelled, or a newer import of the stream has ended it",
+                "continue the import: it was cancelled, or a newer import of the stream replaced it",
             )),
-            _ => Err(conflict("go on with the import: a newer import of the same stream has taken over")),
+            _ => Err(conflict("continue the import: a newer import of the same stream replaced it")),
         }
     }
 

@@ -222,7 +222,10 @@ impl Namespace {
         let of = (record.uuid, record.block_size, record.created);
         let state = Arc::new(VolumeState::frozen(id, of, line, record.name.clone(), record.size));
         if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
-            return Err(corrupt(format!("load snapshot {}: two of its volume have that name", record.name)));
+            return Err(corrupt(format!(
+                "load snapshot {}: two snapshots of its volume have that name",
+                record.name
+            )));
         }
         if !record.deleted {
             self.in_sight.insert(record.of, id);
@@ -254,8 +257,9 @@ impl Namespace {
 
     pub(crate) fn snapshot(&self, volume: &VolumeState, name: &str) -> Result<&Arc<Snapshot>> {
         let id = self.snapshot_names.get(&(volume.id, name.to_owned()));
-        id.and_then(|id| self.snapshots.get(id))
-            .ok_or_else(|| not_found(format!("find snapshot {}@{name}: there is none", volume.name.read())))
+        id.and_then(|id| self.snapshots.get(id)).ok_or_else(|| {
+            not_found(format!("find snapshot {}@{name}: it does not exist", volume.name.read()))
+        })
     }
 
     /// Returns the newest visible snapshot that froze one of these epochs of a branch.
@@ -285,7 +289,7 @@ impl Namespace {
     }
 
     pub(crate) fn volume(&self, name: &str) -> Result<&Arc<VolumeState>> {
-        self.by_name.get(name).ok_or_else(|| not_found(format!("find volume {name:?}: there is none")))
+        self.by_name.get(name).ok_or_else(|| not_found(format!("find volume {name:?}: it does not exist")))
     }
 
     /// Applies a control operation at its place in the order. It is called under the sequencing
@@ -477,7 +481,7 @@ impl Namespace {
             pv.path == wanted || uuid == hex || id.to_string() == wanted
         };
         let found = self.pvs.iter().find(|(id, pv)| is(**id, pv)).map(|(id, _)| *id);
-        found.ok_or_else(|| not_found(format!("find physical volume {wanted:?}: there is none")))
+        found.ok_or_else(|| not_found(format!("find physical volume {wanted:?}: it does not exist")))
     }
 
     /// Returns the operation that creates `new`, or the reason why it can't be created.
@@ -546,7 +550,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
         return Ok(());
     }
     Err(invalid(format!(
-        "use the name {name:?}: a name has 1 to 128 letters, digits, dots, underscores and hyphens, and starts with a letter or digit"
+        "use the name {name:?}: a name must have 1 to 128 letters, digits, dots, underscores and hyphens, and start with a letter or digit"
     )))
 }
 
@@ -590,7 +594,7 @@ pub(crate) fn frozen_now(
     let branch = &volume.line.branch;
     let epoch = branch.epoch.load(Ordering::Acquire);
     if epoch >= HEAD - 1 {
-        return Err(invalid("create a snapshot: the volume has had all that its epochs can count"));
+        return Err(invalid("create a snapshot: the volume has used all its epochs"));
     }
     Ok(SnapshotRecord {
         uuid,
@@ -610,7 +614,7 @@ pub(crate) fn frozen_now(
 pub(crate) fn check_depth(line: &View) -> Result<()> {
     if line.depth() >= MAX_DEPTH {
         return Err(conflict(format!(
-            "rest on a snapshot: there are {MAX_DEPTH} bases under one another already"
+            "depend on a snapshot: the limit of {MAX_DEPTH} nested bases is reached; flatten the volume first"
         )));
     }
     Ok(())
@@ -623,9 +627,7 @@ pub(crate) const MAX_DEPTH: usize = 256;
 pub(crate) fn check_deletable(snapshot: &Snapshot) -> Result<()> {
     if snapshot.protected.load(Ordering::Acquire) {
         let name = snapshot.state.name.read();
-        return Err(conflict(format!(
-            "delete snapshot {name}: it is protected; take the protection away first"
-        )));
+        return Err(conflict(format!("delete snapshot {name}: it is protected; unprotect it first")));
     }
     Ok(())
 }

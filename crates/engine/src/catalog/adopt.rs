@@ -40,9 +40,9 @@ pub(super) fn below(disk: &Arc<dyn Disk>) -> Result<BlockBackend> {
         Head::Plain => Ok(BlockBackend::Plain(disk.clone())),
         Head::Later(version) => Err(Error::new(
             ErrorKind::Unsupported,
-            format!("open the catalog: version {version} of its layout is of a later build"),
+            format!("open the catalog: its layout has version {version}, which is of a later build"),
         )),
-        Head::Damaged => Err(corrupt("open the catalog: block 0 of it does not verify")),
+        Head::Damaged => Err(corrupt("open the catalog: its block 0 does not verify")),
     }
 }
 

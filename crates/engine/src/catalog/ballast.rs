@@ -61,7 +61,7 @@ impl Ballast {
         let had = self.held.swap(0, Ordering::Relaxed);
         let gave = disk.as_ref().is_some_and(|disk| disk.set_len(0).is_ok()) && had > 0;
         if gave {
-            tracing::warn!(bytes = had, "the catalog's ballast is given up: its file system is full");
+            tracing::warn!(bytes = had, "the catalog uses its ballast, because its file system is full");
         }
         gave
     }
@@ -75,7 +75,7 @@ impl Ballast {
         let Some(disk) = disk.as_ref() else { return };
         match self.fill(&**disk) {
             Ok(()) => {
-                tracing::info!(bytes = self.whole, "the catalog's ballast is whole again");
+                tracing::info!(bytes = self.whole, "the catalog's ballast is complete again");
                 self.held.store(self.whole, Ordering::Relaxed);
             }
             // What it got hold of in spite of that.

@@ -466,7 +466,7 @@ pub(crate) fn decode_control(lsn: u64, data: &[u8]) -> Result<Control> {
     Control::decode(data).ok_or_else(|| {
         Error::new(
             ErrorKind::Unsupported,
-            format!("decode the control record with LSN {lsn}: it is of a version unknown here"),
+            format!("decode the control record with LSN {lsn}: this build does not know its version"),
         )
     })
 }

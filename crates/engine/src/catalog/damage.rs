@@ -72,7 +72,7 @@ impl Catalog {
             for row in db!("read the damage", table.iter()) {
                 let (key, value) = db!("read the damage", row);
                 let Some(key) = DamageKey::of(key.value()) else {
-                    return Err(crate::error::corrupt("decode a key of the damage: it makes no sense"));
+                    return Err(crate::error::corrupt("decode a key of the damage: it is invalid"));
                 };
                 rows.push((key, decode("a row of the damage", value.value())?));
             }

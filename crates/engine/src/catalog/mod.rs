@@ -311,7 +311,7 @@ impl Catalog {
             return Ok(());
         }
         Err(no_space(
-            "begin a catalog transaction: the data directory's file system is full, and the ballast is used up",
+            "begin a catalog transaction: the data directory's file system is full, and the ballast is used up; free some space",
         ))
     }
 

@@ -78,7 +78,7 @@ fn put_row<K: Key + 'static, V: Value + 'static>(
     row: &Row<'_>,
 ) -> Result<()> {
     if !fits::<K>(row.key) || !fits::<V>(row.value) {
-        return Err(corrupt(format!("restore a row of {}: it has a wrong length", row.table)));
+        return Err(corrupt(format!("restore a row of {}: its length is wrong", row.table)));
     }
     let mut table = db!("restore the catalog", txn.txn.get()?.open_table(definition));
     db!("restore the catalog", table.insert(K::from_bytes(row.key), V::from_bytes(row.value)));

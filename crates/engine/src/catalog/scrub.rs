@@ -99,7 +99,11 @@ impl Catalog {
         let (rotten, doubtful): (Vec<u64>, Vec<u64>) =
             suspects.iter().copied().partition(|block| blocks.was_written(*block));
         if !rotten.is_empty() {
-            tracing::error!(blocks = rotten.len(), first = rotten[0], "blocks of the catalog have rotted");
+            tracing::error!(
+                blocks = rotten.len(),
+                first = rotten[0],
+                "blocks of the catalog no longer verify"
+            );
         }
         rotten.iter().for_each(|block| blocks.note_damaged(*block));
         if doubtful.is_empty() {

@@ -58,8 +58,10 @@ impl Superblock {
         if unknown.is_empty() {
             return Ok(());
         }
-        let context =
-            format!("open the pool: it uses formats of a later build: features {}", unknown.join(", "));
+        let context = format!(
+            "open the pool: it uses formats of a later build (features {}); use a newer build",
+            unknown.join(", ")
+        );
         Err(Error::new(ErrorKind::Unsupported, context))
     }
 }

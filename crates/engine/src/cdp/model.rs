@@ -248,5 +248,5 @@ fn not_negative(what: &str, value: f64) -> Result<()> {
     if value.is_finite() && value >= 0.0 {
         return Ok(());
     }
-    Err(invalid(format!("use the cost model: {what} is {value}, not a number from zero on")))
+    Err(invalid(format!("use the cost model: {what} is {value}, not a number of at least zero")))
 }

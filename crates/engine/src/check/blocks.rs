@@ -31,7 +31,7 @@ pub(super) fn check_blocks(
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             catalog.note_damaged(&suspects);
             for block in catalog.damaged_blocks() {
-                let detail = "its content does not verify: what rests on it can't be read";
+                let detail = "its content does not verify: objects that depend on it can't be read";
                 report.find("catalog-block", format!("block {block} of the catalog"), detail);
             }
             report.find("catalog", "catalog", error.to_string());

@@ -32,7 +32,7 @@ pub(super) fn check_histories(
         report.find(
             "cdp-group",
             format!("branch {branch} segment {seq}"),
-            "groups of a segment that is not there",
+            "groups of a segment that does not exist",
         );
     }
     let snapshots: BTreeSet<u64> = tables.snapshots.iter().map(|(id, _)| *id).collect();
@@ -42,7 +42,7 @@ pub(super) fn check_histories(
             report.find("cdp-branch", object(), "an event of a branch that does not exist");
         }
         if matches!(event, Event::Anchor { snapshot, .. } if !snapshots.contains(&snapshot)) {
-            report.find("cdp-anchor", object(), "the snapshot that it is does not exist");
+            report.find("cdp-anchor", object(), "its snapshot does not exist");
         }
     }
     check_flushes(catalog, report)
@@ -61,7 +61,7 @@ fn check_flushes(catalog: &Catalog, report: &mut CheckReport) -> Result<()> {
         }
         last = (volume, points.last().copied().unwrap_or(before));
         if last.1.0 != key {
-            report.find("cdp-flushes", object(), format!("the last is that of LSN {}", last.1.0));
+            report.find("cdp-flushes", object(), format!("the last one has LSN {}", last.1.0));
         }
     })
 }
@@ -173,12 +173,12 @@ fn check_record(
     let at = u64::from(entry.at);
     let placed = at >= record.start && at + entry.space() <= record.end;
     if !placed || !within(record.lsns, entry.lsn) || !within(record.chunks, entry.chunk) {
-        return report.find("cdp-position", object(), "it is not where its segment says");
+        return report.find("cdp-position", object(), "its place differs from its segment");
     }
     let mut bytes = vec![0; HEADER_LEN + entry.stored as usize];
     let read = file.disk.read_at(&mut bytes, entry.at.into());
     let decoded = decode_record(&bytes, entry.at, file.salt).filter(|d| d.entry == *entry && d.epoch > 0);
     if read.is_err() || decoded.is_none() {
-        report.find("cdp-record", object(), "it is damaged, or not what the index says");
+        report.find("cdp-record", object(), "it is damaged, or differs from its index");
     }
 }

@@ -51,14 +51,14 @@ pub(super) fn check_pvs(
                     report.find_repairable("label", object, error.to_string());
                 }
                 Ok(Some(_)) => {
-                    let advice = "if it is the right disk, --relabel with its path writes the label again";
+                    let advice = "if it is the right disk, write its label again with --relabel PATH";
                     report.find("label", object, format!("{error}; {advice}"));
                 }
                 Ok(None) | Err(_) => report.find("pv", object, error.to_string()),
             },
         }
         if *id >= tables.superblock.next_pv {
-            report.find("id", format!("pv {id}"), "its number was never given out");
+            report.find("id", format!("pv {id}"), "its number was never assigned");
         }
     }
     together

@@ -77,8 +77,7 @@ fn check_lost(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut Chec
         let missing = missing.max(branch.slots.saturating_sub(found));
         if missing > 0 && (!marks_agree || by_usage == branch.slots) {
             let detail = format!(
-                "{missing} more slots are counted than its map and its versions have, and the marks do not say which \
-                 is right: rows of its map may be lost"
+                "{missing} more slots are counted than its map and its versions have, and the marks do not show which number is right: rows of its map may be lost"
             );
             report.find("map-lost", format!("branch {id}"), detail);
         }
@@ -91,13 +90,14 @@ fn check_counts(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut Ch
     for (id, branch) in &tables.branches {
         let found = used.slots.get(id).copied().unwrap_or(0);
         if found != branch.slots {
-            let detail = format!("{} slots are counted, its map and its versions have {found}", branch.slots);
+            let detail =
+                format!("{} slots are counted, but its map and its versions have {found}", branch.slots);
             report.find_repairable("slot-count", format!("branch {id}"), detail);
         }
     }
     for (key, (counted, found)) in used.wrong_usage(catalog)? {
         let object = format!("branch {} epochs {} to {}", key.0, key.2, key.1);
-        report.find_repairable("usage", object, format!("{counted} slots are counted, {found} are there"));
+        report.find_repairable("usage", object, format!("{counted} slots are counted, but {found} exist"));
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ fn check_page(
         return report.find(
             "map-branch",
             format!("branch {} page {}", key.0, key.1),
-            "there is no such branch",
+            "the branch does not exist",
         );
     };
     for (index, entry) in page.iter() {
@@ -142,7 +142,7 @@ fn check_page(
         // when the volume grows again.
         let says_nothing = entry.slot == Slot::HOLE;
         if !says_nothing && ends.get(&key.0).is_some_and(|end| chunk >= *end) {
-            report.find("beyond-end", object(), "it lies behind the end of its volume");
+            report.find("beyond-end", object(), "it is past the end of its volume");
         }
         used.see((key.0, CURRENT), &entry, branch, tables, report, object);
     }

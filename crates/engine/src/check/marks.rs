@@ -128,7 +128,7 @@ pub(super) fn load(catalog: &Catalog, tables: &Tables, report: &mut CheckReport)
         };
         let slots = extent_size.checked_shr(record.slot_log2.into()).unwrap_or(0);
         if !is_there((pv, extent)) || record.slot_log2 < 9 || slots == 0 {
-            let detail = "it is not on any physical volume, or its slot size makes no sense";
+            let detail = "it is on no physical volume, or its slot size is invalid";
             return report.find("extent", object, detail);
         }
         marks.insert((pv, extent), SlotUse::new(record.slot_log2, record.used, true, slots));
@@ -231,18 +231,18 @@ pub(super) fn check_entry(
                 let usage = vacant.insert(SlotUse::new(slot_log2, 0, false, slots));
                 fill(&mut usage.seen, index..index + 1);
             }
-            return Err(("slot-extent", format!("{place} lies in an extent that is not in use"), is_there));
+            return Err(("slot-extent", format!("{place} is in an extent that is not in use"), is_there));
         }
     };
     usage.shape(slot_log2, extent_size >> slot_log2);
     if usage.slot_log2 != slot_log2 {
-        let detail = format!("{place} lies in an extent of slots of 2^{} bytes", usage.slot_log2);
+        let detail = format!("{place} is in an extent of slots of 2^{} bytes", usage.slot_log2);
         overlap((pv, offset), 1 << slot_log2, extent_size, marks);
         return Err(("slot-size", detail, false));
     }
     let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
     if usage.seen[word] & bit != 0 {
-        return Err(("slot-shared", format!("{place} belongs to another chunk too"), false));
+        return Err(("slot-shared", format!("{place} also belongs to another chunk"), false));
     }
     usage.seen[word] |= bit;
     if usage.marked[word] & bit == 0 {
@@ -271,14 +271,14 @@ pub(super) fn check_leaks(marks: &Marks, report: &mut CheckReport) {
         let object = format!("pv {pv} extent {extent}");
         let marked = count(&usage.marked);
         if usage.has_row && marked != usage.counted {
-            let detail = format!("{} slots are counted, {marked} are marked", usage.counted);
+            let detail = format!("{} slots are counted, but {marked} are marked", usage.counted);
             report.find_repairable("extent-count", &object, detail);
         }
         let leaked = usage.leaked();
         if leaked > 0 {
             let detail = format!("{leaked} slots are marked used, but nothing points to them");
             if report.doubt.is_some() {
-                report.find("leaked-slot", object, format!("{detail} (what is damaged may)"));
+                report.find("leaked-slot", object, format!("{detail} (damaged parts may do)"));
             } else {
                 report.find_repairable("leaked-slot", object, detail);
             }

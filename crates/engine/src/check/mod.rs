@@ -236,11 +236,7 @@ fn lock(dir: &dyn Dir, repair: bool, report: &mut CheckReport) -> Result<Option<
         result => return crate::space::lock::locked(result).map(Some),
     };
     if repair {
-        return Err(Error::with_source(
-            ErrorKind::ReadOnly,
-            "repair the pool: it can't be written to",
-            denied,
-        ));
+        return Err(Error::with_source(ErrorKind::ReadOnly, "repair the pool: it is not writable", denied));
     }
     match dir.lock_existing(name) {
         Ok(lock) => Ok(Some(lock)),
@@ -291,7 +287,7 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
             report.find("volume-name", &object, "the name is malformed or taken by another volume");
         }
         if *id >= tables.superblock.next_id || volume.branch >= tables.superblock.next_id {
-            report.find("id", &object, "its ids were never given out");
+            report.find("id", &object, "its ids were never assigned");
         }
         match tables.branches.get(&volume.branch) {
             Some(branch) if !branch.dead && owned.insert(volume.branch) => {}
@@ -302,7 +298,7 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
     for (id, branch) in &tables.branches {
         let object = format!("branch {id}");
         if !branch.dead && !owned.contains(id) {
-            report.find("orphan-branch", &object, "no volume writes to it, and it is not being freed");
+            report.find("orphan-branch", &object, "no volume uses it, and it is not being freed");
         }
         if branch.chunk_log2 < 9
             || 1u64.checked_shl(branch.chunk_log2.into()).is_none_or(|c| c > tables.superblock.extent_size)
@@ -310,7 +306,7 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
             report.find(
                 "branch-chunk",
                 &object,
-                format!("its chunk size 2^{} makes no sense", branch.chunk_log2),
+                format!("its chunk size 2^{} is invalid", branch.chunk_log2),
             );
         }
     }

@@ -18,7 +18,7 @@ pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
         let object = format!("snapshot {id} ({})", snapshot.name);
         report.snapshots += u64::from(!snapshot.deleted);
         if *id >= tables.superblock.next_id {
-            report.find("id", &object, "its id was never given out");
+            report.find("id", &object, "its id was never assigned");
         }
         if !snapshot.deleted && !names.insert((snapshot.volume, &snapshot.name)) {
             report.find("snapshot-name", &object, "another snapshot of its volume has the name");
@@ -40,7 +40,7 @@ pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
             && branch.base_at == 0
             && !frozen.contains(&base)
         {
-            report.find("branch-base", format!("branch {id}"), "nothing keeps what it rests on");
+            report.find("branch-base", format!("branch {id}"), "nothing preserves its base");
         }
     }
 }
@@ -61,7 +61,7 @@ pub(super) fn check_holes(catalog: &Catalog, tables: &Tables, report: &mut Check
     for ((id, first), hole) in found {
         let object = || format!("branch {id} hole at page {first}");
         let Some(branch) = tables.branches.get(&id) else {
-            report.find("hole-branch", object(), "there is no such branch");
+            report.find("hole-branch", object(), "the branch does not exist");
             continue;
         };
         if hole.born == 0 || hole.born > branch.epoch {
@@ -105,7 +105,7 @@ pub(super) fn check_versions(
                 }
             };
             let Some(branch) = tables.branches.get(&key.0) else {
-                report.find("version-branch", object(), "there is no such branch");
+                report.find("version-branch", object(), "the branch does not exist");
                 return Ok(());
             };
             if !frozen.contains(&Frozen { branch: key.0, epoch: key.2 }) {
@@ -126,13 +126,13 @@ pub(super) fn check_versions(
         })?;
         for key in catalog.not_indexed(&keys)? {
             unindexed += 1;
-            report.find("version-index", version_object(key), "the index does not have it");
+            report.find("version-index", version_object(key), "it is missing in the index");
         }
     }
     // If each version is in the index, and the numbers agree, the index has nothing else.
     if catalog.index_count()? + unindexed != report.versions {
         catalog.visit_dangling(&mut |key| {
-            report.find("version-index", version_object(key), "the index names it, but there is none");
+            report.find("version-index", version_object(key), "the index names it, but it does not exist");
         })?;
     }
     Ok(())

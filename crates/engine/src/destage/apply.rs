@@ -162,7 +162,7 @@ impl Core {
         }
         if let Content::Journal(file, position) = item.fill {
             let Some(segment) = self.journal.file(file) else {
-                return Err(crate::error::corrupt(format!("read journal file {file}: there is none")));
+                return Err(crate::error::corrupt(format!("read journal file {file}: it does not exist")));
             };
             let failed = |e| Error::io(format!("read journal file {file}"), e);
             segment.disk.read_at(&mut buffer[old..], (position + from) as u64).map_err(failed)?;

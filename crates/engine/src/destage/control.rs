@@ -419,7 +419,7 @@ impl Core {
             return Ok(pv);
         }
         let record = self.names.read().pvs.get(&id).cloned();
-        let record = record.ok_or_else(|| crate::error::corrupt(format!("open PV {id}: it is not known")))?;
+        let record = record.ok_or_else(|| crate::error::corrupt(format!("open PV {id}: it is unknown")))?;
         let pv = crate::space::pv::open_known(
             &*self.dir,
             self.uuid,

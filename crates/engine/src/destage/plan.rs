@@ -260,7 +260,7 @@ impl Destager {
             let missing = taken.saturating_sub(held).min(*moved);
             if missing > 0 && !self.borrow(state, *slot_log2, missing) {
                 return Err(no_space(
-                    "write elsewhere what lies on a physical volume that has failed: the others have no space",
+                    "write data of a failed physical volume to the others: they have no space",
                 ));
             }
             plan.reserved.extend((missing > 0).then_some((*slot_log2, missing)));
@@ -466,7 +466,7 @@ impl Core {
                     return Ok(Under::Covered);
                 }
                 Err(corrupt(format!(
-                    "write a part of chunk {} of branch {}: the rest was never brought in",
+                    "write a part of chunk {} of branch {}: the rest was never materialized",
                     target.chunk, target.branch.id
                 )))
             }

@@ -19,7 +19,7 @@ impl Destager {
         if let Err(broken) = self.take_back(state) {
             return self.core.fault.poison(&broken);
         }
-        tracing::debug!(?task, %error, "background work was taken back up to the last commit");
+        tracing::debug!(?task, %error, "background work was undone up to the last commit");
         self.leave_failed(state);
         if !error.is_pv_failure() {
             self.core.shortages.met(task, &error, self.core.world.clock.monotonic());

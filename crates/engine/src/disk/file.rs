@@ -274,7 +274,7 @@ impl Syncs {
         let mut failed = self.failed.lock();
         if *failed {
             return Err(io::Error::other(
-                "an earlier sync failed, and what it was to make durable may be lost",
+                "an earlier sync failed, and data that it should have made durable may be lost",
             ));
         }
         let done = sync();

@@ -134,7 +134,7 @@ impl Place {
             Err(e) => return Err(e),
         };
         match same {
-            false if is_held_file => Err(io::Error::other("it was replaced meanwhile")),
+            false if is_held_file => Err(io::Error::other("it was replaced during the operation")),
             same => Ok(same),
         }
     }

@@ -470,22 +470,22 @@ impl fmt::Display for JournalLoss {
         if self.durable_lsn > self.recovered_lsn {
             write!(
                 f,
-                "LSN {} to {} are lost, and what was acknowledged later may be",
+                "LSN {} to {} are lost, and writes acknowledged later may be lost",
                 self.recovered_lsn + 1,
                 self.durable_lsn
             )?;
         } else {
-            write!(f, "what was acknowledged later may be lost")?;
+            write!(f, "writes acknowledged later may be lost")?;
         }
         for loss in &self.volumes {
             let VolumeLoss { volume, records, bytes, lsns: (first, last) } = loss;
             write!(
                 f,
-                "; {records} writes of {bytes} bytes to {volume} (LSN {first} to {last}) are given up"
+                "; {records} writes of {bytes} bytes to {volume} (LSN {first} to {last}) are discarded"
             )?;
         }
         if self.operations > 0 {
-            write!(f, "; {} control operations are given up", self.operations)?;
+            write!(f, "; {} control operations are discarded", self.operations)?;
         }
         write!(f, "; because: {}", self.damages.join("; "))
     }

@@ -77,7 +77,7 @@ impl Journal {
 
 fn damaged(cursor: &Cursor) -> Error {
     corrupt(format!(
-        "read LSN {} at byte {} of journal segment {}: it was durable and does not verify any more",
+        "read LSN {} at byte {} of journal segment {}: it was durable and no longer verifies",
         cursor.lsn, cursor.at, cursor.seq
     ))
 }

@@ -149,14 +149,14 @@ pub(super) fn open_all(
 fn missing(index: u32, counted: u32) -> String {
     let name = file_name(index);
     match counted {
-        0 => format!("{name} is missing, and files behind it are there"),
-        _ => format!("{name} is missing: {counted} files were made"),
+        0 => format!("{name} is missing, and later files exist"),
+        _ => format!("{name} is missing: {counted} files were created"),
     }
 }
 
 fn short(candidate: &Candidate, size: u64) -> String {
     let name = file_name(candidate.file.index);
-    format!("{name} is {} bytes long instead of {size}: it was cut short", candidate.len)
+    format!("{name} was truncated: it has {} bytes instead of {size}", candidate.len)
 }
 
 fn look_at(disk: Arc<dyn Disk>, index: u32, start: &ScanStart) -> Result<Candidate> {

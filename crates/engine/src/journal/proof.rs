@@ -117,7 +117,7 @@ pub(super) fn gather(candidates: &[Candidate], start: &ScanStart, scanned: &mut 
         };
         if candidate.unreadable && hides_a_record(candidate, start, scanned) {
             scanned.damages.push(format!(
-                "neither the header of {} nor where its records begin can be read: it may hold what follows LSN {}",
+                "neither the header of {} nor the start of its records can be read: it may hold the records after LSN {}",
                 file_name(index),
                 scanned.tail_lsn
             ));

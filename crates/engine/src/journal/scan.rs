@@ -142,7 +142,7 @@ impl Scanned {
     fn conclude(&mut self, start: &ScanStart) -> Result<()> {
         if let Some(Witness { durable, lsn, file }) = &self.witness {
             self.damages.push(format!(
-                "it breaks {}, but the record with LSN {lsn} in {} says that everything up to {durable} was durable",
+                "it breaks {}, but the record with LSN {lsn} in {} proves that everything up to {durable} was durable",
                 self.end(),
                 file_name(*file)
             ));
@@ -159,16 +159,16 @@ impl Scanned {
         }
         let durable = self.witness.as_ref().map_or(0, |w| w.durable).max(start.synced_lsn).max(self.tail_lsn);
         let lost = match durable - self.tail_lsn {
-            0 => format!("what was acknowledged after LSN {} may be lost", self.tail_lsn),
+            0 => format!("writes acknowledged after LSN {} may be lost", self.tail_lsn),
             _ => format!(
-                "LSN {} to {durable} are lost, and what was acknowledged later may be",
+                "LSN {} to {durable} are lost, and writes acknowledged later may be lost",
                 self.tail_lsn + 1
             ),
         };
         if !start.accept_loss {
             let behind = match self.beyond.records() {
                 0 => String::new(),
-                n => format!("; {n} later records are still there, up to LSN {}", self.max_lsn),
+                n => format!("; {n} later records still exist, up to LSN {}", self.max_lsn),
             };
             return Err(corrupt(format!("{JOURNAL_DAMAGED}: {}: {lost}{behind}", self.damages.join("; "))));
         }

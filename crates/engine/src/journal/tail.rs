@@ -183,7 +183,7 @@ fn save(disk: &dyn Disk, owner: &Owner, copy: &TailCopy) -> io::Result<()> {
 /// caller has moved the incarnation on, so the last copy is ignored. If there is no room now, the
 /// next opening tries again.
 pub(crate) fn keep_room(dir: &dyn Dir, segment_size: u64) -> Result<()> {
-    let fail = |e| Error::io(format!("make room for {FILE}"), e);
+    let fail = |e| Error::io(format!("reserve space for {FILE}"), e);
     let len = DATA_AT + segment_size.min(PART);
     let disk = dir.open(FILE, OpenMode::Create).map_err(fail)?;
     if disk.len().map_err(fail)? >= len {

@@ -72,7 +72,7 @@ fn a_gap_or_a_short_file_in_use_is_damage_and_an_unused_rest_is_completed() {
 
     let short = killed(forget);
     short.dir.open("journal-00000", OpenMode::Existing).unwrap().set_len(90_000).unwrap();
-    assert!(reopened(short).err().unwrap().to_string().contains("it was cut short"));
+    assert!(reopened(short).err().unwrap().to_string().contains("was truncated"));
 
     // What a creation leaves that failed for want of space.
     let rest = killed(forget);

@@ -59,7 +59,9 @@ impl Pool {
         let (lsn, time) = self.destager.submit_timed(|names| {
             let state = names.volume(volume)?;
             if !state.line.branch.cdp.is_on() {
-                return Err(conflict(format!("mark a moment of volume {volume}: CDP is off")));
+                return Err(conflict(format!(
+                    "mark a moment of volume {volume}: CDP is off; begin a history first (volume set --cdp)"
+                )));
             }
             if let Some(what) = names.past(state, name) {
                 let text = format!("mark a moment of volume {volume}: it has a {what} {name} already");
@@ -76,7 +78,9 @@ impl Pool {
             let state = names.volume(volume)?;
             let lsn = names.marks.get(&(state.id, name.to_owned())).copied();
             let lsn = lsn.ok_or_else(|| {
-                crate::error::not_found(format!("find the mark {name:?} of volume {volume}: there is none"))
+                crate::error::not_found(format!(
+                    "find the mark {name:?} of volume {volume}: it does not exist"
+                ))
             })?;
             Ok(Control::Unmark { volume: state.id, lsn })
         })?;
@@ -165,7 +169,7 @@ impl Pool {
             let handles = state.handles.load(Ordering::Acquire);
             if handles > 0 && !force {
                 let text =
-                    format!("roll back volume {volume}: {handles} clients use it; force to cut them off");
+                    format!("roll back volume {volume}: {handles} clients use it; --force disconnects them");
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             check_depth(line)?;
@@ -206,7 +210,7 @@ impl Pool {
             held.push(self.hold(volume, &moment)?);
         }
         if held.is_empty() || held.len() > MAX_GROUP {
-            return Err(invalid(format!("go back to a moment: 1 to {MAX_GROUP} volumes at once")));
+            return Err(invalid(format!("recover volumes: their number must be 1 to {MAX_GROUP} at once")));
         }
         Ok(held)
     }

@@ -60,14 +60,14 @@ impl Pool {
         if let Some(by) = clock.jumped {
             let (by, way) = (by.unsigned_abs() / SECOND, if by < 0 { "behind" } else { "ahead of" });
             let text = format!(
-                "the clock is {by} s {way} what it should say: nothing is forgotten by time until it agrees \
-                 again, or is confirmed (hindcast pool clock --confirm)"
+                "the clock is {by} s {way} the expected time: expiry by time stops until it agrees again, or until it is \
+                 confirmed (hindcast pool clock --confirm)"
             );
             warnings.push(Warning::new(code::CLOCK_JUMPED, text));
         }
         if clock.ahead > JUMP {
             let text = format!(
-                "the newest time of a history or snapshot lies {} s ahead of the clock",
+                "the newest time of a history or snapshot is {} s ahead of the clock",
                 clock.ahead / SECOND
             );
             warnings.push(Warning::new(code::TIMES_AHEAD, text));

@@ -42,7 +42,7 @@ impl Pool {
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             if volume.importing.load(Ordering::Acquire) {
-                return Err(conflict(format!("resize volume {name}: it is being filled from a stream")));
+                return Err(conflict(format!("resize volume {name}: an import into it is unfinished")));
             }
             resized(names, volume, size, force, &*self.core.world.rng)
         })?;
@@ -84,14 +84,14 @@ impl Pool {
             let snapshots = snapshots.len();
             if snapshots > 0 && !force {
                 return Err(conflict(format!(
-                    "delete volume {name}: it has {snapshots} snapshots; force to delete them too"
+                    "delete volume {name}: it has {snapshots} snapshots; delete them too with --force"
                 )));
             }
             let handles = volume.handles.load(Ordering::Acquire);
             if handles > 0 && !force {
                 return Err(Error::new(
                     ErrorKind::Busy,
-                    format!("delete volume {name}: {handles} clients use it; force to cut them off"),
+                    format!("delete volume {name}: {handles} clients use it; --force disconnects them"),
                 ));
             }
             Ok(Control::DeleteVolume { id: volume.id })
@@ -133,7 +133,9 @@ impl Pool {
         self.core.check_usable()?;
         let id = self.core.names.read().next_pv;
         if id >= MAX_PVS {
-            return Err(invalid(format!("add a physical volume: a pool can have {MAX_PVS} in its life")));
+            return Err(invalid(format!(
+                "add a physical volume: the limit of {MAX_PVS} in the life of a pool is reached"
+            )));
         }
         let known = |uuid: &[u8; 16]| self.core.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
         let extent_size = self.core.config.extent_size;
@@ -199,8 +201,9 @@ impl Pool {
                     self.core.journal.wait_for_room();
                 }
                 Err(error) if error.is_shortage() => {
-                    let text =
-                        format!("carry it out: it was accepted, and follows when a shortage ends: {error}");
+                    let text = format!(
+                        "carry out the operation: it was accepted, and follows when a shortage ends: {error}"
+                    );
                     return Err(Error::new(error.kind(), text));
                 }
                 done => return done,
@@ -238,7 +241,7 @@ impl Pool {
                     self.destager.apply_draining(state, pv, false, true);
                 }
                 return Err(no_space(format!(
-                    "drain {wanted}: the other physical volumes can't hold its data"
+                    "drain {wanted}: the other physical volumes have no space for its data; add one first"
                 )));
             }
         }
@@ -270,7 +273,9 @@ impl Pool {
             }
             // From here on nothing new is placed on the physical volume.
             if !self.destager.apply_draining(state, pv, true, false) {
-                return Err(no_space(format!("remove {wanted}: the others can't hold what is promised")));
+                return Err(no_space(format!(
+                    "remove {wanted}: the other physical volumes have no space for reserved writes"
+                )));
             }
         }
         let removed = self.core.pvs.held(pv);
@@ -293,7 +298,7 @@ pub(crate) fn resized(
     if size < old && !force {
         let name = volume.name.read();
         return Err(conflict(format!(
-            "resize volume {name}: shrinking from {old} to {size} bytes destroys what is cut off; force to do it"
+            "resize volume {name}: shrinking it from {old} to {size} bytes destroys the data past the new end; use --force"
         )));
     }
     // A snapshot may need the part of a chunk that is cut off.

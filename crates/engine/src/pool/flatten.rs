@@ -76,7 +76,9 @@ impl Pool {
             });
             let branches: Vec<u64> = wanted.map(|branch| branch.id).take(MAX_BRANCHES).collect();
             if branches.is_empty() {
-                return Err(conflict(format!("flatten {volume}: it rests on nothing else")));
+                return Err(conflict(format!(
+                    "flatten {volume}: it has no origin, so it is already independent"
+                )));
             }
             Ok(Control::SetFill { branches, rate: Some(bytes_per_second) })
         })?;

@@ -37,7 +37,7 @@ impl Pool {
         let blocks = self.core.catalog.damaged_blocks();
         if let Some(first) = blocks.first() {
             let text = format!(
-                "blocks of the catalog that do not verify: {}, the first of them is block {first}; run `hindcast check`",
+                "{} blocks of the catalog do not verify, the first is block {first}; run `hindcast check`",
                 blocks.len()
             );
             warnings.push(Warning::new(code::CATALOG_DAMAGED, text));
@@ -50,7 +50,7 @@ impl Pool {
         let (bytes, places) = self.core.damage.totals();
         if bytes > 0 {
             let text = format!(
-                "{bytes} bytes in {places} places can't be read any more: `hindcast volume show` names those of a volume"
+                "{bytes} bytes in {places} places can't be read any more; `hindcast volume show` lists those of a volume"
             );
             warnings.push(Warning::new(code::DATA_DAMAGED, text));
         }
@@ -63,8 +63,8 @@ impl Pool {
         }
         for (path, failure) in self.pvs().into_iter().filter_map(|pv| Some((pv.path, pv.failure?))) {
             let text = format!(
-                "physical volume {path} has failed and is not written to any more; what is on it is still read, and \
-                 written elsewhere: {failure}"
+                "physical volume {path} has failed: the server writes no more data to it, still reads its data, and writes new \
+                 content to the others: {failure}"
             );
             warnings.push(Warning::new(code::PV_FAILED, text));
         }
@@ -76,8 +76,8 @@ impl Pool {
         for pv in ids.into_iter().filter_map(|id| self.core.pvs.held(id)) {
             if let Some(whole) = pv.physical_block.filter(|whole| *whole > u64::from(unit)) {
                 let text = format!(
-                    "the disk of {} writes {whole} bytes as a whole, more than the pool's atomic unit of {unit}: a \
-                     power cut could damage what lies beside a write",
+                    "the disk of {} writes {whole} bytes as a whole, more than the pool's atomic unit of {unit}: a power failure \
+                     could damage data beside a write",
                     pv.path
                 );
                 warnings.push(Warning::new(code::BLOCKS_LARGE, text));
@@ -93,7 +93,7 @@ impl Pool {
         let journal = self.core.journal.file(0).filter(|file| elsewhere(file));
         for what in pvs.chain(journal.map(|_| "the journal".to_owned())) {
             let text = format!(
-                "the file system of {what} writes what is overwritten elsewhere: no space is reserved for that"
+                "the file system of {what} writes overwritten data to new places: no space is reserved for that"
             );
             warnings.push(Warning::new(code::SPACE_NOT_RESERVED, text));
         }
@@ -127,13 +127,13 @@ impl Pool {
         let (held, missing) = self.core.catalog.ballast();
         if missing > 0 {
             let text = format!(
-                "the data directory's file system is full: of the {} bytes in reserve for the catalog {held} are left",
+                "the data directory's file system is full: {held} of the {} bytes in reserve for the catalog are left",
                 held + missing
             );
             warnings.push(Warning::new(code::BALLAST_USED, text));
         }
         for (task, what) in [
-            (Task::Destage, "what was acknowledged stays in the journal"),
+            (Task::Destage, "acknowledged writes stay in the journal"),
             (Task::Upkeep, "space is not freed"),
             (Task::Sort, "histories stay in shared segments"),
         ] {
@@ -165,7 +165,7 @@ impl Pool {
         }
         for (volume, used) in self.low_on_epochs() {
             let text = format!(
-                "{volume} has used {used} epochs; at {} it is given a new branch",
+                "volume {volume} has used {used} epochs; at {} it gets a new branch",
                 self.core.options.renew_at_epoch
             );
             warnings.push(Warning::new(code::EPOCHS_LOW, text));
@@ -183,7 +183,7 @@ impl Pool {
             warnings.push(Warning::new(code::DRAIN_STALLED, text));
         }
         if let Some(why) = self.core.positions.completion_stalled.lock().as_ref() {
-            let text = format!("making a volume complete waits, and is tried again every second: {why}");
+            let text = format!("flattening a volume waits; the server tries again every second: {why}");
             warnings.push(Warning::new(code::COMPLETION_STALLED, text));
         }
     }

@@ -35,7 +35,9 @@ impl Pool {
             )));
         }
         if log.recording_since(lsn).is_none() {
-            return Err(not_found(format!("go back to LSN {lsn} of volume {volume}: CDP was not on then")));
+            return Err(not_found(format!(
+                "go back to LSN {lsn} of volume {volume}: it had no history then"
+            )));
         }
         Ok(Point { lsn, time: self.core.clock.wall(time), branch: branch.id, size: log.size_at(lsn) })
     }
@@ -51,7 +53,7 @@ impl Pool {
             Moment::Mark(name) => {
                 let lsn = self.core.names.read().marks.get(&(id, name.clone())).copied();
                 By::Lsn(lsn.ok_or_else(|| {
-                    not_found(format!("find the mark {name:?} of volume {volume}: there is none"))
+                    not_found(format!("find the mark {name:?} of volume {volume}: it does not exist"))
                 })?)
             }
         };
@@ -66,7 +68,9 @@ impl Pool {
             Moment::FlushBefore(_) | Moment::FlushUpTo(_) | Moment::FlushBeforePoolTime(_) => {
                 let flush = self.core.last_flush(id, |(lsn, time)| by.reaches(*lsn, *time))?;
                 Ok(By::Lsn(flush.map(|(lsn, _)| lsn).ok_or_else(|| {
-                    not_found(format!("find a flush of volume {volume} by that moment: none is known"))
+                    not_found(format!(
+                        "find a flush of volume {volume} at or before that moment: none is known"
+                    ))
                 })?))
             }
             _ => Ok(by),
@@ -126,7 +130,7 @@ impl Pool {
             });
             spans.filter(|(_, lsn, time)| by.reaches(*lsn, *time)).max_by_key(|(_, lsn, _)| *lsn)
         };
-        let unknown = || not_found(format!("go back in volume {volume}: CDP was not on then"));
+        let unknown = || not_found(format!("go back in volume {volume}: it had no history then"));
         let (branch, lsn, time) = line.ok_or_else(unknown)?;
         let branch = self.core.names.read().branches.get(&branch).cloned().ok_or_else(unknown)?;
         let (lsn, time) =

@@ -69,7 +69,7 @@ impl Pool {
         }
         let _lock = lock(&*dir)?;
         if Self::exists(&*dir)? {
-            return Err(conflict("create a pool: one is already here"));
+            return Err(conflict("create a pool: the directory already holds one"));
         }
         // A creation that was cut short here is continued: its labels are this pool's.
         let pool = Catalog::unfinished(&*dir)?.unwrap_or_else(|| uuid(&*world.rng));
@@ -359,7 +359,7 @@ fn load_names(dir: Arc<dyn Dir>, catalog: &Catalog, superblock: &Superblock) -> 
     let mut names = Namespace::new(dir, superblock);
     for (id, record) in catalog.branches()? {
         if !(9..=30).contains(&record.chunk_log2) {
-            return Err(corrupt(format!("load branch {id}: its chunk size makes no sense")));
+            return Err(corrupt(format!("load branch {id}: its chunk size is invalid")));
         }
         names.load_branch(id, &record)?;
     }
@@ -429,12 +429,12 @@ fn open_added(
 
 fn open_catalog(dir: &dyn Dir, options: &PoolOptions) -> Result<(Arc<Catalog>, Superblock)> {
     if !Pool::exists(dir)? {
-        return Err(crate::error::not_found("open the pool: there is none in this directory"));
+        return Err(crate::error::not_found("open the pool: this directory holds none"));
     }
     let catalog = Arc::new(Catalog::open_for_use(dir, options.catalog_cache_bytes, options.ballast())?);
     let superblock = catalog.superblock()?;
     check_config(&superblock.config())
-        .map_err(|e| corrupt(format!("open the pool: its superblock makes no sense: {e}")))?;
+        .map_err(|e| corrupt(format!("open the pool: its superblock is invalid: {e}")))?;
     reidentify::check_ended(&catalog)?;
     Ok((catalog, superblock))
 }

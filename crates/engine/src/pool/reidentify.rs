@@ -46,7 +46,7 @@ impl Pool {
         // A record that waits in the journal would bring an old identity back.
         let (done, last) = (self.core.catalog.positions()?.destaged_lsn, self.core.journal.last().0);
         if done != last {
-            let text = format!("give new identities: the journal waits with LSN {done} to {last}");
+            let text = format!("give new identities: the journal still has LSN {done} to {last} to destage");
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let all = self.core.catalog.put_new_identities(&mut || uuid(&*self.core.world.rng), references)?;

@@ -24,7 +24,7 @@ impl Pool {
         let info = self.relocation(volume)?;
         let branch = self.core.names.read().volume(volume)?.line.branch.id;
         self.destager.state.lock().relocating.remove(&branch);
-        info.ok_or_else(|| not_found(format!("stop the relocation of {volume}: there is none")))
+        info.ok_or_else(|| not_found(format!("stop the relocation of {volume}: none is running")))
     }
 
     /// Returns the progress of a volume's relocation; `None` if there is none (any more).

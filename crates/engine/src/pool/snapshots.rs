@@ -25,7 +25,9 @@ impl Pool {
     /// snapshot). They are durable when this returns. Clients do not wait.
     pub fn create_snapshots(&self, wanted: &[(&str, &str)]) -> Result<Vec<SnapshotInfo>> {
         if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
-            return Err(invalid(format!("create snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
+            return Err(invalid(format!(
+                "create snapshots: their number must be 1 to {MAX_SNAPSHOTS_AT_ONCE} at once"
+            )));
         }
         let uuids: Vec<_> = wanted.iter().map(|_| uuid(&*self.core.world.rng)).collect();
         let created = self.core.world.clock.now();
@@ -103,7 +105,9 @@ impl Pool {
     /// [`ErrorKind::Conflict`] if one of them is protected.
     pub fn delete_snapshots(&self, volume: &str, wanted: &[&str]) -> Result<()> {
         if wanted.is_empty() || wanted.len() > MAX_SNAPSHOTS_AT_ONCE {
-            return Err(invalid(format!("delete snapshots: 1 to {MAX_SNAPSHOTS_AT_ONCE} at once")));
+            return Err(invalid(format!(
+                "delete snapshots: their number must be 1 to {MAX_SNAPSHOTS_AT_ONCE} at once"
+            )));
         }
         self.destager.submit(|names| {
             let state = names.volume(volume)?;
@@ -218,7 +222,7 @@ impl Pool {
             let handles = state.handles.load(Ordering::Acquire);
             if handles > 0 && !force {
                 let text =
-                    format!("roll back volume {volume}: {handles} clients use it; force to cut them off");
+                    format!("roll back volume {volume}: {handles} clients use it; --force disconnects them");
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             check_depth(&target.line)?;
@@ -339,7 +343,9 @@ fn check_labels(labels: &Labels) -> Result<()> {
     if labels.len() <= 16 && labels.iter().all(fits) {
         return Ok(());
     }
-    Err(invalid("label the snapshot: up to 16 labels, with keys of 1 to 63 and values of up to 255 bytes"))
+    Err(invalid(
+        "label the snapshot: it may have up to 16 labels, with keys of 1 to 63 and values of up to 255 bytes",
+    ))
 }
 
 fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()> {

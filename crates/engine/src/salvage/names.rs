@@ -31,14 +31,9 @@ pub(super) fn load(
     let next = superblock.next_id;
     load_branches(&mut names, catalog, next, found);
     let volumes = catalog.volumes_left(next);
-    note(found, "volumes", &volumes, "each that is a volume's is a volume that is lost, name and all");
+    note(found, "volumes", &volumes, "each row of a volume is a lost volume, with its name");
     let snapshots = catalog.snapshots_left(next);
-    note(
-        found,
-        "snapshots",
-        &snapshots,
-        "each that is a snapshot's is a snapshot that is lost, name and all",
-    );
+    note(found, "snapshots", &snapshots, "each row of a snapshot is a lost snapshot, with its name");
     if !snapshots.lost.is_empty() {
         found.distrust_histories(ROWS_MISSING);
     }
@@ -51,7 +46,7 @@ pub(super) fn load(
         load_snapshot(&mut names, id, &record, &of, found);
     }
     let pvs = catalog.pvs_left(superblock.next_pv);
-    note(found, "physical volumes", &pvs, "what lies on each that is a physical volume's is lost");
+    note(found, "physical volumes", &pvs, "the data on each such physical volume is lost");
     let known = pvs.rows.into_iter().filter_map(|(id, record)| Some((u32::try_from(id).ok()?, record)));
     names.pvs = known.collect();
     let lines = load_histories(&mut names, catalog, found);
@@ -60,7 +55,7 @@ pub(super) fn load(
 
 fn load_branches(names: &mut Namespace, catalog: &Catalog, next: u64, found: &mut Salvage) {
     let branches = catalog.branches_left(next);
-    note(found, "branches", &branches, "volumes and snapshots that rest on one of them are lost");
+    note(found, "branches", &branches, "volumes and snapshots that depend on one of them are lost");
     if !branches.lost.is_empty() {
         found.distrust_histories(ROWS_MISSING);
     }
@@ -68,7 +63,7 @@ fn load_branches(names: &mut Namespace, catalog: &Catalog, next: u64, found: &mu
         let loaded = if (9..=30).contains(&record.chunk_log2) {
             names.load_branch(id, &record).map(drop)
         } else {
-            Err(corrupt("its chunk size makes no sense"))
+            Err(corrupt("its chunk size is invalid"))
         };
         if let Err(e) = loaded {
             found.find("catalog-row", format!("branch {id}"), e.to_string());

@@ -76,7 +76,7 @@ fn lock(dir: &dyn Dir, found: &mut Salvage) -> Result<Box<dyn Send + Sync>> {
     match dir.lock_existing(LOCK_FILE) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Box::new(())),
         Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
-            let text = format!("{e}: what is read is right only if no other process has the pool open");
+            let text = format!("{e}: the data is right only if no other process has the pool open");
             found.find("unlocked", LOCK_FILE, text);
             Ok(Box::new(()))
         }
@@ -107,8 +107,7 @@ struct Recovered {
 impl Opening {
     fn run(mut self, world: World, lock: Box<dyn Send + Sync>) -> Result<Arc<Pool>> {
         if self.superblock.is_reidentified() {
-            let text = "`hindcast pool reidentify` was cut short: targets and schedules may name volumes by their \
-                        old identities";
+            let text = "`hindcast pool reidentify` was interrupted: targets and schedules may have the old identities of volumes";
             self.found.find("catalog", "identities", text);
         }
         let mut recovered = self.recover();
@@ -212,13 +211,14 @@ impl Opening {
                 "it is missing".to_owned()
             } else {
                 match self.dir.open(&name, OpenMode::ReadOnly).and_then(|disk| disk.len()) {
-                    Ok(len) if len < end => format!("it was cut short: {len} bytes of {end}"),
+                    Ok(len) if len < end => format!("it was truncated: it has {len} of {end} bytes"),
                     Ok(_) => continue,
                     Err(e) => e.to_string(),
                 }
             };
-            let text =
-                format!("{why}: moments that need it can't be shown; what volumes are now does not need it");
+            let text = format!(
+                "{why}: moments that need it can't be shown; the present content of volumes does not need it"
+            );
             self.found.find("history", name, text);
         }
         let of = |id| names.branches.get(&id).cloned();
@@ -232,8 +232,7 @@ impl Opening {
     fn damage(&mut self) -> Damage {
         let (rows, whole) = self.catalog.damage_left();
         if !whole {
-            let text = "rows about data that could not be read can't be read themselves: where it was replaced \
-                        meanwhile, what is read may be zeros in its place";
+            let text = "rows about unreadable data can't be read themselves: where such data was replaced, zeros may be read in its place";
             self.found.find("damage-unknown", "damage", text);
             self.found.doubts.push(text.to_owned());
             self.found.distrust_histories(text);
@@ -331,8 +330,7 @@ impl Opening {
             self.found.distrust_histories("a batch of writes was interrupted, and can't be completed");
         }
         if interrupted && loss.as_ref().is_some_and(|loss| loss.recovered_lsn < preserved_lsn) {
-            let text = "a batch of writes was interrupted while it was brought to its place, and the journal lacks a \
-                        part of it: blocks that it wrote may be old, new, or torn";
+            let text = "a batch of writes was interrupted while it was destaged, and the journal lacks a part of it: its blocks may be old, new, or torn";
             self.found.doubts.push(text.to_owned());
         }
         if self.found.histories.is_none() {
@@ -359,7 +357,7 @@ fn reason(found: &Salvage) -> String {
     }
     let count = found.findings.len() + found.lost.len();
     if count > 0 {
-        reason += &format!("; {count} things were found: `hindcast salvage` names them");
+        reason += &format!("; {count} findings: `hindcast salvage` lists them");
     }
     for doubt in &found.doubts {
         reason = format!("{reason}; {doubt}");

@@ -148,7 +148,7 @@ fn recognize(
     found.find(
         "pv-label",
         object,
-        "its label can't be read; what lies beside it proves that it is the right disk",
+        "its label can't be read; the data beside it proves that it is the right disk",
     );
     Ok(disk)
 }
@@ -174,7 +174,7 @@ fn judge_age(
     found: &mut Salvage,
 ) -> Option<String> {
     let Some(known) = known else {
-        let text = format!("stamps can't be read: the age of {} can't be told", pv.path);
+        let text = format!("stamps can't be read: the age of {} is unknown", pv.path);
         found.find("pv-age", object, &text);
         return Some(text);
     };

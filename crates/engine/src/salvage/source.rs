@@ -82,21 +82,17 @@ fn restore(
     let source = open_own(dir, cache_bytes)?;
     let (info, incarnation) = (&backup.info, source.positions.incarnation);
     let (text, exact) = if !info.closed {
-        (
-            "it was made while the pool was open, and what was committed after it is not in it".to_owned(),
-            false,
-        )
+        ("it was made while the pool was open, and lacks the later commits".to_owned(), false)
     } else if newest > incarnation {
         let text = format!(
-            "it is of incarnation {incarnation}, and the journal has records of {newest}: the pool was opened after it \
-             was made"
+            "it is of incarnation {incarnation}, and the journal has records of incarnation {newest}: the pool was opened after the backup"
         );
         (text, false)
     } else {
-        ("it was made at an orderly stop: it is the catalog itself".to_owned(), true)
+        ("it was made at an orderly stop: it equals the catalog".to_owned(), true)
     };
     let object = format!("backup {} in {path}", info.sequence);
-    found.find("backup", &object, format!("the catalog was made out of it, in memory; {text}"));
+    found.find("backup", &object, format!("the catalog was made from it, in memory; {text}"));
     if !exact {
         found.doubts.push(format!(
             "the catalog is of an earlier time ({object}): since then every volume may have changed, and parts of it may \

@@ -52,7 +52,7 @@ impl fmt::Display for LossReason {
             LossReason::PhysicalVolume(why) | LossReason::History(why) | LossReason::Image(why) => {
                 f.write_str(why)
             }
-            LossReason::Catalog => f.write_str("the catalog page that says where it lies can't be read"),
+            LossReason::Catalog => f.write_str("the catalog page with its place can't be read"),
             LossReason::KnownDamage => f.write_str("known damage: it could not be read before"),
         }
     }

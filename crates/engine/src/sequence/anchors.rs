@@ -49,7 +49,7 @@ impl Destager {
                 let volume = names.volume_by_id(id);
                 volume.map(|volume| names.anchor(volume, &*self.core.world.rng)).transpose()
             };
-            tracing::info!(volume = id, "an anchor that a crash cut off is made up for");
+            tracing::info!(volume = id, "an anchor that a crash interrupted is taken again");
             self.submit_with(|names| Ok((anchor(names)?.into_iter().collect(), None))).map(drop)
         })
     }

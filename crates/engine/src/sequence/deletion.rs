@@ -28,7 +28,7 @@ impl Destager {
         };
         let deleted = self.submit(|names| match self.core.snapshot_to_delete(names, low) {
             Some(again) if again == id => Ok(Control::DeleteSnapshots { ids: vec![id] }),
-            _ => Err(conflict("delete a snapshot by policy: it is not needed any more")),
+            _ => Err(conflict("delete a snapshot by policy: the deletion is no longer necessary")),
         });
         match deleted {
             Ok(_) => {

@@ -110,7 +110,7 @@ impl Destager {
             self.core.check_usable()?;
         }
         self.core.shortages.cause(Task::Destage).map_or(Ok(()), |cause| {
-            let text = "take the write: the journal is full, and is not carried out for want of resources";
+            let text = "accept the write: the journal is full, and destaging lacks resources";
             Err(Error::new(ErrorKind::NoSpace, format!("{text}: {cause}")))
         })
     }

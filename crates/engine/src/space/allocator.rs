@@ -182,7 +182,7 @@ impl Allocator {
         for (id, record) in found {
             let per_extent = self.extent_size.checked_shr(record.slot_log2 as u32).unwrap_or(0) as u32;
             let Some(state) = self.pvs.get_mut(&id.0) else {
-                return Err(corrupt(format!("load extent {} of PV {}: there is no such PV", id.1, id.0)));
+                return Err(corrupt(format!("load extent {} of PV {}: the PV does not exist", id.1, id.0)));
             };
             let Some(extent) = state.extents.get_mut(id.1 as usize) else {
                 return Err(corrupt(format!("load extent {} of PV {}: it is beyond its end", id.1, id.0)));
@@ -190,10 +190,7 @@ impl Allocator {
             // The row of an extent without used slots is removed, so a row that counts none is
             // damaged.
             if !(1..=per_extent).contains(&record.used) || !(9..=30).contains(&record.slot_log2) {
-                return Err(corrupt(format!(
-                    "load extent {} of PV {}: its record makes no sense",
-                    id.1, id.0
-                )));
+                return Err(corrupt(format!("load extent {} of PV {}: its record is invalid", id.1, id.0)));
             }
             *extent =
                 Extent { slot_log2: record.slot_log2, live: record.used, busy: record.used, bits: None };
@@ -213,7 +210,7 @@ impl Allocator {
 
     fn extent(&mut self, id: ExtentId) -> Result<&mut Extent> {
         let extent = self.pvs.get_mut(&id.0).and_then(|s| s.extents.get_mut(id.1 as usize));
-        extent.ok_or_else(|| corrupt(format!("find extent {} of PV {}: there is none", id.1, id.0)))
+        extent.ok_or_else(|| corrupt(format!("find extent {} of PV {}: it does not exist", id.1, id.0)))
     }
 
     /// Returns the extent, with its bitmaps loaded.
@@ -228,7 +225,7 @@ impl Allocator {
         let count: u32 = live.iter().map(|w| w.count_ones()).sum();
         if count != extent.live {
             return Err(corrupt(format!(
-                "load the bitmap of extent {} of PV {}: {count} slots are marked, {} were counted",
+                "load the bitmap of extent {} of PV {}: {count} slots are marked, but {} are counted",
                 id.1, id.0, extent.live
             )));
         }
@@ -237,11 +234,10 @@ impl Allocator {
 
     fn locate(&self, slot: Slot, slot_log2: u8) -> Result<(ExtentId, u32)> {
         let at = slot.offset().checked_sub(DATA_START);
-        let at =
-            at.ok_or_else(|| corrupt(format!("locate slot {:#x}: it lies in front of the data", slot.0)))?;
+        let at = at.ok_or_else(|| corrupt(format!("locate slot {:#x}: it is before the data", slot.0)))?;
         let index = (at % self.extent_size) >> slot_log2;
         let extent = u32::try_from(at / self.extent_size)
-            .map_err(|_| corrupt(format!("locate slot {:#x}: it lies behind every extent", slot.0)))?;
+            .map_err(|_| corrupt(format!("locate slot {:#x}: it is past the last extent", slot.0)))?;
         Ok(((slot.pv(), extent), index as u32))
     }
 
@@ -316,7 +312,7 @@ impl Allocator {
     fn open_extent(&mut self, space: &Space, id: ExtentId, slot_log2: u8) -> Result<bool> {
         let offset = DATA_START + id.1 as u64 * self.extent_size;
         let Some(state) = self.pvs.get_mut(&id.0) else {
-            return Err(corrupt(format!("open an extent of PV {}: there is no such PV", id.0)));
+            return Err(corrupt(format!("open an extent of PV {}: the PV does not exist", id.0)));
         };
         self.index.free.remove(&id);
         state.free -= 1;
@@ -561,7 +557,7 @@ impl Allocator {
                 of_pvs.push(None);
                 continue;
             }
-            let fail = |e| Error::io(format!("ask for the free space under {}", state.pv.path), e);
+            let fail = |e| Error::io(format!("determine the free space of {}", state.pv.path), e);
             let mut of_pv = state.pv.disk.backing_available().map_err(fail)?;
             if let (Some(of_pv), Some(data)) = (&mut of_pv, &data)
                 && of_pv.file_system == data.file_system

@@ -161,7 +161,9 @@ pub(crate) fn growth(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u
 
 /// The error of a write for which the catalog has no room.
 pub(crate) fn no_pages() -> Error {
-    no_space("promise room for the write in the catalog: the data directory's file system is full; free some")
+    no_space(
+        "reserve space for the write in the catalog: the data directory's file system is full; free some space",
+    )
 }
 
 #[cfg(test)]

@@ -137,11 +137,14 @@ pub(crate) fn extents_on(size: u64, extent_size: u64, path: &str) -> Result<u32>
     let extents = size.saturating_sub(DATA_START) / extent_size;
     if extents == 0 {
         return Err(invalid(format!(
-            "use {path}: it has {size} bytes, too small for one extent of {extent_size} bytes behind the first {DATA_START}"
+            "use {path}: its {size} bytes are too few for one extent of {extent_size} bytes after the first {DATA_START}"
         )));
     }
-    u32::try_from(extents)
-        .map_err(|_| invalid(format!("use {path}: {extents} extents are too many; choose larger extents")))
+    u32::try_from(extents).map_err(|_| {
+        invalid(format!(
+            "use {path}: {extents} extents are too many; use a smaller size, or a pool with larger extents"
+        ))
+    })
 }
 
 /// Byte offset of a physical volume at which the first slot for a metadata backup begins.

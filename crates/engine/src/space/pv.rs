@@ -80,7 +80,7 @@ impl Pv {
     pub(crate) fn fail(&self, error: Error) -> Error {
         self.failure.get_or_init(|| {
             let (pv, path) = (self.id, &self.path);
-            tracing::error!(pv, path, %error, "a physical volume has failed: nothing is written to it any more");
+            tracing::error!(pv, path, %error, "a physical volume has failed: the pool writes no more data to it");
             error.to_string()
         });
         error.of_failed_pv()
@@ -134,8 +134,8 @@ impl PvTable {
 
     pub(crate) fn get(&self, id: u32) -> Result<PvRef> {
         let found = self.place(id).map(ArcSwapOption::load).filter(|pv| pv.is_some());
-        let found =
-            found.ok_or_else(|| corrupt(format!("find PV {id}: the map points to it, but there is none")));
+        let found = found
+            .ok_or_else(|| corrupt(format!("find PV {id}: the map points to it, but it does not exist")));
         Ok(PvRef(found?))
     }
 
@@ -176,7 +176,7 @@ pub(crate) fn open_known(
         std::io::ErrorKind::NotFound => Error::with_source(
             ErrorKind::NotFound,
             format!(
-                "open physical volume {path}: it is missing; bring it back, the pool can't open without it"
+                "open physical volume {path}: it is missing; attach it again, because the pool can't open without it"
             ),
             e,
         ),
@@ -205,7 +205,7 @@ pub(crate) fn open_known(
     }
     let size = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;
     if extents_on(size, extent_size, path)? < record.extents {
-        return Err(corrupt(format!("open physical volume {path}: it has shrunk to {size} bytes")));
+        return Err(corrupt(format!("open physical volume {path}: it was truncated to {size} bytes")));
     }
     Ok(Pv::new(id, record, disk))
 }
@@ -225,7 +225,7 @@ pub(crate) fn open_new(
         return Err(invalid("use a physical volume: its path must have 1 to 4096 bytes"));
     }
     if is_own_file(path) {
-        return Err(conflict(format!("use {path}: a pool's own files have such names")));
+        return Err(conflict(format!("use {path}: such names are reserved for files of the pool")));
     }
     let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
     let mut created = false;
@@ -240,7 +240,7 @@ pub(crate) fn open_new(
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             if spec.size.is_none() {
                 return Err(not_found(format!(
-                    "use {path}: it does not exist; give a size to create a file"
+                    "use {path}: it does not exist; give a size (--size) to create a file"
                 )));
             }
             created = true;
@@ -270,19 +270,18 @@ fn take(
     if let Some(whole) = disk.physical_block().map_err(fail)?.filter(|whole| *whole > u64::from(atomic_unit))
     {
         return Err(invalid(format!(
-            "use {path}: its disk writes {whole} bytes as a whole, more than the pool's atomic unit of {atomic_unit}: \
-             a power cut could damage what lies beside a write"
+            "use {path}: its disk writes {whole} bytes as a whole, more than the pool's atomic unit of {atomic_unit}: a power failure could damage data beside a write"
         )));
     }
     match check_unknown(Label::read(disk, path)?, path, pool, known)? {
         LabelFound::Label(label) if label.pool == pool => {}
         LabelFound::Label(_) | LabelFound::Damaged if !spec.force => {
             return Err(conflict(format!(
-                "use {path}: it carries the label of another pool; force to overwrite it"
+                "use {path}: it carries the label of another pool; overwrite it with --force"
             )));
         }
         LabelFound::None if !spec.force && !is_blank(disk).map_err(fail)? => {
-            return Err(conflict(format!("use {path}: it holds something; force to overwrite it")));
+            return Err(conflict(format!("use {path}: it holds data; overwrite it with --force")));
         }
         _ => {}
     }
@@ -290,7 +289,9 @@ fn take(
     if let Some(wanted) = spec.size {
         if disk.is_block_device() {
             if wanted > size {
-                return Err(invalid(format!("use {path}: the device has {size} bytes, not {wanted}")));
+                return Err(invalid(format!(
+                    "use {path}: the device has {size} bytes, not {wanted}; leave out the size"
+                )));
             }
             size = wanted;
         } else if size < wanted {

@@ -409,7 +409,7 @@ impl Inner {
 
 /// The error of a write when nothing can be promised.
 pub(crate) fn full() -> Error {
-    no_space("promise space for the write: the pool is full; free some or add a physical volume")
+    no_space("reserve space for the write: the pool is full; free some space or add a physical volume")
 }
 
 #[cfg(test)]

@@ -198,22 +198,22 @@ impl Age {
         match self {
             Age::Same => None,
             Age::Unknown => {
-                Some(format!("the stamp of physical volume {path} is damaged, so that its age can't be told"))
+                Some(format!("the stamp of physical volume {path} is damaged, so its age is unknown"))
             }
             Age::DirectoryOlder(openings, stamps) => Some(format!(
-                "this data directory is older than its physical volumes: physical volume {path} has gone on without \
-                 it, by {}; what it says of their content is wrong. Bring back the data directory that was last in \
-                 use, or force to open the pool read-only",
+                "this data directory is older than its physical volumes: physical volume {path} was used without it, for {}; \
+                 its records of their content are wrong. Restore the data directory that was last in use, or open the \
+                 pool read-only with --force-stale",
                 by(openings, stamps)
             )),
             Age::PvOlder(openings, stamps) => Some(format!(
-                "physical volume {path} is of an older time than this data directory, by {}: it was restored or \
-                 replaced. Bring back the one that was last in use, or force to open the pool read-only",
+                "physical volume {path} is older than this data directory, by {}: it was restored or replaced. Restore the one \
+                 that was last in use, or open the pool read-only with --force-stale",
                 by(openings, stamps)
             )),
             Age::Parted => Some(format!(
-                "physical volume {path} and this data directory come from two copies of the pool that went on apart. \
-                 Bring together what was last in use together, or force to open the pool read-only"
+                "physical volume {path} and this data directory come from two copies of the pool that were used apart. Use the \
+                 ones that were last in use together, or open the pool read-only with --force-stale"
             )),
         }
     }

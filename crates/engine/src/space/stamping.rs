@@ -80,9 +80,7 @@ impl Stamping {
     /// [`ErrorKind::NoSpace`]: crate::ErrorKind::NoSpace
     pub(crate) fn check(&self) -> Result<()> {
         match self.waits.load(Ordering::Acquire) {
-            true => {
-                Err(no_space("write to physical volumes: one has no space for the stamp of this opening"))
-            }
+            true => Err(no_space("write to physical volumes: one has no space for the stamp of this start")),
             false => Ok(()),
         }
     }

@@ -229,7 +229,7 @@ impl Decoder {
     pub(crate) fn next(&mut self) -> Result<Option<StreamItem>> {
         let rest = &self.buffer[self.used..];
         if self.ended && !rest.is_empty() {
-            return Err(corrupt("read the stream: something follows its end"));
+            return Err(corrupt("read the stream: data follows its end"));
         }
         if rest.is_empty() {
             return Ok(None);
@@ -244,7 +244,7 @@ impl Decoder {
         let rest = &self.buffer[self.used..];
         let known = rest.len().min(MAGIC.len());
         if rest[..known] != MAGIC[..known] {
-            return Err(corrupt("read the stream: it is none of Hindcast's"));
+            return Err(corrupt("read the stream: it is not a stream of hindcast export"));
         }
         let mut r = Reader::new(rest);
         let (Some(_), Some(version), Some(len)) = (r.take(MAGIC.len()), r.u16(), r.u32()) else {
@@ -253,7 +253,9 @@ impl Decoder {
         if version != VERSION {
             return Err(crate::error::Error::new(
                 crate::error::ErrorKind::Unsupported,
-                format!("read the stream: its format is {version}, known is {VERSION}"),
+                format!(
+                    "read the stream: its format is version {version}, and this build reads version {VERSION}"
+                ),
             ));
         }
         let len = len as usize;
@@ -265,8 +267,8 @@ impl Decoder {
         if crc32c(&rest[..PREFIX + len]) != crc {
             return Err(corrupt("verify the stream: its header is damaged"));
         }
-        let header = StreamHeader::decode(body)
-            .ok_or_else(|| corrupt("read the stream: its header makes no sense"))?;
+        let header =
+            StreamHeader::decode(body).ok_or_else(|| corrupt("read the stream: its header is invalid"))?;
         self.total.add(&rest[..PREFIX + len + 4]);
         self.used += PREFIX + len + 4;
         self.at = header.start;
@@ -281,7 +283,7 @@ impl Decoder {
         let record = RecordHeader::decode(head).ok_or_else(|| damaged(self.at))?;
         if record.kind == ItemKind::End {
             if record != self.total.trailer(size) {
-                return Err(corrupt("verify the stream: its total sum is wrong"));
+                return Err(corrupt("verify the stream: its total checksum is wrong"));
             }
             self.used += RECORD;
             self.ended = true;
@@ -290,7 +292,7 @@ impl Decoder {
         let end = record.offset.checked_add(record.length).filter(|end| *end <= size);
         let aligned = record.offset.is_multiple_of(block) && record.length.is_multiple_of(block);
         let (Some(end), true, true) = (end, aligned && record.length > 0, record.offset >= self.at) else {
-            return Err(corrupt(format!("read the stream: a record after byte {} makes no sense", self.at)));
+            return Err(corrupt(format!("read the stream: a record after byte {} is invalid", self.at)));
         };
         let item = if record.kind == ItemKind::Zeros {
             StreamItem::Zeros { offset: record.offset, length: record.length }

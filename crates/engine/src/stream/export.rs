@@ -65,7 +65,9 @@ impl Pool {
         if start > device.size || !start.is_multiple_of(device.block_size as u64) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("export from byte {start}: not in the snapshot, or no multiple of its block size"),
+                format!(
+                    "export from byte {start}: it is past the end of the snapshot, or not a multiple of its block size"
+                ),
             ));
         }
         let header = StreamHeader {

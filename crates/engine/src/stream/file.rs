@@ -29,7 +29,7 @@ impl StreamPart {
                 Ok(0) => return Ok(part),
                 Ok(len) => len,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(Error::io("read what there is of the stream", e)),
+                Err(e) => return Err(Error::io("read the existing part of the stream", e)),
             };
             if part.is_none() && decoder.is_empty() && piece[..len.min(MAGIC.len())].iter().all(|b| *b == 0) {
                 return Ok(None);
@@ -144,7 +144,7 @@ impl<W: Write> StreamFile<W> {
             Some(part) if self.decoder.is_complete() => {
                 Ok((self.out, part.bytes() + super::codec::RECORD as u64))
             }
-            _ => Err(corrupt("write the stream: it broke off")),
+            _ => Err(corrupt("write the stream: it was interrupted")),
         }
     }
 }
@@ -155,12 +155,12 @@ fn goes_on(part: &StreamPart, header: &StreamHeader) -> Result<()> {
         (h.to.content, h.from.as_ref().map(|from| from.content), h.size, h.block_size, h.chunk_size)
     };
     if what(&part.header) != what(header) {
-        return Err(conflict("go on with the stream: the file holds a part of another one"));
+        return Err(conflict("continue the stream: the file holds a part of another stream"));
     }
     if header.start != part.position {
         return Err(Error::new(
             ErrorKind::Invalid,
-            format!("go on with the stream at byte {}: it begins at {}", part.position, header.start),
+            format!("continue the stream at byte {}: it begins at byte {}", part.position, header.start),
         ));
     }
     Ok(())

@@ -93,7 +93,7 @@ impl Pool {
         self.destager.submit(|names| {
             let state = names.volume(volume)?;
             if state.import.read().is_none() {
-                return Err(conflict(format!("cancel the import into {volume}: there is none")));
+                return Err(conflict(format!("cancel the import into {volume}: no import is unfinished")));
             }
             Ok(Control::SetImport { id: state.id, import: None })
         })?;
@@ -189,7 +189,7 @@ impl Import {
         };
         if !(header.block_size as u64).is_multiple_of(state.block_size as u64) {
             return Err(invalid(format!(
-                "import into {name}: its logical blocks are larger than the stream's"
+                "import into {name}: its logical blocks are larger than those of the stream"
             )));
         }
         if unfinished.is_none() {
@@ -247,7 +247,7 @@ impl Import {
             return Ok(());
         }
         Err(conflict(format!(
-            "import into {}: it is not empty; choose another name, or import a difference from a snapshot it has",
+            "import into {}: it is not empty, or has another size; choose another name, or import a difference from one of its snapshots",
             volume.name()
         )))
     }
@@ -262,7 +262,10 @@ impl Import {
         let Some(base) = base else {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("import into {}: it lacks the snapshot that the stream builds upon", volume.name()),
+                format!(
+                    "import into {}: it lacks the snapshot that the stream begins with; import that one first",
+                    volume.name()
+                ),
             ));
         };
         let difference = Difference::new(base.clone(), volume.clone())?;
@@ -271,7 +274,7 @@ impl Import {
             return Ok(());
         }
         Err(conflict(format!(
-            "import into {}: it was changed since its snapshot {}; roll it back first",
+            "import into {}: it was written after its snapshot {}; roll it back first",
             volume.name(),
             base.name()
         )))
@@ -284,7 +287,7 @@ impl Import {
             lease.check()?;
             if names.snapshots_of(state.id).iter().any(|s| s.content() == wanted.to) {
                 return Err(conflict(format!(
-                    "import into {}: the snapshot is there already",
+                    "import into {}: the snapshot already exists",
                     state.name.read()
                 )));
             }
@@ -298,7 +301,7 @@ impl Import {
 pub(super) fn check_same(name: &str, unfinished: Option<ImportRecord>, wanted: ImportRecord) -> Result<()> {
     if unfinished.is_some_and(|record| (record.from, record.to) != (wanted.from, wanted.to)) {
         return Err(conflict(format!(
-            "import into {name}: the import of another stream is unfinished; go on with that or cancel it"
+            "import into {name}: the import of another stream is unfinished; continue or cancel that one"
         )));
     }
     Ok(())
@@ -308,7 +311,7 @@ pub(super) fn check_same(name: &str, unfinished: Option<ImportRecord>, wanted: I
 fn check_start(name: &str, header: &StreamHeader, position: u64) -> Result<()> {
     if header.start > position {
         return Err(conflict(format!(
-            "import into {name}: the stream begins at byte {}, needed is byte {position}",
+            "import into {name}: the stream begins at byte {}, and the import needs byte {position}",
             header.start
         )));
     }

@@ -39,7 +39,7 @@ impl Lease {
         let unfinished = *state.import.read();
         check_same(&name, unfinished, wanted)?;
         if unfinished.is_none() && state.importing.load(Ordering::Acquire) {
-            return Err(conflict(format!("import into {name}: another import begins now; try again")));
+            return Err(conflict(format!("import into {name}: another import is starting; try again")));
         }
         names.leases += 1;
         let number = names.leases;

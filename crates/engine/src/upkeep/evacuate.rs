@@ -46,7 +46,7 @@ impl Destager {
             Err(away) if away.is_pv_away() => {
                 self.take_back(state).map_err(|e| self.core.fault.poison(&e))?;
                 if !self.core.positions.drain_stalled.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(%away, "moving data off a physical volume waits: one does not answer");
+                    tracing::warn!(%away, "moving data off a physical volume waits: a physical volume does not answer");
                 }
                 state.evacuate_after = now.saturating_add(PATIENCE);
                 Ok(false)

@@ -115,7 +115,7 @@ impl Destager {
         let stalled = state.filling.values().find_map(|job| job.stalled.clone());
         let mut known = self.core.positions.completion_stalled.lock();
         if let Some(why) = stalled.as_ref().filter(|_| known.is_none()) {
-            tracing::warn!(why, "a branch that is being made complete does not get on");
+            tracing::warn!(why, "flattening a branch waits");
         }
         *known = stalled;
         Ok(found.is_some())
@@ -174,7 +174,10 @@ impl Destager {
                 self.record_until(self.core.journal.last().0)?;
             }
         }
-        Err(not_found(format!("write to a part of chunk {chunk} of branch {}: it is gone", branch.id)))
+        Err(not_found(format!(
+            "write to a part of chunk {chunk} of branch {}: the branch no longer exists",
+            branch.id
+        )))
     }
 
     fn fill_alone(
@@ -321,7 +324,7 @@ impl Destager {
         step: &mut Step,
     ) -> Result<Option<Slot>> {
         if !self.borrow(state, branch.slot_log2, 1) {
-            step.stalled = Some(no_space("copy a chunk from below: the pool is full"));
+            step.stalled = Some(no_space("copy a chunk of the origin: the pool is full"));
             return Ok(None);
         }
         let size = branch.chunk_size();
@@ -387,7 +390,7 @@ impl Destager {
         // The order matters: a branch that is not being filled, and has a base, was not completed.
         self.core.names.write().drop_base(branch);
         branch.filling.store(false, Ordering::Release);
-        tracing::info!(branch = branch.id, "a branch is complete: it rests on nothing any more");
+        tracing::info!(branch = branch.id, "a branch was flattened: it has no origin any more");
         Ok(true)
     }
 }

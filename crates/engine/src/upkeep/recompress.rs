@@ -182,7 +182,10 @@ impl Core {
             let compression = packer.pack(&mut packed, 0);
             // The only other copy is about to be removed.
             if unpack(compression, &packed, raw.len()).as_ref() != Some(&raw) {
-                return Err(Error::new(crate::ErrorKind::Io, "compress a record: it does not come back"));
+                return Err(Error::new(
+                    crate::ErrorKind::Io,
+                    "compress a record: the compressed content does not match",
+                ));
             }
             before += entry.space();
             draft.push(lane, entry, epoch, |out| {

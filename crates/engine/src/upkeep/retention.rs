@@ -233,7 +233,7 @@ impl Destager {
         raises.iter().for_each(|raise| self.core.damage.forget_gaps(raise.branch.id, raise.lsn));
         self.commit_aside(state, txn, &[])?;
         state.marks_expire = true;
-        tracing::debug!(branches = raises.len(), "the beginnings of histories have expired");
+        tracing::debug!(branches = raises.len(), "the oldest parts of histories have expired");
         for raise in &raises {
             let Raise { branch, segments, events, .. } = raise;
             let (mut gone, mut open, mut closing) = (Vec::new(), None, 0);

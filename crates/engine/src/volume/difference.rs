@@ -107,14 +107,14 @@ impl Difference {
         let (line, other) = (&from.state.line, &to.state.line);
         if line.epoch == HEAD {
             return Err(invalid(
-                "compare two states: the first must be a snapshot or a moment, it may not change meanwhile",
+                "compare two states: the first must be a snapshot or a moment, which does not change",
             ));
         }
         if line.branch.chunk_log2 != other.branch.chunk_log2 {
             return Err(invalid("compare two states: their chunk sizes differ"));
         }
         if !Arc::ptr_eq(&from.core, &to.core) {
-            return Err(invalid("compare two states: they are of different pools"));
+            return Err(invalid("compare two states: they belong to different pools"));
         }
         if Ways::by(line, &to, By::Histories).is_err() {
             // The moment of a snapshot is known once its record is carried out.
@@ -444,7 +444,7 @@ fn lsn_of(line: &View) -> Result<u64> {
         _ => None,
     });
     anchors.next().filter(|(_, epoch)| *epoch == line.epoch).map(|(lsn, _)| lsn).ok_or_else(|| {
-        let why = "of a snapshot that was taken while CDP was off, or has left the history, the moment is not known";
+        let why = "the moment of a snapshot is unknown if CDP was off when it was taken, or if it has left the history";
         Error::new(ErrorKind::Unsupported, format!("compare a moment with another state: {why}"))
     })
 }

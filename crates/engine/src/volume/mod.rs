@@ -181,7 +181,7 @@ impl Volume {
         if self.state.importing.load(Ordering::Acquire) {
             return Err(Error::new(
                 ErrorKind::ReadOnly,
-                "write to the volume: it is being filled from a stream",
+                "write to the volume: an import into it is unfinished",
             ));
         }
         Ok(())

@@ -36,7 +36,7 @@ const MAX_COMPARISONS: u32 = 256;
 
 /// The error of a COMPARE AND WRITE that other writes disturb.
 fn busy() -> Error {
-    Error::new(ErrorKind::Busy, "compare and write: others write to the range all the time; try again")
+    Error::new(ErrorKind::Busy, "compare and write: other clients write to the range; try again")
 }
 
 /// Whether a record is so long a discard that, with CDP, it is sequenced behind an anchor instead
@@ -128,7 +128,7 @@ impl Volume {
         if new.len() as u64 != len || len > self.core.max_record_bytes() {
             let most = self.core.max_record_bytes();
             return Err(invalid(format!(
-                "compare and write {len} bytes: at most {most}, and as many new ones"
+                "compare and write {len} bytes: the limit is {most} bytes, and both contents must have the same length"
             )));
         }
         let change = Change::Data(new);
@@ -418,7 +418,7 @@ impl Volume {
             journal.write_out(journal.last().0)?;
             if !self.destager.relieve(&mut relief, 0, 0)? {
                 if !self.core.positions.history_refused.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(volume = %self.name(), "a write was refused: there is no room for its history");
+                    tracing::warn!(volume = %self.name(), "a write was refused: no space is left for its history");
                 }
                 return Err(no_room());
             }

@@ -66,7 +66,10 @@ async fn history(
 ) -> Result<Json<History>, ApiError> {
     let buckets = query.buckets.unwrap_or(60);
     if buckets > MAX_BUCKETS {
-        return Err(ApiError::new(ErrorKind::Invalid, format!("buckets: at most {MAX_BUCKETS}")));
+        return Err(ApiError::new(
+            ErrorKind::Invalid,
+            format!("list a history: buckets must be at most {MAX_BUCKETS}"),
+        ));
     }
     blocking(&app, move |app| {
         let found = app.pool.history(&volume, buckets as usize)?;
@@ -200,7 +203,7 @@ pub(super) fn settings(
         (Some(old), _) => old,
         (None, Some(true)) => cdp::CdpSettings::default(),
         (None, None) => {
-            let message = "change the history of a volume: it keeps none; say an encoding to begin";
+            let message = "change the history of a volume: it has no history; give an encoding to begin one";
             return Err(ApiError::new(ErrorKind::Conflict, message));
         }
     };

@@ -162,7 +162,7 @@ pub(super) fn order(order: api::Order) -> Order {
 pub(crate) fn add_space(pool: &Pool, volume: &str, snapshots: &mut [api::Snapshot]) {
     let usage = match pool.space_usage(volume) {
         Ok(usage) => usage.of,
-        Err(error) => return tracing::debug!(volume, %error, "the space of snapshots is not known"),
+        Err(error) => return tracing::debug!(volume, %error, "the space of snapshots is unknown"),
     };
     let of: BTreeMap<&str, &SnapshotSpace> = usage.iter().map(|s| (s.name.as_str(), s)).collect();
     for snapshot in snapshots {
@@ -259,9 +259,9 @@ pub(super) fn engine_anchors(anchors: api::Anchors) -> Result<cdp::AnchorPolicy>
 
 /// Seconds as the engine counts.
 pub(super) fn nanos(seconds: u64) -> Result<u64> {
-    seconds
-        .checked_mul(SECOND)
-        .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("use {seconds} seconds: too long a time")))
+    seconds.checked_mul(SECOND).ok_or_else(|| {
+        Error::new(ErrorKind::Invalid, format!("use a time of {seconds} seconds: it is too long"))
+    })
 }
 
 const SECOND: u64 = 1_000_000_000;

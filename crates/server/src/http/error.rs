@@ -55,7 +55,7 @@ impl ApiError {
     pub(crate) fn guessing() -> Self {
         let body = ErrorBody {
             kind: ErrorKind::Busy,
-            message: "use the admin API: the bearer token is wrong, as many were just now".into(),
+            message: "use the admin API: the bearer token is wrong, and many requests had a wrong one; wait a second".into(),
         };
         ApiError { body, status: Some(StatusCode::TOO_MANY_REQUESTS) }
     }
@@ -156,7 +156,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Confidential<T> {
         let body = body.map_err(|e| ApiError::new(ErrorKind::Invalid, e.body_text()))?;
         serde_json::from_slice(&body).map(Confidential).map_err(|e| {
             let place = format!("line {}, column {}", e.line(), e.column());
-            ApiError::new(ErrorKind::Invalid, format!("the body is not what it should be: {place}"))
+            ApiError::new(
+                ErrorKind::Invalid,
+                format!("the body does not match the schema of this request: {place}"),
+            )
         })
     }
 }

@@ -49,7 +49,7 @@ async fn flatten(
 ) -> Result<(StatusCode, Json<Flattening>), ApiError> {
     blocking(&app, move |app| {
         app.pool.flatten_volume(&volume, how.rate)?;
-        tracing::info!(volume, rate = how.rate, "flattening begun");
+        tracing::info!(volume, rate = how.rate, "flattening started");
         Ok((StatusCode::ACCEPTED, Json(state(app, &volume)?)))
     })
     .await

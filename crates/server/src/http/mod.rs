@@ -142,6 +142,6 @@ where
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        Err(error) => Err(ApiError::internal(format!("the operation ended by a defect: {error}"))),
+        Err(error) => Err(ApiError::internal(format!("the operation panicked: {error}"))),
     }
 }

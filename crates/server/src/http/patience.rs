@@ -68,7 +68,7 @@ impl Patience {
             return Ok(());
         }
         if self.moved < self.least {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the client was waited for in vain"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not send or read in time"));
         }
         (self.waited, self.moved) = (Duration::ZERO, 0);
         Ok(())

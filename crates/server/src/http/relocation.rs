@@ -40,7 +40,7 @@ async fn relocate(
 ) -> Result<(StatusCode, Json<Relocation>), ApiError> {
     blocking(&app, move |app| {
         app.pool.relocate_volume(&volume, how.rate)?;
-        tracing::info!(volume, rate = how.rate, "relocation begun");
+        tracing::info!(volume, rate = how.rate, "relocation started");
         Ok((StatusCode::ACCEPTED, Json(state(app, &volume)?)))
     })
     .await

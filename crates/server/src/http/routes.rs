@@ -80,10 +80,12 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
     router
         .merge(open)
         .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
-        .fallback(async || ApiError::new(ErrorKind::NotFound, "no such route"))
+        .fallback(async || ApiError::new(ErrorKind::NotFound, "the admin API has no such path"))
         .method_not_allowed_fallback(async || {
-            let body =
-                ErrorBody { kind: ErrorKind::Unsupported, message: "no such method on this route".into() };
+            let body = ErrorBody {
+                kind: ErrorKind::Unsupported,
+                message: "this path of the admin API does not have this method".into(),
+            };
             (StatusCode::METHOD_NOT_ALLOWED, axum::Json(body))
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -121,7 +123,11 @@ async fn authorize(token: Arc<str>, request: Request, next: Next) -> Response {
 fn tell_of_wrong_token(peer: Option<IpAddr>) {
     static WRONG: Repeated = Repeated::new();
     if let Some(turn) = WRONG.turn() {
-        tracing::warn!(peer = shown(peer), unsaid = turn.unsaid(), "a wrong token of the admin API");
+        tracing::warn!(
+            peer = shown(peer),
+            unsaid = turn.unsaid(),
+            "a request to the admin API had a wrong token"
+        );
     }
 }
 
@@ -129,7 +135,11 @@ fn tell_of_guessing(peer: Option<IpAddr>) {
     static MANY: Repeated = Repeated::new();
     if let Some(turn) = MANY.turn() {
         let (peer, unsaid) = (shown(peer), turn.unsaid());
-        tracing::warn!(peer, unsaid, "many wrong tokens of the admin API at a time: answered with 429");
+        tracing::warn!(
+            peer,
+            unsaid,
+            "many requests to the admin API have a wrong token; the server answers them with 429"
+        );
     }
 }
 

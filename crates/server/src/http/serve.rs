@@ -186,7 +186,7 @@ impl Reception {
                 ended = watched => if let Err(error) = ended {
                     tracing::debug!(%error, "admin connection");
                 },
-                () = guest.has_to_go() => tracing::debug!("an admin connection without a token gives way"),
+                () = guest.has_to_go() => tracing::debug!("an admin connection without a token is closed, because a limit is reached"),
             }
         });
     }

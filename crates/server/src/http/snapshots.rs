@@ -99,7 +99,7 @@ async fn patch_snapshot(
         if patch.clone.is_some() && patch.writable != Some(true) {
             return Err(ApiError::new(
                 ErrorKind::Invalid,
-                "name a clone: only a snapshot that is made writable has one",
+                "name a clone: only a snapshot that becomes writable has a clone",
             ));
         }
         if !patch.labels.is_empty() {

@@ -68,7 +68,7 @@ async fn difference(
         let difference = Compared::new(from, to)?;
         let identity = difference.of().map(|uuid| uuid_text(&uuid)).join("/");
         if query.identity.is_some_and(|earlier| earlier != identity) {
-            let why = "go on comparing two states: one of these names means another state now; begin anew";
+            let why = "continue the comparison: one of the names means another state now; start again";
             return Err(ApiError::new(ErrorKind::Conflict, why));
         }
         let size = difference.size();
@@ -100,7 +100,7 @@ struct Permit {
 }
 
 fn permit(app: &Arc<App>) -> Result<Permit, ApiError> {
-    let busy = |_| ApiError::new(ErrorKind::Busy, "begin a transfer: there are too many; try again later");
+    let busy = |_| ApiError::new(ErrorKind::Busy, "start a transfer: too many are running; try again later");
     let transfer = app.transfers.clone().try_acquire_owned().map_err(busy)?;
     let (over, when_over) = oneshot::channel();
     let app = app.clone();
@@ -156,7 +156,7 @@ async fn export(
                     }
                 }
                 Err(error) => {
-                    tracing::error!(address, %error, "an export broke off");
+                    tracing::error!(address, %error, "an export was interrupted");
                     // Without its trailer the stream is known to be incomplete.
                     let _ = pieces.blocking_send(Err(io::Error::other(error.to_string())));
                     return;
@@ -193,7 +193,7 @@ async fn import(
     // Beside the answer: what is refused is answered at once, however much of the stream is still
     // to come.
     tokio::spawn(receive(body, pieces));
-    let taken = told.await.map_err(|_| ApiError::internal("the import ended by a defect"))?;
+    let taken = told.await.map_err(|_| ApiError::internal("the import panicked"))?;
     let snapshot = taken.map_err(|refused| match refused {
         Refused::Stream(error) => ApiError::of_request(error),
         Refused::Pool(error) => error.into(),
@@ -215,7 +215,7 @@ async fn receive(mut body: Body, pieces: mpsc::Sender<Option<Bytes>>) {
                     break;
                 }
             }
-            Some(Err(error)) => return tracing::debug!(%error, "a stream broke off"),
+            Some(Err(error)) => return tracing::debug!(%error, "a stream was interrupted"),
             None => {
                 let _ = pieces.send(None).await;
                 return;
@@ -255,15 +255,17 @@ fn take_in(
             }
             Some(None) if import.is_complete() => return import.finish().map_err(Refused::Pool),
             Some(None) | None => {
-                let text =
-                    format!("take the stream in: it broke off at byte {} of the volume", import.position());
+                let text = format!(
+                    "import the stream: it was interrupted at byte {} of the volume",
+                    import.position()
+                );
                 let error = hindcast_engine::Error::new(hindcast_engine::ErrorKind::Io, text);
                 break Err(Refused::Stream(error));
             }
         }
     };
     if let Err(error) = import.keep() {
-        tracing::debug!(%error, "an import goes on from an earlier position");
+        tracing::debug!(%error, "an import continues at an earlier position");
     }
     result
 }

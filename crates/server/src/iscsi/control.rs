@@ -46,11 +46,13 @@ impl IscsiTarget {
         let _one_at_a_time = self.changing.lock();
         let name = names::target_name(&new.name)?;
         if let Some(bad) = name.chars().find(|c| is_unseen(*c)) {
-            return Err(invalid(format!("create target {name:?}: {bad:?} can't be seen")));
+            return Err(invalid(format!("create target {name:?}: the character {bad:?} is invisible")));
         }
         if let Ok(found) = self.exports.find(&name) {
             return Err(conflict(match found.volume {
-                Some(volume) => format!("create target {name}: volume {} has it by default", volume.name),
+                Some(volume) => {
+                    format!("create target {name}: it is the own target of volume {}", volume.name)
+                }
                 None => format!("create target {name}: the name is taken"),
             }));
         }
@@ -67,7 +69,7 @@ impl IscsiTarget {
         let found = self.exports.find(name)?;
         match &found.volume {
             Some(volume) => Err(conflict(format!(
-                "{verb} {}: volume {} has this target by default; create one for other LUNs, or switch this one off",
+                "{verb} {}: it is the own target of volume {}; create another target for more LUNs, or disable this one",
                 found.name, volume.name
             ))),
             None => Ok(found),
@@ -80,8 +82,10 @@ impl IscsiTarget {
         if sessions == 0 {
             return Ok(());
         }
-        let message =
-            format!("{verb} {}: {sessions} initiators are logged in; force to cut them off", found.name);
+        let message = format!(
+            "{verb} {}: {sessions} initiators are logged in; --force ends their sessions",
+            found.name
+        );
         Err(Error::new(ErrorKind::Busy, message))
     }
 
@@ -132,7 +136,7 @@ impl IscsiTarget {
             (Some(volume), None, None) => {
                 if new.read_only || new.block_size.is_some() || new.serial.is_some() {
                     return Err(invalid(
-                        "add a LUN: a volume has its own block size and serial number, and its own read-only property",
+                        "add a LUN: block size, serial number and read-only are properties of the volume; leave them out",
                     ));
                 }
                 let pool = &self.exports.pool;
@@ -145,7 +149,7 @@ impl IscsiTarget {
                         Past::Moment(moment) => {
                             pool.resolve(volume, &moment)?;
                             return Err(invalid(
-                                "add a LUN: a moment has a target of its own; to keep it, recover it to a new volume",
+                                "add a LUN: a moment can't be a LUN of another target; recover it to a new volume first",
                             ));
                         }
                     },
@@ -178,7 +182,7 @@ impl IscsiTarget {
     fn file(&self, given: &str, device: bool, new: &api::AddLun) -> Result<(Uuid, Option<FileSpec>)> {
         let (path, hold) = (canonical(given)?, Hold::of(given));
         if hold.is_some() && path != given {
-            return Err(conflict(format!("export {given}: it was replaced meanwhile")));
+            return Err(conflict(format!("export {given}: it was replaced during the request; try again")));
         }
         // What was checked is what it is about, whatever has the name now.
         let way = hold.as_ref().map_or_else(|| PathBuf::from(&path), Hold::way);
@@ -188,7 +192,7 @@ impl IscsiTarget {
                 return Err(invalid(format!("export {path}: it is not a block device")));
             }
             false if !kind.is_file() => {
-                return Err(invalid(format!("export {path}: it is not a plain file")));
+                return Err(invalid(format!("export {path}: it is not a regular file")));
             }
             _ => {}
         }
@@ -199,7 +203,7 @@ impl IscsiTarget {
         }
         let block_size = new.block_size.unwrap_or(512);
         if !matches!(block_size, 512 | 4096) {
-            return Err(invalid(format!("export {path}: a block size is 512 or 4096")));
+            return Err(invalid(format!("export {path}: the block size must be 512 or 4096")));
         }
         let (uuid, serial) = match &new.serial {
             Some(serial) => identity_of_serial(serial)?,
@@ -209,18 +213,18 @@ impl IscsiTarget {
         if let Some(known) = registry.files.values().find(|f| f.path == path) {
             if known.read_only != new.read_only || known.block_size != block_size {
                 return Err(conflict(format!(
-                    "export {path}: it is exported already with another block size, or otherwise writable"
+                    "export {path}: it is already exported with another block size or another access"
                 )));
             }
             if new.serial.is_some() && known.uuid != uuid {
                 return Err(conflict(format!(
-                    "export {path}: it is exported already with another serial number"
+                    "export {path}: it is already exported with another serial number"
                 )));
             }
             return Ok((known.uuid, None));
         }
         if registry.files.contains_key(&uuid) || self.exports.source(&uuid).is_ok() {
-            return Err(conflict(format!("export {path}: something else has this serial number")));
+            return Err(conflict(format!("export {path}: another file or device has this serial number")));
         }
         Ok((uuid, Some(FileSpec { uuid, path, read_only: new.read_only, block_size, serial })))
     }
@@ -275,7 +279,7 @@ impl IscsiTarget {
         let scope = self.scope(name)?;
         let account = |user: String, secret: String| {
             if user.chars().any(is_unseen) {
-                return Err(invalid("set CHAP: the user has a character that can't be seen"));
+                return Err(invalid("set CHAP: the user name has an invisible character"));
             }
             Account::new(user, Secret::new(secret)?)
         };
@@ -284,8 +288,10 @@ impl IscsiTarget {
             (Some(user), Some(secret), false) => Some(Some(account(user, secret)?)),
             (None, None, true) => Some(None),
             (None, None, false) => None,
-            (_, _, true) => return Err(invalid("set CHAP: does the target prove itself, or not any more?")),
-            _ => return Err(invalid("set CHAP: the target's proof needs a user and a secret")),
+            (_, _, true) => {
+                return Err(invalid("set CHAP: give either a mutual user or no_mutual, not both"));
+            }
+            _ => return Err(invalid("set CHAP: mutual CHAP needs a user and a secret")),
         };
         self.exports.store.update(|registry| registry.set_account(&scope, incoming, mutual))?;
         self.enforce();
@@ -324,7 +330,7 @@ impl IscsiTarget {
         if let Some(lun) = lun {
             units.retain(|number, _| *number == lun);
             if units.is_empty() {
-                let text = format!("clear reservations of LUN {lun} of {}: there is none", found.name);
+                let text = format!("clear reservations of LUN {lun} of {}: there is no such LUN", found.name);
                 return Err(Error::new(ErrorKind::NotFound, text));
             }
         }
@@ -336,13 +342,13 @@ impl IscsiTarget {
         let registry = self.exports.store.get();
         if let Some((target, lun)) = registry.mappings(id).first() {
             return Err(conflict(format!(
-                "delete volume {name}: it is LUN {lun} of {target}; remove that, or force to do both"
+                "delete volume {name}: it is LUN {lun} of {target}; remove the LUN first, or delete both with --force"
             )));
         }
         if self.exports.in_use(id) {
             return Err(Error::new(
                 ErrorKind::Busy,
-                format!("delete volume {name}: iSCSI initiators use it; force to cut them off"),
+                format!("delete volume {name}: iSCSI initiators use it; --force ends their sessions"),
             ));
         }
         Ok(())
@@ -353,7 +359,7 @@ impl IscsiTarget {
 fn alias(text: Option<&str>) -> Result<Option<String>> {
     let text = text.unwrap_or("").trim();
     if text.len() > 255 || text.chars().any(char::is_control) {
-        return Err(invalid("set the alias: it has at most 255 bytes and no control characters"));
+        return Err(invalid("set the alias: it must have at most 255 bytes and no control characters"));
     }
     Ok((!text.is_empty()).then(|| text.to_owned()))
 }

@@ -25,7 +25,7 @@ impl Secret {
         let bytes = bytes.into();
         if !SECRET_LEN.contains(&bytes.len()) {
             let (least, most) = SECRET_LEN.into_inner();
-            return refuse(format!("a secret has {least} to {most} bytes, not {}", bytes.len()));
+            return refuse(format!("a secret must have {least} to {most} bytes, not {}", bytes.len()));
         }
         Ok(Secret(bytes))
     }
@@ -56,7 +56,7 @@ impl Account {
     pub(crate) fn new(user: impl Into<String>, secret: Secret) -> Result<Self> {
         let user = user.into();
         if user.is_empty() || user.len() > 255 || user.chars().any(char::is_control) {
-            return refuse("a user has 1 to 255 bytes and no control characters");
+            return refuse("a user name must have 1 to 255 bytes and no control characters");
         }
         Ok(Account { user, secret })
     }

@@ -20,7 +20,7 @@ pub(super) fn warnings(
         let target = names::of_volume(volume);
         if registry.named.contains_key(&target) {
             warnings.push(format!(
-                "a target that was created has the name {target}, too, and stands in this one's place; rename volume {}",
+                "another target has the name {target} too, and initiators reach that one; rename volume {}",
                 volume.name
             ));
         }
@@ -29,7 +29,7 @@ pub(super) fn warnings(
             let other = registry.settings(&Scope::Named(name.to_owned()));
             warnings.extend(weaker(exports, &own, &other).map(|what| {
                 format!(
-                    "LUN {lun} of {name} is this volume, and {what} there but not here: {}",
+                    "LUN {lun} of {name} is this volume; {what} at that target, but not at this one: {}",
                     closing(volume)
                 )
             }));
@@ -44,13 +44,13 @@ pub(super) fn warnings(
         let (name, target) = (&volume.name, names::of_volume(volume));
         if let Some(asked) = weaker(exports, &door, &own) {
             warnings.push(format!(
-                "{what}, LUN {lun}, is also reached by the own target {target} of volume {name}, and {asked} here but not there: {}",
+                "initiators also reach {what} (LUN {lun}) at {target}, the own target of volume {name}; {asked} at this target, but not at that one: {}",
                 closing(volume)
             ));
         }
         if let Some(what) = weaker(exports, &own, &door) {
             warnings.push(format!(
-                "{what} at {target}, the own target of volume {name}: that holds here, too, and who is not let in there does \
+                "{what} at {target}, the own target of volume {name}; they apply here too, and an initiator that they refuse does \
                  not see LUN {lun}"
             ));
         }
@@ -70,7 +70,7 @@ fn shown<'a>(exports: &Exports, volumes: &'a [VolumeInfo], id: &Uuid) -> Option<
 
 fn closing(volume: &VolumeInfo) -> String {
     format!(
-        "`hindcast target set {0} --disabled` closes it, `hindcast target allow {0} …` says who comes in",
+        "`hindcast target set {0} --disabled` disables it, `hindcast target allow {0} …` restricts its initiators",
         volume.name
     )
 }

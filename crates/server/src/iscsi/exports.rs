@@ -188,13 +188,13 @@ impl Exports {
                 tracing::warn!(
                     volume = volume.name,
                     target,
-                    "a target that was created has the name of the volume's own, which nobody reaches therefore; rename the volume"
+                    "another target has the name of the volume's own target, so initiators can't reach the volume's; rename the volume"
                 );
             }
         }
         if registry.shares_secrets() {
             tracing::warn!(
-                "a CHAP secret proves an initiator and a target, too: targets do not prove themselves with it; set another one"
+                "a CHAP secret is used in both directions: the server does not use it for mutual CHAP; set another secret"
             );
         }
     }
@@ -310,7 +310,7 @@ impl Exports {
         for (lun, id) in &wanted {
             let unit = self.unit_in(live, id);
             if let Err(error) = &unit {
-                tracing::warn!(target = found.name, lun, %error, "a logical unit can't be opened");
+                tracing::warn!(target = found.name, lun, %error, "a logical unit could not be opened");
             }
             let unit = unit.ok();
             let known = target.inventory().get(lun).cloned();
@@ -326,7 +326,7 @@ impl Exports {
         if found.volume.is_some() && target.inventory().is_empty() {
             return Err(Error::new(
                 ErrorKind::Busy,
-                format!("open {}: its volume can't be opened", found.name),
+                format!("open {}: its volume could not be opened", found.name),
             ));
         }
         Ok(target)
@@ -337,7 +337,7 @@ impl Exports {
     pub(crate) fn realign(&self, name: &str) {
         let found = Found::named(name.to_owned());
         if let Err(error) = self.target(&found) {
-            tracing::warn!(target = name, %error, "a target can't be opened");
+            tracing::warn!(target = name, %error, "a target could not be opened");
         }
     }
 
@@ -395,7 +395,7 @@ impl Exports {
         }
         let file = DurableFile::new(self.dir.clone(), lu_file_name(id), LU_KIND, LU_VERSION);
         if let Err(error) = file.remove() {
-            tracing::warn!(%error, "the state of a logical unit that is gone stays until the next start");
+            tracing::warn!(%error, "the state file of a deleted logical unit could not be removed; the next start removes it");
         }
         let scope = Scope::Volume(*id);
         let alone = |t: &LiveTarget| t.scope == scope || t.shows == Some(Shown::Clone(*id));
@@ -436,7 +436,7 @@ impl Exports {
         old.retire();
         let new = self.volume_device(info).and_then(|(volume, options)| old.successor(volume, options));
         let new = new.inspect_err(|error| {
-            tracing::warn!(volume = info.name, %error, "initiators lose a volume that was rolled back");
+            tracing::warn!(volume = info.name, %error, "a volume that was rolled back could not be exported again: initiators lose it");
         });
         let new = new.ok();
         match &new {
@@ -469,7 +469,7 @@ impl Exports {
             match file.map_or(Ok(false), |file| file.refresh()) {
                 Ok(true) => lu.notify_resized(),
                 Ok(false) => {}
-                Err(error) => tracing::warn!(%error, "an exported file can't be looked at"),
+                Err(error) => tracing::warn!(%error, "an exported file could not be checked"),
             }
         }
     }
@@ -489,7 +489,10 @@ impl Live {
             // The name belonged to a volume that was renamed, or a snapshot that was deleted, and
             // whose sessions go on.
             if !old.target.nexuses().is_empty() {
-                let text = format!("open {}: its old sessions go on", found.name);
+                let text = format!(
+                    "open {}: sessions of the earlier volume with this name have not ended",
+                    found.name
+                );
                 return Err(Error::new(ErrorKind::Busy, text));
             }
         }
@@ -551,7 +554,7 @@ impl Targets for Exports {
         let registry = self.store.get();
         let gate = self.gate_of(&registry, &asked);
         let Some(access) = self.admit_initiator(&registry, &gate, initiator) else {
-            tracing::debug!(target, initiator = initiator.name, peer = %initiator.peer, "nothing lets the initiator in");
+            tracing::debug!(target, initiator = initiator.name, peer = %initiator.peer, "no rule allows the initiator");
             // An initiator that has proven an account knows of the target. For all others a target
             // that they may not use does not exist.
             return Err(match initiator.proof {
@@ -567,7 +570,7 @@ impl Targets for Exports {
 
     fn open(&self, grant: &Grant) -> std::result::Result<Arc<Target>, Denied> {
         let unavailable = |error: Error| {
-            tracing::warn!(target = grant.name, %error, "a login has to wait");
+            tracing::warn!(target = grant.name, %error, "a login was refused: the target is not available now");
             Denied::Unavailable
         };
         let found = self.find(&grant.name).map_err(|error| match error.kind() {
@@ -576,7 +579,10 @@ impl Targets for Exports {
         })?;
         let live = &mut *self.live.lock();
         if !live.has_room(&found) {
-            tracing::warn!(target = grant.name, "refused: {MAX_SHOWN} snapshots and moments are in use");
+            tracing::warn!(
+                target = grant.name,
+                "a login was refused: {MAX_SHOWN} snapshots and moments are open, which is the limit"
+            );
             return Err(Denied::TooMany);
         }
         self.target_in(live, &found).map_err(unavailable)

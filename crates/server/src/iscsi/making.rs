@@ -117,8 +117,8 @@ fn check_name(registry: &Registry, verb: &str, name: &str) -> Result<()> {
         Some(target) => Err(Error::new(
             ErrorKind::Conflict,
             format!(
-                "{verb} {name}: there is a target {target}, and that would be this volume's own, too; choose another name, or \
-                 delete the target"
+                "{verb} {name}: the target {target}, which would be the volume's own, exists; choose another name, or delete the \
+                 target"
             ),
         )),
     }

@@ -105,7 +105,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         drop(self.stop.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that watches exported files had ended by a defect");
+            tracing::error!("the thread that watches exported files panicked (the log has its message)");
         }
     }
 }
@@ -192,7 +192,7 @@ impl IscsiTarget {
             Ok(())
         });
         if let Err(error) = forgotten {
-            tracing::warn!(%error, "the LUNs of something deleted stay until the next start");
+            tracing::warn!(%error, "the LUNs of a deleted volume or snapshot could not be removed; the next start removes them");
         }
     }
 
@@ -210,7 +210,7 @@ impl IscsiTarget {
             for (name, id) in &found {
                 if let Some((target, lun)) = registry.mappings(id).first() {
                     let text = format!(
-                        "delete snapshot {volume}@{name}: it is LUN {lun} of {target}; remove that, or force to do both"
+                        "delete snapshot {volume}@{name}: it is LUN {lun} of {target}; remove the LUN first, or delete both with --force"
                     );
                     return Err(Error::new(ErrorKind::Conflict, text));
                 }
@@ -241,7 +241,9 @@ impl IscsiTarget {
         let rolled = match busy {
             Some((name, _)) => Err(Error::new(
                 ErrorKind::Busy,
-                format!("roll back volume {name}: iSCSI initiators use it; force to do it under them"),
+                format!(
+                    "roll back volume {name}: iSCSI initiators use it; log them out first, or use --force"
+                ),
             )),
             None => roll(pool),
         };
@@ -294,7 +296,7 @@ impl IscsiTarget {
                         target,
                         initiator,
                         tsih = session.tsih,
-                        "nothing allows an iSCSI session any more"
+                        "no rule or account allows an iSCSI session any more"
                     );
                     ended.push(session.tsih);
                 }

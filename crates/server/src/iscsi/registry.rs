@@ -97,7 +97,7 @@ fn not_found(message: String) -> Error {
 
 impl Registry {
     fn named_mut(&mut self, name: &str) -> Result<&mut Named> {
-        self.named.get_mut(name).ok_or_else(|| not_found(format!("find target {name}: there is none")))
+        self.named.get_mut(name).ok_or_else(|| not_found(format!("find target {name}: it does not exist")))
     }
 
     /// What can be set at a target.
@@ -137,7 +137,7 @@ impl Registry {
             if rules.len() >= MAX_RULES {
                 return Err(Error::new(
                     ErrorKind::Invalid,
-                    format!("add a rule: there are {MAX_RULES} already"),
+                    format!("add a rule: the limit of {MAX_RULES} rules is reached"),
                 ));
             }
             let last = rules.len() + 1;
@@ -146,7 +146,7 @@ impl Registry {
                 place => {
                     return Err(Error::new(
                         ErrorKind::Invalid,
-                        format!("add a rule at place {place}: the places are 1 to {last}"),
+                        format!("add a rule at position {place}: the position must be 1 to {last}"),
                     ));
                 }
             }
@@ -169,7 +169,7 @@ impl Registry {
             match chap.accounts.iter().position(|known| known.user == account.user) {
                 Some(at) => chap.accounts[at] = account,
                 None if chap.accounts.len() >= MAX_ACCOUNTS => {
-                    let text = format!("set CHAP: there are {MAX_ACCOUNTS} accounts already");
+                    let text = format!("set CHAP: the limit of {MAX_ACCOUNTS} accounts is reached");
                     return Err(Error::new(ErrorKind::Invalid, text));
                 }
                 None => chap.accounts.push(account),
@@ -180,15 +180,15 @@ impl Registry {
             Ok(())
         })?;
         let clash = if self.proves_a_target(&secret) {
-            format!("the secret of {user} is one that a target proves itself with")
+            format!("the secret of {user} is also the secret of a target")
         } else if own.is_some_and(|own| self.proves_an_initiator(&own.secret)) {
-            "the target's own secret is one that initiators prove themselves with".to_owned()
+            "the secret of the target is also the secret of an initiator".to_owned()
         } else {
             return Ok(());
         };
         let text = format!(
-            "set CHAP: {clash}; no secret may serve both directions, at whatever target: who has one side answer a \
-             challenge would have the other's answer"
+            "set CHAP: {clash}; no secret may serve both directions, at any target, because an attacker could have one side \
+             answer the challenge of the other; choose another secret"
         );
         Err(Error::new(ErrorKind::Invalid, text))
     }
@@ -196,13 +196,13 @@ impl Registry {
     /// Removes one of several CHAP accounts.
     pub(crate) fn remove_account(&mut self, scope: &Scope, user: &str) -> Result<()> {
         self.change(scope, |settings| {
-            let none = || not_found(format!("remove CHAP account {user}: there is none"));
+            let none = || not_found(format!("remove CHAP account {user}: it does not exist"));
             let chap = settings.guard.chap.as_mut().ok_or_else(none)?;
             let at = chap.accounts.iter().position(|a| a.user == user).ok_or_else(none)?;
             if chap.accounts.len() == 1 {
                 let text = format!(
-                    "remove CHAP account {user}: it is the only one, and without it nothing would have to be proven; switch \
-                     CHAP off, if that is meant"
+                    "remove CHAP account {user}: it is the only account, and without it initiators would not have to authenticate; \
+                     to allow that, switch CHAP off"
                 );
                 return Err(Error::new(ErrorKind::Conflict, text));
             }
@@ -246,7 +246,9 @@ impl Registry {
             let rules = &mut settings.guard.rules;
             match number.checked_sub(1).filter(|i| *i < rules.len()) {
                 Some(index) => Ok(rules.remove(index)),
-                None => Err(not_found(format!("remove rule {number}: there are {}", rules.len()))),
+                None => {
+                    Err(not_found(format!("remove rule {number}: the number of rules is {}", rules.len())))
+                }
             }
         })
     }
@@ -257,7 +259,7 @@ impl Registry {
         if let Some((lun, _)) = luns.iter().find(|(_, uuid)| **uuid == backing) {
             return Err(Error::new(
                 ErrorKind::Conflict,
-                format!("add a LUN to {name}: that is its LUN {lun}"),
+                format!("add a LUN to {name}: it is already LUN {lun} there"),
             ));
         }
         let lun = match lun {
@@ -267,7 +269,7 @@ impl Registry {
         if lun > MAX_LUN {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("add LUN {lun}: LUNs go from 0 to {MAX_LUN}"),
+                format!("add LUN {lun}: a LUN must be 0 to {MAX_LUN}"),
             ));
         }
         if luns.contains_key(&lun) {
@@ -284,7 +286,7 @@ impl Registry {
     pub(crate) fn remove_lun(&mut self, name: &str, lun: u16) -> Result<Option<Uuid>> {
         let luns = &mut self.named_mut(name)?.luns;
         if luns.remove(&lun).is_none() {
-            return Err(not_found(format!("remove LUN {lun} from {name}: there is none")));
+            return Err(not_found(format!("remove LUN {lun} from {name}: it does not exist")));
         }
         Ok(self.forget_files().pop())
     }
@@ -334,7 +336,11 @@ impl Registry {
             target.luns.retain(|lun, uuid| {
                 let keep = files.contains_key(uuid) || exists(uuid);
                 if !keep {
-                    tracing::info!(target = name, lun, "the volume of a LUN is gone; the LUN is removed");
+                    tracing::info!(
+                        target = name,
+                        lun,
+                        "the volume of a LUN no longer exists; the LUN is removed"
+                    );
                 }
                 keep
             });

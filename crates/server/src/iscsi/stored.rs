@@ -302,14 +302,14 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn read_uuid(text: &str) -> Read<Uuid> {
-    unhex(text)?.try_into().map_err(|_| format!("{text:?} is no identity"))
+    unhex(text)?.try_into().map_err(|_| format!("{text:?} is not a UUID"))
 }
 
 /// Hexadecimal digits; hyphens, as in identities, don't count. The text is not repeated in the
 /// error: it may be secret.
 fn unhex(text: &str) -> Read<Vec<u8>> {
     let digits: Option<Vec<u32>> = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16)).collect();
-    let wrong = || "there is something else where hexadecimal digits should be".to_owned();
+    let wrong = || "hexadecimal digits are expected".to_owned();
     let digits = digits.filter(|d| d.len() % 2 == 0).ok_or_else(wrong)?;
     digits.chunks(2).map(|pair| u8::try_from(pair[0] << 4 | pair[1]).map_err(|_| wrong())).collect()
 }

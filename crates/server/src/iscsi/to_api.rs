@@ -44,7 +44,7 @@ pub(super) fn target(exports: &Exports, found: &Found, sessions: &[SessionInfo])
 
 fn view_registrants(exports: &Exports, lun: u16, id: &Uuid) -> Vec<api::TargetReservation> {
     let told = exports.registrants(id).unwrap_or_else(|error| {
-        tracing::warn!(unit = uuid(id), %error, "persistent reservations can't be looked at");
+        tracing::warn!(unit = uuid(id), %error, "persistent reservations could not be read");
         Vec::new()
     });
     let view = |r: hindcast_target::scsi::Registrant| api::TargetReservation {
@@ -151,7 +151,7 @@ pub(super) fn parse_rule(new: &api::AddRule) -> Result<Rule> {
     let refused = |e: Refused| invalid(e.to_string());
     let luns = match &new.luns {
         Some(_) if new.access == api::Access::Denied => {
-            return Err(invalid("a refused initiator sees no LUN, so none can be named".into()));
+            return Err(invalid("a rule that refuses initiators has no LUNs; leave them out".into()));
         }
         Some(luns) if luns.is_empty() => {
             return Err(invalid("name at least one LUN, or leave them out".into()));
@@ -175,9 +175,10 @@ fn isid(session: &SessionInfo) -> String {
 /// A CHAP account that a rule names; that there is one is not asked for, it may come later.
 fn checked_user(user: String) -> Result<String> {
     match user.is_empty() || user.len() > 255 || user.chars().any(is_unseen) {
-        true => {
-            Err(Error::new(ErrorKind::Invalid, "add a rule: a CHAP user has 1 to 255 bytes that can be seen"))
-        }
+        true => Err(Error::new(
+            ErrorKind::Invalid,
+            "add a rule: a CHAP user name must have 1 to 255 bytes and no invisible character",
+        )),
         false => Ok(user),
     }
 }

@@ -113,7 +113,7 @@ fn check_name(name: &str) -> Result<()> {
         return Ok(());
     }
     Err(invalid(format!(
-        "use {name:?} for a schedule: a name or prefix has 1 to {MAX_NAME} letters, digits, dots, underscores and hyphens, and starts with a letter or digit"
+        "use {name:?} for a schedule: a name or prefix must have 1 to {MAX_NAME} letters, digits, dots, underscores and hyphens, and start with a letter or digit"
     )))
 }
 
@@ -121,7 +121,7 @@ fn check_every(every: u64) -> Result<()> {
     if EVERY.contains(&every) {
         return Ok(());
     }
-    Err(invalid(format!("take snapshots every {every} seconds: it can be 10 seconds to 31 days")))
+    Err(invalid(format!("take snapshots every {every} seconds: the interval must be 10 seconds to 31 days")))
 }
 
 /// Whether the schedule with this prefix took a snapshot: its name is the prefix and a time. A
@@ -163,7 +163,9 @@ impl Schedules {
     /// replaced.
     fn check_readable(&self) -> Result<()> {
         self.unreadable().map_or(Ok(()), |why| {
-            let text = format!("use schedules: none is known, restart the server when that is mended: {why}");
+            let text = format!(
+                "use schedules: their file could not be read; repair it, then restart the server: {why}"
+            );
             Err(Error::new(ErrorKind::Unavailable, text))
         })
     }
@@ -241,7 +243,7 @@ fn until(slot: Timestamp, now: Timestamp) -> Duration {
 }
 
 fn not_found(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("find schedule {name}: there is none"))
+    Error::new(ErrorKind::NotFound, format!("find schedule {name}: it does not exist"))
 }
 
 impl App {
@@ -340,7 +342,9 @@ impl App {
                 return Err(Error::new(ErrorKind::Conflict, text));
             }
             if plans.len() >= MAX_SCHEDULES {
-                return Err(invalid(format!("create a schedule: there are {MAX_SCHEDULES} already")));
+                return Err(invalid(format!(
+                    "create a schedule: the limit of {MAX_SCHEDULES} schedules is reached"
+                )));
             }
             let since = Timestamp::now();
             let (prefix, every, keep) = (prefix.clone(), new.every, new.keep);
@@ -454,7 +458,7 @@ impl App {
                 Err(error) if error.kind() == ErrorKind::Conflict => {
                     for name in batch {
                         if let Err(error) = self.delete_snapshots(volume, &[name], false) {
-                            tracing::debug!(volume, name, %error, "a snapshot stays longer than scheduled");
+                            tracing::debug!(volume, name, %error, "a snapshot could not be deleted as scheduled");
                         }
                     }
                 }
@@ -489,7 +493,7 @@ impl Scheduler {
         self.app.schedules.state.lock().stopping = true;
         self.app.schedules.changed.notify_all();
         if self.thread.join().is_err() {
-            tracing::error!("the thread of schedules had ended by a defect");
+            tracing::error!("the schedule thread panicked (the log has its message)");
         }
     }
 }

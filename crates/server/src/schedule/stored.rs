@@ -57,7 +57,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<BTreeMap<String, Plan>> {
         let name = stored.name.clone();
         let plan = plan(stored).map_err(|e| damaged(e.to_string()))?;
         if plans.values().any(|known: &Plan| known.prefix == plan.prefix) {
-            return Err(damaged(format!("two schedules name their snapshots {}-TIME", plan.prefix)));
+            return Err(damaged(format!("two schedules have the prefix {}", plan.prefix)));
         }
         if plans.insert(name.clone(), plan).is_some() {
             return Err(damaged(format!("there are two schedules {name}")));
@@ -75,7 +75,7 @@ fn plan(stored: Stored) -> Result<Plan> {
         let digits: String = text.chars().filter(|c| *c != '-').collect();
         let id = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
         id.map(u128::to_be_bytes)
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{text:?} is no identity")))
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{text:?} is not a UUID")))
     });
     let volumes = volumes.collect::<Result<Vec<_>>>()?;
     if volumes.is_empty() || volumes.len() > MAX_VOLUMES {

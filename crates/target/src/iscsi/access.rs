@@ -79,7 +79,7 @@ impl FromStr for IscsiName {
     fn from_str(text: &str) -> Result<Self, Refused> {
         let name = fold(text);
         if name.len() > MAX_NAME {
-            return refuse(format!("an iSCSI name has at most {MAX_NAME} bytes, not {}", name.len()));
+            return refuse(format!("an iSCSI name must have at most {MAX_NAME} bytes, not {}", name.len()));
         }
         // RFC 3722 6.2 leaves these of ASCII; beyond ASCII it leaves letters and digits, more or
         // less.
@@ -89,7 +89,7 @@ impl FromStr for IscsiName {
         };
         if let Some(bad) = name.chars().find(|c| !allowed(*c)) {
             return refuse(format!(
-                "{text:?} is not an iSCSI name: it has letters, digits, '-', '.' and ':', but not {bad:?}"
+                "{text:?} is not an iSCSI name: it may have letters, digits, '-', '.' and ':', but not {bad:?}"
             ));
         }
         let hex = |digits: &str| digits.bytes().all(|b| b.is_ascii_hexdigit());
@@ -101,7 +101,7 @@ impl FromStr for IscsiName {
             "eui" => refuse(format!("{text:?} is not eui. with 16 hexadecimal digits")),
             "naa" if matches!(rest.len(), 16 | 32) && hex(rest) => Ok(IscsiName(name)),
             "naa" => refuse(format!("{text:?} is not naa. with 16 or 32 hexadecimal digits")),
-            _ => refuse(format!("{text:?} is not an iSCSI name: it begins with iqn., eui. or naa.")),
+            _ => refuse(format!("{text:?} is not an iSCSI name: it must begin with iqn., eui. or naa.")),
         }
     }
 }
@@ -178,7 +178,7 @@ impl FromStr for NamePattern {
 
     fn from_str(text: &str) -> Result<Self, Refused> {
         if let Some(bad) = text.chars().find(|c| is_unseen(*c)) {
-            return refuse(format!("{text:?} fits no iSCSI name: there is {bad:?} in it"));
+            return refuse(format!("{text:?} matches no iSCSI name: no name contains {bad:?}"));
         }
         NamePattern::kept(text)
     }
@@ -190,10 +190,10 @@ impl NamePattern {
     pub fn kept(text: &str) -> Result<Self, Refused> {
         let pattern = fold(text);
         if pattern.is_empty() || pattern.len() > MAX_NAME {
-            return refuse(format!("a pattern of names has 1 to {MAX_NAME} bytes"));
+            return refuse(format!("a pattern of names must have 1 to {MAX_NAME} bytes"));
         }
         if let Some(bad) = pattern.chars().find(|c| c.is_control() || c.is_whitespace() && *c != ' ') {
-            return refuse(format!("{text:?} fits no iSCSI name: there is {bad:?} in it"));
+            return refuse(format!("{text:?} matches no iSCSI name: no name contains {bad:?}"));
         }
         // A pattern that begins like no name is a typing mistake. It would silently match no
         // initiator.
@@ -205,7 +205,7 @@ impl NamePattern {
         };
         if !kinds.iter().any(fits) {
             return refuse(format!(
-                "{text:?} fits no iSCSI name: it begins with iqn., eui. or naa., or with a wildcard"
+                "{text:?} matches no iSCSI name: it must begin with iqn., eui. or naa., or with a wildcard"
             ));
         }
         Ok(NamePattern(pattern))
@@ -277,7 +277,7 @@ impl FromStr for AddressRange {
                 _ => IpAddr::V6(Ipv6Addr::from_bits(kept)),
             };
             return refuse(format!(
-                "{text:?} has bits behind its prefix: {whole}/{prefix}, or the address alone?"
+                "{text:?} has bits after its prefix: write {whole}/{prefix}, or the address alone"
             ));
         }
         Ok(AddressRange { network, prefix })

@@ -65,7 +65,7 @@ impl Auth {
         let find = |key| keys.iter().find(|(k, _)| *k == key).map(|(_, value)| *value);
         for (n, (key, _)) in keys.iter().enumerate() {
             if keys[..n].iter().any(|(k, _)| k == key) {
-                return fail("a security key came twice");
+                return fail("a security key was sent twice");
             }
         }
         self.state = match std::mem::replace(&mut self.state, State::Start) {
@@ -91,7 +91,7 @@ impl Auth {
     fn choose(&self, offer: &str, more: bool, answer: &mut Vec<u8>) -> Result<State, Refusal> {
         let wanted = if self.is_required() { "CHAP" } else { "None" };
         if more {
-            return fail("CHAP before it was agreed on");
+            return fail("CHAP keys before AuthMethod=CHAP was negotiated");
         }
         if !offer.split(',').any(|method| method == wanted) {
             return fail("no acceptable AuthMethod was offered");
@@ -126,7 +126,7 @@ impl Auth {
             (Some(identifier), Some(theirs)) => {
                 let own = mutual.as_ref().filter(|own| users.iter().all(|user| user.secret != own.secret));
                 let Some(own) = own else {
-                    return fail("mutual CHAP is asked for, and the target has no secret of its own");
+                    return fail("the initiator requires mutual CHAP, and the target has no secret");
                 };
                 prove_ourselves(challenge, own, identifier, theirs, answer)?;
             }
@@ -139,7 +139,7 @@ impl Auth {
 /// Chooses the algorithm and challenges the initiator.
 fn challenge(offer: Option<&str>, more: bool, answer: &mut Vec<u8>) -> Result<State, Refusal> {
     let Some(offer) = offer.filter(|_| !more) else {
-        return fail("CHAP_A is missing, or something else came along");
+        return fail("CHAP_A is missing, or other keys came with it");
     };
     let known = |choice| text::number(choice).and_then(Algorithm::from_number);
     let Some(algorithm) = offer.split(',').find_map(known) else {

@@ -133,7 +133,7 @@ impl IscsiConfig {
             return invalid("first_burst exceeds max_burst");
         }
         if self.max_recv_data_segment < 8192 {
-            return invalid("max_recv_data_segment is less than 8192, which login PDUs may have");
+            return invalid("max_recv_data_segment is less than 8192, the size of login PDUs");
         }
         let limits = [
             self.max_connections,

@@ -179,10 +179,10 @@ impl<'a> Login<'a> {
     /// Whether a request is one that may come now.
     fn check(&mut self, request: &Bhs, last: Option<&Bhs>) -> Checked<()> {
         if request.opcode() != opcode::LOGIN || !request.immediate() {
-            return refuse(Status::InvalidDuringLogin, "a PDU that is no login request");
+            return refuse(Status::InvalidDuringLogin, "a PDU that is not a login request");
         }
         if request.u8(3) > 0 {
-            return refuse(Status::UnsupportedVersion, "the initiator speaks later versions only");
+            return refuse(Status::UnsupportedVersion, "the initiator supports later versions only");
         }
         let flags = request.u8(1);
         let (csg, nsg) = (flags >> 2 & 3, flags & 3);
@@ -194,7 +194,7 @@ impl<'a> Login<'a> {
         }
         // ISID, TSIH, task tag and CID are the same in all requests of one login.
         if last.is_some_and(|last| last.0[8..22] != request.0[8..22]) {
-            return refuse(Status::InitiatorError, "the identifiers changed in mid-login");
+            return refuse(Status::InitiatorError, "the identifiers changed during the login");
         }
         Ok(())
     }
@@ -279,10 +279,7 @@ impl<'a> Login<'a> {
             (Some(attempts), Some(Identity { initiator, .. }), Some(account)) => {
                 let who = Who { address: self.peer.ip(), initiator, account };
                 let Some(attempt) = attempts.begin(who) else {
-                    return refuse(
-                        Status::ServiceUnavailable,
-                        "too many wrong secrets came from this address",
-                    );
+                    return refuse(Status::ServiceUnavailable, "this address sent too many wrong secrets");
                 };
                 Some((attempts, attempt))
             }
@@ -301,7 +298,7 @@ impl<'a> Login<'a> {
         };
         self.claimed = Some(name[..name.floor_char_boundary(MAX_NAME)].to_owned());
         if !text::is_name(name) {
-            return refuse(Status::InitiatorError, "InitiatorName is no iSCSI name that can be printed");
+            return refuse(Status::InitiatorError, "InitiatorName is not a printable iSCSI name");
         }
         // However it is written, it is one name (RFC 3722): one session key, one I_T nexus, one
         // name to be refused by.
@@ -414,7 +411,7 @@ impl<'a> Login<'a> {
     /// again: a login may take a while, and rules and accounts change.
     pub(super) fn agreement(&mut self) -> Checked<(Identity, Option<Grant>, Params)> {
         let Some(identity) = self.identity.clone() else {
-            return refuse(Status::MissingParameter, "nothing was agreed on");
+            return refuse(Status::MissingParameter, "no parameters were negotiated");
         };
         let (name, proof) = (&*identity.initiator, Proof::Given(identity.user.as_deref()));
         let (peer, local, portal_group) = (self.peer, self.local, self.portal_group);
@@ -444,7 +441,7 @@ impl<'a> Login<'a> {
 pub(super) fn denied(why: Denied) -> Refusal {
     match why {
         Denied::NotFound => Refusal(Status::NotFound, "no such target"),
-        Denied::Forbidden => Refusal(Status::AuthorizationFailure, "the initiator may not log in"),
+        Denied::Forbidden => Refusal(Status::AuthorizationFailure, "no rule allows the initiator"),
         Denied::Removed => Refusal(Status::TargetRemoved, "the target was removed"),
         Denied::Unavailable => Refusal(Status::ServiceUnavailable, "the target is not available"),
         Denied::TooMany => Refusal(Status::OutOfResources, "too many targets are open"),

@@ -306,10 +306,10 @@ impl Registry {
                 target,
                 tsih,
                 unsaid,
-                "session reinstatement from another address: do two hosts have one initiator name?"
+                "a session was reinstated from another address; two hosts may have the same initiator name"
             ),
             false => {
-                tracing::info!(initiator, %peer, old_peer, target, tsih, unsaid, "session reinstatement")
+                tracing::info!(initiator, %peer, old_peer, target, tsih, unsaid, "a session was reinstated")
             }
         }
     }
@@ -426,7 +426,7 @@ impl Registry {
         let broken_off = rest.len();
         drop(rest);
         if !self.wait_until(ABORT_WAIT, empty) {
-            tracing::warn!("some iSCSI connections are stuck in a device");
+            tracing::warn!("some iSCSI connections wait for a device and did not end");
         }
         broken_off
     }
@@ -462,11 +462,11 @@ impl Record {
             return;
         };
         if !self.logged_in.load(Ordering::Relaxed) {
-            tracing::debug!(%peer, %error, "connection broken off before a login");
+            tracing::debug!(%peer, %error, "the connection ended before a login");
         } else if let Some(turn) = BROKEN.turn() {
             let (initiator, target) = (self.initiator.lock().clone(), self.target.lock().clone());
             let unsaid = turn.unsaid();
-            tracing::info!(initiator, %peer, target, %error, unsaid, "iSCSI connection broken off");
+            tracing::info!(initiator, %peer, target, %error, unsaid, "the iSCSI connection was broken");
         }
     }
 }

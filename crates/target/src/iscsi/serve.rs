@@ -233,7 +233,7 @@ impl Serving {
         self.conn.session.tell_what_is_owed();
         let patience = self.conn.shared.config.stall_timeout;
         if self.conn.transfers.lock().any_stalls(patience) {
-            return Err(gave_up("the initiator does not send the data it was asked for"));
+            return Err(gave_up("the initiator does not send the requested data"));
         }
         Ok(())
     }
@@ -329,7 +329,7 @@ impl Serving {
             }
         }
         if layout.data_len > self.conn.params.max_recv_data_segment as usize {
-            self.broken = Some(broken("a data segment is longer than was agreed on"));
+            self.broken = Some(broken("a data segment is longer than negotiated"));
             return None;
         }
         if unread.len() < layout.total {
@@ -425,7 +425,7 @@ impl Serving {
             conn.session.run_next();
         }
         if too_much {
-            return Err(broken("too much waits for a gap in CmdSN to be filled"));
+            return Err(broken("too many commands wait for a missing CmdSN"));
         }
         Ok(admission)
     }

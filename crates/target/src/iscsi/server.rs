@@ -182,7 +182,7 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
     let addresses = match addresses {
         Ok(addresses) => addresses,
         Err(e) => {
-            tracing::debug!(error = %e, "a new connection was already gone");
+            tracing::debug!(error = %e, "a new connection was already closed");
             return;
         }
     };
@@ -200,7 +200,7 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
     if let Err(e) = spawned
         && let Some(turn) = NO_THREAD.turn()
     {
-        tracing::warn!(error = %e, unsaid = turn.unsaid(), "no thread for an iSCSI connection");
+        tracing::warn!(error = %e, unsaid = turn.unsaid(), "the thread of an iSCSI connection could not be started");
     }
 }
 
@@ -361,8 +361,10 @@ impl From<NoSession> for Refusal {
         match why {
             NoSession::TooMany => Refusal(Status::OutOfResources, "too many sessions"),
             NoSession::NoPort => Refusal(Status::NotFound, "the target has no port in this portal group"),
-            NoSession::Foreign => Refusal(Status::AuthorizationFailure, "the session is another account's"),
-            NoSession::Stuck => Refusal(Status::TargetError, "the old session does not end"),
+            NoSession::Foreign => {
+                Refusal(Status::AuthorizationFailure, "the session belongs to another account")
+            }
+            NoSession::Stuck => Refusal(Status::TargetError, "the old session did not end in time"),
         }
     }
 }
@@ -433,7 +435,7 @@ fn establish(
         if first {
             session.end();
         }
-        return refuse(Status::AuthorizationFailure, "this connection may not do what its session may");
+        return refuse(Status::AuthorizationFailure, "the connection has fewer rights than its session");
     }
     let conn = Conn::new(cid, session.clone(), params, login.next_stat_sn(), shared.clone(), record.clone());
     match session.join(&conn, first) {
@@ -443,7 +445,7 @@ fn establish(
             old.abort();
         }
         Err(()) => {
-            return refuse(Status::TooManyConnections, "the session has as many connections as it may");
+            return refuse(Status::TooManyConnections, "the session has the maximum number of connections");
         }
     }
     // A change of rules from here on finds the session with this connection. Earlier changes are
@@ -451,7 +453,7 @@ fn establish(
     if !is_still_granted(shared, record, &session) {
         conn.log_out();
         session.leave(&conn);
-        return refuse(Status::AuthorizationFailure, "this connection may not do what its session may");
+        return refuse(Status::AuthorizationFailure, "the connection has fewer rights than its session");
     }
     let (exp, max) = session.numbers();
     let pdu = login.accept(session.tsih, exp, max);

@@ -255,7 +255,7 @@ impl Session {
             account = self.identity.user.as_deref().unwrap_or("(none)"),
             refused = user.unwrap_or("(none)"),
             %peer,
-            "refused: the session is another account's"
+            "refused: the session belongs to another account"
         );
     }
 

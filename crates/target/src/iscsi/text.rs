@@ -36,7 +36,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
             return Err(Malformed("text without '='"));
         };
         if !is_key(key) {
-            return Err(Malformed("not a key"));
+            return Err(Malformed("the key is invalid"));
         }
         if value.len() > MAX_VALUE {
             return Err(Malformed("a value is too long"));

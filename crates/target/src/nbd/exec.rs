@@ -60,7 +60,7 @@ impl Rules {
         match command {
             Command::Disc => return Ok(command),
             Command::Flush if req.offset != 0 || req.length != 0 => {
-                return refuse(Errno::Inval, "FLUSH takes no range");
+                return refuse(Errno::Inval, "FLUSH must have no range");
             }
             Command::Flush => return Ok(command),
             Command::BlockStatus if !self.contexts => {
@@ -100,7 +100,10 @@ impl Rules {
             Command::WriteZeroes
                 if req.flags & cmd_flag::FAST_ZERO != 0 && req.flags & cmd_flag::NO_HOLE != 0 =>
             {
-                refuse(Errno::NotSup, "provisioned zeros are no faster than writing them")
+                refuse(
+                    Errno::NotSup,
+                    "FAST_ZERO with NO_HOLE is not supported: it would not be faster than a write",
+                )
             }
             _ => Ok(command),
         }

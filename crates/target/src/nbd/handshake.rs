@@ -92,7 +92,7 @@ pub(super) fn negotiate(
                 return Ok(Outcome::Transmit(negotiated, received.split_off(taken)));
             }
             Step::StartTls if taken < received.len() => {
-                return Ok(Outcome::Failed("plain text after STARTTLS")); // someone may have put it there
+                return Ok(Outcome::Failed("plain text was sent after STARTTLS")); // someone may have put it there
             }
             Step::StartTls => return Ok(Outcome::StartTls),
             Step::Close => return Ok(Outcome::Closed),

@@ -522,7 +522,7 @@ impl<'a> Negotiator<'a> {
         }
         if !self.may_use(name, shape.block_size) {
             let text = format!(
-                "the blocks of this export have {} bytes: the client has to ask for NBD_INFO_BLOCK_SIZE",
+                "the blocks of this export have {} bytes: the client must request NBD_INFO_BLOCK_SIZE",
                 shape.block_size
             );
             return Err(OptionError::new(rep::ERR_BLOCK_SIZE_REQD, text));
@@ -537,7 +537,7 @@ impl<'a> Negotiator<'a> {
     /// agreed on.
     fn meta_request<'d>(&self, data: &'d [u8]) -> Result<MetaRequest<'d>, OptionError> {
         if !self.structured {
-            return Err(OptionError::new(rep::ERR_INVALID, "structured replies come first"));
+            return Err(OptionError::new(rep::ERR_INVALID, "structured replies must be negotiated first"));
         }
         let request = MetaRequest::decode(data)?;
         self.exports.open(request.export).map_err(|e| OptionError::open(&e))?;

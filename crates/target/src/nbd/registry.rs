@@ -192,7 +192,7 @@ impl Registry {
         let broken_off = rest.len();
         drop(rest);
         if !self.wait_until(ABORT_WAIT, |state| state.entries.is_empty()) {
-            tracing::warn!("some NBD connections are stuck in the device");
+            tracing::warn!("some NBD connections wait for a device and did not end");
         }
         broken_off
     }
@@ -227,12 +227,12 @@ impl Record {
         match result {
             Ok(()) => tracing::debug!("closed"),
             Err(e) if !self.negotiated.load(Ordering::Relaxed) => {
-                tracing::debug!(error = %e, "no agreement");
+                tracing::debug!(error = %e, "negotiation ended without an export");
             }
             Err(e) => {
                 if let Some(turn) = BROKEN.turn() {
                     let (peer, export) = (&self.peer, self.export.lock().clone());
-                    tracing::info!(peer, export, error = %e, unsaid = turn.unsaid(), "NBD connection broken off");
+                    tracing::info!(peer, export, error = %e, unsaid = turn.unsaid(), "the NBD connection was broken");
                 }
             }
         }

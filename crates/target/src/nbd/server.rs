@@ -267,7 +267,7 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
     let source = match source {
         Ok(source) => source,
         Err(e) => {
-            tracing::debug!(%peer, error = %e, "a new connection was already gone");
+            tracing::debug!(%peer, error = %e, "a new connection was already closed");
             return;
         }
     };
@@ -283,7 +283,7 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
     if let Err(e) = spawned
         && let Some(turn) = NO_THREAD.turn()
     {
-        tracing::warn!(error = %e, unsaid = turn.unsaid(), "no thread for an NBD connection");
+        tracing::warn!(error = %e, unsaid = turn.unsaid(), "the thread of an NBD connection could not be started");
     }
 }
 

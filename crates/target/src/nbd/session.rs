@@ -485,7 +485,7 @@ impl<T: Transport> Session<T> {
                 } else if req.length <= MAX_DROPPED {
                     self.dropping = Some(Dropping { left: req.length as usize, cookie: req.cookie, why });
                 } else {
-                    self.broken = Some(invalid("a WRITE is absurdly long"));
+                    self.broken = Some(invalid("a WRITE is longer than any valid request"));
                 }
                 return Ok(true);
             }

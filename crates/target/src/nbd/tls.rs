@@ -72,7 +72,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     if certs.is_empty() {
         return Err(Error::new(
             ErrorKind::Invalid,
-            format!("read TLS certificate {}: none in it", path.display()),
+            format!("read TLS certificate {}: the file holds no certificate", path.display()),
         ));
     }
     Ok(certs)

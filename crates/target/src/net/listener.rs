@@ -165,8 +165,10 @@ fn remove_stale(path: &Path) -> Result<()> {
         |why: &str| Err(Error::new(ErrorKind::Conflict, format!("listen on {}: {why}", path.display())));
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Error::io(format!("look at {}", path.display()), e)),
-        Ok(meta) if !meta.file_type().is_socket() => return in_the_way("a file that is no socket is there"),
+        Err(e) => return Err(Error::io(format!("check {}", path.display()), e)),
+        Ok(meta) if !meta.file_type().is_socket() => {
+            return in_the_way("the path is a file and not a socket");
+        }
         Ok(_) => {}
     }
     match UnixStream::connect(path) {

@@ -57,7 +57,7 @@ impl Pace {
         self.bytes += bytes as u64;
         let took = self.since.get_or_insert_with(Instant::now).elapsed();
         if took >= GRACE + Duration::from_secs(self.bytes / MIN_RATE) {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes its replies too slowly"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads its replies too slowly"));
         }
         Ok(())
     }

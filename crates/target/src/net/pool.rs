@@ -176,7 +176,7 @@ impl Looked for Shared {
             && let Some(shared) = self.own.upgrade()
             && let Err(e) = shared.add_thread()
         {
-            tracing::debug!(error = %e, "no further thread for what waits");
+            tracing::debug!(error = %e, "no more threads could be started for waiting requests");
         }
         waits
     }
@@ -235,7 +235,7 @@ fn work(shared: &Shared) {
         // A device that panics ends the connection it served (the job's guard sees to that), not
         // this thread.
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            tracing::error!("a request's worker panicked");
+            tracing::error!("the worker of a request panicked");
         }
         let mut state = shared.state.lock();
         if let Some(client) = state.clients.get_mut(&client) {

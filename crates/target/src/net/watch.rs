@@ -140,7 +140,7 @@ impl Shared {
         for looked in looked {
             match catch_unwind(AssertUnwindSafe(|| looked.look(now))) {
                 Ok(busy) => under_way |= busy,
-                Err(_) => tracing::error!("looking after a connection panicked"),
+                Err(_) => tracing::error!("the watcher of a connection panicked"),
             }
         }
         under_way

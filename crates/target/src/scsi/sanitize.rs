@@ -214,7 +214,7 @@ fn overwrite_once(
     let mut done = 0;
     while done < size {
         if lu.sanitize.retired.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Busy, "sanitize a logical unit that goes away"));
+            return Err(Error::new(ErrorKind::Busy, "sanitize the logical unit: it was removed"));
         }
         let n = (size - done).min(buffer.len() as u64);
         let mut ops = [WriteOp::new(done, buffer.slice(..n as usize))];

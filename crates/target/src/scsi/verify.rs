@@ -161,7 +161,7 @@ fn set_bits(task: &Task, offset: u64, bits: &[u8]) -> Result<(), Ending> {
             return Ok(());
         }
     }
-    Err(writing(Error::new(ErrorKind::Busy, "set bits: others write there all the time")))
+    Err(writing(Error::new(ErrorKind::Busy, "set bits: other clients write to the range; try again")))
 }
 
 /// What has to be durable is made so after others may write again: they wait for no disk.

@@ -170,7 +170,7 @@ impl SummedBlocks {
         let first = if in_head { 0 } else { whole_blocks(offset, data.len())? };
         if self.mistrusted.load(Ordering::Acquire) {
             if tombstone::is_copied(data) {
-                let why = "the page rests on a damaged one";
+                let why = "the page depends on a damaged one";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
             let written = first..first + data.len().div_ceil(BLOCK) as u64;

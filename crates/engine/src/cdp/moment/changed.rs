@@ -60,7 +60,7 @@ impl Recorded {
         let from = *self.lsns.start() - 1;
         let log = self.branch.cdp.log.read();
         let why = if log.floor() > from {
-            format!("of what was written after LSN {from} the history begins at LSN {} only", log.floor())
+            format!("the history begins at LSN {}, later than LSN {from}", log.floor())
         } else if log.recording_since(*self.lsns.end()).is_none_or(|since| since > from) {
             format!("CDP was off at LSN {from}, or later")
         } else {

@@ -74,7 +74,7 @@ impl Drop for PinnedMoment {
 }
 
 pub(crate) fn yet_to_come(of: std::fmt::Arguments<'_>) -> crate::Error {
-    invalid(format!("go to a moment{of}: it is yet to come"))
+    invalid(format!("go to a moment{of}: it is in the future"))
 }
 
 /// The key by which a moment is looked up. A time is pool time.

@@ -103,7 +103,7 @@ impl Core {
             let starts = branch.cdp.log.read().starts(lsn, version);
             let Some((older, newer)) = starts else {
                 return Err(lost(format!(
-                    "reconstruct chunk {chunk} at LSN {lsn}: nothing was recorded then"
+                    "reconstruct chunk {chunk} at LSN {lsn}: the history has no record of that time"
                 )));
             };
             let mut why = None;
@@ -148,7 +148,7 @@ impl Core {
         };
         if self.damage.is_gap_between(branch.id, chunk, at.min(lsn), at.max(lsn)) {
             return Err(lost(format!(
-                "reconstruct chunk {chunk} at LSN {lsn}: lost before here: what was replaced later could not be read"
+                "reconstruct chunk {chunk} at LSN {lsn}: the content that a later write replaced could not be read"
             )));
         }
         way
@@ -215,7 +215,7 @@ impl Core {
             return Err(lost("its anchor has expired".into()));
         }
         if sum.is_some_and(|sum| crc32c(&content) != sum) {
-            return Err(lost(format!("what {} records from {start:?} lead to does not verify", way.len)));
+            return Err(lost(format!("the result of {} records from {start:?} does not verify", way.len)));
         }
         Ok(content)
     }
@@ -236,7 +236,7 @@ impl Core {
         if branch.cdp.holds(version) {
             Ok(content)
         } else {
-            Err(lost(format!("reconstruct chunk {chunk}: what is in place is newer by now")))
+            Err(lost(format!("reconstruct chunk {chunk}: its content in place is newer by now")))
         }
     }
 }

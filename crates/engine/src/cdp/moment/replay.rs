@@ -101,7 +101,7 @@ impl Replay {
     pub(super) fn check(&self) -> std::result::Result<(), String> {
         let direction = if self.forward { "forward" } else { "backward" };
         let blocked =
-            |what: &String| Err(format!("{what} does not lead {direction}, and the other way is lost"));
+            |what: &String| Err(format!("{what} does not lead {direction}, and the other direction is lost"));
         self.obstacle.as_ref().map_or(Ok(()), blocked)
     }
 
@@ -143,7 +143,7 @@ impl Replay {
         if known.is_some_and(|sum| crc32c(content) != sum) {
             let chunk = self.records.chunk;
             return Err(lost(format!(
-                "apply the discard with LSN {lsn} to chunk {chunk}: it does not verify before"
+                "apply the discard with LSN {lsn} to chunk {chunk}: the content before it does not verify"
             )));
         }
         content[range.clone()].fill(0);

@@ -126,7 +126,7 @@ impl Drop for LogReservation<'_> {
 /// Returns the error for a write that can't be recorded.
 pub(crate) fn no_room() -> Error {
     no_space(
-        "promise room for the write's history: the data directory's file system is full; free some, keep less history, or switch CDP off",
+        "reserve space for the write's history: the data directory's file system is full; free some space, keep less history, or switch CDP off",
     )
 }
 

@@ -137,14 +137,17 @@ impl Exports {
             return Ok(Asked::Target(Found::of_volume(volume)));
         }
         let name = name?;
-        Err(Error::new(ErrorKind::NotFound, format!("find target {name}: there is none")))
+        Err(Error::new(ErrorKind::NotFound, format!("find target {name}: it does not exist")))
     }
 
     /// A volume. One that is still being made of another has not the rules yet that it will have,
     /// and is not there.
     fn made_volume(&self, name: &str) -> Result<VolumeInfo> {
         if self.store.get().making.contains_key(name) {
-            return Err(Error::new(ErrorKind::NotFound, format!("find volume {name}: it is being made")));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("find volume {name}: it is being created; try again"),
+            ));
         }
         self.pool.volume(name)
     }

@@ -41,7 +41,7 @@ impl Exports {
             tracing::error!(
                 volume = after.name,
                 %error,
-                "persistent reservations stay with the old name; see `hindcast target clear-reservations`"
+                "persistent reservations keep the old name of the target; see `hindcast target clear-reservations`"
             );
         }
     }
@@ -77,9 +77,9 @@ impl Exports {
             Ok(registrations) => tracing::warn!(
                 unit,
                 registrations,
-                "persistent reservations dropped: the target ports by which they were made are no more"
+                "persistent reservations were removed, because their target ports no longer exist"
             ),
-            Err(error) => tracing::warn!(unit, %error, "persistent reservations can't be looked at"),
+            Err(error) => tracing::warn!(unit, %error, "persistent reservations could not be read"),
         }
     }
 
