@@ -35,10 +35,10 @@ room for its data. Volumes stay in use meanwhile.";
 
 const CLOCK_EXAMPLES: &str = "\
 Histories expire by the pool's own time, which does not jump when the machine's clock is set. Expiry
-by time stops when the clock is set by more than a minute, or when the machine was off
-for more than three days. It continues when the clock agrees with the pool's time again, or when
---confirm declares the clock right. After a start that follows more than a minute without power,
-expiry waits ten minutes.
+by time stops when the clock is set by more than a minute, or when the machine was off for more than
+three days. It continues when the clock agrees with the pool's time again, or when --confirm
+declares the clock right. After a start that follows more than a minute without power, expiry waits
+ten minutes.
 
 Examples:
   hindcast pool clock

@@ -128,7 +128,11 @@ fn problems(out: &mut Out<'_>, app: &App) -> fmt::Result {
         *by_code.entry(problem.code).or_default() += 1;
     }
     let each = by_code.into_iter().map(|(code, count)| ([("code", code)], count));
-    out.gauges("hindcast_health_problems", "What is not well, by code (docs/OPERATIONS.md).", each)
+    out.gauges(
+        "hindcast_health_problems",
+        "Problems of the pool and the server, by code (docs/OPERATIONS.md).",
+        each,
+    )
 }
 
 fn clock(out: &mut Out<'_>, app: &App) -> fmt::Result {
@@ -136,17 +140,17 @@ fn clock(out: &mut Out<'_>, app: &App) -> fmt::Result {
     let clock = app.pool.clock();
     out.gauge_f64(
         "hindcast_clock_jump_seconds",
-        "By how much the wall clock is ahead of what it should say (negative: behind), while nobody confirmed it; else 0.",
+        "Seconds by which the wall clock is ahead of the expected time (negative: behind), until it is confirmed; otherwise 0.",
         clock.jumped.map_or(0.0, |by| by as f64 / SECOND),
     )?;
     out.gauge(
         "hindcast_forgetting_suspended",
-        "1 while nothing is forgotten by time, because the clock is in doubt.",
+        "1 while expiry by time is suspended, because the clock is in doubt.",
         u64::from(clock.suspended),
     )?;
     out.gauge_f64(
         "hindcast_times_ahead_seconds",
-        "By how much the newest time of a history or snapshot lies ahead of the clock.",
+        "Seconds by which the newest time of a history or snapshot is ahead of the clock.",
         clock.ahead as f64 / SECOND,
     )
 }
@@ -159,15 +163,20 @@ fn space(out: &mut Out<'_>, info: &PoolInfo) -> fmt::Result {
         Health::Poisoned(_) => "poisoned",
     };
     let health = states.into_iter().map(|state| ([("state", state.to_owned())], u64::from(state == now)));
-    out.gauges("hindcast_pool_health", "1 for the state that the pool is in.", health)?;
-    out.gauge("hindcast_pool_capacity_bytes", "Bytes that physical volumes offer.", info.capacity)?;
+    out.gauges("hindcast_pool_health", "1 for the present state of the pool.", health)?;
+    out.gauge("hindcast_pool_capacity_bytes", "Capacity of the physical volumes.", info.capacity)?;
     out.gauge("hindcast_pool_used_bytes", "Bytes of extents in use.", info.used)?;
     if let Some(available) = info.data_available {
-        let what = "Bytes that the data directory's file system has available: histories and the catalog grow there.";
+        let what =
+            "Bytes available in the data directory's file system, where histories and the catalog grow.";
         out.gauge("hindcast_data_available_bytes", what, available)?;
     }
-    out.gauge("hindcast_pool_available_bytes", "Bytes that can be promised to new writes.", info.available)?;
-    out.gauge("hindcast_pool_reserved_bytes", "Bytes reserved for writes not yet in place.", info.reserved)?;
+    out.gauge("hindcast_pool_available_bytes", "Bytes available for new writes.", info.available)?;
+    out.gauge(
+        "hindcast_pool_reserved_bytes",
+        "Bytes reserved for writes that are not yet in place.",
+        info.reserved,
+    )?;
     out.gauge("hindcast_pool_provisioned_bytes", "Sum of the sizes of all volumes.", info.provisioned)?;
     out.gauge("hindcast_volumes", "Number of volumes.", info.volumes)
 }
@@ -183,10 +192,14 @@ fn physical_volumes(out: &mut Out<'_>, pvs: &[PvInfo]) -> fmt::Result {
     )?;
     out.gauges(
         "hindcast_pv_failed",
-        "1 when a write to a physical volume has failed and nothing is written there any more.",
+        "1 when a write to a physical volume has failed and the pool writes no more data to it.",
         each(|pv| u64::from(pv.failure.is_some())),
     )?;
-    out.gauges("hindcast_pv_draining", "1 while data is being moved away.", each(|pv| u64::from(pv.draining)))
+    out.gauges(
+        "hindcast_pv_draining",
+        "1 while a physical volume is being drained.",
+        each(|pv| u64::from(pv.draining)),
+    )
 }
 
 fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
@@ -203,7 +216,7 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     out.gauge("hindcast_journal_capacity_bytes", "Journal bytes that can be used.", stats.journal_capacity)?;
     out.gauge(
         "hindcast_history_runs",
-        "Parts of histories that wait in shared segments to be sorted apart.",
+        "Runs of histories in shared segments that wait for sorting.",
         stats.history_runs,
     )?;
     out.gauge(
@@ -213,12 +226,12 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     )?;
     out.counter(
         "hindcast_history_runs_sorted",
-        "Parts of histories that were brought from shared segments to their own.",
+        "Runs of histories that were moved from shared segments to their own.",
         stats.history_runs_sorted,
     )?;
     out.gauge(
         "hindcast_journal_turns",
-        "Stretches of the journal that wait and can't share a commit.",
+        "Turns: parts of the journal that wait and can't share a commit.",
         stats.journal_turns,
     )?;
     out.counter("hindcast_journal_groups", "Group writes to the journal.", stats.journal_groups)?;
@@ -226,20 +239,16 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     out.counter("hindcast_journal_bytes", "Bytes written to the journal.", stats.journal_bytes)?;
     out.counter(
         "hindcast_journal_backpressure_waits",
-        "Times that a writer waited for room in the journal.",
+        "Number of times that a writer waited for space in the journal.",
         stats.backpressure_waits,
     )?;
     out.gauge("hindcast_staged_pieces", "Staged pieces in memory.", stats.staged_pieces)?;
-    out.counter(
-        "hindcast_destage_batches",
-        "Batches moved from the journal to their place.",
-        stats.destage_batches,
-    )?;
+    out.counter("hindcast_destage_batches", "Batches that were destaged.", stats.destage_batches)?;
     out.counter("hindcast_destage_bytes", "Bytes written to physical volumes.", stats.destage_bytes)?;
     out.counter("hindcast_allocated_bytes", "Bytes of slots newly allocated.", stats.allocated_bytes)?;
     out.counter("hindcast_catalog_commits", "Commits of the catalog.", stats.catalog_commits)?;
     let scrub = &stats.catalog_scrub;
-    out.counter("hindcast_catalog_scrubs", "Whole verifications of the catalog.", scrub.passes)?;
+    out.counter("hindcast_catalog_scrubs", "Complete verifications of the catalog.", scrub.passes)?;
     out.gauge("hindcast_catalog_damaged_blocks", "Blocks of the catalog that do not verify.", scrub.damaged)?;
     let syncs = SyncPurpose::ALL.iter().zip(stats.syncs);
     let syncs = syncs.map(|(purpose, count)| ([("purpose", purpose.name().to_owned())], count));
@@ -256,7 +265,7 @@ fn map_cache(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     out.counters("hindcast_map_cache_hits", "Map look-ups answered by the cache.", of(stats.map_hits))?;
     out.counters("hindcast_map_cache_misses", "Map look-ups that read the catalog.", of(stats.map_misses))?;
     out.counters("hindcast_map_cache_evictions", "Map pages evicted.", of(stats.map_evictions))?;
-    out.gauge("hindcast_map_cache_size_bytes", "Bytes that the map cache may hold.", stats.map_cache_size)?;
+    out.gauge("hindcast_map_cache_size_bytes", "Memory limit of the map cache.", stats.map_cache_size)?;
     out.gauge("hindcast_map_cache_used_bytes", "Bytes in the map cache.", stats.map_cache_used)?;
     match convert::hit_rate(stats) {
         Some(rate) => {
@@ -270,13 +279,17 @@ fn map_cache(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
 type Preserved = (&'static str, &'static str, fn(&PreserveStats) -> u64);
 
 const PRESERVED: [Preserved; 7] = [
-    ("preimage_copies", "Chunks whose old content was copied away for a snapshot.", |p| p.copies),
-    ("preimage_copied_bytes", "Bytes copied away for snapshots.", |p| p.copied_bytes),
+    ("preimage_copies", "Chunks whose old content was copied for a snapshot.", |p| p.copies),
+    ("preimage_copied_bytes", "Bytes copied for snapshots.", |p| p.copied_bytes),
     ("redirects", "Chunks written to another place because of a snapshot.", |p| p.redirects),
     ("redirected_bytes", "Bytes written to another place because of a snapshot.", |p| p.redirected_bytes),
-    ("fill_reads", "Reads that completed a chunk written in part to a new place.", |p| p.fill_reads),
-    ("fill_read_bytes", "Bytes that completed chunks written in part to a new place.", |p| p.fill_bytes),
-    ("preserving_write_bytes", "Bytes written by clients into chunks preserved for it.", |p| p.host_bytes),
+    ("fill_reads", "Reads that completed a chunk that was written in part to a new place.", |p| p.fill_reads),
+    ("fill_read_bytes", "Bytes that completed chunks that were written in part to a new place.", |p| {
+        p.fill_bytes
+    }),
+    ("preserving_write_bytes", "Bytes that clients wrote into chunks that had to be preserved.", |p| {
+        p.host_bytes
+    }),
 ];
 
 fn preservation(out: &mut Out<'_>, stats: &PreserveStats) -> fmt::Result {
@@ -286,7 +299,7 @@ fn preservation(out: &mut Out<'_>, stats: &PreserveStats) -> fmt::Result {
     match stats.space_efficiency() {
         Some(efficiency) => out.gauge_f64(
             "hindcast_space_efficiency_ratio",
-            "Bytes written by clients per byte written to snapshot space for it, since the start.",
+            "Bytes that clients wrote into preserved chunks, divided by the bytes written to snapshot space, since the start.",
             efficiency,
         ),
         None => Ok(()),
@@ -295,15 +308,19 @@ fn preservation(out: &mut Out<'_>, stats: &PreserveStats) -> fmt::Result {
 
 fn index(out: &mut Out<'_>, size: &IndexSize) -> fmt::Result {
     out.gauge("hindcast_index_map_pages", "Pages of current maps in the catalog.", size.map_pages)?;
-    out.gauge("hindcast_index_versions", "Contents in the catalog kept for snapshots.", size.versions)?;
-    out.gauge("hindcast_catalog_bytes", "Bytes of the catalog.", size.catalog_bytes)
+    out.gauge(
+        "hindcast_index_versions",
+        "Versions of chunks in the catalog that snapshots need.",
+        size.versions,
+    )?;
+    out.gauge("hindcast_catalog_bytes", "Size of the catalog.", size.catalog_bytes)
 }
 
 fn volumes(out: &mut Out<'_>, volumes: &[VolumeInfo]) -> fmt::Result {
     let each =
         |value: fn(&VolumeInfo) -> u64| volumes.iter().map(move |v| ([("volume", v.name.clone())], value(v)));
     out.gauges("hindcast_volume_size_bytes", "Size of a volume.", each(|v| v.size))?;
-    out.gauges("hindcast_volume_allocated_bytes", "Bytes that a volume occupies.", each(|v| v.allocated))?;
+    out.gauges("hindcast_volume_allocated_bytes", "Bytes allocated to a volume.", each(|v| v.allocated))?;
     out.gauges("hindcast_volume_handles", "Open handles.", each(|v| v.handles))?;
     out.counters("hindcast_volume_reads", "Read requests.", each(|v| v.stats.reads))?;
     out.counters("hindcast_volume_read_bytes", "Bytes read.", each(|v| v.stats.read_bytes))?;
@@ -343,7 +360,7 @@ fn snapshots(out: &mut Out<'_>, app: &App) -> fmt::Result {
     out.gauges("hindcast_snapshot_handles", "Open handles of a volume's snapshots.", each(|c| c.1))?;
     out.gauges(
         "hindcast_snapshot_newest_time_seconds",
-        "When the newest snapshot of a volume was taken, Unix time; 0 without one.",
+        "Time of the newest snapshot of a volume, Unix time; 0 without one.",
         each(|c| c.2),
     )?;
     out.counter(
@@ -358,7 +375,7 @@ fn snapshots(out: &mut Out<'_>, app: &App) -> fmt::Result {
     });
     out.gauges(
         "hindcast_schedule_last_run_time_seconds",
-        "When a schedule last took snapshots, Unix time; 0 if it did not since the start.",
+        "Time at which a schedule last took snapshots, Unix time; 0 if it took none since the start.",
         last,
     )?;
     let failed = schedules.iter().map(|(name, _, failed)| ([("schedule", name.clone())], u64::from(*failed)));
@@ -375,7 +392,7 @@ fn histories(out: &mut Out<'_>, pool: &Pool) -> fmt::Result {
     };
     out.gauges(
         "hindcast_cdp_enabled",
-        "1 while history is kept.",
+        "1 while a volume keeps a history.",
         each(|i| u64::from(i.settings.is_some())),
     )?;
     out.gauges("hindcast_cdp_records", "Records in the CDP log.", each(|i| i.records))?;
@@ -389,27 +406,27 @@ fn histories(out: &mut Out<'_>, pool: &Pool) -> fmt::Result {
     out.gauges("hindcast_cdp_anchors", "Anchors.", each(|i| i.anchors))?;
     out.gauges(
         "hindcast_cdp_anchor_distance_writes",
-        "Writes between two anchors, now; 0: no limit.",
+        "Present limit of writes between two anchors; 0: no limit.",
         each(|i| i.distance.unwrap_or(0)),
     )?;
     out.gauges(
         "hindcast_cdp_window_seconds",
-        "How far back one can go, from now.",
+        "Length of the history window, from now.",
         each(|i| i.window / SECOND),
     )?;
     out.gauges(
         "hindcast_cdp_retention_seconds",
-        "How far back one is to be able to go; 0: no limit.",
+        "Configured length of the history window; 0: no limit.",
         each(|i| i.settings.and_then(|s| s.retention.time).unwrap_or(0) / SECOND),
     )?;
     out.gauges(
         "hindcast_cdp_window_short",
-        "1 when the window is less than it is to be, because the limit in bytes is too low.",
+        "1 when the window is shorter than configured, because the limit in bytes is too low.",
         each(|i| u64::from(i.short)),
     )?;
     out.counter(
         "hindcast_cdp_compacted_bytes",
-        "Bytes that logs have lost by being compressed harder in the background.",
+        "Bytes that logs saved by stronger compression in the background.",
         pool.stats().history_compacted,
     )
 }
@@ -417,21 +434,25 @@ fn histories(out: &mut Out<'_>, pool: &Pool) -> fmt::Result {
 fn nbd(out: &mut Out<'_>, stats: &NbdStats) -> fmt::Result {
     out.gauge("hindcast_nbd_connections", "Open connections.", stats.connections as u64)?;
     out.counter("hindcast_nbd_accepted", "Connections accepted.", stats.accepted)?;
-    out.counter("hindcast_nbd_refused", "Connections closed because there were too many.", stats.refused)?;
+    out.counter(
+        "hindcast_nbd_refused",
+        "Connections that were closed because a limit was reached.",
+        stats.refused,
+    )?;
     out.counter(
         "hindcast_nbd_failed_negotiations",
-        "Connections that chose no export.",
+        "Connections that ended without an export.",
         stats.failed_negotiations,
     )?;
     let traffic = &stats.traffic;
     let requests = Command::ALL.iter().map(|c| ([("command", c.name().to_owned())], traffic.requests_of(*c)));
     out.counters("hindcast_nbd_requests", "Requests received.", requests)?;
     out.counter("hindcast_nbd_errors", "Requests answered by an error.", traffic.errors)?;
-    out.counter("hindcast_nbd_read_bytes", "Bytes that reads asked for.", traffic.bytes_read)?;
-    out.counter("hindcast_nbd_written_bytes", "Bytes that writes brought.", traffic.bytes_written)?;
+    out.counter("hindcast_nbd_read_bytes", "Bytes that reads requested.", traffic.bytes_read)?;
+    out.counter("hindcast_nbd_written_bytes", "Bytes that writes sent.", traffic.bytes_written)?;
     out.gauge(
         "hindcast_nbd_in_flight",
-        "Requests worked on away from their connection's thread.",
+        "Requests that another thread than their connection's carried out.",
         traffic.in_flight,
     )
 }
@@ -440,11 +461,15 @@ fn iscsi(out: &mut Out<'_>, stats: &IscsiStats) -> fmt::Result {
     out.gauge("hindcast_iscsi_connections", "Open connections.", stats.connections as u64)?;
     out.gauge("hindcast_iscsi_sessions", "Sessions, discovery included.", stats.sessions as u64)?;
     out.counter("hindcast_iscsi_accepted", "Connections accepted.", stats.accepted)?;
-    out.counter("hindcast_iscsi_refused", "Connections closed because there were too many.", stats.refused)?;
+    out.counter(
+        "hindcast_iscsi_refused",
+        "Connections that were closed because a limit was reached.",
+        stats.refused,
+    )?;
     out.counter("hindcast_iscsi_failed_logins", "Logins that failed.", stats.failed_logins)?;
     out.counter(
         "hindcast_iscsi_failed_authentications",
-        "Logins that failed because the initiator could not prove who it is.",
+        "Logins that failed because the initiator could not authenticate.",
         stats.failed_authentications,
     )?;
     let traffic = &stats.traffic;
@@ -460,6 +485,6 @@ fn iscsi(out: &mut Out<'_>, stats: &IscsiStats) -> fmt::Result {
     )?;
     out.counter("hindcast_iscsi_read_bytes", "Bytes sent to initiators.", traffic.bytes_read)?;
     out.counter("hindcast_iscsi_written_bytes", "Bytes received from initiators.", traffic.bytes_written)?;
-    out.counter("hindcast_iscsi_digest_errors", "Digests that were wrong.", traffic.digest_errors)?;
+    out.counter("hindcast_iscsi_digest_errors", "Digest errors.", traffic.digest_errors)?;
     out.counter("hindcast_iscsi_rejects", "PDUs that were rejected.", traffic.rejects)
 }
