@@ -12,17 +12,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
-Stop the server first. Without --repair the check writes nothing, and the pool can be on a read-only
-file system. The exit code is 0 if nothing is wrong, or if everything was repaired. It is 1 if
+Stop the server first. Without --repair the check writes nothing, and the pool can be on a read-only \
+file system. The exit code is 0 if nothing is wrong, or if everything was repaired. It is 1 if \
 findings remain.
 
-A repair corrects the marks of used space from the maps of the volumes, if all maps can be read. If
-anything is in doubt, it only adds marks: it never frees space that may be in use. It writes the
-label of a physical volume (the first 4 KiB) again if the rest of the label proves that it is the
+A repair corrects the marks of used space from the maps of the volumes, if all maps can be read. If \
+anything is in doubt, it only adds marks: it never frees space that may be in use. It writes the \
+label of a physical volume (the first 4 KiB) again if the rest of the label proves that it is the \
 right disk, or if --relabel names the path.
 
-A finding with the code server-file is about a file of the server itself, such as schedules.json. The
-storage does not need these files. Restore the file from a backup, or move it away and create its
+A finding with the code server-file is about a file of the server itself, such as schedules.json. The \
+storage does not need these files. Restore the file from a backup, or move it away and create its \
 schedules or targets again.
 
 Examples:

@@ -14,10 +14,10 @@ Examples:
   hindcast snapshot create test@first            a clone is a volume: it has snapshots,
   hindcast clone create test@first test2         and clones of them
 
-A clone exists at once, and takes no space until it is written. The snapshot can be deleted: the
-data that the clone needs stays until the clone is deleted or flattened (hindcast volume flatten).
-Like any volume, a clone is exported over NBD and iSCSI under its name. It inherits the access of
-the snapshot's volume: access rules, CHAP accounts, whether the target is enabled, and whether NBD
+A clone exists at once, and takes no space until it is written. The snapshot can be deleted: the \
+data that the clone needs stays until the clone is deleted or flattened (hindcast volume flatten). \
+Like any volume, a clone is exported over NBD and iSCSI under its name. It inherits the access of \
+the snapshot's volume: access rules, CHAP accounts, whether the target is enabled, and whether NBD \
 serves it.";
 
 #[derive(Debug, Subcommand)]

@@ -13,10 +13,10 @@ Examples:
   hindcast volume flatten db --status            the origin, and the progress
   hindcast volume flatten db --stop              stop; the copied data stays
 
-A clone, a recovered volume, and a volume over an image (volume create --origin) show the content of
-their origin where they have not been written. Flattening copies that content into the volume, and
-into its snapshots, in the background, while the volume is in use. Zeros take no space. When it has
-finished, the origin is shown as \"-\": the image can be removed, and a deleted snapshot that was
+A clone, a recovered volume, and a volume over an image (volume create --origin) show the content of \
+their origin where they have not been written. Flattening copies that content into the volume, and \
+into its snapshots, in the background, while the volume is in use. Zeros take no space. When it has \
+finished, the origin is shown as \"-\": the image can be removed, and a deleted snapshot that was \
 kept for the clone is freed. Flattening continues after a restart of the server.";
 
 /// How often --wait looks.

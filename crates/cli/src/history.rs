@@ -22,8 +22,8 @@ Examples:
   hindcast history db --all                             every known anchor, mark and flush
   hindcast history db --buckets 600 -o json             data for a chart
 
-Each moment of a history has an address: db@2026-11-22T03:14:15.5Z, db@-90s, db@lsn:4711, db@MARK.
-NBD and iSCSI clients can open such an address, read-only. hindcast volume set VOLUME --cdp parity
+Each moment of a history has an address: db@2026-11-22T03:14:15.5Z, db@-90s, db@lsn:4711, db@MARK. \
+NBD and iSCSI clients can open such an address, read-only. hindcast volume set VOLUME --cdp parity \
 begins a history.";
 
 /// Anchors, marks and flushes that are listed for people.

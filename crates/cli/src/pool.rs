@@ -30,14 +30,14 @@ Examples:
   hindcast pool drain /dev/vdb --wait && hindcast pool remove /dev/vdb
   hindcast pool drain 1 --cancel
 
-A physical volume that is being drained takes no new data. The other physical volumes must have
+A physical volume that is being drained takes no new data. The other physical volumes must have \
 room for its data. Volumes stay in use meanwhile.";
 
 const CLOCK_EXAMPLES: &str = "\
-Histories expire by the pool's own time, which does not jump when the machine's clock is set. Expiry
-by time stops when the clock is set by more than a minute, or when the machine was off for more than
-three days. It continues when the clock agrees with the pool's time again, or when --confirm
-declares the clock right. After a start that follows more than a minute without power, expiry waits
+Histories expire by the pool's own time, which does not jump when the machine's clock is set. Expiry \
+by time stops when the clock is set by more than a minute, or when the machine was off for more than \
+three days. It continues when the clock agrees with the pool's time again, or when --confirm \
+declares the clock right. After a start that follows more than a minute without power, expiry waits \
 ten minutes.
 
 Examples:
@@ -45,9 +45,9 @@ Examples:
   date; hindcast pool clock --confirm            the clock was wrong before, and is right now";
 
 const BACKUP_EXAMPLES: &str = "\
-A backup holds no data of volumes. The server writes one at each orderly stop and once a day (serve
---metadata-interval). It keeps the last three (serve --metadata-keep) in DIR/metadata, where DIR is
-the data directory, and a copy in reserved space of every physical volume. See
+A backup holds no data of volumes. The server writes one at each orderly stop and once a day (serve \
+--metadata-interval). It keeps the last three (serve --metadata-keep) in DIR/metadata, where DIR is \
+the data directory, and a copy in reserved space of every physical volume. See \
 hindcast restore-metadata --help.
 
 Examples:

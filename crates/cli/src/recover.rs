@@ -21,13 +21,13 @@ Examples:
   hindcast recover db --to -10m --last-flush --as db-then
   hindcast recover bisect db --from -2h --to -1m --mount --check 'test -s $HINDCAST_MOUNT/important.txt'
 
-With --as, the new volume exists at once, whatever its size. The server copies its content out of the
+With --as, the new volume exists at once, whatever its size. The server copies its content out of the \
 history in the background:
   hindcast volume flatten db-then --status               the progress
 The new volume has no history of its own until one begins:
   hindcast volume set db-then --cdp parity --retain 7d
 
-With --in-place, the present content of the volume is kept as a snapshot, so the recovery can be
+With --in-place, the present content of the volume is kept as a snapshot, so the recovery can be \
 undone.";
 
 /// Recover volumes to a moment of their history: as new volumes, or in place

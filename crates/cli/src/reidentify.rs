@@ -10,14 +10,14 @@ use std::path::PathBuf;
 const KEEP: usize = usize::MAX;
 
 const AFTER_HELP: &str = "\
-Use it after a pool was copied with its physical volumes: by a copy of the files, of a virtual
-machine, or of a storage system. The copy has the identities of the original. An initiator that sees
-both takes two disks for two paths to one disk, and writes to both. Run this command on the copy,
+Use it after a pool was copied with its physical volumes: by a copy of the files, of a virtual \
+machine, or of a storage system. The copy has the identities of the original. An initiator that sees \
+both takes two disks for two paths to one disk, and writes to both. Run this command on the copy, \
 before a server serves it. Without --yes it writes nothing.
 
-All volumes, snapshots and exported files get new identities. Targets, schedules and writable
-snapshots follow them. Registrations and reservations of initiators are removed. Data, names,
-histories, and the content identities that exports and imports use, stay as they are. If a run is
+All volumes, snapshots and exported files get new identities. Targets, schedules and writable \
+snapshots follow them. Registrations and reservations of initiators are removed. Data, names, \
+histories, and the content identities that exports and imports use, stay as they are. If a run is \
 interrupted, the next run or the next start of the server completes it.
 
 Check the list of physical volumes first: an absolute path may lead to a disk of the original.

@@ -13,9 +13,9 @@ Examples:
   hindcast volume relocate db --status           how scattered the chunks are, and the progress
   hindcast volume relocate db --stop
 
-With redirect-on-write (--method row), chunks that snapshots need stay where they are, and new data
-is written to other places. A sequential read of the volume then jumps on the disk. Relocation moves
-the chunks back into order, in the background, while the volume is in use. It can be stopped at any
+With redirect-on-write (--method row), chunks that snapshots need stay where they are, and new data \
+is written to other places. A sequential read of the volume then jumps on the disk. Relocation moves \
+the chunks back into order, in the background, while the volume is in use. It can be stopped at any \
 time. A restart of the server ends it: start it again, and it skips chunks that are in order.";
 
 /// How often --wait looks.

@@ -12,15 +12,15 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
-Use it when the catalog of a pool (catalog.redb in the data directory) is lost or damaged, and the
-physical volumes and the journal are undamaged. Stop the server first. Without --yes it writes
+Use it when the catalog of a pool (catalog.redb in the data directory) is lost or damaged, and the \
+physical volumes and the journal are undamaged. Stop the server first. Without --yes it writes \
 nothing: it verifies the backup and shows it.
 
-The server writes backups of the metadata at each orderly stop, once a day, and on request (hindcast
-pool backup-metadata). They are in DIR/metadata, where DIR is the data directory, and in reserved
-space of every physical volume. Only a backup of an orderly stop can be restored, because it equals
-the catalog. A backup of a running server lacks the later commits: space that it assigns to one
-volume may hold the data of another. The same is true if the server ran again after the backup. The
+The server writes backups of the metadata at each orderly stop, once a day, and on request (hindcast \
+pool backup-metadata). They are in DIR/metadata, where DIR is the data directory, and in reserved \
+space of every physical volume. Only a backup of an orderly stop can be restored, because it equals \
+the catalog. A backup of a running server lacks the later commits: space that it assigns to one \
+volume may hold the data of another. The same is true if the server ran again after the backup. The \
 command refuses a backup that the journal proves to be too old, so use the newest one.
 
 The old catalog is kept as catalog.redb.old-N. Afterwards run hindcast check, then start the server.

@@ -15,25 +15,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
-Use it for a pool that does not open any more: a physical volume is missing or truncated, the catalog
-or the journal is damaged, or files are missing. Stop the server first. A salvage writes nothing to
-the pool, which can be on a read-only file system. It repairs nothing: try hindcast check first, and
+Use it for a pool that does not open any more: a physical volume is missing or truncated, the catalog \
+or the journal is damaged, or files are missing. Stop the server first. A salvage writes nothing to \
+the pool, which can be on a read-only file system. It repairs nothing: try hindcast check first, and \
 attach missing disks again if you can.
 
-Without --to it lists the losses: for each volume and snapshot the readable size, and the ranges that
+Without --to it lists the losses: for each volume and snapshot the readable size, and the ranges that \
 are lost. It reads no data for that. Sectors that the disk can't read are found only by a copy.
 
-A copy is a raw image. It is sparse where the volume reads as zeros and where nothing can be read.
+A copy is a raw image. It is sparse where the volume reads as zeros and where nothing can be read. \
 FILE.map beside it is a map file of GNU ddrescue (+ rescued, - bad), which tells the two apart.
 
-If the catalog does not open, the newest backup of it in DIR/metadata, or on a physical volume in
-DIR, replaces it. A backup of an orderly stop is exact if the pool was not opened since then. Any
-other backup is of an earlier time: a volume may show old data, or the data of another volume. The
+If the catalog does not open, the newest backup of it in DIR/metadata, or on a physical volume in \
+DIR, replaces it. A backup of an orderly stop is exact if the pool was not opened since then. Any \
+other backup is of an earlier time: a volume may show old data, or the data of another volume. The \
 output reports this for every volume. Verify such data by other means before you use it.
 
 The salvage needs memory for the journal's index, and for the whole catalog if a backup replaces it.
 
-The exit code is 0 if nothing is lost, and 1 if something is lost or in doubt (the output lists it).
+The exit code is 0 if nothing is lost, and 1 if something is lost or in doubt (the output lists it). \
 The other codes are those of hindcast --help.
 
 Examples:

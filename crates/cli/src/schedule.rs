@@ -14,13 +14,13 @@ Examples:
   hindcast schedule create safe db --every 1d --keep-daily 7 --keep-weekly 4 --keep-monthly 12
 
 The name of a snapshot is the --prefix, or the name of the schedule, and the time:
-db@hourly-20261122T040000Z. The snapshots of several volumes are of one instant. A schedule runs when
-the time (UTC) is a multiple of its interval: hourly schedules run on the hour, daily ones at
+db@hourly-20261122T040000Z. The snapshots of several volumes are of one instant. A schedule runs when \
+the time (UTC) is a multiple of its interval: hourly schedules run on the hour, daily ones at \
 midnight. If the server missed runs because it was stopped, it makes one run for all of them.
 
-After each run the server deletes the schedule's own snapshots, except those that a --keep option
-keeps: the last N, and the newest of each of the last N hours, days, weeks and months that have one.
-Without a --keep option all snapshots are kept. Protected snapshots, and snapshots that are LUNs of
+After each run the server deletes the schedule's own snapshots, except those that a --keep option \
+keeps: the last N, and the newest of each of the last N hours, days, weeks and months that have one. \
+Without a --keep option all snapshots are kept. Protected snapshots, and snapshots that are LUNs of \
 targets, are never deleted. A renamed snapshot no longer belongs to the schedule.";
 
 #[derive(Debug, Subcommand)]

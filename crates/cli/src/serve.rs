@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use hindcast_server::Settings;
 
 const AFTER_HELP: &str = "\
-Most options are also an environment variable (shown in brackets) and a key of the --config file.
+Most options are also an environment variable (shown in brackets) and a key of the --config file. \
 A flag overrides the environment, and the environment overrides the file.
 
 Examples:
@@ -15,11 +15,11 @@ Examples:
   hindcast serve --data ./pool --api unix:/run/hindcast/hindcast.sock --api 10.0.0.5:8440 --api-token-file ./token
   hindcast serve --config /etc/hindcast.toml
 
-Without --create the directory must hold a pool. If it holds none, the server writes nothing and
-exits with code 3. The usual cause is a file system that is not mounted: a new pool in the empty
+Without --create the directory must hold a pool. If it holds none, the server writes nothing and \
+exits with code 3. The usual cause is a file system that is not mounted: a new pool in the empty \
 directory would have none of the volumes.
 
-SIGTERM or SIGINT stops the server in order. A second signal stops it at once. Both are safe, and
+SIGTERM or SIGINT stops the server in order. A second signal stops it at once. Both are safe, and \
 so is SIGKILL: every acknowledged write is in the journal.";
 
 /// Run the server

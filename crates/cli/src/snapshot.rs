@@ -26,14 +26,14 @@ Examples:
   hindcast snapshot create db --label why=upgrade
   hindcast snapshot create db@clean --before 'fsfreeze -f /mnt/db' --after 'fsfreeze -u /mnt/db'
 
-A snapshot is taken between two writes, and clients do not wait for it. It is durable when the
+A snapshot is taken between two writes, and clients do not wait for it. It is durable when the \
 command returns. Without hooks its content is what a power failure would leave (crash-consistent):
 journaling file systems and databases recover from that.
 
-With hooks a snapshot can be application-consistent. --before runs first; if it fails, no snapshot
-is taken. --after runs last and always, even if this command is killed, and no later than
---freeze-timeout after --before started. A snapshot that was not taken by then is deleted. Both
-commands run on this machine, by sh -c: run hindcast where the file system is mounted. The server's
+With hooks a snapshot can be application-consistent. --before runs first; if it fails, no snapshot \
+is taken. --after runs last and always, even if this command is killed, and no later than \
+--freeze-timeout after --before started. A snapshot that was not taken by then is deleted. Both \
+commands run on this machine, by sh -c: run hindcast where the file system is mounted. The server's \
 configuration file can also have hooks for a volume, which run on the server.";
 
 const LIST_EXAMPLES: &str = "\
@@ -42,9 +42,9 @@ Examples:
   hindcast snapshot list db
   hindcast snapshot list db -o json | jq -r '.[].name'
 
-Each snapshot is listed below the one that it follows. The snapshots of a volume have one depth, and
-the volume itself is last. A clone, and a branch that a rollback left behind, is one level deeper.
-UNIQUE is the space that only this snapshot needs, and that its deletion would free. SHARED is the
+Each snapshot is listed below the one that it follows. The snapshots of a volume have one depth, and \
+the volume itself is last. A clone, and a branch that a rollback left behind, is one level deeper. \
+UNIQUE is the space that only this snapshot needs, and that its deletion would free. SHARED is the \
 space that it shares with other snapshots or with the volume.";
 
 const DELETE_EXAMPLES: &str = "\
@@ -54,9 +54,9 @@ Examples:
   hindcast snapshot delete 'db@auto-*' --older-than 30d
   hindcast snapshot delete 'test-*@*' --dry-run
 
-In a pattern, * matches any text and ? matches one character. Quote a pattern for the shell. A
-pattern skips protected snapshots; naming a protected snapshot is an error. Deleted snapshots
-disappear from lists at once. Their space is freed in the background, when no client reads them and
+In a pattern, * matches any text and ? matches one character. Quote a pattern for the shell. A \
+pattern skips protected snapshots; naming a protected snapshot is an error. Deleted snapshots \
+disappear from lists at once. Their space is freed in the background, when no client reads them and \
 no clone depends on them any more.";
 
 const ROLLBACK_EXAMPLES: &str = "\
@@ -66,12 +66,12 @@ Examples:
   hindcast snapshot rollback db@broken               undo the rollback above
   hindcast snapshot rollback test@clean --undo-keep 7d
 
-A rollback is immediate, whatever the size of the volume. Newer snapshots stay. The content
-of the volume before the rollback is kept as another snapshot, so a rollback can be undone. With
+A rollback is immediate, whatever the size of the volume. Newer snapshots stay. The content \
+of the volume before the rollback is kept as another snapshot, so a rollback can be undone. With \
 --undo-keep the server deletes that snapshot after the given time.
 
-The server refuses a rollback while clients use the volume: unmount its file systems first. With
---force it disconnects NBD clients, and reports to iSCSI initiators that the unit was reset. A file
+The server refuses a rollback while clients use the volume: unmount its file systems first. With \
+--force it disconnects NBD clients, and reports to iSCSI initiators that the unit was reset. A file \
 system that is still mounted then becomes inconsistent.";
 
 const SET_EXAMPLES: &str = "\
@@ -81,9 +81,9 @@ Examples:
   hindcast snapshot set db@v1 --read-only                 clients of db@v1 reach the snapshot again
   hindcast volume delete db.v1                            discard what was written to the clone
 
-With --writable, clients that open VOLUME@NAME over NBD or iSCSI reach a clone of the snapshot. The
-snapshot itself does not change: rollback, diff, export and clone create use its content. The clone
-is a volume like any other, with a name of its own. After --read-only the clone keeps what was
+With --writable, clients that open VOLUME@NAME over NBD or iSCSI reach a clone of the snapshot. The \
+snapshot itself does not change: rollback, diff, export and clone create use its content. The clone \
+is a volume like any other, with a name of its own. After --read-only the clone keeps what was \
 written to it, and --writable --clone NAME shows it at the snapshot's address again.";
 
 #[derive(Debug, Subcommand)]

@@ -17,7 +17,7 @@ Examples:
   hindcast target add-lun cluster --volume db    its LUN 0
   hindcast target add-lun cluster --volume log   its LUN 1
 
-Every volume already has a target of its own, iqn.2026-11.io.hindcast:VOLUME, and is LUN 0 there.
+Every volume already has a target of its own, iqn.2026-11.io.hindcast:VOLUME, and is LUN 0 there. \
 Create a target to export several LUNs together.";
 
 const ADD_LUN_EXAMPLES: &str = "\
@@ -28,9 +28,9 @@ Examples:
   hindcast target add-lun cluster --device /dev/vdb --block 4096
   hindcast target add-lun cluster --file /srv/images/win.raw --serial win-2026
 
-A volume or snapshot keeps its LUN when it is renamed. Its deletion needs --force while it is a LUN.
-A file or block device is exported as it is; no other program may use it. Give it a --serial if
-initiators must recognize it after it is mapped again, here or by another server. A file whose
+A volume or snapshot keeps its LUN when it is renamed. Its deletion needs --force while it is a LUN. \
+A file or block device is exported as it is; no other program may use it. Give it a --serial if \
+initiators must recognize it after it is mapped again, here or by another server. A file whose \
 length is not a multiple of the block size is read-only, and zeros fill its last block.";
 
 const ALLOW_EXAMPLES: &str = "\
@@ -42,9 +42,9 @@ Examples:
   hindcast target allow db --user alice          initiators with the CHAP account alice
   hindcast target deny db --address 10.1.0.66 --at 1
 
-The server checks the rules in order: first the rules of the target, then the rules for all targets
-(--all). The first rule that matches the name, the address and the CHAP account of the initiator
-decides. An initiator that no rule matches is refused. There is one exception: while no rule exists
+The server checks the rules in order: first the rules of the target, then the rules for all targets \
+(--all). The first rule that matches the name, the address and the CHAP account of the initiator \
+decides. An initiator that no rule matches is refused. There is one exception: while no rule exists \
 at all, and the server listens on loopback addresses only, every initiator is allowed.";
 
 const CHAP_EXAMPLES: &str = "\
@@ -57,10 +57,10 @@ Examples:
   hindcast target chap --all --user alice --secret-file -
   hindcast target chap db --off
 
-Give each host an account of its own: access rules can name it (target allow db --user alice), and
-only the account that began a session can take the session over. Accounts set with --all apply to
-discovery, and to targets without accounts of their own. A secret has 12 to 255 bytes; every
-initiator accepts 12 to 16. The server stores secrets in the data directory, in a file that only its
+Give each host an account of its own: access rules can name it (target allow db --user alice), and \
+only the account that began a session can take the session over. Accounts set with --all apply to \
+discovery, and to targets without accounts of their own. A secret has 12 to 255 bytes; every \
+initiator accepts 12 to 16. The server stores secrets in the data directory, in a file that only its \
 owner can read, and never shows them.";
 
 #[derive(Debug, Subcommand)]

@@ -20,10 +20,10 @@ Examples:
   hindcast diff db@before-migration db@2026-11-21T10:00:00Z
   hindcast diff db@monday -o json | jq '[.ranges[].length] | add'
 
-FROM and TO can be snapshots, marks and moments. If one of them is a moment, the volume must have a
-history for the whole time between them (volume set VOLUME --cdp). The difference is computed from
-metadata: no data is read. It can list too much (whole chunks, and bytes that were written again with
-the same content), but never too little. NBD clients get the same answer as block status, by the meta
+FROM and TO can be snapshots, marks and moments. If one of them is a moment, the volume must have a \
+history for the whole time between them (volume set VOLUME --cdp). The difference is computed from \
+metadata: no data is read. It can list too much (whole chunks, and bytes that were written again with \
+the same content), but never too little. NBD clients get the same answer as block status, by the meta \
 context hindcast:changed-since:MOMENT.";
 
 const EXPORT_EXAMPLES: &str = "\
@@ -33,8 +33,8 @@ Examples:
   hindcast export db@monday | zstd > monday.hcs.zst
   hindcast export db@monday | ssh backup hindcast import
 
-A stream has a checksum for each record and for the whole. It leaves out zeros. The file is named
-FILE.part until it is complete and on disk. If an export was interrupted, the same command continues
+A stream has a checksum for each record and for the whole. It leaves out zeros. The file is named \
+FILE.part until it is complete and on disk. If an export was interrupted, the same command continues \
 FILE.part.";
 
 const IMPORT_EXAMPLES: &str = "\
@@ -46,14 +46,14 @@ Examples:
   hindcast export db@monday --start 1073741824 | hindcast import
   hindcast import db --cancel
 
-A whole stream needs a volume that does not exist or is empty. A difference needs a volume whose
-content is exactly the snapshot that the difference begins with: if the volume was written, roll it
-back first. During an import, and after an interrupted one, the volume refuses other writes. To
-continue an interrupted import, send the same stream again, or a stream that starts at the position
+A whole stream needs a volume that does not exist or is empty. A difference needs a volume whose \
+content is exactly the snapshot that the difference begins with: if the volume was written, roll it \
+back first. During an import, and after an interrupted one, the volume refuses other writes. To \
+continue an interrupted import, send the same stream again, or a stream that starts at the position \
 that --status reports.
 
-One import at a time fills a volume. A newer import of the same stream replaces a running one: the
-older import ends with exit code 4 (conflict) and changes nothing more, even if its bytes arrive
+One import at a time fills a volume. A newer import of the same stream replaces a running one: the \
+older import ends with exit code 4 (conflict) and changes nothing more, even if its bytes arrive \
 later. --status reports whether an import is running.";
 
 /// List the byte ranges that differ between a snapshot or moment and a later one, or the volume now

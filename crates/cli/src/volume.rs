@@ -14,8 +14,8 @@ Examples:
   hindcast volume create db --size 10G --cdp parity --retain 7d    keep every write for a week
   hindcast volume create vm --origin /srv/images/debian.raw    shows the image at once
 
-The volume is thin: it takes space only where it is written. It is exported at once: over NBD under
-its name, and over iSCSI as LUN 0 of the target iqn.2026-11.io.hindcast:NAME. A volume with an
+The volume is thin: it takes space only where it is written. It is exported at once: over NBD under \
+its name, and over iSCSI as LUN 0 of the target iqn.2026-11.io.hindcast:NAME. A volume with an \
 --origin depends on the image until hindcast volume flatten has copied the image into it.";
 
 const RESIZE_EXAMPLES: &str = "\
@@ -32,9 +32,9 @@ Examples:
   hindcast volume set db --anchor 10m            history: an anchor every ten minutes
   hindcast volume set db --nbd no                serve it over iSCSI only, where access rules apply
 
---method row (redirect-on-write): a chunk that a snapshot needs stays where it is, and the new data
+--method row (redirect-on-write): a chunk that a snapshot needs stays where it is, and the new data \
 is written to another place. Little data is copied.
---method cow (copy-on-write): the old chunk is copied to another place, and the new data overwrites
+--method cow (copy-on-write): the old chunk is copied to another place, and the new data overwrites \
 it. The volume keeps its order on disk.
 A change of the method applies to later writes only.";
 

@@ -26,10 +26,10 @@ Examples:
   hindcast cdp plan --block-size 4K --record-size 82 --decode-time 0.8us --xor-time 0.2us --io-rate 60M
   hindcast cdp plan --measure --beta 10000000 --svg plan.svg      an hour of downtime costs ten million
 
-A recovery starts at an anchor and replays the writes after it. So more anchors make a recovery
-faster, and take more space. The command uses the cost model of ST-CDP, whose symbols are in the
-first column of the output. The last column shows where each value is from: an option (given), the
-history of VOLUME or --measure (measured), the settings of the server and of VOLUME (configured), or
+A recovery starts at an anchor and replays the writes after it. So more anchors make a recovery \
+faster, and take more space. The command uses the cost model of ST-CDP, whose symbols are in the \
+first column of the output. The last column shows where each value is from: an option (given), the \
+history of VOLUME or --measure (measured), the settings of the server and of VOLUME (configured), or \
 a default (assumed). Without VOLUME the command needs no server.";
 
 /// Compute how often to insert anchors into a history, so that recovery time and space cost least

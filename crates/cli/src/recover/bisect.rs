@@ -17,7 +17,7 @@ Examples:
   hindcast recover bisect db --from -2h --to -1m --mount --check 'test -s $HINDCAST_MOUNT/important.txt'
   hindcast recover bisect db --from -1d --to lsn:4711 --check 'nbdcopy \"$HINDCAST_URI\" - | grep -q important'
 
-The search runs the --check command by sh -c, once for each moment that it tests. The environment of
+The search runs the --check command by sh -c, once for each moment that it tests. The environment of \
 the command names the moment:
   HINDCAST_URI      NBD URI of a read-only device with the content at that moment
   HINDCAST_ADDRESS  address of that device, VOLUME@lsn:N
