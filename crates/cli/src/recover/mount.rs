@@ -53,7 +53,7 @@ impl Mounted {
         let mut fuse = Command::new("nbdfuse");
         fuse.arg(&disk).arg(uri).stdin(Stdio::null()).stdout(Stdio::null()).process_group(OWN_GROUP);
         this.fuse = Some(fuse.spawn().map_err(|e| Failure::Failed(format!("run nbdfuse: {e}")))?);
-        this.wait_for("nbdfuse, which shows the disk,", |this| {
+        this.wait_for("the start of nbdfuse", |this| {
             interrupt.check()?;
             if let Some(Ok(Some(status))) = this.fuse.as_mut().map(Child::try_wait) {
                 return Err(Failure::Failed(format!("nbdfuse ended with {status}")));
