@@ -31,7 +31,8 @@ Examples:
   hindcast check --data /var/lib/hindcast --repair
   hindcast check --data /var/lib/hindcast --repair --relabel /dev/vdb";
 
-/// Verify a pool offline, and repair it with --repair: recompute everything that the catalog records
+/// Verify a pool offline, and repair it with --repair: recompute everything that the catalog
+/// records
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {

@@ -130,9 +130,9 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_NBD_TLS_KEY", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_key: Option<PathBuf>,
 
-    /// Certificate authorities (PEM) that must have signed the certificates of NBD clients; NBD over
-    /// TCP then requires TLS, unless --nbd-tls-required sets something else [default: clients need
-    /// no certificate]
+    /// Certificate authorities (PEM) that must have signed the certificates of NBD clients; NBD
+    /// over TCP then requires TLS, unless --nbd-tls-required sets something else [default: clients
+    /// need no certificate]
     #[arg(long, env = "HINDCAST_NBD_TLS_CA", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_ca: Option<PathBuf>,
 
@@ -163,8 +163,8 @@ pub struct Settings {
     )]
     pub nbd_max_connections_per_address: Option<u32>,
 
-    /// Permissions of the NBD Unix sockets, in octal: 0600 for the server's user, 0660 for its group
-    /// too [default: 0600]
+    /// Permissions of the NBD Unix sockets, in octal: 0600 for the server's user, 0660 for its
+    /// group too [default: 0600]
     #[arg(long, env = "HINDCAST_NBD_SOCKET_MODE", value_name = "MODE", help_heading = "Listeners")]
     pub nbd_socket_mode: Option<SocketMode>,
 
@@ -198,8 +198,8 @@ pub struct Settings {
     )]
     pub iscsi_max_connections_per_address: Option<u32>,
 
-    /// Maximum iSCSI sessions at once; at most a quarter of them can be discovery sessions [default:
-    /// 1024]
+    /// Maximum iSCSI sessions at once; at most a quarter of them can be discovery sessions
+    /// [default: 1024]
     #[arg(long, env = "HINDCAST_ISCSI_MAX_SESSIONS", value_name = "N", help_heading = "Listeners")]
     pub iscsi_max_sessions: Option<u32>,
 
