@@ -85,7 +85,7 @@ def a_recovered_volume_tells_what_it_rests_on(t):
     assert f"db@lsn:{lsn}" in people(server, "volume", "flatten", "rests", "--status")[0]
     # By time the moment is the last write by then, which people want to know.
     out, _ = people(server, "recover", "db", "--to", made["moment"]["time"], "--as", "then", "--rate", "0")
-    assert f"(lsn:{lsn})" in out and "keeps no history until: hindcast volume set then --cdp" in out, out
+    assert f"(lsn:{lsn})" in out and "to begin a history of it: hindcast volume set then --cdp" in out, out
     wait_for("completion", lambda: not server.cli("volume", "flatten", "then", "--status")["running"])
     assert server.cli("volume", "flatten", "then", "--status") == {"origin": None, "running": None}
     assert server.show("then")["origin"] is None and server.show("then")["cdp"] is None
