@@ -169,7 +169,10 @@ mod tests {
         assert!(!backups.is_due(hours(23)) && backups.is_due(hours(25)) && backups.is_due(hours(-1)));
         backups.newest.lock().failure = Some("full".into());
         let problem = backups.problem(hours(50)).unwrap();
-        assert_eq!(problem, "the newest backup of the metadata is 50 hours old; the last attempt failed: full");
+        assert_eq!(
+            problem,
+            "the newest backup of the metadata is 50 hours old; the last attempt failed: full"
+        );
         assert!(!Backups::open(dir.path(), 3, None).is_due(now));
     }
 }
