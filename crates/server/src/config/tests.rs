@@ -93,7 +93,7 @@ fn hooks_come_from_the_file() {
     assert_eq!(config.hooks["db"].timeout, DEFAULT_TIMEOUT);
     assert_eq!(with("after = 'x'\ntimeout = 3\n").unwrap().hooks["db"].timeout, Duration::from_secs(3));
     for (bad, part) in [
-        ("before = 'x'\n", "thawed"),
+        ("before = 'x'\n", "thaws"),
         ("after = 'x'\ntimeout = 0\n", "1 to 300"),
         ("after = 'x'\ntimeout = 301\n", "1 to 300"),
         ("afer = 'x'\n", "line 3"),
