@@ -3,9 +3,10 @@
 
 use crate::catalog::page::MapPage;
 use crate::catalog::{
-    BitmapPage, BranchRecord, Control, ExtentRecord, Positions, PvRecord, SnapshotRecord, Superblock, Value,
+    BitmapPage, BranchRecord, ExtentRecord, Positions, PvRecord, SnapshotRecord, Superblock, Value,
     VolumeRecord,
 };
+use crate::control::Control;
 use crate::journal::record::{HEADER_LEN, Header, PieceCrcs};
 use crate::journal::{SegmentHeader, SegmentReader};
 use crate::space::label::{Label, LabelFound};

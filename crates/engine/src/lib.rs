@@ -77,6 +77,7 @@ pub mod cdp;
 pub mod check;
 mod clock;
 mod codec;
+mod control;
 mod core;
 mod damage;
 mod destage;

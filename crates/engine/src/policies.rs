@@ -4,7 +4,8 @@
 
 use crate::branch::namespace::{Namespace, RENEWED, Snapshot, check_deletable, check_depth, frozen_now};
 use crate::branch::{Base, Branch, VolumeState};
-use crate::catalog::{Control, SnapshotRecord};
+use crate::catalog::SnapshotRecord;
+use crate::control::{DeleteSnapshots, RemoveMark, RollBack, SetFill};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
@@ -24,7 +25,7 @@ impl Destager {
         let Some((volume, lsn)) = self.core.expired_mark() else { return Ok(false) };
         // There may be more expired marks.
         self.state.lock().marks_expire = true;
-        self.submit(|_| Ok(Control::Unmark { volume, lsn }))?;
+        self.submit(|_| Ok(RemoveMark { volume, lsn }.into()))?;
         Ok(true)
     }
 }
@@ -80,12 +81,11 @@ impl Destager {
             };
             let branch = names.next_id + 1;
             let size = state.size.load(Ordering::Acquire);
-            let renewal =
-                Control::RollBack { id, branch, base: undo.of, at: 0, size, undo_id: names.next_id, undo };
+            let renewal = RollBack { id, branch, base: undo.of, at: 0, size, undo_id: names.next_id, undo };
             let anchor = names.anchor_after(&renewal, &*self.core.world.rng);
             // The snapshot below keeps the space of what is overwritten.
-            let fill = fill.then(|| Control::SetFill { branches: vec![branch], rate: Some(QUIET_RATE) });
-            Ok(([renewal].into_iter().chain(anchor).chain(fill).collect(), None))
+            let fill = fill.then(|| SetFill { branches: vec![branch], rate: Some(QUIET_RATE) }.into());
+            Ok(([renewal.into()].into_iter().chain(anchor).chain(fill).collect(), None))
         });
         match renewed {
             Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
@@ -122,7 +122,7 @@ impl Destager {
             deep.into_iter().max_by_key(|(depth, _)| *depth)
         };
         let Some((_, branch)) = deepest.filter(|_| !self.core.is_low_on_space()) else { return Ok(false) };
-        self.submit(|_| Ok(Control::SetFill { branches: vec![branch.id], rate: Some(QUIET_RATE) }))?;
+        self.submit(|_| Ok(SetFill { branches: vec![branch.id], rate: Some(QUIET_RATE) }.into()))?;
         Ok(true)
     }
 
@@ -146,7 +146,7 @@ impl Destager {
             seen.find(holds).map(|branch| branch.id)
         };
         let Some(branch) = found else { return Ok(false) };
-        self.submit(|_| Ok(Control::SetFill { branches: vec![branch], rate: Some(QUIET_RATE) }))?;
+        self.submit(|_| Ok(SetFill { branches: vec![branch], rate: Some(QUIET_RATE) }.into()))?;
         Ok(true)
     }
 }
@@ -184,7 +184,7 @@ impl Destager {
         let now = self.core.clock.now();
         let Some(id) = due(&self.core.names.read(), now).map(|s| s.state.id) else { return Ok(false) };
         let deleted = self.submit(|names| match due(names, now) {
-            Some(snapshot) if snapshot.state.id == id => Ok(Control::DeleteSnapshots { ids: vec![id] }),
+            Some(snapshot) if snapshot.state.id == id => Ok(DeleteSnapshots { ids: vec![id] }.into()),
             _ => Err(conflict("delete an expired snapshot: it must be kept now")),
         });
         match deleted {

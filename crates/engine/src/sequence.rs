@@ -10,7 +10,7 @@ pub(crate) mod room;
 
 use crate::branch::Branch;
 use crate::branch::namespace::Namespace;
-use crate::catalog::Control;
+use crate::control::Control;
 use crate::destage::Destager;
 use crate::error::Result;
 use crate::journal::record::{Kind, PieceCrcs};
@@ -95,7 +95,7 @@ impl Destager {
             for (n, (control, data)) in controls.iter().zip(encoded).enumerate() {
                 let slot_of = slot_of.as_ref().filter(|_| n + 1 == count);
                 last = sequencing.push(control_record(control, data, slot_of))?;
-                names.apply(control, last, sequencing.last_time())?;
+                control.apply(&mut names, last, sequencing.last_time())?;
             }
             if let Some(record) = behind(&names)? {
                 last = sequencing.push(record)?;

@@ -34,8 +34,9 @@ const ENGINE: Layers<'_> = Layers {
         "damage",
         "grace",
         "map",
-        // All parts of a pool together, and content that is in place.
+        // All parts of a pool together, control operations, and content that is in place.
         "core",
+        "control",
         "placed",
         "cdp::write",
         // Work on them.

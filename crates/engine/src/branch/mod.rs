@@ -18,6 +18,7 @@ use image::ExternalImage;
 use parking_lot::RwLock;
 use pinned::PinnedMoment;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -111,6 +112,13 @@ pub(crate) struct View {
     pub(crate) epoch: u32,
     /// A moment between snapshots. The epoch has no meaning then.
     pub(crate) at: Option<Arc<PinnedMoment>>,
+}
+
+/// A range of a branch to discard, in bytes.
+pub(crate) struct DiscardRange {
+    pub(crate) branch: Arc<Branch>,
+    pub(crate) epoch: u32,
+    pub(crate) bytes: Range<u64>,
 }
 
 impl Branch {

@@ -6,15 +6,11 @@ use super::image::ExternalImage;
 use super::pinned::PinnedMoment;
 use super::{Base, Branch, HEAD, View, VolumeState};
 use crate::catalog::{
-    BaseRecord, BranchRecord, Control, Frozen, ImageRecord, Labels, LineRecord, PvRecord, SnapshotRecord,
-    Superblock, VolumeRecord,
+    BaseRecord, BranchRecord, Frozen, Labels, LineRecord, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
 };
 use crate::disk::Dir;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
-use crate::settings::{
-    DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, NewVolume, Placement, PoolConfig, SnapshotPolicy,
-};
-use crate::staging::Range;
+use crate::settings::{MAX_VOLUME_SIZE, Placement};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 use std::ops;
@@ -40,7 +36,7 @@ impl Snapshot {
 }
 
 /// The names and ids of a pool, in memory. Control operations are applied to it under the
-/// sequencing lock, in their order.
+/// sequencing lock, in their order: see `crate::control`.
 pub(crate) struct Namespace {
     atomic_unit: u32,
     /// The directory in which images are opened.
@@ -99,7 +95,8 @@ impl Namespace {
         self.add_branch(id, record, Arc::default())
     }
 
-    fn add_branch(
+    /// Adds a branch, whose cost of preserving is added to `preserved`.
+    pub(crate) fn add_branch(
         &mut self,
         id: u64,
         record: &BranchRecord,
@@ -183,7 +180,8 @@ impl Namespace {
         self.add_volume(id, record, Arc::default(), Arc::default())
     }
 
-    fn add_volume(
+    /// Adds a volume, or replaces the one with this id. Its name must be free.
+    pub(crate) fn add_volume(
         &mut self,
         id: u64,
         record: VolumeRecord,
@@ -277,7 +275,8 @@ impl Namespace {
         self.snapshot_names.get(&key) == Some(&snapshot.state.id)
     }
 
-    fn hide_snapshot(&mut self, id: u64) {
+    /// Removes a snapshot from the visible ones.
+    pub(crate) fn hide_snapshot(&mut self, id: u64) {
         if let Some(snapshot) = self.snapshots.get(&id) {
             let key = (snapshot.volume, snapshot.state.name.read().clone());
             if self.snapshot_names.get(&key) == Some(&id) {
@@ -292,128 +291,21 @@ impl Namespace {
         self.by_name.get(name).ok_or_else(|| not_found(format!("find volume {name:?}: it does not exist")))
     }
 
-    /// Applies a control operation at its place in the order. It is called under the sequencing
-    /// lock right after the operation's record was pushed, and for every such record at recovery.
-    pub(crate) fn apply(&mut self, control: &Control, lsn: u64, time: u64) -> Result<()> {
-        match control {
-            Control::Group { parts } => parts.iter().try_for_each(|part| self.apply(part, lsn, time))?,
-            Control::CreateVolume { id, chunk_log2, volume } => {
-                self.begin_volume(*id, volume, &BranchRecord::new(*chunk_log2, None, Method::default()))?;
-            }
-            Control::ResizeVolume { id, size } => self.on_volume(*id, |v| resize(v, *size, lsn)),
-            Control::RenameVolume { id, name } => self.rename_volume(*id, name),
-            Control::SetReadOnly { id, read_only } => {
-                self.on_volume(*id, |v| v.read_only.store(*read_only, Ordering::Release));
-            }
-            Control::DeleteVolume { id } => self.delete_volume(*id),
-            Control::AddPv { pv, uuid, path, extents } => {
-                self.next_pv = self.next_pv.max(pv + 1);
-                let record = PvRecord { uuid: *uuid, path: path.clone(), extents: *extents, draining: false };
-                self.pvs.insert(*pv, record);
-            }
-            Control::SetDraining { pv, draining } => {
-                if let Some(record) = self.pvs.get_mut(pv) {
-                    record.draining = *draining;
-                }
-            }
-            Control::RemovePv { pv } => {
-                self.pvs.remove(pv);
-            }
-            Control::SetPlacement(placement) => self.placement = *placement,
-            Control::CreateSnapshots { snapshots } => {
-                snapshots.iter().try_for_each(|(id, record)| self.create_snapshot(*id, record, time))?;
-            }
-            Control::DeleteSnapshots { ids } => ids.iter().for_each(|id| self.hide_snapshot(*id)),
-            Control::RenameSnapshot { id, name } => self.rename_snapshot(*id, name),
-            Control::CloneVolume { id, chunk_log2, base, at, method, volume } => {
-                let record = BranchRecord::new(*chunk_log2, Some(BaseRecord::Frozen(*base)), *method);
-                self.begin_volume(*id, volume, &BranchRecord { base_at: *at, ..record })?;
-            }
-            Control::CreateOver { id, chunk_log2, image, volume } => {
-                let base = Some(BaseRecord::Image(image.clone()));
-                self.begin_volume(*id, volume, &BranchRecord::new(*chunk_log2, base, Method::default()))?;
-            }
-            Control::SetFill { branches, rate } => {
-                for branch in branches.iter().filter_map(|id| self.branches.get(id)) {
-                    branch.filling.store(rate.is_some() && branch.has_base(), Ordering::Release);
-                }
-            }
-            Control::RollBack { id, branch, base, at, size, undo_id, undo } => {
-                self.roll_back(*id, *branch, (*base, *at), *size, (*undo_id, undo), time)?;
-                self.on_volume(*id, |v| v.line.branch.cdp.wrote(lsn));
-            }
-            Control::SetOrder { id, order } => self.on_volume(*id, |v| v.line.branch.set_order(*order)),
-            Control::SetMethod { id, method } => self.on_volume(*id, |v| v.line.branch.set_method(*method)),
-            Control::SetLabels { id, protected, labels } => self.set_labels(*id, *protected, labels),
-            Control::SetPolicy { id, policy } => self.on_volume(*id, |v| *v.policy.write() = *policy),
-            Control::SetImport { id, import } => self.on_volume(*id, |v| v.set_import(*import)),
-            Control::SetCdp { id, settings } => self.on_volume(*id, |v| {
-                v.line.branch.cdp.want(*settings);
-                v.line.branch.cdp.wrote(lsn);
-            }),
-            Control::Mark { volume, name } => {
-                self.marks.insert((*volume, name.clone()), lsn);
-            }
-            Control::Unmark { volume, lsn } => self.marks.retain(|(of, _), at| (*of, *at) != (*volume, *lsn)),
-        }
-        Ok(())
-    }
-
-    fn set_labels(&mut self, id: u64, protected: bool, labels: &Labels) {
-        let Some(snapshot) = self.snapshots.get(&id) else { return };
-        snapshot.protected.store(protected, Ordering::Release);
-        labels.clone_into(&mut snapshot.labels.write());
-        match until(labels).filter(|_| self.is_in_sight(snapshot)) {
-            Some(until) => drop(self.expiring.insert(id, until)),
-            None => drop(self.expiring.remove(&id)),
-        }
-    }
-
-    /// Adds a new volume, and the branch that it writes to.
-    fn begin_volume(&mut self, id: u64, volume: &VolumeRecord, branch: &BranchRecord) -> Result<()> {
-        self.load_branch(volume.branch, branch)?;
-        self.next_id = self.next_id.max(id + 1).max(volume.branch + 1);
-        self.load_volume(id, volume.clone())
-    }
-
     /// Runs `change` on a volume. Does nothing if an earlier operation deleted the volume.
-    fn on_volume(&self, id: u64, change: impl FnOnce(&VolumeState)) {
+    pub(crate) fn on_volume(&self, id: u64, change: impl FnOnce(&VolumeState)) {
         if let Some(volume) = self.by_id.get(&id) {
             change(volume);
         }
     }
 
-    fn rename_volume(&mut self, id: u64, name: &str) {
-        if let Some(volume) = self.by_id.get(&id).cloned() {
-            let old = std::mem::replace(&mut *volume.name.write(), name.to_owned());
-            self.by_name.remove(&old);
-            self.by_name.insert(name.to_owned(), volume);
-        }
+    /// Removes a volume and its name.
+    pub(crate) fn remove_volume(&mut self, volume: &VolumeState) {
+        self.by_id.remove(&volume.id);
+        self.by_name.remove(&*volume.name.read());
     }
 
-    fn delete_volume(&mut self, id: u64) {
-        if let Some(volume) = self.by_id.remove(&id) {
-            volume.deleted.store(true, Ordering::Release);
-            self.by_name.remove(&*volume.name.read());
-            let snapshots: Vec<u64> = self.snapshots_of(id).iter().map(|s| s.state.id).collect();
-            snapshots.into_iter().for_each(|id| self.hide_snapshot(id));
-            self.marks.retain(|(of, _), _| *of != id);
-        }
-    }
-
-    fn create_snapshot(&mut self, id: u64, record: &SnapshotRecord, time: u64) -> Result<()> {
-        self.load_snapshot(id, record)?;
-        let branch = &self.snapshots[&id].state.line.branch;
-        branch.epoch.store(record.of.epoch + 1, Ordering::Release);
-        branch.cdp.anchored(time);
-        if record.origin != [0; 16] {
-            // The stream has arrived.
-            self.on_volume(record.volume, |v| v.set_import(None));
-        }
-        Ok(())
-    }
-
-    fn rename_snapshot(&mut self, id: u64, name: &str) {
+    /// Gives a snapshot another name, by which it is visible.
+    pub(crate) fn rename_snapshot(&mut self, id: u64, name: &str) {
         if let Some(snapshot) = self.snapshots.get(&id).cloned() {
             self.hide_snapshot(id);
             name.clone_into(&mut snapshot.state.name.write());
@@ -421,55 +313,6 @@ impl Namespace {
             self.in_sight.insert(snapshot.state.line.frozen(), id);
             self.expiring.extend(until(&snapshot.labels.read()).map(|until| (id, until)));
         }
-    }
-
-    fn roll_back(
-        &mut self,
-        id: u64,
-        branch: u64,
-        (base, at): (Frozen, u64),
-        size: u64,
-        (undo_id, undo): (u64, &SnapshotRecord),
-        time: u64,
-    ) -> Result<()> {
-        let Some(old) = self.by_id.get(&id).cloned() else { return Ok(()) };
-        self.load_snapshot(undo_id, undo)?;
-        old.line.branch.epoch.store(undo.of.epoch + 1, Ordering::Release);
-        let was = &old.line.branch;
-        let record = BranchRecord {
-            order: was.order(),
-            base_at: at,
-            ..BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(base)), was.method())
-        };
-        let new = self.add_branch(branch, &record, was.preserved.clone())?;
-        new.cdp.want(was.cdp.wanted());
-        new.cdp.model.store(was.cdp.model.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.cdp.anchored(time);
-        self.next_id = self.next_id.max(branch + 1);
-        let name = old.name.read().clone();
-        self.by_name.remove(&name);
-        let record = VolumeRecord {
-            uuid: old.uuid,
-            name,
-            size,
-            block_size: old.block_size,
-            read_only: old.read_only.load(Ordering::Acquire),
-            created: old.created,
-            branch,
-            policy: *old.policy.read(),
-            import: None,
-        };
-        // A new branch with the same content is no rollback for clients.
-        let renewed = undo.deleted;
-        let handles = if renewed { old.handles.clone() } else { Arc::default() };
-        self.add_volume(id, record, old.counters.clone(), handles)?;
-        if let Some(new) = self.by_id.get(&id).filter(|_| renewed) {
-            let _ = old.successor.set(new.clone());
-        }
-        // Handles of what it was find it deleted: data never changes under a client without its
-        // knowledge.
-        old.deleted.store(true, Ordering::Release);
-        Ok(())
     }
 
     /// Returns the number of the physical volume that `wanted` names by path, UUID (as hex digits)
@@ -483,63 +326,6 @@ impl Namespace {
         let found = self.pvs.iter().find(|(id, pv)| is(**id, pv)).map(|(id, _)| *id);
         found.ok_or_else(|| not_found(format!("find physical volume {wanted:?}: it does not exist")))
     }
-
-    /// Returns the operation that creates `new`, or the reason why it can't be created.
-    pub(crate) fn create(
-        &self,
-        new: &NewVolume,
-        config: &PoolConfig,
-        uuid: [u8; 16],
-        created: u64,
-        image: Option<ImageRecord>,
-    ) -> Result<Control> {
-        check_name(&new.name)?;
-        check_block_size(new.block_size)?;
-        check_size(new.size, new.block_size)?;
-        let chunk = new.chunk_size;
-        if !chunk.is_power_of_two()
-            || chunk < 512
-            || chunk > config.extent_size
-            || chunk < new.block_size as u64
-        {
-            return Err(invalid(format!(
-                "create volume {}: the chunk size must be a power of two from 512 (and the block size) to the extent size {}, like {DEFAULT_CHUNK_SIZE}",
-                new.name, config.extent_size
-            )));
-        }
-        if self.by_name.contains_key(&new.name) {
-            return Err(conflict(format!("create volume {}: the name is taken", new.name)));
-        }
-        let volume = VolumeRecord {
-            uuid,
-            name: new.name.clone(),
-            size: new.size,
-            block_size: new.block_size,
-            read_only: new.read_only,
-            created,
-            branch: self.next_id + 1,
-            policy: SnapshotPolicy::default(),
-            import: None,
-        };
-        let (id, chunk_log2) = (self.next_id, chunk.trailing_zeros() as u8);
-        Ok(match image {
-            None => Control::CreateVolume { id, chunk_log2, volume },
-            Some(image) => Control::CreateOver { id, chunk_log2, image, volume },
-        })
-    }
-}
-
-fn resize(volume: &VolumeState, size: u64, lsn: u64) {
-    volume.line.branch.cdp.wrote(lsn);
-    let old = volume.size.swap(size, Ordering::AcqRel);
-    if size < old {
-        // Should it grow again before the tail is discarded, the tail reads as zeros already.
-        let branch = &volume.line.branch;
-        branch.staging.disturb(size, old);
-        let end = old.next_multiple_of(1 << branch.chunk_log2);
-        let range = Range { start: size, end, lsn, keeps_space: false };
-        branch.staging.insert_range(branch.epoch.load(Ordering::Acquire), range);
-    }
 }
 
 /// Checks a name. Names are used in addresses (`vol@snap`), URLs, iSCSI names and export names.
@@ -552,13 +338,6 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     Err(invalid(format!(
         "use the name {name:?}: a name must have 1 to 128 letters, digits, dots, underscores and hyphens, and start with a letter or digit"
     )))
-}
-
-fn check_block_size(block_size: u32) -> Result<()> {
-    if matches!(block_size, 512 | 4096) {
-        return Ok(());
-    }
-    Err(invalid(format!("use a logical block size of {block_size}: it must be 512 or 4096")))
 }
 
 pub(crate) fn check_size(size: u64, block_size: u32) -> Result<()> {

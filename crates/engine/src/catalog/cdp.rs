@@ -383,7 +383,6 @@ impl Txn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::Control;
 
     fn settings() -> CdpSettings {
         CdpSettings {
@@ -404,7 +403,7 @@ mod tests {
         assert_eq!(V::decode(&value.encode()), Some(value));
     }
 
-    /// Catalogs and journals of older builds contain these bytes.
+    /// Catalogs of older builds contain these bytes.
     #[test]
     fn golden_bytes() {
         let (lsns, times, chunks) = ((1, 2), (3, 4), (5, 6));
@@ -454,18 +453,5 @@ mod tests {
         );
         golden(LineRecord::Branch { branch: 2, time: 3 }, "01010200000000000000030000000000000034f918a3");
         golden(LineRecord::Mark { name: "here".into(), time: 3 }, "010203000000000000000400686572659fa3cf6a");
-        let controls = [
-            (
-                Control::SetCdp { id: 1, settings: Some(settings()) },
-                "280100000000000000010203010700000000000000000000000000000009000000000000000000000000000000000000",
-            ),
-            (Control::SetCdp { id: 1, settings: None }, "28010000000000000000000000000000"),
-            (Control::Mark { volume: 1, name: "here".into() }, "29010000000000000004006865726500"),
-            (Control::Unmark { volume: 1, lsn: 5 }, "2a0100000000000000050000000000000000000000000000"),
-        ];
-        for (control, bytes) in controls {
-            assert_eq!(hex(&control.encode()), bytes);
-            assert_eq!(Control::decode(&control.encode()), Some(control));
-        }
     }
 }

@@ -10,8 +10,8 @@ mod backend;
 mod ballast;
 mod blocks;
 mod cdp;
+mod change;
 mod clock;
-pub(crate) mod control;
 mod damage;
 mod flushes;
 mod holes;
@@ -35,8 +35,9 @@ mod values;
 mod versions;
 
 pub(crate) use ballast::Ballast;
-pub(crate) use cdp::{Event, GroupRecord, LineRecord, RunRecord, SegmentRecord};
-pub(crate) use control::Control;
+pub(crate) use cdp::{
+    Event, GroupRecord, LineRecord, RunRecord, SegmentRecord, decode_settings, encode_settings,
+};
 pub(crate) use damage::{DamageKey, DamageRecord};
 pub(crate) use flushes::FlushPoint;
 pub(crate) use holes::HoleRecord;
@@ -49,7 +50,9 @@ pub(crate) use superblock::{CATALOG_SUMS, SHARED_SEGMENTS, Superblock};
 pub(crate) use usage::{CURRENT, UsageKey};
 pub(crate) use values::{
     BaseRecord, BitmapPage, BranchRecord, ExtentRecord, FillRecord, Frozen, ImageRecord, ImportRecord,
-    Labels, Positions, PvRecord, SnapshotRecord, Value, VolumeRecord,
+    Labels, Positions, PvRecord, SnapshotRecord, Value, VolumeRecord, decode_import, decode_labels,
+    decode_method, decode_order, decode_placement, encode_import, encode_labels, encode_method, encode_order,
+    encode_placement,
 };
 pub(crate) use versions::{VERSION_BYTES, Version, VersionKey};
 

@@ -202,11 +202,11 @@ pub(crate) struct ImageRecord {
 }
 
 impl ImageRecord {
-    pub(super) fn put(&self, w: &mut Writer) {
+    pub(crate) fn put(&self, w: &mut Writer) {
         w.string(&self.path).u64(self.len).u64(self.modified).u64(self.shown);
     }
 
-    pub(super) fn take(r: &mut Reader<'_>) -> Option<ImageRecord> {
+    pub(crate) fn take(r: &mut Reader<'_>) -> Option<ImageRecord> {
         Some(ImageRecord { path: r.string()?, len: r.u64()?, modified: r.u64()?, shown: r.u64()? })
     }
 }

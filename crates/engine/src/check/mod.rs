@@ -30,6 +30,7 @@ use crate::branch::namespace::check_name;
 use crate::catalog::{
     BaseRecord, BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
 };
+use crate::control::decode_control;
 use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::cursor::JournalRecord;
@@ -331,8 +332,7 @@ fn check_journal(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
     let scanned = scan(dir, start, false, &mut |located, data| {
         records += 1;
         if located.header.kind == crate::journal::record::Kind::Control {
-            undecoded =
-                crate::catalog::control::decode_control(located.header.lsn, data).err().or(undecoded.take());
+            undecoded = decode_control(located.header.lsn, data).err().or(undecoded.take());
         }
         Ok(())
     });

@@ -1,16 +1,15 @@
 //! What destage carries out at once: a batch of records, or a run of control records.
 
 use super::record::Recorder;
-use crate::branch::{Branch, ExternalBase};
-use crate::catalog::Control;
+use crate::branch::{Branch, DiscardRange, ExternalBase};
 use crate::catalog::page::{MapPage, Slot};
+use crate::control::Control;
 use crate::error::Result;
 use crate::fault::died;
 use crate::journal::Located;
 use crate::journal::record::{Header, Kind};
 use crate::units::BLOCK;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
 use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 
@@ -65,13 +64,6 @@ impl ControlRun {
 
 /// Reservations that end with a record: (log2 of the slot size, slots).
 pub(super) type Reserved = Vec<(u8, u64)>;
-
-/// A range of a branch to discard, in bytes.
-pub(crate) struct DiscardRange {
-    pub(super) branch: Arc<Branch>,
-    pub(super) epoch: u32,
-    pub(super) bytes: Range<u64>,
-}
 
 /// Where the new content of a part of a chunk comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

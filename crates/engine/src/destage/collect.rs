@@ -1,10 +1,11 @@
 //! Reads a batch from the journal. The records come from the journal and not from the index of
 //! staging, so that a batch is exactly a range of LSNs.
 
-use super::batch::{Batch, Collected, ControlRun, DiscardRange, Reserved, RunStep};
+use super::batch::{Batch, Collected, ControlRun, Reserved, RunStep};
 use super::state::{Ahead, BackgroundState};
-use crate::branch::Branch;
+use crate::branch::{Branch, DiscardRange};
 use crate::catalog::page::MapPage;
+use crate::control::decode_control;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result};
@@ -167,7 +168,7 @@ impl Collector<'_> {
     }
 
     fn add_control(&mut self, header: &Header, data: &[u8]) -> Result<bool> {
-        let control = crate::catalog::control::decode_control(header.lsn, data)?;
+        let control = decode_control(header.lsn, data)?;
         if !control.shares_commit() || header.slots > 0 {
             if self.run.is_some() || self.batch.last_lsn > 0 {
                 return Ok(false);

@@ -1,13 +1,13 @@
 //! Long discards, and the tails of shrunk volumes. Chunks are freed in steps, each with a commit of
 //! its own. One more commit then makes the discard known.
 
-use super::batch::{Batch, BatchItem, ControlRun, DiscardRange, PartSource, RunStep};
-use super::control::Operation;
+use super::batch::{Batch, BatchItem, ControlRun, PartSource, RunStep};
 use super::plan::{SlotChange, hole};
 use super::state::BackgroundState;
-use crate::branch::Branch;
+use crate::branch::{Branch, DiscardRange};
 use crate::catalog::page::{CHUNKS, MapPage, PageKey, Slot};
 use crate::catalog::{Event, Version};
+use crate::control::OperationChange;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
@@ -23,17 +23,17 @@ impl Destager {
         if let Some((_, RunStep::Discard(range))) = run.steps.first() {
             self.discard_in_steps(state, range)?;
         }
-        let mut operations = Vec::new();
+        let mut changes = Vec::new();
         for (at, step) in &run.steps {
             match step {
-                RunStep::Control(control) => operations.push(self.core.operation(*at, control)?),
-                RunStep::Discard(range) => operations.extend(self.core.emptied(*at, range)),
+                RunStep::Control(control) => changes.push(OperationChange::of(&self.core, *at, control)?),
+                RunStep::Discard(range) => changes.extend(self.core.emptied(*at, range)),
             }
         }
         let mut txn = self.core.catalog.begin()?;
-        self.core.write_operations(&mut txn, &operations)?;
+        changes.iter().try_for_each(|change| change.store(&mut txn))?;
         self.commit(state, txn, run.last_lsn, run.last_lsn, &run.reserved)?;
-        self.operations_done(state, operations)?;
+        self.changes_done(state, changes)?;
         run.unstage();
         Ok(())
     }
@@ -206,7 +206,7 @@ impl Destager {
             txn.put_hole(branch.id, pages.clone(), epoch)?;
         }
         txn.put_versions(step.versions.iter())?;
-        self.core.put_branch_slots(&mut txn, branch, -(step.freed as i64))?;
+        txn.add_slots(branch.id, -(step.freed as i64))?;
         self.commit_aside(state, txn, &[])?;
         branch.slots.fetch_sub(step.freed.min(branch.slots.load(Ordering::Relaxed)), Ordering::Relaxed);
         match step.hole {
@@ -222,11 +222,11 @@ impl Destager {
 
 impl Core {
     /// The event that a long discard adds to a history; `None` without CDP.
-    fn emptied<'a>(&self, (lsn, time): (u64, u64), range: &DiscardRange) -> Option<Operation<'a>> {
+    fn emptied<'a>(&self, (lsn, time): (u64, u64), range: &DiscardRange) -> Option<OperationChange<'a>> {
         let recorded = range.branch.cdp.log.read().settings.is_some();
         let Range { start, end } = range.bytes;
         let event = Event::Emptied { start, end, time };
-        recorded.then(|| Operation::of_event(lsn, range.branch.clone(), event))
+        recorded.then(|| OperationChange::of_event(lsn, range.branch.clone(), event))
     }
 }
 

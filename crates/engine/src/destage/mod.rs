@@ -24,7 +24,6 @@ pub(crate) mod commit;
 pub(crate) mod control;
 pub(crate) mod discard;
 mod gather;
-mod history;
 pub(crate) mod plan;
 pub(crate) mod record;
 pub(crate) mod setback;
@@ -36,6 +35,7 @@ use crate::catalog::page::{MapPage, PageKey};
 use crate::catalog::{SHARED_SEGMENTS, Txn};
 use crate::cdp::write::append::StagedSegments;
 use crate::cdp::write::committing::Committing;
+use crate::control::OperationChange;
 use crate::core::Core;
 use crate::disk::SyncPurpose;
 use crate::error::{Result, both};
@@ -43,7 +43,6 @@ use crate::fault::{AlarmedMutex, died};
 use crate::journal::Cursor;
 use crate::shortage::Task;
 use batch::{Batch, Collected, Placed, joined};
-use control::Operation;
 use plan::Plan;
 use record::Recorder;
 use state::BackgroundState;
@@ -181,10 +180,11 @@ impl Destager {
         positions: impl Fn(&BackgroundState) -> (u64, u64),
     ) -> Result<()> {
         let begun = std::mem::take(&mut plan.recorded);
-        let operations = self.core.operations(&batch.controls)?;
-        let (written, prepared) = self.core.beside(&plan.fresh, SyncPurpose::Preserve, || {
-            self.core.prepare(batch, &plan, &operations, begun)
-        });
+        let changes = batch.controls.iter().map(|(at, control)| OperationChange::of(&self.core, *at, control));
+        let changes: Vec<_> = changes.collect::<Result<_>>()?;
+        let (written, prepared) = self
+            .core
+            .beside(&plan.fresh, SyncPurpose::Preserve, || self.core.prepare(batch, &plan, &changes, begun));
         let (recorded, txn) = both(prepared, written)?;
         let (preserved, destaged) = positions(state);
         // This comes before the commit, which ends the promises of the records.
@@ -219,7 +219,7 @@ impl Destager {
             branch.generation.supersede(|| self.core.map.forget_frozen(branch.id));
         }
         // This comes behind the data: what an anchor has is recorded up to it.
-        self.operations_done(state, operations)
+        self.changes_done(state, changes)
     }
 }
 
@@ -261,7 +261,7 @@ impl Core {
         &self,
         batch: &Batch,
         plan: &Plan,
-        operations: &[Operation<'_>],
+        changes: &[OperationChange<'_>],
         begun: Vec<Recorder>,
     ) -> Result<(Vec<StagedSegments>, Txn<'_>)> {
         let recorded = self.log_batch(batch, begun)?;
@@ -270,14 +270,14 @@ impl Core {
         txn.put_versions(plan.versions.iter())?;
         recorded.iter().try_for_each(|appended| appended.store(&mut txn))?;
         if !self.shared.is_marked() && recorded.iter().any(StagedSegments::is_run) {
-            self.put_superblock(&mut txn, |superblock| superblock.features |= SHARED_SEGMENTS)?;
+            txn.change_superblock(|superblock| superblock.features |= SHARED_SEGMENTS)?;
         }
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
             if *slots != 0 {
-                self.put_branch_slots(&mut txn, branch, *slots)?;
+                txn.add_slots(branch.id, *slots)?;
             }
         }
-        self.write_operations(&mut txn, operations)?;
+        changes.iter().try_for_each(|change| change.store(&mut txn))?;
         Ok((recorded, txn))
     }
 

@@ -55,7 +55,7 @@ pub(crate) enum Kind {
     Discard = 2,
     /// The range reads as zeros and keeps or gets space.
     Zero = 3,
-    /// The data is an encoded [`crate::catalog::Control`].
+    /// The data is an encoded [`crate::control::Control`].
     Control = 4,
 }
 

@@ -5,7 +5,8 @@ use super::snapshots::record as snapshot_record;
 use super::{Pool, Undo};
 use crate::branch::namespace::{Namespace, check_depth, check_name};
 use crate::branch::{Branch, View, VolumeState};
-use crate::catalog::{Control, Frozen, SnapshotRecord, VolumeRecord};
+use crate::catalog::{Frozen, SnapshotRecord, VolumeRecord};
+use crate::control::{AddMark, CloneVolume, Control, Group, RemoveMark, RollBack, SetCdp};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
 use crate::info::history::{CdpInfo, Mark, Moment, Point};
 use crate::info::{SnapshotInfo, VolumeInfo};
@@ -39,7 +40,7 @@ impl Pool {
                 // Where the encoding changes, an anchor has the content by itself.
                 controls.push(names.anchor(state, &*self.core.world.rng)?);
             }
-            controls.push(Control::SetCdp { id: state.id, settings });
+            controls.push(SetCdp { id: state.id, settings }.into());
             Ok((controls, None))
         })?;
         self.volume(volume)
@@ -67,7 +68,7 @@ impl Pool {
                 let text = format!("mark a moment of volume {volume}: it has a {what} {name} already");
                 return Err(conflict(text));
             }
-            Ok((vec![Control::Mark { volume: state.id, name: name.to_owned() }], None))
+            Ok((vec![AddMark { volume: state.id, name: name.to_owned() }.into()], None))
         })?;
         Ok(Mark { name: name.to_owned(), lsn, time: self.core.clock.wall(time) })
     }
@@ -82,7 +83,7 @@ impl Pool {
                     "find the mark {name:?} of volume {volume}: it does not exist"
                 ))
             })?;
-            Ok(Control::Unmark { volume: state.id, lsn })
+            Ok(RemoveMark { volume: state.id, lsn }.into())
         })?;
         Ok(())
     }
@@ -123,7 +124,7 @@ impl Pool {
                 let branch = &line.branch;
                 let (chunk_log2, method) = (branch.chunk_log2, branch.method());
                 let base = base_of(branch);
-                controls.push(Control::CloneVolume { id, chunk_log2, base, at: point.lsn, method, volume });
+                controls.push(CloneVolume { id, chunk_log2, base, at: point.lsn, method, volume }.into());
             }
             Ok((vec![together(controls)], None))
         })?;
@@ -174,7 +175,7 @@ impl Pool {
             }
             check_depth(line)?;
             let undo_id = names.next_id + 3 * n as u64;
-            let roll_back = Control::RollBack {
+            let roll_back = RollBack {
                 id: state.id,
                 branch: undo_id + 1,
                 base: base_of(&line.branch),
@@ -187,7 +188,7 @@ impl Pool {
                 },
             };
             anchors.extend(names.anchor_after(&roll_back, &*self.core.world.rng));
-            roll_backs.push(roll_back);
+            roll_backs.push(roll_back.into());
         }
         Ok([together(roll_backs)].into_iter().chain(anchors).collect())
     }
@@ -222,7 +223,7 @@ fn together(mut parts: Vec<Control>) -> Control {
         Some(only) if parts.is_empty() => only,
         last => {
             parts.extend(last);
-            Control::Group { parts }
+            Group { parts }.into()
         }
     }
 }

@@ -3,11 +3,15 @@
 use super::Pool;
 use crate::branch::namespace::{Namespace, check_deletable, check_name, check_size};
 use crate::branch::{Branch, VolumeState};
-use crate::catalog::{Control, PvRecord};
+use crate::catalog::{ImageRecord, PvRecord, VolumeRecord};
+use crate::control::{
+    AddPv, Control, CreateOver, CreateVolume, DeleteVolume, RemovePv, RenameVolume, ResizeVolume,
+    SetDraining, SetPlacement, SetPolicy, SetReadOnly,
+};
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
 use crate::info::{PvInfo, VolumeInfo};
-use crate::settings::{NewVolume, Placement, PvSpec, SnapshotPolicy};
+use crate::settings::{DEFAULT_CHUNK_SIZE, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy};
 use crate::shortage::Task;
 use crate::space::label::Label;
 use crate::space::pv::{MAX_PVS, Pv, open_new};
@@ -21,7 +25,7 @@ impl Pool {
     pub fn create_volume(&self, new: &NewVolume) -> Result<VolumeInfo> {
         let identity = uuid(&*self.core.world.rng);
         let now = self.core.world.clock.now();
-        self.destager.submit(|names| names.create(new, &self.core.config, identity, now, None))?;
+        self.destager.submit(|names| created(names, new, &self.core.config, identity, now, None))?;
         self.volume(&new.name)
     }
 
@@ -57,20 +61,20 @@ impl Pool {
             if names.by_name.contains_key(new_name) {
                 return Err(conflict(format!("rename volume {name}: the name {new_name} is taken")));
             }
-            Ok(Control::RenameVolume { id, name: new_name.to_string() })
+            Ok(RenameVolume { id, name: new_name.to_string() }.into())
         })?;
         self.volume(new_name)
     }
 
     /// Makes a volume refuse, or accept, writes. Open handles follow.
     pub fn set_read_only(&self, name: &str, read_only: bool) -> Result<VolumeInfo> {
-        self.destager.submit(|names| Ok(Control::SetReadOnly { id: names.volume(name)?.id, read_only }))?;
+        self.destager.submit(|names| Ok(SetReadOnly { id: names.volume(name)?.id, read_only }.into()))?;
         self.volume(name)
     }
 
     /// Sets how much space a volume's snapshots may take, and what happens beyond that.
     pub fn set_snapshot_policy(&self, name: &str, policy: SnapshotPolicy) -> Result<VolumeInfo> {
-        self.destager.submit(|names| Ok(Control::SetPolicy { id: names.volume(name)?.id, policy }))?;
+        self.destager.submit(|names| Ok(SetPolicy { id: names.volume(name)?.id, policy }.into()))?;
         self.volume(name)
     }
 
@@ -94,14 +98,14 @@ impl Pool {
                     format!("delete volume {name}: {handles} clients use it; --force disconnects them"),
                 ));
             }
-            Ok(Control::DeleteVolume { id: volume.id })
+            Ok(DeleteVolume { id: volume.id }.into())
         })?;
         Ok(())
     }
 
     /// Sets where new slots are placed from now on.
     pub fn set_placement(&self, placement: Placement) -> Result<()> {
-        self.destager.submit(|_| Ok(Control::SetPlacement(placement)))?;
+        self.destager.submit(|_| Ok(SetPlacement { placement }.into()))?;
         Ok(())
     }
 
@@ -160,7 +164,7 @@ impl Pool {
         // operation is carried out.
         let record = PvRecord { uuid: identity, path: path.clone(), extents, draining: false };
         self.core.pvs.insert(Pv::new(id, &record, disk));
-        let add = Control::AddPv { pv: id, uuid: identity, path, extents };
+        let add: Control = AddPv { pv: id, uuid: identity, path, extents }.into();
         // Slots on the physical volume may be committed only after the catalog knows it. Its space
         // counts from then on.
         let added = match self.core.shortages.cause(Task::Destage) {
@@ -187,7 +191,7 @@ impl Pool {
         let state = &mut *self.destager.state.lock();
         self.core.check_usable()?;
         self.destager.commit_pv(state, add)?;
-        self.core.names.write().apply(add, 0, 0)
+        add.apply(&mut self.core.names.write(), 0, 0)
     }
 
     /// Carries out a sequenced operation, and waits for the end of a shortage if necessary. If the
@@ -228,7 +232,7 @@ impl Pool {
         if !draining {
             // The space counts again only once the catalog has that: a promise must hold after a
             // crash too.
-            let lsn = self.destager.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
+            let lsn = self.destager.submit(|_| Ok(SetDraining { pv, draining }.into()))?;
             return self.see_through(lsn);
         }
         {
@@ -245,7 +249,7 @@ impl Pool {
                 )));
             }
         }
-        self.destager.submit(|_| Ok(Control::SetDraining { pv, draining }))?;
+        self.destager.submit(|_| Ok(SetDraining { pv, draining }.into()))?;
         Ok(())
     }
 
@@ -279,10 +283,58 @@ impl Pool {
             }
         }
         let removed = self.core.pvs.held(pv);
-        let lsn = self.destager.submit(|_| Ok(Control::RemovePv { pv }))?;
+        let lsn = self.destager.submit(|_| Ok(RemovePv { pv }.into()))?;
         self.see_through(lsn)?;
         removed.and_then(|pv| pv.wiped.get().cloned()).unwrap_or(Ok(()))
     }
+}
+
+/// Returns the operation that creates `new`, or the reason why it can't be created.
+pub(super) fn created(
+    names: &Namespace,
+    new: &NewVolume,
+    config: &PoolConfig,
+    uuid: [u8; 16],
+    created: u64,
+    image: Option<ImageRecord>,
+) -> Result<Control> {
+    check_name(&new.name)?;
+    check_block_size(new.block_size)?;
+    check_size(new.size, new.block_size)?;
+    let chunk = new.chunk_size;
+    if !chunk.is_power_of_two() || chunk < 512 || chunk > config.extent_size || chunk < new.block_size as u64
+    {
+        return Err(invalid(format!(
+            "create volume {}: the chunk size must be a power of two from 512 (and the block size) to the extent size {}, like {DEFAULT_CHUNK_SIZE}",
+            new.name, config.extent_size
+        )));
+    }
+    if names.by_name.contains_key(&new.name) {
+        return Err(conflict(format!("create volume {}: the name is taken", new.name)));
+    }
+    let volume = VolumeRecord {
+        uuid,
+        name: new.name.clone(),
+        size: new.size,
+        block_size: new.block_size,
+        read_only: new.read_only,
+        created,
+        branch: names.next_id + 1,
+        policy: SnapshotPolicy::default(),
+        import: None,
+    };
+    let (id, chunk_log2) = (names.next_id, chunk.trailing_zeros() as u8);
+    Ok(match image {
+        None => CreateVolume { id, chunk_log2, volume }.into(),
+        Some(image) => CreateOver { id, chunk_log2, image, volume }.into(),
+    })
+}
+
+fn check_block_size(block_size: u32) -> Result<()> {
+    if matches!(block_size, 512 | 4096) {
+        return Ok(());
+    }
+    Err(invalid(format!("use a logical block size of {block_size}: it must be 512 or 4096")))
 }
 
 /// Returns the operations that resize a volume, and the branch of which they may need a slot.
@@ -311,6 +363,6 @@ pub(crate) fn resized(
     if anchored {
         controls.push(names.anchor(volume, rng)?);
     }
-    controls.push(Control::ResizeVolume { id: volume.id, size });
+    controls.push(ResizeVolume { id: volume.id, size }.into());
     Ok((controls, (cuts && shared).then(|| branch.clone())))
 }

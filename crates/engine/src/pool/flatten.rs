@@ -1,11 +1,13 @@
 //! Volumes over images, and flattening: making volumes independent of what they rest on.
 
 use super::Pool;
+use super::control::created;
 use crate::branch::image::ExternalImage;
 use crate::branch::namespace::Namespace;
 use crate::branch::{Base, Branch, VolumeState};
+use crate::catalog::Frozen;
 use crate::catalog::page::CHUNKS;
-use crate::catalog::{Control, Frozen};
+use crate::control::SetFill;
 use crate::error::{Result, conflict, not_found};
 use crate::info::{FlattenInfo, Origin, VolumeInfo};
 use crate::policies::is_moment;
@@ -31,7 +33,7 @@ impl Pool {
         }
         let (identity, now) = (uuid(&*self.core.world.rng), self.core.world.clock.now());
         self.destager
-            .submit(|names| names.create(&new, &self.core.config, identity, now, Some(record.clone())))?;
+            .submit(|names| created(names, &new, &self.core.config, identity, now, Some(record.clone())))?;
         // The image is opened now, and kept open. It is the file that the caller may hold for this
         // call, and its name need not lead to it a moment later. If it is gone, reads will report
         // that.
@@ -80,7 +82,7 @@ impl Pool {
                     "flatten {volume}: it has no origin, so it is already independent"
                 )));
             }
-            Ok(Control::SetFill { branches, rate: Some(bytes_per_second) })
+            Ok(SetFill { branches, rate: Some(bytes_per_second) }.into())
         })?;
         Ok(())
     }
@@ -93,7 +95,7 @@ impl Pool {
             if branches.is_empty() {
                 return Err(not_found(format!("stop flattening {volume}: it is not being flattened")));
             }
-            Ok(Control::SetFill { branches, rate: None })
+            Ok(SetFill { branches, rate: None }.into())
         })?;
         Ok(())
     }

@@ -2,7 +2,6 @@
 
 use super::{Pool, reidentify};
 use crate::branch::namespace::{Lines, Namespace, check_name};
-use crate::catalog::control::decode_control;
 use crate::catalog::progress::Scrub;
 use crate::catalog::{
     self, CURRENT, Catalog, KnownStamps, LineRecord, Positions, PvRecord, SnapshotRecord, StampRecord,
@@ -12,6 +11,7 @@ use crate::cdp::log::flushes::Flushes;
 use crate::cdp::log::shared::SharedLog;
 use crate::cdp::write::load::load_segments;
 use crate::clock::PoolClock;
+use crate::control::decode_control;
 use crate::core::Core;
 use crate::core::{SharedPositions, Work};
 use crate::damage::Damage;
@@ -581,7 +581,7 @@ fn recover_journal(
             if let Some(branch) = names.branches.get(&header.branch) {
                 space.adjust_reserved(branch.slot_log2, header.slots.into());
             }
-            return names.apply(&control, header.lsn, header.time);
+            return control.apply(names, header.lsn, header.time);
         }
         // A record of a branch that is gone is skipped.
         if let Some(branch) = names.branches.get(&header.branch) {

@@ -6,8 +6,12 @@ use crate::branch::namespace::{
     Namespace, Snapshot, check_deletable, check_depth, check_name, frozen_now, until,
 };
 use crate::branch::{Base, Branch, VolumeState};
-use crate::catalog::{Control, Frozen, Labels, SnapshotRecord, VolumeRecord};
+use crate::catalog::{Frozen, Labels, SnapshotRecord, VolumeRecord};
 use crate::clock::PoolClock;
+use crate::control::{
+    CloneVolume, Control, CreateSnapshots, DeleteSnapshots, RenameSnapshot, RollBack, SetLabels, SetMethod,
+    SetOrder,
+};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
 use crate::info::{SnapshotInfo, VolumeInfo};
 use crate::settings::{Method, Order, SnapshotPolicy};
@@ -41,7 +45,7 @@ impl Pool {
                 let id = names.next_id + snapshots.len() as u64;
                 snapshots.push((id, record(names, state, name, *uuid, created)?));
             }
-            Ok(Control::CreateSnapshots { snapshots })
+            Ok(CreateSnapshots { snapshots }.into())
         })?;
         wanted.iter().map(|(volume, name)| self.snapshot(volume, name)).collect()
     }
@@ -116,7 +120,7 @@ impl Pool {
                 check_deletable(snapshot)?;
                 Ok(snapshot.state.id)
             });
-            Ok(Control::DeleteSnapshots { ids: ids.collect::<Result<_>>()? })
+            Ok(DeleteSnapshots { ids: ids.collect::<Result<_>>()? }.into())
         })?;
         Ok(())
     }
@@ -127,7 +131,7 @@ impl Pool {
             let state = names.volume(volume)?;
             let id = names.snapshot(state, name)?.state.id;
             check_free(names, state, new_name)?;
-            Ok(Control::RenameSnapshot { id, name: new_name.to_owned() })
+            Ok(RenameSnapshot { id, name: new_name.to_owned() }.into())
         })?;
         self.snapshot(volume, new_name)
     }
@@ -151,7 +155,7 @@ impl Pool {
             }
             check_labels(&labels)?;
             let protected = snapshot.protected.load(Ordering::Acquire);
-            Ok(Control::SetLabels { id: snapshot.state.id, protected, labels })
+            Ok(SetLabels { id: snapshot.state.id, protected, labels }.into())
         })?;
         self.snapshot(volume, name)
     }
@@ -161,7 +165,7 @@ impl Pool {
         self.destager.submit(|names| {
             let snapshot = names.snapshot(names.volume(volume)?, name)?;
             let labels = snapshot.labels.read().clone();
-            Ok(Control::SetLabels { id: snapshot.state.id, protected, labels })
+            Ok(SetLabels { id: snapshot.state.id, protected, labels }.into())
         })?;
         self.snapshot(volume, name)
     }
@@ -189,14 +193,15 @@ impl Pool {
                 policy: SnapshotPolicy::default(),
                 import: None,
             };
-            Ok(Control::CloneVolume {
+            Ok(CloneVolume {
                 id: names.next_id,
                 chunk_log2: branch.chunk_log2,
                 base: origin.line.frozen(),
                 at: 0,
                 method: branch.method(),
                 volume: clone,
-            })
+            }
+            .into())
         })?;
         self.volume(new_name)
     }
@@ -226,7 +231,7 @@ impl Pool {
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             check_depth(&target.line)?;
-            let roll_back = Control::RollBack {
+            let roll_back = RollBack {
                 id: state.id,
                 branch: names.next_id + 1,
                 base: target.line.frozen(),
@@ -239,7 +244,7 @@ impl Pool {
                 },
             };
             let anchor = names.anchor_after(&roll_back, &*self.core.world.rng);
-            Ok(([roll_back].into_iter().chain(anchor).collect(), None))
+            Ok(([roll_back.into()].into_iter().chain(anchor).collect(), None))
         })?;
         self.snapshot(volume, undo.name)
     }
@@ -256,13 +261,13 @@ impl Pool {
 
     /// Sets whether a volume's snapshots share what is preserved, from now on.
     pub fn set_order(&self, volume: &str, order: Order) -> Result<VolumeInfo> {
-        self.destager.submit(|names| Ok(Control::SetOrder { id: names.volume(volume)?.id, order }))?;
+        self.destager.submit(|names| Ok(SetOrder { id: names.volume(volume)?.id, order }.into()))?;
         self.volume(volume)
     }
 
     /// Sets how a volume preserves what its snapshots need, from now on.
     pub fn set_method(&self, volume: &str, method: Method) -> Result<VolumeInfo> {
-        self.destager.submit(|names| Ok(Control::SetMethod { id: names.volume(volume)?.id, method }))?;
+        self.destager.submit(|names| Ok(SetMethod { id: names.volume(volume)?.id, method }.into()))?;
         self.volume(volume)
     }
 }
@@ -305,8 +310,8 @@ impl Namespace {
 
     /// Returns the operation that follows a rollback of a volume with CDP: the first anchor of the
     /// new branch.
-    pub(crate) fn anchor_after(&self, roll_back: &Control, rng: &dyn Rng) -> Option<Control> {
-        let Control::RollBack { id, branch, size, undo, .. } = roll_back else { return None };
+    pub(crate) fn anchor_after(&self, roll_back: &RollBack, rng: &dyn Rng) -> Option<Control> {
+        let RollBack { id, branch, size, undo, .. } = roll_back;
         if !self.volume_by_id(*id)?.line.branch.cdp.is_on() {
             return None;
         }
@@ -317,7 +322,7 @@ impl Namespace {
 }
 
 pub(crate) fn anchor(id: u64, record: SnapshotRecord) -> Control {
-    Control::CreateSnapshots { snapshots: vec![(id, SnapshotRecord { deleted: true, ..record })] }
+    CreateSnapshots { snapshots: vec![(id, SnapshotRecord { deleted: true, ..record })] }.into()
 }
 
 /// The first epoch of a branch.

@@ -2,7 +2,7 @@
 
 use crate::branch::namespace::Namespace;
 use crate::catalog::Positions;
-use crate::catalog::control::decode_control;
+use crate::control::decode_control;
 use crate::disk::Dir;
 use crate::error::{Error, Result};
 use crate::journal::record::{Kind, PieceCrcs};
@@ -45,7 +45,7 @@ pub(super) fn recover(
                 return Ok(());
             }
             let applied = decode_control(header.lsn, data)
-                .and_then(|control| names.apply(&control, header.lsn, header.time));
+                .and_then(|control| control.apply(names, header.lsn, header.time));
             if let Err(e) = applied {
                 let mut beyond = Beyond::default();
                 beyond.add(header);

@@ -2,7 +2,8 @@
 
 use crate::branch::VolumeState;
 use crate::branch::namespace::{Namespace, Snapshot};
-use crate::catalog::{CURRENT, Control};
+use crate::catalog::CURRENT;
+use crate::control::DeleteSnapshots;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
@@ -27,7 +28,7 @@ impl Destager {
             expected: self.core.unique_bytes(id)?,
         };
         let deleted = self.submit(|names| match self.core.snapshot_to_delete(names, low) {
-            Some(again) if again == id => Ok(Control::DeleteSnapshots { ids: vec![id] }),
+            Some(again) if again == id => Ok(DeleteSnapshots { ids: vec![id] }.into()),
             _ => Err(conflict("delete a snapshot by policy: the deletion is no longer necessary")),
         });
         match deleted {

@@ -4,7 +4,8 @@ use super::codec::{Decoder, StreamHeader, StreamItem};
 use super::lease::Lease;
 use super::zeros::{least, runs};
 use crate::branch::VolumeState;
-use crate::catalog::{Control, ImportRecord, SnapshotRecord};
+use crate::catalog::{ImportRecord, SnapshotRecord};
+use crate::control::{CreateSnapshots, SetImport};
 use crate::device::{BlockDevice, WriteOp};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
 use crate::info::SnapshotInfo;
@@ -95,7 +96,7 @@ impl Pool {
             if state.import.read().is_none() {
                 return Err(conflict(format!("cancel the import into {volume}: no import is unfinished")));
             }
-            Ok(Control::SetImport { id: state.id, import: None })
+            Ok(SetImport { id: state.id, import: None }.into())
         })?;
         Ok(())
     }
@@ -291,7 +292,7 @@ impl Import {
                     state.name.read()
                 )));
             }
-            Ok(Control::SetImport { id: state.id, import: Some(wanted) })
+            Ok(SetImport { id: state.id, import: Some(wanted) }.into())
         })?;
         Ok(())
     }
@@ -347,7 +348,7 @@ impl Target {
         let import = ImportRecord { position: self.position, ..self.record };
         pool.destager.submit(|_| {
             self.lease.check()?;
-            Ok(Control::SetImport { id: self.lease.state().id, import: Some(import) })
+            Ok(SetImport { id: self.lease.state().id, import: Some(import) }.into())
         })?;
         self.unkept = 0;
         Ok(())
@@ -383,7 +384,7 @@ impl Pool {
         self.destager.submit(|names| {
             lease.check()?;
             let record = SnapshotRecord { origin, ..record(names, lease.state(), name, identity, created)? };
-            Ok(Control::CreateSnapshots { snapshots: vec![(names.next_id, record)] })
+            Ok(CreateSnapshots { snapshots: vec![(names.next_id, record)] }.into())
         })?;
         let names = self.core.names.read();
         let made = names.snapshots.values().find(|s| s.state.uuid == identity);

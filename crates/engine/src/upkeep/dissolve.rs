@@ -83,7 +83,7 @@ impl Destager {
         txn.remove_versions(step.gone.iter().copied())?;
         txn.put_versions(step.kept.iter())?;
         for (branch, freed) in step.freed.values() {
-            self.core.put_branch_slots(&mut txn, branch, -freed)?;
+            txn.add_slots(branch.id, -freed)?;
         }
         step.forgotten.iter().try_for_each(|deleted| txn.remove_snapshot(deleted.id))?;
         self.commit_aside(state, txn, &[])?;

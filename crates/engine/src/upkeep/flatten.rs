@@ -368,7 +368,7 @@ impl Destager {
         let mut txn = self.core.catalog.begin()?;
         txn.put_pages(step.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(step.versions.iter())?;
-        self.core.put_branch(&mut txn, branch.id, |b| {
+        txn.change_branch(branch.id, |b| {
             b.slots += step.slots;
             b.fill = record.or(b.fill);
         })?;
@@ -385,7 +385,7 @@ impl Destager {
         let Some(_alone) = branch.materialize_lock.try_write_for(WRITERS) else { return Ok(false) };
         let mut txn = self.core.catalog.begin()?;
         let complete = |b: &mut BranchRecord| (b.base, b.fill) = (None, None);
-        self.core.put_branch(&mut txn, branch.id, complete)?;
+        txn.change_branch(branch.id, complete)?;
         self.commit_aside(state, txn, &[])?;
         // The order matters: a branch that is not being filled, and has a base, was not completed.
         self.core.names.write().drop_base(branch);

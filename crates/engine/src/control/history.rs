@@ -2,7 +2,7 @@
 //! branches on which a volume's history continues.
 
 use crate::branch::Branch;
-use crate::catalog::{Control, Event, LineRecord, SnapshotRecord, Txn};
+use crate::catalog::{Event, LineRecord, SnapshotRecord, Txn};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
 use std::collections::BTreeSet;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 /// Changes of histories that follow from an operation.
 #[derive(Default)]
-pub(super) struct HistoryChange {
-    events: Vec<(Arc<Branch>, Event)>,
+pub(crate) struct HistoryChange {
+    pub(super) events: Vec<(Arc<Branch>, Event)>,
     /// (volume, what happened to it)
-    lines: Vec<(u64, LineRecord)>,
+    pub(super) lines: Vec<(u64, LineRecord)>,
     /// (volume, LSN of a mark)
-    forgotten: Option<(u64, u64)>,
+    pub(super) forgotten: Option<(u64, u64)>,
 }
 
 impl HistoryChange {
@@ -35,70 +35,20 @@ impl HistoryChange {
 }
 
 impl Core {
-    /// Adds what `operation` changes in histories, given the state in which it is carried out.
-    pub(super) fn note_history(
-        &self,
-        change: &mut HistoryChange,
-        operation: &Control,
-        time: u64,
-    ) -> Result<()> {
-        match operation {
-            Control::CreateSnapshots { snapshots } => {
-                change.events.extend(snapshots.iter().filter_map(|(id, s)| self.anchor_event(*id, s, time)));
-            }
-            Control::RollBack { id, branch, size, undo_id, undo, .. } => {
-                let old = self.branch(undo.of.branch)?;
-                let settings = old.cdp.log.read().settings;
-                if let Some(settings) = settings {
-                    change.events.extend(self.anchor_event(*undo_id, undo, time));
-                    let began = Event::On { settings, begins: true, size: *size, time };
-                    change.events.push((self.branch(*branch)?, began));
-                    change.lines.push((*id, LineRecord::Branch { branch: *branch, time }));
-                    // An anchor follows, with the branch's own content.
-                }
-            }
-            Control::SetCdp { id, settings } => {
-                let Some(volume) = self.catalog.volume(*id)? else { return Ok(()) };
-                let branch = self.branch(volume.branch)?;
-                let begins = branch.cdp.log.read().settings.is_none();
-                match settings {
-                    Some(settings) => {
-                        let event = Event::On { settings: *settings, begins, size: volume.size, time };
-                        if begins {
-                            change.lines.push((*id, LineRecord::Branch { branch: branch.id, time }));
-                        }
-                        change.events.push((branch, event));
-                    }
-                    None if begins => {}
-                    None => change.events.push((branch, Event::Off { time })),
-                }
-            }
-            Control::ResizeVolume { id, size } => {
-                let Some(volume) = self.catalog.volume(*id)? else { return Ok(()) };
-                let branch = self.branch(volume.branch)?;
-                if branch.cdp.log.read().settings.is_some() {
-                    let shrinks = *size < volume.size;
-                    let end = if shrinks { volume.size.next_multiple_of(branch.chunk_size()) } else { 0 };
-                    change.events.push((branch, Event::Resized { size: *size, end, time }));
-                }
-            }
-            Control::Mark { volume, name } => {
-                change.lines.push((*volume, LineRecord::Mark { name: name.clone(), time }));
-            }
-            Control::Unmark { volume, lsn } => change.forgotten = Some((*volume, *lsn)),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn branch(&self, id: u64) -> Result<Arc<Branch>> {
+    /// Returns a branch that an operation needs.
+    pub(super) fn branch(&self, id: u64) -> Result<Arc<Branch>> {
         let branch = self.names.read().branches.get(&id).cloned();
         branch.ok_or_else(|| corrupt(format!("find branch {id}: it is missing")))
     }
 
     /// Returns the anchor event of a new snapshot, or none. A snapshot is an anchor if its branch
     /// has CDP, or if it was made deleted and is never visible.
-    fn anchor_event(&self, id: u64, snapshot: &SnapshotRecord, time: u64) -> Option<(Arc<Branch>, Event)> {
+    pub(super) fn anchor_event(
+        &self,
+        id: u64,
+        snapshot: &SnapshotRecord,
+        time: u64,
+    ) -> Option<(Arc<Branch>, Event)> {
         let branch = self.names.read().branches.get(&snapshot.of.branch)?.clone();
         let counts = snapshot.deleted || branch.cdp.log.read().settings.is_some();
         counts.then_some((branch, Event::Anchor { epoch: snapshot.of.epoch, snapshot: id, time }))

@@ -1,0 +1,156 @@
+//! The bytes of all operations.
+
+use super::*;
+use crate::catalog::{Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, VolumeRecord};
+use crate::settings::{
+    AnchorPolicy, CdpSettings, Compression, Encoding, Method, Order, Retention, SnapshotPolicy,
+};
+
+fn volume() -> VolumeRecord {
+    VolumeRecord {
+        uuid: [7; 16],
+        name: "db".into(),
+        size: 1 << 40,
+        block_size: 512,
+        read_only: true,
+        created: 99,
+        branch: 2,
+        policy: SnapshotPolicy::default(),
+        import: None,
+    }
+}
+
+fn snapshot(id: u64) -> SnapshotRecord {
+    SnapshotRecord {
+        uuid: [5; 16],
+        name: "s".into(),
+        volume: 1,
+        of: Frozen { branch: id, epoch: 9 },
+        size: 1 << 30,
+        block_size: 512,
+        created: 99,
+        deleted: false,
+        origin: [0; 16],
+        protected: false,
+        labels: Labels::new(),
+    }
+}
+
+fn settings() -> CdpSettings {
+    CdpSettings {
+        encoding: Encoding::Undo,
+        compression: Compression::Zstd,
+        anchors: AnchorPolicy::Every(7),
+        max_distance: None,
+        retention: Retention { time: Some(9), bytes: None },
+    }
+}
+
+fn every_kind() -> [Control; 28] {
+    let base = Frozen { branch: 2, epoch: 9 };
+    let moment = Frozen { epoch: 0, ..base };
+    let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
+    [
+        Group { parts: vec![DeleteVolume { id: 1 }.into(), SetReadOnly { id: 2, read_only: true }.into()] }
+            .into(),
+        CreateVolume { id: 1, chunk_log2: 14, volume: volume() }.into(),
+        ResizeVolume { id: 1, size: 5 }.into(),
+        RenameVolume { id: 1, name: "x".into() }.into(),
+        SetReadOnly { id: 1, read_only: true }.into(),
+        DeleteVolume { id: 1 }.into(),
+        AddPv { pv: 3, uuid: [1; 16], path: "/dev/loop7".into(), extents: 12 }.into(),
+        SetDraining { pv: 3, draining: true }.into(),
+        RemovePv { pv: 3 }.into(),
+        SetPlacement { placement: Placement::Contiguous }.into(),
+        CreateSnapshots { snapshots: vec![(5, snapshot(2)), (6, snapshot(3))] }.into(),
+        DeleteSnapshots { ids: vec![5, 6] }.into(),
+        RenameSnapshot { id: 5, name: "x".into() }.into(),
+        CloneVolume { id: 7, chunk_log2: 14, base, at: 0, method: Method::Copy, volume: volume() }.into(),
+        RollBack { id: 1, branch: 8, base, at: 0, size: 512, undo_id: 7, undo: snapshot(2) }.into(),
+        SetMethod { id: 1, method: Method::Copy }.into(),
+        SetOrder { id: 1, order: Order::Independent }.into(),
+        SetLabels { id: 5, protected: true, labels: [("by".into(), "ann".into())].into() }.into(),
+        SetPolicy { id: 1, policy: SnapshotPolicy { reserve_percent: 25, auto_delete: true } }.into(),
+        CreateOver { id: 8, chunk_log2: 12, image, volume: volume() }.into(),
+        SetFill { branches: vec![3, 4], rate: Some(9) }.into(),
+        SetImport { id: 1, import: Some(ImportRecord { from: [1; 16], to: [2; 16], position: 65536 }) }
+            .into(),
+        SetCdp { id: 1, settings: Some(settings()) }.into(),
+        SetCdp { id: 1, settings: None }.into(),
+        AddMark { volume: 1, name: "here".into() }.into(),
+        RemoveMark { volume: 1, lsn: 5 }.into(),
+        CloneVolume { id: 7, chunk_log2: 14, base: moment, at: 77, method: Method::Copy, volume: volume() }
+            .into(),
+        RollBack { id: 1, branch: 8, base: moment, at: 77, size: 512, undo_id: 7, undo: snapshot(2) }.into(),
+    ]
+}
+
+/// The journal of an older build may contain these bytes.
+#[test]
+fn golden_bytes() {
+    let hex = |c: &Control| c.encode().iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let golden = [
+        "2d0200100000000501000000000000000000000000000010000000040200000000000000010000000000000000000000",
+        "0101000000000000000200000000000000070707070707070707070707070707070200646200000000000100000e000200000163000000000000000000000000",
+        "020100000000000000050000000000000000000000000000",
+        "03010000000000000001007800000000",
+        "04010000000000000001000000000000",
+        "05010000000000000000000000000000",
+        "0603000000010101010101010101010101010101010a002f6465762f6c6f6f70370c000000000000",
+        "0703000000010000",
+        "0803000000000000",
+        "0901000000000000",
+        "0a02000500000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf060000000000000054000105050505050505050505050505050505010073010000000000000003000000000000000900000000000040000000000002000063000000000000000000000000000000000000000000000000000000a58a710b00",
+        "0b0200050000000000000006000000000000000000000000",
+        "0c050000000000000001007800000000",
+        "0d07000000000000000e02000000000000000900000001390002070707070707070707070707070707070200646200000000000100000002000001630000000000000002000000000000000a000064befddb000000000000",
+        "0e0100000000000000080000000000000002000000000000000900000000020000000000000700000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf0000000000",
+        "0f010000000000000001000000000000",
+        "17010000000000000001000000000000",
+        "140500000000000000010100020062790300616e6e000000",
+        "15010000000000000019010000000000",
+        "1e08000000000000000c02002f69e8030000000000004d000000000000008403000000000000390002070707070707070707070707070707070200646200000000000100000002000001630000000000000002000000000000000a000064befddb00000000000000",
+        "1f01090000000000000002000300000000000000040000000000000000000000",
+        "1601000000000000000101010101010101010101010101010101020202020202020202020202020202020000010000000000000000000000",
+        "280100000000000000010203010700000000000000000000000000000009000000000000000000000000000000000000",
+        "28010000000000000000000000000000",
+        "29010000000000000004006865726500",
+        "2a0100000000000000050000000000000000000000000000",
+        "2b4d0000000000000007000000000000000e02000000000000000000000001390002070707070707070707070707070707070200646200000000000100000002000001630000000000000002000000000000000a000064befddb000000000000",
+        "2c4d000000000000000100000000000000080000000000000002000000000000000000000000020000000000000700000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf0000000000",
+    ];
+    assert_eq!(every_kind().each_ref().map(hex), golden);
+}
+
+#[test]
+fn round_trips() {
+    for control in every_kind() {
+        let bytes = control.encode();
+        assert_eq!(bytes.len() % RECORD_ALIGN as usize, 0);
+        assert_eq!(Control::decode(&bytes), Some(control.clone()));
+        for cut in 0..bytes.len() {
+            let decoded = Control::decode(&bytes[..cut]);
+            assert!(decoded.is_none() || decoded == Some(control.clone()), "cut at {cut}");
+        }
+        let mut long = bytes.clone();
+        long.extend([0; 8]);
+        assert_eq!(Control::decode(&long), None, "too much padding");
+    }
+    assert_eq!(Control::decode(&[0; 8]), None);
+    let group = |parts| -> Control { Group { parts }.into() };
+    let nested = group(vec![group(Vec::new())]);
+    assert_eq!(Control::decode(&nested.encode()), None, "a group in a group");
+}
+
+/// Bytes of a journal choose the depth, and must not choose that of the stack.
+#[test]
+fn groups_in_groups_without_end() {
+    let mut bytes: Vec<u8> = Vec::new();
+    for _ in 0..100_000 {
+        // Written backwards: the number, one part, its length.
+        bytes.extend((bytes.len() as u32).to_be_bytes());
+        bytes.extend([0, 1, Group::KIND]);
+    }
+    bytes.reverse();
+    assert_eq!(Control::decode(&bytes), None);
+}
