@@ -15,14 +15,14 @@ use std::sync::Arc;
 impl Core {
     /// Reads a chunk of a branch as it is in place, without staged content.
     pub(crate) fn placed_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<Vec<u8>> {
-        self.frozen_chunk(&View { branch: branch.clone(), epoch: HEAD, at: None }, chunk)
+        self.frozen_chunk(&View::head(branch), chunk)
     }
 
     /// Reads a chunk of a branch as it is in place, with zeros for what can't be read. Also returns
     /// whether there is any of that.
     pub(crate) fn placed_parts(&self, branch: &Arc<Branch>, chunk: u64) -> Result<(Vec<u8>, bool)> {
         let lost = Cell::new(false);
-        let line = View { branch: branch.clone(), epoch: HEAD, at: None };
+        let line = View::head(branch);
         let content = self.chunk_of(&line, chunk, Some(&lost))?;
         Ok((content, lost.get()))
     }

@@ -227,6 +227,11 @@ impl Branch {
 }
 
 impl View {
+    /// Returns the view of everything that was written to a branch.
+    pub(crate) fn head(branch: &Arc<Branch>) -> View {
+        View { branch: branch.clone(), epoch: HEAD, at: None }
+    }
+
     /// Returns the view, its base, the base of that, and so on, without an image or a moment at the
     /// bottom.
     pub(crate) fn levels(&self) -> impl Iterator<Item = View> {

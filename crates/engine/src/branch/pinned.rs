@@ -1,6 +1,6 @@
 //! Pinned moments. Nothing of a pinned moment expires while something rests on it.
 
-use super::{Branch, HEAD, View};
+use super::{Branch, View};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl PinnedMoment {
 
     /// Returns the branch as it is now.
     pub(crate) fn line(&self) -> View {
-        View { branch: self.branch.clone(), epoch: HEAD, at: None }
+        View::head(&self.branch)
     }
 
     /// Returns the size of the volume at the moment, in bytes.

@@ -5,7 +5,7 @@
 
 use super::apply::{MIN_PER_THREAD, READ_AHEAD};
 use super::batch::{Batch, PartSource, joined};
-use crate::branch::{Branch, HEAD, View};
+use crate::branch::{Branch, View};
 use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
 use crate::error::{Result, both};
@@ -180,7 +180,7 @@ impl<'a> Gather<'a> {
         Gather {
             core,
             batch,
-            head: View { branch: branch.clone(), epoch: HEAD, at: None },
+            head: View::head(branch),
             encoding,
             sums,
             chunks: chunks.iter(),

@@ -180,7 +180,8 @@ impl Destager {
         positions: impl Fn(&BackgroundState) -> (u64, u64),
     ) -> Result<()> {
         let begun = std::mem::take(&mut plan.recorded);
-        let changes = batch.controls.iter().map(|(at, control)| OperationChange::of(&self.core, *at, control));
+        let changes =
+            batch.controls.iter().map(|(at, control)| OperationChange::of(&self.core, *at, control));
         let changes: Vec<_> = changes.collect::<Result<_>>()?;
         let (written, prepared) = self
             .core

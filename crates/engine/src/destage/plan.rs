@@ -3,7 +3,7 @@
 use super::batch::{Batch, BatchItem, Below, Content, PartSource, Placed};
 use super::record::Recorder;
 use super::state::BackgroundState;
-use crate::branch::{Base, Branch, ExternalBase, HEAD, View};
+use crate::branch::{Base, Branch, ExternalBase, View};
 use crate::catalog::Version;
 use crate::catalog::page::{Entry, MapPage, PageKey, Slot};
 use crate::core::Core;
@@ -189,7 +189,7 @@ impl Destager {
             let (index, number) = page_of(&of_page[0]);
             let branch = &batch.branches[index as usize];
             let key = (branch.id, number);
-            let head = View { branch: branch.clone(), epoch: HEAD, at: None };
+            let head = View::head(branch);
             let stored = self.core.map.cached(&head, number).map_or_else(|| self.core.map.read(key), Ok)?;
             // A batch that is applied again is recorded already.
             let recorded = !redo && branch.cdp.log.read().settings.is_some();
@@ -453,7 +453,7 @@ impl Core {
     /// Finds what lies under a chunk for which the branch has no entry. What its bases had staged
     /// is in place: their records come before the branch's own.
     fn under_new(&self, target: &Target<'_>, overlay: &Overlay) -> Result<Under> {
-        let head = View { branch: target.branch.clone(), epoch: HEAD, at: None };
+        let head = View::head(&target.branch);
         match self.find_below(&head, target.chunk)? {
             Below::Slot(slot) => Ok(Under::Slot(slot)),
             Below::Zeros => Ok(Under::Zeros),

@@ -17,7 +17,7 @@
 //! cut short anywhere. The last step removes the base in one commit. A reader that is reading
 //! through the base notices that, and reads again.
 
-use crate::branch::{Branch, ExternalBase, HEAD, View, VolumeState};
+use crate::branch::{Branch, ExternalBase, View, VolumeState};
 use crate::catalog::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
 use crate::catalog::{BranchRecord, FillRecord, Version};
 use crate::core::Core;
@@ -291,7 +291,7 @@ impl Destager {
         chunk: u64,
         step: &mut Step,
     ) -> Result<Option<Slot>> {
-        let below = self.core.find_below(&View { branch: branch.clone(), epoch: HEAD, at: None }, chunk)?;
+        let below = self.core.find_below(&View::head(branch), chunk)?;
         let mut bytes = Vec::new();
         let content = match below {
             // Holes can be very many: they must be skipped quickly.
@@ -408,7 +408,7 @@ impl Core {
     /// Returns the first of `pages` for which something below a branch has content, or their end.
     fn next_below(&self, branch: &Arc<Branch>, pages: std::ops::Range<u64>) -> Result<u64> {
         let mut next = pages.end;
-        let mut line = View { branch: branch.clone(), epoch: HEAD, at: None };
+        let mut line = View::head(branch);
         let image = loop {
             for line in line.levels().skip(1) {
                 let found = self.map.next_content(&line, pages.start, pages.end - 1)?;
@@ -460,6 +460,6 @@ impl Core {
 /// Whether an error of reading below a branch can come from an image or a history. Otherwise it is
 /// an error of the pool itself.
 fn blames_external(branch: &Arc<Branch>) -> bool {
-    let head = View { branch: branch.clone(), epoch: HEAD, at: None };
+    let head = View::head(branch);
     head.external_base().is_some()
 }

@@ -200,7 +200,7 @@ impl Core {
     /// Returns what a branch has in place, or has a version of. A hole may have come at any time,
     /// so it proves nothing.
     fn ever_placed_in(&self, branch: &Arc<Branch>, chunks: Range<u64>) -> Result<Parts> {
-        let head = View { branch: branch.clone(), epoch: HEAD, at: None };
+        let head = View::head(branch);
         let mut parts = Parts::default();
         let mut chunk = chunks.start;
         while chunk < chunks.end {
