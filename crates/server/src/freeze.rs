@@ -267,7 +267,10 @@ mod tests {
         let slow = format!("{}; sleep 3 & sleep 3; {}", note(&log, "frozen"), note(&log, "too-late"));
         let error =
             frozen(&hooks(&slow, &note(&log, "after"), 1000), || -> Result<(), ()> { panic!("was run") });
-        assert!(matches!(&error, Err(FreezeError::Before(why)) if why.contains("did not end before the freeze timeout")), "{error:?}");
+        assert!(
+            matches!(&error, Err(FreezeError::Before(why)) if why.contains("did not end before the freeze timeout")),
+            "{error:?}"
+        );
         std::thread::sleep(Duration::from_millis(3000));
         assert_eq!(lines(&log), "frozen after ");
     }
