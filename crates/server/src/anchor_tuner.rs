@@ -1,7 +1,7 @@
 //! The cost model in operation. The server measures its inputs on the volumes that exist, and hands
 //! the distance of anchors that the model finds to the engine.
 
-use crate::http::App;
+use crate::settings::Prices;
 use hindcast_api::CdpMeasured;
 use hindcast_engine::cdp::model::{Constants, Load, VolumeModel, Weights};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSample};
@@ -29,15 +29,6 @@ const READS: usize = 64;
 const CHANGES: usize = 100_000;
 const DAY: f64 = 86_400.0;
 const SECOND: f64 = 1e9;
-
-/// What time and space are worth.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Prices {
-    /// An hour of recovery.
-    pub(crate) hour: f64,
-    /// A gigabyte of storage.
-    pub(crate) gigabyte: f64,
-}
 
 /// Measures all that the model wants to know of a volume. Nothing is destaged for it.
 pub(crate) fn measure(pool: &Arc<Pool>, volume: &str, prices: Prices) -> Result<CdpMeasured> {
@@ -112,14 +103,14 @@ pub(crate) struct AnchorTuner {
 
 impl AnchorTuner {
     /// Starts it.
-    pub(crate) fn start(app: Arc<App>) -> io::Result<AnchorTuner> {
+    pub(crate) fn start(pool: Arc<Pool>, prices: Prices) -> io::Result<AnchorTuner> {
         let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let seen = stop.clone();
         let run = move || {
             let mut stopping = seen.0.lock();
             while !*stopping {
                 // At once: what was measured before a restart is forgotten.
-                parking_lot::MutexGuard::unlocked(&mut stopping, || look_around(&app.pool, app.prices));
+                parking_lot::MutexGuard::unlocked(&mut stopping, || look_around(&pool, prices));
                 if !*stopping {
                     seen.1.wait_for(&mut stopping, INTERVAL);
                 }

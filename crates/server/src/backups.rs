@@ -1,7 +1,6 @@
 //! Backups of the pool's metadata. The server makes one a day, one at each clean stop, and one on
 //! each request ([`Backups`]).
 
-use crate::http::App;
 use hindcast_engine::backup::{BackupInfo, find};
 use hindcast_engine::disk::{Dir, FileDir};
 use hindcast_engine::pool::Pool;
@@ -124,15 +123,15 @@ pub(crate) struct BackupKeeper {
 
 impl BackupKeeper {
     /// Starts it.
-    pub(crate) fn start(app: Arc<App>) -> io::Result<BackupKeeper> {
+    pub(crate) fn start(pool: Arc<Pool>, backups: Arc<Backups>) -> io::Result<BackupKeeper> {
         let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let seen = stop.clone();
         let run = move || {
             let mut stopping = seen.0.lock();
             while !*stopping {
-                if app.backups.is_due(Timestamp::now()) {
+                if backups.is_due(Timestamp::now()) {
                     // A failure is kept for the health, and the next look tries again.
-                    let _ = MutexGuard::unlocked(&mut stopping, || app.backups.make(&app.pool, None));
+                    let _ = MutexGuard::unlocked(&mut stopping, || backups.make(&pool, None));
                 }
                 if !*stopping {
                     seen.1.wait_for(&mut stopping, LOOK);

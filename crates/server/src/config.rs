@@ -4,12 +4,9 @@
 //! [`Settings`] holds the options as the operator gave them. [`Config`] is the result: defaults
 //! filled in, and values checked.
 
-use crate::anchor_tuner::Prices;
-use crate::freeze::{DEFAULT_TIMEOUT, Hooks};
+use crate::freeze::{DEFAULT_TIMEOUT, Hooks, VolumeHooks};
 use crate::listen::{Address, resolve};
-use crate::open_pool::Salvaging;
-use crate::settings::{Digests, Hook, LogFormat, Settings, TlsWhen};
-use crate::snapshots::VolumeHooks;
+use crate::settings::{Digests, Hook, LogFormat, Prices, Salvaging, Settings, TlsWhen};
 use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
 use hindcast_engine::cdp::model::{PRICE_PER_GIGABYTE, PRICE_PER_HOUR};
 use hindcast_engine::disk::allow_many_files;

@@ -2,10 +2,12 @@
 //! for a signal, and stops in order.
 
 use crate::anchor_tuner::AnchorTuner;
+use crate::app::App;
 use crate::backups::{BackupKeeper, Backups};
 use crate::config::Config;
+use crate::convert::error_body;
 use crate::host_paths::HostPaths;
-use crate::http::{self, ApiServer, App};
+use crate::http::{self, ApiServer};
 use crate::iscsi::IscsiTarget;
 use crate::listen::Listener;
 use crate::maintenance::Maintenance;
@@ -13,7 +15,7 @@ use crate::nbd::NbdTarget;
 use crate::notify::Notifier;
 use crate::schedule::{Scheduler, Schedules};
 use crate::settings::Settings;
-use crate::{descriptors, logging, open_pool, realtime};
+use crate::{data_directory, descriptors, logging, open_pool, realtime};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
@@ -90,9 +92,9 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     }
     let (connections, limits) = descriptors::connections(config, &pool)?;
     let (nbd, iscsi) = connections.clip(config);
-    let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(http::error_body)?;
-    let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules()).map_err(http::error_body)?;
-    let schedules = Schedules::open(crate::open_pool::settings_of(&pool, &config.data));
+    let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(error_body)?;
+    let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules()).map_err(error_body)?;
+    let schedules = Schedules::open(data_directory::settings_of(&pool, &config.data));
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {
@@ -110,12 +112,15 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         transfers: Arc::new(Semaphore::new(http::MAX_TRANSFERS)),
         changing_writable: Mutex::default(),
         schedules,
-        backups: Backups::open(&config.data, config.metadata_keep, config.metadata_interval),
+        backups: Arc::new(Backups::open(&config.data, config.metadata_keep, config.metadata_interval)),
         prices: config.prices,
     });
-    let scheduler = Scheduler::start(app.clone()).map_err(|e| io_error("start the schedule thread", &e))?;
-    let anchorer = AnchorTuner::start(app.clone()).map_err(|e| io_error("start the anchor thread", &e))?;
-    let keeper = BackupKeeper::start(app.clone()).map_err(|e| io_error("start the backup thread", &e))?;
+    let scheduler =
+        Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
+    let anchorer = AnchorTuner::start(app.pool.clone(), app.prices)
+        .map_err(|e| io_error("start the thread of anchors", &e))?;
+    let keeper = BackupKeeper::start(app.pool.clone(), app.backups.clone())
+        .map_err(|e| io_error("start the thread of backups", &e))?;
     let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api)
         .map_err(|e| io_error("start the admin API", &e))?;
     // After everything that lives as long as the server was started.
@@ -179,7 +184,7 @@ async fn stop(
                 hindcast_engine::Result::Ok(())
             })
         })?;
-        close.await.map_err(|e| io_error("close the pool", &e))?.map_err(http::error_body)
+        close.await.map_err(|e| io_error("close the pool", &e))?.map_err(error_body)
     };
     // Threads that wait for something that never comes stay behind.
     match tokio::time::timeout(deadline + CLOSE_TIMEOUT, closed).await {

@@ -5,8 +5,8 @@
 //! have open beyond the pool's own files.
 
 use crate::config::Config;
-use crate::http::error_body;
-use crate::{iscsi, open_pool};
+use crate::convert::error_body;
+use crate::{data_directory, iscsi};
 use hindcast_api::{ErrorBody, ErrorKind, Limits};
 use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::Pool;
@@ -56,7 +56,7 @@ pub(crate) fn connections(config: &Config, pool: &Pool) -> Result<(Connections, 
     let shape = pool.info().config;
     let journal = shape.journal_size / shape.segment_size;
     // A file behind a LUN, and an image below a volume, is open while it is used.
-    let settings = open_pool::settings_of(pool, &config.data);
+    let settings = data_directory::settings_of(pool, &config.data);
     let (_, files) = iscsi::names_and_files(&settings, &[]).map_err(error_body)?;
     let others = files.len() as u64 + pool.volumes().iter().filter(|v| v.image.is_some()).count() as u64;
     let engine = journal + pool.pvs().len() as u64 + config.options.open_files as u64 + others + BATCH;

@@ -4,6 +4,7 @@
 //! What was frozen is always thawed. A guardian process runs the command that thaws: when it is
 //! told to, at a deadline, and also when this process is gone, however it ended.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -35,6 +36,9 @@ pub struct Hooks {
     /// From the start of `before`: when it has passed, `after` is run, come what may.
     pub timeout: Duration,
 }
+
+/// The commands around snapshots, by volume.
+pub(crate) type VolumeHooks = BTreeMap<String, Hooks>;
 
 /// Why there is no result, or none that counts.
 #[derive(Debug)]

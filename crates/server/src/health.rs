@@ -1,8 +1,9 @@
-//! Health of the server. It combines the pool's health with problems that only the server knows
+//! Health and status of the server. Health combines the pool's health with problems that only the server knows
 //! (targets of histories, schedules).
 
-use crate::http::{App, convert};
-use hindcast_api::{Health, HealthState, Problem};
+use crate::app::App;
+use crate::convert;
+use hindcast_api::{Health, HealthState, Problem, Status};
 use jiff::Timestamp;
 
 /// Codes of warnings that the server raises, beside the engine's (`hindcast_engine::pool::code`).
@@ -41,6 +42,26 @@ impl App {
             warn(&mut health, code::METADATA_BACKUP_OLD, message);
         }
         health
+    }
+
+    /// The server's status, with its health.
+    pub(crate) fn status(&self) -> Status {
+        let info = self.pool.info();
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            started: self.started,
+            data: self.data.clone(),
+            listeners: self.listeners.clone(),
+            health: self.health(),
+            capacity: info.capacity,
+            used: info.used,
+            available: info.available,
+            volumes: info.volumes,
+            nbd_connections: self.nbd.stats().connections as u64,
+            iscsi_sessions: self.iscsi.stats().sessions as u64,
+            limits: self.limits,
+        }
     }
 
     fn warn_of_schedules(&self, health: &mut Health) {

@@ -259,6 +259,7 @@ mod tests {
     use super::*;
     use crate::backups::{Backups, Place};
     use crate::passthrough::{FileDevice, FileSpec};
+    use crate::settings::Salvaging;
     use crate::{open_pool, world};
     use hindcast_engine::device::BlockDevice;
     use hindcast_engine::disk::{Dir, FileDir};
@@ -350,7 +351,7 @@ mod tests {
         let Fixture { tmp, pool, paths } = f;
         drop(pool);
         let data = tmp.path().join("pool");
-        let (how, options) = (open_pool::Salvaging::default(), PoolOptions::default());
+        let (how, options) = (Salvaging::default(), PoolOptions::default());
         let pool = open_pool::salvage_bound(&data, &how, options, &paths.allowed).unwrap();
         let mut block = [0; 512];
         assert!(pool.open_volume("v", true).and_then(|v| v.read(0, &mut block)).is_err(), "{}", block[0]);

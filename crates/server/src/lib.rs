@@ -6,10 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod anchor_tuner;
+mod app;
 mod atomic_file;
 mod backups;
+mod clones;
 mod config;
+mod convert;
 mod daemon;
+mod data_directory;
 mod descriptors;
 mod files;
 pub mod freeze;
@@ -17,6 +21,7 @@ mod health;
 mod host_paths;
 mod http;
 mod iscsi;
+mod lineage;
 mod listen;
 mod logging;
 mod maintenance;
@@ -37,10 +42,10 @@ mod testing;
 mod world;
 mod writable_snapshots;
 
-pub use crate::open_pool::{Salvaging, salvage};
 pub use backups::DIRECTORY as BACKUPS;
+pub use convert::error_body;
 pub use daemon::serve;
 pub use files::{DamagedFile, check_files};
-pub use http::error_body;
+pub use open_pool::salvage;
 pub use reidentify::{Identified, Identity, Reidentified, reidentify, survey_identities};
-pub use settings::{Moved, Settings};
+pub use settings::{Moved, Salvaging, Settings};

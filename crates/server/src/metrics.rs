@@ -1,7 +1,8 @@
 //! Metrics for Prometheus. Counters are kept where things happen, and collected when a client asks
 //! for the metrics.
 
-use crate::http::{App, convert};
+use crate::app::App;
+use crate::convert;
 use hindcast_engine::cdp::CdpInfo;
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{

@@ -1,7 +1,7 @@
 //! Addresses of the past, `VOLUME@MOMENT`: conversion of the text that people write to the terms of
 //! the engine.
 
-use crate::writable_snapshots::open_behind;
+use crate::clones::open_behind;
 use hindcast_api::Moment;
 use hindcast_engine::pool::{Pool, SnapshotInfo};
 use hindcast_engine::{Error, ErrorKind, Result, Volume, cdp};

@@ -1,10 +1,10 @@
 //! The NBD target of the daemon: the pool's volumes as exports, and the start and stop of the
 //! server.
 
-use crate::http::convert;
+use crate::clones::{CLONE, clone_behind};
+use crate::convert;
 use crate::iscsi::NbdRules;
 use crate::moments::{self, Past};
-use crate::writable_snapshots::{CLONE, clone_behind};
 use hindcast_api::{Moment, Size};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};

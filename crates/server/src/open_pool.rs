@@ -1,11 +1,12 @@
 //! Opens the pool of a data directory. It creates a pool only if the operator asked for that.
 
 use crate::config::{Config, Creation};
-use crate::http::error_body;
-use crate::settings::Moved;
+use crate::convert::error_body;
+use crate::data_directory::{exists, no_pool};
+use crate::settings::Salvaging;
 use crate::{reidentify, world};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
-use hindcast_engine::disk::{Dir, FileDir, OverlayDir};
+use hindcast_engine::disk::{Dir, FileDir};
 use hindcast_engine::pool::{JOURNAL_DAMAGED, Pool, PoolOptions, PvSpec};
 use hindcast_engine::salvage::SalvageOptions;
 use std::path::{Path, PathBuf};
@@ -13,16 +14,6 @@ use std::sync::Arc;
 
 /// The first physical volume of an embedded pool.
 const FIRST_PV: &str = "pv-0.img";
-
-/// How what is left of a damaged pool is opened.
-#[derive(Debug, Clone, Default)]
-pub struct Salvaging {
-    /// The backup that the catalog is made from, whatever the pool's own is like: a file, or a
-    /// physical volume.
-    pub from: Option<PathBuf>,
-    /// Where physical volumes are now.
-    pub moved: Vec<Moved>,
-}
 
 /// Opens what is left of the pool in `data`, read-only and without writing to any part of it. Where
 /// its catalog does not open, the newest backup in the data directory stands in.
@@ -40,7 +31,7 @@ pub(crate) fn salvage_bound(
 ) -> Result<Arc<Pool>, ErrorBody> {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let text = |path: &Path| absolute(path).to_string_lossy().into_owned();
-    let directory = absolute(data).join(crate::BACKUPS);
+    let directory = absolute(data).join(crate::backups::DIRECTORY);
     let names = FileDir::new(&directory).list().unwrap_or_default();
     let options = SalvageOptions {
         pool: options,
@@ -118,29 +109,6 @@ pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
     Ok(pool)
 }
 
-/// Is there a pool? What a creation that was cut short left behind is none.
-pub(crate) fn exists(dir: &dyn Dir) -> Result<bool, ErrorBody> {
-    match Pool::exists(dir).map_err(error_body) {
-        Err(e) if e.kind == ErrorKind::NotFound => Ok(false),
-        result => result,
-    }
-}
-
-/// A mount point without its file system is an empty directory. A new pool there would take the
-/// room of another file system, and clients would find their volumes gone.
-pub(crate) fn no_pool(path: &Path, advice: &str) -> ErrorBody {
-    let shown = path.display();
-    let lost = path.join(crate::BACKUPS).is_dir();
-    let message = if lost {
-        format!(
-            "open the pool in {shown}: its catalog is lost, but backups of it exist; see `hindcast restore-metadata --data {shown}`"
-        )
-    } else {
-        format!("open the pool in {shown}: the directory holds no pool; is the file system mounted?{advice}")
-    };
-    ErrorBody { kind: ErrorKind::NotFound, message }
-}
-
 fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), ErrorBody> {
     let free = free_space(path)?;
     let size = match creation.pool_size {
@@ -190,16 +158,6 @@ fn free_space(path: &Path) -> Result<u64, ErrorBody> {
         message: format!("determine the free space of {}: {e}", path.display()),
     })?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-/// Where the server's own files are: targets, schedules, states of logical units. Of a pool that is
-/// only shown they stay as they are, whatever it seems to lack.
-pub(crate) fn settings_of(pool: &Pool, data: &Path) -> Arc<dyn Dir> {
-    let files: Arc<dyn Dir> = Arc::new(FileDir::new(data));
-    match pool.is_only_shown() {
-        true => Arc::new(OverlayDir::new(files)),
-        false => files,
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Recovery of volumes to a moment, as new volumes or in place.
 
-use crate::http::App;
+use crate::app::App;
 use crate::iscsi::Making;
 use crate::moments::{self, Past};
 use crate::snapshots::nanoseconds;

@@ -12,9 +12,9 @@
 
 use crate::atomic_file::DurableFile;
 use crate::backups::Backups;
-use crate::http::error_body;
-use crate::writable_snapshots::CLONE;
-use crate::{files, iscsi, open_pool, schedule, world};
+use crate::clones::CLONE;
+use crate::convert::error_body;
+use crate::{data_directory, files, iscsi, schedule, world};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Dir, FileDir};
 use hindcast_engine::pool::{Pool, PoolOptions, REIDENTIFYING, Reidentification};
@@ -131,9 +131,9 @@ fn end(dir: &Arc<dyn Dir>) -> Result<Identities> {
 
 fn directory(data: &Path) -> std::result::Result<Arc<dyn Dir>, ErrorBody> {
     let dir: Arc<dyn Dir> = Arc::new(FileDir::new(data));
-    match open_pool::exists(&*dir)? {
+    match data_directory::exists(&*dir)? {
         true => Ok(dir),
-        false => Err(open_pool::no_pool(data, "")),
+        false => Err(data_directory::no_pool(data, "")),
     }
 }
 

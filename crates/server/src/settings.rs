@@ -459,6 +459,25 @@ pub struct Hook {
     pub timeout: Option<u16>,
 }
 
+/// What time and space are worth.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prices {
+    /// An hour of recovery.
+    pub(crate) hour: f64,
+    /// A gigabyte of storage.
+    pub(crate) gigabyte: f64,
+}
+
+/// How what is left of a damaged pool is opened.
+#[derive(Debug, Clone, Default)]
+pub struct Salvaging {
+    /// The backup that the catalog is made from, whatever the pool's own is like: a file, or a
+    /// physical volume.
+    pub from: Option<PathBuf>,
+    /// Where physical volumes are now.
+    pub moved: Vec<Moved>,
+}
+
 /// Where a physical volume is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {

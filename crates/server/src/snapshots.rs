@@ -1,23 +1,19 @@
 //! Operations on snapshots that requests and schedules share: taking, deleting, and rolling back.
 
+use crate::app::App;
+use crate::clones::{addresses, check_labels};
+use crate::convert::time;
 use crate::freeze::{FreezeError, Hooks, frozen};
-use crate::http::App;
-use crate::http::convert::time;
 use crate::realtime;
-use crate::writable_snapshots::{addresses, check_labels};
 use hindcast_api::{CreateSnapshots, NewSnapshot, RollBack};
 use hindcast_engine::pool::{SnapshotInfo, Undo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Snapshots that the engine deletes in one operation.
 pub(crate) const MAX_AT_ONCE: usize = 200;
-
-/// The commands around snapshots, by volume.
-pub(crate) type VolumeHooks = BTreeMap<String, Hooks>;
 
 /// An age that a request gives in seconds.
 pub(crate) fn nanoseconds(seconds: u64) -> u64 {

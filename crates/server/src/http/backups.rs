@@ -1,8 +1,8 @@
 //! The route of backups of the metadata.
 
 use super::error::{ApiError, Json};
-use super::routes::Shared;
-use super::{App, blocking, host_path};
+use super::shared::{Shared, blocking, host_path};
+use crate::app::App;
 use crate::backups::Place;
 use crate::host_paths::Purpose;
 use axum::extract::State;

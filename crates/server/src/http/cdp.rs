@@ -1,9 +1,10 @@
 //! The routes of continuous data protection: history, moments, marks, recovery.
 
 use super::error::{ApiError, Json, Path, Query};
-use super::lineage::Lineage;
-use super::routes::Shared;
-use super::{App, blocking, convert};
+use super::shared::{Shared, blocking};
+use crate::app::App;
+use crate::convert;
+use crate::lineage::Lineage;
 use crate::{anchor_tuner, moments};
 use axum::extract::State;
 use axum::http::StatusCode;

@@ -1,8 +1,9 @@
 //! The routes of the clock.
 
 use super::error::{ApiError, Json};
-use super::routes::Shared;
-use super::{App, blocking, convert};
+use super::shared::{Shared, blocking};
+use crate::app::App;
+use crate::convert;
 use axum::extract::State;
 use hindcast_api::{Clock, ErrorBody};
 use std::sync::Arc;

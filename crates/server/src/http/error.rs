@@ -1,33 +1,14 @@
 //! Errors as responses ([`ApiError`]), and extractors that reject bad requests with such errors.
 
+use crate::convert::error_body;
 use axum::body::Bytes;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hindcast_api::{ErrorBody, ErrorKind};
-use hindcast_engine::{Error, ErrorKind as EngineKind};
+use hindcast_engine::Error;
 use serde::de::DeserializeOwned;
-
-/// An engine error as the API says it.
-pub fn error_body(error: Error) -> ErrorBody {
-    let kind = match error.kind() {
-        EngineKind::NotFound => ErrorKind::NotFound,
-        EngineKind::Conflict => ErrorKind::Conflict,
-        EngineKind::Invalid => ErrorKind::Invalid,
-        EngineKind::OutOfRange => ErrorKind::OutOfRange,
-        EngineKind::ReadOnly => ErrorKind::ReadOnly,
-        EngineKind::NoSpace => ErrorKind::NoSpace,
-        EngineKind::Io => ErrorKind::Io,
-        EngineKind::Corrupt => ErrorKind::Corrupt,
-        EngineKind::Lost => ErrorKind::Lost,
-        EngineKind::Poisoned => ErrorKind::Poisoned,
-        EngineKind::Busy => ErrorKind::Busy,
-        EngineKind::Unsupported => ErrorKind::Unsupported,
-        EngineKind::Unavailable => ErrorKind::Unavailable,
-    };
-    ErrorBody { kind, message: error.to_string() }
-}
 
 /// What a handler fails with.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! The routes of flattening.
 
-use super::convert;
 use super::error::{ApiError, Json, Path};
-use super::routes::Shared;
-use super::{App, blocking};
+use super::shared::{Shared, blocking};
+use crate::app::App;
+use crate::convert;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{ErrorBody, Flatten, FlattenProgress, Flattening, VolumeOrigin};

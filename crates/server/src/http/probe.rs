@@ -1,7 +1,7 @@
 //! The health that `/healthz` reports. One thread reads it, once for all requests that wait at that
 //! time. So a flood of probes does not take the threads that administer the pool.
 
-use super::App;
+use crate::app::App;
 use hindcast_api::Health;
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The routes of relocation.
 
 use super::error::{ApiError, Json, Path};
-use super::routes::Shared;
-use super::{App, blocking};
+use super::shared::{Shared, blocking};
+use crate::app::App;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{ErrorBody, Relocate, Relocating, Relocation};

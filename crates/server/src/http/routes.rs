@@ -2,14 +2,14 @@
 
 use super::error::{ApiError, Json, Path, Query};
 use super::guests::{Guest, through};
-use super::lineage::Lineage;
 use super::probe::Probe;
-use super::{
-    App, backups, blocking, cdp, clock, convert, flatten, host_path, relocation, schedules, snapshots,
-    targets, transfer,
-};
+use super::shared::{DeleteQuery, Shared, blocking, host_path};
+use super::{backups, cdp, clock, flatten, relocation, schedules, snapshots, targets, transfer};
+use crate::app::App;
+use crate::convert;
 use crate::host_paths::{Door, Purpose};
 use crate::iscsi::Making;
+use crate::lineage::Lineage;
 use crate::metrics;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -23,7 +23,6 @@ use hindcast_api::{
 };
 use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy, VolumeInfo};
 use hindcast_target::Repeated;
-use serde::Deserialize;
 use std::net::IpAddr;
 use std::sync::Arc;
 use utoipa::OpenApi;
@@ -32,8 +31,6 @@ use utoipa_axum::routes;
 
 /// Requests are small; a larger body is a mistake.
 const MAX_BODY: usize = 64 << 10;
-
-pub(super) type Shared = State<Arc<App>>;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -395,13 +392,6 @@ async fn patch_volume(
         Ok(Json(app.shown(&info)))
     })
     .await
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DeleteQuery {
-    #[serde(default)]
-    pub(super) force: bool,
 }
 
 /// Deletes a volume; with `force` also one that clients use, and its snapshots. Its space comes

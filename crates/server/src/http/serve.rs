@@ -4,7 +4,8 @@
 use super::guests::{Guest, Guests};
 use super::patience::{TimedBody, TimedIo};
 use super::probe::Probe;
-use super::{App, routes};
+use super::routes;
+use crate::app::App;
 use crate::host_paths::Door;
 use crate::listen::Listener;
 use axum::body::Body;

@@ -1,11 +1,12 @@
 //! The routes of snapshots, clones and rollback.
 
 use super::error::{ApiError, Json, Path};
-use super::lineage::Lineage;
-use super::routes::Shared;
-use super::{App, blocking, convert, urgent};
+use super::shared::{Shared, blocking, urgent};
+use crate::app::App;
+use crate::clones::check_labels;
+use crate::convert;
 use crate::iscsi::Making;
-use crate::writable_snapshots::check_labels;
+use crate::lineage::Lineage;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{

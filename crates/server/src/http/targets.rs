@@ -1,8 +1,8 @@
 //! The routes of iSCSI targets.
 
 use super::error::{ApiError, Confidential, Json, Path, Query};
-use super::routes::{DeleteQuery, Shared};
-use super::{App, blocking, host_path};
+use super::shared::{DeleteQuery, Shared, blocking, host_path};
+use crate::app::App;
 use crate::host_paths::Purpose;
 use axum::extract::State;
 use axum::http::StatusCode;

@@ -2,9 +2,9 @@
 //! nothing else waits for a stream.
 
 use super::error::{ApiError, Json, Path, Query};
-use super::lineage::Lineage;
-use super::routes::Shared;
-use super::{App, MAX_TRANSFERS, blocking};
+use super::shared::{MAX_TRANSFERS, Shared, blocking};
+use crate::app::App;
+use crate::lineage::Lineage;
 use crate::{moments, realtime};
 use axum::body::{Body, Bytes};
 use axum::extract::State;

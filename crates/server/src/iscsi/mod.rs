@@ -112,7 +112,7 @@ impl Drop for Watch {
 
 impl IscsiTarget {
     pub(crate) fn start(config: &IscsiConfig, pool: Arc<Pool>, data: &Path) -> Result<Self> {
-        let dir = crate::open_pool::settings_of(&pool, data);
+        let dir = crate::data_directory::settings_of(&pool, data);
         let file = DurableFile::new(dir.clone(), stored::FILE, stored::KIND, stored::VERSION);
         let store = Store::open(file)?;
         let otherwise = Otherwise::of(config.portals.iter().map(|p| &p.listen));

@@ -33,8 +33,8 @@ pub(crate) fn verify(content: &[u8]) -> Result<()> {
     stored::decode(content).map(drop)
 }
 
+use crate::app::App;
 use crate::atomic_file::DurableFile;
-use crate::http::App;
 use crate::snapshots::{MAX_AT_ONCE, taken, time_name};
 use hindcast_api::{CreateSchedule, CreateSnapshots, NewSnapshot, PatchSchedule, Retention, Schedule};
 use hindcast_engine::disk::Dir;

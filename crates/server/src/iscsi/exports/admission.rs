@@ -7,10 +7,10 @@
 
 use super::lookup::{Asked, Shown};
 use super::{Exports, Registry, Scope, TargetSettings, Uuid, names};
+use crate::clones::clone_behind;
 use crate::iscsi::credentials::{Account, Chap};
 use crate::iscsi::registry::Guard;
 use crate::moments::{self, Past};
-use crate::writable_snapshots::clone_behind;
 use hindcast_engine::pool::VolumeInfo;
 use hindcast_target::iscsi::access::{LunMask, Party, Permit, conceivable, decide};
 use hindcast_target::iscsi::{AuthPolicy, Initiator, Proof};

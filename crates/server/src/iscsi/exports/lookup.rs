@@ -2,8 +2,8 @@
 //! volume's past.
 
 use super::{Exports, Live, LiveTarget, Registry, Scope, Uuid, names};
+use crate::clones::clone_behind;
 use crate::moments::{self, Past};
-use crate::writable_snapshots::clone_behind;
 use hindcast_engine::cdp::moment_uuid;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};

@@ -301,7 +301,7 @@ fn a_clone_behind_a_snapshot_keeps_rules_of_its_own() {
     f.snapshot("db", "s");
     f.copy(("db", "s"), "copy").unwrap();
     let clone = hindcast_engine::world::uuid_text(&f.pool().volume("copy").unwrap().uuid);
-    f.pool().label_snapshot("db", "s", &[(crate::writable_snapshots::CLONE, Some(&clone))]).unwrap();
+    f.pool().label_snapshot("db", "s", &[(crate::clones::CLONE, Some(&clone))]).unwrap();
     assert!(f.login(&iqn("db:snap:s")).is_ok() && f.login(&iqn("db:at:s")).is_ok());
     f.rule(Some("copy"), OTHER, api::Access::ReadWrite);
     for past in ["db:snap:s", "db:at:s"] {

@@ -125,12 +125,11 @@ fn the_clone_behind_a_snapshot_is_told_by_whatever_name_it_has() {
     for name in ["db.two", "chosen"] {
         let clone = pool.clone_volume("db", "two", name).unwrap();
         let label = uuid_text(&clone.uuid);
-        let labelled =
-            pool.label_snapshot("db", "two", &[(writable_snapshots::CLONE, Some(&label))]).unwrap();
+        let labelled = pool.label_snapshot("db", "two", &[(clones::CLONE, Some(&label))]).unwrap();
         let lineage = Lineage::new(&pool);
         assert_eq!(lineage.writable(&labelled).as_deref(), Some(name));
         assert_eq!(lineage.looked_at_volumes(), name == "chosen", "{name}");
-        assert_eq!(writable_snapshots::clone_behind(&pool, &labelled).unwrap().uuid, clone.uuid);
+        assert_eq!(clones::clone_behind(&pool, &labelled).unwrap().uuid, clone.uuid);
     }
     // Another volume took the name that the clone would have.
     pool.delete_volume("chosen", false).unwrap();

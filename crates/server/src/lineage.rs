@@ -1,7 +1,6 @@
-//! The origin of volumes and snapshots, as the answers of the API show it.
+//! The origin of volumes and snapshots: what rests on what, in the terms of the API.
 
-use super::convert;
-use crate::writable_snapshots;
+use crate::{clones, convert};
 use hindcast_api as api;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::world::uuid_text;
@@ -94,8 +93,8 @@ impl Lineage<'_> {
 
     /// The clone that stands behind a snapshot's address.
     fn writable(&self, info: &SnapshotInfo) -> Option<String> {
-        let id = info.labels.get(writable_snapshots::CLONE)?;
-        if let Some(clone) = writable_snapshots::clone_by_default_name(self.pool, info) {
+        let id = info.labels.get(clones::CLONE)?;
+        if let Some(clone) = clones::clone_by_default_name(self.pool, info) {
             return Some(clone.name);
         }
         let all = || self.pool.volumes().into_iter().map(|v| (uuid_text(&v.uuid), v.name)).collect();
@@ -109,7 +108,7 @@ impl Lineage<'_> {
             uuid: uuid_text(&info.uuid),
             size: info.size,
             created: convert::time(info.created),
-            labels: writable_snapshots::labels(info),
+            labels: clones::labels(info),
             writable: self.writable(info),
             inherited: None,
             expires: info.expires.map(convert::time),

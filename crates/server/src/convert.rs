@@ -11,6 +11,26 @@ use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
+/// An engine error as the API says it.
+pub fn error_body(error: Error) -> api::ErrorBody {
+    let kind = match error.kind() {
+        ErrorKind::NotFound => api::ErrorKind::NotFound,
+        ErrorKind::Conflict => api::ErrorKind::Conflict,
+        ErrorKind::Invalid => api::ErrorKind::Invalid,
+        ErrorKind::OutOfRange => api::ErrorKind::OutOfRange,
+        ErrorKind::ReadOnly => api::ErrorKind::ReadOnly,
+        ErrorKind::NoSpace => api::ErrorKind::NoSpace,
+        ErrorKind::Io => api::ErrorKind::Io,
+        ErrorKind::Corrupt => api::ErrorKind::Corrupt,
+        ErrorKind::Lost => api::ErrorKind::Lost,
+        ErrorKind::Poisoned => api::ErrorKind::Poisoned,
+        ErrorKind::Busy => api::ErrorKind::Busy,
+        ErrorKind::Unsupported => api::ErrorKind::Unsupported,
+        ErrorKind::Unavailable => api::ErrorKind::Unavailable,
+    };
+    api::ErrorBody { kind, message: error.to_string() }
+}
+
 pub(crate) fn health(health: &Health) -> api::Health {
     let problem = |code: &str, message: &str| api::Problem { code: code.into(), message: message.into() };
     match health {
@@ -26,14 +46,14 @@ pub(crate) fn health(health: &Health) -> api::Health {
     }
 }
 
-pub(super) fn placement(placement: api::Placement) -> Placement {
+pub(crate) fn placement(placement: api::Placement) -> Placement {
     match placement {
         api::Placement::Anywhere => Placement::Anywhere,
         api::Placement::Contiguous => Placement::Contiguous,
     }
 }
 
-pub(super) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api::Pool {
+pub(crate) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api::Pool {
     api::Pool {
         uuid: uuid_text(&info.uuid),
         extent_size: info.config.extent_size,
@@ -101,7 +121,7 @@ fn preservation(stats: &PreserveStats) -> api::Preservation {
     }
 }
 
-pub(super) fn statistics(name: String, of: &pool::VolumeStatistics) -> api::VolumeStatistics {
+pub(crate) fn statistics(name: String, of: &pool::VolumeStatistics) -> api::VolumeStatistics {
     api::VolumeStatistics {
         name,
         requests: requests(of.requests),
@@ -127,7 +147,7 @@ pub(crate) fn hit_rate(stats: &PoolStats) -> Option<f64> {
     (lookups > 0).then(|| stats.map_hits as f64 / lookups as f64)
 }
 
-pub(super) fn pv(info: &PvInfo) -> api::Pv {
+pub(crate) fn pv(info: &PvInfo) -> api::Pv {
     api::Pv {
         id: info.id,
         uuid: uuid_text(&info.uuid),
@@ -144,14 +164,14 @@ pub(crate) fn time(nanos: u64) -> Timestamp {
     Timestamp::from_nanosecond(nanos.into()).unwrap_or_default()
 }
 
-pub(super) fn method(method: api::Method) -> Method {
+pub(crate) fn method(method: api::Method) -> Method {
     match method {
         api::Method::Cow => Method::Copy,
         api::Method::Row => Method::Redirect,
     }
 }
 
-pub(super) fn order(order: api::Order) -> Order {
+pub(crate) fn order(order: api::Order) -> Order {
     match order {
         api::Order::Dependent => Order::Dependent,
         api::Order::Independent => Order::Independent,
@@ -173,7 +193,7 @@ pub(crate) fn add_space(pool: &Pool, volume: &str, snapshots: &mut [api::Snapsho
 }
 
 /// A volume, but for what it rests on and what other parts of the server know.
-pub(super) fn volume(info: &VolumeInfo) -> api::Volume {
+pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
     api::Volume {
         name: info.name.clone(),
         uuid: uuid_text(&info.uuid),
@@ -231,7 +251,7 @@ fn requests(stats: pool::VolumeStats) -> api::VolumeStats {
     }
 }
 
-pub(super) fn engine_encoding(encoding: api::Encoding) -> cdp::Encoding {
+pub(crate) fn engine_encoding(encoding: api::Encoding) -> cdp::Encoding {
     match encoding {
         api::Encoding::Parity => cdp::Encoding::Parity,
         api::Encoding::Undo => cdp::Encoding::Undo,
@@ -239,7 +259,7 @@ pub(super) fn engine_encoding(encoding: api::Encoding) -> cdp::Encoding {
     }
 }
 
-pub(super) fn engine_compression(compression: api::Compression) -> cdp::Compression {
+pub(crate) fn engine_compression(compression: api::Compression) -> cdp::Compression {
     match compression {
         api::Compression::None => cdp::Compression::None,
         api::Compression::ZeroRun => cdp::Compression::ZeroRun,
@@ -248,7 +268,7 @@ pub(super) fn engine_compression(compression: api::Compression) -> cdp::Compress
     }
 }
 
-pub(super) fn engine_anchors(anchors: api::Anchors) -> Result<cdp::AnchorPolicy> {
+pub(crate) fn engine_anchors(anchors: api::Anchors) -> Result<cdp::AnchorPolicy> {
     Ok(match anchors {
         api::Anchors::Model => cdp::AnchorPolicy::Model,
         api::Anchors::Never => cdp::AnchorPolicy::Never,
@@ -258,7 +278,7 @@ pub(super) fn engine_anchors(anchors: api::Anchors) -> Result<cdp::AnchorPolicy>
 }
 
 /// Seconds as the engine counts.
-pub(super) fn nanos(seconds: u64) -> Result<u64> {
+pub(crate) fn nanos(seconds: u64) -> Result<u64> {
     seconds.checked_mul(SECOND).ok_or_else(|| {
         Error::new(ErrorKind::Invalid, format!("use a time of {seconds} seconds: it is too long"))
     })
@@ -291,11 +311,11 @@ fn cdp_settings(settings: &cdp::CdpSettings) -> api::Cdp {
     }
 }
 
-pub(super) fn position((lsn, at): (u64, u64)) -> api::Position {
+pub(crate) fn position((lsn, at): (u64, u64)) -> api::Position {
     api::Position { lsn, time: time(at) }
 }
 
-pub(super) fn cdp_status(volume: String, info: &cdp::CdpInfo) -> api::CdpStatus {
+pub(crate) fn cdp_status(volume: String, info: &cdp::CdpInfo) -> api::CdpStatus {
     api::CdpStatus {
         volume,
         settings: info.settings.as_ref().map(cdp_settings),
@@ -312,15 +332,15 @@ pub(super) fn cdp_status(volume: String, info: &cdp::CdpInfo) -> api::CdpStatus 
     }
 }
 
-pub(super) fn mark(mark: &cdp::Mark) -> api::Mark {
+pub(crate) fn mark(mark: &cdp::Mark) -> api::Mark {
     api::Mark { name: mark.name.clone(), lsn: mark.lsn, time: time(mark.time) }
 }
 
-pub(super) fn change(change: &cdp::Change) -> api::Change {
+pub(crate) fn change(change: &cdp::Change) -> api::Change {
     api::Change { lsn: change.lsn, time: time(change.time), offset: change.offset, length: change.length }
 }
 
-pub(super) fn history(volume: String, found: &cdp::History) -> api::History {
+pub(crate) fn history(volume: String, found: &cdp::History) -> api::History {
     let span = |s: &cdp::Span| api::HistorySpan { from: position(s.from), to: s.to.map(position) };
     let anchor =
         |a: &cdp::Anchor| api::Anchor { lsn: a.lsn, time: time(a.time), snapshot: a.snapshot.clone() };
@@ -345,7 +365,7 @@ fn clock_change(change: &pool::ClockChange) -> api::ClockChange {
     api::ClockChange { lsn: change.lsn, before: time(change.before), after: time(change.after) }
 }
 
-pub(super) fn clock(clock: &pool::ClockInfo) -> api::Clock {
+pub(crate) fn clock(clock: &pool::ClockInfo) -> api::Clock {
     api::Clock {
         now: time(clock.now),
         jumped_seconds: clock.jumped.map(|by| by as f64 / SECOND as f64),
