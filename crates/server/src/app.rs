@@ -7,7 +7,7 @@ use crate::host_paths::HostPaths;
 use crate::iscsi::IscsiTarget;
 use crate::lineage::Lineage;
 use crate::nbd::NbdTarget;
-use crate::schedule::Schedules;
+use crate::schedule::state::Schedules;
 use crate::settings::Prices;
 use hindcast_api::{Limits, Listeners};
 use hindcast_engine::pool::{Pool, VolumeInfo};

@@ -68,7 +68,7 @@ impl App {
         if let Some(why) = self.schedules.unreadable() {
             warn(health, code::SCHEDULES_UNREADABLE, format!("no schedule runs: {why}"));
         }
-        for (name, why) in self.failing_schedules() {
+        for (name, why) in self.schedules.failing() {
             let message = format!("the last run of schedule {name} failed: {why}");
             warn(health, code::SCHEDULE_FAILING, message);
         }

@@ -35,6 +35,7 @@ mod realtime;
 mod recovery;
 mod reidentify;
 mod schedule;
+mod scheduler;
 mod settings;
 mod snapshots;
 #[cfg(test)]

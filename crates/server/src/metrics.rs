@@ -369,7 +369,7 @@ fn snapshots(out: &mut Out<'_>, app: &App) -> fmt::Result {
         "Snapshots deleted by the policy of their volume.",
         app.pool.stats().snapshots_auto_deleted,
     )?;
-    let schedules = app.schedule_runs();
+    let schedules = app.schedules.runs();
     let last = schedules.iter().map(|(name, last, _)| {
         let at = last.map_or(0, |at| u64::try_from(at.as_second()).unwrap_or(0));
         ([("schedule", name.clone())], at)

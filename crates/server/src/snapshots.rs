@@ -12,9 +12,6 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::sync::Arc;
 
-/// Snapshots that the engine deletes in one operation.
-pub(crate) const MAX_AT_ONCE: usize = 200;
-
 /// An age that a request gives in seconds.
 pub(crate) fn nanoseconds(seconds: u64) -> u64 {
     seconds.saturating_mul(1_000_000_000)

@@ -3,7 +3,8 @@
 use super::credentials::{Account, Secret};
 use super::exports::Found;
 use super::registry::{Named, Scope, TargetSettings, Uuid};
-use super::{IscsiTarget, doors, names, to_api};
+use super::target::IscsiTarget;
+use super::{doors, names, to_api};
 use crate::clones::clone_behind;
 use crate::moments::{self, Past};
 use crate::passthrough::{FileDevice, FileSpec, canonical, identity_of_serial};
@@ -335,23 +336,6 @@ impl IscsiTarget {
             }
         }
         units.values().map(|unit| self.exports.clear_reservations(unit)).sum()
-    }
-
-    /// Why a volume can't be deleted without force.
-    pub(super) fn check_unused(&self, name: &str, id: &Uuid) -> Result<()> {
-        let registry = self.exports.store.get();
-        if let Some((target, lun)) = registry.mappings(id).first() {
-            return Err(conflict(format!(
-                "delete volume {name}: it is LUN {lun} of {target}; remove the LUN first, or delete both with --force"
-            )));
-        }
-        if self.exports.in_use(id) {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!("delete volume {name}: iSCSI initiators use it; --force ends their sessions"),
-            ));
-        }
-        Ok(())
     }
 }
 

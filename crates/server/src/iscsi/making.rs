@@ -2,9 +2,10 @@
 //! name by which a target that was created is reached. A copy of data begins with the guard of the
 //! data.
 
+use super::exports::Exports;
 use super::names;
 use super::registry::{Registry, Scope, TargetSettings, Uuid};
-use super::{Exports, IscsiTarget};
+use super::target::IscsiTarget;
 use hindcast_api as api;
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};

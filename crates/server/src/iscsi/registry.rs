@@ -1,18 +1,14 @@
 //! The registry ([`Registry`]): what is known of targets beyond the volumes themselves. These are
 //! targets that were created, access rules, CHAP accounts, and files that are exported.
 //!
-//! One durable file keeps it ([`Store`]). Every change is made to a copy, and counts only when the
-//! copy is written.
+//! One durable file keeps it ([`super::store::Store`]). Every change is made to a copy, and counts
+//! only when the copy is written.
 
 use super::credentials::{Account, Chap, Secret};
-use super::stored;
-use crate::atomic_file::DurableFile;
 use crate::passthrough::FileSpec;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::Rule;
-use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// The highest logical unit number: what flat space addressing can say (SAM-5 4.7.3).
 pub(crate) const MAX_LUN: u16 = 0x3fff;
@@ -346,46 +342,6 @@ impl Registry {
             });
         }
         self.volumes.retain(|uuid, _| exists(uuid));
-    }
-}
-
-/// The registry and its file.
-pub(crate) struct Store {
-    file: DurableFile,
-    /// One change at a time; logins go on meanwhile.
-    changing: Mutex<()>,
-    current: RwLock<Arc<Registry>>,
-}
-
-impl Store {
-    /// Reads the file; without one nothing was ever set.
-    pub(crate) fn open(file: DurableFile) -> Result<Store> {
-        let registry = match file.load()? {
-            Some(bytes) => stored::decode(&bytes)?,
-            None => Registry::default(),
-        };
-        Ok(Store { file, changing: Mutex::new(()), current: RwLock::new(Arc::new(registry)) })
-    }
-
-    /// As it is.
-    pub(crate) fn get(&self) -> Arc<Registry> {
-        self.current.read().clone()
-    }
-
-    /// Changes it. The change counts, and survives power loss, when this returns; when it fails
-    /// nothing has changed.
-    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
-        let _one_at_a_time = self.changing.lock();
-        let mut next = Registry::clone(&self.get());
-        let result = change(&mut next)?;
-        if next != *self.get() {
-            let bytes = stored::encode(&next)?;
-            // What the next start would refuse must not replace what it takes.
-            stored::decode(&bytes)?;
-            self.file.save(&bytes)?;
-            *self.current.write() = Arc::new(next);
-        }
-        Ok(result)
     }
 }
 

@@ -1,12 +1,12 @@
 //! The names of the volumes of schedules, cached for the length of a request or a round.
 
-use super::Uuid;
+use super::plan::Uuid;
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use std::collections::BTreeMap;
 
 /// Names of volumes by identity. All volumes are read when a name is first needed, and again only
 /// when a volume was renamed or deleted since.
-pub(super) struct Names<'a> {
+pub(crate) struct Names<'a> {
     all: Box<dyn Fn() -> Vec<VolumeInfo> + 'a>,
     known: BTreeMap<Uuid, String>,
     /// All volumes were read: a volume that is not known was deleted.
@@ -15,17 +15,17 @@ pub(super) struct Names<'a> {
 
 impl<'a> Names<'a> {
     /// `all` tells of all volumes. What is asked for must have existed before it is called.
-    pub(super) fn new(all: impl Fn() -> Vec<VolumeInfo> + 'a) -> Names<'a> {
+    pub(crate) fn new(all: impl Fn() -> Vec<VolumeInfo> + 'a) -> Names<'a> {
         Names { all: Box::new(all), known: BTreeMap::new(), is_whole: false }
     }
 
     /// Takes names that the caller has found already.
-    pub(super) fn learn(&mut self, names: impl Iterator<Item = (Uuid, String)>) {
+    pub(crate) fn learn(&mut self, names: impl Iterator<Item = (Uuid, String)>) {
         self.known.extend(names);
     }
 
     /// The names, as they are now, of those volumes that are still there.
-    pub(super) fn of(&mut self, pool: &Pool, volumes: &[Uuid]) -> Vec<String> {
+    pub(crate) fn of(&mut self, pool: &Pool, volumes: &[Uuid]) -> Vec<String> {
         let holds = |id: &Uuid| match self.known.get(id) {
             Some(name) => pool.volume(name).is_ok_and(|v| v.uuid == *id),
             None => self.is_whole,

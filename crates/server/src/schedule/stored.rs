@@ -3,7 +3,7 @@
 //! Content that is read is checked like input of the operator. If a check refuses it, the file is
 //! damaged, because only checked values are ever written.
 
-use super::{MAX_VOLUMES, Plan, check_every, check_name};
+use super::plan::{MAX_VOLUMES, Plan, check_every, check_name};
 use hindcast_api::Retention;
 use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, ErrorKind, Result};

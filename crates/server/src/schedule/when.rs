@@ -14,7 +14,7 @@ const MONDAY: i64 = 3 * DAY;
 type Period = fn(Timestamp) -> i64;
 
 /// The first instant after `after` that is a multiple of `every` seconds since 1970.
-pub(super) fn next(after: Timestamp, every: u64) -> Timestamp {
+pub(crate) fn next(after: Timestamp, every: u64) -> Timestamp {
     let every = i64::try_from(every).unwrap_or(i64::MAX).max(1);
     let slot = after.as_second().div_euclid(every);
     let seconds = slot.saturating_add(1).saturating_mul(every);
@@ -29,7 +29,7 @@ pub(super) fn next(after: Timestamp, every: u64) -> Timestamp {
 /// counts. Times later than now tell nothing about when the schedule ran. Where no other time is
 /// known, the schedule counts as never run. However many slots were missed, one run makes up for
 /// them.
-pub(super) fn due(
+pub(crate) fn due(
     kept: Option<Timestamp>,
     ran: impl Iterator<Item = Timestamp>,
     every: u64,
@@ -45,7 +45,7 @@ pub(super) fn due(
 /// When a schedule runs next, if that follows from `since` alone, the time at which it was created
 /// or resumed. Earlier runs need not be known then: no run since `since` can matter if `since` and
 /// `now` lie in the same interval. Otherwise `None`.
-pub(super) fn first(since: Timestamp, every: u64, now: Timestamp) -> Option<Timestamp> {
+pub(crate) fn first(since: Timestamp, every: u64, now: Timestamp) -> Option<Timestamp> {
     (since <= now).then(|| next(since, every)).filter(|slot| *slot > now)
 }
 
@@ -55,7 +55,7 @@ pub(super) fn first(since: Timestamp, every: u64, now: Timestamp) -> Option<Time
 /// The order decides which snapshot is newer, because the clock may have been set between two of
 /// them. So the newest one always stays, and one whose time lies ahead of the clock gives way as
 /// others are taken.
-pub(super) fn expired(times: &[Timestamp], keep: &Retention) -> Vec<usize> {
+pub(crate) fn expired(times: &[Timestamp], keep: &Retention) -> Vec<usize> {
     if *keep == Retention::default() {
         return Vec::new();
     }
@@ -77,7 +77,7 @@ pub(super) fn expired(times: &[Timestamp], keep: &Retention) -> Vec<usize> {
 }
 
 /// Whether it matters when snapshots were taken.
-pub(super) fn goes_by_time(keep: &Retention) -> bool {
+pub(crate) fn goes_by_time(keep: &Retention) -> bool {
     *keep != Retention { last: keep.last, ..Retention::default() }
 }
 

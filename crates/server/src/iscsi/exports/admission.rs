@@ -5,11 +5,12 @@
 //! accounts were set for the volume's own target. So a second target never admits an initiator that
 //! the first one refuses, in whatever order rules, accounts and mappings were made.
 
-use super::lookup::{Asked, Shown};
-use super::{Exports, Registry, Scope, TargetSettings, Uuid, names};
+use super::found::{Asked, Shown};
+use super::units::Exports;
 use crate::clones::clone_behind;
 use crate::iscsi::credentials::{Account, Chap};
-use crate::iscsi::registry::Guard;
+use crate::iscsi::names;
+use crate::iscsi::registry::{Guard, Registry, Scope, TargetSettings, Uuid};
 use crate::moments::{self, Past};
 use hindcast_engine::pool::VolumeInfo;
 use hindcast_target::iscsi::access::{LunMask, Party, Permit, conceivable, decide};

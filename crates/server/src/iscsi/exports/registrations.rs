@@ -2,11 +2,15 @@
 //! its registrations follow the name of its target. When a port is removed, its registrations are
 //! dropped.
 
-use super::{Exports, LU_KIND, LU_VERSION, LogicalUnit, Registry, Uuid, lu_file_name, names};
+use super::units::{Exports, LU_KIND, LU_VERSION, lu_file_name};
 use crate::atomic_file::DurableFile;
+use crate::iscsi::names;
+use crate::iscsi::registry::{Registry, Uuid};
 use hindcast_engine::pool::VolumeInfo;
 use hindcast_engine::{Error, Result};
-use hindcast_target::scsi::{Registrant, TargetPort, rename_stored, retain_stored, stored_registrants};
+use hindcast_target::scsi::{
+    LogicalUnit, Registrant, TargetPort, rename_stored, retain_stored, stored_registrants,
+};
 use std::collections::HashSet;
 use std::sync::Arc;
 

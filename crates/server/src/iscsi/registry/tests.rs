@@ -1,11 +1,14 @@
 //! Tests of the registry in memory and on disk.
 
 use super::super::credentials::{Account, Secret};
-use super::super::stored::{decode, encode};
 use super::*;
+use crate::atomic_file::DurableFile;
+use crate::iscsi::store::Store;
+use crate::iscsi::stored::{decode, encode};
 use hindcast_engine::disk::{Dir, MemDir, OpenMode};
 use hindcast_target::iscsi::access::{LunMask, Permit};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const A: Uuid = [0xaa; 16];
 const B: Uuid = [0xbb; 16];

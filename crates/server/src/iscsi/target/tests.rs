@@ -66,7 +66,7 @@ impl Fixture {
         &self.target.exports.pool
     }
 
-    fn volume(&self, name: &str) -> registry::Uuid {
+    fn volume(&self, name: &str) -> Uuid {
         let new =
             NewVolume { name: name.into(), size: M, chunk_size: 16 << 10, block_size: 512, read_only: false };
         self.pool().create_volume(&new).unwrap().uuid

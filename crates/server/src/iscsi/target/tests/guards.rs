@@ -2,6 +2,8 @@
 //! of a volume.
 
 use super::*;
+use crate::iscsi::making::Making;
+use crate::iscsi::registry::Scope;
 use hindcast_target::scsi::Limit;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,0 +1,259 @@
+//! Schedules at work: snapshots that are taken and deleted by time.
+
+use crate::app::App;
+use crate::schedule::names::Names;
+use crate::schedule::plan::{
+    MAX_AT_ONCE, MAX_SCHEDULES, MAX_VOLUMES, Plan, Uuid, check_every, check_name, invalid, is_of,
+};
+use crate::schedule::state::{Run, not_found, until};
+use crate::schedule::when;
+use crate::snapshots::{taken, time_name};
+use hindcast_api::{CreateSchedule, CreateSnapshots, NewSnapshot, PatchSchedule, Schedule};
+use hindcast_engine::pool::SnapshotInfo;
+use hindcast_engine::{Error, ErrorKind, Result};
+use jiff::{SignedDuration, Timestamp};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Seconds after now that a snapshot may be named by, where the clock was put back.
+const NAMES_TRIED: i64 = 1000;
+impl App {
+    /// All schedules, by name.
+    pub(crate) fn list_schedules(&self) -> Result<Vec<Schedule>> {
+        self.schedules.check_readable()?;
+        let plans = self.schedules.names();
+        let plans = plans.into_iter().filter_map(|name| Some((self.schedules.get(&name).ok()?, name)));
+        let plans: Vec<((Plan, Run), String)> = plans.collect();
+        // After the plans: a volume that is not found was deleted.
+        let mut names = Names::new(|| self.pool.volumes());
+        Ok(plans.into_iter().map(|(of, name)| self.shown_schedule(&name, of, &mut names)).collect())
+    }
+
+    /// One schedule.
+    pub(crate) fn schedule(&self, name: &str) -> Result<Schedule> {
+        let of = self.schedules.get(name)?;
+        Ok(self.shown_schedule(name, of, &mut Names::new(|| self.pool.volumes())))
+    }
+
+    fn shown_schedule(&self, name: &str, (plan, run): (Plan, Run), names: &mut Names<'_>) -> Schedule {
+        let volumes = names.of(&self.pool, &plan.volumes);
+        let snapshots = self.snapshots_of(&plan, &volumes);
+        let next = when::due(run.slot, ran(&plan, &snapshots), plan.every, Timestamp::now());
+        Schedule {
+            name: name.to_owned(),
+            prefix: plan.prefix,
+            volumes,
+            every: plan.every,
+            keep: plan.keep,
+            paused: plan.paused,
+            since: plan.since,
+            next: (!plan.paused).then_some(next),
+            last_run: run.done,
+            error: run.error,
+            snapshots: snapshots.len() as u64,
+        }
+    }
+
+    /// A schedule's snapshots of volumes.
+    fn snapshots_of(&self, plan: &Plan, volumes: &[String]) -> Vec<SnapshotInfo> {
+        let of = |v: &String| self.pool.snapshots(v).unwrap_or_default();
+        volumes.iter().flat_map(of).filter(|s| is_of(&plan.prefix, &s.name)).collect()
+    }
+
+    /// Creates a schedule; it runs when it is due the first time.
+    pub(crate) fn create_schedule(&self, new: &CreateSchedule) -> Result<Schedule> {
+        let prefix = new.prefix.as_ref().unwrap_or(&new.name);
+        check_name(&new.name)?;
+        check_name(prefix)?;
+        check_every(new.every)?;
+        if new.volumes.is_empty() || new.volumes.len() > MAX_VOLUMES {
+            return Err(invalid(format!(
+                "create schedule {}: it needs 1 to {MAX_VOLUMES} volumes",
+                new.name
+            )));
+        }
+        let mut volumes: Vec<Uuid> = Vec::new();
+        for name in &new.volumes {
+            let id = self.pool.volume(name)?.uuid;
+            if volumes.contains(&id) {
+                return Err(invalid(format!("create schedule {}: {name} is named twice", new.name)));
+            }
+            volumes.push(id);
+        }
+        let mut names = Names::new(|| self.pool.volumes());
+        names.learn(volumes.iter().copied().zip(new.volumes.iter().cloned()));
+        self.schedules.update(|plans| {
+            if plans.contains_key(&new.name) {
+                let text = format!("create schedule {}: the name is taken", new.name);
+                return Err(Error::new(ErrorKind::Conflict, text));
+            }
+            if let Some((other, _)) = plans.iter().find(|(_, plan)| plan.prefix == *prefix) {
+                let text = format!(
+                    "create schedule {}: snapshots of {other} are named {prefix}-TIME; choose another prefix",
+                    new.name
+                );
+                return Err(Error::new(ErrorKind::Conflict, text));
+            }
+            if plans.len() >= MAX_SCHEDULES {
+                return Err(invalid(format!(
+                    "create a schedule: the limit of {MAX_SCHEDULES} schedules is reached"
+                )));
+            }
+            let since = Timestamp::now();
+            let (prefix, every, keep) = (prefix.clone(), new.every, new.keep);
+            let plan = Plan { prefix, volumes, every, keep, paused: false, since };
+            plans.insert(new.name.clone(), plan);
+            Ok(())
+        })?;
+        let of = self.schedules.get(&new.name)?;
+        Ok(self.shown_schedule(&new.name, of, &mut names))
+    }
+
+    /// Changes a schedule.
+    pub(crate) fn patch_schedule(&self, name: &str, patch: &PatchSchedule) -> Result<Schedule> {
+        patch.every.map_or(Ok(()), check_every)?;
+        self.schedules.update(|plans| {
+            let plan = plans.get_mut(name).ok_or_else(|| not_found(name))?;
+            if plan.paused && patch.paused == Some(false) {
+                plan.since = Timestamp::now();
+            }
+            plan.paused = patch.paused.unwrap_or(plan.paused);
+            plan.every = patch.every.unwrap_or(plan.every);
+            plan.keep = patch.keep.unwrap_or(plan.keep);
+            Ok(())
+        })?;
+        self.schedule(name)
+    }
+
+    /// Deletes a schedule; its snapshots stay.
+    pub(crate) fn delete_schedule(&self, name: &str) -> Result<()> {
+        self.schedules.update(|plans| plans.remove(name).map(|_| ()).ok_or_else(|| not_found(name)))
+    }
+
+    /// Runs what is due. Tells how long until something else is.
+    fn run_due(&self) -> Duration {
+        let (plans, mut nap) = self.schedules.to_look_at(Timestamp::now());
+        // After the plans: a volume that is not found was deleted.
+        let mut names = Names::new(|| self.pool.volumes());
+        for (name, plan) in plans {
+            if self.schedules.is_stopping() {
+                break;
+            }
+            let Ok((now_planned, run)) = self.schedules.get(&name) else { continue };
+            if now_planned != plan {
+                // It was changed since this round began: it is the next one's.
+                nap = Duration::ZERO;
+                continue;
+            }
+            let volumes = names.of(&self.pool, &plan.volumes);
+            let now = Timestamp::now();
+            let slot = match run.slot {
+                Some(_) => when::due(run.slot, std::iter::empty(), plan.every, now),
+                None => when::due(None, ran(&plan, &self.snapshots_of(&plan, &volumes)), plan.every, now),
+            };
+            if slot > now {
+                self.schedules.set_slot(name, slot);
+                nap = nap.min(until(slot, now));
+                continue;
+            }
+            nap = Duration::ZERO;
+            let result = self.run_schedule(&plan, &volumes, now);
+            if let Err(error) = &result {
+                tracing::warn!(schedule = name, %error, "a schedule failed");
+            }
+            // A failure is not tried again before the next slot either.
+            self.schedules.ended(name, now, when::next(now, plan.every), result);
+        }
+        nap
+    }
+
+    fn run_schedule(&self, plan: &Plan, volumes: &[String], now: Timestamp) -> Result<()> {
+        if volumes.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "take snapshots: its volumes were deleted"));
+        }
+        let snapshot = self.free_name(plan, volumes, now);
+        let new = |v: &String| NewSnapshot { volume: v.clone(), name: Some(snapshot.clone()) };
+        let snapshots = volumes.iter().map(new).collect();
+        self.create_snapshots(&CreateSnapshots { snapshots, ..CreateSnapshots::default() })?;
+        for volume in volumes {
+            self.prune(plan, volume)?;
+        }
+        Ok(())
+    }
+
+    /// A name that is free in all volumes: the time now, or the next free second where the clock
+    /// was put back and that time is used up.
+    fn free_name(&self, plan: &Plan, volumes: &[String], now: Timestamp) -> String {
+        let is_taken = |name: &str| volumes.iter().any(|v| self.pool.is_taken(v, name).unwrap_or(false));
+        let later = |seconds| now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now);
+        let names = (0..NAMES_TRIED).map(|n| format!("{}-{}", plan.prefix, time_name(later(n))));
+        let mut names = names.skip_while(|name| is_taken(name));
+        names.next().unwrap_or_else(|| format!("{}-{}", plan.prefix, time_name(now)))
+    }
+
+    /// Deletes what is kept no more. What may not be deleted stays until it may; while the clock is
+    /// in doubt, so does everything that goes by hours and days.
+    fn prune(&self, plan: &Plan, volume: &str) -> Result<()> {
+        if self.pool.is_forgetting_suspended() && when::goes_by_time(&plan.keep) {
+            return Ok(());
+        }
+        let mut theirs = self.pool.snapshots(volume)?;
+        theirs.retain(|s| is_of(&plan.prefix, &s.name));
+        let times: Vec<Timestamp> = theirs.iter().map(taken).collect();
+        let gone = when::expired(&times, &plan.keep);
+        let names: Vec<&str> = gone.iter().map(|i| theirs[*i].name.as_str()).collect();
+        for batch in names.chunks(MAX_AT_ONCE) {
+            match self.delete_snapshots(volume, batch, false) {
+                Err(error) if error.kind() == ErrorKind::Conflict => {
+                    for name in batch {
+                        if let Err(error) = self.delete_snapshots(volume, &[name], false) {
+                            tracing::debug!(volume, name, %error, "a snapshot could not be deleted as scheduled");
+                        }
+                    }
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When a schedule ran, as its snapshots tell, and when it was created or resumed.
+fn ran(plan: &Plan, snapshots: &[SnapshotInfo]) -> impl Iterator<Item = Timestamp> {
+    snapshots.iter().map(taken).chain([plan.since])
+}
+
+/// The thread that runs schedules.
+pub(crate) struct Scheduler {
+    app: Arc<App>,
+    thread: JoinHandle<()>,
+}
+
+impl Scheduler {
+    /// Starts it.
+    pub(crate) fn start(app: Arc<App>) -> std::io::Result<Scheduler> {
+        let theirs = app.clone();
+        let thread = std::thread::Builder::new().name("schedules".into()).spawn(move || run(&theirs))?;
+        Ok(Scheduler { app, thread })
+    }
+
+    /// Ends it after the run that it is in.
+    pub(crate) fn stop(self) {
+        self.app.schedules.state.lock().stopping = true;
+        self.app.schedules.changed.notify_all();
+        if self.thread.join().is_err() {
+            tracing::error!("the schedule thread panicked (the log has its message)");
+        }
+    }
+}
+
+fn run(app: &App) {
+    while !app.schedules.state.lock().stopping {
+        let nap = app.run_due();
+        let mut state = app.schedules.state.lock();
+        if !state.stopping && !nap.is_zero() {
+            app.schedules.changed.wait_for(&mut state, nap);
+        }
+    }
+}
