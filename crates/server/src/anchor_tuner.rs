@@ -1,6 +1,7 @@
 //! The cost model in operation. The server measures its inputs on the volumes that exist, and hands
 //! the distance of anchors that the model finds to the engine.
 
+use crate::periodic::Worker;
 use crate::settings::Prices;
 use hindcast_api::CdpMeasured;
 use hindcast_engine::cdp::model::{Constants, Load, VolumeModel, Weights};
@@ -8,12 +9,10 @@ use hindcast_engine::cdp::{AnchorPolicy, CdpSample};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::Pool;
 use hindcast_engine::{Error, ErrorKind, Result};
-use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Between looks at all volumes: what they write changes slowly, and a distance that is a little
@@ -95,39 +94,10 @@ fn reading(pool: &Arc<Pool>, volume: &str, chunk: u64, chunks: &BTreeSet<u64>) -
     Ok((read.max(1)) as f64 / elapsed.as_secs_f64())
 }
 
-/// The thread that keeps the distance of anchors right.
-pub(crate) struct AnchorTuner {
-    stop: Arc<(Mutex<bool>, Condvar)>,
-    thread: JoinHandle<()>,
-}
-
-impl AnchorTuner {
-    /// Starts it.
-    pub(crate) fn start(pool: Arc<Pool>, prices: Prices) -> io::Result<AnchorTuner> {
-        let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
-        let seen = stop.clone();
-        let run = move || {
-            let mut stopping = seen.0.lock();
-            while !*stopping {
-                // At once: what was measured before a restart is forgotten.
-                parking_lot::MutexGuard::unlocked(&mut stopping, || look_around(&pool, prices));
-                if !*stopping {
-                    seen.1.wait_for(&mut stopping, INTERVAL);
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("anchors".into()).spawn(run)?;
-        Ok(AnchorTuner { stop, thread })
-    }
-
-    /// Ends it.
-    pub(crate) fn stop(self) {
-        *self.stop.0.lock() = true;
-        self.stop.1.notify_all();
-        if self.thread.join().is_err() {
-            tracing::error!("the anchor thread panicked (the log has its message)");
-        }
-    }
+/// Starts the thread that keeps the distance of anchors right. It looks at once: what was measured
+/// before a restart is forgotten.
+pub(crate) fn start(pool: Arc<Pool>, prices: Prices) -> io::Result<Worker> {
+    Worker::start("anchors", INTERVAL, move || look_around(&pool, prices))
 }
 
 fn look_around(pool: &Arc<Pool>, prices: Prices) {

@@ -1,16 +1,16 @@
 //! Backups of the pool's metadata. The server makes one a day, one at each clean stop, and one on
 //! each request ([`Backups`]).
 
+use crate::periodic::Worker;
 use hindcast_engine::backup::{BackupInfo, find};
 use hindcast_engine::disk::{Dir, FileDir};
 use hindcast_engine::pool::Pool;
 use hindcast_engine::{Error, Result};
 use jiff::{SignedDuration, Timestamp};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Directory of backups in the data directory.
@@ -115,41 +115,14 @@ fn newest_in(directory: &Path) -> Option<Timestamp> {
     Timestamp::from_nanosecond(made.into()).ok()
 }
 
-/// The thread that makes backups in time.
-pub(crate) struct BackupKeeper {
-    stop: Arc<(Mutex<bool>, Condvar)>,
-    thread: JoinHandle<()>,
-}
-
-impl BackupKeeper {
-    /// Starts it.
-    pub(crate) fn start(pool: Arc<Pool>, backups: Arc<Backups>) -> io::Result<BackupKeeper> {
-        let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
-        let seen = stop.clone();
-        let run = move || {
-            let mut stopping = seen.0.lock();
-            while !*stopping {
-                if backups.is_due(Timestamp::now()) {
-                    // A failure is kept for the health, and the next look tries again.
-                    let _ = MutexGuard::unlocked(&mut stopping, || backups.make(&pool, None));
-                }
-                if !*stopping {
-                    seen.1.wait_for(&mut stopping, LOOK);
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("backups".into()).spawn(run)?;
-        Ok(BackupKeeper { stop, thread })
-    }
-
-    /// Ends it.
-    pub(crate) fn stop(self) {
-        *self.stop.0.lock() = true;
-        self.stop.1.notify_all();
-        if self.thread.join().is_err() {
-            tracing::error!("the backup thread panicked (the log has its message)");
+/// Starts the thread that makes backups in time.
+pub(crate) fn start(pool: Arc<Pool>, backups: Arc<Backups>) -> io::Result<Worker> {
+    Worker::start("backups", LOOK, move || {
+        if backups.is_due(Timestamp::now()) {
+            // A failure is kept for the health, and the next look tries again.
+            let _ = backups.make(&pool, None);
         }
-    }
+    })
 }
 
 #[cfg(test)]

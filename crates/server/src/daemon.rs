@@ -1,9 +1,8 @@
 //! The life of the server process: it opens the pool, listens, announces that it is ready, waits
 //! for a signal, and stops in order.
 
-use crate::anchor_tuner::AnchorTuner;
 use crate::app::App;
-use crate::backups::{BackupKeeper, Backups};
+use crate::backups::Backups;
 use crate::config::Config;
 use crate::convert::error_body;
 use crate::host_paths::HostPaths;
@@ -13,10 +12,10 @@ use crate::listen::Listener;
 use crate::maintenance::Maintenance;
 use crate::nbd::NbdTarget;
 use crate::notify::Notifier;
+use crate::periodic::Worker;
 use crate::schedule::state::Schedules;
-use crate::scheduler::Scheduler;
 use crate::settings::Settings;
-use crate::{data_directory, descriptors, logging, open_pool, realtime};
+use crate::{anchor_tuner, backups, data_directory, descriptors, logging, open_pool, realtime, scheduler};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
 use jiff::Timestamp;
@@ -116,11 +115,11 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         backups: Arc::new(Backups::open(&config.data, config.metadata_keep, config.metadata_interval)),
         prices: config.prices,
     });
-    let scheduler =
-        Scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
-    let anchorer = AnchorTuner::start(app.pool.clone(), app.prices)
+    let schedules =
+        scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
+    let anchors = anchor_tuner::start(app.pool.clone(), app.prices)
         .map_err(|e| io_error("start the thread of anchors", &e))?;
-    let keeper = BackupKeeper::start(app.pool.clone(), app.backups.clone())
+    let keeper = backups::start(app.pool.clone(), app.backups.clone())
         .map_err(|e| io_error("start the thread of backups", &e))?;
     let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api)
         .map_err(|e| io_error("start the admin API", &e))?;
@@ -147,7 +146,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     }
     notifier.stopping();
     tokio::select! {
-        result = stop(app, api, (scheduler, anchorer, keeper, maintenance), config.stop_timeout) => result,
+        result = stop(app, api, ([schedules, anchors, keeper], maintenance), config.stop_timeout) => result,
         name = signals.next() => {
             // As safe as being killed: what was acknowledged is in the journal.
             tracing::warn!(signal = name, "stopping at once");
@@ -160,7 +159,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
 async fn stop(
     app: Arc<App>,
     api: ApiServer,
-    (scheduler, anchorer, keeper, maintenance): (Scheduler, AnchorTuner, BackupKeeper, Maintenance),
+    (workers, maintenance): ([Worker; 3], Maintenance),
     deadline: Duration,
 ) -> Result<(), ErrorBody> {
     let target = app.clone();
@@ -172,9 +171,7 @@ async fn stop(
         nbd.await.map_err(|e| io_error("stop the NBD target", &e))?;
         iscsi.await.map_err(|e| io_error("stop the iSCSI target", &e))?;
         let close = beside("close", move || {
-            scheduler.stop();
-            anchorer.stop();
-            keeper.stop();
+            workers.into_iter().for_each(Worker::stop);
             maintenance.stop();
             realtime::lowered(|| {
                 app.pool.close()?;

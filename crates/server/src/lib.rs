@@ -31,6 +31,7 @@ mod nbd;
 mod notify;
 mod open_pool;
 mod passthrough;
+mod periodic;
 mod realtime;
 mod recovery;
 mod reidentify;

@@ -1,19 +1,21 @@
 //! Schedules at work: snapshots that are taken and deleted by time.
 
 use crate::app::App;
+use crate::periodic::Worker;
 use crate::schedule::names::Names;
 use crate::schedule::plan::{
     MAX_AT_ONCE, MAX_SCHEDULES, MAX_VOLUMES, Plan, Uuid, check_every, check_name, invalid, is_of,
 };
-use crate::schedule::state::{Run, not_found, until};
+use crate::schedule::state::{LONGEST_NAP, Run, not_found, until};
 use crate::schedule::when;
 use crate::snapshots::{taken, time_name};
 use hindcast_api::{CreateSchedule, CreateSnapshots, NewSnapshot, PatchSchedule, Schedule};
 use hindcast_engine::pool::SnapshotInfo;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::{SignedDuration, Timestamp};
+use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Seconds after now that a snapshot may be named by, where the clock was put back.
@@ -137,7 +139,7 @@ impl App {
         // After the plans: a volume that is not found was deleted.
         let mut names = Names::new(|| self.pool.volumes());
         for (name, plan) in plans {
-            if self.schedules.is_stopping() {
+            if self.schedules.waker.is_stopping() {
                 break;
             }
             let Ok((now_planned, run)) = self.schedules.get(&name) else { continue };
@@ -224,36 +226,8 @@ fn ran(plan: &Plan, snapshots: &[SnapshotInfo]) -> impl Iterator<Item = Timestam
     snapshots.iter().map(taken).chain([plan.since])
 }
 
-/// The thread that runs schedules.
-pub(crate) struct Scheduler {
-    app: Arc<App>,
-    thread: JoinHandle<()>,
-}
-
-impl Scheduler {
-    /// Starts it.
-    pub(crate) fn start(app: Arc<App>) -> std::io::Result<Scheduler> {
-        let theirs = app.clone();
-        let thread = std::thread::Builder::new().name("schedules".into()).spawn(move || run(&theirs))?;
-        Ok(Scheduler { app, thread })
-    }
-
-    /// Ends it after the run that it is in.
-    pub(crate) fn stop(self) {
-        self.app.schedules.state.lock().stopping = true;
-        self.app.schedules.changed.notify_all();
-        if self.thread.join().is_err() {
-            tracing::error!("the schedule thread panicked (the log has its message)");
-        }
-    }
-}
-
-fn run(app: &App) {
-    while !app.schedules.state.lock().stopping {
-        let nap = app.run_due();
-        let mut state = app.schedules.state.lock();
-        if !state.stopping && !nap.is_zero() {
-            app.schedules.changed.wait_for(&mut state, nap);
-        }
-    }
+/// Starts the thread that runs schedules. A change of schedules wakes it.
+pub(crate) fn start(app: Arc<App>) -> io::Result<Worker> {
+    let waker = app.schedules.waker.clone();
+    Worker::start_paced("schedules", LONGEST_NAP, waker, move || ControlFlow::Continue(app.run_due()))
 }

@@ -4,6 +4,7 @@
 use super::exports::{self, Exports};
 use super::registry::Uuid;
 use super::store::{self, Store};
+use crate::periodic::Worker;
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{Otherwise, Party};
@@ -11,8 +12,6 @@ use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Sessions that have to end get this long; the answer to the request that ends them waits for it.
@@ -28,36 +27,8 @@ pub(crate) struct IscsiTarget {
     pub(super) data: PathBuf,
     /// One change of targets at a time, also across the pool and the registry.
     pub(super) changing: Mutex<()>,
-    _watch: Watch,
-}
-
-/// The thread that polls for changes that no event reports. It ends when this is dropped.
-struct Watch {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    fn start(exports: Arc<Exports>) -> Result<Watch> {
-        let (stop, stopped) = mpsc::channel();
-        let run = move || {
-            while matches!(stopped.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
-                exports.look_around();
-            }
-        };
-        let thread = std::thread::Builder::new().name("iscsi-watch".into()).spawn(run);
-        let thread = thread.map_err(|e| Error::io("start a thread", e))?;
-        Ok(Watch { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that watches exported files panicked (the log has its message)");
-        }
-    }
+    /// Polls for changes that no event reports.
+    _watch: Worker,
 }
 
 impl IscsiTarget {
@@ -71,7 +42,9 @@ impl IscsiTarget {
         let exports = Exports::new(pool, dir, store, otherwise, groups);
         exports.begin()?;
         let server = IscsiServer::start(config.clone(), exports.clone())?;
-        let watch = Watch::start(exports.clone())?;
+        let watched = exports.clone();
+        let watch = Worker::start("iscsi-watch", LOOK, move || watched.look_around())
+            .map_err(|e| Error::io("start a thread", e))?;
         let data = std::fs::canonicalize(data).map_err(|e| Error::io("find the data directory", e))?;
         Ok(IscsiTarget { exports, server, data, changing: Mutex::new(()), _watch: watch })
     }

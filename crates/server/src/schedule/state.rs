@@ -4,10 +4,11 @@
 use super::plan::Plan;
 use super::{stored, when};
 use crate::atomic_file::DurableFile;
+use crate::periodic::Waker;
 use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,15 +33,14 @@ pub(crate) struct State {
     runs: BTreeMap<String, Run>,
     /// Why the file of schedules could not be read. Nothing runs then, and the file stays as it is.
     unreadable: Option<String>,
-    pub(crate) stopping: bool,
 }
 
 /// All schedules.
 pub(crate) struct Schedules {
     file: DurableFile,
     pub(crate) state: Mutex<State>,
-    /// A schedule was changed, or the thread is to end.
-    pub(crate) changed: Condvar,
+    /// Wakes the thread that runs schedules.
+    pub(crate) waker: Waker,
 }
 
 impl Schedules {
@@ -56,7 +56,7 @@ impl Schedules {
                 State { unreadable: Some(error.to_string()), ..State::default() }
             }
         };
-        Schedules { file, state: Mutex::new(state), changed: Condvar::new() }
+        Schedules { file, state: Mutex::new(state), waker: Waker::default() }
     }
 
     /// Why the schedules could not be read, if that is so.
@@ -93,7 +93,7 @@ impl Schedules {
             run.slot = None;
         }
         drop(state);
-        self.changed.notify_all();
+        self.waker.wake();
         Ok(())
     }
 
@@ -171,10 +171,6 @@ impl Schedules {
         let state = self.state.lock();
         let failing = state.runs.iter().filter_map(|(name, run)| Some((name.clone(), run.error.clone()?)));
         failing.collect()
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.state.lock().stopping
     }
 }
 
