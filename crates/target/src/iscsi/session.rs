@@ -181,7 +181,9 @@ impl NexusEvents for Events {
         let session = self.0.get().and_then(Weak::upgrade);
         session.map_or_else(Vec::new, |session| session.others_of_initiator())
     }
+}
 
+impl scsi::Events for Events {
     fn event(&self, event: Event) -> usize {
         let Some(session) = self.0.get().and_then(Weak::upgrade) else {
             return 0;

@@ -4,34 +4,11 @@
 //! describe each other's groups and states by [`super::LogicalUnit::set_port_groups`]. Initiators
 //! cannot change states (implicit ALUA only).
 
-use super::command::{Reply, Task};
-use super::sense::{Asc, Sense, SenseKey};
+use super::opcodes::Task;
+use super::outcome::Reply;
+use super::ports::{AccessState, PortGroup};
+use super::sense::Sense;
 use bytes::Bytes;
-
-/// ASYMMETRIC ACCESS STATE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-#[allow(missing_docs)] // the names are the standard's own
-pub enum AccessState {
-    ActiveOptimized = 0x0,
-    ActiveNonOptimized = 0x1,
-    Standby = 0x2,
-    Unavailable = 0x3,
-    Transitioning = 0xf,
-}
-
-/// A target port group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PortGroup {
-    /// TARGET PORT GROUP.
-    pub id: u16,
-    /// PREF.
-    pub preferred: bool,
-    /// Its state for this logical unit.
-    pub state: AccessState,
-    /// The relative identifiers of its ports.
-    pub ports: Vec<u16>,
-}
 
 /// The group of a lone server: all ports of the target.
 pub(crate) const LONE_GROUP: u16 = 1;
@@ -50,17 +27,6 @@ fn groups(task: &Task) -> Vec<PortGroup> {
 pub(crate) fn group_of(task: &Task) -> u16 {
     let port = task.path.port.relative_id;
     groups(task).iter().find(|g| g.ports.contains(&port)).map_or(LONE_GROUP, |g| g.id)
-}
-
-/// What a command that needs an active port is answered with in a state that is not.
-pub(crate) fn sense(state: AccessState) -> Option<Sense> {
-    let asc = match state {
-        AccessState::ActiveOptimized | AccessState::ActiveNonOptimized => return None,
-        AccessState::Standby => Asc::TARGET_PORT_IN_STANDBY,
-        AccessState::Unavailable => Asc::TARGET_PORT_UNAVAILABLE,
-        AccessState::Transitioning => Asc::ACCESS_STATE_TRANSITION,
-    };
-    Some(Sense::new(SenseKey::NotReady, asc))
 }
 
 /// REPORT TARGET PORT GROUPS (SPC-4 6.37).

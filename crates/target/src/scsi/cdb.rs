@@ -1,6 +1,6 @@
 //! Fields of a command descriptor block (SPC-4 4.2).
 
-use super::sense::Sense;
+use super::sense::{Asc, Sense};
 
 /// A CDB, padded with zeros to 16 bytes; longer ones are not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Blocks {
             Some(end) if end <= blocks && (self.lba < blocks || self.count == 0) => {
                 Ok((self.lba * u64::from(block_size), self.count * u64::from(block_size)))
             }
-            _ => Err(Sense::illegal(super::Asc::LBA_OUT_OF_RANGE).with_information(self.lba.max(blocks))),
+            _ => Err(Sense::illegal(Asc::LBA_OUT_OF_RANGE).with_information(self.lba.max(blocks))),
         }
     }
 }

@@ -1,16 +1,16 @@
 //! EXTENDED COPY(LID1), block device to block device, and RECEIVE COPY RESULTS (SPC-4 5.17, 6.3,
 //! 6.24 to 6.29).
 
-use super::command::{Ending, Reply, Task};
-use super::inquiry;
-use super::lu::gate;
+use super::identity::is_designated;
+use super::lu::{LuNexus, gate};
 use super::medium::STEP;
-use super::nexus::LuNexus;
+use super::opcodes::Task;
+use super::outcome::{Ending, Reply};
 use super::reservation::Want;
 use super::sense::{self, Asc, During, Sense, SenseKey};
+use super::state::Record;
 use bytes::Bytes;
 use hindcast_engine::device::WriteOp;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -24,19 +24,6 @@ pub(crate) const MAX_LIST: usize = MAX_DESCRIPTORS * (TARGET_LEN + SEGMENT_LEN);
 const MAX_REMEMBERED: usize = 64;
 /// Identification descriptor CSCD descriptor; block device to block device segment descriptor.
 pub(crate) const DESCRIPTOR_TYPES: [u8; 2] = [0x02, 0xe4];
-
-/// How a copy ended, for RECEIVE COPY RESULTS.
-#[derive(Debug)]
-pub(crate) struct Record {
-    initiator: Arc<str>,
-    list_id: u8,
-    segments: u16,
-    bytes: u64,
-    sense: Option<Sense>,
-}
-
-/// The copies of one logical unit that have ended.
-pub(crate) type Records = VecDeque<Record>;
 
 /// One segment descriptor (SPC-4 6.3.7.5).
 struct Segment {
@@ -157,9 +144,8 @@ fn targets(task: &Task, list: &List<'_>) -> Result<Vec<Option<Arc<LuNexus>>>, Se
         }
         let len = usize::from(descriptor[7]);
         let designator = descriptor[8..].get(..len.min(20)).unwrap_or_default();
-        let named = |path: &&Arc<LuNexus>| {
-            inquiry::is_designated(&path.lu, descriptor[4] & 0x0f, descriptor[5], designator)
-        };
+        let named =
+            |path: &&Arc<LuNexus>| is_designated(&path.lu, descriptor[4] & 0x0f, descriptor[5], designator);
         let path = reachable.iter().find(named).filter(|_| len <= 20).cloned();
         if let Some(path) = &path
             && be(&descriptor[29..32]) != path.lu.block_size()

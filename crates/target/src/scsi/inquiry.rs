@@ -1,30 +1,23 @@
 //! INQUIRY with its vital product data (SPC-4 6.4, 7.8; SBC-3 6.6), and the other commands by which
 //! a logical unit describes itself.
 
-use super::command::{Reply, Task};
-use super::lu::LogicalUnit;
+use super::cdb::Cdb;
+use super::identity::{VENDOR, naa, padded, vendor_specific};
+use super::lu::{LogicalUnit, THRESHOLD_EXPONENT};
+use super::opcodes::{MAX_TRANSFER_BYTES, Table, Task};
+use super::outcome::Reply;
+use super::ports::lun_to_wire;
 use super::sense::{Asc, Sense, SenseKey};
-use super::{alua, copy, log, opcodes, provisioning, target, verify};
+use super::target::Nexus;
+use super::{alua, copy, provisioning, verify};
 use bytes::Bytes;
 
-/// MAXIMUM TRANSFER LENGTH in bytes.
-pub(crate) const MAX_TRANSFER_BYTES: u64 = 32 << 20;
 /// OPTIMAL TRANSFER LENGTH in bytes.
 const OPTIMAL_TRANSFER_BYTES: u64 = 1 << 20;
-/// T10 VENDOR IDENTIFICATION.
-const VENDOR: &[u8; 8] = b"HINDCAST";
 /// SAM-5, iSCSI, SPC-4, SBC-3, without claiming a revision (SPC-4 annex F.8).
 const VERSIONS: [u16; 4] = [0x00a0, 0x0960, 0x0460, 0x04c0];
 /// Vital product data pages.
 const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0x8f, 0xb0, 0xb1, 0xb2];
-
-/// ASCII in a field of fixed length, padded with spaces.
-fn padded(text: &str, len: usize) -> Vec<u8> {
-    let printable = |b: u8| if (0x20..0x7f).contains(&b) { b } else { b'?' };
-    let mut bytes: Vec<u8> = text.bytes().map(printable).take(len).collect();
-    bytes.resize(len, b' ');
-    bytes
-}
 
 /// Standard INQUIRY data of a logical unit that is not there.
 pub(crate) fn absent() -> Vec<u8> {
@@ -51,9 +44,9 @@ pub(crate) fn inquiry(task: &Task, _: &Bytes) -> Reply {
     }
     let body = match page {
         0x00 => PAGES.to_vec(),
-        0x80 => serial(lu).into_bytes(),
+        0x80 => lu.serial().into_bytes(),
         0x83 => identification(task),
-        0x8f => third_party_copy(lu),
+        0x8f => third_party_copy(lu, task.table),
         0xb0 => block_limits(lu),
         0xb1 => characteristics(),
         0xb2 => logical_block_provisioning(lu),
@@ -74,44 +67,6 @@ fn standard(lu: &LogicalUnit) -> Vec<u8> {
     data[16..32].copy_from_slice(&padded(&lu.options.product, 16));
     data[32..36].copy_from_slice(&padded(&lu.options.revision, 4));
     data
-}
-
-/// The unit serial number (SPC-4 7.8.17).
-pub(crate) fn serial(lu: &LogicalUnit) -> String {
-    let serial = match &lu.options.serial {
-        Some(serial) => serial.clone(),
-        None => lu.info().uuid.iter().map(|b| format!("{b:02x}")).collect(),
-    };
-    let len = serial.len().min(252);
-    String::from_utf8(padded(&serial, len)).unwrap_or_default()
-}
-
-/// An NAA identifier, locally assigned (SPC-4 7.8.6.6.3): 60 bits of the device's uuid. There is no
-/// company id to make a registered one of.
-fn naa(lu: &LogicalUnit) -> [u8; 8] {
-    let uuid = lu.info().uuid;
-    let folded: Vec<u8> = (0..8).map(|n| uuid[n] ^ uuid[n + 8]).collect();
-    let mut naa = [0; 8];
-    naa.copy_from_slice(&folded);
-    naa[0] = 0x30 | (naa[0] & 0x0f);
-    naa
-}
-
-/// T10 VENDOR ID based: the vendor, and the serial number.
-fn vendor_specific(lu: &LogicalUnit) -> Vec<u8> {
-    let mut designator = VENDOR.to_vec();
-    designator.extend(serial(lu).bytes().take(64));
-    designator
-}
-
-/// Whether a designation descriptor (code set, association and type, designator) is one of this
-/// logical unit's own.
-pub(crate) fn is_designated(lu: &LogicalUnit, code_set: u8, kind: u8, designator: &[u8]) -> bool {
-    match (code_set, kind & 0x3f) {
-        (1, 0x03) => designator == naa(lu),
-        (2, 0x01) => designator == vendor_specific(lu),
-        _ => false,
-    }
 }
 
 /// A designation descriptor (SPC-4 7.8.6.1).
@@ -152,7 +107,7 @@ fn identification(task: &Task) -> Vec<u8> {
 
 /// Third-party copy (SPC-4 7.8.14): commands, limits, descriptors, and what copies in general can
 /// do.
-fn third_party_copy(lu: &LogicalUnit) -> Vec<u8> {
+fn third_party_copy(lu: &LogicalUnit, table: &Table) -> Vec<u8> {
     let descriptor = |kind: u16, body: &[u8]| {
         let mut body = body.to_vec();
         body.resize(body.len().next_multiple_of(4), 0);
@@ -161,7 +116,7 @@ fn third_party_copy(lu: &LogicalUnit) -> Vec<u8> {
     let mut commands = Vec::new();
     for code in [0x83, 0x84] {
         let actions: Vec<u8> =
-            opcodes::all_of(code).iter().filter_map(|op| op.service_action).map(|a| a as u8).collect();
+            table.all_of(code).iter().filter_map(|op| op.service_action).map(|a| a as u8).collect();
         commands.extend([code, actions.len() as u8]);
         commands.extend(actions);
     }
@@ -218,15 +173,34 @@ fn characteristics() -> Vec<u8> {
 /// Logical block provisioning (SBC-3 6.6.6): thin; UNMAP and both WRITE SAME unmap; what is
 /// unmapped reads as zeros.
 fn logical_block_provisioning(lu: &LogicalUnit) -> Vec<u8> {
-    let exponent = if lu.options.space.is_some() { log::THRESHOLD_EXPONENT } else { 0 };
+    let exponent = if lu.options.space.is_some() { THRESHOLD_EXPONENT } else { 0 };
     vec![exponent, 0xe4, 0x02, 0]
+}
+
+/// The answer to REPORT LUNS (SPC-4 6.33).
+pub(crate) fn luns_of(nexus: &Nexus, cdb: &Cdb) -> Result<Vec<u8>, Sense> {
+    let luns = match cdb.u8(2) {
+        0x00 | 0x02 => {
+            nexus.luns_are_reported();
+            nexus.luns()
+        }
+        0x01 => Vec::new(), // there are no well-known logical units
+        _ => return Err(Sense::cdb_field(2)),
+    };
+    let len = u32::try_from(luns.len() * 8).unwrap_or(u32::MAX);
+    let mut data = len.to_be_bytes().to_vec();
+    data.extend([0; 4]);
+    for lun in luns {
+        data.extend(lun_to_wire(lun).to_be_bytes());
+    }
+    Ok(data)
 }
 
 /// REPORT LUNS.
 pub(crate) fn report_luns(task: &Task, _: &Bytes) -> Reply {
     // Before the inventory is read: a change after that is reported again.
     task.path.forget_attention(Asc::REPORTED_LUNS_DATA_CHANGED);
-    Ok(target::report_luns(&task.nexus, &task.cdb)?)
+    Ok(luns_of(&task.nexus, &task.cdb)?)
 }
 
 /// REQUEST SENSE (SPC-4 6.39): a pending unit attention, or a sanitize operation's progress, or

@@ -1,12 +1,10 @@
 //! LOG SENSE and LOG SELECT (SPC-4 6.8, 6.9), with the page about space (SBC-3 6.4.5).
 
-use super::command::{Reply, Task};
 use super::lu::LogicalUnit;
+use super::opcodes::Task;
+use super::outcome::Reply;
 use super::sense::{Asc, Sense};
 use bytes::Bytes;
-
-/// Resource counts are in sets of 2^11 blocks.
-pub(crate) const THRESHOLD_EXPONENT: u8 = 11;
 
 /// Pages, by code and subpage.
 fn supported(lu: &LogicalUnit) -> &'static [(u8, u8)] {
@@ -15,11 +13,6 @@ fn supported(lu: &LogicalUnit) -> &'static [(u8, u8)] {
     } else {
         &[(0x00, 0), (0x00, 0xff)]
     }
-}
-
-/// Bytes as threshold sets, rounded down.
-pub(crate) fn sets(lu: &LogicalUnit, bytes: u64) -> u32 {
-    u32::try_from((bytes / lu.block_size()) >> THRESHOLD_EXPONENT).unwrap_or(u32::MAX)
 }
 
 /// LOG SENSE.
@@ -60,7 +53,7 @@ fn provisioning(lu: &LogicalUnit, first: u16, data: &mut Vec<u8>) -> Result<(), 
     for (parameter, bytes, scope) in counts.into_iter().filter(|(p, ..)| *p >= first) {
         data.extend(parameter.to_be_bytes());
         data.extend([0x03, 8]); // a list in binary
-        data.extend(sets(lu, bytes).to_be_bytes());
+        data.extend(lu.threshold_sets(bytes).to_be_bytes());
         data.extend([scope, 0, 0, 0]);
     }
     Ok(())

@@ -1,21 +1,20 @@
 //! A logical unit: a block device with a SCSI identity, and the state that SCSI keeps for it. There
-//! is one [`LogicalUnit`] per device. All targets that map the device share it.
+//! is one [`LogicalUnit`] per device. All targets that map the device share it. An initiator reaches it
+//! by an I_T_L nexus ([`LuNexus`]).
 
-use super::alua::PortGroup;
-use super::copy::Records;
-use super::log;
-use super::mode::Modes;
-use super::nexus::LuNexus;
+use super::events::{Event, Events};
+use super::outcome::Outcome;
 use super::persist::Saved;
-use super::reservation::Reservations;
-use super::sanitize::Sanitize;
+use super::ports::{PortGroup, TargetPort};
+use super::reservation::{Name, Reservations, Want};
 use super::sense::{Asc, Sense, SenseKey};
+use super::state::{Modes, Records, Sanitize};
 use hindcast_engine::device::{BlockDevice, DeviceInfo, WriteOp};
 use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Keeps what a logical unit must remember across restarts: persistent reservations with APTPL,
@@ -106,6 +105,12 @@ pub(crate) mod gate {
 fn aborted() -> Error {
     Error::new(ErrorKind::Busy, "write: the command was aborted")
 }
+
+/// Unit attentions kept for one I_T_L nexus; of more, the oldest stay.
+const MAX_ATTENTIONS: usize = 16;
+
+/// Resource counts are in sets of 2^11 blocks.
+pub(crate) const THRESHOLD_EXPONENT: u8 = 11;
 
 /// Initiators that are remembered.
 const MAX_KNOWN: usize = 4096;
@@ -222,11 +227,6 @@ impl LogicalUnit {
         *lu.port_groups.write() = self.port_groups.read().clone();
         lu.set_gate(gate::PORT_GROUPS, self.gates() & gate::PORT_GROUPS != 0);
         Ok(lu)
-    }
-
-    /// Its unit serial number, as it is reported to initiators.
-    pub fn serial(&self) -> String {
-        super::inquiry::serial(self)
     }
 
     /// The device behind it. Read through it; write by [`LogicalUnit::write`].
@@ -388,10 +388,25 @@ impl LogicalUnit {
     /// Tells of groups of target ports and their states, for a pool that several servers can serve.
     /// An empty list is a lone server.
     pub fn set_port_groups(&self, groups: Vec<PortGroup>) {
-        let inactive = groups.iter().any(|g| super::alua::sense(g.state).is_some());
+        let inactive = groups.iter().any(|g| g.state.sense().is_some());
         *self.port_groups.write() = groups;
         self.set_gate(gate::PORT_GROUPS, inactive);
         self.establish(Asc::ASYMMETRIC_ACCESS_STATE_CHANGED, |_| true);
+    }
+
+    /// Bytes as threshold sets, rounded down.
+    pub(crate) fn threshold_sets(&self, bytes: u64) -> u32 {
+        u32::try_from((bytes / self.block_size()) >> THRESHOLD_EXPONENT).unwrap_or(u32::MAX)
+    }
+
+    /// The name by which a port registers: of a target that was renamed under its sessions, the new
+    /// one.
+    pub(crate) fn registered_name(&self, port: &TargetPort) -> Arc<str> {
+        let renamed = self.renamed.read();
+        match renamed.get(&*port.target) {
+            Some(now) => TargetPort { target: now.as_str().into(), ..port.clone() }.name().into(),
+            None => port.name().into(),
+        }
     }
 
     /// Compares space with the threshold that the initiators set, and tells them when it is passed.
@@ -404,7 +419,7 @@ impl LogicalUnit {
             let modes = self.modes.lock();
             (modes.threshold_enabled, modes.threshold)
         };
-        let low = enabled && log::sets(self, space().available) <= threshold;
+        let low = enabled && self.threshold_sets(space().available) <= threshold;
         if !self.low_space.swap(low, Ordering::AcqRel) && low {
             self.establish(Asc::THIN_PROVISIONING_THRESHOLD, |_| true);
         }
@@ -497,5 +512,118 @@ impl LogicalUnit {
         for path in paths {
             path.establish(Sense::new(SenseKey::UnitAttention, Asc::BUS_DEVICE_RESET));
         }
+    }
+}
+
+/// An I_T_L nexus: one initiator port, one target port, one logical unit.
+pub(crate) struct LuNexus {
+    /// Unlike names, never used twice.
+    pub(crate) number: u64,
+    pub(crate) initiator: Arc<str>,
+    pub(crate) port: Arc<TargetPort>,
+    pub(crate) lun: u16,
+    pub(crate) lu: Arc<LogicalUnit>,
+    pub(crate) read_only: AtomicBool,
+    pub(crate) events: Arc<dyn Events>,
+    /// Goes up whenever tasks are aborted: what began before must not write any more.
+    pub(super) fences: AtomicU64,
+    /// There are attentions.
+    pub(super) attentive: AtomicBool,
+    pub(super) attentions: Mutex<VecDeque<Sense>>,
+    /// [`super::Nexus`] has it, too: the inventory changed, and the initiator does not know yet.
+    pub(super) lun_news: Arc<AtomicBool>,
+    /// The session has ended, or does not see the logical unit any more.
+    pub(super) gone: AtomicBool,
+}
+
+impl fmt::Debug for LuNexus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {} LUN {}", self.initiator, self.port.name(), self.lun)
+    }
+}
+
+impl LuNexus {
+    /// Adds a unit attention condition and tells the session, unless it is pending already.
+    pub(crate) fn establish(&self, sense: Sense) {
+        if self.establish_silently(sense.clone()) {
+            self.events.event(Event::UnitAttention { lun: self.lun, sense });
+        }
+    }
+
+    /// Adds a unit attention condition without telling the session. False if it is pending already.
+    pub(crate) fn establish_silently(&self, sense: Sense) -> bool {
+        let mut attentions = self.attentions.lock();
+        let is_new = attentions.len() < MAX_ATTENTIONS && !attentions.iter().any(|a| a.asc == sense.asc);
+        if is_new {
+            attentions.push_back(sense);
+        }
+        self.attentive.store(true, Ordering::Release);
+        is_new
+    }
+
+    /// Whether it must not be used any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(super) fn has_attention(&self, asc: Asc) -> bool {
+        self.attentions.lock().iter().any(|a| a.asc == asc)
+    }
+
+    /// Takes the oldest unit attention.
+    pub(crate) fn take_attention(&self) -> Option<Sense> {
+        if !self.attentive.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut attentions = self.attentions.lock();
+        let sense = attentions.pop_front();
+        self.attentive.store(!attentions.is_empty(), Ordering::Release);
+        if sense.as_ref().is_some_and(|sense| sense.asc == Asc::REPORTED_LUNS_DATA_CHANGED) {
+            self.lun_news.store(false, Ordering::Release);
+        }
+        sense
+    }
+
+    /// Forgets one kind of unit attention, because its news has been delivered.
+    pub(crate) fn forget_attention(&self, asc: Asc) {
+        let mut attentions = self.attentions.lock();
+        attentions.retain(|a| a.asc != asc);
+        self.attentive.store(!attentions.is_empty(), Ordering::Release);
+    }
+
+    /// How often tasks were aborted. A command that remembers another number than this is late.
+    pub(crate) fn fences(&self) -> u64 {
+        self.fences.load(Ordering::Acquire)
+    }
+
+    /// Marks all that has begun as late; [`LogicalUnit::settle`] makes sure of it.
+    pub(crate) fn fence(&self) {
+        self.fences.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Marks all that has begun as late, and has the session abort it. Tells how many tasks the
+    /// session knew of.
+    pub(crate) fn abort_tasks(&self) -> usize {
+        self.fence();
+        self.events.event(Event::AbortTasks { lun: self.lun })
+    }
+
+    /// The names of the two ports, as they register.
+    pub(crate) fn name(&self) -> Name {
+        Name { initiator: self.initiator.clone(), port: self.lu.registered_name(&self.port) }
+    }
+
+    /// Whether reservations of others let it do so.
+    pub(crate) fn allowed(&self, want: Want) -> bool {
+        let gates = self.lu.gates();
+        let reserved =
+            gates & gate::RESERVED != 0 && self.lu.reserved_by.lock().is_some_and(|n| n != self.number);
+        !reserved && (gates & gate::PERSISTENT == 0 || self.lu.reservations.lock().allows(&self.name(), want))
+    }
+
+    /// CHECK CONDITION in the sense format that the control mode page asks for.
+    pub(crate) fn check(&self, mut sense: Sense) -> Outcome {
+        sense.descriptor_format = self.lu.gates() & gate::DESCRIPTOR_SENSE != 0;
+        Outcome::check(sense)
     }
 }

@@ -1,9 +1,10 @@
 //! Commands on the medium that need only one or two calls of the device.
 
 use super::cdb::Blocks;
-use super::command::{Ending, Reply, Task};
 use super::lu::gate;
-use super::sense::{self, Asc, During, Sense};
+use super::opcodes::Task;
+use super::outcome::{Ending, Reply};
+use super::sense::{self, Asc, During, Sense, SenseKey};
 use bytes::Bytes;
 use hindcast_engine::device::WriteOp;
 
@@ -180,7 +181,5 @@ pub(crate) fn read_defect_data(task: &Task, _: &Bytes) -> Reply {
 
 /// MISCOMPARE, with the offset of the first byte that differs (SBC-3 5.2).
 pub(crate) fn miscompare(offset: usize) -> Ending {
-    Sense::new(super::SenseKey::Miscompare, Asc::MISCOMPARE_DURING_VERIFY)
-        .with_information(offset as u64)
-        .into()
+    Sense::new(SenseKey::Miscompare, Asc::MISCOMPARE_DURING_VERIFY).with_information(offset as u64).into()
 }

@@ -1,38 +1,13 @@
 //! Mode parameters: MODE SENSE and MODE SELECT (SPC-4 6.11 to 6.14, 7.5; SBC-3 6.5).
 
-use super::command::{Reply, Task};
 use super::lu::{LogicalUnit, gate};
 use super::medium::writing;
+use super::opcodes::Task;
+use super::outcome::Reply;
 use super::sense::{Asc, Sense};
+use super::state::Modes;
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
-
-/// What can be changed. Everything else in the pages is constant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Modes {
-    /// WCE.
-    pub(crate) write_cache: bool,
-    /// SWP.
-    pub(crate) protected: bool,
-    /// D_SENSE.
-    pub(crate) descriptor_sense: bool,
-    /// The threshold of available space is armed.
-    pub(crate) threshold_enabled: bool,
-    /// THRESHOLD COUNT, in threshold sets.
-    pub(crate) threshold: u32,
-}
-
-impl Default for Modes {
-    fn default() -> Modes {
-        Modes {
-            write_cache: true,
-            protected: false,
-            descriptor_sense: false,
-            threshold_enabled: false,
-            threshold: 0,
-        }
-    }
-}
 
 /// PAGE CONTROL.
 #[derive(Clone, Copy, PartialEq, Eq)]

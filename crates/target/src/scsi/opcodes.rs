@@ -1,11 +1,18 @@
 //! The description of a command: how a CDB is matched to its entry in the [table](super::table),
-//! the direction of its data, and what it needs to be allowed.
+//! the direction of its data, and what it needs to be allowed ([`Op`]); and a command under way that
+//! such a description carries out ([`Task`]).
 
 use super::cdb::{Blocks, Cdb};
-use super::command::{Reply, Task};
+use super::lu::{LogicalUnit, LuNexus};
+use super::outcome::{Ending, Outcome, Reply, Status};
 use super::sense::{Asc, Sense};
-use super::table::TABLE;
+use super::target::Nexus;
 use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// MAXIMUM TRANSFER LENGTH in bytes.
+pub(crate) const MAX_TRANSFER_BYTES: u64 = 32 << 20;
 
 /// How a command is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,21 +155,119 @@ impl Op {
     }
 }
 
-/// All service actions of an operation code; one entry if it has none; nothing if it is not
-/// supported.
-pub(crate) fn all_of(code: u8) -> &'static [Op] {
-    let first = TABLE.partition_point(|op| op.code() < code);
-    let count = TABLE[first..].iter().take_while(|op| op.code() == code).count();
-    &TABLE[first..first + count]
+/// All commands, in the order of their operation codes and service actions.
+#[derive(Debug)]
+pub(crate) struct Table(pub(crate) &'static [Op]);
+
+impl Table {
+    /// All service actions of an operation code; one entry if it has none; nothing if it is not
+    /// supported.
+    pub(crate) fn all_of(&self, code: u8) -> &'static [Op] {
+        let first = self.0.partition_point(|op| op.code() < code);
+        let count = self.0[first..].iter().take_while(|op| op.code() == code).count();
+        &self.0[first..first + count]
+    }
+
+    /// The command that a CDB asks for. An operation code without such a service action is a bad
+    /// field, not a bad code.
+    pub(crate) fn find(&self, cdb: &Cdb) -> Result<&'static Op, Sense> {
+        let ops = self.all_of(cdb.code());
+        if ops.is_empty() {
+            return Err(Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE));
+        }
+        let action = u16::from(cdb.u8(1) & 0x1f);
+        ops.iter()
+            .find(|op| op.service_action.is_none_or(|a| a == action))
+            .ok_or_else(|| Sense::cdb_bit(1, 4))
+    }
 }
 
-/// The command that a CDB asks for. An operation code without such a service action is a bad field,
-/// not a bad code.
-pub(crate) fn find(cdb: &Cdb) -> Result<&'static Op, Sense> {
-    let ops = all_of(cdb.code());
-    if ops.is_empty() {
-        return Err(Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE));
+/// A command other than plain reading and writing.
+#[derive(Debug)]
+pub struct Task {
+    pub(crate) nexus: Arc<Nexus>,
+    pub(crate) path: Arc<LuNexus>,
+    pub(crate) op: &'static Op,
+    /// All commands, for those that report on them.
+    pub(crate) table: &'static Table,
+    pub(crate) cdb: Cdb,
+    aborted: AtomicBool,
+    /// [`LuNexus::fences`] when it began.
+    fences: u64,
+}
+
+impl Task {
+    pub(crate) fn new(
+        nexus: Arc<Nexus>,
+        (path, fences): (Arc<LuNexus>, u64),
+        (op, table): (&'static Op, &'static Table),
+        cdb: Cdb,
+    ) -> Task {
+        Task { nexus, path, op, table, cdb, aborted: AtomicBool::new(false), fences }
     }
-    let action = u16::from(cdb.u8(1) & 0x1f);
-    ops.iter().find(|op| op.service_action.is_none_or(|a| a == action)).ok_or_else(|| Sense::cdb_bit(1, 4))
+
+    /// The logical unit it addresses.
+    pub fn lu(&self) -> &Arc<LogicalUnit> {
+        &self.path.lu
+    }
+
+    /// Bytes that [`Task::run`] wants.
+    pub fn data_out_len(&self) -> u64 {
+        self.op.data_out.bytes(&self.cdb, self.lu().block_size())
+    }
+
+    /// Bytes that it returns at most: the allocation length.
+    pub fn data_in_len(&self) -> u64 {
+        // An allocation length may be anything; no answer is longer than the longest READ.
+        self.op.data_in.bytes(&self.cdb, self.lu().block_size()).min(MAX_TRANSFER_BYTES)
+    }
+
+    /// It touches no medium and no file, and may run on the thread that received it.
+    pub fn is_quick(&self) -> bool {
+        self.op.has(QUICK)
+    }
+
+    /// It may change the medium, or something that other initiators see.
+    pub fn changes(&self) -> bool {
+        self.op.has(WRITES | GOVERNS) || self.op.code() == 0x83
+    }
+
+    /// SYNCHRONIZE CACHE: it changes nothing, and waits for what writes wait for.
+    pub fn is_flush(&self) -> bool {
+        matches!(self.op.code(), 0x35 | 0x91)
+    }
+
+    /// It may run for minutes: never on a thread that others wait for.
+    pub fn may_take_long(&self) -> bool {
+        self.op.has(LONG)
+    }
+
+    /// Makes a [`Task::run`] that takes long end soon. Its outcome is to be ignored then. Other
+    /// tasks are not affected.
+    pub fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+    }
+
+    /// It was aborted: it must not write any more.
+    pub(crate) fn is_late(&self) -> bool {
+        self.aborted.load(Ordering::Acquire) || self.path.fences() != self.fences
+    }
+
+    /// An error if it was aborted.
+    pub(crate) fn go_on(&self) -> std::result::Result<(), Ending> {
+        if self.is_late() { Err(Ending::Status(Status::TaskAborted)) } else { Ok(()) }
+    }
+
+    /// Carries the command out; may block. `data_out` may be shorter than [`Task::data_out_len`] if
+    /// the initiator sent less.
+    pub fn run(&self, data_out: &Bytes) -> Outcome {
+        match (self.op.run)(self, data_out) {
+            Ok(mut data) => {
+                data.truncate(usize::try_from(self.data_in_len()).unwrap_or(usize::MAX));
+                Outcome::data(data)
+            }
+            Err(Ending::Status(status)) => Outcome::status(status),
+            Err(Ending::Check(sense)) => self.path.check(sense),
+        }
+    }
 }

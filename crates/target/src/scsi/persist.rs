@@ -1,8 +1,8 @@
 //! The durable state of a logical unit. It is stored as a few short lines of text, so that a person
 //! can read it when something is wrong.
 
-use super::mode::Modes;
 use super::reservation::{Name, Registration, Reservation, Reservations, Type};
+use super::state::Modes;
 use hindcast_engine::{Error, ErrorKind, Result};
 use std::fmt::Write;
 

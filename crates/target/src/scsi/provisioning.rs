@@ -1,8 +1,9 @@
 //! Logical block provisioning (SBC-3 4.7): UNMAP, WRITE SAME, GET LBA STATUS.
 
 use super::cdb::Blocks;
-use super::command::{Ending, Reply, Task};
 use super::medium::{STEP, range, reading, write_one, writing};
+use super::opcodes::Task;
+use super::outcome::{Ending, Reply};
 use super::sense::{Asc, Sense};
 use bytes::Bytes;
 

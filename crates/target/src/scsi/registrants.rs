@@ -4,8 +4,7 @@
 //! The daemon must do this, because an initiator cannot unregister what belongs to a port that it
 //! can no longer log in by.
 
-use super::lu::{LogicalUnit, gate};
-use super::nexus::LuNexus;
+use super::lu::{LogicalUnit, LuNexus, gate};
 use super::persist::Saved;
 use super::reservation::{Name, News, Reservations};
 use super::sense::{Asc, Sense, SenseKey};
@@ -149,16 +148,6 @@ impl LogicalUnit {
         }
         if !news.abort.is_empty() {
             self.settle(); // GOOD promises that those who were preempted write nothing any more
-        }
-    }
-
-    /// The name by which a port registers: of a target that was renamed under its sessions, the new
-    /// one.
-    pub(crate) fn registered_name(&self, port: &super::TargetPort) -> Arc<str> {
-        let renamed = self.renamed.read();
-        match renamed.get(&*port.target) {
-            Some(now) => super::TargetPort { target: now.as_str().into(), ..port.clone() }.name().into(),
-            None => port.name().into(),
         }
     }
 }

@@ -1,11 +1,10 @@
 //! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 6.35,
 //! 6.36). They report the table of commands.
 
-use super::command::{Reply, Task};
 use super::lu::LogicalUnit;
-use super::opcodes::{LONG, Op, QUICK, all_of};
+use super::opcodes::{LONG, Op, QUICK, Table, Task};
+use super::outcome::Reply;
 use super::sense::Sense;
-use super::table::TABLE;
 use bytes::Bytes;
 
 /// Whether a logical unit has a command.
@@ -18,11 +17,11 @@ pub(crate) fn operation_codes(task: &Task, _: &Bytes) -> Reply {
     let cdb = &task.cdb;
     let timeouts = cdb.bit(2, 7);
     let (code, action) = (cdb.u8(3), cdb.u16(4));
-    let ops = all_of(code);
+    let ops = task.table.all_of(code);
     let has_actions = ops.iter().any(|op| op.service_action.is_some());
     let with_action = ops.iter().find(|op| op.service_action == Some(action));
     let found = match cdb.u8(2) & 0x07 {
-        0 => return Ok(all(task.lu(), timeouts)),
+        0 => return Ok(all(task.lu(), task.table, timeouts)),
         1 if has_actions => return Err(Sense::cdb_bit(2, 2).into()),
         1 => ops.first(),
         2 if !ops.is_empty() && !has_actions => return Err(Sense::cdb_bit(2, 2).into()),
@@ -35,9 +34,9 @@ pub(crate) fn operation_codes(task: &Task, _: &Bytes) -> Reply {
 }
 
 /// The all_commands parameter data.
-fn all(lu: &LogicalUnit, timeouts: bool) -> Vec<u8> {
+fn all(lu: &LogicalUnit, table: &Table, timeouts: bool) -> Vec<u8> {
     let mut data = vec![0; 4];
-    for op in TABLE.iter().filter(|op| has(lu, op)) {
+    for op in table.0.iter().filter(|op| has(lu, op)) {
         data.extend([op.code(), 0]);
         data.extend(op.service_action.unwrap_or(0).to_be_bytes());
         data.extend([0, u8::from(timeouts) << 1 | u8::from(op.service_action.is_some())]);

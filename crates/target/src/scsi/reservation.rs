@@ -4,7 +4,7 @@
 //! The module does no input or output. A change returns which initiators have to be told of it
 //! ([`News`]).
 
-use super::command::Status;
+use super::outcome::Status;
 use super::sense::{Asc, Sense};
 use std::sync::Arc;
 
@@ -114,11 +114,11 @@ impl From<Sense> for Refusal {
     }
 }
 
-impl From<Refusal> for super::command::Ending {
+impl From<Refusal> for super::outcome::Ending {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Conflict => super::command::Ending::Status(Status::ReservationConflict),
-            Refusal::Check(sense) => super::command::Ending::Check(sense),
+            Refusal::Conflict => super::outcome::Ending::Status(Status::ReservationConflict),
+            Refusal::Check(sense) => super::outcome::Ending::Check(sense),
         }
     }
 }

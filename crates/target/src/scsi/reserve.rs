@@ -1,8 +1,9 @@
 //! PERSISTENT RESERVE IN and OUT (SPC-4 6.15, 6.16), RESERVE(6) and RELEASE(6) (SPC-2 7.22, 7.17).
 
-use super::command::{Ending, Reply, Status, Task};
 use super::lu::gate;
 use super::medium::writing;
+use super::opcodes::Task;
+use super::outcome::{Ending, Reply, Status};
 use super::reservation::{MAX_REGISTRATIONS, Name, News, Refusal, Registration, Reservations, Type};
 use super::sense::{Asc, Sense};
 use super::transport_id;

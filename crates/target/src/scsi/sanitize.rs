@@ -8,74 +8,18 @@
 //! Snapshots and history of a volume do not belong to the logical unit. Only the administrator can
 //! delete them.
 
-use super::command::{Ending, Reply, Task};
 use super::lu::{LogicalUnit, gate};
 use super::medium::{STEP, writing};
+use super::opcodes::Task;
+use super::outcome::{Ending, Reply};
 use super::sense::{Asc, Sense, SenseKey};
+use super::state::Phase;
 use bytes::Bytes;
 use hindcast_engine::device::WriteOp;
 use hindcast_engine::{Error, ErrorKind};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// Where a logical unit stands.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Phase {
-    #[default]
-    Idle,
-    Running,
-    /// With AUSE of the command that failed: whether the initiator may give up.
-    Failed {
-        unrestricted: bool,
-    },
-}
-
-/// A logical unit's sanitize operation.
-#[derive(Debug, Default)]
-pub(crate) struct Sanitize {
-    phase: Mutex<Phase>,
-    ended: Condvar,
-    /// Of 65536.
-    progress: AtomicU16,
-    /// The logical unit goes away: let go of the device.
-    retired: AtomicBool,
-}
-
-impl Sanitize {
-    /// One was interrupted by the end of the server.
-    pub(crate) fn interrupted() -> Sanitize {
-        Sanitize { phase: Mutex::new(Phase::Failed { unrestricted: true }), ..Sanitize::default() }
-    }
-
-    /// Breaks off what runs, and waits until the device is let go of.
-    pub(crate) fn retire(&self) {
-        self.retired.store(true, Ordering::Release);
-        let mut phase = self.phase.lock();
-        while *phase == Phase::Running {
-            self.ended.wait(&mut phase);
-        }
-    }
-
-    /// What commands are answered with while it runs or has failed; `None` if there is nothing to
-    /// say.
-    pub(crate) fn sense(&self) -> Option<Sense> {
-        match *self.phase.lock() {
-            Phase::Idle => None,
-            Phase::Running => Some(
-                Sense::new(SenseKey::NotReady, Asc::SANITIZE_IN_PROGRESS)
-                    .with_progress(self.progress.load(Ordering::Relaxed)),
-            ),
-            Phase::Failed { .. } => Some(Sense::new(SenseKey::MediumError, Asc::SANITIZE_FAILED)),
-        }
-    }
-
-    /// Whether a command may pass although one has failed: another SANITIZE.
-    pub(crate) fn may_try_again(&self) -> bool {
-        matches!(*self.phase.lock(), Phase::Failed { .. })
-    }
-}
 
 /// How to destroy.
 enum Way {

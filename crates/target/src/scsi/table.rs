@@ -2,8 +2,8 @@
 #![allow(clippy::wildcard_imports)] // it is all about these words
 
 use super::cdb::Cdb;
-use super::command::{Reply, Task};
 use super::opcodes::{Length::*, Reserve::*, *};
+use super::outcome::Reply;
 use super::{alua, copy, inquiry, log, medium, mode, provisioning, reports, reserve, sanitize, verify};
 use bytes::Bytes;
 
@@ -45,7 +45,7 @@ const fn one_block(_: &Cdb, block_size: u64) -> u64 {
     block_size
 }
 
-pub(crate) static TABLE: &[Op] = &[
+pub(crate) static TABLE: Table = Table(&[
     report(&[0x00, 0, 0, 0, 0, C], MEDIUM, Free, medium::nothing),
     report(&[0x03, 0x01, 0, 0, F, C], ANY_TIME | SANITIZING | UNRESERVED, Free, inquiry::request_sense)
         .reads(Field(4, 1)),
@@ -157,7 +157,7 @@ pub(crate) static TABLE: &[Op] = &[
     change(&[0xae, 0xf6, F, F, F, F, F, F, F, F, G, C], LONG, verify::write_and_verify),
     check(&[0xaf, 0xf6, F, F, F, F, F, F, F, F, G, C]),
     report(&[0xb7, 0x1f, F, F, F, F, F, F, F, F, 0, C], 0, Free, medium::read_defect_data).reads(Field(6, 4)),
-];
+]);
 
 /// SANITIZE.
 const fn sanitize_op(usage: &'static [u8], run: fn(&Task, &Bytes) -> Reply) -> Op {

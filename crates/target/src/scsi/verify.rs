@@ -1,8 +1,9 @@
 //! Commands that compare: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE; and ORWRITE.
 
 use super::cdb::{Blocks, Cdb};
-use super::command::{Ending, Reply, Task};
 use super::medium::{STEP, is_durable, miscompare, range, reading, whole_blocks, write_one, writing};
+use super::opcodes::Task;
+use super::outcome::{Ending, Reply};
 use super::sense::Sense;
 use bytes::Bytes;
 use hindcast_engine::device::{MAX_COMPARED, first_difference};

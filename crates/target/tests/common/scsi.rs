@@ -36,7 +36,9 @@ impl LuStore for Store {
 #[derive(Default)]
 pub struct Told(pub Mutex<Vec<Event>>);
 
-impl NexusEvents for Told {
+impl NexusEvents for Told {}
+
+impl Events for Told {
     fn event(&self, event: Event) -> usize {
         self.0.lock().push(event);
         1
