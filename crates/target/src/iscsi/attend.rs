@@ -5,138 +5,20 @@
 //! [`crate::net::watch`]). So a slow disk does not delay the answers to an initiator's pings,
 //! aborts, logout, and commands to other logical units.
 
-use super::command::{Payload, Write};
+use super::active::Active;
 use super::conn::Conn;
+use super::inline::{Batch, Inline};
 use super::manage;
-use super::pdu::Bhs;
 use super::reply::{Request, put_outcome};
-use super::serve::Serving;
-use super::session::{Active, Managing};
+use super::serving::Serving;
 use super::stats::IscsiTraffic;
-use super::work::{Work, is_success};
+use super::work::is_success;
 use crate::net::budget::Ticket;
 use crate::net::buffers::ReplyBuf;
 use crate::net::watch::{Desk, Receiver};
-use crate::scsi::{self, WriteCommand};
 use bytes::Bytes;
-use hindcast_engine::device::WriteOp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// What a connection's thread does next, and what may wait.
-pub(super) enum Inline {
-    Writes(Batch),
-    /// A command that is all that the initiator waits for; with room for its response, if that is
-    /// long.
-    Work(Request, Work, Option<Ticket>),
-    /// Task management.
-    Tasks(Bhs, Managing),
-    /// A text request.
-    Text(Bhs, Bytes),
-}
-
-/// Writes to one logical unit: one call of the device. The operations are in the order of the
-/// writes.
-#[derive(Default)]
-pub(super) struct Batch {
-    pub(super) fua: bool,
-    pub(super) writes: Vec<Write>,
-    pub(super) ops: Vec<WriteOp>,
-}
-
-impl Batch {
-    /// Sorts writes by logical unit and durability into `batches`. `lent` is the receive buffer
-    /// that they point into.
-    pub(super) fn sort(writes: &mut Vec<Write>, spare: &mut Batch, lent: &Bytes, batches: &mut Vec<Batch>) {
-        for mut write in writes.drain(..) {
-            let data = match std::mem::replace(&mut write.data, Payload::Taken) {
-                Payload::Received(range) => lent.slice(range),
-                Payload::Gathered(data) => data,
-                Payload::Taken => continue,
-            };
-            let op = WriteOp::new(write.command.offset, data);
-            let same = |batch: &Batch| {
-                let first = batch.writes.first();
-                first.is_some_and(|w| Arc::ptr_eq(w.command.lu(), write.command.lu()))
-                    && batch.fua == write.command.fua
-            };
-            let at = batches.iter().position(same).unwrap_or_else(|| {
-                let mut batch = std::mem::take(spare);
-                batch.fua = write.command.fua;
-                batches.push(batch);
-                batches.len() - 1
-            });
-            batches[at].writes.push(write);
-            batches[at].ops.push(op);
-        }
-    }
-
-    /// From here on an abort has to wait for these; those that were aborted before are left out.
-    fn begin(&mut self) {
-        if self.writes.iter().all(|w| w.active.is_none()) {
-            return;
-        }
-        let mut ops = std::mem::take(&mut self.ops).into_iter();
-        self.writes.retain(|w| {
-            let op = ops.next();
-            let begins = w.active.as_ref().is_none_or(|(active, _)| active.run(None, true));
-            self.ops.extend(op.filter(|_| begins));
-            begins
-        });
-    }
-
-    fn carry_out(&mut self) {
-        let Batch { fua, writes, ops } = self;
-        if let Some(first) = writes.first() {
-            let lu = first.command.lu().clone();
-            WriteCommand::write_all(&lu, ops, *fua, |n| &writes[n].command);
-        }
-    }
-}
-
-/// What is under way on the connection's thread.
-#[derive(Default)]
-pub(super) struct Owed {
-    /// In order; those that are not known as tasks have none.
-    requests: Vec<(Request, Option<Arc<Active>>)>,
-    task: Option<Arc<scsi::Task>>,
-    /// Bytes of memory that nothing else counts.
-    bytes: u64,
-    changes: bool,
-}
-
-impl Owed {
-    /// `lent` is the length of the receive buffer, if what is done points into it.
-    fn note(&mut self, inline: &Inline, lent: usize) {
-        self.requests.clear();
-        self.task = None;
-        match inline {
-            Inline::Writes(batch) => {
-                let known = |w: &Write| w.active.as_ref().map(|(active, _)| active.clone());
-                self.requests.extend(batch.writes.iter().map(|w| (w.request, known(w))));
-                self.bytes = lent as u64;
-                self.changes = true;
-            }
-            Inline::Work(request, work, ticket) => {
-                self.requests.push((*request, None));
-                self.task = work.scsi_task();
-                self.bytes = if ticket.is_some() { 0 } else { work.bytes(request) };
-                self.changes = work.changes();
-            }
-            Inline::Tasks(..) | Inline::Text(..) => (self.bytes, self.changes) = (0, false),
-        }
-    }
-
-    /// Ends the tasks of a thread that panicked and so won't answer: the initiator must not wait
-    /// for ever.
-    pub(super) fn give_up(&mut self, conn: &Conn) {
-        for (_, active) in self.requests.drain(..) {
-            if let Some(active) = active {
-                conn.session.finish(&active, || ()).run();
-            }
-        }
-    }
-}
 
 /// What a thread owes that has handed its connection over: answers to what it is doing.
 pub(super) struct Debt {

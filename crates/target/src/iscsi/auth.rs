@@ -1,7 +1,7 @@
 //! The security stage of a login: the key AuthMethod and the messages of CHAP (RFC 7143, 12.1).
 
 use super::chap::{Algorithm, Challenge};
-use super::login::{Refusal, Status};
+use super::refusal::{Refusal, Status};
 use super::targets::{AuthPolicy, ChapUser};
 use super::text;
 

@@ -1,18 +1,20 @@
 //! SCSI commands and their data, as a connection's thread handles them (RFC 7143, 11.3 and 11.7).
 
-use super::attend::{Batch, Inline};
+use super::active::Active;
+use super::condition;
 use super::conn::Conn;
+use super::inline::{Batch, Inline, MAX_STUCK, Payload, Write};
 use super::pdu::{self, Bhs, RejectReason, command_flag};
 use super::reply::{self, Request, put_outcome};
-use super::serve::Serving;
-use super::session::{Active, Held};
+use super::serving::Serving;
+use super::session::Held;
 use super::stats::IscsiTraffic;
 use super::transfer::{Need, Taken, Terms, Transfer};
 use super::window::{Admission, Attribute, Ticketed};
-use super::work::{Wait, Work, condition, is_success, read_into};
+use super::work::{Wait, Work, is_success, read_into};
 use crate::net::budget::Ticket;
 use crate::net::buffers::{RX_BASE, ReplyBuf};
-use crate::scsi::{Command, Nexus, Outcome, ReadCommand, Status, WriteCommand};
+use crate::scsi::{Command, Nexus, Outcome, ReadCommand, Status};
 use bytes::Bytes;
 use std::io;
 use std::ops::Range;
@@ -24,27 +26,6 @@ const MAX_INLINE_READ: u32 = 1 << 20;
 
 /// A response to a read from this length on is counted as memory until it has been sent.
 const COUNTED: u32 = 64 << 10;
-/// Threads of one connection that may be left waiting before what may wait too is handed to
-/// workers.
-pub(super) const MAX_STUCK: usize = 4;
-
-/// A write whose data is there.
-pub(super) struct Write {
-    pub(super) request: Request,
-    pub(super) command: WriteCommand,
-    pub(super) data: Payload,
-    /// If it is known as a task: its data did not all come with the command.
-    pub(super) active: Option<(Arc<Active>, Ticket)>,
-}
-
-pub(super) enum Payload {
-    /// In the receive buffer.
-    Received(Range<usize>),
-    Gathered(Bytes),
-    /// It is on its way to the device.
-    Taken,
-}
-
 /// What a SCSI Command asks for; and its CDB, if it is longer than 16 bytes.
 struct Asked {
     request: Request,

@@ -1,14 +1,15 @@
 //! A connection in the full feature phase: the state that its thread and the workers share. This is
 //! the outbox, the tasks in flight, and write data that is being gathered.
 
+use super::active::{Active, OnEnd};
 use super::config::{IscsiConfig, Portal};
-use super::discovery::Exchange;
+use super::exchange::Exchange;
 use super::params::Params;
 use super::pdu::{Bhs, Numbers, stamp};
 use super::refusals::Refusals;
 use super::registry::Record;
 use super::reply::{self, Request, Shape};
-use super::session::{Active, Held, Session};
+use super::session::{Held, Session};
 use super::stats::IscsiTraffic;
 use super::targets::Targets;
 use super::transfer::Transfers;
@@ -56,6 +57,8 @@ pub(super) struct Shared {
     /// Bounds how often CHAP secrets may be guessed.
     pub(super) attempts: Arc<Attempts>,
     pub(super) stopping: Arc<AtomicBool>,
+    /// Carries out a request that had to wait for its turn.
+    pub(super) run_held: fn(&Arc<Conn>, Held),
 }
 
 /// Numbers the responses of a connection.
@@ -200,7 +203,7 @@ impl Conn {
     pub(super) fn run_held(self: Arc<Self>, held: Held) {
         let pool = self.shared.pool.clone();
         let client = u64::from(self.session.tsih) << 16;
-        pool.submit(client, Box::new(move || super::command::run_held(&self, held)));
+        pool.submit(client, Box::new(move || (self.shared.run_held)(&self, held)));
     }
 
     pub(super) fn forget_transfer(&self, itt: u32) {
@@ -235,7 +238,7 @@ impl Conn {
         loop {
             let lost = std::mem::take(&mut *self.transfers.lock());
             let tags = lost.tags();
-            self.session.abort_tasks(|itt, _| tags.contains(&itt), &super::session::OnEnd::new(|| ()));
+            self.session.abort_tasks(|itt, _| tags.contains(&itt), &OnEnd::new(|| ()));
             drop(lost);
             if self.gathering.wait_idle_for(TEARDOWN_LOOK) {
                 break;

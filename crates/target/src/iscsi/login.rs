@@ -4,6 +4,7 @@
 use super::access::{MAX_NAME, fold};
 use super::auth::{Auth, Progress};
 use super::params::{Answer, Params, Phase, Wishes};
+use super::refusal::{Refusal, Status};
 use super::pdu::{Bhs, CONTINUE, FINAL, Numbers, opcode, response};
 use super::targets::{AuthPolicy, ChapUser, Denied, Grant, Initiator, Proof, Targets};
 use super::text;
@@ -13,31 +14,6 @@ use std::net::SocketAddr;
 
 /// Longest data segment of a login PDU: no other length has been agreed on yet (13.12).
 pub(super) const MAX_DATA: usize = 8192;
-
-/// Status class and detail of a Login Response (11.13.5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u16)]
-pub(super) enum Status {
-    Success = 0x0000,
-    InitiatorError = 0x0200,
-    AuthenticationFailure = 0x0201,
-    AuthorizationFailure = 0x0202,
-    NotFound = 0x0203,
-    TargetRemoved = 0x0204,
-    UnsupportedVersion = 0x0205,
-    TooManyConnections = 0x0206,
-    MissingParameter = 0x0207,
-    SessionTypeNotSupported = 0x0209,
-    SessionDoesNotExist = 0x020a,
-    InvalidDuringLogin = 0x020b,
-    TargetError = 0x0300,
-    ServiceUnavailable = 0x0301,
-    OutOfResources = 0x0302,
-}
-
-/// A login that is refused, with the reason for the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Refusal(pub(super) Status, pub(super) &'static str);
 
 type Checked<T> = Result<T, Refusal>;
 

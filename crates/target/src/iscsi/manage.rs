@@ -1,14 +1,16 @@
 //! Requests other than SCSI commands: NOP-Out, text, task management and logout (RFC 7143, 11.5,
 //! 11.10, 11.14, 11.18).
 
+use super::active::OnEnd;
 use super::conn::Conn;
-use super::discovery::{self, Reply};
+use super::discovery;
+use super::exchange::Reply;
 use super::pdu::{
     Bhs, CONTINUE, FINAL, NO_TAG, RejectReason, TaskFunction, TaskResponse, nop_in, opcode, reject, response,
     sn_before,
 };
 use super::reply::put;
-use super::session::{Managing, OnEnd};
+use super::session::Managing;
 use super::stats::IscsiTraffic;
 use crate::net::buffers::ReplyBuf;
 use crate::net::transport::Transport;

@@ -16,23 +16,29 @@
 //! A few worker threads do what may block. Those requests are answered out of order.
 
 pub mod access;
+mod active;
 mod attend;
 mod auth;
 pub mod chap;
 mod command;
+mod condition;
 mod config;
 mod conn;
 mod discovery;
+mod exchange;
+mod inline;
 mod login;
 mod manage;
 mod news;
 mod params;
 pub mod pdu;
+mod refusal;
 mod refusals;
 mod registry;
 mod reply;
 mod serve;
 mod server;
+mod serving;
 mod session;
 mod stats;
 mod targets;

@@ -1,6 +1,7 @@
 //! The registry of connections and sessions: it counts them, limits them, finds them, and ends them
 //! on request of the daemon.
 
+use super::conn::Conn;
 use super::pdu::{AsyncEvent, async_message};
 use super::session::{Key, Session};
 use super::stats::{ConnectionInfo, Counters, IscsiStats, IscsiTraffic, SessionInfo};
@@ -472,7 +473,7 @@ impl Record {
 }
 
 fn describe(session: &Session) -> SessionInfo {
-    let connection = |conn: &Arc<super::conn::Conn>| ConnectionInfo {
+    let connection = |conn: &Arc<Conn>| ConnectionInfo {
         cid: conn.cid,
         peer: conn.record.peer,
         portal: conn.record.local,

@@ -2,16 +2,15 @@
 //! answers at once. One thread at a time serves a connection, but not always the same one: see
 //! [`attend`](super::attend).
 
-use super::attend::{Batch, Inline, Owed};
-use super::command::{MAX_STUCK, Write};
 use super::conn::Conn;
+use super::inline::{Batch, Inline, MAX_STUCK, Owed};
 use super::manage::{self, Then};
 use super::pdu::{Bhs, Layout, NO_TAG, RejectReason, nop_in, opcode, reject};
 use super::reply;
-use super::session::Ready;
+use super::serving::Serving;
+use super::session::{Held, Ready};
 use super::stats::IscsiTraffic;
 use super::window::{Admission, Attribute, Ticketed};
-use crate::net::budget::Ticket;
 use crate::net::buffers::{ReplyBuf, RxBuffer};
 use crate::net::transport::Transport;
 use crate::net::watch::Desk;
@@ -67,74 +66,6 @@ pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> Option<io::Result<()>>
     match prepared {
         Ok(()) => serving.run(),
         Err(e) => Some(serving.end(Err(e))),
-    }
-}
-
-pub(super) struct Serving {
-    pub(super) conn: Arc<Conn>,
-    /// Where this lies while the thread does what may wait.
-    pub(super) desk: Arc<Desk<Serving>>,
-    pub(super) rx: RxBuffer,
-    pub(super) out: ReplyBuf,
-    /// Unread bytes without which nothing can go on.
-    need: usize,
-    /// The writes of this receive.
-    pub(super) writes: Vec<Write>,
-    /// The writes of this receive, sorted into calls of the device.
-    pub(super) batches: Vec<Batch>,
-    /// An empty one, for its memory.
-    pub(super) spare: Batch,
-    /// The receive buffer, while batches point into it.
-    pub(super) lent: Option<Bytes>,
-    /// A single write is all that this receive brought, and the initiator waits for nothing else.
-    pub(super) alone: bool,
-    /// What may wait, and is done next.
-    pub(super) inline: Option<Inline>,
-    /// What is under way on this thread.
-    pub(super) owed: Owed,
-    /// Where responses are built while this lies on the desk.
-    pub(super) aside: ReplyBuf,
-    /// For responses in `out` that are long.
-    pub(super) tickets: Vec<Ticket>,
-    /// SCSI commands that ended and that the window was not told of: all, and those that have a
-    /// place in it.
-    pub(super) ended: (usize, u32),
-    /// Others whose turn has come, when the responses have been sent.
-    pub(super) ready: Ready,
-    pub(super) tally: IscsiTraffic,
-    /// Requests of this receive.
-    pub(super) served: usize,
-    /// The requests of this receive are not all served.
-    amid: bool,
-    /// What came is no iSCSI: the connection ends when all before it has been done.
-    broken: Option<io::Error>,
-    closing: bool,
-    /// When something came last.
-    heard: Instant,
-    /// When it was last looked for transfers that do not go on.
-    watched: Instant,
-    /// When a NOP-In was sent that nothing has come after.
-    ping: Option<Instant>,
-    /// When the PDU that is incomplete began to arrive.
-    began: Option<Instant>,
-    /// The end has been told; without that it is a panic.
-    orderly: bool,
-}
-
-/// Leaves the session when the connection ends, also by a panic: otherwise its tasks and its nexus
-/// would stay.
-impl Drop for Serving {
-    fn drop(&mut self) {
-        if !self.orderly {
-            self.conn.abort();
-            self.owed.give_up(&self.conn);
-        }
-        // The connection is over when all tickets have been given back: these are its own.
-        self.tickets.clear();
-        self.writes.clear();
-        self.batches.clear();
-        self.inline = None;
-        self.conn.finish();
     }
 }
 
@@ -413,7 +344,7 @@ impl Serving {
         let (admission, others) = conn.session.admit(request, || {
             let ticket = conn.gathering.try_enter(data.len() as u64);
             too_much = ticket.is_none();
-            super::session::Held {
+            Held {
                 conn: conn.clone(),
                 bhs: *bhs,
                 ahs: self.rx.taken(&ahs).to_vec(),

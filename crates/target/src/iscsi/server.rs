@@ -1,9 +1,11 @@
 //! The iSCSI server: it binds the portals and accepts connections. The daemon holds it as an
 //! [`IscsiServer`].
 
+use super::command;
 use super::config::{IscsiConfig, Portal};
 use super::conn::{Conn, Shared};
-use super::login::{self, Identity, Login, Refusal, Status, Step, denied};
+use super::login::{self, Identity, Login, Step, denied};
+use super::refusal::{Refusal, Status};
 use super::params::{Params, Wishes};
 use super::pdu::{BHS_LEN, Bhs, Digests};
 use super::refusals::Line;
@@ -72,6 +74,7 @@ fn shared(
         refusals: Arc::default(),
         attempts: Arc::default(),
         stopping: Arc::new(AtomicBool::new(false)),
+        run_held: command::run_held,
         config: Arc::new(config),
     }
 }

@@ -1,6 +1,7 @@
 //! A session (RFC 7143, 4.2): the state that its connections share. This is the command window, the
 //! tasks under way, and the I_T nexus.
 
+use super::active::{Active, OnEnd, Waiter};
 use super::conn::Conn;
 use super::login::Identity;
 use super::news::News;
@@ -45,83 +46,6 @@ impl Ready {
         for held in self.0 {
             held.conn.clone().run_held(held);
         }
-    }
-}
-
-/// Called when the last of those who wait for something is done.
-pub(super) struct OnEnd(Option<Box<dyn FnOnce() + Send>>);
-
-impl OnEnd {
-    pub(super) fn new(f: impl FnOnce() + Send + 'static) -> Arc<Mutex<OnEnd>> {
-        Arc::new(Mutex::new(OnEnd(Some(Box::new(f)))))
-    }
-}
-
-impl OnEnd {
-    /// It is not called after all.
-    pub(super) fn disarm(&mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for OnEnd {
-    fn drop(&mut self) {
-        if let Some(f) = self.0.take() {
-            f();
-        }
-    }
-}
-
-/// Kept by every task that has to end first.
-pub(super) type Waiter = Arc<Mutex<OnEnd>>;
-
-/// A task that outlives the receive that brought it: it waits for data, or a worker is at it.
-pub(super) struct Active {
-    pub(super) itt: u32,
-    pub(super) lun: u64,
-    pub(super) cid: u16,
-    counted: bool,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// A thread is at it, so that it ends when that thread says so.
-    running: bool,
-    /// It may change the medium until then.
-    changes: bool,
-    aborted: bool,
-    over: bool,
-    scsi: Option<Arc<scsi::Task>>,
-    waiters: Vec<Waiter>,
-}
-
-impl Active {
-    /// A thread begins; false if the task was aborted meanwhile. `changes`: it may change the
-    /// medium, or something that other initiators see.
-    pub(super) fn run(&self, scsi: Option<Arc<scsi::Task>>, changes: bool) -> bool {
-        let mut state = self.state.lock();
-        state.running = !state.aborted;
-        state.changes = changes;
-        state.scsi = scsi;
-        state.running
-    }
-
-    /// Aborts the task: it is not answered. `None` if it has ended already. Otherwise tells whether
-    /// the caller has to wait for it, because a thread works on it and it might still change
-    /// something. A flush may go on for as long as it likes, because its end is reported to no
-    /// initiator. For the session it is over.
-    fn abort(&self, waiter: &Waiter) -> Option<bool> {
-        let mut state = self.state.lock();
-        if state.over {
-            return None;
-        }
-        state.aborted = true;
-        state.waiters.push(waiter.clone());
-        if let Some(task) = &state.scsi {
-            task.abort();
-        }
-        Some(state.running && state.changes)
     }
 }
 

@@ -4,8 +4,9 @@
 
 use super::pdu::{Bhs, NO_TAG, r2t};
 use super::reply::Request;
-use super::session::Active;
-use super::work::{Work, condition};
+use super::active::Active;
+use super::condition;
+use super::work::Work;
 use crate::net::budget::Ticket;
 use crate::net::outbox::MIN_RATE;
 use crate::scsi::{Outcome, Sense, Task, WriteCommand};

@@ -3,7 +3,7 @@
 
 use super::reply::{Request, Shape, put_data, put_outcome};
 use crate::net::buffers::ReplyBuf;
-use crate::scsi::{Asc, Outcome, ReadCommand, Sense, SenseKey, Status, Task, WriteCommand};
+use crate::scsi::{Outcome, ReadCommand, Status, Task, WriteCommand};
 use bytes::Bytes;
 use hindcast_engine::device::WriteOp;
 use std::sync::Arc;
@@ -143,22 +143,4 @@ pub(super) fn read_into(
             Some(false)
         }
     }
-}
-
-/// iSCSI's own reasons to end a command with CHECK CONDITION (RFC 7143, 11.4.7.2).
-pub(super) mod condition {
-    use super::*;
-
-    const fn aborted(asc: u8, ascq: u8) -> Sense {
-        Sense::new(SenseKey::AbortedCommand, Asc(asc, ascq))
-    }
-
-    /// Unsolicited data that was not agreed on.
-    pub(in super::super) const UNEXPECTED_DATA: Sense = aborted(0x0c, 0x0c);
-    /// Less unsolicited data than the initiator said.
-    pub(in super::super) const NOT_ENOUGH_DATA: Sense = aborted(0x0c, 0x0d);
-    /// A digest was wrong, or a data PDU is missing or out of order.
-    pub(in super::super) const CRC_ERROR: Sense = aborted(0x47, 0x05);
-    /// A part of a block came.
-    pub(in super::super) const PARTIAL_BLOCK: Sense = Sense::new(SenseKey::IllegalRequest, Asc(0x0e, 0x03));
 }

@@ -2,7 +2,7 @@
 //! the context `base:allocation`. It also has `hindcast:changed-since:PAST` for each snapshot, and
 //! each other past state, that it can be compared with.
 
-use super::options::{OptionError, Reader, rep};
+use super::option_data::{OptionError, Reader, rep};
 use crate::Changes;
 use hindcast_engine::Result;
 use hindcast_engine::device::{BlockDevice, StatusRun};

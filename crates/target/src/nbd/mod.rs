@@ -16,6 +16,7 @@ mod conn;
 mod exec;
 mod handshake;
 pub mod meta_context;
+mod option_data;
 pub mod options;
 mod registry;
 pub mod server;

@@ -8,9 +8,10 @@ use super::codec::export_flag;
 use super::meta_context::{
     ALLOCATION_ID, BASE_ALLOCATION, CHANGED_SINCE, Context, MAX_COMPARED, MetaRequest,
 };
+use super::option_data::{Reader, string};
+pub use super::option_data::{MAX_STRING, OptionError, rep};
 use crate::{ExportEntry, Exports};
 use hindcast_engine::device::{BlockDevice, DeviceInfo};
-use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
 
 /// What the server says first: `NBDMAGIC`, `IHAVEOPT`, and the flags FIXED_NEWSTYLE and NO_ZEROES.
@@ -24,8 +25,6 @@ pub const OPTION_HEADER_LEN: usize = 16;
 /// Bytes of an option reply's header.
 pub const OPTION_REPLY_LEN: usize = 20;
 
-/// The longest string the protocol allows.
-pub const MAX_STRING: usize = 4096;
 /// Option data up to this length is decoded.
 const MAX_OPTION: u32 = 32 << 10;
 /// Option data up to this length is skipped and answered; with more of it the client is up to no
@@ -58,23 +57,6 @@ pub mod opt {
     pub const SET_META_CONTEXT: u32 = 10;
 }
 
-/// Option reply types.
-#[allow(missing_docs)]
-pub mod rep {
-    pub const ACK: u32 = 1;
-    pub const SERVER: u32 = 2;
-    pub const INFO: u32 = 3;
-    pub const META_CONTEXT: u32 = 4;
-    pub const ERR_UNSUP: u32 = (1 << 31) | 1;
-    pub const ERR_POLICY: u32 = (1 << 31) | 2;
-    pub const ERR_INVALID: u32 = (1 << 31) | 3;
-    pub const ERR_TLS_REQD: u32 = (1 << 31) | 5;
-    pub const ERR_UNKNOWN: u32 = (1 << 31) | 6;
-    pub const ERR_SHUTDOWN: u32 = (1 << 31) | 7;
-    pub const ERR_BLOCK_SIZE_REQD: u32 = (1 << 31) | 8;
-    pub const ERR_TOO_BIG: u32 = (1 << 31) | 9;
-}
-
 /// Information types of INFO and GO.
 #[allow(missing_docs)]
 pub mod info {
@@ -82,81 +64,6 @@ pub mod info {
     pub const NAME: u16 = 1;
     pub const DESCRIPTION: u16 = 2;
     pub const BLOCK_SIZE: u16 = 3;
-}
-
-/// An option that gets an error reply.
-#[derive(Debug, PartialEq, Eq)]
-pub struct OptionError {
-    /// A reply type of [`rep`].
-    pub reply: u32,
-    /// For people.
-    pub message: String,
-}
-
-impl OptionError {
-    pub(super) fn new(reply: u32, message: impl Into<String>) -> OptionError {
-        OptionError { reply, message: message.into() }
-    }
-
-    fn open(error: &Error) -> OptionError {
-        let reply = match error.kind() {
-            ErrorKind::Busy | ErrorKind::Conflict | ErrorKind::ReadOnly => rep::ERR_POLICY,
-            _ => rep::ERR_UNKNOWN,
-        };
-        OptionError::new(reply, error.to_string())
-    }
-}
-
-/// Takes an option's data apart.
-pub(super) struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    pub(super) fn new(data: &'a [u8]) -> Reader<'a> {
-        Reader { rest: data }
-    }
-
-    fn take(&mut self, len: usize) -> Result<&'a [u8], OptionError> {
-        let Some((head, rest)) = self.rest.split_at_checked(len) else {
-            return Err(OptionError::new(rep::ERR_INVALID, "the option's data is too short"));
-        };
-        self.rest = rest;
-        Ok(head)
-    }
-
-    fn u16(&mut self) -> Result<u16, OptionError> {
-        self.take(2).map(|b| u16::from_be_bytes([b[0], b[1]]))
-    }
-
-    pub(super) fn u32(&mut self) -> Result<u32, OptionError> {
-        self.take(4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
-    }
-
-    /// A string after its 32-bit length.
-    pub(super) fn string(&mut self) -> Result<&'a str, OptionError> {
-        let len = self.u32()? as usize;
-        let bytes = self.take(len)?;
-        string(bytes)
-    }
-
-    pub(super) fn end(&self) -> Result<(), OptionError> {
-        match self.rest {
-            [] => Ok(()),
-            _ => Err(OptionError::new(rep::ERR_INVALID, "the option's data is too long")),
-        }
-    }
-}
-
-/// Checks the protocol's rules for strings.
-fn string(bytes: &[u8]) -> Result<&str, OptionError> {
-    if bytes.len() > MAX_STRING {
-        return Err(OptionError::new(rep::ERR_TOO_BIG, "a string is longer than 4096 bytes"));
-    }
-    match std::str::from_utf8(bytes) {
-        Ok(s) if !s.contains('\0') => Ok(s),
-        _ => Err(OptionError::new(rep::ERR_INVALID, "a string is not UTF-8 without NUL")),
-    }
 }
 
 /// Appends one option reply.
@@ -321,7 +228,7 @@ impl<'a> Negotiator<'a> {
         let Some(header) = input.first_chunk::<OPTION_HEADER_LEN>() else {
             return (0, Step::More);
         };
-        let mut reader = Reader { rest: header };
+        let mut reader = Reader::new(header);
         let (Ok(magic_high), Ok(magic_low), Ok(option), Ok(len)) =
             (reader.u32(), reader.u32(), reader.u32(), reader.u32())
         else {
