@@ -1,5 +1,5 @@
-//! The parts of a running server ([`App`]). What the server does with them is in the modules that add
-//! methods: snapshots, schedules, health and others.
+//! The parts of a running server ([`App`]). What the server does with them is in the modules that
+//! add methods: snapshots, schedules, health and others.
 
 use crate::backups::Backups;
 use crate::freeze::VolumeHooks;

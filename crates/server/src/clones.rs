@@ -1,5 +1,6 @@
-//! Clones that stand behind the addresses of writable snapshots ([`crate::writable_snapshots`]): how
-//! a snapshot's labels name its clone, and how the clone is found.
+//! Clones that stand behind the addresses of writable snapshots
+//! ([`crate::writable_snapshots`]): how a snapshot's labels name its clone, and how the clone is
+//! found.
 
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};

@@ -115,12 +115,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         backups: Arc::new(Backups::open(&config.data, config.metadata_keep, config.metadata_interval)),
         prices: config.prices,
     });
-    let schedules =
-        scheduler::start(app.clone()).map_err(|e| io_error("start the thread of schedules", &e))?;
-    let anchors = anchor_tuner::start(app.pool.clone(), app.prices)
-        .map_err(|e| io_error("start the thread of anchors", &e))?;
-    let keeper = backups::start(app.pool.clone(), app.backups.clone())
-        .map_err(|e| io_error("start the thread of backups", &e))?;
+    let workers = start_workers(&app)?;
     let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api)
         .map_err(|e| io_error("start the admin API", &e))?;
     // After everything that lives as long as the server was started.
@@ -146,13 +141,23 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     }
     notifier.stopping();
     tokio::select! {
-        result = stop(app, api, ([schedules, anchors, keeper], maintenance), config.stop_timeout) => result,
+        result = stop(app, api, (workers, maintenance), config.stop_timeout) => result,
         name = signals.next() => {
             // As safe as being killed: what was acknowledged is in the journal.
             tracing::warn!(signal = name, "stopping at once");
             std::process::exit(1);
         }
     }
+}
+
+/// Starts the threads that do something by time.
+fn start_workers(app: &Arc<App>) -> Result<[Worker; 3], ErrorBody> {
+    let failed = |of: &str, error| io_error(&format!("start the thread of {of}"), &error);
+    Ok([
+        scheduler::start(app.clone()).map_err(|e| failed("schedules", e))?,
+        anchor_tuner::start(app.pool.clone(), app.prices).map_err(|e| failed("anchors", e))?,
+        backups::start(app.pool.clone(), app.backups.clone()).map_err(|e| failed("backups", e))?,
+    ])
 }
 
 /// Clients first, then background work, then the pool.

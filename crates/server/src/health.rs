@@ -1,5 +1,5 @@
-//! Health and status of the server. Health combines the pool's health with problems that only the server knows
-//! (targets of histories, schedules).
+//! Health and status of the server. Health combines the pool's health with problems that only the
+//! server knows (targets of histories, schedules).
 
 use crate::app::App;
 use crate::convert;

@@ -1,4 +1,5 @@
-//! Threads that do a piece of work again and again ([`Worker`]): how they sleep, are woken and stop.
+//! Threads that do a piece of work again and again ([`Worker`]): how they sleep, are woken and
+//! stop.
 
 use parking_lot::{Condvar, Mutex};
 use std::any::Any;

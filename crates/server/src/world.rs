@@ -4,6 +4,9 @@ use hindcast_engine::world::{Clock, Rng, World};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Identity of a volume, of a snapshot, or of an exported file.
+pub(crate) type Uuid = [u8; 16];
+
 /// The kernel's name of the boot, a UUID that is drawn anew with each.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 

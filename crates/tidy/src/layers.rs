@@ -1,20 +1,22 @@
 //! Layers of a crate: each folder imports only from folders below it.
 //!
-//! Two things are checked:
+//! Three things are checked:
 //!
 //! - *Imports*: what a `use`, or a path in code, names.
+//! - *Circles*: whether modules, of one folder as well, import each other.
 //! - *Calls of parts*: some types, like an engine's core, get methods in many folders. A call of
 //!   such a method names no folder, so calls are compared with the places of the definitions.
 
 use crate::Finding;
 use crate::rust::{is_word, line_of, mask, words};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The layers of one crate.
 pub struct Layers<'a> {
     /// Its source folder, relative to the root, with a slash at the end.
     pub root: &'a str,
-    /// Modules, bottom to top: `catalog`, or `cdp::log` where folders of one folder differ.
+    /// Modules, bottom to top: `catalog`, or `cdp::log` where folders of one folder differ. Several
+    /// in one string, with blanks between them, refer to each other by their nature.
     pub order: &'a [&'a str],
     /// Types that get methods in several layers, and how code names a value of each.
     pub parts: &'a [(&'a str, &'a str)],
@@ -38,7 +40,8 @@ impl Module {
         Module { name: if name == "lib" { String::new() } else { name }, code }
     }
 
-    /// An absolute path, if this one leads through the crate: `crate::a`, `super::b`.
+    /// An absolute path, if this one may lead through the crate: `crate::a`, `super::b`,
+    /// `child::c`. A path into another crate looks like one of a child that does not exist.
     fn absolute(&self, path: &str) -> Option<String> {
         let mut own: Vec<&str> = self.name.split("::").collect();
         let mut parts = path.split("::").peekable();
@@ -52,7 +55,10 @@ impl Module {
                     own.pop();
                 }
             }
-            _ => return None,
+            "self" => {
+                parts.next();
+            }
+            _ => {}
         }
         own.extend(parts);
         Some(own.join("::"))
@@ -75,7 +81,9 @@ impl Module {
             code.replace_range(at..at + length, &blank);
         }
         for word in ["crate", "super"] {
-            for at in words(&code, word) {
+            // A visibility is no import.
+            let is_import = |at: &usize| !code[..*at].ends_with("pub(") && !code[..*at].ends_with("pub(in ");
+            for at in words(&code, word).filter(is_import) {
                 let path: String = code[at..].chars().take_while(|c| is_word(*c) || *c == ':').collect();
                 found.extend(self.absolute(path.trim_end_matches(':')).map(|path| (at, path)));
             }
@@ -118,6 +126,18 @@ fn leaves(tree: &str, before: &str) -> Vec<String> {
     found
 }
 
+/// The modules that one leads to; itself only if it is in a circle.
+fn reached<'m>(edges: &BTreeMap<&'m str, BTreeSet<&'m str>>, from: &str) -> BTreeSet<&'m str> {
+    let mut found = BTreeSet::new();
+    let mut next: Vec<&str> = edges[from].iter().copied().collect();
+    while let Some(name) = next.pop() {
+        if found.insert(name) {
+            next.extend(&edges[name]);
+        }
+    }
+    found
+}
+
 /// Names of functions that begin in a piece of code.
 fn functions(code: &str) -> Vec<String> {
     words(code, "fn")
@@ -142,9 +162,9 @@ fn calls(code: &str, base: &str) -> Vec<(usize, String)> {
 impl Layers<'_> {
     /// The layer of a module or an item, and its number from the bottom.
     fn layer(&self, path: &str) -> Option<(usize, &str)> {
-        let is_in = |layer: &&str| path == *layer || path.starts_with(&format!("{layer}::"));
-        let longest = self.order.iter().filter(|l| is_in(l)).max_by_key(|l| l.len())?;
-        Some((self.order.iter().position(|l| l == longest)?, longest))
+        let is_in = |layer: &str| path == layer || path.starts_with(&format!("{layer}::"));
+        let all = self.order.iter().enumerate().flat_map(|(n, entry)| entry.split(' ').map(move |l| (n, l)));
+        all.filter(|(_, layer)| is_in(layer)).max_by_key(|(_, layer)| layer.len())
     }
 
     /// What files, (path, text), do that their layers don't allow, by path.
@@ -178,6 +198,36 @@ impl Layers<'_> {
             }
         }
         found
+    }
+
+    /// Modules that import each other, directly or through others, and are not listed as such: one
+    /// list for each circle.
+    pub fn circles<'f>(&self, files: impl Iterator<Item = (&'f str, &'f str)>) -> Vec<Vec<String>> {
+        let modules: Vec<Module> = files.map(|(path, text)| Module::new(self.root, path, text)).collect();
+        let names: BTreeSet<&str> = modules.iter().map(|module| module.name.as_str()).collect();
+        let module_of = |path: &str| {
+            let is_in = |name: &&&str| path == **name || path.starts_with(&format!("{name}::"));
+            names.iter().filter(is_in).max_by_key(|name| name.len()).copied()
+        };
+        let edges: BTreeMap<&str, BTreeSet<&str>> = modules
+            .iter()
+            .map(|module| {
+                let to = module.imports().into_iter().filter_map(|(_, path)| module_of(&path));
+                (module.name.as_str(), to.filter(|to| *to != module.name).collect())
+            })
+            .collect();
+        let reached: BTreeMap<&str, BTreeSet<&str>> =
+            edges.keys().map(|from| (*from, reached(&edges, from))).collect();
+        let mut circles = BTreeSet::new();
+        for (name, from_it) in reached.iter().filter(|(name, from_it)| from_it.contains(**name)) {
+            let with = from_it.iter().filter(|other| reached[**other].contains(name));
+            let circle: Vec<String> = with.map(|other| (*other).to_owned()).collect();
+            let listed = |entry: &&str| circle.iter().all(|m| entry.split(' ').any(|l| l == m));
+            if !self.order.iter().any(|entry| listed(&entry)) {
+                circles.insert(circle);
+            }
+        }
+        circles.into_iter().collect()
     }
 
     /// By name, the lowest layer in which a part gets a method of that name.
@@ -226,7 +276,7 @@ mod tests {
 
     #[test]
     fn imports_lead_down() {
-        let fine = "//! Doc.\nuse crate::low::X;\nuse super::a;\nuse std::a;\n// crate::a::Y\n";
+        let fine = "//! Doc.\npub(super) fn f() {}\nuse crate::low::X;\nuse super::a;\nuse std::a;\n// crate::a::Y\n";
         assert_eq!(broken(&[("c/src/a/mod.rs", fine), ("c/src/lib.rs", "use crate::nothing;\n")]), []);
         for up in [
             "use crate::a::X;\n",
@@ -248,6 +298,27 @@ mod tests {
             [("c/src/a/deep/x.rs".into(), 2)]
         );
         assert_eq!(broken(&[("c/src/new.rs", "\n")]), [("c/src/new.rs".into(), 1)]);
+    }
+
+    #[test]
+    fn circles_are_found_also_within_a_folder() {
+        let mut files = vec![
+            ("c/src/lib.rs", "pub use a::X;\n"),
+            ("c/src/a/mod.rs", "mod b;\npub use b::X;\nuse std::fmt;\n"),
+            ("c/src/a/b.rs", "use super::d::Y;\nuse crate::low;\n"),
+            ("c/src/a/d.rs", "//! Not super::b.\n"),
+            ("c/src/low.rs", ""),
+        ];
+        let circles = |files: &[(&str, &str)]| LAYERS.circles(files.iter().copied());
+        assert!(circles(&files).is_empty());
+        files[3].1 = "fn f() {\n    super::b::g();\n}\n";
+        assert_eq!(circles(&files), [["a::b", "a::d"]]);
+        files[3].1 = "use super::X;\n";
+        assert_eq!(circles(&files), [["a", "a::b", "a::d"]], "through the parent");
+        files[3].1 = "use super::b::X;\n";
+        let listed = Layers { order: &["low", "a::b a::d", "a"], ..LAYERS };
+        assert!(listed.circles(files.iter().copied()).is_empty(), "by their nature");
+        assert!(listed.broken(files.iter().copied()).is_empty());
     }
 
     #[test]

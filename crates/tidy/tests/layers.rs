@@ -1,4 +1,4 @@
-//! The layers of the crates: which folder may import from which.
+//! The layers of the crates: which module may import from which.
 
 use hindcast_tidy::{Tree, layers::Layers};
 
@@ -57,21 +57,176 @@ const ENGINE: Layers<'_> = Layers {
     parts: &[("Core", "core"), ("Destager", "destager"), ("Pool", "pool")],
 };
 
+/// The server, bottom to top.
+const SERVER: Layers<'_> = Layers {
+    root: "crates/server/src/",
+    order: &[
+        // Words and tools.
+        "world",
+        "atomic_file",
+        "realtime",
+        "periodic",
+        "notify",
+        "listen",
+        "freeze",
+        "passthrough",
+        "convert",
+        "settings",
+        "logging",
+        "config",
+        // What needs the pool and nothing else of the server.
+        "clones",
+        "lineage",
+        "moments",
+        "anchor_tuner",
+        "maintenance",
+        "backups",
+        "data_directory",
+        "schedule",
+        // The targets.
+        "iscsi",
+        "nbd",
+        // Files, and the opening of the pool.
+        "files",
+        "reidentify",
+        "open_pool",
+        "host_paths",
+        "descriptors",
+        // All parts of a running server together.
+        "app",
+        // What it does.
+        "writable_snapshots",
+        "snapshots",
+        "recovery",
+        "scheduler",
+        "health",
+        "metrics",
+        // What operators reach.
+        "http",
+        "daemon",
+    ],
+    parts: &[("App", "app")],
+};
+
+/// The target crate, bottom to top.
+const TARGET: Layers<'_> = Layers {
+    root: "crates/target/src/",
+    order: &[
+        "net",
+        // The SCSI device server: words.
+        "scsi::sense",
+        "scsi::cdb",
+        "scsi::events",
+        "scsi::outcome",
+        "scsi::ports",
+        "scsi::transport_id",
+        "scsi::state",
+        "scsi::reservation",
+        "scsi::persist",
+        // Its objects.
+        "scsi::lu",
+        "scsi::registrants",
+        "scsi::identity",
+        "scsi::target",
+        // Its commands.
+        "scsi::opcodes",
+        "scsi::command",
+        "scsi::medium",
+        "scsi::mode",
+        "scsi::log",
+        "scsi::alua",
+        "scsi::copy",
+        "scsi::provisioning",
+        "scsi::verify",
+        "scsi::inquiry",
+        "scsi::reports",
+        "scsi::reserve",
+        "scsi::sanitize",
+        "scsi::table",
+        "scsi::dispatch",
+        "scsi",
+        // NBD.
+        "nbd::codec",
+        "nbd::stats",
+        "nbd::option_data",
+        "nbd::meta_context",
+        "nbd::options",
+        "nbd::handshake",
+        "nbd::tls",
+        "nbd::exec",
+        "nbd::registry",
+        "nbd::conn",
+        "nbd::session",
+        "nbd::server",
+        "nbd",
+        // iSCSI: words, and the login.
+        "iscsi::access",
+        "iscsi::text",
+        "iscsi::pdu",
+        "iscsi::config",
+        "iscsi::params",
+        "iscsi::stats",
+        "iscsi::chap",
+        "iscsi::targets",
+        "iscsi::refusal",
+        "iscsi::refusals",
+        "iscsi::auth",
+        "iscsi::login",
+        // What a session and its connections are made of.
+        "iscsi::window",
+        "iscsi::news",
+        "iscsi::exchange",
+        "iscsi::active",
+        "iscsi::condition",
+        "iscsi::reply",
+        "iscsi::work",
+        "iscsi::transfer",
+        "iscsi::conn iscsi::registry iscsi::session",
+        // What connections do.
+        "iscsi::discovery",
+        "iscsi::manage",
+        "iscsi::inline",
+        "iscsi::serving",
+        "iscsi::attend",
+        "iscsi::command",
+        "iscsi::serve",
+        "iscsi::server",
+        "iscsi",
+    ],
+    parts: &[],
+};
+
+/// The crates, and the sections of docs/ARCHITECTURE.md that have their pictures.
+const CRATES: [(Layers<'_>, &str); 3] = [
+    (ENGINE, "## Layers of the engine"),
+    (SERVER, "## Layers of the server"),
+    (TARGET, "## Layers of the target crate"),
+];
+
+/// Crates in which no module imports one that imports it.
+const WITHOUT_CIRCLES: [Layers<'_>; 2] = [SERVER, TARGET];
+
 /// Helpers of tests, which may use everything: (path, reason).
-const TESTS: [(&str, &str); 3] = [
+const TESTS: [(&str, &str); 4] = [
     ("crates/engine/src/testing.rs", "fixtures of unit tests"),
     ("crates/engine/src/fuzzing.rs", "entry points of fuzz targets"),
     ("crates/engine/src/cdp/descriptors.rs", "a test of whole pools"),
+    ("crates/server/src/testing.rs", "fixtures of unit tests"),
 ];
 
+/// The files of a crate that are no tests: (path, text).
+fn files<'t>(tree: &'t Tree, root: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
+    let is_test = |path: &str| {
+        path.ends_with("tests.rs") || path.contains("/tests/") || TESTS.iter().any(|(test, _)| path == *test)
+    };
+    tree.rust_below(root).filter(move |f| !is_test(&f.path)).map(|f| (f.path.as_str(), f.text.as_str()))
+}
+
 #[test]
-fn folders_of_the_engine_import_only_what_lies_below() {
+fn modules_import_only_what_lies_below() {
     let tree = Tree::load();
-    let is_test = |path: &str| path.ends_with("tests.rs") || TESTS.iter().any(|(test, _)| path == *test);
-    let files = tree.rust_below(ENGINE.root).filter(|f| !is_test(&f.path));
-    let broken = ENGINE.broken(files.map(|f| (f.path.as_str(), f.text.as_str())));
-    let lines: Vec<String> =
-        broken.iter().map(|(path, f)| format!("{path}:{}: {}", f.line, f.what)).collect();
+    let broken = CRATES.iter().flat_map(|(layers, _)| layers.broken(files(&tree, layers.root)));
+    let lines: Vec<String> = broken.map(|(path, f)| format!("{path}:{}: {}", f.line, f.what)).collect();
     assert!(lines.is_empty(), "\n{}\n", lines.join("\n"));
     for (path, reason) in TESTS {
         assert!(tree.files.iter().any(|f| f.path == path), "{path} is gone ({reason})");
@@ -79,13 +234,32 @@ fn folders_of_the_engine_import_only_what_lies_below() {
 }
 
 #[test]
-fn the_picture_of_the_layers_has_all_of_them() {
+fn no_modules_import_each_other() {
+    let tree = Tree::load();
+    for layers in WITHOUT_CIRCLES {
+        let circles = layers.circles(files(&tree, layers.root));
+        assert!(circles.is_empty(), "{}: {circles:?}", layers.root);
+    }
+}
+
+#[test]
+fn the_pictures_of_the_layers_have_all_of_them() {
     let tree = Tree::load();
     let page = tree.files.iter().find(|f| f.path == "docs/ARCHITECTURE.md").expect("docs/ARCHITECTURE.md");
-    let section = page.text.split("## Layers of the engine").nth(1).expect("the section on layers");
-    let picture = section.split("```").nth(1).expect("the picture");
-    let names: Vec<&str> = picture.split(|c: char| !c.is_alphanumeric() && !"/_".contains(c)).collect();
-    for layer in ENGINE.order.iter().filter(|layer| **layer != "cdp") {
-        assert!(names.contains(&layer.replace("::", "/").as_str()), "{layer} is not in the picture");
+    for (layers, title) in CRATES {
+        let section = page.text.split(title).nth(1).expect("the section on layers");
+        let picture = section.split("```").nth(1).expect("the picture");
+        let names: Vec<&str> = picture
+            .split(|c: char| !c.is_alphanumeric() && !"/_".contains(c))
+            .map(|name| name.trim_end_matches('/'))
+            .collect();
+        for layer in layers.order.iter().flat_map(|entry| entry.split(' ')).filter(|layer| *layer != "cdp") {
+            // A crate whose folders are protocols shows each of them by itself.
+            let shown = match layers.root == TARGET.root {
+                true => layer.rsplit("::").next().unwrap_or(layer).to_owned(),
+                false => layer.replace("::", "/"),
+            };
+            assert!(names.contains(&shown.as_str()), "{title}: {layer} is not in the picture");
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 use super::credentials::{Account, Chap, Secret};
 use crate::passthrough::FileSpec;
+pub(crate) use crate::world::Uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::Rule;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +18,6 @@ const MAX_RULES: usize = 1024;
 
 /// CHAP accounts of one target: all that may be the one are compared at a login.
 const MAX_ACCOUNTS: usize = 1024;
-
-/// Identity of a volume, or of an exported file.
-pub(crate) type Uuid = [u8; 16];
 
 /// What applies to a target, or to all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

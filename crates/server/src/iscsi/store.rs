@@ -1,5 +1,5 @@
-//! The file of targets: the registry as the running server has it ([`Store`]), and what is done with
-//! the file without a server.
+//! The file of targets: the registry as the running server has it ([`Store`]), and what is done
+//! with the file without a server.
 
 use super::registry::{Registry, Scope, Uuid};
 use super::{names, stored};

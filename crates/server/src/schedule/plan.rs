@@ -1,5 +1,6 @@
 //! A schedule as it is kept ([`Plan`]), and what a plan may say.
 
+pub(crate) use crate::world::Uuid;
 use hindcast_api::Retention;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
@@ -14,8 +15,6 @@ const MAX_NAME: usize = 64;
 pub(crate) const MAX_SCHEDULES: usize = 1000;
 /// Volumes of one schedule: what one operation can take snapshots of.
 pub(crate) const MAX_VOLUMES: usize = MAX_AT_ONCE;
-pub(crate) type Uuid = [u8; 16];
-
 /// A schedule, as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {

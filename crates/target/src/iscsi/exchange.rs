@@ -30,7 +30,12 @@ pub(super) enum Reply {
 
 impl Exchange {
     /// Adds to the request; true when it is complete.
-    pub(super) fn gather(&mut self, more: bool, (itt, ttt): (u32, u32), data: &[u8]) -> Result<bool, RejectReason> {
+    pub(super) fn gather(
+        &mut self,
+        more: bool,
+        (itt, ttt): (u32, u32),
+        data: &[u8],
+    ) -> Result<bool, RejectReason> {
         if ttt == NO_TAG {
             // A new exchange; whatever was under way is forgotten (6.2: a negotiation is reset).
             *self = Exchange { itt, next_ttt: self.next_ttt, ..Exchange::default() };

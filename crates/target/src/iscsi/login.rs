@@ -4,8 +4,8 @@
 use super::access::{MAX_NAME, fold};
 use super::auth::{Auth, Progress};
 use super::params::{Answer, Params, Phase, Wishes};
-use super::refusal::{Refusal, Status};
 use super::pdu::{Bhs, CONTINUE, FINAL, Numbers, opcode, response};
+use super::refusal::{Refusal, Status};
 use super::targets::{AuthPolicy, ChapUser, Denied, Grant, Initiator, Proof, Targets};
 use super::text;
 use crate::net::attempts::{Attempts, Who};

@@ -2,10 +2,10 @@
 //! 7143, 4.2.5.2 and 11.7 to 11.8). Data always comes in order, because DataPDUInOrder and
 //! DataSequenceInOrder are always agreed on.
 
-use super::pdu::{Bhs, NO_TAG, r2t};
-use super::reply::Request;
 use super::active::Active;
 use super::condition;
+use super::pdu::{Bhs, NO_TAG, r2t};
+use super::reply::Request;
 use super::work::Work;
 use crate::net::budget::Ticket;
 use crate::net::outbox::MIN_RATE;

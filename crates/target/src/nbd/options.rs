@@ -8,8 +8,8 @@ use super::codec::export_flag;
 use super::meta_context::{
     ALLOCATION_ID, BASE_ALLOCATION, CHANGED_SINCE, Context, MAX_COMPARED, MetaRequest,
 };
-use super::option_data::{Reader, string};
 pub use super::option_data::{MAX_STRING, OptionError, rep};
+use super::option_data::{Reader, string};
 use crate::{ExportEntry, Exports};
 use hindcast_engine::device::{BlockDevice, DeviceInfo};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A logical unit: a block device with a SCSI identity, and the state that SCSI keeps for it. There
-//! is one [`LogicalUnit`] per device. All targets that map the device share it. An initiator reaches it
-//! by an I_T_L nexus ([`LuNexus`]).
+//! is one [`LogicalUnit`] per device. All targets that map the device share it. An initiator
+//! reaches it by an I_T_L nexus ([`LuNexus`]).
 
 use super::events::{Event, Events};
 use super::outcome::Outcome;

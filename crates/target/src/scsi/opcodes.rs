@@ -1,6 +1,6 @@
 //! The description of a command: how a CDB is matched to its entry in the [table](super::table),
-//! the direction of its data, and what it needs to be allowed ([`Op`]); and a command under way that
-//! such a description carries out ([`Task`]).
+//! the direction of its data, and what it needs to be allowed ([`Op`]). A [`Task`] is a command
+//! under way, which such a description carries out.
 
 use super::cdb::{Blocks, Cdb};
 use super::lu::{LogicalUnit, LuNexus};
