@@ -152,11 +152,11 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
 
 /// Starts the threads that do something by time.
 fn start_workers(app: &Arc<App>) -> Result<[Worker; 3], ErrorBody> {
-    let failed = |of: &str, error| io_error(&format!("start the thread of {of}"), &error);
+    let failed = |of: &str, error| io_error(&format!("start the {of} thread"), &error);
     Ok([
-        scheduler::start(app.clone()).map_err(|e| failed("schedules", e))?,
-        anchor_tuner::start(app.pool.clone(), app.prices).map_err(|e| failed("anchors", e))?,
-        backups::start(app.pool.clone(), app.backups.clone()).map_err(|e| failed("backups", e))?,
+        scheduler::start(app.clone()).map_err(|e| failed("schedule", e))?,
+        anchor_tuner::start(app.pool.clone(), app.prices).map_err(|e| failed("anchor", e))?,
+        backups::start(app.pool.clone(), app.backups.clone()).map_err(|e| failed("backup", e))?,
     ])
 }
 

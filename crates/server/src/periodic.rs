@@ -116,7 +116,7 @@ impl Drop for Worker {
         let Some(thread) = self.thread.take() else { return };
         let name = thread.thread().name().unwrap_or_default().to_owned();
         if thread.join().is_err() {
-            tracing::error!("the {name} thread had ended by a defect");
+            tracing::error!("the {name} thread panicked (the log has its message)");
         }
     }
 }
@@ -231,7 +231,7 @@ mod tests {
             (catch_unwind(|| panic!("number {}", 7)), "number 7"),
             (catch_unwind(|| std::panic::panic_any(7)), "without a message"),
         ] {
-            let panic: Box<dyn Any + Send> = panic.map(|()| ()).unwrap_err();
+            let panic: Box<dyn Any + Send> = panic.unwrap_err();
             assert_eq!(panic_text(&*panic), text);
         }
     }

@@ -5,19 +5,17 @@ use super::conn::Conn;
 use super::pdu::{AsyncEvent, async_message};
 use super::session::{Key, Session};
 use super::stats::{ConnectionInfo, Counters, IscsiStats, IscsiTraffic, SessionInfo};
-use crate::net::admission::{self, Full, Limits, ROOM_WAIT, Source};
+use crate::net::admission::{Limits, Source};
+use crate::net::connections::{ABORT_WAIT, Connections, Entry};
 use crate::net::repeated::Repeated;
 use crate::net::transport::Transport;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-
-/// Broken-off connections end as soon as what they wait for does; a shutdown does not wait longer
-/// than this for it.
-const ABORT_WAIT: Duration = Duration::from_secs(5);
+use tracing::field::display;
 
 /// A connection as others see it. Unregisters itself when its thread and the workers let go of it.
 pub(super) struct Record {
@@ -72,11 +70,29 @@ pub(super) enum NoSession {
 
 /// All connections and sessions of a server.
 pub(super) struct Registry {
-    state: Mutex<State>,
-    ended: Condvar,
+    connections: Connections<Record, Totals>,
+    sessions: Mutex<Sessions>,
+    session_ended: Condvar,
     session_limits: SessionLimits,
-    refusals: Repeated,
     reinstatements: Repeated,
+}
+
+/// What is counted of connections that have ended, and of logins.
+#[derive(Default)]
+struct Totals {
+    failed_logins: u64,
+    failed_authentications: u64,
+    past: IscsiTraffic,
+}
+
+impl Entry for Record {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn transport(&self) -> &dyn Transport {
+        &*self.transport
+    }
 }
 
 /// A session, and the source that it counts for.
@@ -93,21 +109,13 @@ impl Entered {
     }
 }
 
-struct State {
-    /// Weak, so that a record belongs to its connection alone.
-    connections: BTreeMap<u64, Weak<Record>>,
-    admission: admission::Admission,
-    sessions: BTreeMap<u16, Entered>,
-    next_id: u64,
+#[derive(Default)]
+struct Sessions {
+    all: BTreeMap<u16, Entered>,
     next_tsih: u16,
-    refused: u64,
-    failed_logins: u64,
-    failed_authentications: u64,
-    /// Sums of the connections that have ended.
-    past: IscsiTraffic,
 }
 
-impl State {
+impl Sessions {
     /// Room for one more session of `source` under the name of an initiator. `Some`: the session
     /// that gives way to it.
     fn room(
@@ -116,7 +124,7 @@ impl State {
         key: &Key,
         source: Source,
     ) -> Result<Option<Arc<Session>>, NoSession> {
-        let staying = || self.sessions.values().filter(|s| !s.leaving);
+        let staying = || self.all.values().filter(|s| !s.leaving);
         let own = staying().filter(|s| s.source == source).count();
         let named = staying().filter(|s| s.session.key.initiator == key.initiator).count();
         if staying().count() >= limits.all || own >= limits.own || named >= limits.of_initiator() {
@@ -125,13 +133,13 @@ impl State {
         if key.target.is_some() || staying().filter(|s| s.discovers()).count() < limits.discovery() {
             return Ok(None);
         }
-        if self.sessions.values().filter(|s| s.leaving).count() >= limits.discovery() {
+        if self.all.values().filter(|s| s.leaving).count() >= limits.discovery() {
             return Err(NoSession::TooMany);
         }
         // Discovery takes moments. A source that holds discovery sessions gives way; the one that
         // holds most of them comes first.
         let mut sources: HashMap<Source, (usize, Instant, u16)> = HashMap::new();
-        for (tsih, found) in self.sessions.iter().filter(|(_, s)| !s.leaving && s.discovers()) {
+        for (tsih, found) in self.all.iter().filter(|(_, s)| !s.leaving && s.discovers()) {
             let of = sources.entry(found.source).or_insert((0, found.session.began, *tsih));
             of.0 += 1;
             if found.session.began < of.1 {
@@ -139,7 +147,7 @@ impl State {
             }
         }
         let most = sources.into_values().max_by_key(|(count, began, _)| (*count, std::cmp::Reverse(*began)));
-        let goes = most.and_then(|(_, _, tsih)| self.sessions.get_mut(&tsih));
+        let goes = most.and_then(|(_, _, tsih)| self.all.get_mut(&tsih));
         Ok(goes.map(|entered| {
             entered.leaving = true;
             entered.session.clone()
@@ -149,46 +157,23 @@ impl State {
 
 impl Registry {
     pub(super) fn new(limits: Limits, session_limits: SessionLimits) -> Registry {
-        let state = State {
-            connections: BTreeMap::new(),
-            admission: admission::Admission::new(limits),
-            sessions: BTreeMap::new(),
-            next_id: 0,
-            next_tsih: 0,
-            refused: 0,
-            failed_logins: 0,
-            failed_authentications: 0,
-            past: IscsiTraffic::default(),
-        };
-        let (state, ended) = (Mutex::new(state), Condvar::new());
-        let (refusals, reinstatements) = (Repeated::new(), Repeated::new());
-        Registry { state, ended, session_limits, refusals, reinstatements }
+        Registry {
+            connections: Connections::new("iSCSI", limits),
+            sessions: Mutex::default(),
+            session_ended: Condvar::new(),
+            session_limits,
+            reinstatements: Repeated::new(),
+        }
     }
 
-    /// Registers a connection that is not logged in yet; `None` if there is no room for it. One
-    /// that makes room by it is broken off, and waited for where many are leaving already.
+    /// Registers a connection that is not logged in yet; `None` if there is no room for it.
     pub(super) fn admit(
         registry: &Arc<Registry>,
         transport: Arc<dyn Transport>,
         (peer, local): (SocketAddr, SocketAddr),
         portal_group: u16,
     ) -> Option<Arc<Record>> {
-        let mut state = registry.state.lock();
-        let (deadline, source) = (Instant::now() + ROOM_WAIT, Source::of(peer.ip()));
-        let (id, goes) = loop {
-            let id = state.next_id + 1;
-            match state.admission.enter(id, source) {
-                Ok(goes) => break (id, goes),
-                Err(Full::Leaving) if !registry.ended.wait_until(&mut state, deadline).timed_out() => {}
-                Err(full) => {
-                    drop(state);
-                    registry.refused(peer, full);
-                    return None;
-                }
-            }
-        };
-        state.next_id = id;
-        let record = Arc::new(Record {
+        registry.connections.admit((display(peer), Source::of(peer.ip())), |id| Record {
             id,
             peer,
             local,
@@ -200,46 +185,21 @@ impl Registry {
             counters: Counters::default(),
             accepted: Instant::now(),
             registry: registry.clone(),
-        });
-        state.connections.insert(id, Arc::downgrade(&record));
-        let goes = goes.and_then(|id| state.connections.get(&id)).and_then(Weak::upgrade);
-        drop(state);
-        if let Some(goes) = goes {
-            goes.transport.abort();
-        }
-        Some(record)
-    }
-
-    fn refused(&self, peer: SocketAddr, full: Full) {
-        let refused = {
-            let mut state = self.state.lock();
-            state.refused += 1;
-            state.refused
-        };
-        if let Some(turn) = self.refusals.turn() {
-            let what = match full {
-                Full::All | Full::Leaving => "too many iSCSI connections",
-                Full::Own => "too many iSCSI connections of one address",
-            };
-            tracing::warn!(%peer, refused, unsaid = turn.unsaid(), "{what}");
-        }
+        })
     }
 
     /// A connection is about to belong to a session: it counts among those that do. `false`: there
     /// is no room among them any more.
     pub(super) fn settle(&self, record: &Record) -> bool {
-        let settled = self.state.lock().admission.settle(record.id);
-        if let Err(full) = settled {
-            self.refused(record.peer, full);
-        }
-        settled.is_ok()
+        self.connections.settle(record, display(record.peer))
     }
 
     /// A login failed.
     pub(super) fn login_failed(&self, authentication: bool) {
-        let mut state = self.state.lock();
-        state.failed_logins += 1;
-        state.failed_authentications += u64::from(authentication);
+        self.connections.add(|totals| {
+            totals.failed_logins += 1;
+            totals.failed_authentications += u64::from(authentication);
+        });
     }
 
     /// Makes a session of the account `user` by `make`, given its TSIH. One with the same key is
@@ -252,37 +212,37 @@ impl Registry {
         make: impl FnOnce(u16) -> Option<Arc<Session>>,
     ) -> Result<Arc<Session>, NoSession> {
         let deadline = Instant::now() + ABORT_WAIT;
-        let mut state = self.state.lock();
-        while let Some(old) = state.sessions.values().find(|s| s.session.key == *key) {
+        let mut sessions = self.sessions.lock();
+        while let Some(old) = sessions.all.values().find(|s| s.session.key == *key) {
             let old = old.session.clone();
-            drop(state);
+            drop(sessions);
             if old.identity.user.is_some() && old.identity.user.as_deref() != user {
                 old.log_foreign(user, peer);
                 return Err(NoSession::Foreign);
             }
             self.tell_reinstatement(&old, peer);
             old.abort();
-            state = self.state.lock();
-            let there = |state: &State| state.sessions.values().any(|s| Arc::ptr_eq(&s.session, &old));
-            while there(&state) {
-                if self.ended.wait_until(&mut state, deadline).timed_out() {
+            sessions = self.sessions.lock();
+            let there = |sessions: &Sessions| sessions.all.values().any(|s| Arc::ptr_eq(&s.session, &old));
+            while there(&sessions) {
+                if self.session_ended.wait_until(&mut sessions, deadline).timed_out() {
                     return Err(NoSession::Stuck);
                 }
             }
         }
         let source = Source::of(peer.ip());
-        let goes = state.room(self.session_limits, key, source)?;
+        let goes = sessions.room(self.session_limits, key, source)?;
         let tsih = loop {
-            state.next_tsih = state.next_tsih.checked_add(1).unwrap_or(1);
-            if !state.sessions.contains_key(&state.next_tsih) {
-                break state.next_tsih;
+            sessions.next_tsih = sessions.next_tsih.checked_add(1).unwrap_or(1);
+            if !sessions.all.contains_key(&sessions.next_tsih) {
+                break sessions.next_tsih;
             }
         };
         let made = make(tsih);
         if let Some(session) = &made {
-            state.sessions.insert(tsih, Entered { session: session.clone(), source, leaving: false });
+            sessions.all.insert(tsih, Entered { session: session.clone(), source, leaving: false });
         }
-        drop(state);
+        drop(sessions);
         if let Some(goes) = goes {
             goes.abort();
         }
@@ -317,47 +277,39 @@ impl Registry {
 
     /// The session that a connection wants to join.
     pub(super) fn find_session(&self, tsih: u16, key: &Key) -> Option<Arc<Session>> {
-        let state = self.state.lock();
-        state.sessions.get(&tsih).map(|s| &s.session).filter(|s| s.key == *key).cloned()
+        let sessions = self.sessions.lock();
+        sessions.all.get(&tsih).map(|s| &s.session).filter(|s| s.key == *key).cloned()
     }
 
     /// A session has ended.
     pub(super) fn forget(&self, session: &Session) {
-        let gone = self.state.lock().sessions.remove(&session.tsih);
+        let gone = self.sessions.lock().all.remove(&session.tsih);
         drop(gone);
-        self.ended.notify_all();
+        self.session_ended.notify_all();
     }
 
     pub(super) fn sessions_of(&self, target: &str) -> Vec<Arc<Session>> {
-        let state = self.state.lock();
-        let all = state.sessions.values().map(|s| &s.session);
+        let sessions = self.sessions.lock();
+        let all = sessions.all.values().map(|s| &s.session);
         all.filter(|s| s.key.target.as_deref() == Some(target)).cloned().collect()
     }
 
     pub(super) fn all_sessions(&self) -> Vec<Arc<Session>> {
-        self.state.lock().sessions.values().map(|s| s.session.clone()).collect()
-    }
-
-    /// The live records. Not while the lock is held: the last reference to one takes the lock when
-    /// it goes.
-    fn records(&self) -> Vec<Arc<Record>> {
-        self.state.lock().connections.values().filter_map(Weak::upgrade).collect()
+        self.sessions.lock().all.values().map(|s| s.session.clone()).collect()
     }
 
     pub(super) fn stats(&self) -> IscsiStats {
-        let records = self.records();
-        let mut stats = {
-            let state = self.state.lock();
-            IscsiStats {
-                connections: state.connections.len(),
-                sessions: state.sessions.len(),
-                accepted: state.next_id,
-                refused: state.refused,
-                failed_logins: state.failed_logins,
-                failed_authentications: state.failed_authentications,
-                traffic: state.past,
-            }
-        };
+        let records = self.connections.entries();
+        let sessions = self.sessions.lock().all.len();
+        let mut stats = self.connections.count(|count, totals| IscsiStats {
+            connections: count.connections,
+            sessions,
+            accepted: count.accepted,
+            refused: count.refused,
+            failed_logins: totals.failed_logins,
+            failed_authentications: totals.failed_authentications,
+            traffic: totals.past,
+        });
         for record in &records {
             stats.traffic.add(&record.counters.read());
         }
@@ -369,35 +321,25 @@ impl Registry {
     }
 
     pub(super) fn disconnect(&self, target: &str, initiator: Option<&str>, wait: Duration) -> (usize, bool) {
-        let mut records = self.records();
+        let mut records = self.connections.entries();
         records.retain(|r| {
             let by = initiator.is_none() || r.initiator.lock().as_deref() == initiator;
             by && r.target.lock().as_deref() == Some(target)
         });
-        self.end_records(records, wait)
+        self.connections.end(records, wait)
     }
 
     /// Breaks off the connections of sessions.
     pub(super) fn end_sessions(&self, tsihs: &[u16], wait: Duration) -> (usize, bool) {
         let sessions: Vec<Arc<Session>> = {
-            let state = self.state.lock();
-            let entered = tsihs.iter().filter_map(|tsih| state.sessions.get(tsih));
+            let sessions = self.sessions.lock();
+            let entered = tsihs.iter().filter_map(|tsih| sessions.all.get(tsih));
             entered.map(|entered| entered.session.clone()).collect()
         };
         let conns = sessions.iter().flat_map(|session| session.conns());
         let records = conns.map(|conn| conn.record.clone()).collect();
         drop(sessions);
-        self.end_records(records, wait)
-    }
-
-    fn end_records(&self, records: Vec<Arc<Record>>, wait: Duration) -> (usize, bool) {
-        for record in &records {
-            record.transport.abort();
-        }
-        let ids: Vec<u64> = records.iter().map(|r| r.id).collect();
-        drop(records);
-        let gone = self.wait_until(wait, |state| !ids.iter().any(|id| state.connections.contains_key(id)));
-        (ids.len(), gone)
+        self.connections.end(records, wait)
     }
 
     /// Asks every initiator to log out, and waits; then reads nothing more; then breaks off.
@@ -410,37 +352,15 @@ impl Registry {
                 conn.post(async_message(AsyncEvent::RequestLogout, [0; 8], [0, 0, seconds]), &[]);
             }
         }
-        let empty = |state: &State| state.connections.is_empty();
-        if self.wait_until(grace / 2, empty) {
+        if self.connections.wait_empty(grace / 2) {
             return 0;
         }
-        for record in self.records() {
-            record.transport.stop_receiving();
-        }
-        if self.wait_until(end.saturating_duration_since(Instant::now()), empty) {
-            return 0;
-        }
-        let rest = self.records();
-        for record in &rest {
-            record.transport.abort();
-        }
-        let broken_off = rest.len();
-        drop(rest);
-        if !self.wait_until(ABORT_WAIT, empty) {
+        let (broken_off, all_ended) =
+            self.connections.shutdown(end.saturating_duration_since(Instant::now()));
+        if !all_ended {
             tracing::warn!("some iSCSI connections wait for a device and did not end");
         }
         broken_off
-    }
-
-    fn wait_until(&self, wait: Duration, done: impl Fn(&State) -> bool) -> bool {
-        let deadline = Instant::now() + wait;
-        let mut state = self.state.lock();
-        while !done(&state) {
-            if self.ended.wait_until(&mut state, deadline).timed_out() {
-                return done(&state);
-            }
-        }
-        true
     }
 }
 
@@ -499,11 +419,6 @@ fn describe(session: &Session) -> SessionInfo {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let mut state = self.registry.state.lock();
-        state.connections.remove(&self.id);
-        state.admission.leave(self.id);
-        state.past.add(&self.counters.read());
-        drop(state);
-        self.registry.ended.notify_all();
+        self.registry.connections.leave(self.id, |totals| totals.past.add(&self.counters.read()));
     }
 }

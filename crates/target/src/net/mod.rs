@@ -5,6 +5,7 @@ pub mod admission;
 pub(crate) mod attempts;
 pub(crate) mod budget;
 pub(crate) mod buffers;
+pub(crate) mod connections;
 pub(crate) mod listener;
 pub(crate) mod outbox;
 pub(crate) mod pool;
