@@ -1,62 +1,38 @@
 //! Requests and responses about continuous data protection: settings, history, moments, recovery.
 
 use crate::client::{Client, ClientError, segment};
+use crate::named::named;
 use crate::{ClockChange, RolledBack, Volume};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a record of the CDP log holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Encoding {
-    /// Old content XOR new: small where a write changes little of a block, and damage loses no
-    /// moment (TRAP).
-    Parity,
-    /// The old content (COW-CDP).
-    Undo,
-    /// The new content.
-    Redo,
+named! {
+    /// What a record of the CDP log holds.
+    pub enum Encoding {
+        /// Old content XOR new: small where a write changes little of a block, and damage loses no
+        /// moment (TRAP).
+        Parity = "parity",
+        /// The old content (COW-CDP).
+        Undo = "undo",
+        /// The new content.
+        Redo = "redo",
+    }
 }
 
-/// How records of the CDP log are compressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Compression {
-    /// Not at all.
-    None,
-    /// Runs of zeros are left out.
-    ZeroRun,
-    /// LZ4.
-    Lz4,
-    /// Zstandard.
-    Zstd,
+named! {
+    /// How records of the CDP log are compressed.
+    pub enum Compression {
+        /// Not at all.
+        None = "none",
+        /// Runs of zeros are left out.
+        ZeroRun = "zero-run",
+        /// LZ4.
+        Lz4 = "lz4",
+        /// Zstandard.
+        Zstd = "zstd",
+    }
 }
-
-/// Both are named as in JSON.
-macro_rules! named {
-    ($type:ident, $what:literal, $($value:ident => $name:literal),+) => {
-        impl $type {
-            /// The name as in JSON.
-            pub fn name(self) -> &'static str {
-                match self { $($type::$value => $name),+ }
-            }
-        }
-
-        impl std::str::FromStr for $type {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                match text {
-                    $($name => Ok($type::$value),)+
-                    _ => Err(format!("{} is {}", $what, [$($name),+].join(", "))),
-                }
-            }
-        }
-    };
-}
-named!(Encoding, "an encoding", Parity => "parity", Undo => "undo", Redo => "redo");
-named!(Compression, "a compression", None => "none", ZeroRun => "zero-run", Lz4 => "lz4", Zstd => "zstd");
 
 /// When anchors are inserted: snapshots, mostly hidden, from which moments are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -444,7 +420,7 @@ mod tests {
             assert_eq!(compression.name().parse(), Ok(compression));
             assert_eq!(serde_json::to_value(compression).unwrap(), compression.name());
         }
-        assert_eq!("x".parse::<Encoding>(), Err("an encoding is parity, undo, redo".into()));
+        assert_eq!("x".parse::<Encoding>(), Err("\"x\" is none of parity, undo, redo".into()));
     }
 
     #[test]

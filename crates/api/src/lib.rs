@@ -13,6 +13,7 @@ mod clock;
 mod error;
 mod flatten;
 mod moment;
+mod named;
 mod relocation;
 mod schedules;
 mod size;

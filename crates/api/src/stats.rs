@@ -3,33 +3,21 @@
 
 use crate::VolumeStats;
 use crate::client::{Client, ClientError, segment};
+use crate::named::named;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Replacement in the map cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum CachePolicy {
-    /// The oldest goes first.
-    RoundRobin,
-    /// Least recently used.
-    Lru,
-    /// Least frequently used.
-    Lfu,
-    /// S3-FIFO.
-    #[serde(rename = "s3-fifo")]
-    S3Fifo,
-}
-
-impl CachePolicy {
-    /// The name as in JSON and in the server's settings.
-    pub fn name(self) -> &'static str {
-        match self {
-            CachePolicy::RoundRobin => "round-robin",
-            CachePolicy::Lru => "lru",
-            CachePolicy::Lfu => "lfu",
-            CachePolicy::S3Fifo => "s3-fifo",
-        }
+named! {
+    /// Replacement in the map cache.
+    pub enum CachePolicy {
+        /// The oldest page leaves first.
+        RoundRobin = "round-robin",
+        /// The page that was not used for longest leaves first.
+        Lru = "lru",
+        /// The page that was used least often leaves first.
+        Lfu = "lfu",
+        /// S3-FIFO: a page that was used only once leaves early.
+        S3Fifo = "s3-fifo",
     }
 }
 

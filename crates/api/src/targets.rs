@@ -1,6 +1,7 @@
 //! Requests and responses about iSCSI targets. They are plain data; the field names are the JSON
 //! names.
 
+use crate::named::named;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
@@ -107,32 +108,19 @@ pub struct Lun {
     pub error: Option<String>,
 }
 
-/// Kinds of what is behind a logical unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Backing {
-    /// A volume of the pool.
-    Volume,
-    /// A snapshot of a volume, read-only.
-    Snapshot,
-    /// A moment of a volume's past, read-only.
-    Moment,
-    /// A plain file.
-    File,
-    /// A block device.
-    Device,
-}
-
-impl Backing {
-    /// The name as in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Backing::Volume => "volume",
-            Backing::Snapshot => "snapshot",
-            Backing::Moment => "moment",
-            Backing::File => "file",
-            Backing::Device => "device",
-        }
+named! {
+    /// Kinds of what is behind a logical unit.
+    pub enum Backing {
+        /// A volume of the pool.
+        Volume = "volume",
+        /// A snapshot of a volume, read-only.
+        Snapshot = "snapshot",
+        /// A moment of a volume's past, read-only.
+        Moment = "moment",
+        /// A plain file.
+        File = "file",
+        /// A block device.
+        Device = "device",
     }
 }
 

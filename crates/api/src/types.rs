@@ -1,31 +1,21 @@
 //! Requests and responses about the server, the pool and its volumes. They are plain data; the
 //! field names are the JSON names.
 
+use crate::named::named;
 use crate::{CachePolicy, Cdp, Inherited, PatchCdp, PoolIndex, Preservation};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Whether the pool can be trusted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum HealthState {
-    /// All is well.
-    Healthy,
-    /// The pool works, but an operator should look.
-    Warning,
-    /// Writes are refused until the server is restarted.
-    Poisoned,
-}
-
-impl HealthState {
-    /// The name as in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            HealthState::Healthy => "healthy",
-            HealthState::Warning => "warning",
-            HealthState::Poisoned => "poisoned",
-        }
+named! {
+    /// Whether the pool can be trusted.
+    pub enum HealthState {
+        /// All is well.
+        Healthy = "healthy",
+        /// The pool works, but an operator should look.
+        Warning = "warning",
+        /// Writes are refused until the server is restarted.
+        Poisoned = "poisoned",
     }
 }
 
@@ -107,100 +97,34 @@ pub struct Listeners {
     pub iscsi: Vec<String>,
 }
 
-/// Where new slots go on physical volumes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Placement {
-    /// The first free place.
-    Anywhere,
-    /// Next to the chunk's neighbour where possible.
-    Contiguous,
-}
-
-impl Placement {
-    /// The name as in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Placement::Anywhere => "anywhere",
-            Placement::Contiguous => "contiguous",
-        }
+named! {
+    /// Where new slots go on physical volumes.
+    pub enum Placement {
+        /// In the first free slot.
+        Anywhere = "anywhere",
+        /// Beside the volume's other data, where possible.
+        Contiguous = "contiguous",
     }
 }
 
-impl std::str::FromStr for Placement {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "anywhere" => Ok(Placement::Anywhere),
-            "contiguous" => Ok(Placement::Contiguous),
-            _ => Err("a placement is anywhere or contiguous".into()),
-        }
+named! {
+    /// How a volume preserves what its snapshots need when it is written to.
+    pub enum Method {
+        /// Copy-on-write: the old content is copied away, and overwritten where it was. Volumes
+        /// stay in order.
+        Cow = "cow",
+        /// Redirect-on-write: the new content gets a new place. Writes move less.
+        Row = "row",
     }
 }
 
-/// How a volume preserves what its snapshots need when it is written to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// Copy-on-write: the old content is copied away, and overwritten where it was. Volumes stay in
-    /// order.
-    Cow,
-    /// Redirect-on-write: the new content gets a new place. Writes move less.
-    Row,
-}
-
-impl Method {
-    /// The name as in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Method::Cow => "cow",
-            Method::Row => "row",
-        }
-    }
-}
-
-impl std::str::FromStr for Method {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "cow" => Ok(Method::Cow),
-            "row" => Ok(Method::Row),
-            _ => Err("a method is cow or row".into()),
-        }
-    }
-}
-
-/// What a write preserves when several snapshots see what is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Order {
-    /// One version serves all of them: a write costs the same however many snapshots there are.
-    Dependent,
-    /// Each gets a copy of its own while there is space to spare: for comparison.
-    Independent,
-}
-
-impl Order {
-    /// The name as in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Order::Dependent => "dependent",
-            Order::Independent => "independent",
-        }
-    }
-}
-
-impl std::str::FromStr for Order {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "dependent" => Ok(Order::Dependent),
-            "independent" => Ok(Order::Independent),
-            _ => Err("an order is dependent or independent".into()),
-        }
+named! {
+    /// What a write preserves when several snapshots see what is there.
+    pub enum Order {
+        /// One version serves all of them: a write costs the same however many snapshots there are.
+        Dependent = "dependent",
+        /// Each gets a copy of its own while there is space to spare: for comparison.
+        Independent = "independent",
     }
 }
 

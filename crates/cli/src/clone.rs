@@ -30,8 +30,8 @@ pub(crate) enum Command {
         snapshot: Address,
         /// Name of the new volume
         name: String,
-        /// How the clone preserves data that its own snapshots need: row (redirect-on-write) or cow
-        /// (copy-on-write) [default: the method of the snapshot's volume]
+        /// How the clone preserves data that its own snapshots need [default: the method of the
+        /// snapshot's volume]
         #[arg(long)]
         method: Option<Method>,
     },

@@ -116,8 +116,7 @@ pub(crate) enum Served {
     },
     /// Change the pool's policies
     Set {
-        /// Where the pool places new data: anywhere (the first free slot), or contiguous (beside
-        /// the volume's other data)
+        /// Where the pool places new data
         #[arg(long, value_name = "POLICY")]
         placement: Placement,
     },

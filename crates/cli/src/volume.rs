@@ -63,8 +63,7 @@ pub(crate) enum Command {
         /// Refuse writes
         #[arg(long)]
         read_only: bool,
-        /// How the volume preserves data that snapshots need: row (redirect-on-write) or cow
-        /// (copy-on-write) [default: row]
+        /// How the volume preserves data that snapshots need [default: row]
         #[arg(long)]
         method: Option<Method>,
         #[command(flatten)]

@@ -6,6 +6,7 @@
 
 use crate::freeze::{DEFAULT_TIMEOUT, Hooks, VolumeHooks};
 use crate::listen::{Address, resolve};
+use crate::same::Same;
 use crate::settings::{Digests, Hook, LogFormat, Prices, Salvaging, Settings, TlsWhen};
 use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
 use hindcast_engine::cdp::model::{PRICE_PER_GIGABYTE, PRICE_PER_HOUR};
@@ -13,6 +14,7 @@ use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
 use hindcast_target::iscsi::{DigestPolicy, IscsiConfig, Portal};
 use hindcast_target::nbd::{Listen, NbdConfig, TlsConfig, TlsRequired};
+use merge::Merge;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -72,13 +74,11 @@ fn invalid(message: impl Into<String>) -> ErrorBody {
 impl Settings {
     /// Adds the file, fills in defaults, and checks what can be checked before anything is opened.
     pub(crate) fn resolve(self) -> Result<Config, ErrorBody> {
-        let said = match &self.config {
-            Some(path) => {
-                let file = read_file(path)?;
-                self.or(file)
-            }
-            None => self,
-        };
+        let mut said = self;
+        if let Some(path) = &said.config {
+            let file = read_file(path)?;
+            said.merge(file);
+        }
         let data = said.data.clone().ok_or_else(|| {
             invalid(
                 "the data directory is missing: give --data DIR, set HINDCAST_DATA, or write data = \"DIR\" in the --config file",
@@ -321,10 +321,7 @@ impl Settings {
         Ok(Creation {
             pool_size: self.pool_size.map(|s| s.0),
             config,
-            placement: match self.placement {
-                Some(Placement::Contiguous) => pool::Placement::Contiguous,
-                Some(Placement::Anywhere) | None => pool::Placement::Anywhere,
-            },
+            placement: self.placement.unwrap_or(Placement::Anywhere).same(),
             given: given.into_iter().filter(|(_, said)| *said).map(|(name, _)| name).collect(),
         })
     }
@@ -339,7 +336,7 @@ impl Settings {
             options.map_cache_bytes = bytes("map-cache", size)?;
         }
         if let Some(policy) = self.map_cache_policy {
-            options.map_cache_policy = policy.0;
+            options.map_cache_policy = policy.same();
         }
         if let Some(size) = self.catalog_cache {
             options.catalog_cache_bytes = bytes("catalog-cache", size)?;

@@ -1,10 +1,11 @@
 //! Conversion of the engine's plain data to the types of the API.
 
+use crate::same::Same;
 use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::pool::{
-    self, CachePolicy, Health, IndexSize, Method, Order, Placement, Pool, PoolInfo, PoolStats, PreserveStats,
-    PvInfo, SnapshotSpace, VolumeInfo, code,
+    self, Health, IndexSize, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, SnapshotSpace, VolumeInfo,
+    code,
 };
 use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -46,22 +47,12 @@ pub(crate) fn health(health: &Health) -> api::Health {
     }
 }
 
-pub(crate) fn placement(placement: api::Placement) -> Placement {
-    match placement {
-        api::Placement::Anywhere => Placement::Anywhere,
-        api::Placement::Contiguous => Placement::Contiguous,
-    }
-}
-
 pub(crate) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api::Pool {
     api::Pool {
         uuid: uuid_text(&info.uuid),
         extent_size: info.config.extent_size,
         atomic_unit: info.config.atomic_unit,
-        placement: match info.placement {
-            Placement::Anywhere => api::Placement::Anywhere,
-            Placement::Contiguous => api::Placement::Contiguous,
-        },
+        placement: info.placement.same(),
         capacity: info.capacity,
         used: info.used,
         available: info.available,
@@ -82,7 +73,7 @@ pub(crate) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api:
             backpressure_waits: stats.backpressure_waits,
         },
         map_cache: api::MapCache {
-            policy: cache_policy(stats.map_cache_policy),
+            policy: stats.map_cache_policy.same(),
             size: stats.map_cache_size,
             used: stats.map_cache_used,
             hits: stats.map_hits,
@@ -96,15 +87,6 @@ pub(crate) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api:
             catalog_bytes: index.catalog_bytes,
         },
         preservation: preservation(&stats.preserving),
-    }
-}
-
-pub(crate) fn cache_policy(policy: CachePolicy) -> api::CachePolicy {
-    match policy {
-        CachePolicy::RoundRobin => api::CachePolicy::RoundRobin,
-        CachePolicy::Lru => api::CachePolicy::Lru,
-        CachePolicy::Lfu => api::CachePolicy::Lfu,
-        CachePolicy::S3Fifo => api::CachePolicy::S3Fifo,
     }
 }
 
@@ -164,20 +146,6 @@ pub(crate) fn time(nanos: u64) -> Timestamp {
     Timestamp::from_nanosecond(nanos.into()).unwrap_or_default()
 }
 
-pub(crate) fn method(method: api::Method) -> Method {
-    match method {
-        api::Method::Cow => Method::Copy,
-        api::Method::Row => Method::Redirect,
-    }
-}
-
-pub(crate) fn order(order: api::Order) -> Order {
-    match order {
-        api::Order::Dependent => Order::Dependent,
-        api::Order::Independent => Order::Independent,
-    }
-}
-
 /// Adds what snapshots of one volume take.
 pub(crate) fn add_space(pool: &Pool, volume: &str, snapshots: &mut [api::Snapshot]) {
     let usage = match pool.space_usage(volume) {
@@ -201,14 +169,8 @@ pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
         chunk_size: info.chunk_size,
         block_size: info.block_size,
         read_only: info.read_only,
-        method: match info.method {
-            Method::Copy => api::Method::Cow,
-            Method::Redirect => api::Method::Row,
-        },
-        order: match info.order {
-            Order::Dependent => api::Order::Dependent,
-            Order::Independent => api::Order::Independent,
-        },
+        method: info.method.same(),
+        order: info.order.same(),
         snapshot_space: None,
         snapshot_reserve: info.policy.reserve_percent,
         auto_delete: info.policy.auto_delete,
@@ -251,23 +213,6 @@ fn requests(stats: pool::VolumeStats) -> api::VolumeStats {
     }
 }
 
-pub(crate) fn engine_encoding(encoding: api::Encoding) -> cdp::Encoding {
-    match encoding {
-        api::Encoding::Parity => cdp::Encoding::Parity,
-        api::Encoding::Undo => cdp::Encoding::Undo,
-        api::Encoding::Redo => cdp::Encoding::Redo,
-    }
-}
-
-pub(crate) fn engine_compression(compression: api::Compression) -> cdp::Compression {
-    match compression {
-        api::Compression::None => cdp::Compression::None,
-        api::Compression::ZeroRun => cdp::Compression::ZeroRun,
-        api::Compression::Lz4 => cdp::Compression::Lz4,
-        api::Compression::Zstd => cdp::Compression::Zstd,
-    }
-}
-
 pub(crate) fn engine_anchors(anchors: api::Anchors) -> Result<cdp::AnchorPolicy> {
     Ok(match anchors {
         api::Anchors::Model => cdp::AnchorPolicy::Model,
@@ -288,17 +233,8 @@ const SECOND: u64 = 1_000_000_000;
 
 fn cdp_settings(settings: &cdp::CdpSettings) -> api::Cdp {
     api::Cdp {
-        encoding: match settings.encoding {
-            cdp::Encoding::Parity => api::Encoding::Parity,
-            cdp::Encoding::Undo => api::Encoding::Undo,
-            cdp::Encoding::Redo => api::Encoding::Redo,
-        },
-        compression: match settings.compression {
-            cdp::Compression::None => api::Compression::None,
-            cdp::Compression::ZeroRun => api::Compression::ZeroRun,
-            cdp::Compression::Lz4 => api::Compression::Lz4,
-            cdp::Compression::Zstd => api::Compression::Zstd,
-        },
+        encoding: settings.encoding.same(),
+        compression: settings.compression.same(),
         anchors: match settings.anchors {
             cdp::AnchorPolicy::Model => api::Anchors::Model,
             cdp::AnchorPolicy::Never => api::Anchors::Never,

@@ -3,6 +3,7 @@
 
 use crate::app::App;
 use crate::convert;
+use crate::same::Same;
 use hindcast_engine::cdp::CdpInfo;
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{
@@ -259,7 +260,7 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
 fn map_cache(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     let of = |value| {
         std::iter::once((
-            [("policy", convert::cache_policy(stats.map_cache_policy).name().to_owned())],
+            [("policy", Same::<hindcast_api::CachePolicy>::same(stats.map_cache_policy).name().to_owned())],
             value,
         ))
     };

@@ -3,16 +3,17 @@
 //!
 //! A flag `--map-cache` is the variable `HINDCAST_MAP_CACHE` and the key `map-cache`.
 
-use clap::Args;
-use hindcast_api::{Placement, Size};
-use hindcast_engine::pool::CachePolicy;
+use clap::{Args, ValueEnum};
+use hindcast_api::{CachePolicy, Placement, Size};
+use merge::Merge;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The settings of a server. Only the data directory is required.
-#[derive(Debug, Clone, Default, Args, Deserialize)]
+#[derive(Debug, Clone, Default, Args, Deserialize, Merge)]
+#[merge(strategy = merge::option::overwrite_none)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Settings {
     /// Data directory of the pool; it must hold a pool, unless --create is given
@@ -136,8 +137,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_NBD_TLS_CA", value_name = "FILE", help_heading = "Listeners")]
     pub nbd_tls_ca: Option<PathBuf>,
 
-    /// Refuse NBD clients that do not use TLS: never, tcp (but not on Unix sockets) or always;
-    /// without a value it means always [default: never, or tcp with --nbd-tls-ca]
+    /// Which NBD clients must use TLS; without a value: always [default: never, or tcp with
+    /// --nbd-tls-ca]
     #[arg(
         long,
         env = "HINDCAST_NBD_TLS_REQUIRED",
@@ -217,8 +218,7 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_ISCSI_MAX_IN_FLIGHT", value_name = "SIZE", help_heading = "Listeners")]
     pub iscsi_max_in_flight: Option<Size>,
 
-    /// CRC32C digests of iSCSI headers and data: offered (the initiator chooses), refused or
-    /// required [default: offered]
+    /// CRC32C digests of iSCSI headers and data [default: offered]
     #[arg(long, env = "HINDCAST_ISCSI_DIGESTS", value_name = "POLICY", help_heading = "Listeners")]
     pub iscsi_digests: Option<Digests>,
 
@@ -263,8 +263,7 @@ pub struct Settings {
     )]
     pub atomic_unit: Option<Size>,
 
-    /// Where the pool places new data: anywhere (the first free slot), or contiguous (beside the
-    /// volume's other data) [default: anywhere]
+    /// Where the pool places new data [default: anywhere]
     #[arg(
         long,
         env = "HINDCAST_PLACEMENT",
@@ -281,9 +280,9 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_MAP_CACHE", value_name = "SIZE", help_heading = "Tuning")]
     pub map_cache: Option<Size>,
 
-    /// Replacement policy of the map cache: round-robin, lru, lfu or s3-fifo [default: s3-fifo]
+    /// Replacement policy of the map cache [default: s3-fifo]
     #[arg(long, env = "HINDCAST_MAP_CACHE_POLICY", value_name = "POLICY", help_heading = "Tuning")]
-    pub map_cache_policy: Option<Replacement>,
+    pub map_cache_policy: Option<CachePolicy>,
 
     /// Memory limit of the catalog's page cache [default: 64M]
     #[arg(long, env = "HINDCAST_CATALOG_CACHE", value_name = "SIZE", help_heading = "Tuning")]
@@ -342,35 +341,21 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_LOG", value_name = "FILTER", help_heading = "Operation")]
     pub log: Option<String>,
 
-    /// Format of the log on stderr: text, json, or journal (with priorities, without times)
-    /// [default: text, or journal under systemd]
+    /// Format of the log on stderr [default: text, or journal under systemd]
     #[arg(long, env = "HINDCAST_LOG_FORMAT", value_name = "FORMAT", help_heading = "Operation")]
     pub log_format: Option<LogFormat>,
 }
 
 /// When NBD clients must use TLS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlsWhen {
     /// TLS is optional.
     Never,
-    /// When they come over TCP.
+    /// Clients over TCP must use TLS, and clients on Unix sockets may.
     Tcp,
-    /// On Unix sockets too.
+    /// All clients must use TLS.
     Always,
-}
-
-impl FromStr for TlsWhen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "never" => Ok(TlsWhen::Never),
-            "tcp" => Ok(TlsWhen::Tcp),
-            "always" => Ok(TlsWhen::Always),
-            _ => Err("the value is never, tcp or always".into()),
-        }
-    }
 }
 
 /// Permissions of a Unix socket.
@@ -398,53 +383,27 @@ impl TryFrom<String> for SocketMode {
 }
 
 /// Whether iSCSI connections use digests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Digests {
-    /// As the initiator likes.
+    /// The initiator chooses.
     Offered,
-    /// Never.
+    /// No connection has digests.
     Refused,
-    /// Always; initiators that do without are refused.
+    /// Initiators that do without are refused.
     Required,
 }
 
-impl FromStr for Digests {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "offered" => Ok(Digests::Offered),
-            "refused" => Ok(Digests::Refused),
-            "required" => Ok(Digests::Required),
-            _ => Err("the digests are offered, refused or required".into()),
-        }
-    }
-}
-
 /// Form of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
     /// Lines for people.
     Text,
     /// One JSON object a line.
     Json,
-    /// Lines for systemd's journal, which has its own times.
+    /// Lines with priorities and without times, for systemd's journal.
     Journal,
-}
-
-impl FromStr for LogFormat {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "text" => Ok(LogFormat::Text),
-            "json" => Ok(LogFormat::Json),
-            "journal" => Ok(LogFormat::Journal),
-            _ => Err("a log format is text, json or journal".into()),
-        }
-    }
 }
 
 /// Commands around the snapshots of one volume.
@@ -499,94 +458,5 @@ impl FromStr for Moved {
             }
             _ => Err("a moved physical volume is OLD=NEW: its path in the catalog, and its path now".into()),
         }
-    }
-}
-
-/// Replacement in the map cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Replacement(pub CachePolicy);
-
-impl FromStr for Replacement {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "round-robin" => Ok(Replacement(CachePolicy::RoundRobin)),
-            "lru" => Ok(Replacement(CachePolicy::Lru)),
-            "lfu" => Ok(Replacement(CachePolicy::Lfu)),
-            "s3-fifo" => Ok(Replacement(CachePolicy::S3Fifo)),
-            _ => Err("a cache policy is round-robin, lru, lfu or s3-fifo".into()),
-        }
-    }
-}
-
-impl TryFrom<String> for Replacement {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl Settings {
-    /// What `self` leaves open is taken from `other`.
-    pub(crate) fn or(self, other: Settings) -> Settings {
-        macro_rules! merge {
-            ($($field:ident),* $(,)?) => { Settings { $($field: self.$field.or(other.$field)),* } };
-        }
-        merge!(
-            data,
-            create,
-            force_stale,
-            salvage,
-            salvage_from,
-            salvage_moved,
-            config,
-            hooks,
-            api,
-            api_token_file,
-            allow_path,
-            nbd,
-            nbd_open,
-            nbd_tls_cert,
-            nbd_tls_key,
-            nbd_tls_ca,
-            nbd_tls_required,
-            nbd_max_connections,
-            nbd_max_connections_per_address,
-            nbd_socket_mode,
-            nbd_max_in_flight,
-            iscsi,
-            iscsi_max_connections,
-            iscsi_max_connections_per_address,
-            iscsi_max_sessions,
-            iscsi_max_sessions_per_address,
-            iscsi_max_in_flight,
-            iscsi_digests,
-            pool_size,
-            journal_size,
-            segment_size,
-            extent_size,
-            atomic_unit,
-            placement,
-            chunk,
-            map_cache,
-            map_cache_policy,
-            catalog_cache,
-            destage_threads,
-            destage_batch,
-            destage_start,
-            cdp_beta,
-            cdp_gamma,
-            cdp_recompress,
-            low_space,
-            accept_journal_loss,
-            stop_timeout,
-            metadata_interval,
-            metadata_keep,
-            log,
-            log_format,
-        )
     }
 }

@@ -70,6 +70,7 @@ const SERVER: Layers<'_> = Layers {
         "listen",
         "freeze",
         "passthrough",
+        "same",
         "convert",
         "settings",
         "logging",

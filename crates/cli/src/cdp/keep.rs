@@ -11,7 +11,7 @@ pub(crate) struct Keep {
     /// content) or redo (the new content); off ends the history
     #[arg(long, group = "property", value_name = "parity|undo|redo|off", value_parser = mode)]
     cdp: Option<Mode>,
-    /// Compression of the history: none, zero-run, lz4 or zstd [default: zero-run]
+    /// Compression of the history [default: zero-run]
     #[arg(long, group = "property", value_name = "HOW")]
     cdp_compression: Option<Compression>,
     /// When the server inserts an anchor, from which a recovery starts: model (the cost model

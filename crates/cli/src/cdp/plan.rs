@@ -6,10 +6,10 @@ use crate::failure::Failure;
 use crate::output::list;
 use crate::session::Global;
 use hindcast_api::{self as api, CdpMeasured, Size};
-use hindcast_engine::cdp;
 use hindcast_engine::cdp::model::{
     BlockModel, Constants, Load, PRICE_PER_GIGABYTE, PRICE_PER_HOUR, VolumeModel, Weights, native_recovery,
 };
+use hindcast_server::Same;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -126,23 +126,6 @@ fn percent(text: &str) -> Result<f64, String> {
     number(text, |n| n > 0.0 && n <= 100.0, "a share in per cent: more than 0, at most 100")
 }
 
-fn engine_encoding(encoding: api::Encoding) -> cdp::Encoding {
-    match encoding {
-        api::Encoding::Parity => cdp::Encoding::Parity,
-        api::Encoding::Undo => cdp::Encoding::Undo,
-        api::Encoding::Redo => cdp::Encoding::Redo,
-    }
-}
-
-fn engine_compression(compression: api::Compression) -> cdp::Compression {
-    match compression {
-        api::Compression::None => cdp::Compression::None,
-        api::Compression::ZeroRun => cdp::Compression::ZeroRun,
-        api::Compression::Lz4 => cdp::Compression::Lz4,
-        api::Compression::Zstd => cdp::Compression::Zstd,
-    }
-}
-
 /// Where an input comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -205,8 +188,7 @@ impl Inputs {
             return Err(Failure::usage("--measure needs a --block-size from 512 to 16M"));
         }
         let measure = || {
-            let (encoding, compression) =
-                (engine_encoding(args.encoding), engine_compression(args.compression));
+            let (encoding, compression) = (args.encoding.same(), args.compression.same());
             measure::run(block_size.value as usize, args.changed / 100.0, encoding, compression)
         };
         let measured = args.measure.then(measure).transpose()?;

@@ -5,6 +5,7 @@ use super::shared::{Shared, blocking};
 use crate::app::App;
 use crate::convert;
 use crate::lineage::Lineage;
+use crate::same::Same;
 use crate::{anchor_tuner, moments};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -209,10 +210,10 @@ pub(super) fn settings(
         }
     };
     if let Some(encoding) = patch.encoding {
-        new.encoding = convert::engine_encoding(encoding);
+        new.encoding = encoding.same();
     }
     if let Some(compression) = patch.compression {
-        new.compression = convert::engine_compression(compression);
+        new.compression = compression.same();
     }
     if let Some(anchors) = patch.anchors {
         new.anchors = convert::engine_anchors(anchors)?;

@@ -11,6 +11,7 @@ use crate::host_paths::{Door, Purpose};
 use crate::iscsi::Making;
 use crate::lineage::Lineage;
 use crate::metrics;
+use crate::same::Same;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -206,7 +207,7 @@ fn pool_now(app: &App) -> Result<Pool, ApiError> {
 async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<Json<Pool>, ApiError> {
     blocking(&app, move |app| {
         if let Some(placement) = patch.placement {
-            app.pool.set_placement(convert::placement(placement))?;
+            app.pool.set_placement(placement.same())?;
             tracing::info!(placement = placement.name(), "placement set");
         }
         Ok(Json(pool_now(app)?))
@@ -283,7 +284,7 @@ async fn create_volume(
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
     let image = new.origin.as_deref().map(|path| host_path(path, Purpose::Image));
     blocking(&app, move |app| {
-        let method = new.method.map(convert::method).unwrap_or_default();
+        let method = new.method.map(Same::same).unwrap_or_default();
         let wanted = NewVolume {
             name: new.name,
             size: new.size,
@@ -356,11 +357,11 @@ async fn patch_volume(
             tracing::info!(volume = name, read_only, "volume");
         }
         if let Some(method) = patch.method {
-            info = app.pool.set_method(&name, convert::method(method))?;
+            info = app.pool.set_method(&name, method.same())?;
             tracing::info!(volume = name, method = method.name(), "volume");
         }
         if let Some(order) = patch.order {
-            info = app.pool.set_order(&name, convert::order(order))?;
+            info = app.pool.set_order(&name, order.same())?;
             tracing::info!(volume = name, order = order.name(), "volume");
         }
         if patch.snapshot_reserve.is_some() || patch.auto_delete.is_some() {

@@ -7,6 +7,7 @@ use crate::clones::check_labels;
 use crate::convert;
 use crate::iscsi::Making;
 use crate::lineage::Lineage;
+use crate::same::Same;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
@@ -174,7 +175,7 @@ async fn create_clone(
         let (mut clone, mut inherited) = app.iscsi.make_volumes(&making, clone)?;
         tracing::info!(volume, snapshot, clone = clone.name, "clone created");
         if let Some(method) = new.method {
-            clone = app.pool.set_method(&new.name, convert::method(method))?;
+            clone = app.pool.set_method(&new.name, method.same())?;
         }
         let inherited = inherited.pop().flatten();
         Ok((StatusCode::CREATED, Json(Volume { inherited, ..app.shown(&clone) })))
