@@ -63,13 +63,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
-extern crate self as hindcast_engine;
-#[cfg(test)]
-#[macro_use]
-#[path = "../tests/common/forward.rs"]
-mod forward;
-
 pub mod backup;
 mod branch;
 mod catalog;
@@ -105,8 +98,8 @@ mod shortage;
 mod space;
 mod staging;
 pub mod stream;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod throttle;
 mod units;
 mod upkeep;

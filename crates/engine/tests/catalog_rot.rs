@@ -2,83 +2,45 @@
 //! and the scrub in the background finds it.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use bytes::Bytes;
-use common::{KIB, MIB, Site};
 use hindcast_engine::check::{CheckOptions, check};
-use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, MemDir, OpenMode};
-use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, code};
-use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+use hindcast_engine::pool::{NewVolume, Pool, PoolOptions, Progress, code};
+use hindcast_engine::testing::{self, KIB, MIB, Site, new_volume, try_write, world, write};
+use hindcast_engine::world::{Rng, SplitMix};
 use hindcast_engine::{ErrorKind, Volume};
 use std::sync::Arc;
 
 const CATALOG: &str = "catalog.redb";
 const SIZE: u64 = MIB;
 
-fn world() -> World {
-    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
-}
-
 fn options() -> PoolOptions {
     PoolOptions { catalog_cache_bytes: 0, map_cache_bytes: 4096, ..PoolOptions::default() }
 }
 
-fn write(volume: &Volume, byte: u8) -> u32 {
+/// Fills the volume, and returns how many parts were refused.
+fn fill(volume: &Volume, byte: u8) -> u32 {
     let parts = (0..SIZE).step_by(64 << 10);
-    let refused = parts.filter(|offset| {
-        let mut writes = [WriteOp::new(*offset, Bytes::from(vec![byte; 64 << 10]))];
-        volume.write(&mut writes, false);
-        writes[0].result.is_err()
-    });
-    refused.count() as u32
+    parts.filter(|offset| try_write(volume, *offset, byte, 64 << 10).is_err()).count() as u32
 }
 
 /// A pool with the volumes `v` and `w`, of which `v` is full of ones and in place.
 fn pool() -> MemDir {
-    let dir = MemDir::new();
-    let config = PoolConfig {
-        extent_size: 64 * KIB,
-        journal_size: 2 * MIB,
-        segment_size: 256 * KIB,
-        ..PoolConfig::default()
-    };
-    let pv = hindcast_engine::pool::PvSpec { path: "pv-0.img".into(), size: Some(5 * MIB), force: false };
-    let shared = Arc::new(dir.clone());
-    Pool::create(shared.clone(), &world(), &config, Placement::Anywhere, &[pv]).unwrap();
-    let pool = Pool::open(shared, world(), options()).unwrap();
+    let site = Site::builder(4).journal(2 * MIB, 256 * KIB).options(options()).build();
     for name in ["v", "w"] {
-        let new =
-            NewVolume { name: name.into(), size: SIZE, chunk_size: 4096, block_size: 4096, read_only: false };
-        pool.create_volume(&new).unwrap();
+        site.pool.create_volume(&NewVolume { block_size: 4096, ..new_volume(name, SIZE, 4096) }).unwrap();
     }
-    assert_eq!(write(&pool.open_volume("v", false).unwrap(), 1), 0);
-    pool.drain().unwrap();
-    pool.close().unwrap();
-    dir
-}
-
-/// Copies the files as they are.
-fn copy(dir: &MemDir) -> MemDir {
-    let copy = MemDir::new();
-    for name in dir.list().unwrap() {
-        let disk = dir.open(&name, OpenMode::ReadOnly).unwrap();
-        let mut content = vec![0; disk.len().unwrap() as usize];
-        disk.read_at(&mut content, 0).unwrap();
-        let disk = copy.open(&name, OpenMode::CreateNew).unwrap();
-        disk.write_at(&content, 0).unwrap();
-    }
-    copy
+    assert_eq!(fill(&site.open("v"), 1), 0);
+    site.pool.drain().unwrap();
+    site.pool.close().unwrap();
+    (*site.kill()).clone()
 }
 
 fn flip(dir: &MemDir, at: u64, bit: u8) {
     let disk = dir.open(CATALOG, OpenMode::Existing).unwrap();
     // The file may have become shorter.
     let at = at % disk.len().unwrap();
-    let mut byte = [0];
-    disk.read_at(&mut byte, at).unwrap();
-    disk.write_at(&[byte[0] ^ 1 << (bit % 8)], at).unwrap();
+    testing::flip(dir, CATALOG, at, 1 << (bit % 8));
 }
 
 /// Reads chunk by chunk, and returns how many can't be read. Every other chunk must be `byte`.
@@ -98,7 +60,7 @@ fn unread(pool: &Arc<Pool>, name: &str, byte: u8) -> u32 {
 /// Writes to another volume as much as there is room for, while `v` stays as it was.
 fn write_beside(pool: &Arc<Pool>) -> u32 {
     if let Ok(w) = pool.open_volume("w", false) {
-        write(&w, 2);
+        fill(&w, 2);
     }
     let _ = pool.drain();
     unread(pool, "v", 1)
@@ -111,9 +73,9 @@ fn rot_at_rest_is_never_served_or_allocated_over() {
     let rng = SplitMix::new(5);
     let (mut refused, mut reported) = (0, 0);
     for n in 0..400 {
-        let copy = copy(&dir);
+        let copy = dir.copy();
         flip(&copy, len * n / 400 + rng.next() % (len / 400), n as u8);
-        match Pool::open(Arc::new(copy), world(), options()) {
+        match Pool::open(Arc::new(copy), world(1), options()) {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
                 refused += 1;
@@ -136,8 +98,8 @@ fn rot_in_use_is_never_served_or_allocated_over() {
     let rng = SplitMix::new(6);
     let mut reported = 0;
     for n in 0..100 {
-        let copy = copy(&dir);
-        let pool = Pool::open(Arc::new(copy.clone()), world(), options()).unwrap();
+        let copy = dir.copy();
+        let pool = Pool::open(Arc::new(copy.clone()), world(1), options()).unwrap();
         for m in 0..10 {
             flip(&copy, len * n / 100 + rng.next() % (len / 100), m);
             reported += u32::from(unread(&pool, "v", 1) > 0);
@@ -163,7 +125,7 @@ fn a_scrub_finds_rot_once_a_week() {
     let volume = site.volume("v", 8 * MIB, 4096);
     // The versions for snapshots make the catalog large enough for several pieces.
     for n in 0..8 {
-        (0..8).for_each(|part| common::write(&volume, part * MIB, n, MIB));
+        (0..8).for_each(|part| write(&volume, part * MIB, n, MIB));
         site.pool.drain().unwrap();
         site.snap("v", &format!("s{n}"));
     }

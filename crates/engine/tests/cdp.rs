@@ -2,15 +2,12 @@
 //! shows what was done up to it.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
 use bytes::Bytes;
-use common::{KIB, MIB, Site, content_of, flip};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
-use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, MemDir};
-use hindcast_engine::pool::{Placement, Pool, PoolConfig, PoolOptions, Progress};
+use hindcast_engine::pool::{Pool, PoolOptions, Progress};
+use hindcast_engine::testing::{KIB, MIB, Site, check, content_of, flip, idle};
 use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
 use std::collections::BTreeMap;
@@ -106,7 +103,7 @@ impl Fixture {
     /// Opens the pool again. `damaged` records are damaged, which the check has to find.
     fn reopen_with(&mut self, damaged: usize) {
         self.pool = None;
-        let report = check(self.dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+        let report = check(self.dir.clone());
         let found = report.findings.iter().filter(|f| f.code == "cdp-record").count();
         assert!(found == damaged && report.findings.len() == damaged, "{:?}", report.findings);
         let world = World { clock: self.clock.clone(), rng: Arc::new(SplitMix::new(self.rng.next())) };
@@ -114,7 +111,7 @@ impl Fixture {
     }
 
     fn idle(&self) {
-        common::idle(self.pool());
+        idle(self.pool());
     }
 
     fn read(&self, moment: &Moment) -> Result<Vec<u8>, hindcast_engine::Error> {
@@ -166,13 +163,7 @@ fn every_moment_of_every_encoding() {
 fn a_chunk_is_written_to_more_often_than_a_piece_holds() {
     for encoding in ENCODINGS {
         for (chunks, often) in [(3, 20), (SIZE / (4 * KIB), 400)] {
-            let config = PoolConfig {
-                extent_size: 64 * KIB,
-                journal_size: 64 * MIB,
-                segment_size: 4 * MIB,
-                atomic_unit: 4096,
-            };
-            let site = Site::with(32, 3, &config, Placement::Anywhere);
+            let site = Site::builder(32).seed(3).time(3).journal(64 * MIB, 4 * MIB).build();
             let mut f = Fixture::on(site, 3, 4 * KIB);
             f.set(CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() });
             f.pool().drain().unwrap();
@@ -283,12 +274,12 @@ fn one_damaged_parity_record_loses_no_moment() {
         // The damage is anywhere in the payload, whose length is in the header.
         let stored = &content_of(&f.dir, &name)[start as usize + 52..][..4];
         let at = start + f.below(64 + u64::from(u32::from_le_bytes(stored.try_into().unwrap())));
-        flip(&f.dir, &name, at);
+        flip(&f.dir, &name, at, 0xFF);
         if f.below(4) == 0 {
             f.reopen_with(1);
         }
         f.verify();
-        flip(&f.dir, &name, at);
+        flip(&f.dir, &name, at, 0xFF);
         damaged += 1;
     }
     assert!(damaged > 100, "{damaged} records");
@@ -328,7 +319,7 @@ fn a_damaged_undo_or_redo_record_costs_no_moment_that_does_not_need_it() {
                 u64::from_le_bytes(record[at..at + 8].try_into().unwrap())
             };
             let (damaged, chunk) = (field(8), field(24));
-            flip(&f.dir, &name, start + 16);
+            flip(&f.dir, &name, start + 16, 0xFF);
             for (lsn, content) in &f.moments {
                 let needs_it = match encoding {
                     Encoding::Redo => damaged <= *lsn && !(damaged..=*lsn).contains(&anchor),
@@ -344,7 +335,7 @@ fn a_damaged_undo_or_redo_record_costs_no_moment_that_does_not_need_it() {
                     }
                 }
             }
-            flip(&f.dir, &name, start + 16);
+            flip(&f.dir, &name, start + 16, 0xFF);
         }
         assert!(lost > 10, "{lost} moments needed what was damaged");
         f.verify();

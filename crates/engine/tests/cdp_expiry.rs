@@ -2,13 +2,11 @@
 //! and where something rests on them.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpInfo, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::disk::{Dir, OpenMode};
 use hindcast_engine::pool::PoolOptions;
+use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 
 const SIZE: u64 = 256 * KIB;
 const CHUNK: u64 = 4 * KIB;

@@ -2,67 +2,45 @@
 //! flush, a snapshot or a name means.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
 use bytes::Bytes;
-use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment, Retention};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::pool::{Origin, Pool};
-use hindcast_engine::world::{Clock, ManualClock};
+use hindcast_engine::testing::{KIB, MIB, Site, content, idle, write};
+use hindcast_engine::world::Clock;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-struct Fixture {
-    clock: Arc<ManualClock>,
-    pool: Arc<Pool>,
+/// Makes a pool with a volume `v`.
+fn site() -> Site {
+    let site = Site::new(32);
+    site.clock.advance(1_000_000_000);
+    site.having("v", MIB, 16 * KIB)
 }
 
-impl Fixture {
-    fn new() -> Fixture {
-        let site = Site::new(32);
-        site.clock.advance(1_000_000_000);
-        drop(site.volume("v", MIB, 16 * KIB));
-        Fixture { clock: site.clock.clone(), pool: site.pool.clone() }
-    }
+fn cdp(site: &Site, encoding: Encoding) {
+    let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
+    site.pool.set_cdp("v", Some(settings)).unwrap();
+}
 
-    fn cdp(&self, encoding: Encoding) {
-        let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
-        self.pool.set_cdp("v", Some(settings)).unwrap();
-    }
-
-    /// Writes some bytes, and returns the LSN.
-    fn write(&self, offset: u64, len: u64, byte: u8) -> u64 {
-        let volume = self.pool.open_volume("v", false).unwrap();
-        let mut op = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
-        volume.write(&mut op, true);
-        op[0].result.as_ref().unwrap();
-        self.pool.stats().sequenced_lsn
-    }
-
-    fn lsns(
-        &self,
-        bytes: std::ops::Range<u64>,
-        lsns: std::ops::RangeInclusive<u64>,
-        limit: usize,
-    ) -> Vec<u64> {
-        self.pool.changes("v", bytes, lsns, limit).unwrap().iter().map(|c| c.lsn).collect()
-    }
+fn changes(site: &Site, bytes: Range<u64>, lsns: RangeInclusive<u64>, limit: usize) -> Vec<u64> {
+    site.pool.changes("v", bytes, lsns, limit).unwrap().iter().map(|c| c.lsn).collect()
 }
 
 #[test]
 fn changes_tell_when_a_range_changed() {
-    let f = Fixture::new();
-    f.write(0, 4096, 9);
-    f.cdp(Encoding::Parity);
-    let a = f.write(0, 4096, 1);
-    let b = f.write(12 * KIB, 8 * KIB, 2); // in two chunks
-    let c = f.write(512 * KIB, 512, 3);
-    assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 100), [a, b, b, c], "what was before CDP is not known");
-    assert_eq!(f.lsns(0..512, 0..=u64::MAX, 100), [a]);
-    assert_eq!(f.lsns(4096..12 * KIB, 0..=u64::MAX, 100), [] as [u64; 0]);
-    assert_eq!(f.lsns(0..MIB, b..=b, 100), [b, b]);
-    assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 2), [a, b]);
+    let f = site();
+    f.put(0, 9, 4096);
+    cdp(&f, Encoding::Parity);
+    let a = f.put(0, 1, 4096);
+    let b = f.put(12 * KIB, 2, 8 * KIB); // in two chunks
+    let c = f.put(512 * KIB, 3, 512);
+    assert_eq!(changes(&f, 0..MIB, 0..=u64::MAX, 100), [a, b, b, c], "what was before CDP is not known");
+    assert_eq!(changes(&f, 0..512, 0..=u64::MAX, 100), [a]);
+    assert_eq!(changes(&f, 4096..12 * KIB, 0..=u64::MAX, 100), [] as [u64; 0]);
+    assert_eq!(changes(&f, 0..MIB, b..=b, 100), [b, b]);
+    assert_eq!(changes(&f, 0..MIB, 0..=u64::MAX, 2), [a, b]);
     let parts = f.pool.changes("v", 13 * KIB..17 * KIB, 0..=u64::MAX, 9).unwrap();
     let parts: Vec<(u64, u64)> = parts.iter().map(|c| (c.offset, c.length)).collect();
     assert_eq!(parts, [(13 * KIB, 3 * KIB), (16 * KIB, KIB)], "clipped to the range, a part for each chunk");
@@ -71,33 +49,33 @@ fn changes_tell_when_a_range_changed() {
 
 #[test]
 fn the_oldest_changes_are_told_though_a_batch_fills_several_segments() {
-    let f = Fixture::new();
-    f.cdp(Encoding::Redo);
+    let f = site();
+    cdp(&f, Encoding::Redo);
     // The chunks are written from both ends. The log of the batch is in the order of chunks, so its
     // first and last segment have the writes that came first.
     let chunks = (0..128).map(|n| if n % 2 == 0 { 63 - n / 2 % 32 } else { n / 2 % 32 });
-    let mut lsns: Vec<u64> = chunks.map(|chunk| f.write(chunk * 16 * KIB, 16 * KIB, 7)).collect();
+    let mut lsns: Vec<u64> = chunks.map(|chunk| f.put(chunk * 16 * KIB, 7, 16 * KIB)).collect();
     f.pool.drain().unwrap();
     assert!(f.pool.cdp("v").unwrap().segments > 2);
-    assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 5), lsns[..5]);
-    lsns.push(f.write(0, 512, 8));
-    assert_eq!(f.lsns(0..MIB, 0..=u64::MAX, 1000), lsns);
+    assert_eq!(changes(&f, 0..MIB, 0..=u64::MAX, 5), lsns[..5]);
+    lsns.push(f.put(0, 8, 512));
+    assert_eq!(changes(&f, 0..MIB, 0..=u64::MAX, 1000), lsns);
 }
 
 #[test]
 fn a_history_has_spans_anchors_marks_and_sums() {
-    let f = Fixture::new();
+    let f = site();
     assert!(f.pool.history("v", 10).unwrap().spans.is_empty());
-    f.cdp(Encoding::Undo);
+    cdp(&f, Encoding::Undo);
     for n in 0..10u8 {
         f.clock.advance(1_000_000_000);
-        f.write(u64::from(n) * 16 * KIB, 4096, n);
+        f.put(u64::from(n) * 16 * KIB, n, 4096);
     }
     let mark = f.pool.mark("v", "half").unwrap();
     f.pool.create_snapshots(&[("v", "seen")]).unwrap();
     for n in 0..5u8 {
         f.clock.advance(2_000_000_000);
-        f.write(0, 4096, n);
+        f.put(0, n, 4096);
     }
     let history = f.pool.history("v", 20).unwrap();
     assert_eq!(history.spans.len(), 1);
@@ -113,24 +91,24 @@ fn a_history_has_spans_anchors_marks_and_sums() {
 
     // A rollback ends a span and begins another. Switching CDP off ends the last one.
     f.pool.roll_back_to(&[("v", "undo")], &Moment::Mark("half".into()), false).unwrap();
-    let after = f.write(0, 512, 77);
+    let after = f.put(0, 77, 512);
     let history = f.pool.history("v", 1).unwrap();
     assert_eq!(history.spans.len(), 2, "{:?}", history.spans);
     assert!(history.spans[0].to.is_some() && history.spans[1].to.is_none());
     assert!(history.spans[0].branch != history.spans[1].branch);
-    assert_eq!(f.lsns(0..512, 0..=u64::MAX, 100).last(), Some(&after));
+    assert_eq!(changes(&f, 0..512, 0..=u64::MAX, 100).last(), Some(&after));
     f.pool.set_cdp("v", None).unwrap();
     assert!(f.pool.history("v", 1).unwrap().spans[1].to.is_some());
 }
 
 #[test]
 fn samples_are_records_as_stored() {
-    let f = Fixture::new();
+    let f = site();
     assert!(f.pool.cdp_samples("v", 5).unwrap().is_empty());
-    f.cdp(Encoding::Parity);
-    f.write(0, 16 * KIB, 1);
+    cdp(&f, Encoding::Parity);
+    f.put(0, 1, 16 * KIB);
     for n in 0..20 {
-        f.write(n * 512, 512, 3);
+        f.put(n * 512, 3, 512);
     }
     f.pool.history("v", 0).unwrap();
     let samples = f.pool.cdp_samples("v", 8).unwrap();
@@ -266,19 +244,19 @@ fn first(pool: &Arc<Pool>, volume: &str, moment: &Moment) -> u8 {
 
 #[test]
 fn the_last_flush_is_that_of_the_moment_asked_for() {
-    let f = Fixture::new();
-    f.cdp(Encoding::Parity);
+    let f = site();
+    cdp(&f, Encoding::Parity);
     let volume = f.pool.open_volume("v", false).unwrap();
     let (mut flushed, mut lsns) = (Vec::new(), Vec::new());
     for byte in 1..4 {
         f.clock.advance(1000);
-        lsns.push(f.write(0, 512, byte));
+        lsns.push(f.put(0, byte, 512));
         f.clock.advance(1000);
         volume.flush().unwrap();
         f.clock.advance(1000);
         flushed.push(f.clock.now());
     }
-    let unflushed = f.write(0, 512, 99);
+    let unflushed = f.put(0, 99, 512);
     f.clock.advance(1000);
     drop(volume);
     for (n, byte) in (1..4).enumerate() {
@@ -373,8 +351,8 @@ fn the_moment_of_an_imported_snapshot_is_when_it_arrived() {
 
 #[test]
 fn a_name_is_a_mark_or_a_snapshot() {
-    let f = Fixture::new();
-    f.cdp(Encoding::Undo);
+    let f = site();
+    cdp(&f, Encoding::Undo);
     let pool = &f.pool;
     pool.mark("v", "here").unwrap();
     pool.create_snapshots(&[("v", "s")]).unwrap();
@@ -397,7 +375,7 @@ fn a_name_is_a_mark_or_a_snapshot() {
     let every = CdpSettings { anchors: AnchorPolicy::Every(2), ..CdpSettings::default() };
     pool.set_cdp("v", Some(every)).unwrap();
     for byte in 0..10 {
-        f.write(0, 512, byte);
+        f.put(0, byte, 512);
     }
     assert!(pool.history("v", 1).unwrap().anchors.len() > 4);
     pool.create_snapshots(&[("v", "mine")]).unwrap();
@@ -407,18 +385,18 @@ fn a_name_is_a_mark_or_a_snapshot() {
 #[test]
 fn an_idle_history_without_a_limit_in_bytes_is_never_too_short() {
     const HOUR: u64 = 3_600_000_000_000;
-    let f = Fixture::new();
+    let f = site();
     let retention = Retention { time: Some(HOUR), bytes: None };
     let settings = CdpSettings { anchors: AnchorPolicy::Every(10), retention, ..CdpSettings::default() };
     f.pool.set_cdp("v", Some(settings)).unwrap();
     let begun = f.pool.cdp("v").unwrap().from;
     for n in 0..40u8 {
         f.clock.advance(HOUR / 240);
-        f.write(0, 4096, n);
+        f.put(0, n, 4096);
     }
     f.pool.drain().unwrap();
     f.clock.advance(HOUR * 11 / 12);
-    common::idle(&f.pool);
+    idle(&f.pool);
     let info = f.pool.cdp("v").unwrap();
     assert!(info.from > begun, "the oldest part has expired: {info:?}");
     assert!(!info.short && info.window >= HOUR && info.window < 2 * HOUR, "{info:?}");
@@ -434,7 +412,7 @@ fn an_idle_history_without_a_limit_in_bytes_is_never_too_short() {
 
 #[test]
 fn an_anchor_comes_after_so_many_writes_of_chunks() {
-    let f = Fixture::new();
+    let f = site();
     let settings = CdpSettings { anchors: AnchorPolicy::Every(80), ..CdpSettings::default() };
     f.pool.set_cdp("v", Some(settings)).unwrap();
     let anchors = || {
@@ -443,28 +421,28 @@ fn an_anchor_comes_after_so_many_writes_of_chunks() {
     };
     let begun = anchors();
     for n in 0..9 {
-        f.write(0, 128 * KIB, n); // eight chunks
+        f.put(0, n, 128 * KIB); // eight chunks
     }
     assert_eq!(anchors(), begun, "72 so far");
-    f.write(0, 128 * KIB, 9);
+    f.put(0, 9, 128 * KIB);
     assert_eq!(anchors(), begun + 1);
     assert_eq!(f.pool.cdp("v").unwrap().records, 80, "what the model counts");
 }
 
 #[test]
 fn anchors_come_with_the_models_distance_and_with_time() {
-    let f = Fixture::new();
+    let f = site();
     let anchors = || {
         f.pool.drain().unwrap();
         f.pool.cdp("v").unwrap().anchors
     };
-    f.cdp(Encoding::Parity);
+    cdp(&f, Encoding::Parity);
     let model = CdpSettings { anchors: AnchorPolicy::Model, ..CdpSettings::default() };
     f.pool.set_cdp("v", Some(model)).unwrap();
     let begun = anchors();
     let ten = || {
         for n in 0..10 {
-            f.write(0, 16 * KIB, n);
+            f.put(0, n, 16 * KIB);
         }
     };
     ten();
@@ -480,32 +458,32 @@ fn anchors_come_with_the_models_distance_and_with_time() {
     f.pool.set_cdp("v", Some(by_time)).unwrap();
     let step = |nanos| {
         f.clock.advance(nanos);
-        common::idle(&f.pool);
+        idle(&f.pool);
         f.pool.cdp("v").unwrap().anchors
     };
     step(1000); // for what was written before
     let begun = step(1000);
     assert_eq!(step(5000), begun, "nothing was written");
-    f.write(0, 16 * KIB, 1);
+    f.put(0, 1, 16 * KIB);
     assert_eq!(step(10), begun + 1);
-    f.write(0, 16 * KIB, 2);
+    f.put(0, 2, 16 * KIB);
     assert_eq!(step(900), begun + 1, "the last one is not long ago");
     assert_eq!(step(100), begun + 2);
 }
 
 #[test]
 fn what_the_model_and_marks_want_to_know_destages_nothing() {
-    let f = Fixture::new();
-    f.cdp(Encoding::Parity);
-    f.write(64 * KIB, 40 * KIB, 1); // in three chunks
+    let f = site();
+    cdp(&f, Encoding::Parity);
+    f.put(64 * KIB, 1, 40 * KIB); // in three chunks
     assert!(f.pool.recorded_chunks("v", 100).unwrap().is_empty(), "not destaged yet");
     f.pool.create_snapshots(&[("v", "one")]).unwrap();
-    f.write(0, 512, 2);
-    f.write(20 * KIB, 512, 2);
+    f.put(0, 2, 512);
+    f.put(20 * KIB, 2, 512);
     f.pool.create_snapshots(&[("v", "two")]).unwrap();
-    f.write(512 * KIB, 512, 3);
+    f.put(512 * KIB, 3, 512);
     f.pool.drain().unwrap();
-    f.write(768 * KIB, 512, 4);
+    f.put(768 * KIB, 4, 512);
     let before = f.pool.stats().destaged_lsn;
     assert_eq!(Vec::from_iter(f.pool.recorded_chunks("v", 100).unwrap()), [0, 1], "between two anchors");
     assert_eq!(f.pool.recorded_chunks("v", 1).unwrap().len(), 1);
@@ -530,13 +508,13 @@ fn what_the_model_and_marks_want_to_know_destages_nothing() {
 
 #[test]
 fn a_recovered_volume_tells_the_moment_that_it_rests_on() {
-    let f = Fixture::new();
-    f.cdp(Encoding::Undo);
-    f.write(0, 4096, 1);
+    let f = site();
+    cdp(&f, Encoding::Undo);
+    f.put(0, 1, 4096);
     f.clock.advance(5_000_000_000);
-    let lsn = f.write(0, 4096, 2);
+    let lsn = f.put(0, 2, 4096);
     f.clock.advance(5_000_000_000);
-    f.write(0, 4096, 3);
+    f.put(0, 3, 4096);
     let asked = f.pool.resolve("v", &Moment::Lsn(lsn)).unwrap();
     let made = f.pool.recover_volumes(&[("v", "then")], &Moment::Time(asked.time + 1_000_000_000)).unwrap();
     assert_eq!(made, [asked]);
@@ -546,12 +524,12 @@ fn a_recovered_volume_tells_the_moment_that_it_rests_on() {
     let branch = f.pool.volume("then").unwrap().branch;
     assert_eq!(f.pool.moment_bases()[&branch], (Some("v".into()), lsn));
     f.pool.delete_volume("v", true).unwrap();
-    common::idle(&f.pool);
+    idle(&f.pool);
     let from = Origin::Moment { volume: String::new(), lsn, time: Some(asked.time) };
     assert_eq!(f.pool.origin("then").unwrap(), Some(from));
     assert_eq!(f.pool.moment_bases()[&branch], (None, lsn));
     f.pool.flatten_volume("then", 0).unwrap();
-    common::idle(&f.pool);
+    idle(&f.pool);
     assert_eq!(f.pool.origin("then").unwrap(), None, "it is complete");
     assert!(f.pool.moment_bases().is_empty());
 }
@@ -624,7 +602,7 @@ fn flush_points_are_stored_in_time() {
     site.clock.advance(1_000_000_000);
     let volume = site.volume("v", MIB, 16 * KIB);
     site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
-    common::idle(&site.pool);
+    idle(&site.pool);
     write(&volume, 0, 1, 512);
     volume.flush().unwrap();
     let flushed = site.pool.stats().sequenced_lsn;

@@ -2,13 +2,11 @@
 //! for ever, and times mean the right moments.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use common::{KIB, Site, content, write};
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{PoolOptions, code};
+use hindcast_engine::testing::{KIB, Site, content, write};
 use hindcast_engine::world::Clock;
 
 const SECOND: u64 = 1_000_000_000;

@@ -1,16 +1,10 @@
 //! Compare and write: no request of any protocol comes between the two.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-#[macro_use]
-#[path = "common/forward.rs"]
-mod forward;
-
-use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::device::{BlockDevice, MAX_COMPARED};
-use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
-use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
-use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::disk::{Layer, LayeredDir, LowerDisk};
+use hindcast_engine::pool::Pool;
+use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 use hindcast_engine::{ErrorKind, Volume};
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -19,33 +13,20 @@ const AT: u64 = 8 * KIB + 512;
 
 type Then = Option<(u32, Box<dyn FnOnce() + Send>)>;
 
-/// A directory in memory that runs an action right after a read of a physical volume.
-#[derive(Clone)]
+/// Runs an action right after a read of a physical volume.
+#[derive(Default)]
 struct Interrupting {
-    inner: MemDir,
     /// The number of reads until the action, and the action.
-    then: Arc<Mutex<Then>>,
+    then: Mutex<Then>,
 }
 
-struct InterruptingDisk(Arc<dyn Disk>, Option<Interrupting>);
-
-impl Dir for Interrupting {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let of = name.starts_with("pv").then(|| self.clone());
-        Ok(Arc::new(InterruptingDisk(self.inner.open(name, mode)?, of)))
-    }
-    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let of = name.starts_with("pv").then(|| self.clone());
-        Ok(Arc::new(InterruptingDisk(self.inner.open_locked(name, mode)?, of)))
-    }
-    forward!(inner: lock remove rename list sync);
-}
-
-impl Disk for InterruptingDisk {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_at(buf, offset)?;
-        let Some(of) = &self.1 else { return Ok(()) };
-        let mut then = of.then.lock().unwrap();
+impl Layer for Interrupting {
+    fn read_at(&self, disk: &LowerDisk, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        disk.read_at(buf, offset)?;
+        if !disk.name().starts_with("pv") {
+            return Ok(());
+        }
+        let mut then = self.then.lock().unwrap();
         if let Some((reads, _)) = &mut *then {
             *reads -= 1;
         }
@@ -56,10 +37,9 @@ impl Disk for InterruptingDisk {
         }
         Ok(())
     }
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-        self.read_at(buf, offset).map(|()| true)
+    fn try_read_at(&self, disk: &LowerDisk, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.read_at(disk, buf, offset).map(|()| true)
     }
-    forward!(0: write_at write_vectored_at sync len set_len allocate punch backing_available advise_random is_block_device);
 }
 
 /// Another request comes right behind each read of the comparison, when nothing has been written
@@ -84,22 +64,11 @@ fn what_comes_behind_the_comparison_is_not_lost() {
     ];
     for (n, (change, left)) in changes.into_iter().enumerate() {
         for reads in 1..=2 {
-            let dir = Interrupting { inner: MemDir::new(), then: Arc::default() };
-            let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
-            let shared: Arc<dyn Dir> = Arc::new(dir.clone());
-            let pv = PvSpec { path: "pv-0.img".into(), size: Some(16 * MIB), force: false };
-            let config = PoolConfig {
-                extent_size: 64 * KIB,
-                journal_size: 8 * MIB,
-                segment_size: 512 * KIB,
-                atomic_unit: 4096,
-            };
-            Pool::create(shared.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
-            let pool = Pool::open(shared, world, PoolOptions::default()).unwrap();
-            let (name, chunk_size) = ("v".to_owned(), 16 * KIB);
-            let new = NewVolume { name, size: 4 * MIB, chunk_size, block_size: 512, read_only: false };
-            pool.create_volume(&new).unwrap();
-            let v = pool.open_volume("v", false).unwrap();
+            let dir = Arc::new(Interrupting::default());
+            let site =
+                Site::builder(15).over(|files| Arc::new(LayeredDir::over(Arc::new(files), dir.clone())));
+            let v = site.volume("v", 4 * MIB, 16 * KIB);
+            let pool = site.pool;
             write(&v, 0, 1, 64 * KIB);
             pool.drain().unwrap();
             let (of_pool, of_v) = (pool.clone(), v.clone());

@@ -3,24 +3,17 @@
 //! the lost content returns an error until it is written again, and never shows anything else.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-#[macro_use]
-#[path = "common/forward.rs"]
-mod forward;
-
 use bytes::Bytes;
-use common::{KIB, MIB, idle};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment};
-use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
+use hindcast_engine::disk::{Dir, MemDir, OpenMode};
 use hindcast_engine::pool::code;
-use hindcast_engine::pool::{Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
+use hindcast_engine::pool::{Health, Method, Pool, PoolOptions, PvSpec};
 use hindcast_engine::salvage::SalvageOptions;
-use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::testing::{self, Act, FaultyDir, KIB, MIB, Op, Site, assert_clean, idle, world, write};
 use hindcast_engine::{ErrorKind, Volume};
 use std::collections::BTreeSet;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::{Arc, Mutex};
 
 const CHUNK: u64 = 16 * KIB;
@@ -29,23 +22,41 @@ const SECTOR: u64 = 512;
 /// A directory in which sectors of physical volumes can't be read until they are written.
 #[derive(Clone, Default)]
 struct BadDir {
-    inner: MemDir,
+    files: MemDir,
     /// Sectors that can't be read: (file, sector).
     bad: Arc<Mutex<BTreeSet<(String, u64)>>>,
     /// A file that can't be read at all.
     away: Arc<Mutex<Option<String>>>,
 }
 
-struct BadDisk {
-    inner: Arc<dyn Disk>,
-    dir: BadDir,
-    name: String,
-}
-
 impl BadDir {
+    /// Returns the directory as a pool sees it.
+    fn dir(&self) -> Arc<dyn Dir> {
+        let bad = self.clone();
+        FaultyDir::new(self.files.clone(), move |op: &Op<'_>| bad.of(op))
+    }
+
+    fn of(&self, op: &Op<'_>) -> Option<io::Error> {
+        let mut bad = self.bad.lock().unwrap();
+        match &op.act {
+            Act::Read(range) => {
+                let sectors =
+                    (op.name.into(), range.start / SECTOR)..(op.name.into(), range.end.div_ceil(SECTOR));
+                let away = self.away.lock().unwrap().as_deref() == Some(op.name);
+                (away || bad.range(sectors).next().is_some()).then(|| io::Error::from_raw_os_error(5))
+            }
+            Act::Write(range) => {
+                let whole = range.start.div_ceil(SECTOR)..range.end / SECTOR;
+                bad.retain(|(name, at)| *name != op.name || !whole.contains(at));
+                None
+            }
+            _ => None,
+        }
+    }
+
     /// Makes sectors unreadable that hold nothing but `byte`, and returns how many.
     fn lose(&self, name: &str, byte: u8, most: usize) -> usize {
-        let disk = self.inner.open(name, OpenMode::ReadOnly).unwrap();
+        let disk = self.files.open(name, OpenMode::ReadOnly).unwrap();
         let mut bad = self.bad.lock().unwrap();
         let mut found = 0;
         for sector in MIB / SECTOR..disk.len().unwrap() / SECTOR {
@@ -60,96 +71,32 @@ impl BadDir {
     }
 }
 
-impl Dir for BadDir {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let inner = self.inner.open(name, mode)?;
-        Ok(Arc::new(BadDisk { inner, dir: self.clone(), name: name.into() }))
-    }
-    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let inner = self.inner.open_locked(name, mode)?;
-        Ok(Arc::new(BadDisk { inner, dir: self.clone(), name: name.into() }))
-    }
-    forward!(inner: lock remove rename list sync);
-}
-
-impl BadDisk {
-    fn before_read(&self, offset: u64, len: usize) -> io::Result<()> {
-        let end = offset + len as u64;
-        let range = (self.name.clone(), offset / SECTOR)..(self.name.clone(), end.div_ceil(SECTOR));
-        let away = self.dir.away.lock().unwrap().as_deref() == Some(&*self.name);
-        if away || self.dir.bad.lock().unwrap().range(range).next().is_some() {
-            return Err(io::Error::from_raw_os_error(5));
-        }
-        Ok(())
-    }
-    fn heal(&self, offset: u64, len: usize) {
-        let end = offset + len as u64;
-        let whole = offset.div_ceil(SECTOR)..end / SECTOR;
-        self.dir.bad.lock().unwrap().retain(|(name, at)| *name != self.name || !whole.contains(at));
-    }
-}
-
-impl Disk for BadDisk {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.before_read(offset, buf.len())?;
-        self.inner.read_at(buf, offset)
-    }
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-        self.before_read(offset, buf.len())?;
-        self.inner.try_read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.heal(offset, buf.len());
-        self.inner.write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.heal(offset, bufs.iter().map(|b| b.len()).sum());
-        self.inner.write_vectored_at(bufs, offset)
-    }
-    forward!(inner: sync len set_len allocate punch backing_available advise_random is_block_device);
-}
-
-struct Site {
+struct Damaged {
     dir: BadDir,
     pool: Arc<Pool>,
     v: Arc<Volume>,
     threads: usize,
 }
 
-fn world() -> World {
-    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
-}
-
 fn pv(path: &str) -> PvSpec {
-    PvSpec { path: path.into(), size: Some(16 * MIB), force: false }
+    testing::pv(path, 16 * MIB)
 }
 
-impl Site {
+impl Damaged {
     /// Makes a volume `v`. Its first chunk has byte 1, except for one sector of byte 200 at 4 KiB.
     /// The next three chunks have byte 2.
-    fn new(threads: usize) -> Site {
-        let dir = BadDir::default();
-        let config = PoolConfig {
-            extent_size: 64 * KIB,
-            journal_size: 2 * MIB,
-            segment_size: 256 * KIB,
-            atomic_unit: 512,
-        };
-        Pool::create(Arc::new(dir.clone()), &world(), &config, Placement::Anywhere, &[pv("pv-0")]).unwrap();
+    fn new(threads: usize) -> Damaged {
+        let mut dir = BadDir::default();
         let options = PoolOptions { destage_threads: threads, ..PoolOptions::default() };
-        let pool = Pool::open(Arc::new(dir.clone()), world(), options).unwrap();
-        for name in ["v", "w"] {
-            let new = NewVolume {
-                name: name.into(),
-                size: MIB,
-                chunk_size: CHUNK,
-                block_size: 512,
-                read_only: false,
-            };
-            pool.create_volume(&new).unwrap();
-        }
+        let builder =
+            Site::builder(0).journal(2 * MIB, 256 * KIB).atomic_unit(512).pvs(&[("pv-0", 16 * MIB)]);
+        let site = builder.options(options).over(|files| {
+            dir.files = files;
+            dir.dir()
+        });
+        let pool = site.having("v", MIB, CHUNK).having("w", MIB, CHUNK).pool;
         let v = pool.open_volume("v", false).unwrap();
-        let site = Site { dir, pool, v, threads };
+        let site = Damaged { dir, pool, v, threads };
         site.write(0, 1, CHUNK);
         site.write(4096, 200, SECTOR);
         site.write(CHUNK, 2, 3 * CHUNK);
@@ -163,22 +110,18 @@ impl Site {
     }
 
     fn write(&self, offset: u64, byte: u8, len: u64) {
-        let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
-        self.v.write(&mut ops, false);
-        let [op] = ops;
-        op.result.unwrap();
+        write(&self.v, offset, byte, len);
     }
 
     /// Opens the pool again, as after a kill.
-    fn reopen(self) -> Site {
-        let Site { dir, pool, v, threads } = self;
+    fn reopen(self) -> Damaged {
+        let Damaged { dir, pool, v, threads } = self;
         drop((pool, v));
-        let report = check(Arc::new(dir.clone()), &CheckOptions::default(), &mut |_, _| {}).unwrap();
-        assert!(report.is_clean(), "{:?}", report.findings);
+        assert_clean(dir.dir());
         let options = PoolOptions { destage_threads: threads, ..PoolOptions::default() };
-        let pool = Pool::open(Arc::new(dir.clone()), world(), options).unwrap();
+        let pool = Pool::open(dir.dir(), world(1), options).unwrap();
         let v = pool.open_volume("v", false).unwrap();
-        Site { dir, pool, v, threads }
+        Damaged { dir, pool, v, threads }
     }
 
     /// Checks that the lost sector returns an error, that its neighbours and the next chunk are
@@ -221,7 +164,7 @@ impl Site {
 fn a_chunk_that_is_written_in_part_keeps_its_damage_and_the_pool_goes_on() {
     for method in [Method::Redirect, Method::Copy] {
         for threads in [1, 4] {
-            let mut site = Site::new(threads);
+            let mut site = Damaged::new(threads);
             site.pool.set_method("v", method).unwrap();
             site.pool.create_snapshots(&[("v", "s")]).unwrap();
             site.pool.drain().unwrap();
@@ -259,7 +202,7 @@ fn a_chunk_that_is_written_in_part_keeps_its_damage_and_the_pool_goes_on() {
 /// Work that moves chunks moves the damage with them, and no filler is ever shown.
 #[test]
 fn chunks_that_move_keep_their_damage() {
-    type Work = fn(&Site);
+    type Work = fn(&Damaged);
     let works: [(&str, Work); 3] = [
         ("evacuate", |site| {
             site.pool.add_pv(&pv("pv-1")).unwrap();
@@ -273,7 +216,7 @@ fn chunks_that_move_keep_their_damage() {
         ("relocate", |site| site.pool.relocate_volume("v", 0).unwrap()),
     ];
     for (name, work) in works {
-        let site = Site::new(1);
+        let site = Damaged::new(1);
         if name == "relocate" {
             // The chunks are out of order: each second one was redirected.
             site.pool.create_snapshots(&[("v", "t")]).unwrap();
@@ -310,7 +253,7 @@ fn chunks_that_move_keep_their_damage() {
 fn a_history_says_lost_before_here_and_goes_on() {
     for encoding in [Encoding::Parity, Encoding::Undo, Encoding::Redo] {
         for threads in [1, 4] {
-            let site = Site::new(threads);
+            let site = Damaged::new(threads);
             let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
             site.pool.set_cdp("v", Some(settings)).unwrap();
             site.pool.drain().unwrap();
@@ -357,7 +300,7 @@ fn a_history_says_lost_before_here_and_goes_on() {
 /// and nothing is given up. When the physical volume answers again, the work continues.
 #[test]
 fn a_physical_volume_that_is_away_is_not_taken_for_damage() {
-    let site = Site::new(1);
+    let site = Damaged::new(1);
     site.pool.create_snapshots(&[("v", "s")]).unwrap();
     site.pool.drain().unwrap();
     site.write(0, 3, SECTOR);
@@ -382,7 +325,7 @@ fn a_physical_volume_that_is_away_is_not_taken_for_damage() {
 /// Failed reads are counted, and reported with their place.
 #[test]
 fn read_errors_are_told_by_physical_volume() {
-    let site = Site::new(1);
+    let site = Damaged::new(1);
     site.lose();
     let mut sector = [0; SECTOR as usize];
     assert_eq!(site.v.read(4096, &mut sector).unwrap_err().kind(), ErrorKind::Io);
@@ -397,14 +340,14 @@ fn read_errors_are_told_by_physical_volume() {
 /// what it returns then is unknown.
 #[test]
 fn a_salvage_names_what_is_known_to_be_lost() {
-    let site = Site::new(1);
+    let site = Damaged::new(1);
     site.pool.create_snapshots(&[("v", "s")]).unwrap();
     site.lose();
     site.write(0, 3, SECTOR);
     site.pool.drain().unwrap();
-    let Site { dir, pool, v, .. } = site;
+    let Damaged { dir, pool, v, .. } = site;
     drop((v, pool));
-    let pool = Pool::open_salvage(Arc::new(dir.inner), world(), SalvageOptions::default()).unwrap();
+    let pool = Pool::open_salvage(Arc::new(dir.files), world(1), SalvageOptions::default()).unwrap();
     assert!(pool.salvage().unwrap().is_clean(), "{:?}", pool.salvage());
     let mut lost = Vec::new();
     pool.losses("v", None, &mut |loss| lost.push((loss.offset, loss.length, loss.reason.code()))).unwrap();

@@ -2,12 +2,10 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
 
-mod common;
-
-use common::differences::{assert_covers, ranges};
-use common::{KIB, MIB, Site, idle, write};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{NewVolume, Pool};
+use hindcast_engine::testing::differences::{assert_covers, ranges};
+use hindcast_engine::testing::{self, KIB, MIB, Site, idle, write};
 use hindcast_engine::world::{Rng, SplitMix};
 use hindcast_engine::{Difference, ErrorKind, Volume};
 use std::ops::Range;
@@ -20,9 +18,7 @@ fn pool() -> Arc<Pool> {
 }
 
 fn volume(pool: &Arc<Pool>, name: &str, chunk_size: u64) -> Arc<Volume> {
-    let new = NewVolume { name: name.into(), size: SIZE, chunk_size, block_size: 512, read_only: false };
-    pool.create_volume(&new).unwrap();
-    pool.open_volume(name, false).unwrap()
+    testing::volume(pool, name, SIZE, chunk_size)
 }
 
 #[test]

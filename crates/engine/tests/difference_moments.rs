@@ -3,13 +3,11 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
 
-mod common;
-
-use common::differences::{assert_covers, ranges};
-use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Moment, Retention};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, OpenMode};
+use hindcast_engine::testing::differences::{assert_covers, ranges};
+use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 use hindcast_engine::world::{Rng, SplitMix};
 use hindcast_engine::{Difference, ErrorKind, Volume};
 use std::sync::Arc;
@@ -26,20 +24,6 @@ fn site(anchors: AnchorPolicy) -> (Site, Arc<Volume>) {
     let v = site.volume("v", 4 * MIB, CHUNK);
     site.pool.set_cdp("v", cdp(anchors)).unwrap();
     (site, v)
-}
-
-impl Site {
-    fn lsn(&self) -> u64 {
-        self.pool.stats().sequenced_lsn
-    }
-
-    fn moment(&self, volume: &str, lsn: u64) -> Arc<Volume> {
-        self.pool.open_moment(volume, &Moment::Lsn(lsn)).unwrap()
-    }
-
-    fn snapshot(&self, volume: &str, name: &str) -> Arc<Volume> {
-        self.pool.open_snapshot(volume, name).unwrap()
-    }
 }
 
 fn differ(from: &Arc<Volume>, to: &Arc<Volume>) -> Vec<std::ops::Range<u64>> {

@@ -1,14 +1,12 @@
 //! Epochs that run out: a volume gets a new branch, and its clients do not notice.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
 use bytes::Bytes;
-use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::Result;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Moment};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::pool::PoolOptions;
+use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

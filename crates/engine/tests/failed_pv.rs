@@ -2,27 +2,22 @@
 //! lost.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-#[macro_use]
-#[path = "common/forward.rs"]
-mod forward;
-
-use bytes::Bytes;
 use hindcast_engine::cdp::{CdpSettings, Moment};
-use hindcast_engine::check::{CheckOptions, check};
-use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::device::BlockDevice;
+use hindcast_engine::disk::{Dir, Layer, LayeredDir, LowerDisk, MemDir, SyncPurpose};
 use hindcast_engine::pool::{
-    Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, code,
+    Health, Method, NewVolume, Placement, Pool, PoolOptions, Progress, PvSpec, code,
+};
+use hindcast_engine::testing::{
+    Act, FaultyDir, KIB, MIB, Op, Site, assert_clean, new_volume, try_write, world, write,
 };
 use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 const CHUNK: u64 = 16 * KIB;
 
 /// How a disk fails.
@@ -42,21 +37,22 @@ enum Failing {
 }
 
 /// A directory in memory whose disks fail on demand.
-#[derive(Clone)]
-struct FaultyDir {
-    inner: MemDir,
+#[derive(Clone, Default)]
+struct Faults {
+    files: MemDir,
     failing: Arc<Mutex<BTreeMap<String, Failing>>>,
     opened: Arc<AtomicU64>,
     clock: Arc<ManualClock>,
 }
 
-struct FaultyDisk {
-    inner: Arc<dyn Disk>,
-    dir: FaultyDir,
-    name: String,
-}
+impl Faults {
+    /// Returns the directory as a pool sees it.
+    fn dir(&self) -> Arc<dyn Dir> {
+        let (elsewhere, faults) =
+            (LayeredDir::over(Arc::new(self.files.clone()), Arc::new(self.clone())), self.clone());
+        FaultyDir::new(elsewhere, move |op: &Op<'_>| faults.of(op))
+    }
 
-impl FaultyDir {
     fn fail(&self, name: &str, how: Failing) {
         self.failing.lock().unwrap().insert(name.into(), how);
     }
@@ -64,101 +60,50 @@ impl FaultyDir {
     fn heal(&self) {
         self.failing.lock().unwrap().clear();
     }
-}
 
-impl Dir for FaultyDir {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let inner = self.inner.open(name, mode)?;
-        Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
-    }
-    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let inner = self.inner.open_locked(name, mode)?;
-        Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
-    }
-    forward!(inner: lock remove rename list sync);
-}
-
-impl FaultyDisk {
-    fn before_read(&self) -> io::Result<()> {
-        match self.dir.failing.lock().unwrap().get(&self.name) {
-            Some(Failing::Away) => Err(io::Error::from_raw_os_error(5)),
-            _ => Ok(()),
-        }
-    }
-
-    fn before_write(&self) -> io::Result<()> {
-        match self.dir.failing.lock().unwrap().get(&self.name) {
-            Some(Failing::Writes | Failing::Away) => Err(io::Error::from_raw_os_error(5)),
-            Some(Failing::Full) => Err(io::ErrorKind::StorageFull.into()),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Disk for FaultyDisk {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.before_read()?;
-        self.inner.read_at(buf, offset)
-    }
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-        self.before_read()?;
-        self.inner.try_read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.before_write()?;
-        self.inner.write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.before_write()?;
-        self.inner.write_vectored_at(bufs, offset)
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        match self.dir.failing.lock().unwrap().get(&self.name) {
-            Some(Failing::Syncs(None)) => Err(io::Error::from_raw_os_error(5)),
-            Some(Failing::Syncs(Some(failing))) if *failing == purpose => {
-                Err(io::Error::from_raw_os_error(5))
+    fn of(&self, op: &Op<'_>) -> Option<io::Error> {
+        let failing = *self.failing.lock().unwrap().get(op.name)?;
+        match (failing, &op.act) {
+            (Failing::Away, Act::Read(_) | Act::Write(_)) | (Failing::Writes, Act::Write(_)) => {}
+            (Failing::Syncs(None), Act::Sync(_)) => {}
+            (Failing::Syncs(Some(failing)), Act::Sync(purpose)) if failing == *purpose => {}
+            (Failing::Full, Act::Write(_)) | (Failing::NoRoom, Act::Allocate(_)) => {
+                return Some(io::ErrorKind::StorageFull.into());
             }
-            _ => self.inner.sync(purpose),
+            _ => return None,
         }
+        Some(io::Error::from_raw_os_error(5))
     }
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        match self.dir.failing.lock().unwrap().get(&self.name) {
-            Some(Failing::NoRoom) => Err(io::ErrorKind::StorageFull.into()),
-            _ => self.inner.allocate(offset, len),
-        }
-    }
-    fn overwrites_elsewhere(&self) -> io::Result<bool> {
-        Ok(self.dir.failing.lock().unwrap().get(&self.name) == Some(&Failing::Elsewhere))
-    }
-    forward!(inner: len set_len punch backing_available advise_random is_block_device);
 }
 
-fn open(dir: &FaultyDir) -> hindcast_engine::Result<Arc<Pool>> {
+impl Layer for Faults {
+    fn overwrites_elsewhere(&self, disk: &LowerDisk) -> io::Result<bool> {
+        Ok(self.failing.lock().unwrap().get(disk.name()) == Some(&Failing::Elsewhere))
+    }
+}
+
+fn open(dir: &Faults) -> hindcast_engine::Result<Arc<Pool>> {
     let rng = Arc::new(SplitMix::new(dir.opened.fetch_add(1, Ordering::Relaxed)));
     let world = World { clock: dir.clock.clone(), rng };
-    Pool::open(Arc::new(dir.clone()), world, PoolOptions { shortage_waits: 0, ..PoolOptions::default() })
+    Pool::open(dir.dir(), world, PoolOptions { shortage_waits: 0, ..PoolOptions::default() })
 }
 
 /// Makes a pool of two physical volumes with a volume whose first 128 KiB hold ones, in place on
 /// the first.
-fn fixture(method: Method) -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
-    let clock = Arc::new(ManualClock::new(1));
-    let dir = FaultyDir { inner: MemDir::new(), failing: Arc::default(), opened: Arc::default(), clock };
-    let config = PoolConfig {
-        extent_size: 64 * KIB,
-        journal_size: 4 * MIB,
-        segment_size: 512 * KIB,
-        atomic_unit: 512,
-    };
-    let pvs = ["pv-0", "pv-1"].map(|path| PvSpec { path: path.into(), size: Some(4 * MIB), force: false });
-    let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(99)) };
-    Pool::create(Arc::new(dir.clone()), &world, &config, Placement::Contiguous, &pvs).unwrap();
+fn fixture(method: Method) -> (Faults, Arc<Pool>, Arc<Volume>) {
+    let mut dir = Faults { clock: Arc::new(ManualClock::new(1)), ..Faults::default() };
+    let pvs = [("pv-0", 4 * MIB), ("pv-1", 4 * MIB)];
+    let builder = Site::builder(0).seed(99).journal(4 * MIB, 512 * KIB).atomic_unit(512).pvs(&pvs);
+    let site = builder.placement(Placement::Contiguous).over(|files| {
+        dir.files = files;
+        dir.dir()
+    });
+    drop(site);
     let pool = open(&dir).unwrap();
-    let new = NewVolume { name: "a".into(), size: MIB, chunk_size: CHUNK, block_size: 512, read_only: false };
-    pool.create_volume(&new).unwrap();
+    pool.create_volume(&new_volume("a", MIB, CHUNK)).unwrap();
     pool.set_method("a", method).unwrap();
     let volume = pool.open_volume("a", false).unwrap();
-    write(&volume, 0, 1, 128 * KIB).unwrap();
+    write(&volume, 0, 1, 128 * KIB);
     pool.drain().unwrap();
     assert_eq!(used(&pool), [128 * KIB, 0]);
     (dir, pool, volume)
@@ -166,13 +111,6 @@ fn fixture(method: Method) -> (FaultyDir, Arc<Pool>, Arc<Volume>) {
 
 fn used(pool: &Pool) -> Vec<u64> {
     pool.pvs().iter().map(|pv| pv.used).collect()
-}
-
-fn write(volume: &Volume, offset: u64, byte: u8, len: u64) -> Result<(), ErrorKind> {
-    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
-    volume.write(&mut ops, false);
-    let [op] = ops;
-    op.result.map_err(|e| e.kind())
 }
 
 fn byte(device: &dyn BlockDevice, offset: u64) -> u8 {
@@ -184,9 +122,9 @@ fn byte(device: &dyn BlockDevice, offset: u64) -> u8 {
 
 /// Writes a new chunk, a part of one that is in place, and the whole of another.
 fn write_all_kinds(volume: &Volume) {
-    write(volume, 256 * KIB, 2, CHUNK).unwrap();
-    write(volume, 512, 3, 512).unwrap();
-    write(volume, 32 * KIB, 4, CHUNK).unwrap();
+    write(volume, 256 * KIB, 2, CHUNK);
+    write(volume, 512, 3, 512);
+    write(volume, 32 * KIB, 4, CHUNK);
 }
 
 fn has_all_kinds(volume: &Volume) {
@@ -194,9 +132,8 @@ fn has_all_kinds(volume: &Volume) {
     assert_eq!(places.map(|at| byte(volume, at)), [1, 3, 1, 1, 4, 4, 1, 2, 2]);
 }
 
-fn is_sound(dir: &FaultyDir) {
-    let report = check(Arc::new(dir.clone()), &CheckOptions::default(), &mut |_, _| {}).unwrap();
-    assert!(report.is_clean(), "{:?}", report.findings);
+fn is_sound(dir: &Faults) {
+    assert_clean(dir.dir());
 }
 
 const KINDS: [Failing; 4] = [
@@ -229,7 +166,7 @@ fn the_pool_goes_on_with_the_others() {
             assert!(used(&pool)[1] > 0, "{what}: {:?}", used(&pool));
             has_all_kinds(&volume);
             // Its content can be read, and moves when it is written to.
-            write(&volume, 64 * KIB, 5, 512).unwrap();
+            write(&volume, 64 * KIB, 5, 512);
             pool.drain().unwrap();
             assert_eq!([64 * KIB, 64 * KIB + 512].map(|at| byte(&*volume, at)), [5, 1], "{what}");
             if snapshot {
@@ -288,7 +225,7 @@ fn a_pool_opens_without_it() {
         has_all_kinds(&volume);
         pool.drain().unwrap();
         has_all_kinds(&volume);
-        write(&volume, 80 * KIB, 6, 512).unwrap();
+        write(&volume, 80 * KIB, 6, 512);
         pool.drain().unwrap();
         pool.close().unwrap();
         drop((pool, volume));
@@ -309,14 +246,14 @@ fn a_pool_opens_with_a_batch_half_done() {
         let (dir, pool, volume) = fixture(method);
         let settings = Some(CdpSettings::default());
         pool.set_cdp("a", settings).unwrap();
-        write(&volume, 96 * KIB, 9, 512).unwrap();
+        write(&volume, 96 * KIB, 9, 512);
         pool.create_snapshots(&[("a", "s")]).unwrap();
-        write(&volume, 96 * KIB, 6, 512).unwrap();
+        write(&volume, 96 * KIB, 6, 512);
         pool.drain().unwrap();
         let before = pool.stats().sequenced_lsn;
         write_all_kinds(&volume);
         // The write is in the same epoch: it overwrites in place.
-        write(&volume, 96 * KIB, 7, 512).unwrap();
+        write(&volume, 96 * KIB, 7, 512);
         let after = pool.stats().sequenced_lsn;
         dir.fail("pv-0", Failing::Syncs(Some(SyncPurpose::Apply)));
         dir.fail("pv-1", Failing::NoRoom);
@@ -371,12 +308,12 @@ fn a_stamp_without_space_is_waited_for() {
     let (dir, pool, volume) = fixture(Method::Redirect);
     write_all_kinds(&volume);
     drop((pool, volume));
-    let older = dir.inner.copy();
+    let older = dir.files.copy();
     dir.fail("pv-0", Failing::Full);
     let pool = open(&dir).unwrap();
     let volume = pool.open_volume("a", false).unwrap();
     has_all_kinds(&volume);
-    write(&volume, 0, 1, 512).unwrap();
+    write(&volume, 0, 1, 512);
     let error = pool.drain().unwrap_err();
     assert!(error.is_shortage() && error.to_string().contains("stamp"), "{error}");
     assert!(pool.health().has(code::HOST_FULL_WAITING), "{:?}", pool.health());
@@ -388,10 +325,9 @@ fn a_stamp_without_space_is_waited_for() {
     drop((pool, volume));
     // It can be told from a copy of the data directory that was made before.
     for pv in ["pv-0", "pv-1"] {
-        older.take_from(&dir.inner, pv);
+        older.take_from(&dir.files, pv);
     }
-    let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(77)) };
-    let error = Pool::open(Arc::new(older), world, PoolOptions::default()).map(drop).unwrap_err();
+    let error = Pool::open(Arc::new(older), world(77), PoolOptions::default()).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
 }
 
@@ -409,7 +345,7 @@ fn it_is_drained_and_leaves() {
     assert!(pool.remove_pv("pv-0").is_err());
     assert_eq!(pool.pvs().len(), 1);
     assert_eq!(pool.health(), Health::Healthy);
-    write(&volume, 0, 7, 512).unwrap();
+    write(&volume, 0, 7, 512);
     drop((pool, volume));
     let pool = open(&dir).unwrap();
     pool.drain().unwrap();
@@ -425,11 +361,11 @@ fn what_finds_no_space_elsewhere_waits() {
     pool.create_volume(&new).unwrap();
     let b = pool.open_volume("b", false).unwrap();
     let mut end = 0;
-    while write(&b, end, 8, 64 * KIB).is_ok() {
+    while try_write(&b, end, 8, 64 * KIB).is_ok() {
         pool.drain().unwrap();
         end += 64 * KIB;
     }
-    write(&volume, 512, 3, 512).unwrap();
+    write(&volume, 512, 3, 512);
     dir.fail("pv-0", Failing::Writes);
     let error = pool.drain().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error:?}");
@@ -473,16 +409,16 @@ fn a_promise_is_enough_for_what_moves() {
         pool.create_volume(&new).unwrap();
         let b = pool.open_volume("b", false).unwrap();
         dir.fail("pv-0", Failing::Writes);
-        write(&volume, 512, 3, 512).unwrap();
+        write(&volume, 512, 3, 512);
         pool.drain().unwrap();
         let mut end = 0;
         while pool.info().available > left * CHUNK {
-            write(&b, end, 8, CHUNK).unwrap();
+            write(&b, end, 8, CHUNK);
             pool.drain().unwrap();
             end += CHUNK;
         }
         for chunk in chunks.clone() {
-            write(&volume, chunk * CHUNK, 5, 512).unwrap();
+            write(&volume, chunk * CHUNK, 5, 512);
         }
         pool.drain().unwrap();
         assert!(chunks.into_iter().all(|chunk| byte(&*volume, chunk * CHUNK) == 5));
@@ -520,7 +456,7 @@ fn a_shortage_behind_the_commit_waits() {
     pool.create_snapshots(&[("a", "s")]).unwrap();
     // The copy is placed on the other physical volume.
     pool.drain_pv("pv-0", true).unwrap();
-    write(&volume, 512, 3, 512).unwrap();
+    write(&volume, 512, 3, 512);
     dir.fail("pv-0", Failing::Full);
     let mut short = false;
     for _ in 0..3 {

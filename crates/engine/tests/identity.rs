@@ -2,23 +2,15 @@
 //! do not belong together are refused, whichever side is the older one.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use common::*;
-use hindcast_engine::check::{CheckOptions, check};
+use hindcast_engine::check::CheckOptions;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, FileDir, MemDir, OpenMode};
-use hindcast_engine::pool::{
-    Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, code,
-};
+use hindcast_engine::pool::{Health, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, code};
+use hindcast_engine::testing::*;
 use hindcast_engine::world::{Clock, ManualClock, SplitMix, World};
 use hindcast_engine::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-fn world(seed: u64) -> World {
-    World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
-}
 
 fn config() -> PoolConfig {
     PoolConfig { extent_size: 64 * KIB, journal_size: 4 * MIB, segment_size: 256 * KIB, atomic_unit: 4096 }
@@ -30,19 +22,14 @@ fn open_mem(dir: &MemDir, seed: u64) -> Result<Arc<Pool>> {
 
 /// Makes a closed pool in memory with a volume `v` that has only `byte`.
 fn mem_pool(byte: u8) -> MemDir {
-    let dir = MemDir::new();
-    let pv = PvSpec { path: "pv-0.img".into(), size: Some(16 * MIB), force: false };
-    Pool::create(Arc::new(dir.clone()), &world(1), &config(), Placement::Anywhere, &[pv]).unwrap();
-    let pool = open_mem(&dir, 2).unwrap();
-    create(&pool, "v");
-    fill(&pool, "v", byte);
-    pool.close().unwrap();
-    dir
+    let site = Site::builder(15).journal(4 * MIB, 256 * KIB).build().having("v", MIB, 4096);
+    fill(&site.pool, "v", byte);
+    site.pool.close().unwrap();
+    (*site.kill()).clone()
 }
 
 fn create(pool: &Pool, name: &str) {
-    let new = NewVolume { name: name.into(), size: MIB, chunk_size: 4096, block_size: 512, read_only: false };
-    pool.create_volume(&new).unwrap();
+    pool.create_volume(&new_volume(name, MIB, 4096)).unwrap();
 }
 
 fn fill(pool: &Arc<Pool>, name: &str, byte: u8) {
@@ -64,24 +51,17 @@ fn restore_pv(dir: &MemDir, older: &MemDir) -> MemDir {
 }
 
 fn assert_refused(dir: &MemDir, what: &str) {
-    let before = bytes(dir, "pv-0.img");
+    let before = content_of(dir, "pv-0.img");
     let error = open_mem(dir, 3).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     assert!(error.to_string().contains(what), "{error}");
-    let report = check(Arc::new(dir.clone()), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    let report = check(Arc::new(dir.clone()));
     let finding = report.findings.iter().find(|f| f.code == "pv-age").unwrap();
     assert!(finding.detail.contains(what), "{finding:?}");
     assert!(!report.is_clean());
     // The second attempt: nothing has changed by the first refusal.
     assert!(open_mem(dir, 3).is_err());
-    assert!(bytes(dir, "pv-0.img") == before);
-}
-
-fn bytes(dir: &dyn Dir, name: &str) -> Vec<u8> {
-    let disk = dir.open(name, OpenMode::ReadOnly).unwrap();
-    let mut all = vec![0; disk.len().unwrap() as usize];
-    disk.read_at(&mut all, 0).unwrap();
-    all
+    assert!(content_of(dir, "pv-0.img") == before);
 }
 
 fn copy_directory(from: &Path, to: &Path) {
@@ -122,7 +102,7 @@ fn a_copied_directory_does_not_open_beside_the_original() {
         Pool::open_read_only(copy.clone(), world(1), PoolOptions::default()).map(drop).unwrap_err().kind(),
         ErrorKind::Busy
     );
-    let report = check(copy, &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    let report = check(copy);
     assert!(!report.is_clean());
     pool.close().unwrap();
     drop(pool);
@@ -146,7 +126,10 @@ fn a_removed_lock_file_lets_nobody_in() {
     std::fs::remove_file(tmp.path().join("pool.lock")).unwrap();
     assert_eq!(open_file(tmp.path()).map(drop).unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(
-        check(dir, &CheckOptions::default(), &mut |_, _| {}).map(drop).unwrap_err().kind(),
+        hindcast_engine::check::check(dir, &CheckOptions::default(), &mut |_, _| {})
+            .map(drop)
+            .unwrap_err()
+            .kind(),
         ErrorKind::Busy
     );
 }
@@ -224,7 +207,7 @@ fn opened_by_force_everything_stays_as_it_is() {
     fill(&pool, "x", 7);
     drop(pool);
     let stale = restore_directory(&dir, &older);
-    let before: Vec<_> = stale.list().unwrap().into_iter().map(|n| (bytes(&stale, &n), n)).collect();
+    let before: Vec<_> = stale.list().unwrap().into_iter().map(|n| (content_of(&stale, &n), n)).collect();
     let options = PoolOptions::default();
     let pool = Pool::open_read_only(Arc::new(stale.clone()), world(5), options).unwrap();
     match pool.health() {
@@ -242,7 +225,7 @@ fn opened_by_force_everything_stays_as_it_is() {
     assert!(pool.maintain().is_err() && pool.delete_volume("v", true).is_err());
     assert_eq!(pool.backup_metadata(&stale, 3).unwrap_err().kind(), ErrorKind::ReadOnly);
     drop((v, pool));
-    let after: Vec<_> = stale.list().unwrap().into_iter().map(|n| (bytes(&stale, &n), n)).collect();
+    let after: Vec<_> = stale.list().unwrap().into_iter().map(|n| (content_of(&stale, &n), n)).collect();
     assert!(before == after);
 }
 
@@ -253,12 +236,12 @@ fn opened_by_force_the_journal_counts() {
     let pool = open_mem(&dir, 4).unwrap();
     write(&pool.open_volume("v", false).unwrap(), 4096, 5, 4096);
     drop(pool);
-    let before = bytes(&dir, "pv-0.img");
+    let before = content_of(&dir, "pv-0.img");
     let pool = Pool::open_read_only(Arc::new(dir.clone()), world(5), PoolOptions::default()).unwrap();
     let seen = content(&pool.open_volume("v", true).unwrap());
     assert!(seen[..4096].iter().all(|b| *b == 1) && seen[4096..8192].iter().all(|b| *b == 5));
     drop(pool);
-    assert!(bytes(&dir, "pv-0.img") == before);
+    assert!(content_of(&dir, "pv-0.img") == before);
     let pool = open_mem(&dir, 6).unwrap();
     let seen = content(&pool.open_volume("v", true).unwrap());
     assert!(seen[4096..8192].iter().all(|b| *b == 5));
@@ -271,7 +254,7 @@ fn a_damaged_stamp_is_reported_and_replaced() {
     for place in [4096, 8192] {
         disk.write_at(&[0xEE; 100], place + 20).unwrap();
     }
-    let report = check(Arc::new(dir.clone()), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    let report = check(Arc::new(dir.clone()));
     assert_eq!(report.findings.iter().map(|f| f.code).collect::<Vec<_>>(), ["pv-age"]);
     let pool = open_mem(&dir, 4).unwrap();
     assert!(pool.health().has(code::PV_STAMP), "{:?}", pool.health());
@@ -293,9 +276,9 @@ fn a_physical_volume_that_leaves_is_blank() {
     let spec = PvSpec { path: "pv-1.img".into(), size: Some(4 * MIB), force: false };
     for _ in 0..2 {
         pool.add_pv(&spec).unwrap();
-        assert!(bytes(&dir, "pv-1.img")[4096..8192].starts_with(b"HINDSTMP"));
+        assert!(content_of(&dir, "pv-1.img")[4096..8192].starts_with(b"HINDSTMP"));
         pool.remove_pv("pv-1.img").unwrap();
-        assert!(bytes(&dir, "pv-1.img").iter().all(|b| *b == 0));
+        assert!(content_of(&dir, "pv-1.img").iter().all(|b| *b == 0));
     }
     // A physical volume that is in use is reported as such.
     let again = PvSpec { path: "pv-0.img".into(), size: None, force: true };
@@ -307,7 +290,7 @@ fn a_physical_volume_that_leaves_is_blank() {
 fn check_after(pool: Arc<Pool>, dir: &MemDir) -> hindcast_engine::check::CheckReport {
     pool.close().unwrap();
     drop(pool);
-    check(Arc::new(dir.clone()), &CheckOptions::default(), &mut |_, _| {}).unwrap()
+    check(Arc::new(dir.clone()))
 }
 
 #[test]

@@ -2,18 +2,12 @@
 //! damage of what is needed is detected.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-#[macro_use]
-#[path = "common/forward.rs"]
-mod forward;
-
 use bytes::Bytes;
-use common::*;
 use hindcast_engine::check::{CheckOptions, CheckReport, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
-use hindcast_engine::pool::{Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec, code};
-use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::pool::{Health, Placement, Pool, PoolConfig, PoolOptions, code};
+use hindcast_engine::testing::*;
 use hindcast_engine::{Error, ErrorKind, Volume};
 use std::io;
 use std::ops::Range;
@@ -34,108 +28,59 @@ struct Faults {
 /// A directory in memory with files that can't be read, or get no space, on demand.
 #[derive(Clone, Default)]
 struct Faulty {
-    inner: MemDir,
+    files: MemDir,
     faults: Arc<Mutex<Faults>>,
 }
 
-struct FaultyDisk {
-    inner: Arc<dyn Disk>,
-    dir: Faulty,
-    name: String,
-}
-
-impl Dir for Faulty {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let inner = self.inner.open(name, mode)?;
-        Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
-    }
-    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let inner = self.inner.open_locked(name, mode)?;
-        Ok(Arc::new(FaultyDisk { inner, dir: self.clone(), name: name.into() }))
-    }
-    forward!(inner: lock remove rename list sync);
-}
-
-impl Disk for FaultyDisk {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        if let Some((name, range)) = &self.dir.faults.lock().unwrap().unreadable
-            && *name == self.name
-            && range.start < offset + buf.len() as u64
-            && offset < range.end
-        {
-            return Err(io::Error::from_raw_os_error(5));
+impl Faults {
+    fn of(&mut self, op: &Op<'_>) -> Option<io::Error> {
+        match (&op.act, &mut self.unreadable) {
+            (Act::Read(read), Some((name, range)))
+                if *name == op.name && range.start < read.end && read.start < range.end =>
+            {
+                return Some(io::Error::from_raw_os_error(5));
+            }
+            // Heals blocks that are written, from the first one that could not be read.
+            (Act::Write(written), Some((name, range)))
+                if *name == op.name && written.start <= range.start.next_multiple_of(BLOCK) =>
+            {
+                range.start = written.end.next_multiple_of(BLOCK).clamp(range.start, range.end);
+            }
+            (Act::Allocate(_), _) if self.no_room.is_some_and(|part| op.name.contains(part)) => {
+                return Some(io::ErrorKind::StorageFull.into());
+            }
+            _ => {}
         }
-        self.inner.read_at(buf, offset)
-    }
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-        self.read_at(buf, offset).map(|()| true)
-    }
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        let no_room = self.dir.faults.lock().unwrap().no_room;
-        if no_room.is_some_and(|part| self.name.contains(part)) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.inner.allocate(offset, len)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.heal(offset, buf.len() as u64);
-        self.inner.write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.heal(offset, bufs.iter().map(|buf| buf.len() as u64).sum());
-        self.inner.write_vectored_at(bufs, offset)
-    }
-    forward!(inner: sync len set_len punch backing_available advise_random is_block_device);
-}
-
-impl FaultyDisk {
-    /// Heals blocks that are written, from the first one that could not be read.
-    fn heal(&self, offset: u64, len: u64) {
-        if let Some((name, range)) = &mut self.dir.faults.lock().unwrap().unreadable
-            && *name == self.name
-            && offset <= range.start.next_multiple_of(BLOCK)
-        {
-            range.start = (offset + len).next_multiple_of(BLOCK).clamp(range.start, range.end);
-        }
+        None
     }
 }
 
 impl Faulty {
+    /// Returns the directory as a pool sees it.
+    fn dir(&self) -> Arc<dyn Dir> {
+        let faults = self.faults.clone();
+        FaultyDir::new(self.files.clone(), move |op: &Op<'_>| faults.lock().unwrap().of(op))
+    }
+
     /// Makes an independent copy of all files.
     fn copied(&self) -> Faulty {
-        let copy = Faulty::default();
-        for name in self.inner.list().unwrap() {
-            self.copy_file(&name, &copy);
-        }
-        copy
+        Faulty { files: self.files.copy(), ..Faulty::default() }
     }
 
     fn content(&self, name: &str) -> Vec<u8> {
-        let disk = self.inner.open(name, OpenMode::ReadOnly).unwrap();
-        let mut content = vec![0; disk.len().unwrap() as usize];
-        disk.read_at(&mut content, 0).unwrap();
-        content
-    }
-
-    fn copy_file(&self, name: &str, to: &Faulty) {
-        let content = self.content(name);
-        let disk = to.inner.open(name, OpenMode::Create).unwrap();
-        disk.set_len(content.len() as u64).unwrap();
-        disk.write_at(&content, 0).unwrap();
+        content_of(&self.files, name)
     }
 
     fn file(&self, name: &str) -> Arc<dyn Disk> {
-        self.inner.open(name, OpenMode::Existing).unwrap()
+        self.files.open(name, OpenMode::Existing).unwrap()
     }
 
     fn journal_files(&self) -> Vec<String> {
-        self.inner.list().unwrap().into_iter().filter(|n| n.starts_with("journal-0")).collect()
+        self.files.list().unwrap().into_iter().filter(|n| n.starts_with("journal-0")).collect()
     }
 
     fn flip(&self, name: &str, at: u64) {
-        let mut byte = [0];
-        self.file(name).read_at(&mut byte, at).unwrap();
-        self.file(name).write_at(&[byte[0] ^ 4], at).unwrap();
+        flip(&self.files, name, at, 4);
     }
 
     fn open(&self) -> Result<Arc<Pool>, Error> {
@@ -143,17 +88,12 @@ impl Faulty {
     }
 
     fn open_with(&self, options: PoolOptions) -> Result<Arc<Pool>, Error> {
-        Pool::open(Arc::new(self.clone()), world(9), PoolOptions { destage_threads: 1, ..options })
+        Pool::open(self.dir(), world(9), PoolOptions { destage_threads: 1, ..options })
     }
 
     fn check(&self, repair: bool) -> CheckReport {
-        check(Arc::new(self.clone()), &CheckOptions { repair, ..CheckOptions::default() }, &mut |_, _| {})
-            .unwrap()
+        check(self.dir(), &CheckOptions { repair, ..CheckOptions::default() }, &mut |_, _| {}).unwrap()
     }
-}
-
-fn world(seed: u64) -> World {
-    World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
 }
 
 fn create(dir: &Faulty) -> (Arc<Pool>, Arc<Volume>) {
@@ -163,11 +103,10 @@ fn create(dir: &Faulty) -> (Arc<Pool>, Arc<Volume>) {
         segment_size: SEGMENT,
         atomic_unit: 4096,
     };
-    let pv = PvSpec { path: "pv-0.img".into(), size: Some(16 * MIB), force: false };
-    Pool::create(Arc::new(dir.clone()), &world(1), &config, Placement::Anywhere, &[pv]).unwrap();
+    let pv = pv("pv-0.img", 16 * MIB);
+    Pool::create(dir.dir(), &world(1), &config, Placement::Anywhere, &[pv]).unwrap();
     let pool = dir.open().unwrap();
-    let new = NewVolume { name: "v".into(), size: MIB, chunk_size: 4096, block_size: 512, read_only: false };
-    pool.create_volume(&new).unwrap();
+    pool.create_volume(&new_volume("v", MIB, 4096)).unwrap();
     let volume = pool.open_volume("v", false).unwrap();
     (pool, volume)
 }
@@ -314,7 +253,7 @@ fn a_file_that_was_cut_short_or_is_missing_is_noticed() {
                 let dir = good.copied();
                 match cut {
                     Some(len) => dir.file(name).set_len(len).unwrap(),
-                    None => dir.inner.remove(name).unwrap(),
+                    None => dir.files.remove(name).unwrap(),
                 }
                 for repair in [false, true] {
                     let report = dir.check(repair);
@@ -463,7 +402,7 @@ fn a_file_replaced_by_an_older_copy_is_noticed_after_a_clean_stop() {
     for name in newer.journal_files() {
         let dir = newer.copied();
         if older.journal_files().contains(&name) {
-            older.copy_file(&name, &dir);
+            dir.files.take_from(&older.files, &name);
         }
         match dir.open() {
             Err(e) => {
@@ -520,7 +459,7 @@ fn an_unreadable_block_that_nobody_needs_keeps_nothing_closed() {
 fn a_file_that_gets_no_space_leaves_nothing_behind() {
     let dir = Faulty::default();
     let (pool, volume) = create(&dir);
-    let before = dir.inner.list().unwrap();
+    let before = dir.files.list().unwrap();
     dir.faults.lock().unwrap().no_room = Some("journal-");
     let mut refused = None;
     for n in 0..200 {
@@ -533,12 +472,12 @@ fn a_file_that_gets_no_space_leaves_nothing_behind() {
     }
     assert_eq!(refused, Some(ErrorKind::NoSpace));
     assert_eq!(pool.health(), Health::Healthy);
-    assert_eq!(dir.inner.list().unwrap(), before, "nothing is left");
+    assert_eq!(dir.files.list().unwrap(), before, "nothing is left");
     drop((pool, volume));
     // A kill in the middle leaves a file that is being made.
-    dir.inner.open("journal-00007.new", OpenMode::Create).unwrap().set_len(SEGMENT).unwrap();
+    dir.files.open("journal-00007.new", OpenMode::Create).unwrap().set_len(SEGMENT).unwrap();
     let pool = dir.open().unwrap();
-    assert_eq!(dir.inner.list().unwrap().iter().filter(|n| n.contains(".new")).count(), 0);
+    assert_eq!(dir.files.list().unwrap().iter().filter(|n| n.contains(".new")).count(), 0);
     drop(pool);
     assert!(dir.check(false).is_clean());
 }

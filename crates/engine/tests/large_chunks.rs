@@ -1,14 +1,12 @@
 //! Volumes that rest on a moment, with chunks that are longer than a journal record.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, OpenMode};
-use hindcast_engine::pool::{Placement, PoolConfig, Progress};
+use hindcast_engine::pool::Progress;
+use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 use std::collections::BTreeMap;
 
 const SIZE: u64 = 2 * MIB;
@@ -16,9 +14,7 @@ const CHUNK: u64 = 512 * KIB;
 
 /// Makes a pool with a volume `v` that has a history.
 fn site(encoding: Encoding) -> Site {
-    let config =
-        PoolConfig { extent_size: CHUNK, journal_size: 4 * MIB, segment_size: 256 * KIB, atomic_unit: 4096 };
-    let site = Site::with(64, 3, &config, Placement::Anywhere);
+    let site = Site::builder(64).seed(3).time(3).extents(CHUNK).journal(4 * MIB, 256 * KIB).build();
     assert!(site.pool.max_record_bytes() < CHUNK);
     drop(site.volume("v", SIZE, CHUNK));
     let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };

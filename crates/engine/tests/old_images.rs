@@ -5,20 +5,16 @@
 //! cargo test -p hindcast-engine --test old_images` writes one.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-use bytes::Bytes;
-use hindcast_engine::Volume;
 use hindcast_engine::check::{CheckOptions, check};
-use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, MemDir, OpenMode};
 use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
 use hindcast_engine::salvage::SalvageOptions;
-use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::testing::{KIB, MIB, assert_bytes, content_of, world, write};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 /// Unit in which an image distinguishes zeros from content.
 const BLOCK: usize = 512;
 
@@ -26,18 +22,12 @@ fn images() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/images")
 }
 
-fn world(time: u64) -> World {
-    World { clock: Arc::new(ManualClock::new(time)), rng: Arc::new(SplitMix::new(time)) }
-}
-
 /// Makes an image: for each file its name, its length, and the blocks that are not zeros. Numbers
 /// are little-endian u64.
 fn save(dir: &MemDir) -> Vec<u8> {
     let mut out = Vec::new();
     for name in dir.list().unwrap() {
-        let disk = dir.open(&name, OpenMode::ReadOnly).unwrap();
-        let mut content = vec![0; disk.len().unwrap() as usize];
-        disk.read_at(&mut content, 0).unwrap();
+        let content = content_of(dir, &name);
         let blocks: Vec<_> =
             content.chunks(BLOCK).enumerate().filter(|(_, b)| b.iter().any(|x| *x != 0)).collect();
         out.extend((name.len() as u64).to_le_bytes());
@@ -79,20 +69,6 @@ fn load(image: &[u8]) -> MemDir {
             return dir;
         }
     }
-}
-
-fn write(volume: &Volume, offset: u64, byte: u8, len: u64) {
-    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
-    volume.write(&mut ops, false);
-    let [op] = ops;
-    op.result.unwrap();
-}
-
-fn assert_bytes(volume: &Volume, offset: u64, byte: u8, len: u64) {
-    let mut buf = vec![0xEE; len as usize];
-    volume.read(offset, &mut buf).unwrap();
-    let wrong = buf.iter().position(|b| *b != byte);
-    assert_eq!(wrong.map(|i| (i as u64 + offset, buf[i])), None, "expected {byte}");
 }
 
 /// Writes the state that every image holds: two physical volumes, data in place and in the journal,

@@ -3,20 +3,13 @@
 //! of the scripts is tried.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
 use bytes::Bytes;
-use common::{KIB, MIB, content, write};
 use hindcast_engine::cdp::CdpSettings;
-use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode, SyncPurpose};
-use hindcast_engine::pool::{
-    Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec,
-};
-use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::disk::{Dir, MemDir};
+use hindcast_engine::pool::{Health, Method, Placement, Pool, PoolConfig, PoolOptions, Progress};
+use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Op, check, content, new_volume, pv, world, write};
 use hindcast_engine::{ErrorKind, Volume};
-use std::io::{self, IoSlice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,19 +23,26 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// whose panics are errors.
 #[derive(Clone, Default)]
 struct PanicDir {
-    inner: MemDir,
+    files: MemDir,
     done: Arc<AtomicU64>,
     /// The number of the operation that panics; 0: none.
     at: Arc<AtomicU64>,
 }
 
-struct PanicDisk {
-    inner: Arc<dyn Disk>,
-    dir: PanicDir,
-    catalog: bool,
-}
-
 impl PanicDir {
+    /// Returns the directory as a pool sees it.
+    fn dir(&self) -> Arc<dyn Dir> {
+        let panics = self.clone();
+        FaultyDir::new(self.files.clone(), move |op: &Op<'_>| {
+            match op.act {
+                Act::Lock | Act::List => {}
+                Act::Read(_) if op.name.starts_with("catalog") => {}
+                _ => panics.step(),
+            }
+            None
+        })
+    }
+
     fn step(&self) {
         let number = self.done.fetch_add(1, Ordering::SeqCst) + 1;
         assert_ne!(number, self.at.load(Ordering::SeqCst), "injected into a disk");
@@ -60,97 +60,9 @@ impl PanicDir {
     }
 }
 
-impl Dir for PanicDir {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        self.step();
-        let inner = self.inner.open(name, mode)?;
-        Ok(Arc::new(PanicDisk { inner, dir: self.clone(), catalog: name.starts_with("catalog") }))
-    }
-    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        self.step();
-        let inner = self.inner.open_locked(name, mode)?;
-        Ok(Arc::new(PanicDisk { inner, dir: self.clone(), catalog: name.starts_with("catalog") }))
-    }
-    fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
-        self.inner.lock(name)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.step();
-        self.inner.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.step();
-        self.inner.rename(from, to)
-    }
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.inner.list()
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.step();
-        self.inner.sync(purpose)
-    }
-}
-
-impl PanicDisk {
-    fn read_step(&self) {
-        if !self.catalog {
-            self.dir.step();
-        }
-    }
-}
-
-impl Disk for PanicDisk {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_step();
-        self.inner.read_at(buf, offset)
-    }
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-        self.read_step();
-        self.inner.try_read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.dir.step();
-        self.inner.write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.dir.step();
-        self.inner.write_vectored_at(bufs, offset)
-    }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.dir.step();
-        self.inner.sync(purpose)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.dir.step();
-        self.inner.set_len(len)
-    }
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.dir.step();
-        self.inner.allocate(offset, len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.dir.step();
-        self.inner.punch(offset, len)
-    }
-    fn backing_available(&self) -> io::Result<Option<Backing>> {
-        self.inner.backing_available()
-    }
-    fn advise_random(&self) {}
-    fn is_block_device(&self) -> bool {
-        false
-    }
-}
-
-fn world() -> World {
-    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
-}
-
 fn open(dir: &PanicDir, threads: usize) -> hindcast_engine::Result<Arc<Pool>> {
     let options = PoolOptions { destage_threads: threads, ..PoolOptions::default() };
-    Pool::open(Arc::new(dir.clone()), world(), options)
+    Pool::open(dir.dir(), world(1), options)
 }
 
 fn idle(pool: &Pool) {
@@ -221,9 +133,7 @@ impl Script {
         idle(&self.pool);
         let _ = self.pool.relocate_volume("v", 0);
         idle(&self.pool);
-        let new =
-            NewVolume { name: "w".into(), size: MIB, chunk_size: 4096, block_size: 512, read_only: false };
-        let _ = self.pool.create_volume(&new);
+        let _ = self.pool.create_volume(&new_volume("w", MIB, 4096));
         let _ = self.pool.delete_volume("w", true);
         idle(&self.pool);
         self.drain();
@@ -234,11 +144,9 @@ fn site() -> PanicDir {
     let dir = PanicDir::default();
     let config =
         PoolConfig { extent_size: 64 * KIB, journal_size: MIB, segment_size: 256 * KIB, atomic_unit: 4096 };
-    let pv = PvSpec { path: "pv-0.img".into(), size: Some(16 * MIB), force: false };
-    Pool::create(Arc::new(dir.clone()), &world(), &config, Placement::Anywhere, &[pv]).unwrap();
+    Pool::create(dir.dir(), &world(1), &config, Placement::Anywhere, &[pv("pv-0.img", 16 * MIB)]).unwrap();
     let pool = open(&dir, 1).unwrap();
-    let new = NewVolume { name: "v".into(), size: MIB, chunk_size: 8192, block_size: 512, read_only: false };
-    pool.create_volume(&new).unwrap();
+    pool.create_volume(&new_volume("v", MIB, 8192)).unwrap();
     pool.close().unwrap();
     dir
 }
@@ -269,8 +177,7 @@ fn panic_at(n: u64, threads: usize) -> bool {
     }
     drop((v, pool));
     dir.arm(0);
-    let shared: Arc<dyn Dir> = Arc::new(dir.clone());
-    let report = check(shared, &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    let report = check(dir.dir());
     assert!(report.is_clean(), "operation {n}, {threads} threads: {:?}", report.findings);
     let pool = open(&dir, threads).unwrap();
     let v = pool.open_volume("v", false).unwrap();

@@ -1,53 +1,25 @@
 //! Labels, protection, and the space that snapshots may take.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use bytes::Bytes;
-use common::Site;
+use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{CdpSettings, Moment};
-use hindcast_engine::check::{CheckOptions, check};
-use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::MemDir;
 use hindcast_engine::pool::{
-    Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, SnapshotPolicy,
-    SnapshotSpace, Undo,
+    Health, Method, Pool, PoolOptions, Progress, SnapshotPolicy, SnapshotSpace, Undo,
 };
-use hindcast_engine::world::{Clock, ManualClock, Rng, SplitMix, World};
-use hindcast_engine::{ErrorKind, Result};
+use hindcast_engine::testing::{KIB, MIB, Site, check, content, kind, new_volume, try_write, world, write};
+use hindcast_engine::world::{Clock, Rng, SplitMix};
 use std::sync::Arc;
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-
-fn world() -> World {
-    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
-}
-
 fn open(dir: &Arc<MemDir>) -> Arc<Pool> {
-    Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap()
+    Pool::open(dir.clone(), world(1), PoolOptions::default()).unwrap()
 }
 
 /// Makes a pool with the volume `v` of 1 MiB.
 fn create() -> (Arc<MemDir>, Arc<Pool>) {
-    let dir = Arc::new(MemDir::new());
-    let config = PoolConfig {
-        extent_size: 64 * KIB,
-        journal_size: 4 * MIB,
-        segment_size: 512 * KIB,
-        atomic_unit: 4096,
-    };
-    let pv = PvSpec { path: "pv-0.img".into(), size: Some(8 * MIB), force: false };
-    Pool::create(dir.clone(), &world(), &config, Placement::Anywhere, &[pv]).unwrap();
-    let pool = open(&dir);
-    let new =
-        NewVolume { name: "v".into(), size: MIB, chunk_size: 4 * KIB, block_size: 512, read_only: false };
-    pool.create_volume(&new).unwrap();
-    (dir, pool)
-}
-
-fn kind<T>(result: Result<T>) -> ErrorKind {
-    result.err().unwrap().kind()
+    let site = Site::builder(7).journal(4 * MIB, 512 * KIB).build().having("v", MIB, 4 * KIB);
+    (site.dir, site.pool)
 }
 
 #[test]
@@ -116,12 +88,14 @@ fn a_policy_outlives_a_restart() {
     assert_eq!(open(&dir).volume("v").unwrap().policy, policy);
 }
 
-fn write(pool: &Arc<Pool>, volume: &str, offset: u64, byte: u8, len: u64) -> Result<()> {
-    let volume = pool.open_volume(volume, false).unwrap();
-    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
-    volume.write(&mut ops, false);
-    let [op] = ops;
-    op.result
+fn put(
+    pool: &Arc<Pool>,
+    volume: &str,
+    offset: u64,
+    byte: u8,
+    len: u64,
+) -> std::result::Result<(), ErrorKind> {
+    try_write(&pool.open_volume(volume, false).unwrap(), offset, byte, len)
 }
 
 /// Runs background work. Destage is lazy, and one deletion by policy follows another, so the work
@@ -153,12 +127,12 @@ fn space_is_told_apart() {
     for method in [Method::Redirect, Method::Copy] {
         let (dir, pool) = create();
         pool.set_method("v", method).unwrap();
-        write(&pool, "v", 0, 1, 64 * KIB).unwrap();
+        put(&pool, "v", 0, 1, 64 * KIB).unwrap();
         snap(&pool, "a");
-        write(&pool, "v", 0, 2, 8 * KIB).unwrap();
+        put(&pool, "v", 0, 2, 8 * KIB).unwrap();
         snap(&pool, "b");
         snap(&pool, "c");
-        write(&pool, "v", 4 * KIB, 3, 8 * KIB).unwrap();
+        put(&pool, "v", 4 * KIB, 3, 8 * KIB).unwrap();
         idle(&pool);
         let owned = |list: &[(&str, u64, u64)]| -> Vec<(String, u64, u64)> {
             list.iter().map(|(name, unique, shared)| ((*name).to_owned(), *unique, *shared)).collect()
@@ -171,13 +145,13 @@ fn space_is_told_apart() {
         idle(&pool);
         assert_eq!(space(&pool, "v"), owned(&[("a", 2, 14), ("c", 1, 15)]), "one of them is seen by a too");
         pool.roll_back("v", "a", "undo", false).unwrap();
-        write(&pool, "v", 0, 4, 4 * KIB).unwrap();
+        put(&pool, "v", 0, 4, 4 * KIB).unwrap();
         idle(&pool);
         assert_eq!(space(&pool, "v"), owned(&[("a", 2, 14), ("c", 1, 15), ("undo", 2, 14)]));
         let usage = pool.space_usage("v").unwrap();
         assert_eq!((usage.current, usage.snapshots), (4 * KIB, 80 * KIB));
         drop(pool);
-        let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+        let report = check(dir.clone());
         assert!(report.is_clean(), "{:?}", report.findings);
         assert_eq!(open(&dir).space_usage("v").unwrap(), usage);
     }
@@ -198,7 +172,7 @@ fn a_deletion_gives_back_what_was_unique() {
                 if rng.next() % 4 == 0 {
                     pool.open_volume("v", false).unwrap().discard(offset, 16 * KIB, false).unwrap();
                 } else {
-                    write(&pool, "v", offset, step, 12 * KIB).unwrap();
+                    put(&pool, "v", offset, step, 12 * KIB).unwrap();
                 }
             }
             match rng.next() % 5 {
@@ -227,12 +201,12 @@ fn a_deletion_gives_back_what_was_unique() {
 #[test]
 fn more_than_the_reserve_is_a_warning() {
     let (_dir, pool) = create();
-    write(&pool, "v", 0, 1, MIB / 2).unwrap();
+    put(&pool, "v", 0, 1, MIB / 2).unwrap();
     snap(&pool, "a");
-    write(&pool, "v", 0, 2, 100 * KIB).unwrap();
+    put(&pool, "v", 0, 2, 100 * KIB).unwrap();
     idle(&pool);
     assert_eq!((pool.health(), pool.over_reserve().len()), (Health::Healthy, 0));
-    write(&pool, "v", 100 * KIB, 2, 4 * KIB).unwrap();
+    put(&pool, "v", 100 * KIB, 2, 4 * KIB).unwrap();
     idle(&pool);
     assert_eq!(pool.over_reserve(), [("v".to_owned(), 104 * KIB, MIB / 10)]);
     assert!(matches!(pool.health(), Health::Warning(texts) if texts[0].code == "reserve-exceeded"));
@@ -242,10 +216,10 @@ fn more_than_the_reserve_is_a_warning() {
 #[test]
 fn the_oldest_that_can_go_is_deleted_by_policy() {
     let (_dir, pool) = create();
-    write(&pool, "v", 0, 1, MIB / 2).unwrap();
+    put(&pool, "v", 0, 1, MIB / 2).unwrap();
     for (name, byte) in [("a", 2), ("b", 3), ("c", 4), ("d", 5), ("e", 6)] {
         snap(&pool, name);
-        write(&pool, "v", 0, byte, 80 * KIB).unwrap();
+        put(&pool, "v", 0, byte, 80 * KIB).unwrap();
     }
     pool.protect_snapshot("v", "a", true).unwrap();
     pool.clone_volume("v", "b", "clone").unwrap();
@@ -264,16 +238,14 @@ fn the_oldest_that_can_go_is_deleted_by_policy() {
 #[test]
 fn a_full_pool_keeps_its_snapshots_and_policy_makes_room() {
     let (_dir, pool) = create();
-    let new =
-        NewVolume { name: "w".into(), size: 7 * MIB, chunk_size: 4 * KIB, block_size: 512, read_only: false };
-    pool.create_volume(&new).unwrap();
-    write(&pool, "v", 0, 1, MIB).unwrap();
+    pool.create_volume(&new_volume("w", 7 * MIB, 4 * KIB)).unwrap();
+    put(&pool, "v", 0, 1, MIB).unwrap();
     snap(&pool, "a");
-    write(&pool, "v", 0, 2, MIB).unwrap();
+    put(&pool, "v", 0, 2, MIB).unwrap();
     idle(&pool);
     let mut refused = 0;
     for at in 0..7 * 16 {
-        refused += u32::from(write(&pool, "w", at * 64 * KIB, 3, 64 * KIB).is_err());
+        refused += u32::from(put(&pool, "w", at * 64 * KIB, 3, 64 * KIB).is_err());
     }
     idle(&pool);
     assert!(refused > 0, "the pool is full");
@@ -283,7 +255,7 @@ fn a_full_pool_keeps_its_snapshots_and_policy_makes_room() {
     pool.set_snapshot_policy("v", SnapshotPolicy { reserve_percent: 200, auto_delete: true }).unwrap();
     idle(&pool);
     assert!(names(&pool, "v").is_empty(), "within its reserve, but space is low");
-    write(&pool, "w", 6 * MIB, 3, 512 * KIB).unwrap();
+    put(&pool, "w", 6 * MIB, 3, 512 * KIB).unwrap();
 }
 
 /// The snapshot of a rollback expires in time: by pool time, and not while something keeps it.
@@ -292,13 +264,13 @@ fn what_a_rollback_kept_has_an_age() {
     const HOUR: u64 = 3_600_000_000_000;
     let site = Site::new(16);
     let v = site.volume("v", MIB, 4 * KIB);
-    common::write(&v, 0, 1, MIB);
+    write(&v, 0, 1, MIB);
     site.snap("v", "clean");
     drop(v);
     let names = |site: &Site| names(&site.pool, "v");
     let reset = |site: &Site, night: u64| {
         let v = site.pool.open_volume("v", false).unwrap();
-        common::write(&v, 0, night as u8 + 2, MIB);
+        write(&v, 0, night as u8 + 2, MIB);
         drop(v);
         let name = format!("night{night}");
         let undo = Undo { name: &name, keep: Some(3 * 24 * HOUR) };
@@ -341,9 +313,9 @@ fn what_a_recovery_in_place_kept_has_an_age() {
     let site = Site::new(16);
     let v = site.volume("v", MIB, 4 * KIB);
     site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
-    common::write(&v, 0, 1, MIB);
+    write(&v, 0, 1, MIB);
     let then = site.pool.stats().sequenced_lsn;
-    common::write(&v, 0, 2, MIB);
+    write(&v, 0, 2, MIB);
     drop(v);
     let undo = Undo { name: "undo", keep: Some(1_000_000) };
     site.pool.roll_back_to(&[("v", undo)], &Moment::Lsn(then), false).unwrap();
@@ -353,5 +325,5 @@ fn what_a_recovery_in_place_kept_has_an_age() {
     site.idle();
     assert!(names(&site.pool, "v").is_empty());
     let v = site.pool.open_volume("v", true).unwrap();
-    assert!(common::content(&v).iter().all(|b| *b == 1));
+    assert!(content(&v).iter().all(|b| *b == 1));
 }

@@ -1,14 +1,11 @@
 //! A copy of a pool gets identities of its own. All of them are new, and nothing else has changed.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use common::*;
 use hindcast_engine::cdp::{CdpSettings, Moment};
-use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, MemDir};
 use hindcast_engine::pool::{Pool, PoolOptions, Progress, REIDENTIFYING, Reidentification, SnapshotInfo};
+use hindcast_engine::testing::*;
 use hindcast_engine::world::{ManualClock, SplitMix, World, uuid_text};
 use hindcast_engine::{ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,13 +16,7 @@ type Uuid = [u8; 16];
 const SIZE: u64 = MIB;
 
 fn open(dir: &Arc<MemDir>, seed: u64) -> Result<Arc<Pool>> {
-    let world = World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) };
-    Pool::open(dir.clone(), world, PoolOptions::default())
-}
-
-fn is_clean(dir: &Arc<MemDir>) {
-    let report = check(dir.clone(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
-    assert!(report.is_clean(), "{:?}", report.findings);
+    Pool::open(dir.clone(), world(seed), PoolOptions::default())
 }
 
 /// Makes a pool with volumes, a clone, a history, an undo and an unfinished import. It was killed
@@ -119,7 +110,7 @@ fn all_identities_are_new_and_nothing_else_has_changed() {
     let told = begun.identities().clone();
     begun.end().unwrap();
 
-    is_clean(&dir);
+    assert_clean(dir.clone());
     let pool = open(&dir, 4).unwrap();
     let now = identities(&pool);
     assert_new(&old, &now, &told);
@@ -168,7 +159,7 @@ fn nothing_of_the_journal_brings_an_old_identity_back() {
         assert!(identities(&pool).values().all(|id| !old.contains(id)));
         while pool.maintain().unwrap() == Progress::Worked {}
     }
-    is_clean(&dir);
+    assert_clean(dir.clone());
 }
 
 #[test]
@@ -188,7 +179,7 @@ fn what_was_cut_short_keeps_the_pool_closed_until_it_is_ended() {
         assert_eq!(error.kind(), ErrorKind::Conflict);
         assert!(error.to_string().starts_with(REIDENTIFYING), "{error}");
     }
-    is_clean(&dir);
+    assert_clean(dir.clone());
     for _ in 0..2 {
         let begun = Reidentification::resume(&*dir).unwrap().unwrap();
         assert_eq!(*begun.identities(), told, "the same ones, however often");

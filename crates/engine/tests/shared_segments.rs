@@ -2,13 +2,11 @@
 //! in the background.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use common::{KIB, MIB, Site, content_of, flip, idle, write};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, MemDir, OpenMode, SyncPurpose};
 use hindcast_engine::pool::{PoolOptions, Progress};
+use hindcast_engine::testing::{KIB, MIB, Site, content_of, flip, idle, write};
 use hindcast_engine::{ErrorKind, Volume};
 use std::sync::Arc;
 
@@ -322,7 +320,7 @@ fn a_damaged_record_stays_with_its_history() {
     // There are two records per run and six runs per batch. The damaged record is in the second
     // batch: it is that of the first chunk of `v1`, and keeps the old content.
     let place = places(&many.site.dir, &name, b"HCDR")[2 * 6 + 2];
-    flip(&many.site.dir, &name, place + 20);
+    flip(&many.site.dir, &name, place + 20, 0xFF);
     many = many.reopen_damaged(options(1), &["cdp-record"]);
     many.verify_others();
     assert_eq!(many.lost(1), [0]);
@@ -355,7 +353,7 @@ fn a_damaged_index_of_a_run_costs_nothing() {
     many.batch(1);
     let name = many.files(true).remove(0);
     for place in places(&many.site.dir, &name, b"HCDI") {
-        flip(&many.site.dir, &name, place + 20);
+        flip(&many.site.dir, &name, place + 20, 0xFF);
     }
     many = many.reopen_damaged(options(2), &["cdp-index"; 6]);
     many.verify(many.all());
@@ -383,7 +381,7 @@ fn a_damaged_segment_takes_no_runs_with_it() {
     // The damage is in a record and in the index of its group.
     for magic in [b"HCDR", b"HCDI"] {
         let place = places(&many.site.dir, &own[1], magic)[0];
-        flip(&many.site.dir, &own[1], place + 20);
+        flip(&many.site.dir, &own[1], place + 20, 0xFF);
     }
     many = many.reopen_damaged(options(1), &["cdp-index"]);
     for byte in [120, 150] {
@@ -484,7 +482,7 @@ fn shared_segments_are_bounded() {
     let mut many = Many::new(10, small());
     many.batch(1);
     let name = many.files(true).remove(0);
-    flip(&many.site.dir, &name, places(&many.site.dir, &name, b"HCDR")[4] + 20);
+    flip(&many.site.dir, &name, places(&many.site.dir, &name, b"HCDR")[4] + 20, 0xFF);
     many = many.reopen_damaged(small(), &["cdp-record"]);
     for n in 0..60 {
         many.batch(n);

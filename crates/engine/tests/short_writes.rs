@@ -2,108 +2,51 @@
 //! Copy-on-write file systems, and thinly provisioned devices, can run full nevertheless.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-#[macro_use]
-#[path = "common/forward.rs"]
-mod forward;
-
-use common::{KIB, MIB, content, idle, write};
 use hindcast_engine::ErrorKind;
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
-use hindcast_engine::pool::{Health, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec};
-use hindcast_engine::world::{ManualClock, SplitMix, World};
+use hindcast_engine::disk::Dir;
+use hindcast_engine::pool::{Health, Pool, PoolOptions, PvSpec};
+use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Op, Site, content, idle, new_volume, write};
+use hindcast_engine::world::World;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory in memory that refuses a number of the next writes to physical volumes.
-#[derive(Clone, Default)]
+/// A pool whose directory refuses a number of the next writes to physical volumes.
 struct Short {
-    inner: MemDir,
+    dir: Arc<dyn Dir>,
+    world: World,
     refused: Arc<AtomicU32>,
 }
 
-struct ShortDisk {
-    inner: Arc<dyn Disk>,
-    refused: Option<Arc<AtomicU32>>,
-}
-
 impl Short {
-    fn disk(&self, name: &str, inner: Arc<dyn Disk>) -> Arc<dyn Disk> {
-        let refused = name.starts_with("pv").then(|| self.refused.clone());
-        Arc::new(ShortDisk { inner, refused })
-    }
-}
-
-impl Dir for Short {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        Ok(self.disk(name, self.inner.open(name, mode)?))
-    }
-    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        Ok(self.disk(name, self.inner.open_locked(name, mode)?))
-    }
-    forward!(inner: lock remove rename list sync);
-}
-
-impl ShortDisk {
-    fn admit(&self) -> io::Result<()> {
-        let less = |left: u32| left.checked_sub(1);
-        match &self.refused {
-            Some(left) if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() => {
-                Err(io::ErrorKind::StorageFull.into())
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Disk for ShortDisk {
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.admit()?;
-        self.inner.write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.admit()?;
-        self.inner.write_vectored_at(bufs, offset)
-    }
-    forward!(inner: read_at try_read_at sync len set_len allocate punch backing_available advise_random is_block_device);
-}
-
-struct Site {
-    dir: Short,
-    world: World,
-}
-
-impl Site {
-    fn new() -> Site {
-        let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
-        let dir = Short::default();
-        let config = PoolConfig {
-            extent_size: 64 * KIB,
-            journal_size: 8 * MIB,
-            segment_size: 512 * KIB,
-            atomic_unit: 4096,
-        };
-        let pv = |n| PvSpec { path: format!("pv-{n}"), size: Some(5 * MIB), force: false };
-        Pool::create(Arc::new(dir.clone()), &world, &config, Placement::Anywhere, &[pv(0), pv(1)]).unwrap();
-        Site { dir, world }
+    fn new() -> Short {
+        let refused = Arc::new(AtomicU32::new(0));
+        let left = refused.clone();
+        let site = Site::builder(0).pvs(&[("pv-0", 5 * MIB), ("pv-1", 5 * MIB)]).over(|files| {
+            FaultyDir::new(files, move |op: &Op<'_>| {
+                let less = |left: u32| left.checked_sub(1);
+                let refused = matches!(op.act, Act::Write(_))
+                    && op.name.starts_with("pv")
+                    && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+                refused.then(|| io::ErrorKind::StorageFull.into())
+            })
+        });
+        Short { dir: site.seen, world: site.world, refused }
     }
 
     fn open(&self, threads: usize, waits: u32) -> Arc<Pool> {
         let options =
             PoolOptions { destage_threads: threads, shortage_waits: waits, ..PoolOptions::default() };
-        Pool::open(Arc::new(self.dir.clone()), self.world.clone(), options).unwrap()
+        Pool::open(self.dir.clone(), self.world.clone(), options).unwrap()
     }
 
     fn volume(&self, pool: &Arc<Pool>) {
-        let (name, size) = ("v".into(), MIB);
-        let new = NewVolume { name, size, chunk_size: 16 * KIB, block_size: 512, read_only: false };
-        pool.create_volume(&new).unwrap();
+        pool.create_volume(&new_volume("v", MIB, 16 * KIB)).unwrap();
     }
 
     fn refuse(&self, writes: u32) {
-        self.dir.refused.store(writes, Ordering::Relaxed);
+        self.refused.store(writes, Ordering::Relaxed);
     }
 }
 
@@ -111,7 +54,7 @@ impl Site {
 #[test]
 fn a_batch_goes_on_when_the_shortage_has_passed() {
     for threads in [1, 4] {
-        let site = Site::new();
+        let site = Short::new();
         let pool = site.open(threads, 100);
         site.volume(&pool);
         let v = pool.open_volume("v", false).unwrap();
@@ -143,7 +86,7 @@ fn a_batch_goes_on_when_the_shortage_has_passed() {
 #[test]
 fn one_that_does_not_pass_is_waited_for() {
     for killed in [false, true] {
-        let site = Site::new();
+        let site = Short::new();
         let pool = site.open(1, 2);
         site.volume(&pool);
         let v = pool.open_volume("v", false).unwrap();
@@ -176,7 +119,7 @@ fn one_that_does_not_pass_is_waited_for() {
 /// An accepted operation is carried out as a whole, and leaves nothing half done.
 #[test]
 fn a_physical_volume_leaves_through_a_shortage() {
-    let site = Site::new();
+    let site = Short::new();
     let pool = site.open(1, 100);
     site.volume(&pool);
     let v = pool.open_volume("v", false).unwrap();
@@ -210,7 +153,7 @@ fn a_physical_volume_leaves_through_a_shortage() {
 #[test]
 fn a_full_journal_refuses_while_the_shortage_lasts_and_takes_writes_after_it() {
     for (threads, len) in [(1, 128 * KIB), (4, 128 * KIB), (1, 4 * KIB), (1, 512)] {
-        let site = Site::new();
+        let site = Short::new();
         let pool = site.open(threads, 3);
         site.volume(&pool);
         let v = pool.open_volume("v", false).unwrap();

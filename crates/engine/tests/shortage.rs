@@ -2,65 +2,28 @@
 //! delete snapshots only where that helps.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-#[macro_use]
-#[path = "common/forward.rs"]
-mod forward;
-
-use bytes::Bytes;
-use common::{KIB, MIB, Site, idle};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Retention};
-use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::disk::{Backing, Dir, Disk, MemDir, OpenMode};
-use hindcast_engine::pool::{
-    NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec, SnapshotPolicy,
-};
-use hindcast_engine::world::{ManualClock, SplitMix, World};
-use hindcast_engine::{ErrorKind, Result, Volume};
+use hindcast_engine::device::BlockDevice;
+use hindcast_engine::disk::{Backing, Layer, LayeredDir, LowerDisk};
+use hindcast_engine::pool::{Pool, PoolOptions, Progress, PvSpec, SnapshotPolicy};
+use hindcast_engine::testing::{KIB, MIB, Site, idle, try_write, write};
+use hindcast_engine::{ErrorKind, Volume};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A directory in memory, on a file system with a set number of available bytes.
-#[derive(Clone)]
-struct Host {
-    inner: MemDir,
-    available: Arc<AtomicU64>,
-}
+/// A file system with a set number of available bytes.
+struct Host(AtomicU64);
 
-struct HostDisk(Arc<dyn Disk>, Arc<AtomicU64>);
-
-impl Dir for Host {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        Ok(Arc::new(HostDisk(self.inner.open(name, mode)?, self.available.clone())))
+impl Layer for Host {
+    fn backing_available(&self, _disk: &LowerDisk) -> io::Result<Option<Backing>> {
+        Ok(Some(Backing { file_system: 1, available: self.0.load(Ordering::Relaxed) }))
     }
-    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        Ok(Arc::new(HostDisk(self.inner.open_locked(name, mode)?, self.available.clone())))
-    }
-    forward!(inner: lock remove rename list sync);
-}
-
-impl Disk for HostDisk {
-    fn backing_available(&self) -> io::Result<Option<Backing>> {
-        Ok(Some(Backing { file_system: 1, available: self.1.load(Ordering::Relaxed) }))
-    }
-    forward!(0: read_at try_read_at write_at write_vectored_at sync len set_len allocate punch advise_random is_block_device);
-}
-
-fn config() -> PoolConfig {
-    PoolConfig { extent_size: 64 * KIB, journal_size: 4 * MIB, segment_size: 512 * KIB, atomic_unit: 4096 }
 }
 
 fn policy(pool: &Pool, volume: &str) {
     let policy = SnapshotPolicy { reserve_percent: 200, auto_delete: true };
     pool.set_snapshot_policy(volume, policy).unwrap();
-}
-
-fn try_write(volume: &Volume, offset: u64, byte: u8, len: u64) -> Result<()> {
-    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
-    volume.write(&mut ops, false);
-    let [op] = ops;
-    op.result
 }
 
 fn count(pool: &Pool) -> usize {
@@ -72,7 +35,7 @@ fn some_snapshots(site: &Site, count: u8) -> Arc<Volume> {
     let v = site.volume("v", MIB, 4 * KIB);
     policy(&site.pool, "v");
     for n in 0..=count {
-        try_write(&v, 0, n, 64 * KIB).unwrap();
+        write(&v, 0, n, 64 * KIB);
         if n < count {
             site.snap("v", &format!("s{n}"));
         }
@@ -83,27 +46,23 @@ fn some_snapshots(site: &Site, count: u8) -> Arc<Volume> {
 
 #[test]
 fn a_full_host_file_system_is_a_warning_and_no_reason_to_delete() {
-    let host = Host { inner: MemDir::new(), available: Arc::new(AtomicU64::new(1 << 50)) };
-    let world = World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) };
-    let dir: Arc<dyn Dir> = Arc::new(host.clone());
-    let pv = PvSpec { path: "pv-0.img".into(), size: Some(64 * MIB), force: false };
-    Pool::create(dir.clone(), &world, &config(), Placement::Anywhere, &[pv]).unwrap();
-    let pool = Pool::open(dir, world, PoolOptions::default()).unwrap();
-    let new =
-        NewVolume { name: "v".into(), size: 4 * MIB, chunk_size: 4 * KIB, block_size: 512, read_only: false };
-    pool.create_volume(&new).unwrap();
+    let host = Arc::new(Host(AtomicU64::new(1 << 50)));
+    let site = Site::builder(63)
+        .journal(4 * MIB, 512 * KIB)
+        .over(|files| Arc::new(LayeredDir::over(Arc::new(files), host.clone())));
+    let pool = site.having("v", 4 * MIB, 4 * KIB).pool;
     policy(&pool, "v");
     let v = pool.open_volume("v", false).unwrap();
     for n in 0..10u8 {
-        try_write(&v, 0, n, 256 * KIB).unwrap();
+        write(&v, 0, n, 256 * KIB);
         pool.create_snapshots(&[("v", &format!("s{n}"))]).unwrap();
     }
-    try_write(&v, 0, 99, 256 * KIB).unwrap();
+    write(&v, 0, 99, 256 * KIB);
     idle(&pool);
     for available in [0, MIB, 70 * MIB] {
         // Another program fills the file system for a while: below the margin, or down to a few
         // extents.
-        host.available.store(available, Ordering::Relaxed);
+        host.0.store(available, Ordering::Relaxed);
         for _ in 0..100 {
             pool.maintain().unwrap();
         }
@@ -111,14 +70,14 @@ fn a_full_host_file_system_is_a_warning_and_no_reason_to_delete() {
         if available < MIB * 64 {
             assert!(pool.health().has("host-full") && !pool.health().has("space-low"), "{:?}", pool.health());
             // A writer that finds no room does not change that either.
-            assert_eq!(try_write(&v, 3 * MIB, 1, 64 * KIB).unwrap_err().kind(), ErrorKind::NoSpace);
+            assert_eq!(try_write(&v, 3 * MIB, 1, 64 * KIB).unwrap_err(), ErrorKind::NoSpace);
             assert_eq!(count(&pool), 10, "{available}");
         }
     }
-    host.available.store(1 << 50, Ordering::Relaxed);
+    host.0.store(1 << 50, Ordering::Relaxed);
     idle(&pool);
     assert!(!pool.health().has("host-full"));
-    try_write(&v, 3 * MIB, 1, 64 * KIB).unwrap();
+    write(&v, 3 * MIB, 1, 64 * KIB);
 }
 
 #[test]
@@ -129,7 +88,7 @@ fn policies_delete_one_after_another_and_not_all_at_once() {
     // Space is low, by as much as a few of the snapshots can give back.
     let low = site.pool.info().capacity / 10;
     let most = site.pool.info().available - low + 200 * KIB;
-    try_write(&w, 0, 1, most - most % (64 * KIB)).unwrap();
+    write(&w, 0, 1, most - most % (64 * KIB));
     let mut left = count(&site.pool);
     assert_eq!(left, 8);
     for second in 0..6 {
@@ -155,7 +114,7 @@ fn a_deletion_that_gives_nothing_back_is_the_last() {
     site.pool.drain_pv("pv-0.img", true).unwrap();
     let w = site.volume("w", 8 * MIB, 4 * KIB);
     let left = site.pool.info().available;
-    try_write(&w, 0, 1, left - left % (64 * KIB)).unwrap();
+    write(&w, 0, 1, left - left % (64 * KIB));
     for _ in 0..20 {
         site.idle();
         site.clock.advance(10_000_000_000);
@@ -171,7 +130,7 @@ fn a_write_without_space_asks_the_policies_before_it_is_refused() {
     let w = site.volume("w", 8 * MIB, 4 * KIB);
     let mut written = 0;
     while count(&site.pool) > 0 {
-        try_write(&w, written, 7, 64 * KIB).unwrap();
+        write(&w, written, 7, 64 * KIB);
         written += 64 * KIB;
         assert!(written <= 8 * MIB);
     }
@@ -204,22 +163,22 @@ fn a_write_frees_as_much_as_it_needs() {
     let v = site.volume("v", MIB, 4 * KIB);
     let names: Vec<String> = (0..400).map(|n| format!("s{n}")).collect();
     for (n, name) in names.iter().enumerate() {
-        try_write(&v, 0, n as u8, 4 * KIB).unwrap();
+        write(&v, 0, n as u8, 4 * KIB);
         site.snap("v", name);
     }
-    try_write(&v, 0, 0, 4 * KIB).unwrap();
+    write(&v, 0, 0, 4 * KIB);
     site.idle();
     let w = site.volume("w", 16 * MIB, 4 * KIB);
     let left = site.pool.info().available;
-    try_write(&w, 0, 1, left - left % (4 * KIB)).unwrap();
+    write(&w, 0, 1, left - left % (4 * KIB));
     site.pool.drain().unwrap();
-    assert_eq!(try_write(&w, 8 * MIB, 1, MIB).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(try_write(&w, 8 * MIB, 1, MIB).unwrap_err(), ErrorKind::NoSpace);
     for some in names.chunks(100) {
         let some: Vec<&str> = some.iter().map(String::as_str).collect();
         site.pool.delete_snapshots("v", &some).unwrap();
     }
     // There is no background work in between.
-    try_write(&w, 8 * MIB, 1, MIB + 256 * KIB).unwrap();
+    write(&w, 8 * MIB, 1, MIB + 256 * KIB);
 }
 
 /// The destager always has something to do, and deleted content is still freed.
@@ -230,7 +189,7 @@ fn freeing_keeps_pace_with_destaging() {
     let mut most = 0;
     for round in 0..200u64 {
         for at in 0..8 {
-            try_write(&v, at * MIB, round as u8, MIB).unwrap();
+            write(&v, at * MIB, round as u8, MIB);
             site.pool.maintain().unwrap();
         }
         site.snap("v", &format!("s{round}"));
@@ -275,7 +234,7 @@ fn saturating_writers_are_not_refused_while_space_is_on_its_way() {
             })
         })
         .collect();
-    let results: Vec<Result<()>> = writers.into_iter().map(|w| w.join().unwrap()).collect();
+    let results: Vec<Result<(), ErrorKind>> = writers.into_iter().map(|w| w.join().unwrap()).collect();
     over.store(true, Ordering::Relaxed);
     background.join().unwrap();
     for result in results {

@@ -4,36 +4,23 @@
 
 use bytes::Bytes;
 use hindcast_engine::Volume;
-use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::MemDir;
-use hindcast_engine::pool::{
-    CachePolicy, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec,
-};
-use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+use hindcast_engine::pool::{CachePolicy, Method, NewVolume, Placement, Pool, PoolOptions};
+use hindcast_engine::testing::{KIB, MIB, Site, check, new_volume};
+use hindcast_engine::world::{Rng, SplitMix};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4 * KIB;
 const CHUNK: u64 = 16 * KIB;
 const SIZE: u64 = MIB;
 /// How long the writers of one race run.
 const RACE: Duration = Duration::from_millis(1500);
 
-fn world() -> World {
-    World { clock: Arc::new(ManualClock::new(1)), rng: Arc::new(SplitMix::new(1)) }
-}
-
 /// Makes a pool with small caches and batches, so that all kinds of work are always under way.
 fn pool() -> (Arc<MemDir>, Arc<Pool>) {
-    let dir = Arc::new(MemDir::new());
-    let config =
-        PoolConfig { extent_size: 256 * KIB, journal_size: 8 * MIB, segment_size: MIB, atomic_unit: 4096 };
-    let pv = PvSpec { path: "pv-0.img".into(), size: Some(129 * MIB), force: false };
-    Pool::create(dir.clone(), &world(), &config, Placement::Contiguous, &[pv]).unwrap();
     let options = PoolOptions {
         map_cache_bytes: 16 << 10,
         map_cache_policy: CachePolicy::S3Fifo,
@@ -43,13 +30,13 @@ fn pool() -> (Arc<MemDir>, Arc<Pool>) {
         destage_start_percent: 0,
         ..PoolOptions::default()
     };
-    let pool = Pool::open(dir.clone(), world(), options).unwrap();
+    let builder = Site::builder(128).extents(256 * KIB).journal(8 * MIB, MIB);
+    let Site { dir, pool, .. } = builder.placement(Placement::Contiguous).options(options).build();
     (dir, pool)
 }
 
 fn volume(pool: &Arc<Pool>, name: &str, size: u64) -> Arc<Volume> {
-    let new = NewVolume { name: name.into(), size, chunk_size: CHUNK, block_size: 4096, read_only: false };
-    pool.create_volume(&new).unwrap();
+    pool.create_volume(&NewVolume { block_size: 4096, ..new_volume(name, size, CHUNK) }).unwrap();
     pool.open_volume(name, false).unwrap()
 }
 
@@ -58,7 +45,7 @@ fn block(stamp: u64) -> Bytes {
     stamp.to_le_bytes().repeat(BLOCK as usize / 8).into()
 }
 
-fn write(volume: &Volume, at: u64, stamp: u64) {
+fn put(volume: &Volume, at: u64, stamp: u64) {
     let mut ops = [WriteOp::new(at * BLOCK, block(stamp))];
     volume.write(&mut ops, false);
     let [op] = ops;
@@ -91,7 +78,7 @@ fn finish(dir: Arc<MemDir>, pool: Arc<Pool>) {
     pool.close().unwrap();
     assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
     drop(pool);
-    let report = check(dir, &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    let report = check(dir);
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
@@ -103,7 +90,7 @@ fn readers_never_see_a_later_byte(method: Method) {
     {
         let origin = volume(&pool, "origin", SIZE);
         pool.set_method("origin", method).unwrap();
-        (0..blocks).for_each(|at| write(&origin, at, 1 + at));
+        (0..blocks).for_each(|at| put(&origin, at, 1 + at));
         pool.create_snapshots(&[("origin", "old")]).unwrap();
         pool.clone_volume("origin", "old", "clone").unwrap();
         let stop = AtomicBool::new(false);
@@ -124,7 +111,7 @@ fn readers_never_see_a_later_byte(method: Method) {
                         if rng.next() % 16 == 0 {
                             origin.discard(at * BLOCK / CHUNK * CHUNK, CHUNK, false).unwrap();
                         } else {
-                            write(&origin, at, (n + 1) << 32 | at);
+                            put(&origin, at, (n + 1) << 32 | at);
                         }
                         if stop.load(Ordering::Relaxed) {
                             return;
@@ -197,7 +184,7 @@ fn a_thousand_groups_are_instants_of_the_order_of_writes() {
                 let (volumes, stop) = (&volumes, &stop);
                 scope.spawn(move || {
                     for n in 1.. {
-                        write(&volumes[(n % 2) as usize], writer * 4 + n / 2 % 2, n);
+                        put(&volumes[(n % 2) as usize], writer * 4 + n / 2 % 2, n);
                         count.store(n, Ordering::SeqCst);
                         if stop.load(Ordering::Relaxed) {
                             return;

@@ -1,22 +1,13 @@
 //! Snapshots, clones and rollback through the public interface, on an in-memory directory.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use common::{KIB, MIB, Site, write};
+use hindcast_engine::ErrorKind;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Method, NewVolume, Order, Progress};
-use hindcast_engine::{ErrorKind, Volume};
+use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, write};
 
 fn site() -> Site {
     Site::new(16)
-}
-
-fn assert_bytes(volume: &Volume, offset: u64, byte: u8, len: u64) {
-    let mut buf = vec![0xEE; len as usize];
-    volume.read(offset, &mut buf).unwrap();
-    let wrong = buf.iter().position(|b| *b != byte);
-    assert_eq!(wrong.map(|i| (i as u64 + offset, buf[i])), None, "expected {byte}");
 }
 
 #[test]

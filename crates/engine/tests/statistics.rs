@@ -1,11 +1,9 @@
 //! Counters of volumes: the cost of snapshots, the index, and the regions of requests.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use common::{KIB, MIB, Site, write};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{IndexSize, Method, Order, PreserveStats, RegionCounts};
+use hindcast_engine::testing::{KIB, MIB, Site, write};
 
 const CHUNK: u64 = 16 * KIB;
 

@@ -1,61 +1,20 @@
 //! Exports and imports between two pools.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use bytes::Bytes;
-use common::{KIB, MIB, Site, write};
-use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::pool::{NewVolume, SnapshotInfo};
+use hindcast_engine::ErrorKind;
+use hindcast_engine::device::BlockDevice;
+use hindcast_engine::pool::NewVolume;
 use hindcast_engine::stream::{Import, StreamFile, StreamPart, UnfinishedImport};
+use hindcast_engine::testing::{KIB, MIB, Site, content, kind, try_write, write};
 use hindcast_engine::world::{Rng, SplitMix};
-use hindcast_engine::{ErrorKind, Result, Volume};
 
-/// The source and the destination of streams.
-trait Streams {
-    fn export(&self, volume: &str, snapshot: &str, from: Option<&str>, start: u64) -> Vec<u8>;
-    fn import(&self, name: Option<&str>, stream: &[u8]) -> Result<SnapshotInfo>;
-    fn content(&self, volume: &str, snapshot: Option<&str>) -> Vec<u8>;
-}
-
-impl Streams for Site {
-    fn export(&self, volume: &str, snapshot: &str, from: Option<&str>, start: u64) -> Vec<u8> {
-        let mut export = self.pool.export(volume, snapshot, from, start).unwrap();
-        let mut all = Vec::new();
-        while let Some(piece) = export.next_piece().unwrap() {
-            assert!(piece.len() < 4 << 20, "a piece of {} bytes", piece.len());
-            all.extend(piece);
-        }
-        assert_eq!(export.position(), export.header().size);
-        all
-    }
-
-    fn import(&self, name: Option<&str>, stream: &[u8]) -> Result<SnapshotInfo> {
-        let mut import = self.pool.import(name);
-        stream.chunks(100_000).try_for_each(|piece| import.push(piece))?;
-        import.finish()
-    }
-
-    fn content(&self, volume: &str, snapshot: Option<&str>) -> Vec<u8> {
-        let handle = match snapshot {
-            Some(snapshot) => self.pool.open_snapshot(volume, snapshot).unwrap(),
-            None => self.pool.open_volume(volume, true).unwrap(),
-        };
-        let mut all = vec![0xEE; handle.info().size as usize];
-        handle.read(0, &mut all).unwrap();
-        all
-    }
-}
-
-fn try_write(volume: &Volume, offset: u64, byte: u8, len: u64) -> Result<()> {
-    let mut ops = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
-    volume.write(&mut ops, false);
-    let [op] = ops;
-    op.result
-}
-
-fn kind<T>(result: Result<T>) -> ErrorKind {
-    result.err().unwrap().kind()
+/// Returns the content of a volume or a snapshot.
+fn shown(site: &Site, volume: &str, snapshot: Option<&str>) -> Vec<u8> {
+    let volume = match snapshot {
+        Some(snapshot) => site.snapshot(volume, snapshot),
+        None => site.pool.open_volume(volume, true).unwrap(),
+    };
+    content(&volume)
 }
 
 /// Makes a pool with identities of its own.
@@ -97,7 +56,7 @@ fn a_chain_of_differences_arrives() {
     b.import(Some("w"), &a.export("v", "three", Some("two"), 0)).unwrap();
     let b = b.reopen();
     for name in ["one", "two", "three"] {
-        assert!(a.content("v", Some(name)) == b.content("w", Some(name)), "{name}");
+        assert!(shown(&a, "v", Some(name)) == shown(&b, "w", Some(name)), "{name}");
         assert_eq!(b.pool.snapshot("w", name).unwrap().content, a.pool.snapshot("v", name).unwrap().uuid);
     }
     assert_eq!(b.pool.volume("w").unwrap().size, 5 * MIB);
@@ -109,10 +68,10 @@ fn a_chain_of_differences_arrives() {
     drop(w);
     c.import(None, &b.export("w", "three", None, 0)).unwrap();
     c.import(None, &four).unwrap();
-    assert!(c.content("w", None) == b.content("w", None));
+    assert!(shown(&c, "w", None) == shown(&b, "w", None));
     a.pool.roll_back("v", "three", "before", true).unwrap();
     a.import(Some("v"), &four).unwrap();
-    assert!(a.content("v", Some("four")) == b.content("w", None));
+    assert!(shown(&a, "v", Some("four")) == shown(&b, "w", None));
 }
 
 #[test]
@@ -120,12 +79,12 @@ fn a_skip_of_snapshots_and_a_shrunk_volume_arrive() {
     let (a, b) = (origin(), site(2));
     b.import(None, &a.export("v", "one", None, 0)).unwrap();
     b.import(None, &a.export("v", "three", Some("one"), 0)).unwrap();
-    assert!(a.content("v", Some("three")) == b.content("v", None));
+    assert!(shown(&a, "v", Some("three")) == shown(&b, "v", None));
     a.pool.resize_volume("v", 2 * MIB + 512, true).unwrap();
     a.snap("v", "small");
     b.import(None, &a.export("v", "small", Some("three"), 0)).unwrap();
-    assert!(a.content("v", Some("small")) == b.content("v", None));
-    assert_eq!(b.content("v", Some("three")).len() as u64, 5 * MIB);
+    assert!(shown(&a, "v", Some("small")) == shown(&b, "v", None));
+    assert_eq!(shown(&b, "v", Some("three")).len() as u64, 5 * MIB);
 }
 
 #[test]
@@ -145,7 +104,7 @@ fn an_import_that_was_cut_short_goes_on() {
         let unfinished = Some(UnfinishedImport { from: None, to, position: came_to, running: false });
         assert_eq!(b.pool.unfinished_import("v").unwrap(), unfinished);
         let v = b.pool.open_volume("v", false).unwrap();
-        assert_eq!(kind(try_write(&v, 0, 9, 512)), ErrorKind::ReadOnly);
+        assert_eq!(try_write(&v, 0, 9, 512), Err(ErrorKind::ReadOnly));
         assert_eq!(
             kind(b.import(None, &a.export("v", "three", None, 0))),
             ErrorKind::Conflict,
@@ -154,7 +113,7 @@ fn an_import_that_was_cut_short_goes_on() {
         assert_eq!(kind(b.import(None, &a.export("v", "one", None, 2 * MIB))), ErrorKind::Conflict, "a gap");
         let rest = if with_start { a.export("v", "one", None, came_to) } else { one };
         b.import(None, &rest).unwrap();
-        assert!(a.content("v", Some("one")) == b.content("v", Some("one")));
+        assert!(shown(&a, "v", Some("one")) == shown(&b, "v", Some("one")));
         assert_eq!(b.pool.unfinished_import("v").unwrap(), None);
         write(&v, 0, 9, 512);
     }
@@ -234,7 +193,7 @@ fn what_does_not_fit_is_refused() {
     drop(v);
     b.pool.roll_back("v", "one", "changed", false).unwrap();
     b.import(None, &two).unwrap();
-    assert!(a.content("v", Some("two")) == b.content("v", None));
+    assert!(shown(&a, "v", Some("two")) == shown(&b, "v", None));
 }
 
 #[test]
@@ -253,7 +212,7 @@ fn an_incomplete_or_damaged_stream_leaves_no_snapshot() {
     }
     assert_eq!(b.pool.snapshots("v").unwrap().len(), 1);
     b.import(None, &two).unwrap();
-    assert!(a.content("v", Some("two")) == b.content("v", None));
+    assert!(shown(&a, "v", Some("two")) == shown(&b, "v", None));
 }
 
 #[test]
@@ -293,8 +252,8 @@ fn a_renamed_volume_goes_on_being_filled() {
     b.pool.rename_volume("x", "y").unwrap();
     let info = import.finish().unwrap();
     assert_eq!((info.volume.as_str(), info.name.as_str()), ("y", "one"));
-    assert!(a.content("v", Some("one")) == b.content("y", Some("one")));
-    assert!(b.content("w", None).iter().all(|byte| *byte == 0));
+    assert!(shown(&a, "v", Some("one")) == shown(&b, "y", Some("one")));
+    assert!(shown(&b, "w", None).iter().all(|byte| *byte == 0));
     assert_eq!(b.pool.unfinished_import("y").unwrap(), None);
     // A volume that is deleted meanwhile ends its import.
     let mut import = b.pool.import(Some("z"));
@@ -335,7 +294,7 @@ fn the_stream_says_how_long_the_volume_is() {
     import.push(&one[2 << 20..]).unwrap();
     import.finish().unwrap();
     b.pool.resize_volume("v", 8 * MIB, false).unwrap();
-    assert!(a.content("v", Some("one")) == b.content("v", Some("one")));
+    assert!(shown(&a, "v", Some("one")) == shown(&b, "v", Some("one")));
 }
 
 /// A stalled import of an older stream writes while the next difference is imported.
@@ -351,7 +310,7 @@ fn what_a_stale_import_still_writes_is_refused() {
     let late = stalled.push(&one[MIB as usize..]);
     let info = next.finish().unwrap();
     assert!(
-        a.content("v", Some("two")) == b.content("w", Some(&info.name)),
+        shown(&a, "v", Some("two")) == shown(&b, "w", Some(&info.name)),
         "the stale import wrote into it"
     );
     assert_eq!(kind(late), ErrorKind::Conflict);
@@ -384,7 +343,7 @@ fn a_newer_import_of_the_same_stream_takes_over() {
     assert!(b.pool.snapshots("w").unwrap().is_empty());
     last.push(&one[1 << 19..]).unwrap();
     last.finish().unwrap();
-    assert!(a.content("v", Some("one")) == b.content("w", Some("one")));
+    assert!(shown(&a, "v", Some("one")) == shown(&b, "w", Some("one")));
     assert!(!running(&b));
 }
 
@@ -417,7 +376,7 @@ fn a_lease_does_not_outlive_what_it_was_given_for() {
         let mut import = b.pool.import(Some("w"));
         import.push(&two[..1000]).unwrap();
         between(&b, &two);
-        let before = b.pool.volumes().iter().map(|v| b.content(&v.name, None)).collect::<Vec<_>>();
+        let before = b.pool.volumes().iter().map(|v| shown(&b, &v.name, None)).collect::<Vec<_>>();
         let late = kind(import.push(&two[1000..]));
         assert!(matches!(late, ErrorKind::Conflict | ErrorKind::NotFound), "{n}: {late:?}");
         assert!(matches!(kind(import.keep()), ErrorKind::Conflict | ErrorKind::NotFound), "{n}");
@@ -425,7 +384,7 @@ fn a_lease_does_not_outlive_what_it_was_given_for() {
             kind(import.finish()),
             ErrorKind::Conflict | ErrorKind::NotFound | ErrorKind::Corrupt
         ));
-        let after = b.pool.volumes().iter().map(|v| b.content(&v.name, None)).collect::<Vec<_>>();
+        let after = b.pool.volumes().iter().map(|v| shown(&b, &v.name, None)).collect::<Vec<_>>();
         assert!(before == after, "{n}: the stale import wrote");
     }
 }

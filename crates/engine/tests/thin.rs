@@ -3,14 +3,12 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 #![allow(clippy::single_range_in_vec_init)] // lists of ranges are what is compared
 
-mod common;
-
-use common::differences::{assert_covers, ranges};
-use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment, Retention};
 use hindcast_engine::device::{BlockDevice, StatusRun};
 use hindcast_engine::disk::{Dir, OpenMode};
 use hindcast_engine::pool::Pool;
+use hindcast_engine::testing::differences::{assert_covers, ranges};
+use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
 use hindcast_engine::{Difference, ErrorKind, Volume};
 use std::ops::Range;
@@ -26,41 +24,11 @@ fn cdp(anchors: AnchorPolicy) -> CdpSettings {
     CdpSettings { anchors, ..CdpSettings::default() }
 }
 
-impl Site {
-    fn lsn(&self) -> u64 {
-        self.pool.stats().sequenced_lsn
-    }
-
-    fn open(&self, volume: &str) -> Arc<Volume> {
-        self.pool.open_volume(volume, true).unwrap()
-    }
-
-    fn moment(&self, volume: &str, lsn: u64) -> Arc<Volume> {
-        self.pool.open_moment(volume, &Moment::Lsn(lsn)).unwrap()
-    }
-
-    /// Makes a volume with a history from the beginning.
-    fn kept(&self, name: &str, size: u64, anchors: AnchorPolicy) -> Arc<Volume> {
-        let v = self.volume(name, size, CHUNK);
-        self.pool.set_cdp(name, Some(cdp(anchors))).unwrap();
-        v
-    }
-
-    fn export(&self, volume: &str, snapshot: &str, from: Option<&str>) -> Vec<u8> {
-        let mut export = self.pool.export(volume, snapshot, from, 0).unwrap();
-        let mut all = Vec::new();
-        while let Some(piece) = export.next_piece().unwrap() {
-            assert!(!piece.is_empty() && piece.len() < 4 << 20, "a piece of {} bytes", piece.len());
-            all.extend(piece);
-        }
-        all
-    }
-
-    fn import(&self, name: &str, stream: &[u8]) {
-        let mut import = self.pool.import(Some(name));
-        stream.chunks(100_000).for_each(|piece| import.push(piece).unwrap());
-        import.finish().unwrap();
-    }
+/// Makes a volume with a history from the beginning.
+fn kept(site: &Site, name: &str, size: u64, anchors: AnchorPolicy) -> Arc<Volume> {
+    let v = site.volume(name, size, CHUNK);
+    site.pool.set_cdp(name, Some(cdp(anchors))).unwrap();
+    v
 }
 
 /// Returns the ranges that status calls data, with `most` runs per request.
@@ -101,7 +69,7 @@ fn a_volume_taken_back_is_as_thin_as_the_moment() {
     for size in [10 << 30, 64 * TIB] {
         let begun = Instant::now();
         let (a, b) = (Site::new(64), Site::seeded(32, 2));
-        let v = a.kept("v", size, AnchorPolicy::Never);
+        let v = kept(&a, "v", size, AnchorPolicy::Never);
         write(&v, 5 * MIB, 1, MIB);
         a.snap("v", "good");
         a.pool.mark("v", "m").unwrap();
@@ -128,11 +96,11 @@ fn a_volume_taken_back_is_as_thin_as_the_moment() {
         // Over a moment, a chunk is materialized as a whole.
         assert_eq!(between("good", a.open("v")), [64 * MIB..64 * MIB + CHUNK]);
         assert_eq!(data(&a.open("v"), 8), [5 * MIB..6 * MIB, 64 * MIB..64 * MIB + CHUNK]);
-        let whole = a.export("v", "t", None);
+        let whole = a.export("v", "t", None, 0);
         assert!(whole.len() as u64 <= MIB + 64 * KIB, "{} bytes of {size}", whole.len());
-        let since = a.export("v", "t", Some("good"));
+        let since = a.export("v", "t", Some("good"), 0);
         assert!((since.len() as u64) < CHUNK + KIB, "{} bytes since", since.len());
-        b.import("w", &whole);
+        b.import(Some("w"), &whole).unwrap();
         b.pool.drain().unwrap();
         assert_eq!(b.pool.volume("w").unwrap().allocated, MIB + CHUNK);
         let mut found = vec![0; 2 * MIB as usize];
@@ -150,7 +118,7 @@ fn a_volume_taken_back_is_as_thin_as_the_moment() {
 #[test]
 fn long_discards_and_later_writes_are_no_data_of_a_moment() {
     let site = Site::new(64);
-    let v = site.kept("v", 1 << 30, AnchorPolicy::Never);
+    let v = kept(&site, "v", 1 << 30, AnchorPolicy::Never);
     write(&v, 16 * MIB, 1, MIB);
     let full = site.lsn();
     v.discard(16 * MIB + 512, 8 * MIB, false).unwrap();
@@ -183,7 +151,7 @@ fn assert_honest_at(volume: &Volume) -> Vec<Range<u64>> {
 #[test]
 fn moments_without_an_anchor_before_them() {
     let site = Site::new(64);
-    let v = site.kept("v", 64 * MIB, AnchorPolicy::Never);
+    let v = kept(&site, "v", 64 * MIB, AnchorPolicy::Never);
     write(&v, 0, 1, MIB);
     let mut lsns = Vec::new();
     // The writes fill more than a segment.
@@ -235,7 +203,7 @@ fn without_records(site: Site) -> Arc<Pool> {
 #[test]
 fn what_is_lost_is_data() {
     let site = Site::new(64);
-    let v = site.kept("v", 64 * MIB, AnchorPolicy::Never);
+    let v = kept(&site, "v", 64 * MIB, AnchorPolicy::Never);
     write(&v, MIB, 1, MIB);
     let lsn = site.lsn();
     write(&v, 8 * MIB, 2, 4 * MIB);
@@ -259,7 +227,7 @@ fn what_is_lost_is_data() {
 #[test]
 fn snapshots_are_compared_without_a_history_that_is_lost() {
     let site = Site::new(64);
-    let v = site.kept("v", 64 * MIB, AnchorPolicy::Never);
+    let v = kept(&site, "v", 64 * MIB, AnchorPolicy::Never);
     write(&v, MIB, 1, MIB);
     site.snap("v", "good");
     let first = site.lsn();
@@ -295,7 +263,7 @@ fn snapshots_are_compared_without_a_history_that_is_lost() {
 #[test]
 fn one_status_takes_so_many_looks() {
     let site = Site::new(64);
-    let v = site.kept("v", 8 << 30, AnchorPolicy::Never);
+    let v = kept(&site, "v", 8 << 30, AnchorPolicy::Never);
     write(&v, 0, 1, CHUNK);
     let lsn = site.lsn();
     drop(v);
@@ -363,9 +331,9 @@ fn zeros_that_have_a_place_are_left_out() {
     a.snap("v", "one");
     a.idle();
     assert!(a.pool.volume("v").unwrap().allocated >= 16 * MIB);
-    let whole = a.export("v", "one", None);
+    let whole = a.export("v", "one", None, 0);
     assert!((whole.len() as u64) < CHUNK + KIB, "{} bytes", whole.len());
-    b.import("w", &whole);
+    b.import(Some("w"), &whole).unwrap();
     b.idle();
     assert_eq!(b.pool.volume("w").unwrap().allocated, CHUNK);
     // A difference reports zeros, because the receiver may have other content there.
@@ -373,9 +341,9 @@ fn zeros_that_have_a_place_are_left_out() {
     write(&v, 24 * MIB, 0, MIB);
     a.snap("v", "two");
     a.idle();
-    let since = a.export("v", "two", Some("one"));
+    let since = a.export("v", "two", Some("one"), 0);
     assert!(since.len() < 1 << 10, "{} bytes", since.len());
-    b.import("w", &since);
+    b.import(Some("w"), &since).unwrap();
     b.idle();
     assert_eq!(data(&b.open("w"), 8), []);
     b.pool.delete_snapshots("w", &["one"]).unwrap();
@@ -394,10 +362,10 @@ fn short_zeros_stay_in_their_record() {
     a.snap("v", "one");
     // Staged content is known block by block.
     a.idle();
-    let whole = a.export("v", "one", None);
+    let whole = a.export("v", "one", None, 0);
     // The stream has its header, a record and the end.
     assert!((MIB..MIB + 300).contains(&(whole.len() as u64)), "{} bytes", whole.len());
-    b.import("w", &whole);
+    b.import(Some("w"), &whole).unwrap();
     assert_eq!(content(&b.open("w")), content(&v));
 }
 

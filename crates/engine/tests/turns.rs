@@ -1,13 +1,11 @@
 //! Work that waits in the journal is bounded, and shares commits.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use common::{KIB, MIB, Site, content, write};
 use hindcast_engine::Volume;
 use hindcast_engine::cdp::{CdpSettings, Moment};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{PoolOptions, Progress};
+use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -147,7 +147,7 @@ impl DurableFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hindcast_engine::disk::{Backing, Disk, FileDir, MemDir};
+    use hindcast_engine::disk::{Disk, FileDir, Layer, LayeredDir, LowerDisk, MemDir};
     use std::os::unix::fs::PermissionsExt;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -250,92 +250,48 @@ mod tests {
         assert_eq!(other.load().unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
-    /// A directory whose operations fail from the nth on, as when the process dies there; bytes
-    /// written but not synced are torn then.
-    struct Dying {
-        inner: Arc<dyn Dir>,
-        left: Arc<AtomicUsize>,
-    }
+    /// Operations fail from the nth on, as when the process dies there. Bytes written but not
+    /// synced are torn then.
+    struct Dying(AtomicUsize);
 
-    fn step(left: &AtomicUsize) -> io::Result<()> {
-        let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
-        before.map(|_| ()).map_err(|_| io::Error::other("died"))
-    }
-
-    struct DyingDisk {
-        inner: Arc<dyn Disk>,
-        left: Arc<AtomicUsize>,
-    }
-
-    impl Disk for DyingDisk {
-        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-            self.inner.read_at(buf, offset)
+    impl Dying {
+        fn step(&self) -> io::Result<()> {
+            let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+            before.map(|_| ()).map_err(|_| io::Error::other("died"))
         }
-        fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-            self.inner.try_read_at(buf, offset)
+    }
+
+    impl Layer for Dying {
+        fn open(
+            &self,
+            _name: &str,
+            _mode: OpenMode,
+            open: &dyn Fn() -> io::Result<Arc<dyn Disk>>,
+        ) -> io::Result<Arc<dyn Disk>> {
+            self.step()?;
+            open()
         }
-        fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        fn remove(&self, dir: &dyn Dir, name: &str) -> io::Result<()> {
+            self.step()?;
+            dir.remove(name)
+        }
+        fn rename(&self, dir: &dyn Dir, from: &str, to: &str) -> io::Result<()> {
+            self.step()?;
+            dir.rename(from, to)
+        }
+        fn sync_names(&self, dir: &dyn Dir, purpose: SyncPurpose) -> io::Result<()> {
+            self.step()?;
+            dir.sync(purpose)
+        }
+        fn write_at(&self, disk: &LowerDisk, buf: &[u8], offset: u64) -> io::Result<()> {
             // Half of it always gets there.
-            self.inner.write_at(&buf[..buf.len() / 2], offset)?;
-            step(&self.left)?;
-            self.inner.write_at(buf, offset)
+            disk.write_at(&buf[..buf.len() / 2], offset)?;
+            self.step()?;
+            disk.write_at(buf, offset)
         }
-        fn write_vectored_at(&self, bufs: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
-            self.inner.write_vectored_at(bufs, offset)
-        }
-        fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-            step(&self.left)?;
-            self.inner.sync(purpose)
-        }
-        fn len(&self) -> io::Result<u64> {
-            self.inner.len()
-        }
-        fn set_len(&self, len: u64) -> io::Result<()> {
-            self.inner.set_len(len)
-        }
-        fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-            self.inner.allocate(offset, len)
-        }
-        fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-            self.inner.punch(offset, len)
-        }
-        fn backing_available(&self) -> io::Result<Option<Backing>> {
-            self.inner.backing_available()
-        }
-        fn advise_random(&self) {}
-        fn is_block_device(&self) -> bool {
-            false
-        }
-    }
-
-    impl Dir for Dying {
-        fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-            step(&self.left)?;
-            let inner = self.inner.open(name, mode)?;
-            Ok(Arc::new(DyingDisk { inner, left: self.left.clone() }))
-        }
-        fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-            step(&self.left)?;
-            let inner = self.inner.open_locked(name, mode)?;
-            Ok(Arc::new(DyingDisk { inner, left: self.left.clone() }))
-        }
-        fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
-            self.inner.lock(name)
-        }
-        fn remove(&self, name: &str) -> io::Result<()> {
-            step(&self.left)?;
-            self.inner.remove(name)
-        }
-        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-            step(&self.left)?;
-            self.inner.rename(from, to)
-        }
-        fn list(&self) -> io::Result<Vec<String>> {
-            self.inner.list()
-        }
-        fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-            step(&self.left)?;
-            self.inner.sync(purpose)
+        fn sync(&self, disk: &LowerDisk, purpose: SyncPurpose) -> io::Result<()> {
+            self.step()?;
+            disk.sync(purpose)
         }
     }
 
@@ -345,8 +301,8 @@ mod tests {
         for steps in 0..20 {
             let dir = memory();
             file(&dir).save(b"the old content").unwrap();
-            let dying: Arc<dyn Dir> =
-                Arc::new(Dying { inner: dir.clone(), left: Arc::new(AtomicUsize::new(steps)) });
+            let dying = Arc::new(Dying(AtomicUsize::new(steps)));
+            let dying: Arc<dyn Dir> = Arc::new(LayeredDir::over(dir.clone(), dying));
             let saved = file(&dying).save(b"the new content, which is longer");
             let now = file(&dir).load().unwrap().unwrap();
             if saved.is_ok() {

@@ -344,7 +344,7 @@ pub(crate) fn canonical(path: &str) -> Result<String> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use hindcast_engine::disk::Backing;
+    use hindcast_engine::disk::{Layer, LayeredDisk, LowerDisk};
 
     const K: u64 = 1024;
 
@@ -522,57 +522,39 @@ mod tests {
         assert_eq!(canonical("/nonexistent/f").unwrap_err().kind(), ErrorKind::NotFound);
     }
 
-    /// A disk whose sync fails once.
-    struct Failing(Arc<dyn Disk>, AtomicBool);
+    /// A disk whose sync fails once, if this is set. It knows nothing better than writing zeros.
+    struct Failing(AtomicBool);
 
-    impl Disk for Failing {
-        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-            self.0.read_at(buf, offset)
-        }
-        fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-            self.0.try_read_at(buf, offset)
-        }
-        fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-            self.0.write_at(buf, offset)
-        }
-        fn write_vectored_at(&self, bufs: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
-            self.0.write_vectored_at(bufs, offset)
-        }
-        fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-            if self.1.swap(false, Ordering::SeqCst) {
+    impl Layer for Failing {
+        fn sync(&self, disk: &LowerDisk, purpose: SyncPurpose) -> io::Result<()> {
+            if self.0.swap(false, Ordering::SeqCst) {
                 std::thread::sleep(std::time::Duration::from_millis(100)); // others have the time to come in between
                 return Err(io::Error::other("no sync today"));
             }
-            self.0.sync(purpose)
+            disk.sync(purpose)
         }
-        fn len(&self) -> io::Result<u64> {
-            self.0.len()
+        fn zero(&self, _disk: &LowerDisk, _offset: u64, _len: u64, _unmap: bool) -> io::Result<bool> {
+            Ok(false)
         }
-        fn set_len(&self, len: u64) -> io::Result<()> {
-            self.0.set_len(len)
+        fn run_at(&self, disk: &LowerDisk, offset: u64) -> io::Result<(u64, bool)> {
+            Ok((disk.len()?.max(offset), true))
         }
-        fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-            self.0.allocate(offset, len)
-        }
-        fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-            self.0.punch(offset, len)
-        }
-        fn backing_available(&self) -> io::Result<Option<Backing>> {
-            self.0.backing_available()
-        }
-        fn advise_random(&self) {}
-        fn is_block_device(&self) -> bool {
-            false
-        }
+    }
+
+    /// Makes a device over such a disk, of this size.
+    fn failing(size: u64, fails: bool) -> (tempfile::TempDir, FileDevice, Arc<Failing>) {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
+        disk.set_len(size).unwrap();
+        let layer = Arc::new(Failing(AtomicBool::new(fails)));
+        let disk = Arc::new(LayeredDisk::over(disk, layer.clone()));
+        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk).unwrap();
+        (dir, device, layer)
     }
 
     #[test]
     fn after_a_failed_sync_nothing_is_believed() {
-        let dir = tempfile::tempdir().unwrap();
-        let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
-        disk.set_len(64 * K).unwrap();
-        let disk = Arc::new(Failing(disk, AtomicBool::new(true)));
-        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk).unwrap();
+        let (_dir, device, _) = failing(64 * K, true);
         write(&device, 0, 1, 4096, false).unwrap();
         assert_eq!(write(&device, 4096, 1, 4096, true).unwrap_err().kind(), ErrorKind::Io);
         assert_eq!(device.flush().unwrap_err().kind(), ErrorKind::Poisoned);
@@ -585,15 +567,11 @@ mod tests {
     /// The system tells one of two syncs only that writes were lost.
     #[test]
     fn a_sync_beside_one_that_fails_promises_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
-        disk.set_len(64 * K).unwrap();
-        let disk = Arc::new(Failing(disk, AtomicBool::new(true)));
-        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk.clone()).unwrap();
+        let (_dir, device, layer) = failing(64 * K, true);
         write(&device, 0, 1, 4096, false).unwrap();
         std::thread::scope(|scope| {
             let first = scope.spawn(|| device.flush());
-            while disk.1.load(Ordering::SeqCst) {
+            while layer.0.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
             assert_eq!(device.flush().unwrap_err().kind(), ErrorKind::Poisoned);
@@ -603,11 +581,7 @@ mod tests {
 
     #[test]
     fn zeros_are_written_where_nothing_better_is_known() {
-        let dir = tempfile::tempdir().unwrap();
-        let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
-        disk.set_len(4 << 20).unwrap();
-        let disk = Arc::new(Failing(disk, AtomicBool::new(false)));
-        let device = FileDevice::over(spec(&dir.path().join("f"), false), disk).unwrap();
+        let (_dir, device, _) = failing(4 << 20, false);
         write(&device, 0, 1, 4 << 20, false).unwrap();
         device.discard(4096, (2 << 20) + 4096, false).unwrap();
         let all = read(&device, 0, 4 << 20);

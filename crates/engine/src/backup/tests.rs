@@ -5,20 +5,15 @@ use crate::check::{CheckOptions, check};
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::MemDir;
 use crate::error::ErrorKind;
-use crate::settings::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
-use crate::testing::{new_volume, world};
+use crate::settings::{PoolOptions, PvSpec};
+use crate::testing::{Site, world};
 use bytes::Bytes;
 
 /// A pool with two physical volumes, and a volume with a snapshot.
 fn pool() -> (Arc<MemDir>, Arc<Pool>) {
-    let dir = Arc::new(MemDir::new());
-    let config =
-        PoolConfig { extent_size: 64 << 10, journal_size: 4 << 20, segment_size: 1 << 20, atomic_unit: 4096 };
-    let pv = |path: &str| PvSpec { path: path.into(), size: Some(2 << 20), force: false };
-    Pool::create(dir.clone(), &world(), &config, Placement::Anywhere, &[pv("pv-0.img"), pv("pv-1.img")])
-        .unwrap();
-    let pool = open_pool(&dir);
-    pool.create_volume(&NewVolume { name: "a".into(), ..new_volume(1 << 20) }).unwrap();
+    let pvs = [("pv-0.img", 2 << 20), ("pv-1.img", 2 << 20)];
+    let site = Site::builder(0).journal(4 << 20, 1 << 20).pvs(&pvs).build().having("a", 1 << 20, 4096);
+    let Site { dir, pool, .. } = site;
     write(&pool, 1);
     pool.drain().unwrap();
     pool.create_snapshots(&[("a", "s")]).unwrap();
@@ -27,7 +22,7 @@ fn pool() -> (Arc<MemDir>, Arc<Pool>) {
 }
 
 fn open_pool(dir: &Arc<MemDir>) -> Arc<Pool> {
-    Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap()
+    Pool::open(dir.clone(), world(1), PoolOptions::default()).unwrap()
 }
 
 fn write(pool: &Arc<Pool>, byte: u8) {
@@ -59,7 +54,7 @@ fn a_closed_pools_catalog_comes_back_from_each_copy() {
         drop(pool);
         let catalog = dir.open(crate::catalog::FILE, OpenMode::Existing).unwrap();
         catalog.write_at(&vec![0x5A; catalog.len().unwrap() as usize], 0).unwrap();
-        assert!(Pool::open(dir.clone(), world(), PoolOptions::default()).is_err());
+        assert!(Pool::open(dir.clone(), world(1), PoolOptions::default()).is_err());
 
         let found = find(&*dir, from).unwrap();
         assert_eq!((found.info.sequence, found.info.rows), (2, closed.rows), "{from}");
@@ -155,14 +150,14 @@ fn a_data_directory_that_is_lost_comes_back_as_far_as_it_was_in_place() {
         let pv = |name: &str| name.starts_with("pv-");
         dir.list().unwrap().iter().filter(|name| !pv(name)).for_each(|name| dir.remove(name).unwrap());
         restore(&*dir, &find(&*dir, "pv-1.img").unwrap()).unwrap();
-        let refused = Pool::open(dir.clone(), world(), PoolOptions::default());
+        let refused = Pool::open(dir.clone(), world(1), PoolOptions::default());
         let pool = match refused {
             Ok(pool) if drained => pool,
             Ok(_) => panic!("acknowledged writes are gone, and nobody says so"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
                 let options = PoolOptions { accept_journal_loss: true, ..PoolOptions::default() };
-                Pool::open(dir.clone(), world(), options).unwrap()
+                Pool::open(dir.clone(), world(1), options).unwrap()
             }
         };
         if drained {
@@ -186,7 +181,7 @@ fn an_opening_without_a_write_makes_a_backup_an_older_one() {
     let found = find(&*dir, "pv-0.img").unwrap();
     assert!(found.info.closed);
     if restore(&*dir, &found).is_ok() {
-        let refused = Pool::open(dir.clone(), world(), PoolOptions::default()).map(drop).unwrap_err();
+        let refused = Pool::open(dir.clone(), world(1), PoolOptions::default()).map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Conflict, "{refused}");
         assert!(refused.to_string().contains("older"), "{refused}");
     }

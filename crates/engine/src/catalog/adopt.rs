@@ -6,11 +6,11 @@
 //! leaves one of the two.
 
 use super::backend::{BlockBackend, MemoryBackend};
-use super::ballast::{Ballast, Ballasted};
+use super::ballast::Ballast;
 use super::blocks::{BLOCK, Head, SummedBlocks, decode_head};
 use super::store::database;
 use super::{FILE, in_use};
-use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::disk::{Dir, Disk, LayeredDisk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub(super) fn open(dir: &dyn Dir, ballast: Option<&Arc<Ballast>>) -> Result<(Arc
     let open = || {
         let disk = dir.open_locked(FILE, OpenMode::Existing).map_err(in_use)?;
         Ok::<_, Error>(match ballast {
-            Some(ballast) => Arc::new(Ballasted::new(disk, ballast.clone())),
+            Some(ballast) => Arc::new(LayeredDisk::over(disk, ballast.clone())),
             None => disk,
         })
     };

@@ -5,7 +5,7 @@
 //! to length 0, and the write is tried again. So what was acknowledged can be carried out, and a
 //! deletion gives its space back. The ballast is made whole again when there is room.
 
-use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
+use crate::disk::{Dir, Disk, Layer, LowerDisk, OpenMode};
 use crate::error::is_shortage;
 use crate::world::{Rng, SplitMix};
 use parking_lot::Mutex;
@@ -108,59 +108,27 @@ impl Ballast {
     }
 }
 
-/// The catalog's file, whose changes may spend the ballast. They must not fail, because the store
-/// refuses everything after an error.
-pub(super) struct Ballasted {
-    disk: Arc<dyn Disk>,
-    ballast: Arc<Ballast>,
-}
-
-impl Ballasted {
-    pub(super) fn new(disk: Arc<dyn Disk>, ballast: Arc<Ballast>) -> Ballasted {
-        Ballasted { disk, ballast }
+/// The layer over the catalog's file, whose changes may spend the ballast. They must not fail,
+/// because the store refuses everything after an error.
+impl Layer for Ballast {
+    fn write_at(&self, disk: &LowerDisk, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.spend(|| disk.write_at(buf, offset))
     }
-}
-
-impl Disk for Ballasted {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.disk.read_at(buf, offset)
-    }
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-        self.disk.try_read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.ballast.spend(|| self.disk.write_at(buf, offset))
-    }
-    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+    fn write_vectored_at(&self, disk: &LowerDisk, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
         // An attempt may advance the slices.
-        self.ballast.spend(|| self.disk.write_vectored_at(&mut bufs.to_vec(), offset))
+        self.spend(|| disk.write_vectored_at(&mut bufs.to_vec(), offset))
     }
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.disk.sync(purpose)
+    fn write_direct(&self, disk: &LowerDisk, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.spend(|| disk.write_direct(buf, offset))
     }
-    fn len(&self) -> io::Result<u64> {
-        self.disk.len()
+    fn set_len(&self, disk: &LowerDisk, len: u64) -> io::Result<()> {
+        self.spend(|| disk.set_len(len))
     }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.ballast.spend(|| self.disk.set_len(len))
+    fn allocate(&self, disk: &LowerDisk, offset: u64, len: u64) -> io::Result<()> {
+        self.spend(|| disk.allocate(offset, len))
     }
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.ballast.spend(|| self.disk.allocate(offset, len))
-    }
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.disk.punch(offset, len)
-    }
-    fn backing_available(&self) -> io::Result<Option<Backing>> {
-        self.disk.backing_available()
-    }
-    fn advise_random(&self) {
-        self.disk.advise_random();
-    }
-    fn is_block_device(&self) -> bool {
-        self.disk.is_block_device()
-    }
-    fn physical_block(&self) -> io::Result<Option<u64>> {
-        self.disk.physical_block()
+    fn zero(&self, disk: &LowerDisk, offset: u64, len: u64, unmap: bool) -> io::Result<bool> {
+        self.spend(|| disk.zero(offset, len, unmap))
     }
 }
 

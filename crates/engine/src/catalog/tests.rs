@@ -6,6 +6,7 @@ use super::page::{Entry, Slot};
 use super::*;
 use crate::disk::MemDir;
 use crate::settings::Placement;
+use crate::testing::{Act, FaultyDisk, Op};
 use crate::world::{Rng, SplitMix};
 use std::collections::BTreeMap;
 
@@ -434,62 +435,20 @@ fn a_scrub_tells_damage_from_what_a_crash_left() {
     catalog.verify_whole().unwrap();
 }
 
-/// A disk whose syncs can be made to fail.
-struct Failing {
-    disk: Arc<dyn Disk>,
-    fails: std::sync::atomic::AtomicBool,
-}
-
-impl Disk for Failing {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        self.disk.read_at(buf, offset)
-    }
-    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<bool> {
-        self.disk.try_read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<()> {
-        self.disk.write_at(buf, offset)
-    }
-    fn write_vectored_at(&self, bufs: &mut [std::io::IoSlice<'_>], offset: u64) -> std::io::Result<()> {
-        self.disk.write_vectored_at(bufs, offset)
-    }
-    fn sync(&self, purpose: SyncPurpose) -> std::io::Result<()> {
-        if self.fails.load(Ordering::Relaxed) {
-            return Err(std::io::Error::other("the device is gone"));
-        }
-        self.disk.sync(purpose)
-    }
-    fn len(&self) -> std::io::Result<u64> {
-        self.disk.len()
-    }
-    fn set_len(&self, len: u64) -> std::io::Result<()> {
-        self.disk.set_len(len)
-    }
-    fn allocate(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.disk.allocate(offset, len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.disk.punch(offset, len)
-    }
-    fn backing_available(&self) -> std::io::Result<Option<Backing>> {
-        self.disk.backing_available()
-    }
-    fn advise_random(&self) {}
-    fn is_block_device(&self) -> bool {
-        false
-    }
-}
-
 /// A poisoned pool reads the last durable state, and that state is verified too.
 #[test]
 fn the_state_that_a_failed_commit_leaves_is_verified() {
     let (dir, catalog, model) = catalog(2000, 40, 0);
     drop(catalog);
-    let failing = Arc::new(Failing { disk: file(&dir), fails: false.into() });
-    let disk: Arc<dyn Disk> = failing.clone();
+    let fails = Arc::new(AtomicBool::new(false));
+    let failing = fails.clone();
+    let disk: Arc<dyn Disk> = FaultyDisk::new(file(&dir), move |op: &Op<'_>| {
+        let fails = matches!(op.act, Act::Sync(_)) && failing.load(Ordering::Relaxed);
+        fails.then(|| std::io::Error::other("the device is gone"))
+    });
     let below = adopt::below(&disk).unwrap();
     let catalog = Catalog::on(disk, below, 0).unwrap();
-    failing.fails.store(true, Ordering::Relaxed);
+    fails.store(true, Ordering::Relaxed);
     let new = (0..2000).map(|number| (number, page(number, 1, 40)));
     assert_eq!(put(&catalog, new).unwrap_err().kind(), ErrorKind::Io);
     let key = [BRANCH.to_le_bytes(), 1234u64.to_le_bytes()].concat();

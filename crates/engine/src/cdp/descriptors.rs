@@ -33,7 +33,7 @@ fn options() -> PoolOptions {
 
 impl Site {
     fn new(descriptors: usize) -> Site {
-        let (files, world) = (MemDir::new(), world());
+        let (files, world) = (MemDir::new(), world(1));
         let dir = Arc::new(ScarceDir::new(Arc::new(files.clone()), descriptors));
         let config = PoolConfig {
             extent_size: 64 << 10,
@@ -44,7 +44,7 @@ impl Site {
         let pv = PvSpec { path: "pv-0.img".into(), size: Some(64 << 20), force: false };
         Pool::create(dir.clone(), &world, &config, Placement::Anywhere, &[pv]).unwrap();
         let pool = Pool::open(dir.clone(), world.clone(), options()).unwrap();
-        pool.create_volume(&new_volume(SIZE)).unwrap();
+        pool.create_volume(&new_volume("v", SIZE, CHUNK)).unwrap();
         let settings = CdpSettings {
             encoding: Encoding::Parity,
             compression: Compression::None,

@@ -6,28 +6,23 @@ use crate::catalog::{ExtentRecord, Txn};
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::{MemDir, OpenMode};
 use crate::pool::Pool;
-use crate::settings::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
+use crate::settings::PoolOptions;
 use crate::space::label::Label;
-use crate::testing::{new_volume, world};
+use crate::testing::{Act, FaultyDir, Op, Site, new_volume, world};
 use bytes::Bytes;
 
 const CHUNK: u64 = 4096;
 
 /// A pool with one volume whose first ten chunks are in place.
 fn pool() -> Arc<MemDir> {
-    let dir = Arc::new(MemDir::new());
-    let config =
-        PoolConfig { extent_size: 64 << 10, journal_size: 4 << 20, segment_size: 1 << 20, atomic_unit: 4096 };
-    let pv = PvSpec { path: "pv-0.img".into(), size: Some(2 << 20), force: false };
-    Pool::create(dir.clone(), &world(), &config, Placement::Anywhere, &[pv]).unwrap();
-    let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
-    pool.create_volume(&NewVolume { name: "a".into(), ..new_volume(4 << 20) }).unwrap();
-    let volume = pool.open_volume("a", false).unwrap();
+    let site = Site::builder(1).journal(4 << 20, 1 << 20).build();
+    let volume = site.volume("a", 4 << 20, CHUNK);
     volume.write(&mut [WriteOp::new(0, Bytes::from(vec![1; 10 * CHUNK as usize]))], false);
-    pool.drain().unwrap();
+    site.pool.drain().unwrap();
     volume.write(&mut [WriteOp::new(0, Bytes::from(vec![2; 512]))], true);
-    pool.close().unwrap();
-    dir
+    site.pool.close().unwrap();
+    drop(volume);
+    site.kill()
 }
 
 fn run(dir: &Arc<MemDir>, repair: bool) -> CheckReport {
@@ -87,7 +82,7 @@ fn leaks_and_counts_are_found_and_repaired() {
     let repaired = run(&dir, true);
     assert!(repaired.is_clean() && repaired.findings.len() == 3);
     assert!(run(&dir, false).findings.is_empty());
-    Pool::open(dir, world(), PoolOptions::default()).unwrap();
+    Pool::open(dir, world(1), PoolOptions::default()).unwrap();
 }
 
 /// The row of an extent without used slots is removed. So a row that counts none is damaged, and
@@ -99,17 +94,17 @@ fn an_extent_that_counts_no_slots_keeps_the_pool_closed_until_a_repair() {
         let words = catalog.bitmap(0, 0, 1).unwrap();
         txn.put_raw_extent((0, 0), &ExtentRecord { slot_log2: 12, used: 0 }, &words).unwrap();
     });
-    let closed = Pool::open(dir.clone(), world(), PoolOptions::default()).map(drop).unwrap_err();
+    let closed = Pool::open(dir.clone(), world(1), PoolOptions::default()).map(drop).unwrap_err();
     assert_eq!(closed.kind(), ErrorKind::Corrupt, "{closed}");
     assert_eq!(codes(&run(&dir, true)), ["extent-count"]);
-    Pool::open(dir, world(), PoolOptions::default()).unwrap();
+    Pool::open(dir, world(1), PoolOptions::default()).unwrap();
 }
 
 /// Fills all free space of the pool with another volume's data, and returns the chunks of `a` that
 /// show it.
 fn overwritten(dir: &Arc<MemDir>) -> Vec<u64> {
-    let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
-    pool.create_volume(&NewVolume { name: "b".into(), ..new_volume(4 << 20) }).unwrap();
+    let pool = Pool::open(dir.clone(), world(1), PoolOptions::default()).unwrap();
+    pool.create_volume(&new_volume("b", 4 << 20, CHUNK)).unwrap();
     let volume = pool.open_volume("b", false).unwrap();
     for n in 0..64 {
         volume.write(&mut [WriteOp::new(n * (32 << 10), Bytes::from(vec![9; 32 << 10]))], false);
@@ -117,7 +112,7 @@ fn overwritten(dir: &Arc<MemDir>) -> Vec<u64> {
         let _ = pool.drain();
     }
     drop((volume, pool));
-    let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
+    let pool = Pool::open(dir.clone(), world(1), PoolOptions::default()).unwrap();
     let volume = pool.open_volume("a", false).unwrap();
     let shows = |chunk: &u64| {
         let mut buf = [0; CHUNK as usize];
@@ -175,7 +170,7 @@ fn marks_of(dir: &Arc<MemDir>) -> u32 {
 }
 
 fn shows_only(dir: &Arc<MemDir>, chunk: u64, byte: u8) -> bool {
-    let pool = Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap();
+    let pool = Pool::open(dir.clone(), world(1), PoolOptions::default()).unwrap();
     let mut buf = [0; CHUNK as usize];
     pool.open_volume("a", false).unwrap().read(chunk * CHUNK, &mut buf).unwrap();
     buf[512..].iter().all(|b| *b == byte)
@@ -198,7 +193,7 @@ fn a_label_is_written_again_where_it_is_proved_or_named() {
     overwrite_label(&dir, 48);
     let found = run(&dir, false);
     assert!(codes(&found) == ["label"] && found.findings[0].repairable && found.doubt.is_none());
-    assert!(Pool::open(dir.clone(), world(), PoolOptions::default()).is_err());
+    assert!(Pool::open(dir.clone(), world(1), PoolOptions::default()).is_err());
     assert!(run(&dir, true).is_clean() && run(&dir, false).findings.is_empty());
     // Nothing of the label is left: it could be any disk.
     overwrite_label(&dir, 0);
@@ -212,7 +207,7 @@ fn a_label_is_written_again_where_it_is_proved_or_named() {
     let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
     disk.write_at(&[0; 16 << 10], 0).unwrap();
     assert!(relabel(&dir, &["pv-0.img"]).is_clean() && run(&dir, false).findings.is_empty());
-    drop(Pool::open(dir.clone(), world(), PoolOptions::default()).unwrap());
+    drop(Pool::open(dir.clone(), world(1), PoolOptions::default()).unwrap());
     // Another pool's label is never overwritten.
     let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
     let foreign = Label { pool: [9; 16], pv_uuid: [9; 16], pv: 0, extents: 16, extent_size: 64 << 10 };
@@ -225,46 +220,18 @@ fn a_label_is_written_again_where_it_is_proved_or_named() {
     assert_eq!(codes(&relabel(&dir, &["pv-0.img"])), ["pv"]);
 }
 
-/// A directory on a file system that is mounted read-only.
-struct Mounted(MemDir);
-
-impl Dir for Mounted {
-    fn open(&self, name: &str, mode: OpenMode) -> std::io::Result<Arc<dyn crate::disk::Disk>> {
-        match mode {
-            OpenMode::ReadOnly => self.0.open(name, mode),
-            _ => Err(std::io::ErrorKind::ReadOnlyFilesystem.into()),
-        }
-    }
-    fn open_locked(&self, name: &str, mode: OpenMode) -> std::io::Result<Arc<dyn crate::disk::Disk>> {
-        match mode {
-            OpenMode::ReadOnly => self.0.open_locked(name, mode),
-            _ => Err(std::io::ErrorKind::ReadOnlyFilesystem.into()),
-        }
-    }
-    fn lock(&self, _name: &str) -> std::io::Result<Box<dyn Send + Sync>> {
-        Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-    fn lock_existing(&self, name: &str) -> std::io::Result<Box<dyn Send + Sync>> {
-        self.0.lock_existing(name)
-    }
-    fn remove(&self, _name: &str) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-    fn rename(&self, _from: &str, _to: &str) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-    fn list(&self) -> std::io::Result<Vec<String>> {
-        self.0.list()
-    }
-    fn sync(&self, _purpose: crate::disk::SyncPurpose) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
-    }
+/// Makes a directory read-only, as one on a file system that is mounted so.
+fn read_only(dir: &MemDir) -> Arc<dyn Dir> {
+    FaultyDir::new(dir.clone(), |op: &Op<'_>| match op.act {
+        Act::Open(OpenMode::ReadOnly) | Act::LockExisting | Act::List | Act::Read(_) => None,
+        _ => Some(std::io::ErrorKind::ReadOnlyFilesystem.into()),
+    })
 }
 
 #[test]
 fn a_pool_on_a_read_only_file_system_is_checked_and_not_repaired() {
     let dir = pool();
-    let mounted = || Arc::new(Mounted((*dir).clone()));
+    let mounted = || read_only(&dir);
     let report = check(mounted(), &CheckOptions::default(), &mut |_, _| {}).unwrap();
     assert!(report.is_clean() && report.unlocked.is_none(), "{report:?}");
     let held = dir.lock(crate::space::lock::LOCK_FILE).unwrap();
@@ -335,7 +302,7 @@ fn a_damaged_page_is_named_never_served_and_keeps_its_space() {
     let report = run(&dir, true);
     assert_eq!(codes(&report), ["map-page", "leaked-slot"]);
     assert!(report.findings.iter().all(|f| !f.repairable && !f.repaired));
-    let pool = Pool::open(dir, world(), PoolOptions::default()).unwrap();
+    let pool = Pool::open(dir, world(1), PoolOptions::default()).unwrap();
     let volume = pool.open_volume("a", false).unwrap();
     let error = volume.read(CHUNK, &mut [0; 512]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -357,7 +324,7 @@ fn damaged_journals_labels_and_catalogs_are_found() {
     let at = bytes.windows(512).rposition(|w| w.iter().all(|b| *b == 2)).unwrap();
     segment.write_at(&[3], at as u64).unwrap();
     assert_eq!(codes(&run(&dir, false)), ["label", "journal"]);
-    let refused = Pool::open(dir.clone(), world(), PoolOptions::default()).map(|_| ()).unwrap_err();
+    let refused = Pool::open(dir.clone(), world(1), PoolOptions::default()).map(|_| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
     let catalog = dir.open(crate::catalog::FILE, OpenMode::Existing).unwrap();
     catalog.write_at(&vec![0x5A; catalog.len().unwrap() as usize], 0).unwrap();

@@ -317,6 +317,7 @@ impl Disk for Overlay {
 mod tests {
     use super::super::MemDir;
     use super::*;
+    use crate::testing::{Act, FaultyDisk, Op};
 
     fn overlay(inner: &MemDir) -> OverlayDir {
         OverlayDir::new(Arc::new(inner.clone()))
@@ -327,55 +328,25 @@ mod tests {
         super::super::tests::locks(&overlay(&MemDir::new()));
     }
 
-    /// A disk of 7s whose second and third sector can't be read.
-    struct Bad;
-
-    impl Disk for Bad {
-        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-            if offset < 3 * SECTOR as u64 && offset + buf.len() as u64 > SECTOR as u64 {
-                return Err(io::Error::from_raw_os_error(5));
+    /// A disk of 7s whose second and third sector can't be read. It takes no writes.
+    fn bad() -> Arc<dyn Disk> {
+        let disk = MemDir::new().open("a", OpenMode::CreateNew).unwrap();
+        disk.write_at(&[7; 2 * PAGE], 0).unwrap();
+        let sector = SECTOR as u64;
+        FaultyDisk::new(disk, move |op: &Op<'_>| match &op.act {
+            Act::Read(range) if range.start < 3 * sector && range.end > sector => {
+                Some(io::Error::from_raw_os_error(5))
             }
-            buf.fill(7);
-            Ok(())
-        }
-        fn len(&self) -> io::Result<u64> {
-            Ok(2 * PAGE as u64)
-        }
-        fn try_read_at(&self, _: &mut [u8], _: u64) -> io::Result<bool> {
-            Ok(false)
-        }
-        fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
-            Err(io::ErrorKind::PermissionDenied.into())
-        }
-        fn write_vectored_at(&self, _: &mut [IoSlice<'_>], _: u64) -> io::Result<()> {
-            Err(io::ErrorKind::PermissionDenied.into())
-        }
-        fn sync(&self, _: SyncPurpose) -> io::Result<()> {
-            Ok(())
-        }
-        fn set_len(&self, _: u64) -> io::Result<()> {
-            Err(io::ErrorKind::PermissionDenied.into())
-        }
-        fn allocate(&self, _: u64, _: u64) -> io::Result<()> {
-            Err(io::ErrorKind::PermissionDenied.into())
-        }
-        fn punch(&self, _: u64, _: u64) -> io::Result<()> {
-            Err(io::ErrorKind::PermissionDenied.into())
-        }
-        fn backing_available(&self) -> io::Result<Option<Backing>> {
-            Ok(None)
-        }
-        fn advise_random(&self) {}
-        fn is_block_device(&self) -> bool {
-            false
-        }
+            Act::Read(_) => None,
+            _ => Some(io::ErrorKind::PermissionDenied.into()),
+        })
     }
 
     /// A sector that can't be read can still be written, and so can its neighbours, as on a disk.
     #[test]
     fn what_can_not_be_read_can_be_written() {
         let sector = SECTOR as u64;
-        let disk = Overlay::over(Arc::new(Bad)).unwrap();
+        let disk = Overlay::over(bad()).unwrap();
         let fails = |offset: u64, len: usize| disk.read_at(&mut vec![0; len], offset).is_err();
         disk.write_at(&[8; SECTOR], 4 * sector).unwrap();
         assert!(fails(0, PAGE) && fails(sector, 1) && fails(3 * sector - 1, 1));
@@ -396,7 +367,7 @@ mod tests {
             (5 * SECTOR, 7),
         ];
         assert!(all.iter().all(|(at, byte)| page[*at] == *byte), "{page:?}");
-        let cut = Overlay::over(Arc::new(Bad)).unwrap();
+        let cut = Overlay::over(bad()).unwrap();
         cut.write_at(&[8; SECTOR], 0).unwrap();
         cut.set_len(sector).unwrap();
         cut.set_len(PAGE as u64).unwrap();

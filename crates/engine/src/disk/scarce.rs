@@ -1,79 +1,62 @@
 //! A directory in which resources run short, for tests.
 
+use super::layer::{Layer, LayeredDir, LowerDisk};
 use super::{Dir, Disk, OpenMode};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A directory that passes every call to `inner`, as long as there are descriptors.
-pub(crate) struct ScarceDir {
-    inner: Arc<dyn Dir>,
-    open: Arc<AtomicUsize>,
+/// Descriptors, of which there are few.
+pub(crate) struct Descriptors {
+    open: AtomicUsize,
     /// The number of disks that may be open at once.
     limit: AtomicUsize,
     /// The largest number of disks that were open at once.
     most: AtomicUsize,
 }
 
-struct ScarceDisk {
-    inner: Arc<dyn Disk>,
-    open: Arc<AtomicUsize>,
-}
+/// A directory that passes every call to another one, as long as there are descriptors.
+pub(crate) type ScarceDir = LayeredDir<Descriptors>;
 
 impl ScarceDir {
-    pub(crate) fn new(inner: Arc<dyn Dir>, limit: usize) -> Self {
-        let (limit, most) = (AtomicUsize::new(limit), AtomicUsize::new(0));
-        ScarceDir { inner, open: Arc::default(), limit, most }
+    pub(crate) fn new(below: Arc<dyn Dir>, limit: usize) -> ScarceDir {
+        let [open, limit, most] = [0, limit, 0].map(AtomicUsize::new);
+        LayeredDir::over(below, Arc::new(Descriptors { open, limit, most }))
     }
 
     pub(crate) fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Relaxed);
+        self.layer().limit.store(limit, Ordering::Relaxed);
     }
 
     pub(crate) fn open_now(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.layer().open.load(Ordering::Relaxed)
     }
 
     pub(crate) fn most(&self) -> usize {
-        self.most.load(Ordering::Relaxed)
+        self.layer().most.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for ScarceDisk {
-    fn drop(&mut self) {
+impl Layer for Descriptors {
+    fn open(
+        &self,
+        _name: &str,
+        _mode: OpenMode,
+        open: &dyn Fn() -> io::Result<Arc<dyn Disk>>,
+    ) -> io::Result<Arc<dyn Disk>> {
+        let count = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        let opened = if count > self.limit.load(Ordering::Relaxed) {
+            Err(io::Error::from_raw_os_error(24))
+        } else {
+            self.most.fetch_max(count, Ordering::Relaxed);
+            open()
+        };
+        if opened.is_err() {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+        opened
+    }
+    fn closed(&self, _disk: &LowerDisk) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-impl ScarceDir {
-    fn counted(&self, open: impl FnOnce() -> io::Result<Arc<dyn Disk>>) -> io::Result<Arc<dyn Disk>> {
-        let count = self.open.fetch_add(1, Ordering::Relaxed) + 1;
-        if count > self.limit.load(Ordering::Relaxed) {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            return Err(io::Error::from_raw_os_error(24));
-        }
-        self.most.fetch_max(count, Ordering::Relaxed);
-        match open() {
-            // Counts itself out again when it is dropped.
-            Ok(inner) => Ok(Arc::new(ScarceDisk { inner, open: self.open.clone() })),
-            Err(error) => {
-                self.open.fetch_sub(1, Ordering::Relaxed);
-                Err(error)
-            }
-        }
-    }
-}
-
-impl Dir for ScarceDir {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        self.counted(|| self.inner.open(name, mode))
-    }
-    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        self.counted(|| self.inner.open_locked(name, mode))
-    }
-    forward!(inner: lock remove rename list sync);
-}
-
-impl Disk for ScarceDisk {
-    forward!(inner: read_at try_read_at write_at write_vectored_at sync len set_len allocate punch backing_available advise_random is_block_device);
 }

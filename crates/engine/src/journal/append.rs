@@ -316,15 +316,15 @@ mod tests {
     use super::*;
     use crate::journal::record::space;
     use crate::journal::{Admission, Record};
-    use crate::testing::Inside;
+    use crate::testing::Site;
     use bytes::Bytes;
 
     /// A background sync must not leave the write-back thread with a reason for another sync.
     /// Otherwise the thread would sync again and again until the next write.
     #[test]
     fn what_a_sync_covers_does_not_call_for_another_one() {
-        let inside = Inside::new(1 << 20);
-        let journal = &inside.pool.core.journal;
+        let site = Site::builder(63).journal(8 << 20, 1 << 20).build().having("v", 1 << 20, 4096);
+        let journal = &site.pool.core.journal;
         let mut last = 0;
         // Sequenced before the sync begins, and written by it.
         for _ in 0..=WRITE_BACK / (128 << 10) {

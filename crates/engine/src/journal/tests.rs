@@ -6,23 +6,23 @@ use crate::device::BlockDevice;
 use crate::disk::{Dir, OpenMode};
 use crate::pool::Pool;
 use crate::settings::PoolOptions;
-use crate::testing::Inside;
+use crate::testing::Site;
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
 
 /// A killed pool: ten blocks are in place, and two durable blocks lie behind them in the journal's
 /// first file. `row` changes the catalog's row.
-fn killed(row: impl FnOnce(&Pool)) -> Inside {
-    let inside = Inside::new(1 << 20);
+fn killed(row: impl FnOnce(&Pool)) -> Site {
+    let site = Site::builder(63).journal(8 << 20, 1 << 20).build().having("v", 1 << 20, 4096);
     for n in 0..10 {
-        inside.write(n * BLOCK, n as u8 + 1, BLOCK as usize);
+        site.put(n * BLOCK, n as u8 + 1, BLOCK);
     }
-    inside.pool.drain().unwrap();
-    inside.write(10 * BLOCK, 11, BLOCK as usize);
-    inside.write(11 * BLOCK, 12, BLOCK as usize);
-    row(&inside.pool);
-    inside
+    site.pool.drain().unwrap();
+    site.put(10 * BLOCK, 11, BLOCK);
+    site.put(11 * BLOCK, 12, BLOCK);
+    row(&site.pool);
+    site
 }
 
 fn forget(pool: &Pool) {
@@ -38,8 +38,8 @@ fn leave_behind(pool: &Pool) {
     txn.commit().unwrap();
 }
 
-fn reopened(inside: Inside) -> crate::error::Result<(Vec<u8>, Arc<Pool>)> {
-    let Inside { dir, world, pool } = inside;
+fn reopened(site: Site) -> crate::error::Result<(Vec<u8>, Arc<Pool>)> {
+    let Site { dir, world, pool, .. } = site;
     drop(pool);
     let pool = Pool::open(dir, world, PoolOptions::default())?;
     let mut all = vec![0; 12 * BLOCK as usize];
@@ -52,12 +52,12 @@ fn the_scan_finds_the_first_needed_record_by_itself() {
     for row in [forget, leave_behind] {
         // In the header of the segment, in the first record, and in the last one that is in place.
         for at in [20, FIRST_RECORD + 9, 10 * (BLOCK + 4096)] {
-            let inside = killed(row);
-            let disk = inside.dir.open("journal-00000", OpenMode::Existing).unwrap();
+            let site = killed(row);
+            let disk = site.dir.open("journal-00000", OpenMode::Existing).unwrap();
             let mut byte = [0];
             disk.read_at(&mut byte, at).unwrap();
             disk.write_at(&[byte[0] ^ 1], at).unwrap();
-            let (all, _pool) = reopened(inside).unwrap_or_else(|e| panic!("byte {at}: {e}"));
+            let (all, _pool) = reopened(site).unwrap_or_else(|e| panic!("byte {at}: {e}"));
             let firsts: Vec<u8> = all.chunks(BLOCK as usize).map(|c| c[0]).collect();
             assert_eq!(firsts, (1..=12).collect::<Vec<u8>>(), "byte {at}");
         }

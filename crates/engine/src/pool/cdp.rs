@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use crate::device::BlockDevice;
     use crate::settings::{AnchorPolicy, Encoding};
-    use crate::testing::Inside;
+    use crate::testing::Site;
 
     const REDO: CdpSettings = CdpSettings {
         encoding: Encoding::Redo,
@@ -294,10 +294,10 @@ mod tests {
     /// cut off is made up for.
     #[test]
     fn a_rollback_whose_anchor_is_lost() {
-        let site = Inside::new(1 << 20);
+        let site = Site::new(63).having("v", 1 << 20, 4096);
         site.pool.set_cdp("v", Some(REDO)).unwrap();
-        let then = site.write(0, 1, 512);
-        site.write(0, 2, 512);
+        let then = site.put(0, 1, 512);
+        site.put(0, 2, 512);
         site.pool.drain().unwrap();
         let held = site.pool.hold_all(["v"].into_iter(), &Moment::Lsn(then)).unwrap();
         site.pool
@@ -309,7 +309,7 @@ mod tests {
         drop(held);
 
         let site = site.reopen();
-        let moments: Vec<(u8, u64)> = (3..6).map(|byte| (byte, site.write(0, byte, 512))).collect();
+        let moments: Vec<(u8, u64)> = (3..6).map(|byte| (byte, site.put(0, byte, 512))).collect();
         site.pool.drain().unwrap();
         for (byte, lsn) in moments {
             let past = site.pool.open_moment("v", &Moment::Lsn(lsn)).unwrap();
@@ -323,8 +323,8 @@ mod tests {
     /// removed by itself.
     #[test]
     fn an_anchor_without_a_beginning() {
-        let mut site = Inside::new(1 << 20);
-        site.write(0, 1, 4096);
+        let mut site = Site::new(63).having("v", 1 << 20, 4096);
+        site.put(0, 1, 4096);
         for _ in 0..2 {
             let anchor = |names: &Namespace| names.anchor(names.volume("v")?, &*site.world.rng);
             site.pool.destager.submit_with(|names| Ok((vec![anchor(names)?], None))).unwrap();
@@ -337,7 +337,7 @@ mod tests {
             while site.pool.maintain().unwrap() != crate::info::Progress::Idle {}
             site.pool.info().used
         };
-        assert_eq!(site.write(0, 2, 4096), site.pool.stats().sequenced_lsn);
+        assert_eq!(site.put(0, 2, 4096), site.pool.stats().sequenced_lsn);
         assert_eq!(used(), 4096);
         assert!(site.pool.core.anchors().is_empty());
         site.pool.set_cdp("v", Some(REDO)).unwrap();

@@ -122,42 +122,34 @@ pub(crate) const STEPS_OF_HELP: u32 = 16;
 #[cfg(test)]
 mod tests {
     use crate::Volume;
-    use crate::device::{BlockDevice, WriteOp};
-    use crate::settings::NewVolume;
-    use crate::testing::{Inside, new_volume};
-    use bytes::Bytes;
+    use crate::device::BlockDevice;
+    use crate::testing::{self, MIB, Site};
     use std::sync::Arc;
 
-    const MIB: u64 = 1 << 20;
-
     fn write(volume: &Volume, offset: u64, len: u64) {
-        let mut op = [WriteOp::new(offset, Bytes::from(vec![7; len as usize]))];
-        volume.write(&mut op, false);
-        op[0].result.as_ref().unwrap();
+        testing::write(volume, offset, 7, len);
     }
 
     /// A pool of two volumes, with a journal that is nearly full with writes to the first.
     /// Destage carries out a MiB in 100 ms.
-    fn filling() -> (Inside, Arc<Volume>, Arc<Volume>) {
-        let inside = Inside::new(16 * MIB);
-        inside.pool.create_volume(&NewVolume { name: "w".into(), ..new_volume(MIB) }).unwrap();
-        let (v, w) =
-            (inside.pool.open_volume("v", false).unwrap(), inside.pool.open_volume("w", false).unwrap());
+    fn filling() -> (Site, Arc<Volume>, Arc<Volume>) {
+        let site = Site::builder(63).journal(8 * MIB, MIB).build();
+        let (v, w) = (site.volume("v", 16 * MIB, 4096), site.volume("w", MIB, 4096));
         for at in 0..20 {
             write(&v, at * MIB / 4, MIB / 4);
         }
-        inside.pool.core.pace.took(8 * MIB, 800_000_000);
-        (inside, v, w)
+        site.pool.core.pace.took(8 * MIB, 800_000_000);
+        (site, v, w)
     }
 
     #[test]
     fn a_volume_that_fills_the_journal_waits_and_others_do_not() {
-        let (inside, v, w) = filling();
-        let waits = || inside.pool.stats().backpressure_waits;
+        let (site, v, w) = filling();
+        let waits = || site.pool.stats().backpressure_waits;
         // No write was charged before the pace was known, so this one doesn't wait.
         write(&v, 0, MIB / 4);
         assert_eq!(waits(), 0);
-        let left = |volume: &Volume| volume.branch().debt.left(inside.world.clock.monotonic());
+        let left = |volume: &Volume| volume.branch().debt.left(site.world.clock.monotonic());
         let most = left(&v).unwrap();
         // A volume that writes little pays little.
         write(&w, 0, 512);
@@ -167,8 +159,8 @@ mod tests {
             while waits() == 0 {
                 std::thread::yield_now();
             }
-            inside.pool.drain().unwrap();
-            inside.pool.destage_step().unwrap();
+            site.pool.drain().unwrap();
+            site.pool.destage_step().unwrap();
             writer.join().unwrap();
         });
         // The journal has room again: everything is forgiven.
@@ -178,13 +170,13 @@ mod tests {
 
     #[test]
     fn a_write_waits_for_a_bounded_time_and_not_at_all_without_data() {
-        let (inside, v, _) = filling();
+        let (site, v, _) = filling();
         v.write_zeroes(0, 4 * MIB, false, false).unwrap();
         assert!(!v.branch().debt.may_exist());
         for _ in 0..3 {
             // Nothing destages meanwhile. Each write goes on after the longest delay.
             write(&v, 0, MIB / 16);
         }
-        assert_eq!(inside.pool.stats().backpressure_waits, 2);
+        assert_eq!(site.pool.stats().backpressure_waits, 2);
     }
 }

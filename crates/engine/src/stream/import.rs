@@ -398,7 +398,7 @@ mod tests {
     use crate::codec::crc32c;
     use crate::device::{BlockDevice, WriteOp};
     use crate::stream::codec::{ItemKind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
-    use crate::testing::Inside;
+    use crate::testing::Site;
 
     /// A stream in which zeros come as data.
     fn zeros(header: &StreamHeader, change: impl Fn(u64, &mut [u8])) -> Vec<u8> {
@@ -418,7 +418,7 @@ mod tests {
     /// Zeros take as long to send as data.
     #[test]
     fn positions_are_kept_where_zeros_come_as_data() {
-        let Inside { pool, .. } = Inside::empty(8 << 20);
+        let Site { pool, .. } = Site::new(7);
         let to = StreamState { content: [1; 16], name: "s".into(), created: 1 };
         let (chunk_size, size) = (16 << 10, 80 << 20);
         let header =
@@ -437,7 +437,7 @@ mod tests {
         let to = StreamState { content: [1; 16], name: "s".into(), created: 1 };
         for chunk_size in [4096, 16 << 10, 1 << 20] {
             // This is less than the stream has.
-            let Inside { pool, .. } = Inside::empty(8 << 20);
+            let Site { pool, .. } = Site::new(7);
             let header = StreamHeader {
                 volume: "v".into(),
                 size,

@@ -344,14 +344,14 @@ mod tests {
     use crate::info::history::Moment;
     use crate::pool::Pool;
     use crate::settings::{AnchorPolicy, CdpSettings, Compression, PoolOptions};
-    use crate::testing::Inside;
+    use crate::testing::Site;
     use bytes::Bytes;
 
     /// The recorder of the next batch and a sort would write behind the same end of the log.
     #[test]
     fn a_branch_that_is_recorded_ahead_is_not_sorted() {
         const SIZE: u64 = 1 << 20;
-        let Inside { dir, world, pool } = Inside::new(SIZE);
+        let Site { dir, world, pool, .. } = Site::new(63).having("v", SIZE, 4096);
         drop(pool);
         let options = PoolOptions {
             own_histories: 0,

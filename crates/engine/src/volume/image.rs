@@ -139,15 +139,15 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::info::Progress;
     use crate::settings::CdpSettings;
-    use crate::testing::{Inside, new_volume};
+    use crate::testing::{Site, new_volume};
 
     /// A writer that has decided what to materialize, and is overtaken by the switch, decides
     /// again.
     #[test]
     fn cdp_switched_on_between_looking_and_writing() {
-        let Inside { dir, pool, .. } = Inside::empty(64 << 20);
+        let Site { dir, pool, .. } = Site::new(63);
         dir.open("image", OpenMode::CreateNew).unwrap().write_at(&[7; 1 << 16], 0).unwrap();
-        pool.create_volume_over(&new_volume(1 << 16), "image").unwrap();
+        pool.create_volume_over(&new_volume("v", 1 << 16, 4096), "image").unwrap();
         let volume = pool.open_volume("v", false).unwrap();
         let mut looks = 0;
         let writing = volume.writing_after(|| {
@@ -172,9 +172,9 @@ mod tests {
     /// What came meanwhile stays.
     #[test]
     fn a_chunk_that_was_filled_or_cut_off_meanwhile() {
-        let Inside { dir, pool, .. } = Inside::empty(64 << 20);
+        let Site { dir, pool, .. } = Site::new(63);
         dir.open("image", OpenMode::CreateNew).unwrap().write_at(&[7; 1 << 16], 0).unwrap();
-        pool.create_volume_over(&new_volume(1 << 16), "image").unwrap();
+        pool.create_volume_over(&new_volume("v", 1 << 16, 4096), "image").unwrap();
         let volume = pool.open_volume("v", false).unwrap();
         let fill = |chunk| pool.destager.fill_chunk(&volume.state, chunk, Some(&[7; 4096]));
         // The branch is in the journal only.

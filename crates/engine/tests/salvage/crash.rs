@@ -1,51 +1,29 @@
 //! Salvage of a batch that was cut short.
 
-use crate::common::{KIB, MIB};
 use crate::fixture::*;
 use hindcast_engine::cdp::{CdpSettings, Moment};
 use hindcast_engine::device::BlockDevice;
-use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::disk::{Dir, MemDir};
 use hindcast_engine::pool::Pool;
-use std::io;
+use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Op, world};
 use std::sync::{Arc, Mutex};
 
-/// A directory that is copied at each sync, as a crash would leave it.
-#[derive(Clone)]
-struct Crashing {
-    inner: MemDir,
-    copies: Arc<Mutex<Option<Vec<MemDir>>>>,
-}
+type Copies = Arc<Mutex<Option<Vec<MemDir>>>>;
 
-struct CrashingDisk {
-    inner: Arc<dyn Disk>,
-    dir: Crashing,
-}
-
-impl Dir for Crashing {
-    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        Ok(Arc::new(CrashingDisk { inner: self.inner.open(name, mode)?, dir: self.clone() }))
-    }
-    fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        Ok(Arc::new(CrashingDisk { inner: self.inner.open_locked(name, mode)?, dir: self.clone() }))
-    }
-    forward!(inner: lock remove rename list sync);
-}
-
-impl Disk for CrashingDisk {
-    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        if let Some(copies) = &mut *self.dir.copies.lock().unwrap() {
-            copies.push(self.dir.inner.copy());
+/// Returns a directory that is copied at each sync, as a crash would leave it. It is also copied at
+/// each write: a part of the batch is in place, too.
+fn crashing(files: &MemDir) -> (Arc<dyn Dir>, Copies) {
+    let (all, copies) = (files.clone(), Copies::default());
+    let to = copies.clone();
+    let dir = FaultyDir::new(files.clone(), move |op: &Op<'_>| {
+        if let (false, Act::Sync(_) | Act::Write(_), Some(copies)) =
+            (op.name.is_empty(), &op.act, &mut *to.lock().unwrap())
+        {
+            copies.push(all.copy());
         }
-        self.inner.sync(purpose)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        // A part of the batch is in place, too.
-        if let Some(copies) = &mut *self.dir.copies.lock().unwrap() {
-            copies.push(self.dir.inner.copy());
-        }
-        self.inner.write_at(buf, offset)
-    }
-    forward!(inner: read_at try_read_at write_vectored_at len set_len allocate punch backing_available advise_random is_block_device);
+        None
+    });
+    (dir, copies)
 }
 
 /// Wherever a batch was cut short, reads find in the journal what may be in place in part. Nothing
@@ -60,17 +38,17 @@ fn a_batch_that_was_interrupted_is_shown_as_it_was_acknowledged() {
     let (lsn, then) = (f.pool.stats().sequenced_lsn, f.shown[&("a".to_owned(), None)].clone());
     let Fixture { dir, pool, shown, rng } = f;
     drop(pool);
-    let crashing = Crashing { inner: dir.clone(), copies: Arc::default() };
-    let pool = Pool::open(Arc::new(crashing.clone()), world(4), options()).unwrap();
+    let (crashing, copies) = crashing(&dir);
+    let pool = Pool::open(crashing, world(4), options()).unwrap();
     let mut f = Fixture { dir, pool, shown, rng };
     for n in 0..6 {
         f.write("a", n * 128 * KIB + 512, 3 * KIB);
     }
     f.snap("a", "s");
     f.write("a", 4 * KIB, 64 * KIB);
-    *crashing.copies.lock().unwrap() = Some(Vec::new());
+    *copies.lock().unwrap() = Some(Vec::new());
     f.pool.drain().unwrap();
-    let copies = crashing.copies.lock().unwrap().take().unwrap();
+    let copies = copies.lock().unwrap().take().unwrap();
     let (_, model) = f.kill();
     assert!(copies.len() > 10, "{}", copies.len());
     for copy in copies {
@@ -96,16 +74,16 @@ fn a_batch_that_can_not_be_completed_stays_half_done() {
     }
     let Fixture { dir, pool, shown, rng } = f;
     drop(pool);
-    let crashing = Crashing { inner: dir.clone(), copies: Arc::default() };
-    let pool = Pool::open(Arc::new(crashing.clone()), world(4), options()).unwrap();
+    let (crashing, copies) = crashing(&dir);
+    let pool = Pool::open(crashing, world(4), options()).unwrap();
     let mut f = Fixture { dir, pool, shown, rng };
     for n in 0..4 {
         f.write("two", n * 400 * KIB, 8 * KIB);
         f.write("one", n * 400 * KIB, 8 * KIB);
     }
-    *crashing.copies.lock().unwrap() = Some(Vec::new());
+    *copies.lock().unwrap() = Some(Vec::new());
     f.pool.drain().unwrap();
-    let copies = crashing.copies.lock().unwrap().take().unwrap();
+    let copies = copies.lock().unwrap().take().unwrap();
     let (_, model) = f.kill();
     let mut interrupted = 0;
     for copy in copies {

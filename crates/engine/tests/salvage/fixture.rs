@@ -1,23 +1,19 @@
 //! Pools with content of all kinds, what their devices show, and the comparison of a salvage with
 //! that.
 
-use crate::common::{KIB, MIB};
 use bytes::Bytes;
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, MemDir, OpenMode};
-use hindcast_engine::pool::{NewVolume, Placement, Pool, PoolConfig, PoolOptions, PvSpec, code};
+use hindcast_engine::pool::{Pool, PoolOptions, code};
 use hindcast_engine::salvage::{Loss, SalvageOptions};
-use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
+use hindcast_engine::testing::{self, KIB, MIB, Site, content_of, new_volume, world};
+use hindcast_engine::world::{Rng, SplitMix};
 use hindcast_engine::{Result, Volume};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) const CATALOG: &str = "catalog.redb";
 pub(crate) const BLOCK: u64 = 4096;
-
-pub(crate) fn world(seed: u64) -> World {
-    World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
-}
 
 /// Options with small caches, so that reads go to the catalog.
 pub(crate) fn options() -> PoolOptions {
@@ -40,27 +36,15 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// Makes a pool with physical volumes of these sizes in MiB.
     pub(crate) fn new(pvs: &[u64]) -> Fixture {
-        let dir = MemDir::new();
-        let config = PoolConfig {
-            extent_size: 64 * KIB,
-            journal_size: 4 * MIB,
-            segment_size: 256 * KIB,
-            atomic_unit: 4096,
-        };
-        let spec = |(n, mib): (usize, &u64)| PvSpec {
-            path: format!("pv-{n}.img"),
-            size: Some((mib + 1) * MIB),
-            force: false,
-        };
-        let pvs: Vec<PvSpec> = pvs.iter().enumerate().map(spec).collect();
-        Pool::create(Arc::new(dir.clone()), &world(1), &config, Placement::Anywhere, &pvs).unwrap();
-        let pool = Pool::open(Arc::new(dir.clone()), world(2), options()).unwrap();
+        let names: Vec<String> = (0..pvs.len()).map(|n| format!("pv-{n}.img")).collect();
+        let pvs: Vec<(&str, u64)> = names.iter().zip(pvs).map(|(n, mib)| (&**n, (mib + 1) * MIB)).collect();
+        let site = Site::builder(0).journal(4 * MIB, 256 * KIB).pvs(&pvs).options(options()).build();
+        let (dir, pool) = ((*site.dir).clone(), site.pool);
         Fixture { dir, pool, shown: BTreeMap::new(), rng: SplitMix::new(3) }
     }
 
     pub(crate) fn create(&mut self, name: &str, size: u64, chunk_size: u64) {
-        let new = NewVolume { name: name.into(), size, chunk_size, block_size: 512, read_only: false };
-        self.pool.create_volume(&new).unwrap();
+        self.pool.create_volume(&new_volume(name, size, chunk_size)).unwrap();
         self.shown.insert((name.into(), None), vec![0; size as usize]);
     }
 
@@ -239,20 +223,12 @@ impl Model {
 
 /// Returns all files, byte by byte.
 pub(crate) fn files(dir: &MemDir) -> BTreeMap<String, Vec<u8>> {
-    let read = |name: String| {
-        let disk = dir.open(&name, OpenMode::ReadOnly).unwrap();
-        let mut all = vec![0; disk.len().unwrap() as usize];
-        disk.read_at(&mut all, 0).unwrap();
-        (name, all)
-    };
+    let read = |name: String| (name.clone(), content_of(dir, &name));
     dir.list().unwrap().into_iter().map(read).collect()
 }
 
 pub(crate) fn flip(dir: &MemDir, name: &str, at: u64, bit: u64) {
-    let disk = dir.open(name, OpenMode::Existing).unwrap();
-    let mut byte = [0];
-    disk.read_at(&mut byte, at).unwrap();
-    disk.write_at(&[byte[0] ^ 1 << (bit % 8)], at).unwrap();
+    testing::flip(dir, name, at, 1 << (bit % 8));
 }
 
 pub(crate) fn len(dir: &MemDir, name: &str) -> u64 {

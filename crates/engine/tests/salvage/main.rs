@@ -2,17 +2,11 @@
 //! each other byte is named, and no part of the pool is written to.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-#[path = "../common/mod.rs"]
-mod common;
-#[macro_use]
-#[path = "../common/forward.rs"]
-mod forward;
 mod crash;
 mod fixture;
 mod rot;
 
 use bytes::Bytes;
-use common::{KIB, MIB};
 use fixture::*;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{CdpSettings, Moment};
@@ -20,6 +14,7 @@ use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, OpenMode};
 use hindcast_engine::pool::{CatalogSource, Pool};
 use hindcast_engine::salvage::SalvageOptions;
+use hindcast_engine::testing::{KIB, MIB, world, write};
 use std::sync::Arc;
 
 #[test]
@@ -275,7 +270,7 @@ fn a_catalog_that_is_gone_comes_from_a_backup_and_doubt_is_told() {
     // The pool was opened since then: the same backup is of an earlier time.
     let later = dir.copy();
     let pool = Pool::open(Arc::new(later.clone()), world(5), options()).unwrap();
-    common::write(&pool.open_volume("a", false).unwrap(), 0, 7, 64 * KIB);
+    write(&pool.open_volume("a", false).unwrap(), 0, 7, 64 * KIB);
     pool.drain().unwrap();
     pool.close().unwrap();
     drop(pool);

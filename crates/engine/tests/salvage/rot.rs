@@ -1,11 +1,11 @@
 //! Rot of the catalog under a salvage.
 
-use crate::common::{KIB, MIB};
 use crate::fixture::*;
 use hindcast_engine::cdp::{CdpSettings, Moment};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::MemDir;
 use hindcast_engine::pool::{CatalogSource, Pool};
+use hindcast_engine::testing::{KIB, MIB};
 use hindcast_engine::world::{Rng, SplitMix};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -247,7 +247,7 @@ mod tests {
     use crate::cdp::log::Applying;
     use crate::cdp::write::committing::Committing;
     use crate::settings::CdpSettings;
-    use crate::testing::Inside;
+    use crate::testing::Site;
 
     /// Three anchors of a batch whose data are not in place yet would hide the only place from
     /// which a moment before them can be reconstructed.
@@ -272,13 +272,13 @@ mod tests {
     /// leads back.
     #[test]
     fn what_is_in_place_is_not_taken_while_a_commit_is_under_way() {
-        let inside = Inside::new(1 << 20);
-        inside.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
-        inside.write(0, 7, 4096);
-        inside.pool.drain().unwrap();
-        let branch = inside.pool.core.names.read().volume("v").unwrap().line.branch.clone();
+        let site = Site::new(63).having("v", 1 << 20, 4096);
+        site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+        site.put(0, 7, 4096);
+        site.pool.drain().unwrap();
+        let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.clone();
         let version = branch.cdp.version.load(Ordering::SeqCst);
-        let head = || inside.pool.core.head_chunk(&branch, 0, version);
+        let head = || site.pool.core.head_chunk(&branch, 0, version);
         assert_eq!(head().unwrap(), [7; 4096]);
         let committing = Committing::begin(&branch);
         assert_eq!(head().unwrap_err().kind(), ErrorKind::Lost);

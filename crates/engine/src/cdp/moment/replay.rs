@@ -217,14 +217,14 @@ mod tests {
     use crate::device::{BlockDevice, WriteOp};
     use crate::info::history::Moment;
     use crate::settings::{AnchorPolicy, CdpSettings, Encoding};
-    use crate::testing::Inside;
+    use crate::testing::Site;
     use bytes::Bytes;
 
     /// Few records of a chunk are held in memory, however often it was written to.
     #[test]
     fn many_records_of_one_chunk() {
         for encoding in [Encoding::Parity, Encoding::Redo] {
-            let site = Inside::new(1 << 20);
+            let site = Site::new(63).having("v", 1 << 20, 4096);
             let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
             site.pool.set_cdp("v", Some(settings)).unwrap();
             let volume = site.pool.open_volume("v", false).unwrap();

@@ -258,16 +258,16 @@ mod tests {
     use crate::device::BlockDevice;
     use crate::settings::{AnchorPolicy, CdpSettings};
     use crate::staging;
-    use crate::testing::Inside;
+    use crate::testing::Site;
 
     /// Makes a volume whose first chunk was written before a moment that has no anchor before it.
-    fn without_an_anchor() -> (Inside, Arc<PinnedMoment>) {
-        let inside = Inside::new(16 << 20);
+    fn without_an_anchor() -> (Site, Arc<PinnedMoment>) {
+        let site = Site::new(63).having("v", 16 << 20, 4096);
         let settings = CdpSettings { anchors: AnchorPolicy::Never, ..CdpSettings::default() };
-        inside.pool.set_cdp("v", Some(settings)).unwrap();
-        let lsn = inside.write(0, 1, 4096);
-        inside.pool.drain().unwrap();
-        let branch = inside.pool.core.names.read().volume("v").unwrap().line.branch.clone();
+        site.pool.set_cdp("v", Some(settings)).unwrap();
+        let lsn = site.put(0, 1, 4096);
+        site.pool.drain().unwrap();
+        let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.clone();
         branch.cdp.change(|log| {
             let is_anchor =
                 |(at, event): (&u64, &Event)| matches!(event, Event::Anchor { .. }).then_some(*at);
@@ -275,14 +275,14 @@ mod tests {
             assert!(!anchors.is_empty());
             anchors.into_iter().for_each(|at| log.remove_event(at));
         });
-        (inside, PinnedMoment::new(&branch, lsn))
+        (site, PinnedMoment::new(&branch, lsn))
     }
 
     /// The log in memory follows the catalog. In between a discarded chunk is in neither, but it is
     /// still staged.
     #[test]
     fn what_a_batch_takes_away_is_data_all_the_time() {
-        let (Inside { pool, .. }, at) = without_an_anchor();
+        let (Site { pool, .. }, at) = without_an_anchor();
         let look = || pool.core.shown_at(&at, 0..3 * 4096).unwrap();
         let shown = [(0..4096, Shown::Data), (4096..3 * 4096, Shown::Below)];
         assert_eq!(look(), shown, "in place");
@@ -307,7 +307,7 @@ mod tests {
     /// When much is staged, the answer is shortened, chunk by chunk.
     #[test]
     fn looks_at_what_is_staged_are_bounded() {
-        let (inside, at) = without_an_anchor();
+        let (site, at) = without_an_anchor();
         let branch = at.branch();
         let chunks = 3 * STAGED_PER_LOOK as u64;
         for n in 0..chunks {
@@ -317,7 +317,7 @@ mod tests {
         }
         let (mut start, end, mut looks) = (0, chunks * 8192, 0);
         while start < end {
-            for (part, shown) in inside.pool.core.shown_at(&at, start..end).unwrap() {
+            for (part, shown) in site.pool.core.shown_at(&at, start..end).unwrap() {
                 assert_eq!(part, start..start + 4096);
                 assert_eq!(shown == Shown::Data, start % 8192 == 0);
                 start = part.end;
@@ -330,11 +330,11 @@ mod tests {
     /// A moment that was opened while it expired.
     #[test]
     fn what_has_expired_is_data() {
-        let (inside, at) = without_an_anchor();
+        let (site, at) = without_an_anchor();
         let bytes = 8192..16384;
-        assert_eq!(inside.pool.core.shown_at(&at, bytes.clone()).unwrap(), [(bytes.clone(), Shown::Below)]);
+        assert_eq!(site.pool.core.shown_at(&at, bytes.clone()).unwrap(), [(bytes.clone(), Shown::Below)]);
         let lsn = at.place().1 + 1;
         at.branch().cdp.change(|log| log.put_event(0, Event::Floor { lsn, time: 1 }));
-        assert_eq!(inside.pool.core.shown_at(&at, bytes.clone()).unwrap(), [(bytes, Shown::Data)]);
+        assert_eq!(site.pool.core.shown_at(&at, bytes.clone()).unwrap(), [(bytes, Shown::Data)]);
     }
 }

@@ -1,10 +1,11 @@
 //! Checks of differences, by comparing them with what the states read as.
 
 use super::content;
-use hindcast_engine::device::BlockDevice;
-use hindcast_engine::{Difference, Volume};
+use crate::device::BlockDevice;
+use crate::{Difference, Volume};
 use std::ops::Range;
 
+/// Returns all ranges of a difference.
 pub fn ranges(difference: &Difference) -> Vec<Range<u64>> {
     difference.ranges().map(Result::unwrap).collect()
 }
