@@ -282,8 +282,29 @@ class Hindcast(Daemon):
         return report
 
 
-class Nbdkit(Daemon):
-    """`nbdkit file`: one sparse file for each volume."""
+class Peer(Daemon):
+    """Another server that the same tests run against: one sparse file for each volume."""
+
+    def create(self, name, size, chunk="16K", *_):
+        run("truncate", "-s", size, self.dir / name)
+        self.publish(name)
+        return self.place(name)
+
+    def publish(self, name):
+        """Makes a new file known to the server."""
+
+    def allocated(self, name):
+        return (self.dir / name).stat().st_blocks * 512
+
+    def drained(self):
+        run("sync", "-f", self.dir)
+
+    def check(self):
+        pass
+
+
+class Nbdkit(Peer):
+    """`nbdkit file`."""
 
     def __init__(self, directory, args=(), **_):
         super().__init__(directory)
@@ -297,18 +318,8 @@ class Nbdkit(Daemon):
         time.sleep(0.1)
         return self
 
-    def create(self, name, size, chunk="16K", *_):
-        run("truncate", "-s", size, self.dir / name)
+    def place(self, name):
         return self.uri(name)
-
-    def allocated(self, name):
-        return (self.dir / name).stat().st_blocks * 512
-
-    def drained(self):
-        run("sync", "-f", self.dir)
-
-    def check(self):
-        pass
 
 
 class Context:

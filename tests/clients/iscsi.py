@@ -90,8 +90,8 @@ class IscsiHindcast(Hindcast):
             file.unlink()
 
 
-class Tgt(Daemon):
-    """Debian's `tgt`: one sparse file for each volume. It forgets its targets when it ends, so they are made again."""
+class Tgt(Peer):
+    """Debian's `tgt`. It forgets its targets when it ends, so they are made again."""
 
     def __init__(self, directory, portals=2, **_):
         super().__init__(directory)
@@ -107,15 +107,18 @@ class Tgt(Daemon):
         wait_for("tgtd", lambda: answers(self.ports[0]))
         for port in self.ports[1:]:
             self.admin("new", "portal", "--param", f"portal=127.0.0.1:{port}")
-        for name in self.volumes:
-            self.publish(name)
+        for number, name in enumerate(self.volumes, 1):
+            self.make_target(number, name)
         return self
 
     def admin(self, operation, mode, *args):
         run("tgtadm", "-C", self.control, "--lld", "iscsi", "--op", operation, "--mode", mode, *args)
 
     def publish(self, name):
-        tid = self.volumes.index(name) + 1
+        self.volumes.append(name)
+        self.make_target(len(self.volumes), name)
+
+    def make_target(self, tid, name):
         self.admin("new", "target", "--tid", tid, "-T", f"{NAMING_AUTHORITY}:{name}")
         for key in ("HeaderDigest", "DataDigest"):
             self.admin("update", "target", "--tid", tid, "--name", key, "--value", "None,CRC32C")
@@ -127,20 +130,8 @@ class Tgt(Daemon):
     def url(self, volume, portal=0):
         return Url(self.ports[portal], f"{NAMING_AUTHORITY}:{volume}", 1)
 
-    def create(self, name, size, chunk="16K", *_):
-        run("truncate", "-s", size, self.dir / name)
-        self.volumes.append(name)
-        self.publish(name)
+    def place(self, name):
         return self.url(name)
-
-    def allocated(self, name):
-        return (self.dir / name).stat().st_blocks * 512
-
-    def drained(self):
-        run("sync", "-f", self.dir)
-
-    def check(self):
-        pass
 
 
 def server(t, name="data", start=True, **kwargs):

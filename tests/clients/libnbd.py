@@ -57,3 +57,34 @@ def put(server, export, data, offset=0):
 def get(server, export, length, offset=0):
     with connection(server.uri(export)) as h:
         return bytes(h.pread(length, offset))
+
+
+def changed_since(uri, *states):
+    """For each state the ranges (offset, length) that may have changed since, or None where that isn't known."""
+    if nbd is None:
+        raise Skip("python3-libnbd is not installed for this Python")
+    contexts = [f"hindcast:changed-since:{state}" for state in states]
+    handle = nbd.NBD()
+    for context in contexts:
+        handle.add_meta_context(context)
+    handle.connect_uri(uri)
+    size = handle.get_size()
+
+    def ranges(context):
+        found, position = [], 0
+        while position < size:
+            got = []
+
+            def extent(metacontext, offset, entries, error, got=got):
+                if metacontext == context:
+                    got.extend(entries)
+            handle.block_status(size - position, position, extent)
+            assert got, "no extents"
+            for length, flags in zip(got[::2], got[1::2]):
+                if flags & 1:
+                    found.append((position, length))
+                position += length
+        return found
+    changed = [ranges(context) if handle.can_meta_context(context) else None for context in contexts]
+    handle.shutdown()
+    return changed

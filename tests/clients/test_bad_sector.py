@@ -94,6 +94,29 @@ def codes(server):
     return {p["code"] for p in server.cli("status")["health"].get("problems", [])}
 
 
+def on_a_bad_disk(t, alone=True):
+    """A server whose data lies on a bad disk: (server, disk, path of its first physical volume). `alone`: the first
+    physical volume is gone; otherwise it takes nothing."""
+    disk = BadDisk(t)
+    server = t.server(pool="64M")
+    first = server.cli("pool", "pvs")[0]["path"]
+    server.cli("pool", "add", disk.path)
+    server.cli("pool", "drain", first, *([] if alone else ["--wait"]))
+    if alone:
+        server.cli("pool", "remove", first)
+    return server, disk, first
+
+
+def reads(uri, want):
+    """The volume or snapshot begins with this."""
+    with connection(uri) as h:
+        assert h.pread(len(want), 0) == want
+
+
+def patched(content, at, piece):
+    return content[:at] + piece + content[at + len(piece):]
+
+
 def fails_to_read(uri, offset, length):
     with connection(uri) as h:
         refused(errno.EIO, h.pread, length, offset)
@@ -101,12 +124,7 @@ def fails_to_read(uri, offset, length):
 
 @test(limit=240, hindcast_only=True)
 def a_bad_sector_is_lost_and_nothing_else(t):
-    disk = BadDisk(t)
-    server = t.server(pool="64M")
-    first = server.cli("pool", "pvs")[0]["path"]
-    server.cli("pool", "add", disk.path)
-    server.cli("pool", "drain", first)
-    server.cli("pool", "remove", first)
+    server, disk, _ = on_a_bad_disk(t)
     v, other = server.create("v", SIZE, "16K", "--cdp", "parity"), server.create("other", SIZE)
     chunk = b"".join(block(100 + n) for n in range(4))
     with connection(v) as h, connection(other) as o:
@@ -139,8 +157,7 @@ def a_bad_sector_is_lost_and_nothing_else(t):
             assert h.pread(BLOCK, bad + BLOCK) == block(103)
         with connection(server.uri("v@s")) as h:
             assert h.pread(2 * BLOCK, 4 * CHUNK) == chunk[:2 * BLOCK]
-        with connection(other) as o:
-            assert o.pread(2 * MIB, 0) == pattern(0, MIB) + pattern(MIB, MIB)
+        reads(other, pattern(0, MIB) + pattern(MIB, MIB))
 
     as_expected()
     assert "pv-read-errors" in codes(server)
@@ -166,12 +183,7 @@ def a_bad_sector_is_lost_and_nothing_else(t):
 
 @test(limit=240, hindcast_only=True)
 def a_disk_that_takes_no_writes_is_left(t):
-    disk = BadDisk(t)
-    server = t.server(pool="64M")
-    first = server.cli("pool", "pvs")[0]["path"]
-    server.cli("pool", "add", disk.path)
-    # All of it lies on the disk at first.
-    server.cli("pool", "drain", first, "--wait")
+    server, disk, first = on_a_bad_disk(t, alone=False)
     v, other = server.create("v", SIZE, "16K", "--cdp", "parity"), server.create("other", SIZE)
     with connection(v) as h, connection(other) as o:
         h.pwrite(pattern(0, MIB), 0)
@@ -189,16 +201,9 @@ def a_disk_that_takes_no_writes_is_left(t):
         h.flush()
 
     def as_expected():
-        want = bytearray(pattern(0, MIB))
-        want[5 * CHUNK:5 * CHUNK + BLOCK] = block(7)
-        with connection(v) as h:
-            assert h.pread(MIB, 0) == want
-        with connection(server.uri("v@s")) as h:
-            assert h.pread(MIB, 0) == pattern(0, MIB)
-        want = bytearray(pattern(MIB, MIB) + pattern(2 * MIB, MIB))
-        want[9 * CHUNK:9 * CHUNK + BLOCK] = block(8)
-        with connection(other) as o:
-            assert o.pread(2 * MIB, 0) == want
+        reads(v, patched(pattern(0, MIB), 5 * CHUNK, block(7)))
+        reads(server.uri("v@s"), pattern(0, MIB))
+        reads(other, patched(pattern(MIB, MIB) + pattern(2 * MIB, MIB), 9 * CHUNK, block(8)))
 
     server.drained()
     assert "pv-failed" in codes(server), codes(server)
@@ -224,12 +229,7 @@ def a_disk_that_takes_no_writes_is_left(t):
 
 @test(limit=240, hindcast_only=True)
 def a_disk_that_is_away_is_waited_for(t):
-    disk = BadDisk(t)
-    server = t.server(pool="64M")
-    first = server.cli("pool", "pvs")[0]["path"]
-    server.cli("pool", "add", disk.path)
-    server.cli("pool", "drain", first)
-    server.cli("pool", "remove", first)
+    server, disk, _ = on_a_bad_disk(t)
     v = server.create("v", SIZE, "16K")
     with connection(v) as h:
         h.pwrite(pattern(0, MIB), 0)
@@ -251,12 +251,8 @@ def a_disk_that_is_away_is_waited_for(t):
     server.drained()
     wait_for("the end of the warning", lambda: "pv-away" not in codes(server))
     assert "data-damaged" not in codes(server), "what was away was given up"
-    want = bytearray(pattern(0, MIB))
-    want[5 * CHUNK:5 * CHUNK + BLOCK] = block(7)
-    with connection(v) as h:
-        assert h.pread(MIB, 0) == want
-    with connection(server.uri("v@s")) as h:
-        assert h.pread(MIB, 0) == pattern(0, MIB)
+    reads(v, patched(pattern(0, MIB), 5 * CHUNK, block(7)))
+    reads(server.uri("v@s"), pattern(0, MIB))
     server.check()
 
 

@@ -3,6 +3,7 @@
 well-behaved initiator beside them keeps its speed."""
 
 import re
+import functools
 import struct
 import threading
 
@@ -60,68 +61,63 @@ class Crowd:
             member.close()
 
 
-def beside(t, make_trouble):
-    """Measures a well-behaved initiator before and during trouble, and the server's memory."""
-    need("iscsi-perf")
-    served = server(t, args=[f"--iscsi-max-in-flight={IN_FLIGHT}"])
-    url = served.create("v", SIZE)
-    # Data on the medium, so that reads cost what they cost.
-    need_qemu_iscsi()
-    run("qemu-io", "-f", "raw", *[part for at in range(0, 64, 16) for part in ("-c", f"write -P 7 {at}M 16M")], url)
-    alone, (resting, _) = speed(url), memory(served)
-    crowd = make_trouble(url)
-    attempts = []
-    # A shared machine has moods: the best of a few.
-    while len(attempts) < 4 and max(attempts, default=0) < alone * 0.5:
-        attempts.append(speed(url))
-    now, peak = memory(served)
-    t.say(f"{alone} reads/s alone, {max(attempts)} beside; memory {resting // MIB} MiB, then {now // MIB}, "
-          f"at most {peak // MIB}")
-    assert max(attempts) > alone * 0.25, f"{alone} reads/s became {attempts}"
-    # What may be in flight, and some for fixed buffers.
-    allowed = resting + IN_FLIGHT + 64 * MIB
-    assert peak < allowed, f"{peak // MIB} MiB, more than {allowed // MIB} MiB"
-    crowd.close()
-    # Nothing of them is left, and the server is well.
-    wait_for("the end of their sessions", lambda: not served.target("show", "v")["sessions"], limit=30, step=0.3)
-    assert speed(url) > 0
-    served.stop()
+def trouble(make_trouble):
+    """Registers a test: a crowd makes trouble beside a well-behaved initiator, whose speed is measured before and
+    meanwhile, with the server's memory."""
+    @test(hindcast_only=True, limit=120)
+    @functools.wraps(make_trouble)
+    def beside(t):
+        need("iscsi-perf")
+        served = server(t, args=[f"--iscsi-max-in-flight={IN_FLIGHT}"])
+        url = served.create("v", SIZE)
+        # Data on the medium, so that reads cost what they cost.
+        need_qemu_iscsi()
+        parts = [part for at in range(0, 64, 16) for part in ("-c", f"write -P 7 {at}M 16M")]
+        run("qemu-io", "-f", "raw", *parts, url)
+        alone, (resting, _) = speed(url), memory(served)
+        crowd = Crowd(t, url)
+        make_trouble(t, crowd)
+        attempts = []
+        # A shared machine has moods: the best of a few.
+        while len(attempts) < 4 and max(attempts, default=0) < alone * 0.5:
+            attempts.append(speed(url))
+        now, peak = memory(served)
+        t.say(f"{alone} reads/s alone, {max(attempts)} beside; memory {resting // MIB} MiB, then {now // MIB}, "
+              f"at most {peak // MIB}")
+        assert max(attempts) > alone * 0.25, f"{alone} reads/s became {attempts}"
+        # What may be in flight, and some for fixed buffers.
+        allowed = resting + IN_FLIGHT + 64 * MIB
+        assert peak < allowed, f"{peak // MIB} MiB, more than {allowed // MIB} MiB"
+        crowd.close()
+        # Nothing of them is left, and the server is well.
+        wait_for("the end of their sessions", lambda: not served.target("show", "v")["sessions"], limit=30, step=0.3)
+        assert speed(url) > 0
+        served.stop()
+    return beside
 
 
-@test(hindcast_only=True, limit=120)
-def who_takes_no_answers(t):
+@trouble
+def who_takes_no_answers(t, crowd):
     """24 connections ask for 1 MiB as often as their windows let them, and read nothing."""
-    def trouble(url):
-        crowd = Crowd(t, url)
-        sent = crowd.flood(read10(0, BLOCKS), READ, 128)
-        assert sent >= CROWD * 8, f"only {sent} requests could be sent: no trouble at all"
-        t.say(f"{sent} reads of 1 MiB asked for")
-        return crowd
-    beside(t, trouble)
+    sent = crowd.flood(read10(0, BLOCKS), READ, 128)
+    assert sent >= CROWD * 8, f"only {sent} requests could be sent: no trouble at all"
+    t.say(f"{sent} reads of 1 MiB asked for")
 
 
-@test(hindcast_only=True, limit=120)
-def who_sends_no_data(t):
+@trouble
+def who_sends_no_data(t, crowd):
     """24 connections announce writes of 1 MiB as often as their windows let them, and send the first bytes only."""
-    def trouble(url):
-        crowd = Crowd(t, url)
-        sent = crowd.flood(write10(0, BLOCKS), WRITE, 128, data=bytes(8192))
-        assert sent >= CROWD, f"only {sent} writes could be announced"
-        t.say(f"{sent} writes of 1 MiB announced")
-        return crowd
-    beside(t, trouble)
+    sent = crowd.flood(write10(0, BLOCKS), WRITE, 128, data=bytes(8192))
+    assert sent >= CROWD, f"only {sent} writes could be announced"
+    t.say(f"{sent} writes of 1 MiB announced")
 
 
-@test(hindcast_only=True, limit=120)
-def who_stops_within_a_pdu(t):
+@trouble
+def who_stops_within_a_pdu(t, crowd):
     """Half a header, and a header that promises the longest data segment."""
-    def trouble(url):
-        crowd = Crowd(t, url)
-        for number, member in enumerate(crowd.members):
-            whole = Pdu(header_of_a_write(member), bytes(65536)).encode()
-            member.socket.sendall(whole[:BHS - 1] if number % 2 else whole[:BHS + 1000])
-        return crowd
-    beside(t, trouble)
+    for number, member in enumerate(crowd.members):
+        whole = Pdu(header_of_a_write(member), bytes(65536)).encode()
+        member.socket.sendall(whole[:BHS - 1] if number % 2 else whole[:BHS + 1000])
 
 
 def header_of_a_write(member):
@@ -130,46 +126,38 @@ def header_of_a_write(member):
                        member.exp_stat_sn, write10(0, 128))
 
 
-@test(hindcast_only=True, limit=120)
-def who_ignores_the_window(t):
+@trouble
+def who_ignores_the_window(t, crowd):
     """Commands beyond MaxCmdSN: to be ignored (RFC 7143 4.2.2.1), not to be kept."""
-    def trouble(url):
-        crowd = Crowd(t, url)
-        sent = crowd.flood(read10(0, BLOCKS), READ, 2000, ignore_window=True)
-        t.say(f"{sent} commands sent, most of them beyond the window")
-        return crowd
-    beside(t, trouble)
+    sent = crowd.flood(read10(0, BLOCKS), READ, 2000, ignore_window=True)
+    t.say(f"{sent} commands sent, most of them beyond the window")
 
 
-@test(hindcast_only=True, limit=120)
-def who_is_slow(t):
+@trouble
+def who_is_slow(t, crowd):
     """Answers taken a few kilobytes at a time: served to the end, at the cost of nobody else."""
-    def trouble(url):
-        crowd = Crowd(t, url)
-        crowd.flood(read10(0, BLOCKS), READ, 8)
-        crowd.ending = False
-        crowd.taken = 0
+    crowd.flood(read10(0, BLOCKS), READ, 8)
+    crowd.ending = False
+    crowd.taken = 0
 
-        def sip():
-            while not crowd.ending:
-                for member in crowd.members:
-                    try:
-                        crowd.taken += len(member.socket.recv(2048))
-                    except OSError:
-                        pass
-                time.sleep(0.01)
-        thread = threading.Thread(target=sip, daemon=True)
-        thread.start()
-        close = crowd.close
+    def sip():
+        while not crowd.ending:
+            for member in crowd.members:
+                try:
+                    crowd.taken += len(member.socket.recv(2048))
+                except OSError:
+                    pass
+            time.sleep(0.01)
+    thread = threading.Thread(target=sip, daemon=True)
+    thread.start()
+    close = crowd.close
 
-        def end():
-            crowd.ending = True
-            thread.join(CROWD * 2)
-            assert crowd.taken > 0, "the slow ones got nothing"
-            close()
-        crowd.close = end
-        return crowd
-    beside(t, trouble)
+    def end():
+        crowd.ending = True
+        thread.join(CROWD * 2)
+        assert crowd.taken > 0, "the slow ones got nothing"
+        close()
+    crowd.close = end
 
 
 @test(hindcast_only=True, limit=120)

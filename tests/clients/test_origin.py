@@ -6,6 +6,27 @@ from libnbd import connection, get, put
 import os
 
 
+def whole(server, length):
+    """Reads all of the volume."""
+    with connection(server.uri("vm")) as h:
+        return b"".join(h.pread(min(MIB, length - at), at) for at in range(0, length, MIB))
+
+
+def overwrite(server, expected, *places):
+    """Writes anything to these places (offset, length) of the volume."""
+    with connection(server.uri("vm")) as h:
+        for at, length in places:
+            data = os.urandom(length)
+            h.pwrite(data, at)
+            expected[at:at + length] = data
+        h.flush()
+
+
+def flatten(server):
+    done = server.cli("volume", "flatten", "vm", "--wait")
+    assert done == {"origin": None, "running": None}, done
+
+
 @test(hindcast_only=True)
 def an_image_is_served_written_to_and_let_go(t):
     """A raw image made by qemu-img is served over NBD at once; after flattening it can be removed."""
@@ -24,26 +45,17 @@ def an_image_is_served_written_to_and_let_go(t):
     server.cli("volume", "create", "vm", "--origin", image + ".none", code=NOT_FOUND)
     # Chunks of any size.
     server.cli("volume", "create", "large", "--origin", image, "--chunk", "1M")
-    whole = expected[:4 * MIB]
+    first = expected[:4 * MIB]
     put(server, "large", b"!" * 512, MIB + 512)
-    whole[MIB + 512:MIB + 1024] = b"!" * 512
-    assert get(server, "large", 4 * MIB) == whole
+    first[MIB + 512:MIB + 1024] = b"!" * 512
+    assert get(server, "large", 4 * MIB) == first
     server.cli("volume", "delete", "large")
     made = server.cli("volume", "create", "vm", "--origin", image)
     assert made["size"] == len(expected) and made["allocated"] == 0 and made["origin"] == image, made
 
-    def everything():
-        with connection(server.uri("vm")) as h:
-            return b"".join(h.pread(min(MIB, len(expected) - at), at) for at in range(0, len(expected), MIB))
-
-    assert everything() == expected
-    with connection(server.uri("vm")) as h:
-        for at, length in ((512, 512), (2 * MIB + 1024, 40960), (20 * MIB - 512, 1024), (10 * MIB, 4096)):
-            data = os.urandom(length)
-            h.pwrite(data, at)
-            expected[at:at + length] = data
-        h.flush()
-    assert everything() == expected
+    assert whole(server, len(expected)) == expected
+    overwrite(server, expected, (512, 512), (2 * MIB + 1024, 40960), (20 * MIB - 512, 1024), (10 * MIB, 4096))
+    assert whole(server, len(expected)) == expected
     server.cli("snapshot", "create", "vm@monday")
     assert sha256(image) == before, "an image is never changed"
 
@@ -55,12 +67,11 @@ def an_image_is_served_written_to_and_let_go(t):
     assert server.cli("volume", "flatten", "vm", "--status")["origin"]["unavailable"]
     os.rename(image + ".away", image)
 
-    done = server.cli("volume", "flatten", "vm", "--wait")
-    assert done == {"origin": None, "running": None}, done
+    flatten(server)
     os.remove(image)
     server.stop()
     server.start()
-    assert everything() == expected
+    assert whole(server, len(expected)) == expected
     server.cli("volume", "flatten", "vm", code=CONFLICT)
     server.cli("volume", "flatten", "vm", "--stop", code=NOT_FOUND)
     server.check()
@@ -81,26 +92,18 @@ def a_block_device_is_an_image_too(t):
     try:
         made = server.cli("volume", "create", "vm", "--origin", device)
         assert made["size"] == 8 * MIB and made["origin"] == device and made["allocated"] == 0, made
-        with connection(server.uri("vm")) as h:
-            assert h.pread(8 * MIB, 0) == expected
-            for at, length in ((512, 512), (2 * MIB + 1024, 40960), (5 * MIB, 4096)):
-                data = os.urandom(length)
-                h.pwrite(data, at)
-                expected[at:at + length] = data
-            h.flush()
+        assert whole(server, 8 * MIB) == expected
+        overwrite(server, expected, (512, 512), (2 * MIB + 1024, 40960), (5 * MIB, 4096))
         server.kill()
         server.start()
-        with connection(server.uri("vm")) as h:
-            assert h.pread(8 * MIB, 0) == expected
-        done = server.cli("volume", "flatten", "vm", "--wait")
-        assert done == {"origin": None, "running": None}, done
+        assert whole(server, 8 * MIB) == expected
+        flatten(server)
     finally:
         run("losetup", "-d", device)
     assert sha256(backing) == before, "the device stays as it is"
     server.stop()
     server.start()
-    with connection(server.uri("vm")) as h:
-        assert h.pread(8 * MIB, 0) == expected
+    assert whole(server, 8 * MIB) == expected
     server.check()
 
 

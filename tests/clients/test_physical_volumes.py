@@ -55,13 +55,23 @@ def pv_of(server, path):
     return found[0]
 
 
-@test(hindcast_only=True)
-def block_device_in_the_pool(t):
+def on_a_device(t):
+    """A server with a block device in its pool, and a volume with content: (server, device, URI)."""
     loop = Loop(t, "disk")
     server = t.server(pool="64M")
     server.cli("pool", "add", loop.device)
     uri = server.create("v", SIZE)
     write_all(uri)
+    return server, loop, uri
+
+
+def is_moved_away(server, path):
+    wait_for("an empty physical volume", lambda: pv_of(server, path)["used"] == 0, limit=120, step=0.3)
+
+
+@test(hindcast_only=True)
+def block_device_in_the_pool(t):
+    server, loop, uri = on_a_device(t)
     server.drained()
     assert pv_of(server, loop.device)["used"] >= SIZE // 2, "nothing went to the block device"
     read_all(uri)
@@ -74,16 +84,12 @@ def block_device_in_the_pool(t):
 
 @test(limit=240, hindcast_only=True)
 def moved_away_and_removed(t):
-    loop = Loop(t, "disk")
-    server = t.server(pool="64M")
-    server.cli("pool", "add", loop.device)
-    uri = server.create("v", SIZE)
-    write_all(uri)
+    server, loop, uri = on_a_device(t)
     server.drained()
     server.cli("pool", "remove", loop.device, code=CONFLICT)
     server.cli("pool", "add", t.dir / "other.pv", "--size", "256M")
     server.cli("pool", "drain", loop.device)
-    wait_for("an empty physical volume", lambda: pv_of(server, loop.device)["used"] == 0, limit=120, step=0.3)
+    is_moved_away(server, loop.device)
     read_all(uri)
     server.cli("pool", "remove", loop.device)
     assert all(pv["path"] != loop.device for pv in pvs(server))
@@ -107,7 +113,7 @@ def killed_while_moving(t):
         server.kill()
         server.start()
         read_all(uri)
-    wait_for("an empty physical volume", lambda: pv_of(server, first)["used"] == 0, limit=120, step=0.3)
+    is_moved_away(server, first)
     server.check()
     read_all(uri)
 
@@ -147,12 +153,8 @@ def of_another_pool(t):
 
 @test(hindcast_only=True)
 def missing_at_start(t):
-    loop = Loop(t, "disk")
-    server = t.server(pool="64M")
+    server, loop, uri = on_a_device(t)
     device = loop.device
-    server.cli("pool", "add", device)
-    uri = server.create("v", SIZE)
-    write_all(uri)
     server.stop()
     loop.detach()
     message = server.refuses_to_start()
