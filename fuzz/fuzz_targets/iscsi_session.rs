@@ -3,19 +3,12 @@
 //! each.
 #![no_main]
 
-#[path = "../../crates/target/tests/common/initiator.rs"]
-mod initiator;
-#[path = "../../crates/target/tests/common/mem.rs"]
-mod mem;
-#[path = "../../crates/target/tests/common/script.rs"]
-mod script;
-
+use hindcast_fuzz::initiator::{NAME, TARGET, daemon, encode, to_text};
+use hindcast_fuzz::mem::MemDevice;
+use hindcast_fuzz::serve_iscsi;
+use hindcast_target::iscsi::IscsiConfig;
 use hindcast_target::iscsi::pdu::{Bhs, Digests, FINAL, NO_TAG, opcode};
-use hindcast_target::iscsi::{IscsiConfig, WorkerPool, serve_transport};
-use initiator::{NAME, TARGET, daemon, encode, to_text};
 use libfuzzer_sys::fuzz_target;
-use mem::MemDevice;
-use script::Script;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -143,12 +136,9 @@ fuzz_target!(|data: &[u8]| {
     let device = Arc::new(MemDevice::new(1 << 20));
     device.cold.store(mode & 64 != 0, Ordering::Relaxed);
     let (daemon, _) = daemon(&device);
-    let script = Script::new(input);
-    let addresses = ("127.0.0.1:1".parse().expect("it is one"), "127.0.0.1:3260".parse().expect("it is one"));
     let config = IscsiConfig { queue_depth: 8, ..IscsiConfig::default() };
-    let transport = Arc::new(script.clone());
-    let _ = serve_transport(&config, daemon, WorkerPool::inline(), transport, addresses);
-    check(&script.output.lock(), digests, &requests, damaged);
+    let output = serve_iscsi(&config, daemon, input);
+    check(&output, digests, &requests, damaged);
 });
 
 /// Looks at everything that was answered.

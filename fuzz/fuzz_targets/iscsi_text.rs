@@ -2,19 +2,12 @@
 //! gets one answer with well-formed text of bounded length, and nobody gets in without proof.
 #![no_main]
 
-#[path = "../../crates/target/tests/common/initiator.rs"]
-mod initiator;
-#[path = "../../crates/target/tests/common/mem.rs"]
-mod mem;
-#[path = "../../crates/target/tests/common/script.rs"]
-mod script;
-
+use hindcast_fuzz::initiator::{Daemon, NAME, TARGET, daemon, encode, to_text};
+use hindcast_fuzz::mem::MemDevice;
+use hindcast_fuzz::serve_iscsi;
 use hindcast_target::iscsi::pdu::{Bhs, Digests, opcode};
-use hindcast_target::iscsi::{AuthPolicy, ChapUser, IscsiConfig, Secret, WorkerPool, serve_transport, text};
-use initiator::{Daemon, NAME, TARGET, daemon, encode, to_text};
+use hindcast_target::iscsi::{AuthPolicy, ChapUser, IscsiConfig, Secret, text};
 use libfuzzer_sys::fuzz_target;
-use mem::MemDevice;
-use script::Script;
 use std::sync::{Arc, LazyLock};
 
 fn with(auth: AuthPolicy) -> Arc<Daemon> {
@@ -65,13 +58,8 @@ fuzz_target!(|data: &[u8]| {
         input.push(encode(&bhs, &body, Digests::default()));
     }
     let requests = input.len();
-    let script = Script::new(input);
-    let addresses = ("127.0.0.1:1".parse().expect("it is one"), "127.0.0.1:3260".parse().expect("it is one"));
     let daemon = if chap { CLOSED.clone() } else { OPEN.clone() };
-    let transport = Arc::new(script.clone());
-    let _ = serve_transport(&IscsiConfig::default(), daemon, WorkerPool::inline(), transport, addresses);
-
-    let output = script.output.lock();
+    let output = serve_iscsi(&IscsiConfig::default(), daemon, input);
     let (mut at, mut answers) = (0, 0);
     while let Some(bhs) = Bhs::parse(&output[at..]) {
         let layout = bhs.layout(Digests::default());

@@ -2,12 +2,10 @@
 //! and the same.
 #![no_main]
 
-#[path = "../../crates/target/tests/common/mem.rs"]
-mod mem;
-
+use hindcast_fuzz::after_option_reply;
+use hindcast_fuzz::mem::{MemDevice, MemExports};
 use hindcast_target::nbd::options::{Negotiator, Policy, Step};
 use libfuzzer_sys::fuzz_target;
-use mem::{MemDevice, MemExports};
 use std::sync::{Arc, LazyLock};
 
 static EXPORTS: LazyLock<Arc<MemExports>> =
@@ -52,9 +50,6 @@ fuzz_target!(|data: &[u8]| {
     // answer is option replies from beginning to end.
     let mut rest = &whole.0[..];
     while matches!(whole.1, 0 | 3) && !rest.is_empty() {
-        assert!(rest.len() >= 20);
-        assert_eq!(rest[..8], 0x0003_e889_0455_65a9u64.to_be_bytes());
-        let len = u32::from_be_bytes([rest[16], rest[17], rest[18], rest[19]]);
-        rest = &rest[20 + len as usize..];
+        rest = after_option_reply(rest).expect("an option reply");
     }
 });

@@ -3,17 +3,13 @@
 //! show.
 #![no_main]
 
-#[path = "../../crates/target/tests/common/mem.rs"]
-mod mem;
-#[path = "../../crates/target/tests/common/script.rs"]
-mod script;
-
 use hindcast_engine::device::DeviceInfo;
+use hindcast_fuzz::after_option_reply;
+use hindcast_fuzz::mem::{MemDevice, MemExports};
+use hindcast_fuzz::script::{Script, handshake, requests_in, take_reply};
 use hindcast_target::nbd::codec::Command;
 use hindcast_target::nbd::{NbdConfig, WorkerPool, serve_transport};
 use libfuzzer_sys::fuzz_target;
-use mem::{MemDevice, MemExports};
-use script::{Script, handshake, requests_in, take_reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,9 +35,8 @@ fuzz_target!(|data: &[u8]| {
 
     let output = script.output.lock();
     let mut rest = &output[18..];
-    while rest.starts_with(&0x0003_e889_0455_65a9u64.to_be_bytes()) {
-        let len = u32::from_be_bytes([rest[16], rest[17], rest[18], rest[19]]);
-        rest = &rest[20 + len as usize..];
+    while let Some(after) = after_option_reply(rest) {
+        rest = after;
     }
     let requests = requests_in(bytes, 64 << 20);
     // Cookies that are used twice make simple replies ambiguous; a client must not do that.

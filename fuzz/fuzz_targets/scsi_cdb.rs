@@ -2,12 +2,10 @@
 //! announced, and the device sees only requests that are in range and aligned.
 #![no_main]
 
-#[path = "../../crates/target/tests/common/mem.rs"]
-mod mem;
-
 use bytes::Bytes;
 use hindcast_engine::device::{DeviceInfo, WriteOp};
-use hindcast_target::scsi::{Access, Command, LogicalUnit, LuOptions, Space, Status, Target, lun_to_wire};
+use hindcast_fuzz::{mem::MemDevice, two_initiators};
+use hindcast_target::scsi::{Command, LuOptions, Space, Status, lun_to_wire};
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 
@@ -18,19 +16,18 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let block_size = if mode & 1 != 0 { 4096 } else { 512 };
-    let info =
-        DeviceInfo { size: 1 << 20, block_size, preferred_size: 4096, read_only: mode & 2 != 0, uuid: [3; 16] };
-    let device = Arc::new(mem::MemDevice::with_info(info));
+    let info = DeviceInfo {
+        size: 1 << 20,
+        block_size,
+        preferred_size: 4096,
+        read_only: mode & 2 != 0,
+        uuid: [3; 16],
+    };
+    let device = Arc::new(MemDevice::with_info(info));
     let space: Option<Arc<dyn Fn() -> Space + Send + Sync>> =
         if mode & 4 != 0 { Some(Arc::new(|| Space { used: 1, available: 2 << 20 })) } else { None };
     let options = LuOptions { space, atomic_bytes: 16384, sanitize_rate: 1 << 40, ..LuOptions::default() };
-    let Ok(lu) = LogicalUnit::new(device, options, None) else {
-        return;
-    };
-    let target = Target::new("iqn.t", &[1, 2]);
-    target.set_lun(0, Some(lu));
-    let attach = |name, group| target.attach(name, group, Access::default(), Arc::new(()));
-    let (Some(one), Some(two)) = (attach("iqn.a,i,0x1", 1), attach("iqn.b,i,0x2", 2)) else {
+    let Some([one, two]) = two_initiators(device, options, None) else {
         return;
     };
     for step in rest.chunks(17) {

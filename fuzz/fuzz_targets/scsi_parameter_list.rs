@@ -2,12 +2,10 @@
 //! refused changes nothing that a restart would find.
 #![no_main]
 
-#[path = "../../crates/target/tests/common/mem.rs"]
-mod mem;
-
 use bytes::Bytes;
 use hindcast_engine::device::DeviceInfo;
-use hindcast_target::scsi::{Access, Command, LogicalUnit, LuOptions, LuStore, Status, Target};
+use hindcast_fuzz::{mem::MemDevice, two_initiators};
+use hindcast_target::scsi::{Command, LogicalUnit, LuOptions, LuStore, Status};
 use libfuzzer_sys::fuzz_target;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -49,16 +47,10 @@ const COMMANDS: [(u8, u8, usize, usize, usize); 15] = [
 fuzz_target!(|data: &[u8]| {
     let info =
         DeviceInfo { size: 1 << 18, block_size: 512, preferred_size: 4096, read_only: false, uuid: [3; 16] };
-    let device = Arc::new(mem::MemDevice::with_info(info));
+    let device = Arc::new(MemDevice::with_info(info));
     let store = Arc::new(Store::default());
     let options = LuOptions { sanitize_rate: 1 << 40, ..LuOptions::default() };
-    let Ok(lu) = LogicalUnit::new(device.clone(), options.clone(), Some(store.clone())) else {
-        return;
-    };
-    let target = Target::new("iqn.t", &[1, 2]);
-    target.set_lun(0, Some(lu));
-    let attach = |name, group| target.attach(name, group, Access::default(), Arc::new(()));
-    let (Some(one), Some(two)) = (attach("iqn.a,i,0x1", 1), attach("iqn.b,i,0x2", 2)) else {
+    let Some([one, two]) = two_initiators(device.clone(), options.clone(), Some(store.clone())) else {
         return;
     };
     let mut rest = data;
