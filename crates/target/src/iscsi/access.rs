@@ -13,8 +13,9 @@
 //! - The address that the initiator connects from lies in the range of the rule.
 //! - If the rule names an account, the initiator has proven that account.
 
+use ipnet::IpNet;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 /// Longest iSCSI name in bytes (RFC 7143 4.2.7.1).
@@ -222,30 +223,12 @@ impl fmt::Display for NamePattern {
 /// address. IPv4 addresses mapped into IPv6 (`::ffff:10.0.0.1`) are IPv4 addresses here, since a
 /// socket for both kinds reports them so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AddressRange {
-    network: IpAddr,
-    prefix: u8,
-}
+pub struct AddressRange(IpNet);
 
 impl AddressRange {
     /// Whether an address lies in it. IPv4 and IPv6 are apart: `::/0` holds no IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let network = Self::bits(self.network);
-        let (bits, width) = Self::bits(address.to_canonical());
-        width == network.1 && Self::masked(bits, width, self.prefix) == network.0
-    }
-
-    /// The address as a number, and how many bits it has.
-    fn bits(address: IpAddr) -> (u128, u8) {
-        match address {
-            IpAddr::V4(v4) => (u128::from(v4.to_bits()), 32),
-            IpAddr::V6(v6) => (v6.to_bits(), 128),
-        }
-    }
-
-    fn masked(bits: u128, width: u8, prefix: u8) -> u128 {
-        let host = u32::from(width.saturating_sub(prefix));
-        bits.checked_shr(host).and_then(|kept| kept.checked_shl(host)).unwrap_or(0)
+        self.0.contains(&address.to_canonical())
     }
 }
 
@@ -255,41 +238,34 @@ impl FromStr for AddressRange {
     fn from_str(text: &str) -> Result<Self, Refused> {
         let wrong = || Refused(format!("{text:?} is not an address or a range like 10.0.0.0/8 or fd00::/8"));
         let (address, prefix) = text.split_once('/').map_or((text, None), |(a, p)| (a, Some(p)));
-        let mut network: IpAddr = address.parse().map_err(|_| wrong())?;
-        let mut width = Self::bits(network).1;
-        let mut prefix = match prefix {
-            None => width,
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let one = IpNet::from(address);
+        let prefix = match prefix {
+            None => one.max_prefix_len(),
             Some(p) if p.bytes().all(|b| b.is_ascii_digit()) => p.parse().map_err(|_| wrong())?,
             Some(_) => return Err(wrong()),
         };
-        if prefix > width {
-            return Err(wrong());
-        }
-        if network != network.to_canonical() && prefix >= 96 {
-            network = network.to_canonical();
-            (prefix, width) = (prefix - 96, 32);
-        }
-        let (bits, _) = Self::bits(network);
-        let kept = Self::masked(bits, width, prefix);
-        if kept != bits {
-            let whole = match u32::try_from(kept) {
-                Ok(v4) if width == 32 => IpAddr::from(v4.to_be_bytes()),
-                _ => IpAddr::V6(Ipv6Addr::from_bits(kept)),
-            };
+        let (address, prefix) = match address.to_canonical() {
+            v4 @ IpAddr::V4(_) if address.is_ipv6() && prefix >= 96 => (v4, prefix - 96),
+            _ => (address, prefix),
+        };
+        let range = IpNet::new(address, prefix).map_err(|_| wrong())?;
+        let whole = range.trunc();
+        if whole != range {
             return refuse(format!(
-                "{text:?} has bits after its prefix: write {whole}/{prefix}, or the address alone"
+                "{text:?} has bits after its prefix: write {whole}, or the address alone"
             ));
         }
-        Ok(AddressRange { network, prefix })
+        Ok(AddressRange(range))
     }
 }
 
 impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.prefix == Self::bits(self.network).1 {
-            return self.network.fmt(f);
+        if self.0.prefix_len() == self.0.max_prefix_len() {
+            return write!(f, "{}", self.0.addr());
         }
-        write!(f, "{}/{}", self.network, self.prefix)
+        write!(f, "{}", self.0)
     }
 }
 
