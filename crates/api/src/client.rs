@@ -277,6 +277,12 @@ impl Client {
         self.get("/target-defaults")
     }
 
+    /// The answer to a GET of `path`, which comes after `/api/v1`, as the server sent it. It is not
+    /// decoded, so that a caller can measure the server alone.
+    pub fn raw(&self, path: &str) -> Result<Bytes> {
+        self.request(Method::GET, path, Bytes::new())
+    }
+
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         parse(&self.request(Method::GET, path, Bytes::new())?)
     }

@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 use crate::server::Hindcast;
 use crate::{Common, rig, units};
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use hindcast_api::{Anchors, CdpStatus, Compression, Encoding, PatchCdp, PatchVolume};
 use std::time::{Duration, Instant};
 
 /// How long the log may lag behind the last write.
@@ -102,9 +102,14 @@ impl Args {
 
 type Rig<'a> = rig::Rig<'a, Args>;
 
-/// How history is kept, as the admin API takes it.
-fn keep(encoding: &str, compression: &str, anchors: &Value) -> Value {
-    json!({ "encoding": encoding, "compression": compression, "anchors": anchors })
+/// How history is kept.
+fn keep(encoding: Encoding, compression: Compression, anchors: Anchors) -> PatchCdp {
+    PatchCdp {
+        encoding: Some(encoding),
+        compression: Some(compression),
+        anchors: Some(anchors),
+        ..PatchCdp::default()
+    }
 }
 
 impl Rig<'_> {
@@ -114,24 +119,20 @@ impl Rig<'_> {
     }
 
     /// Keeps history from now on.
-    fn keep(&self, volume: &str, how: &Value) -> Result<()> {
-        self.hindcast.api("PATCH", &format!("/volumes/{volume}"), &json!({ "cdp": how })).map(drop)
+    fn keep(&self, volume: &str, how: PatchCdp) -> Result<()> {
+        self.api().patch_volume(volume, &PatchVolume { cdp: Some(how), ..PatchVolume::default() })?;
+        Ok(())
     }
 
     fn connect(&self, export: &str) -> Result<Client> {
         self.hindcast.connect(export)
     }
 
-    /// The state of a volume's history.
-    fn cdp(&self, volume: &str) -> Result<Value> {
-        Ok(self.hindcast.api("GET", &format!("/volumes/{volume}/cdp"), &Value::Null)?.0)
-    }
-
-    /// The log of a volume's history, once all of the `bytes` that clients wrote are in it.
-    fn logged(&self, volume: &str, bytes: u64) -> Result<Log> {
+    /// The state of a volume's history, once all of the `bytes` that clients wrote are in its log.
+    fn logged(&self, volume: &str, bytes: u64) -> Result<CdpStatus> {
         let start = Instant::now();
         loop {
-            let log = Log::from(&self.cdp(volume)?)?;
+            let log = self.api().cdp(volume)?;
             if log.written >= bytes {
                 return Ok(log);
             }
@@ -146,33 +147,8 @@ impl Rig<'_> {
 
     /// The last LSN, and that with which history begins.
     fn window(&self, volume: &str) -> Result<(u64, u64)> {
-        let from = self.cdp(volume)?["from"]["lsn"].as_u64().context("no history")?;
-        let (now, _) = self.hindcast.api("GET", &format!("/volumes/{volume}/moments/-1ms"), &Value::Null)?;
-        Ok((from, now["lsn"].as_u64().context("no lsn of a moment")?))
-    }
-}
-
-/// What a volume's history takes.
-#[derive(Debug, Clone, Copy)]
-struct Log {
-    records: u64,
-    written: u64,
-    payload: u64,
-    stored: u64,
-    anchors: u64,
-}
-
-impl Log {
-    fn from(status: &Value) -> Result<Log> {
-        let number =
-            |key: &str| status[key].as_u64().with_context(|| format!("no `{key}` in the state of a history"));
-        Ok(Log {
-            records: number("records")?,
-            written: number("written")?,
-            payload: number("payload")?,
-            stored: number("stored")?,
-            anchors: number("anchors")?,
-        })
+        let from = self.api().cdp(volume)?.from.context("no history")?;
+        Ok((from.lsn, self.api().moment(volume, "-1ms")?.lsn))
     }
 }
 

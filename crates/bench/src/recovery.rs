@@ -90,10 +90,10 @@ fn fill_journal(
     let start = Instant::now();
     let patience = Duration::from_secs(args.patience);
     loop {
-        let (used, capacity) = hindcast.journal()?;
-        let full = used >= capacity / 100 * args.fill;
+        let journal = hindcast.api().pool()?.journal;
+        let full = journal.used >= journal.capacity / 100 * args.fill;
         if full || start.elapsed() > patience {
-            return Ok((used, load));
+            return Ok((journal.used, load));
         }
         if load.ended()? {
             bail!("fio ended before the journal was full");

@@ -2,9 +2,9 @@
 
 use crate::process;
 use crate::scratch::Scratch;
-use crate::server::{self, Hindcast, Server};
+use crate::server::{self, Hindcast, Server, timed};
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use hindcast_api::{Client, CreateSnapshots, DeleteSnapshots, NewSnapshot};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,6 +20,10 @@ pub(crate) struct Rig<'a, A> {
 }
 
 impl<A> Rig<'_, A> {
+    pub(crate) fn api(&self) -> &Client {
+        self.hindcast.api()
+    }
+
     pub(crate) fn dir(&self) -> PathBuf {
         self.scratch.join("")
     }
@@ -42,29 +46,28 @@ impl<A> Rig<'_, A> {
     }
 
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
-        self.hindcast.api("DELETE", &format!("/volumes/{name}?force=true"), &Value::Null)?;
+        self.api().delete_volume(name, true)?;
         self.settle()
     }
 
     pub(crate) fn snapshot(&self, volume: &str, name: &str) -> Result<Duration> {
-        let body = json!({ "snapshots": [{ "volume": volume, "name": name }] });
-        Ok(self.hindcast.api("POST", "/snapshots", &body)?.1)
+        let one = NewSnapshot { volume: volume.to_owned(), name: Some(name.to_owned()) };
+        let new = CreateSnapshots { snapshots: vec![one], ..CreateSnapshots::default() };
+        Ok(timed(|| self.api().create_snapshots(&new))?.1)
     }
 
-    pub(crate) fn delete(&self, volume: &str, names: &[String]) -> Result<Duration> {
-        let body = json!({ "names": names });
-        Ok(self.hindcast.api("POST", &format!("/volumes/{volume}/snapshots/delete"), &body)?.1)
+    pub(crate) fn delete(&self, volume: &str, names: &[String]) -> Result<()> {
+        let which = DeleteSnapshots { names: names.to_vec(), force: false };
+        Ok(self.api().delete_snapshots(volume, &which)?)
     }
 
     /// Writes that a volume has taken.
     pub(crate) fn writes_of(&self, volume: &str) -> Result<u64> {
-        let (volume, _) = self.hindcast.api("GET", &format!("/volumes/{volume}"), &Value::Null)?;
-        volume["stats"]["writes"].as_u64().context("no `stats.writes` in the volume's state")
+        Ok(self.api().volume(volume)?.stats.writes)
     }
 
     /// Bytes of the pool in use.
     pub(crate) fn used(&self) -> Result<u64> {
-        let (pool, _) = self.hindcast.api("GET", "/pool", &Value::Null)?;
-        pool["used"].as_u64().context("no `used` in the pool's state")
+        Ok(self.api().pool()?.used)
     }
 }

@@ -4,10 +4,8 @@
 use crate::Common;
 use crate::fio::{self, Amount, Job};
 use crate::nbd::Client;
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use anyhow::{Context, Error, Result, bail, ensure};
+use hindcast_api::{CreateVolume, Endpoint};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,6 +16,8 @@ pub(crate) const HINDCAST: &str = "hindcast";
 pub(crate) const BEFORE: &str = "before";
 /// How long a server may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(120);
+/// How long a request of the admin API may take. A batch of many volumes takes minutes.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// A running server; killed when dropped.
 pub(crate) struct Server {
@@ -228,6 +228,16 @@ pub(crate) fn warm(server: &Server, size: u64, scratch: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Where the admin API of a server with this data directory listens.
+fn api_socket(data: &Path) -> PathBuf {
+    data.join("hindcast.sock")
+}
+
+fn client(data: &Path) -> Result<hindcast_api::Client> {
+    let client = hindcast_api::Client::new(Endpoint::Unix(api_socket(data)), None)?;
+    Ok(client.with_patience(Some(PATIENCE)))
+}
+
 /// How to run Hindcast: the binary, its data directory, and its settings.
 pub(crate) struct Hindcast {
     /// Name in reports, and of its directory.
@@ -235,6 +245,7 @@ pub(crate) struct Hindcast {
     binary: PathBuf,
     data: PathBuf,
     args: Vec<String>,
+    api: hindcast_api::Client,
     /// Its iSCSI portal's port on the loopback address.
     iscsi: Option<u16>,
 }
@@ -251,17 +262,20 @@ impl Hindcast {
         }
         let mut args = vec![format!("--pool-size={pool}"), format!("--journal-size={journal}")];
         args.extend(common.serve_args.iter().cloned());
-        Ok(Hindcast { name: HINDCAST, binary, data: dir.join(HINDCAST), args, iscsi: None })
+        let data = dir.join(HINDCAST);
+        Ok(Hindcast { name: HINDCAST, binary, api: client(&data)?, data, args, iscsi: None })
     }
 
     /// The settings of this server for another build beside it, with a data directory and a portal
     /// of its own.
     pub(crate) fn another(&self, binary: &Path) -> Result<Hindcast> {
         ensure!(binary.exists(), "{} does not exist", binary.display());
+        let data = self.data.with_file_name(BEFORE);
         Ok(Hindcast {
             name: BEFORE,
             binary: binary.to_owned(),
-            data: self.data.with_file_name(BEFORE),
+            api: client(&data)?,
+            data,
             args: self.args.clone(),
             iscsi: self.iscsi.map(|_| free_port()).transpose()?,
         })
@@ -301,12 +315,12 @@ impl Hindcast {
         std::fs::create_dir_all(&self.data).context("create the data directory")?;
         let mut server = self.launch(export)?;
         let start = Instant::now();
-        while let Err(error) = self.status() {
+        while let Err(error) = self.api.status() {
             if let Some(status) = server.child.try_wait().context("look after the server")? {
                 bail!("{} ended at once: {status}; its log is in {}", self.name, self.log().display());
             }
             if start.elapsed() > START_LIMIT {
-                return Err(error.context(format!("{} does not answer", self.name)));
+                return Err(Error::from(error).context(format!("{} does not answer", self.name)));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -343,36 +357,11 @@ impl Hindcast {
         self.data.with_extension("log")
     }
 
-    /// Runs the command line against the daemon and parses its JSON.
-    fn cli(&self, args: &[&str]) -> Result<Value> {
-        let socket = self.data.join("hindcast.sock");
-        let mut command = Command::new(&self.binary);
-        command.args(args).args(["-o", "json"]).env("HINDCAST_SOCKET", &socket);
-        serde_json::from_slice(&execute(&mut command)?)
-            .with_context(|| format!("parse the output of {args:?}"))
-    }
-
     /// How long a command takes, its start included, which writes its table for people.
     pub(crate) fn time_command(&self, args: &[&str]) -> Result<Duration> {
         let mut command = Command::new(&self.binary);
-        command.args(args).env("HINDCAST_SOCKET", self.data.join("hindcast.sock"));
-        let start = Instant::now();
-        execute(&mut command)?;
-        Ok(start.elapsed())
-    }
-
-    /// `hindcast status`.
-    pub(crate) fn status(&self) -> Result<Value> {
-        self.cli(&["status"])
-    }
-
-    /// Bytes of journal in use, and bytes that can be.
-    pub(crate) fn journal(&self) -> Result<(u64, u64)> {
-        let pool = self.cli(&["pool", "show"])?;
-        let bytes = |key: &str| {
-            pool["journal"][key].as_u64().with_context(|| format!("no journal.{key} in `pool show`"))
-        };
-        Ok((bytes("used")?, bytes("capacity")?))
+        command.args(args).env("HINDCAST_SOCKET", api_socket(&self.data));
+        Ok(timed(|| execute(&mut command))?.1)
     }
 
     /// What a client connects to, for a volume or a snapshot (`VOLUME@NAME`).
@@ -385,35 +374,35 @@ impl Hindcast {
         Client::connect(&self.data.join("nbd.sock"), export)
     }
 
-    /// One request to the admin API, without a process and its start in between; how long the
-    /// answer took.
-    pub(crate) fn api(&self, method: &str, path: &str, body: &Value) -> Result<(Value, Duration)> {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let request = format!(
-            "{method} /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let start = Instant::now();
-        let mut answer = String::new();
-        UnixStream::connect(self.data.join("hindcast.sock"))
-            .and_then(|mut stream| {
-                stream.write_all(request.as_bytes())?;
-                stream.read_to_string(&mut answer)
-            })
-            .with_context(|| format!("{method} {path}"))?;
-        let took = start.elapsed();
-        let (head, text) =
-            answer.split_once("\r\n\r\n").with_context(|| format!("{method} {path}: no answer"))?;
-        ensure!(head.starts_with("HTTP/1.1 2"), "{method} {path}: {head} {text}");
-        let value =
-            if text.is_empty() { Value::Null } else { serde_json::from_str(text).context("parse it")? };
-        Ok((value, took))
+    /// The client of its admin API.
+    pub(crate) fn api(&self) -> &hindcast_api::Client {
+        &self.api
     }
 
-    /// Creates a volume.
+    /// Creates a volume of `size` bytes with chunks of `chunk` bytes.
     pub(crate) fn create_volume(&self, name: &str, size: u64, chunk: u64) -> Result<()> {
-        self.cli(&["volume", "create", name, "--size", &size.to_string(), "--chunk", &chunk.to_string()])?;
+        let new = CreateVolume { chunk_size: Some(chunk), ..volume(name, size) };
+        self.api.create_volume(&new).with_context(|| format!("create the volume {name}"))?;
         Ok(())
     }
+}
+
+/// A volume to create, with the server's defaults.
+pub(crate) fn volume(name: &str, size: u64) -> CreateVolume {
+    CreateVolume {
+        name: name.to_owned(),
+        size,
+        origin: None,
+        chunk_size: None,
+        block_size: None,
+        read_only: false,
+        method: None,
+        cdp: None,
+    }
+}
+
+/// Does something, and returns how long that took, too.
+pub(crate) fn timed<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<(T, Duration), E> {
+    let start = Instant::now();
+    Ok((work()?, start.elapsed()))
 }

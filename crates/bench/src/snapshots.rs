@@ -12,10 +12,10 @@ use crate::figures::{Figures, Goal};
 use crate::fio::{self, Job};
 use crate::samples::{Outcome, median};
 use crate::scratch::Scratch;
-use crate::server::Hindcast;
+use crate::server::{Hindcast, timed};
 use crate::{Common, probe, process, rig, units};
 use anyhow::Result;
-use serde_json::json;
+use hindcast_api::{Method, PatchVolume, RollBack};
 use std::path::Path;
 use std::time::Duration;
 
@@ -76,9 +76,9 @@ type Rig<'a> = rig::Rig<'a, Args>;
 
 impl Rig<'_> {
     /// A fully written volume in its everyday state of caching.
-    fn filled(&self, name: &str, chunk: u64, method: &str) -> Result<()> {
+    fn filled(&self, name: &str, chunk: u64, method: Method) -> Result<()> {
         self.hindcast.create_volume(name, self.args.size, chunk)?;
-        self.hindcast.api("PATCH", &format!("/volumes/{name}"), &json!({ "method": method }))?;
+        self.api().patch_volume(name, &PatchVolume { method: Some(method), ..PatchVolume::default() })?;
         self.fill(name, self.args.size)
     }
 
@@ -174,7 +174,7 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
         if args.quick && chunk != 16 * KIB {
             continue;
         }
-        for method in ["row", "cow"] {
+        for method in [Method::Row, Method::Cow] {
             first_writes(&rig, &mut figures, chunk, method, least)?;
         }
     }
@@ -209,7 +209,7 @@ enum Beside {
 
 /// Creation while 32 writes are in flight, and the longest that a write took then.
 fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
-    rig.filled("create", 16 * KIB, "row")?;
+    rig.filled("create", 16 * KIB, Method::Row)?;
     let probe = probe::Probe::new(&rig.dir())?;
     // The load's process ends a while after its last write: by then the burst is being destaged.
     let (mut times, mut afterwards, mut syncs) = (Vec::new(), Vec::new(), Vec::new());
@@ -285,15 +285,16 @@ fn first_writes(
     rig: &Rig<'_>,
     figures: &mut Figures,
     chunk: u64,
-    method: &str,
+    method: Method,
     sustained: f64,
 ) -> Result<()> {
     let args = rig.args;
     if !args.wants("burst") && !args.wants("sustained") {
         return Ok(());
     }
-    let volume = format!("{method}-{}", chunk / KIB);
-    let what = format!("{method}, {} KiB chunks", chunk / KIB);
+    let name = method.name();
+    let volume = format!("{name}-{}", chunk / KIB);
+    let what = format!("{name}, {} KiB chunks", chunk / KIB);
     rig.filled(&volume, chunk, method)?;
     if args.wants("burst") {
         let measured = rig.first_writes(&volume, args.burst(), args.pairs())?;
@@ -308,7 +309,7 @@ fn first_writes(
 
 /// Rollback does not depend on the size.
 fn roll_back(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
-    rig.filled("roll-written", 16 * KIB, "row")?;
+    rig.filled("roll-written", 16 * KIB, Method::Row)?;
     rig.hindcast.create_volume("roll-huge", 16 << 40, 16 * KIB)?;
     for (volume, what) in [("roll-written", "fully written volume"), ("roll-huge", "thin volume of 16 TiB")] {
         rig.writes(volume, rig.args.burst() / 4, 1)?;
@@ -316,9 +317,8 @@ fn roll_back(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
         rig.writes(volume, rig.args.burst() / 4, 2)?;
         let mut times = Vec::new();
         for n in 0..10 {
-            let how = json!({ "undo": format!("undo{n}"), "force": true });
-            let (_, took) =
-                rig.hindcast.api("POST", &format!("/volumes/{volume}/snapshots/before/rollback"), &how)?;
+            let how = RollBack { undo: Some(format!("undo{n}")), undo_keep_seconds: None, force: true };
+            let (_, took) = timed(|| rig.api().roll_back(volume, "before", &how))?;
             times.push(took.as_secs_f64() * 1000.0);
         }
         figures.add("rollback", what.into(), median(times), "ms", Goal::AtMost(10.0));

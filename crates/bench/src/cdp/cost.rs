@@ -1,7 +1,7 @@
 //! Run-time cost of each encoding: the same runs on a volume without history and on volumes with
 //! it, in turn.
 
-use super::{Log, Rig, keep};
+use super::{Rig, keep};
 use crate::database::Database;
 use crate::figures::{Figures, Goal};
 use crate::fio::{self, Job};
@@ -11,7 +11,7 @@ use crate::rig::SETTLE_LIMIT;
 use crate::samples::{Row, Sample, Series};
 use crate::units;
 use anyhow::Result;
-use serde_json::json;
+use hindcast_api::{Anchors, Compression, Encoding};
 
 const SECTION: &str = "cost";
 const WITHOUT: &str = "without";
@@ -25,7 +25,7 @@ struct Kept {
     name: &'static str,
     volume: &'static str,
     /// Encoding and compression.
-    how: Option<(&'static str, &'static str)>,
+    how: Option<(Encoding, Compression)>,
     /// Its log is. With `redo` that takes anchors, after which chunks are preserved: a price of its
     /// own.
     limited: bool,
@@ -36,7 +36,7 @@ struct Kept {
 const fn kept(
     name: &'static str,
     volume: &'static str,
-    how: (&'static str, &'static str),
+    how: (Encoding, Compression),
     limited: bool,
     strict: bool,
 ) -> Kept {
@@ -45,11 +45,11 @@ const fn kept(
 
 const KEPT: [Kept; 6] = [
     Kept { name: WITHOUT, volume: "without", how: None, limited: false, strict: false },
-    kept("parity", "parity", ("parity", "zero-run"), true, true),
-    kept("undo", "undo", ("undo", "zero-run"), true, true),
-    kept("redo", "redo", ("redo", "zero-run"), false, true),
-    kept("redo, limited", "redo-limited", ("redo", "zero-run"), true, false),
-    kept("parity, zstd", "parity-zstd", ("parity", "zstd"), true, false),
+    kept("parity", "parity", (Encoding::Parity, Compression::ZeroRun), true, true),
+    kept("undo", "undo", (Encoding::Undo, Compression::ZeroRun), true, true),
+    kept("redo", "redo", (Encoding::Redo, Compression::ZeroRun), false, true),
+    kept("redo, limited", "redo-limited", (Encoding::Redo, Compression::ZeroRun), true, false),
+    kept("parity, zstd", "parity-zstd", (Encoding::Parity, Compression::Zstd), true, false),
 ];
 
 const LAYOUT: Layout = Layout {
@@ -94,7 +94,7 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
         let mut logs = Vec::new();
         for kept in &KEPT {
             if kept.how.is_some() {
-                let log = Log::from(&rig.cdp(kept.volume)?)?;
+                let log = rig.api().cdp(kept.volume)?;
                 logs.push(format!(
                     "{} {} of log and {} anchors",
                     kept.name,
@@ -117,11 +117,11 @@ fn create(rig: &Rig<'_>) -> Result<Database> {
     for kept in &KEPT {
         rig.create(kept.volume, rig.args.size())?;
         if let Some((encoding, compression)) = kept.how {
-            let mut how = keep(encoding, compression, &json!({ "policy": "model" }));
+            let mut how = keep(encoding, compression, Anchors::Model);
             if kept.limited {
-                how["retain_bytes"] = json!(RETAINED.min(rig.args.size() * 2));
+                how.retain_bytes = Some(RETAINED.min(rig.args.size() * 2));
             }
-            rig.keep(kept.volume, &how)?;
+            rig.keep(kept.volume, how)?;
         }
         database.load(&mut rig.connect(kept.volume)?)?;
         rig.rest()?;

@@ -2,11 +2,13 @@
 //! anchors (native TRAP), and without anchors when retention has cut off the anchor with which the
 //! history began, as it does in time. The writes and the points are the same for all.
 
-use super::{Log, Rig, keep};
+use super::{Rig, keep};
 use crate::database::{Database, sum_of};
 use crate::figures::{Figures, Goal};
 use crate::plot::{self, Line};
+use crate::server::timed;
 use anyhow::{Context, Result, ensure};
+use hindcast_api::{Anchors, CdpStatus, Compression, CreateMark, Encoding, Recover, RecoverVolume};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -49,10 +51,10 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let writes = rig.args.writes() / POINTS;
     // One more than needed would be one at each point, whose recovery is a copy.
     let distance = writes * 2 / (ANCHORS * 2 + 1);
-    let every = json!({ "policy": "writes", "count": distance });
+    let every = Anchors::Writes { count: distance };
     let mut sums = Vec::new();
-    let never = json!({ "policy": "never" });
-    for (n, (volume, anchors)) in VOLUMES.into_iter().zip([&every, &never, &never]).enumerate() {
+    for (n, (volume, anchors)) in VOLUMES.into_iter().zip([every, Anchors::Never, Anchors::Never]).enumerate()
+    {
         sums = history(rig, volume, anchors, size, writes)?;
         let mut log = rig.logged(volume, writes * (POINTS + BEFORE) * BLOCK as u64)?;
         if n == CUT && log.stored * BEFORE / (POINTS + BEFORE) < 2 * SEGMENT {
@@ -87,17 +89,16 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
 
 /// Makes a history with a mark at the begin of each of its parts but the first; the sums of the
 /// content there.
-fn history(rig: &Rig<'_>, volume: &str, anchors: &Value, size: u64, writes: u64) -> Result<Vec<u64>> {
+fn history(rig: &Rig<'_>, volume: &str, anchors: Anchors, size: u64, writes: u64) -> Result<Vec<u64>> {
     let mut database = Database::new(size, BLOCK);
     rig.create(volume, size)?;
     database.load(&mut rig.connect(volume)?)?;
     rig.settle()?;
-    rig.keep(volume, &keep("parity", "zero-run", anchors))?;
+    rig.keep(volume, keep(Encoding::Parity, Compression::ZeroRun, anchors))?;
     database.update(&mut rig.connect(volume)?, writes * BEFORE, 0)?;
     let mut sums = Vec::new();
     for point in 0..POINTS {
-        let mark = json!({ "name": format!("point{point}") });
-        rig.hindcast.api("POST", &format!("/volumes/{volume}/marks"), &mark)?;
+        rig.api().create_mark(volume, &CreateMark { name: format!("point{point}") })?;
         sums.push(database.sum());
         let outcome = database.update(&mut rig.connect(volume)?, writes, point + 1)?;
         eprintln!("  {volume}: {} writes, {:.0} a second", (point + 1) * writes, outcome.iops);
@@ -106,13 +107,13 @@ fn history(rig: &Rig<'_>, volume: &str, anchors: &Value, size: u64, writes: u64)
 }
 
 /// Makes a history forget its begin, and the anchor there.
-fn cut(rig: &Rig<'_>, volume: &str, whole: &Log) -> Result<Log> {
-    let mut how = keep("parity", "zero-run", &json!({ "policy": "never" }));
-    how["retain_bytes"] = json!(whole.stored - whole.stored / (POINTS + BEFORE) / 4);
-    rig.keep(volume, &how)?;
+fn cut(rig: &Rig<'_>, volume: &str, whole: &CdpStatus) -> Result<CdpStatus> {
+    let mut how = keep(Encoding::Parity, Compression::ZeroRun, Anchors::Never);
+    how.retain_bytes = Some(whole.stored - whole.stored / (POINTS + BEFORE) / 4);
+    rig.keep(volume, how)?;
     let start = Instant::now();
     loop {
-        let log = Log::from(&rig.cdp(volume)?)?;
+        let log = rig.api().cdp(volume)?;
         if log.stored < whole.stored && log.anchors == 0 {
             return Ok(log);
         }
@@ -125,22 +126,23 @@ fn cut(rig: &Rig<'_>, volume: &str, whole: &Log) -> Result<Log> {
 /// more.
 fn recover(rig: &Rig<'_>, volume: &str, point: usize, sum: u64) -> Result<(Duration, Duration)> {
     const NEW: &str = "recovered";
-    let what = json!({
-        "volumes": [{ "volume": volume, "name": NEW }], "to": format!("point{point}"), "complete": 0,
-    });
+    let what = Recover {
+        volumes: vec![RecoverVolume { volume: volume.to_owned(), name: NEW.to_owned() }],
+        to: format!("point{point}"),
+        last_flush: false,
+        complete: Some(0),
+    };
     let start = Instant::now();
-    let (_, there) = rig.hindcast.api("POST", "/recoveries", &what)?;
+    let (_, there) = timed(|| rig.api().recover(&what))?;
     loop {
-        let (state, _) = rig.hindcast.api("GET", &format!("/volumes/{NEW}/flatten"), &Value::Null)?;
-        if state["running"].is_null() {
-            ensure!(
-                state["origin"].is_null(),
-                "the recovery of {volume} ended before it was complete: {state}"
-            );
+        let state = rig.api().flattening(NEW)?;
+        let Some(running) = &state.running else {
+            let complete = state.origin.is_none();
+            ensure!(complete, "the recovery of {volume} ended before it was complete: {state:?}");
             break;
-        }
-        ensure!(state["running"]["stalled"].is_null(), "the recovery of {volume} is stalled: {state}");
-        ensure!(start.elapsed() < LIMIT, "the recovery of {volume} takes too long: {state}");
+        };
+        ensure!(running.stalled.is_none(), "the recovery of {volume} is stalled: {state:?}");
+        ensure!(start.elapsed() < LIMIT, "the recovery of {volume} takes too long: {state:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
     let complete = start.elapsed();

@@ -2,28 +2,30 @@
 //! made again on clones of the same volume.
 
 use super::capture::Trace;
-use super::{Log, Rig, keep, postgres};
+use super::{Rig, keep, postgres};
 use crate::database::Database;
 use crate::figures::{Figures, Goal};
 use crate::nbd::Client;
 use crate::plot::{self, Group, Panel};
 use crate::units;
 use anyhow::{Context, Result};
+use hindcast_api::{Anchors, CdpStatus, Compression, CreateClone, Encoding};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 const SECTION: &str = "space";
-const ENCODINGS: [&str; 3] = ["parity", "undo", "redo"];
-const COMPRESSIONS: [&str; 4] = ["none", "zero-run", "lz4", "zstd"];
+const ENCODINGS: [Encoding; 3] = [Encoding::Parity, Encoding::Undo, Encoding::Redo];
+const COMPRESSIONS: [Compression; 4] =
+    [Compression::None, Compression::ZeroRun, Compression::Lz4, Compression::Zstd];
 const BASE: &str = "base";
 const BLOCK: u64 = 8 << 10;
 const DEPTH: usize = 8;
 
 /// One encoding's log of some writes.
 struct Taken {
-    encoding: &'static str,
-    compression: &'static str,
-    log: Log,
+    encoding: Encoding,
+    compression: Compression,
+    log: CdpStatus,
 }
 
 impl Taken {
@@ -117,13 +119,13 @@ fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -
     let mut all = Vec::new();
     for encoding in ENCODINGS {
         for compression in COMPRESSIONS {
-            let path = format!("/volumes/{BASE}/snapshots/before/clones");
-            rig.hindcast.api("POST", &path, &json!({ "name": CLONE }))?;
-            rig.keep(CLONE, &keep(encoding, compression, &json!({ "policy": "never" })))?;
+            let clone = CreateClone { name: CLONE.to_owned(), method: None };
+            rig.api().create_clone(BASE, "before", &clone)?;
+            rig.keep(CLONE, keep(encoding, compression, Anchors::Never))?;
             writes(&mut rig.connect(CLONE)?)?;
             let log = rig.logged(CLONE, bytes)?;
             all.push(Taken { encoding, compression, log });
-            rig.hindcast.api("DELETE", &format!("/volumes/{CLONE}?force=true"), &Value::Null)?;
+            rig.api().delete_volume(CLONE, true)?;
         }
     }
     rig.settle()?;
@@ -135,31 +137,33 @@ fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -
 /// The logs of two volumes as if they were one.
 fn together(one: &[Taken], other: &[Taken]) -> Vec<Taken> {
     let sum = |a: &Taken, b: &Taken| Taken {
-        log: Log {
+        log: CdpStatus {
             records: a.log.records + b.log.records,
             written: a.log.written + b.log.written,
             payload: a.log.payload + b.log.payload,
             stored: a.log.stored + b.log.stored,
-            anchors: a.log.anchors + b.log.anchors,
+            ..a.log.clone()
         },
-        ..*a
+        encoding: a.encoding,
+        compression: a.compression,
     };
     one.iter().zip(other).map(|(a, b)| sum(a, b)).collect()
 }
 
 fn picture(all: &[Logs]) -> String {
-    let group = |taken: &[Taken], compression: &str| Group {
-        label: compression.to_owned(),
+    let group = |taken: &[Taken], compression: Compression| Group {
+        label: compression.name().to_owned(),
         values: taken.iter().filter(|t| t.compression == compression).map(|t| Some(t.stored())).collect(),
     };
     let panels: Vec<Panel> = all
         .iter()
         .map(|(what, taken)| Panel {
             heading: (*what).to_owned(),
-            groups: COMPRESSIONS.iter().map(|compression| group(taken, compression)).collect(),
+            groups: COMPRESSIONS.iter().map(|compression| group(taken, *compression)).collect(),
         })
         .collect();
-    plot::bars("Bytes of log for each byte written (shorter is better)", &ENCODINGS, &panels)
+    let encodings = ENCODINGS.map(Encoding::name);
+    plot::bars("Bytes of log for each byte written (shorter is better)", &encodings, &panels)
 }
 
 fn report(what: &str, taken: &[Taken], figures: &mut Figures) {
@@ -172,8 +176,8 @@ fn report(what: &str, taken: &[Taken], figures: &mut Figures) {
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {:.4} | {:.4} |",
-            t.encoding,
-            t.compression,
+            t.encoding.name(),
+            t.compression.name(),
             t.log.records,
             units::mib(t.log.written),
             units::mib(t.log.stored),
@@ -191,15 +195,17 @@ fn report(what: &str, taken: &[Taken], figures: &mut Figures) {
         })
         .collect();
     figures.table(SECTION, text, json!({ "writes": what, "logs": data }));
-    let smallest = |encoding: &str| {
+    let smallest = |encoding: Encoding| {
         taken.iter().filter(|t| t.encoding == encoding).map(|t| t.stored()).fold(f64::INFINITY, f64::min)
     };
-    let of = |encoding: &str, compression: &str| {
+    let of = |encoding: Encoding, compression: Compression| {
         let found = taken.iter().find(|t| t.encoding == encoding && t.compression == compression);
         found.map_or(f64::NAN, |t| t.stored())
     };
     let mut add = |name: &str, ratio| figures.add(SECTION, format!("{what}: {name}"), ratio, "×", Goal::None);
-    add("parity, zero-run to undo, zero-run", of("parity", "zero-run") / of("undo", "zero-run"));
-    add("parity, zstd to undo, zstd", of("parity", "zstd") / of("undo", "zstd"));
-    add("the smallest parity to the smallest undo", smallest("parity") / smallest("undo"));
+    let parity_to_undo = |compression| of(Encoding::Parity, compression) / of(Encoding::Undo, compression);
+    add("parity, zero-run to undo, zero-run", parity_to_undo(Compression::ZeroRun));
+    add("parity, zstd to undo, zstd", parity_to_undo(Compression::Zstd));
+    let smallest = smallest(Encoding::Parity) / smallest(Encoding::Undo);
+    add("the smallest parity to the smallest undo", smallest);
 }

@@ -5,7 +5,7 @@ use crate::database::{Database, Random, sum_of};
 use crate::figures::{Figures, Goal};
 use crate::fio::{self, Amount, Flush, Job};
 use anyhow::{Result, ensure};
-use serde_json::json;
+use hindcast_api::{Anchors, Compression, CreateMark, Encoding};
 use std::time::{Duration, Instant};
 
 const SECTION: &str = "views";
@@ -50,15 +50,15 @@ fn history(rig: &Rig<'_>, figures: &mut Figures) -> Result<History> {
     rig.create(VOLUME, rig.args.size() / 4)?;
     database.load(&mut rig.connect(VOLUME)?)?;
     rig.settle()?;
-    let every = json!({ "policy": "writes", "count": rig.args.anchor });
-    rig.keep(VOLUME, &keep("parity", "zero-run", &every))?;
+    let every = Anchors::Writes { count: rig.args.anchor };
+    rig.keep(VOLUME, keep(Encoding::Parity, Compression::ZeroRun, every))?;
     let count = rig.args.records() / PARTS;
     let mut marks = Vec::new();
     let start = Instant::now();
     for part in 0..PARTS {
         let outcome = database.update(&mut rig.connect(VOLUME)?, count, part + 1)?;
         let name = format!("part{part}");
-        rig.hindcast.api("POST", &format!("/volumes/{VOLUME}/marks"), &json!({ "name": name }))?;
+        rig.api().create_mark(VOLUME, &CreateMark { name: name.clone() })?;
         marks.push((name, database.sum()));
         eprintln!("  {} records, {:.0} a second", (part + 1) * count, outcome.iops);
     }
@@ -81,9 +81,8 @@ fn history(rig: &Rig<'_>, figures: &mut Figures) -> Result<History> {
 /// Opens views at random moments, and reads 4 KiB from each.
 fn open(rig: &Rig<'_>, ended: Instant, figures: &mut Figures) -> Result<()> {
     let (from, to) = rig.window(VOLUME)?;
-    let status = rig.cdp(VOLUME)?;
     // The part of it in which something was written.
-    let written = status["window_seconds"].as_f64().unwrap_or(0.0) - ended.elapsed().as_secs_f64();
+    let written = rig.api().cdp(VOLUME)?.window_seconds - ended.elapsed().as_secs_f64();
     let mut random = Random(3);
     let blocks = rig.args.size() / 4 / 4096;
     for by in ["LSN", "time"] {

@@ -7,10 +7,10 @@ use crate::probe::Probe;
 use crate::process;
 use crate::samples::median;
 use crate::scratch::Scratch;
-use crate::server::{Hindcast, Server};
+use crate::server::{self, Hindcast, Server, timed};
 use crate::{Common, rig};
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::{Value, json};
+use hindcast_api::{Client, CreateSchedule, CreateSnapshots, Encoding, NewSnapshot, PatchCdp, PatchPv};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,7 +129,7 @@ pub(super) struct Pass {
     made: usize,
     deadline: Deadline,
     /// The only physical volume's number.
-    pv: u64,
+    pv: String,
     /// Writes to each volume so far.
     round: u64,
     /// Snapshots of each volume so far.
@@ -150,8 +150,8 @@ impl Pass {
         let server = hindcast.start("")?;
         // The journal's files are written in advance.
         process::settle(server.pid(), rig::SETTLE_LIMIT)?;
-        let (pvs, _) = hindcast.api("GET", "/pool/pvs", &Value::Null)?;
-        let pv = pvs[0]["id"].as_u64().context("the pool has no physical volume")?;
+        let pvs = hindcast.api().pvs()?;
+        let pv = pvs.first().context("the pool has no physical volume")?.id.to_string();
         let (made, round, snapshots) = (0, 0, 0);
         Ok(Pass { hindcast, server, dir, volumes, kind, made, deadline, pv, round, snapshots })
     }
@@ -179,7 +179,7 @@ impl Pass {
         let schedules = self.schedule(results)?;
         self.work(watch, results)?;
         for n in 0..schedules {
-            self.hindcast.api("DELETE", &format!("/schedules/s{n}"), &Value::Null)?;
+            self.api().delete_schedule(&format!("s{n}"))?;
         }
         self.kind = Kind::Snapshots;
         let watch = Watch::start(self.server.pid());
@@ -197,6 +197,10 @@ impl Pass {
         std::fs::remove_dir_all(&self.dir).with_context(|| format!("remove {}", self.dir.display()))
     }
 
+    fn api(&self) -> &Client {
+        self.hindcast.api()
+    }
+
     fn add(&self, results: &mut Results, cost: Cost, value: f64) {
         results.add(cost, self.kind, self.volumes, value);
     }
@@ -206,11 +210,11 @@ impl Pass {
         let mut times = Vec::with_capacity(self.volumes);
         let start = Instant::now();
         for n in 0..self.volumes {
-            let mut body = json!({ "name": volume(n), "size": VOLUME });
+            let mut new = server::volume(&volume(n), VOLUME);
             if self.kind == Kind::Histories {
-                body["cdp"] = json!({ "encoding": "parity" });
+                new.cdp = Some(PatchCdp { encoding: Some(Encoding::Parity), ..PatchCdp::default() });
             }
-            times.push(milliseconds(self.hindcast.api("POST", "/volumes", &body)?.1));
+            times.push(milliseconds(timed(|| self.api().create_volume(&new))?.1));
             self.made = n + 1;
             self.deadline.check()?;
         }
@@ -227,9 +231,9 @@ impl Pass {
         let schedules = self.volumes.div_ceil(SCHEDULED);
         for n in 0..schedules {
             let of = n * SCHEDULED..((n + 1) * SCHEDULED).min(self.volumes);
-            let volumes: Vec<String> = of.map(volume).collect();
-            let body = json!({ "name": format!("s{n}"), "volumes": volumes, "every": EVERY });
-            self.hindcast.api("POST", "/schedules", &body)?;
+            let (name, volumes) = (format!("s{n}"), of.map(volume).collect());
+            let new = CreateSchedule { name, volumes, every: EVERY, ..CreateSchedule::default() };
+            self.api().create_schedule(&new)?;
         }
         self.add(results, cost::SCHEDULES, start.elapsed().as_secs_f64());
         Ok(schedules)
@@ -248,8 +252,7 @@ impl Pass {
     /// Carries out all that waits, as `hindcast pool drain PV --cancel` does first.
     fn destage(&self) -> Result<f64> {
         let (sequenced, _) = self.positions()?;
-        let body = json!({ "draining": false });
-        let (_, took) = self.hindcast.api("PATCH", &format!("/pool/pvs/{}", self.pv), &body)?;
+        let (_, took) = timed(|| self.api().patch_pv(&self.pv, &PatchPv { draining: false }))?;
         let (_, destaged) = self.positions()?;
         ensure!(destaged >= sequenced, "the server carried out {destaged} of {sequenced} records");
         self.deadline.check()?;
@@ -258,11 +261,8 @@ impl Pass {
 
     /// Last record sequenced, and last one carried out.
     fn positions(&self) -> Result<(u64, u64)> {
-        let (pool, _) = self.hindcast.api("GET", "/pool", &Value::Null)?;
-        let position = |name: &str| {
-            pool["journal"][name].as_u64().with_context(|| format!("no `{name}` in the pool's journal"))
-        };
-        Ok((position("sequenced_lsn")?, position("destaged_lsn")?))
+        let journal = self.api().pool()?.journal;
+        Ok((journal.sequenced_lsn, journal.destaged_lsn))
     }
 
     /// What it costs to carry out nothing.
@@ -311,8 +311,9 @@ impl Pass {
         let mut took = Duration::ZERO;
         for first in (0..self.volumes).step_by(AT_ONCE) {
             let of = first..(first + AT_ONCE).min(self.volumes);
-            let each: Vec<Value> = of.map(|n| json!({ "volume": volume(n), "name": name })).collect();
-            took += self.hindcast.api("POST", "/snapshots", &json!({ "snapshots": each }))?.1;
+            let each = of.map(|n| NewSnapshot { volume: volume(n), name: Some(name.clone()) });
+            let new = CreateSnapshots { snapshots: each.collect(), ..CreateSnapshots::default() };
+            took += timed(|| self.api().create_snapshots(&new))?.1;
         }
         Ok(took)
     }
@@ -343,7 +344,7 @@ impl Pass {
             (cost::SCHEDULES_API, "/schedules"),
         ];
         for (cost, path) in api {
-            let get = |_| Ok(milliseconds(self.hindcast.api("GET", path, &Value::Null)?.1));
+            let get = |_| Ok(milliseconds(timed(|| self.api().raw(path))?.1));
             let times = (0..REPEATS).map(get).collect::<Result<_>>()?;
             if cost != cost::SCHEDULES_API || self.kind == Kind::Schedules {
                 self.add(results, cost, median(times));

@@ -9,6 +9,7 @@ use crate::scratch::Scratch;
 use crate::server::Hindcast;
 use crate::{Common, rig};
 use anyhow::{Context, Result};
+use hindcast_api::AddPv;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -54,8 +55,8 @@ fn open(common: &Common, args: &Args, scratch: &Scratch, size: u64) -> Result<Op
     let mut server = hindcast.start(EXPORT)?;
     let mut pvs = 1;
     while pvs * PV < size {
-        let body = json!({ "path": format!("pv-{pvs}.img"), "size": (size - pvs * PV).min(PV) });
-        hindcast.api("POST", "/pool/pvs", &body)?;
+        let size = Some((size - pvs * PV).min(PV));
+        hindcast.api().add_pv(&AddPv { path: format!("pv-{pvs}.img"), size, force: false })?;
         pvs += 1;
     }
     hindcast.create_volume(EXPORT, VOLUME, 16 << 10)?;

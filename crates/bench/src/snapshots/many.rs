@@ -8,7 +8,7 @@ use crate::figures::{Figures, Goal};
 use crate::fio::{self, Amount, Job};
 use crate::samples::median;
 use anyhow::Result;
-use serde_json::json;
+use hindcast_api::{Method, Order, PatchVolume};
 use std::time::{Duration, Instant};
 
 const SECTION: &str = "many";
@@ -31,7 +31,7 @@ pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     independent(rig, figures)?;
     let most = if rig.args.quick { rig.args.most.min(100) } else { rig.args.most };
     for volume in [BESIDE, VOLUME] {
-        rig.filled(volume, 4 * KIB, "row")?;
+        rig.filled(volume, 4 * KIB, Method::Row)?;
         grow(rig, volume, 0, 1)?;
         // Thrown away: it finds cold caches.
         rig.writes(volume, rig.args.burst(), 0)?;
@@ -68,8 +68,9 @@ pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
 /// Bursts after 1 and 10 snapshots that share nothing, the first of them included: each writes as
 /// many copies.
 fn independent(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
-    rig.filled(VOLUME, 4 * KIB, "row")?;
-    rig.hindcast.api("PATCH", &format!("/volumes/{VOLUME}"), &json!({ "order": "independent" }))?;
+    rig.filled(VOLUME, 4 * KIB, Method::Row)?;
+    let alone = PatchVolume { order: Some(Order::Independent), ..PatchVolume::default() };
+    rig.api().patch_volume(VOLUME, &alone)?;
     let mut first = None;
     for count in [1, 10] {
         let names: Vec<String> = (0..count).map(|n| format!("own{count}-{n}")).collect();
