@@ -1,41 +1,35 @@
-//! An NBD server of one export and one connection. It keeps all writes in a file, so that the real
-//! writes of a program can be made again on other volumes.
+//! A block device that keeps all writes in a file, behind an NBD server. The real writes of a
+//! program can then be made again on other volumes.
 
-use crate::nbd::{
-    DISCONNECT, FLUSH, GREETING, HANDSHAKE, OPT_GO, OPTION, OPTION_REPLY, READ, REP_ACK, REP_INFO, REPLY,
-    REQUEST, REQUEST_BYTES, WRITE, be,
-};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use hindcast_engine as engine;
+use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
+use hindcast_target::nbd::{Listen, NbdConfig, NbdServer};
+use hindcast_target::{ExportEntry, Exports};
+use parking_lot::Mutex;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
-const OPT_EXPORT_NAME: u32 = 1;
-const OPT_ABORT: u32 = 2;
-const REP_UNSUPPORTED: u32 = (1 << 31) + 1;
-/// The export has flags; it can be flushed. No discards and no writes of zeros: all changes come as
-/// data.
-const FLAGS: u16 = 1 | 4;
-const LONGEST_OPTION: u32 = 1 << 16;
-const LONGEST_REQUEST: u32 = 64 << 20;
-/// Offset and length of a write before its data.
-const HEAD: usize = 12;
+/// Zeros are captured as writes of so many bytes at most.
+const ZEROS: u64 = 1 << 20;
+/// How long a client may take to leave.
+const GRACE: Duration = Duration::from_secs(30);
 
-/// The server, until its client leaves.
+/// The server, until its clients have left.
 pub(super) struct Capture {
-    thread: JoinHandle<Result<()>>,
+    server: NbdServer,
+    disk: Arc<Disk>,
     trace: PathBuf,
-    writes: Arc<AtomicU64>,
 }
 
 impl Capture {
-    /// Serves an empty disk of `size` bytes on `socket` to the first client that comes; files go
-    /// beside the socket.
+    /// Serves an empty disk of `size` bytes on `socket`, under any name; files go beside the
+    /// socket.
     pub(super) fn serve(socket: &Path, size: u64) -> Result<Capture> {
         let (disk, trace) = (socket.with_extension("disk"), socket.with_extension("trace"));
         let open = |path: &Path| {
@@ -49,116 +43,113 @@ impl Capture {
         };
         let file = open(&disk)?;
         file.set_len(size).context("size the disk")?;
-        let mut session = Session {
-            disk: file,
-            size,
-            trace: BufWriter::with_capacity(1 << 20, open(&trace)?),
-            writes: Arc::default(),
-        };
-        let writes = session.writes.clone();
-        let listener =
-            UnixListener::bind(socket).with_context(|| format!("listen on {}", socket.display()))?;
-        let thread = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().context("wait for a client")?;
-            session.negotiate(&mut stream)?;
-            session.serve(&mut stream)?;
-            session.trace.flush().context("write the trace")
-        });
-        Ok(Capture { thread, trace, writes })
+        let writer = BufWriter::with_capacity(1 << 20, open(&trace)?);
+        let disk = Arc::new(Disk { file, size, trace: Mutex::new(writer), writes: AtomicU64::new(0) });
+        let config = NbdConfig { listen: vec![Listen::Unix(socket.to_owned())], ..NbdConfig::default() };
+        let server =
+            NbdServer::start(config, Arc::new(OneDisk(disk.clone()))).context("serve a disk to capture")?;
+        Ok(Capture { server, disk, trace })
     }
 
     /// Writes so far.
     pub(super) fn writes(&self) -> u64 {
-        self.writes.load(Ordering::SeqCst)
+        self.disk.writes.load(Ordering::SeqCst)
     }
 
-    /// All that was written, once the client has left.
+    /// All that was written, once the clients have left.
     pub(super) fn finish(self) -> Result<PathBuf> {
-        match self.thread.join() {
-            Ok(result) => result.context("capture writes")?,
-            Err(_) => bail!("the capturing thread panicked"),
+        if self.server.shutdown(GRACE) > 0 {
+            bail!("capture writes: a client does not leave");
         }
+        self.disk.trace.lock().flush().context("write the trace")?;
         Ok(self.trace)
     }
 }
 
-struct Session {
-    disk: File,
+/// The captured disk. Its file holds the content. Its trace holds all writes in their order, each
+/// as offset (8 bytes), length (4 bytes), and data.
+struct Disk {
+    file: File,
     size: u64,
-    trace: BufWriter<File>,
-    writes: Arc<AtomicU64>,
+    trace: Mutex<BufWriter<File>>,
+    writes: AtomicU64,
 }
 
-impl Session {
-    fn negotiate(&self, stream: &mut UnixStream) -> Result<()> {
-        let mut hello = GREETING.to_be_bytes().to_vec();
-        hello.extend(OPTION.to_be_bytes());
-        hello.extend(HANDSHAKE.to_be_bytes());
-        stream.write_all(&hello).context("greet")?;
-        stream.read_exact(&mut [0; 4]).context("receive the client's flags")?;
-        let mut export = self.size.to_be_bytes().to_vec();
-        export.extend(FLAGS.to_be_bytes());
-        loop {
-            let mut head = [0; 16];
-            stream.read_exact(&mut head).context("receive an option")?;
-            let (option, length) = (be!(u32, head[8..]), be!(u32, head[12..]));
-            ensure!(be!(u64, head) == OPTION && length <= LONGEST_OPTION, "a malformed option");
-            stream.read_exact(&mut vec![0; length as usize]).context("receive an option")?;
-            let answer = |stream: &mut UnixStream, kind: u32, data: &[u8]| {
-                let mut answer = OPTION_REPLY.to_be_bytes().to_vec();
-                for field in [option, kind, data.len() as u32] {
-                    answer.extend(field.to_be_bytes());
-                }
-                answer.extend(data);
-                stream.write_all(&answer).context("answer an option")
-            };
-            match option {
-                OPT_GO => {
-                    answer(stream, REP_INFO, &[&[0, 0], &export[..]].concat())?;
-                    return answer(stream, REP_ACK, &[]);
-                }
-                OPT_EXPORT_NAME => return stream.write_all(&export).context("answer an option"),
-                OPT_ABORT => bail!("the client went away"),
-                _ => answer(stream, REP_UNSUPPORTED, &[])?,
-            }
+impl Disk {
+    /// Writes to the disk and to the trace, in one order for both.
+    fn capture(&self, offset: u64, data: &[u8]) -> engine::Result<()> {
+        let length = u32::try_from(data.len()).map_err(|_| {
+            engine::Error::new(engine::ErrorKind::Invalid, "capture a write of more than 4 GiB")
+        })?;
+        let mut trace = self.trace.lock();
+        let write = self.file.write_all_at(data, offset).and_then(|()| {
+            trace.write_all(&offset.to_be_bytes())?;
+            trace.write_all(&length.to_be_bytes())?;
+            trace.write_all(data)
+        });
+        write.map_err(|e| engine::Error::io("capture a write", e))?;
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// All changes are captured as data: also zeros, and what a client frees.
+impl BlockDevice for Disk {
+    fn info(&self) -> DeviceInfo {
+        let size = self.size;
+        DeviceInfo { size, block_size: 512, preferred_size: 4096, read_only: false, uuid: [0; 16] }
+    }
+
+    fn try_read(&self, _: u64, _: &mut [u8]) -> engine::Result<bool> {
+        Ok(false)
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> engine::Result<()> {
+        self.file.read_exact_at(buf, offset).map_err(|e| engine::Error::io("read the captured disk", e))
+    }
+
+    fn write(&self, ops: &mut [WriteOp], _fua: bool) {
+        for op in ops {
+            op.result = self.capture(op.offset, &op.data);
         }
     }
 
-    fn serve(&mut self, stream: &mut UnixStream) -> Result<()> {
-        let mut data = Vec::new();
-        loop {
-            let mut head = [0; REQUEST_BYTES];
-            match stream.read_exact(&mut head) {
-                // nbdfuse leaves like that.
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
-                result => result.context("receive a request")?,
-            }
-            ensure!(be!(u32, head) == REQUEST, "a malformed request");
-            let (command, offset, length) = (be!(u16, head[6..]), be!(u64, head[16..]), be!(u32, head[24..]));
-            let inside = offset.checked_add(u64::from(length)).is_some_and(|end| end <= self.size);
-            ensure!(inside && length <= LONGEST_REQUEST, "a request beyond the end, or too long");
-            data.resize(length as usize, 0);
-            let mut reply = REPLY.to_be_bytes().to_vec();
-            reply.extend([0; 4]);
-            reply.extend(&head[8..16]);
-            match command {
-                READ => {
-                    self.disk.read_exact_at(&mut data, offset).context("read the disk")?;
-                    reply.extend(&data);
-                }
-                WRITE => {
-                    stream.read_exact(&mut data).context("receive data")?;
-                    self.disk.write_all_at(&data, offset).context("write the disk")?;
-                    self.trace.write_all(&head[16..REQUEST_BYTES]).context("write the trace")?;
-                    self.trace.write_all(&data).context("write the trace")?;
-                    self.writes.fetch_add(1, Ordering::SeqCst);
-                }
-                FLUSH => {}
-                DISCONNECT => return Ok(()),
-                _ => bail!("a command that was not offered: {command}"),
-            }
-            stream.write_all(&reply).context("reply")?;
-        }
+    /// The disk lives no longer than the measurement, so that nothing has to be durable.
+    fn flush(&self) -> engine::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> engine::Result<()> {
+        self.write_zeroes(offset, len, true, fua)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, _: bool, _fua: bool) -> engine::Result<()> {
+        let end = offset + len;
+        let zeros = vec![0; ZEROS.min(len) as usize];
+        (offset..end)
+            .step_by(ZEROS as usize)
+            .try_for_each(|at| self.capture(at, &zeros[..ZEROS.min(end - at) as usize]))
+    }
+
+    fn block_status(&self, _: u64, len: u64, _: usize) -> engine::Result<Vec<StatusRun>> {
+        Ok(vec![StatusRun { length: len, allocated: true, zero: false }])
+    }
+
+    fn cache(&self, _: u64, _: u64) -> engine::Result<()> {
+        Ok(())
+    }
+}
+
+/// Opens the captured disk, whatever the name.
+struct OneDisk(Arc<Disk>);
+
+impl Exports for OneDisk {
+    fn list(&self) -> Vec<ExportEntry> {
+        vec![ExportEntry { name: "captured".into(), description: String::new() }]
+    }
+
+    fn open(&self, _: &str) -> engine::Result<Arc<dyn BlockDevice>> {
+        Ok(self.0.clone())
     }
 }
 
@@ -178,9 +169,7 @@ impl Trace {
     pub(super) fn skip(&mut self, count: u64) -> Result<u64> {
         let mut bytes = 0;
         for _ in 0..count {
-            let mut head = [0; HEAD];
-            self.file.read_exact(&mut head).context("read the trace")?;
-            let length = be!(u32, head[8..]);
+            let (_, length) = self.head()?;
             self.file.seek_relative(i64::from(length)).context("read the trace")?;
             bytes += u64::from(length);
         }
@@ -189,12 +178,19 @@ impl Trace {
 
     /// Appends the data of the next write to `out`; its offset.
     pub(super) fn next(&mut self, out: &mut Vec<u8>) -> Result<u64> {
-        let mut head = [0; HEAD];
-        self.file.read_exact(&mut head).context("read the trace")?;
+        let (offset, length) = self.head()?;
         let start = out.len();
-        out.resize(start + be!(u32, head[8..]) as usize, 0);
+        out.resize(start + length as usize, 0);
         self.file.read_exact(&mut out[start..]).context("read the trace")?;
-        Ok(be!(u64, head))
+        Ok(offset)
+    }
+
+    /// Offset and length of the next write.
+    fn head(&mut self) -> Result<(u64, u32)> {
+        let (mut offset, mut length) = ([0; 8], [0; 4]);
+        self.file.read_exact(&mut offset).context("read the trace")?;
+        self.file.read_exact(&mut length).context("read the trace")?;
+        Ok((u64::from_be_bytes(offset), u32::from_be_bytes(length)))
     }
 }
 

@@ -104,7 +104,9 @@ impl Disk {
         let socket = dir.join("nbd.sock");
         let capture = Capture::serve(&socket, SIZE)?;
         let mut attached = Attached::new(&dir, &socket)?;
-        execute(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&attached.device))?;
+        // A discard of the whole disk would be captured as that many zeros.
+        let options = ["-q", "-F", "-E", "nodiscard"];
+        execute(Command::new("mkfs.ext4").args(options).arg(&attached.device))?;
         attached.mount(&mount)?;
         Ok(Disk { capture, attached, mount })
     }
