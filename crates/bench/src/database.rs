@@ -5,6 +5,7 @@ use crate::nbd::Client;
 use crate::process;
 use crate::samples::Outcome;
 use anyhow::{Context, Result};
+use hindcast_engine::world::split_mix;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::time::Instant;
 
@@ -24,11 +25,7 @@ pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(&mut self.0)
     }
 
     /// Below `bound`, which is not 0.

@@ -1,8 +1,9 @@
 //! Figures that Linux reports about a process: CPU time and memory.
 
 use crate::samples::{Outcome, Sample};
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, set_scheduler};
+use procfs::process::Process;
 use std::time::{Duration, Instant};
 
 /// Does something on a thread that runs before all ordinary ones, where that is allowed: how long
@@ -19,23 +20,17 @@ pub(crate) fn first<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
+fn process(pid: u32) -> Result<Process> {
+    let number = i32::try_from(pid).context("a process id")?;
+    Process::new(number).with_context(|| format!("look at process {pid}: has it died?"))
+}
+
 /// CPU time (user and system) of all threads of a process, also of those that have ended.
 /// Granularity: one tick (10 ms), so measure over seconds.
 pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .with_context(|| format!("read CPU time of process {pid}: has it died?"))?;
-    let ticks = parse_cpu_ticks(&stat).with_context(|| format!("parse /proc/{pid}/stat: {stat:?}"))?;
-    let per_second = rustix::param::clock_ticks_per_second();
-    Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
-}
-
-/// Fields 14 and 15 (utime, stime); the command name in field 2 may hold spaces and parentheses.
-fn parse_cpu_ticks(stat: &str) -> Option<u64> {
-    let after_name = stat.rsplit_once(')')?.1;
-    let mut fields = after_name.split_ascii_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(user + system)
+    let stat = process(pid)?.stat().with_context(|| format!("read CPU time of process {pid}"))?;
+    let per_second = procfs::ticks_per_second();
+    Ok(Duration::from_secs_f64((stat.utime + stat.stime) as f64 / per_second as f64))
 }
 
 /// Memory of a process in bytes.
@@ -49,26 +44,22 @@ pub(crate) struct Memory {
     pub(crate) anonymous: u64,
 }
 
-/// Reads `/proc/PID/status`.
+/// The memory of a process.
 pub(crate) fn memory(pid: u32) -> Result<Memory> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .with_context(|| format!("read memory of process {pid}: has it died?"))?;
-    let field = |name: &str| {
-        parse_kib(&status, name).with_context(|| format!("/proc/{pid}/status has no usable {name}"))
+    let status = process(pid)?.status().with_context(|| format!("read memory of process {pid}"))?;
+    let bytes = |kib: Option<u64>, name: &str| {
+        Ok::<_, Error>(kib.with_context(|| format!("process {pid} has no {name}"))? << 10)
     };
-    Ok(Memory { peak: field("VmHWM:")?, resident: field("VmRSS:")?, anonymous: field("RssAnon:")? })
+    Ok(Memory {
+        peak: bytes(status.vmhwm, "VmHWM")?,
+        resident: bytes(status.vmrss, "VmRSS")?,
+        anonymous: bytes(status.rssanon, "RssAnon")?,
+    })
 }
 
 /// How many files a process has open.
 pub(crate) fn open_files(pid: u32) -> Result<usize> {
-    let path = format!("/proc/{pid}/fd");
-    Ok(std::fs::read_dir(&path).with_context(|| format!("list {path}: has it died?"))?.count())
-}
-
-fn parse_kib(status: &str, name: &str) -> Option<u64> {
-    let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
+    process(pid)?.fd_count().with_context(|| format!("count the files of process {pid}"))
 }
 
 /// Waits until a process has been almost idle for a second: its background work (destage,
@@ -117,24 +108,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_with_a_nasty_name() {
-        let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0";
-        assert_eq!(parse_cpu_ticks(stat), Some(300));
-        assert_eq!(parse_cpu_ticks("42 (x) S 1"), None);
-    }
-
-    #[test]
-    fn status_fields() {
-        let status = "Name:\tx\nVmHWM:\t    2048 kB\nRssAnon:\t 4 kB\n";
-        assert_eq!(parse_kib(status, "VmHWM:"), Some(2 << 20));
-        assert_eq!(parse_kib(status, "RssFile:"), None);
-    }
-
-    #[test]
     fn own_process() {
-        let own = memory(std::process::id()).unwrap();
-        assert!(own.peak > 0 && own.resident >= own.anonymous);
-        assert!(open_files(std::process::id()).unwrap() > 0);
-        cpu_time(std::process::id()).unwrap();
+        let pid = std::process::id();
+        // More than all that a test process has otherwise, and in use.
+        let block = vec![1u8; 64 << 20];
+        let own = memory(pid).unwrap();
+        assert!(own.peak >= own.resident && own.resident >= own.anonymous);
+        assert!(own.anonymous >= 64 << 20, "{own:?} and {} bytes", block.len());
+        let before = open_files(pid).unwrap();
+        let files: Vec<_> = (0..50).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        assert!(open_files(pid).unwrap() >= before + files.len() / 2, "{before}");
+        let (start, spent) = (Instant::now(), cpu_time(pid).unwrap());
+        while cpu_time(pid).unwrap() < spent + Duration::from_millis(50) {
+            assert!(start.elapsed() < Duration::from_secs(60), "a busy thread needs no time");
+        }
+        assert!(memory(u32::MAX).is_err() && cpu_time(u32::MAX >> 1).is_err());
     }
 }

@@ -71,10 +71,19 @@ impl Clock for ManualClock {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014). It is small, seedable, and good enough for identities
-/// and simulation.
+/// SplitMix64 (Steele, Lea and Flood 2014), for many threads. It is small, seedable, and good
+/// enough for identities and simulation.
 #[derive(Debug)]
 pub struct SplitMix(Mutex<u64>);
+
+/// Advances a state of SplitMix64, and returns 64 random bits. Equal states give equal bits.
+pub fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
 
 impl SplitMix {
     /// A generator that produces the same numbers for the same seed.
@@ -85,12 +94,7 @@ impl SplitMix {
 
 impl Rng for SplitMix {
     fn next(&self) -> u64 {
-        let mut state = self.0.lock();
-        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = *state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        split_mix(&mut self.0.lock())
     }
 }
 

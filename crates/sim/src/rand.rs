@@ -1,5 +1,7 @@
 //! The only source of random numbers in a run.
 
+use hindcast_engine::world::split_mix;
+
 /// SplitMix64: every decision of a run is drawn from generators like this one, so a seed repeats
 /// it.
 #[derive(Debug, Clone)]
@@ -19,11 +21,7 @@ impl Rand {
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        split_mix(&mut self.0)
     }
 
     /// A number below `n`; 0 for `n` 0.
