@@ -17,7 +17,6 @@ mod fio;
 mod iscsi;
 mod memory;
 mod nbd;
-mod plot;
 mod probe;
 mod process;
 mod recovery;

@@ -1,8 +1,8 @@
 //! Conversion of samples to a Markdown table, JSON and a plot.
 
-use crate::plot;
 use crate::samples::{Row, Sample, Series, median};
 use anyhow::{Context, Result};
+use hindcast_plot as plot;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write as _;

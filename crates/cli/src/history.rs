@@ -1,6 +1,5 @@
 //! `hindcast history` and `hindcast mark`.
 
-use crate::cdp::curve::grouped;
 use crate::failure::Failure;
 use crate::output::{list, properties};
 use crate::pool::clock_changes;
@@ -10,6 +9,7 @@ use hindcast_api::{
     Anchors, Cdp, CdpStatus, Change, ChangesQuery, CreateMark, History, HistoryBucket, MAX_CHANGES, Moment,
     Position, Size,
 };
+use hindcast_plot::grouped;
 use jiff::Timestamp;
 use serde::Serialize;
 use std::io::Write;

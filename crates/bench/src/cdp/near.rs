@@ -4,9 +4,9 @@
 use super::Rig;
 use crate::database::Random;
 use crate::figures::{Figures, Goal};
-use crate::plot::{self, Line};
 use crate::samples::median;
 use anyhow::{Context, Result};
+use hindcast_plot::{self as plot, Line};
 use serde_json::json;
 use std::time::Instant;
 

@@ -5,10 +5,10 @@
 use super::{Rig, keep};
 use crate::database::{Database, sum_of};
 use crate::figures::{Figures, Goal};
-use crate::plot::{self, Line};
 use crate::server::timed;
 use anyhow::{Context, Result, ensure};
 use hindcast_api::{Anchors, CdpStatus, Compression, CreateMark, Encoding, Recover, RecoverVolume};
+use hindcast_plot::{self as plot, Line};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

@@ -6,10 +6,10 @@ use super::{Rig, keep, postgres};
 use crate::database::Database;
 use crate::figures::{Figures, Goal};
 use crate::nbd::Client;
-use crate::plot::{self, Group, Panel};
 use crate::units;
 use anyhow::{Context, Result};
 use hindcast_api::{Anchors, CdpStatus, Compression, CreateClone, Encoding};
+use hindcast_plot::{self as plot, Group, Panel};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 

@@ -2,7 +2,7 @@
 
 use super::growth::{Growth, last_slope};
 use crate::figures::Figures;
-use crate::plot::{self, Line};
+use hindcast_plot::{self as plot, Line};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 

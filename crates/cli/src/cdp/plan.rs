@@ -1,6 +1,6 @@
 //! `hindcast cdp plan`: evaluates the cost model for a user.
 
-use super::curve::{self, Curve, Point, grouped};
+use super::curve::{self, Point};
 use super::measure::{self, Measured};
 use crate::failure::Failure;
 use crate::output::list;
@@ -9,6 +9,7 @@ use hindcast_api::{self as api, CdpMeasured, Size};
 use hindcast_engine::cdp::model::{
     BlockModel, Constants, Load, PRICE_PER_GIGABYTE, PRICE_PER_HOUR, VolumeModel, Weights, native_recovery,
 };
+use hindcast_plot::{Curve, grouped};
 use hindcast_server::Same;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -309,7 +310,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
     };
     let plan = plan(args, running.as_ref())?;
     if let Some(path) = &args.svg {
-        let picture = curve::svg(&plan.curves());
+        let points = plan.points();
+        let picture = hindcast_plot::curves(&plan.curves(&points));
         std::fs::write(path, picture)
             .map_err(|e| Failure::Failed(format!("write {}: {e}", path.display())))?;
     }
@@ -358,19 +360,23 @@ fn plan(args: &Args, running: Option<&CdpMeasured>) -> Result<Plan, Failure> {
 }
 
 impl Plan {
-    fn curves(&self) -> [Curve<'_>; 2] {
+    fn points(&self) -> [Vec<(f64, f64)>; 2] {
+        [&self.sub_log.curve, &self.interval.curve].map(|points| curve::pairs(points))
+    }
+
+    fn curves<'a>(&self, [block, volume]: &'a [Vec<(f64, f64)>; 2]) -> [Curve<'a>; 2] {
         [
             Curve {
                 heading: "One block: recovery time × space, by records between anchors",
                 symbol: "d",
-                points: &self.sub_log.curve,
+                points: block,
                 chosen: self.sub_log.d as f64,
                 bound: None,
             },
             Curve {
                 heading: "The volume: cost of a day, by writes between anchors",
                 symbol: "M",
-                points: &self.interval.curve,
+                points: volume,
                 chosen: self.interval.m as f64,
                 bound: self.interval.m_max.map(|bound| bound as f64),
             },
@@ -378,7 +384,7 @@ impl Plan {
     }
 
     fn text(&self) -> String {
-        let [block, volume] = self.curves().map(|curve| curve.text());
+        let [block, volume] = self.curves(&self.points()).map(|curve| curve::text(&curve));
         let (s, i) = (&self.sub_log, &self.interval);
         let bound = if i.m_max == Some(i.m) { ", which is M_max" } else { "" };
         let m_max = i.m_max.map_or_else(|| "none".into(), |bound| grouped(bound as f64));
