@@ -10,6 +10,7 @@ mod recovery;
 mod space;
 mod views;
 
+use crate::args::Scope;
 use crate::figures::Figures;
 use crate::nbd::Client;
 use crate::scratch::Scratch;
@@ -25,79 +26,39 @@ const LOG_LIMIT: Duration = Duration::from_secs(300);
 const POOL: u64 = 16 << 30;
 
 #[derive(clap::Args)]
+#[command(mut_arg("rounds", |rounds| {
+    rounds.help("Rounds of bursts; half as many of the long sustained runs")
+}))]
+#[command(mut_arg("size", |size| {
+    size.default_value("1G").default_value_if("quick", "true", "128M").help(
+        "Size of the volumes of `cost`, fully written before the first run; the others use parts of it",
+    )
+}))]
+#[command(mut_arg("journal", |journal| journal.default_value_if("quick", "true", "64M")))]
+#[command(mut_arg("only", |only| {
+    only.help("Only parts whose name contains this: cost, space, views, recovery, near")
+}))]
 pub(crate) struct Args {
-    /// Small sizes, one round, no goals: to see that everything works.
-    #[arg(long)]
-    quick: bool,
-    /// Rounds of bursts; half as many of the long sustained runs.
-    #[arg(long)]
-    rounds: Option<usize>,
-    /// Size of the volumes of `cost`, fully written before the first run; the others use parts of
-    /// it.
-    #[arg(long, value_parser = units::parse_size)]
-    size: Option<u64>,
-    /// Journal of Hindcast; as large as a server makes it unless told otherwise.
-    #[arg(long, value_parser = units::parse_size)]
-    journal: Option<u64>,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
     /// Records of the history whose views are opened.
-    #[arg(long)]
-    records: Option<u64>,
+    #[arg(long, default_value = "10000000", default_value_if("quick", "true", "200000"))]
+    records: u64,
     /// Writes between two anchors, of that history.
     #[arg(long, default_value_t = 500_000)]
     anchor: u64,
     /// Writes of the history that is recovered.
-    #[arg(long)]
-    writes: Option<u64>,
+    #[arg(long, default_value = "600000", default_value_if("quick", "true", "40000"))]
+    writes: u64,
     /// Snapshots of near-CDP: one a minute for a week.
-    #[arg(long)]
-    snapshots: Option<u64>,
+    #[arg(long, default_value = "10080", default_value_if("quick", "true", "200"))]
+    snapshots: u64,
     /// Seconds of pgbench.
+    #[arg(long, default_value = "30", default_value_if("quick", "true", "5"))]
+    pgbench: u64,
+    /// Only this load of `cost`.
     #[arg(long)]
-    pgbench: Option<u64>,
-    /// Only parts whose name contains this: cost, space, views, recovery, near.
-    #[arg(long)]
-    only: Option<String>,
-    /// Of `cost` only loads whose name contains this: updates, random, sequential.
-    #[arg(long)]
-    load: Option<String>,
-}
-
-impl Args {
-    fn wants(&self, part: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| part.contains(only.as_str()))
-    }
-
-    fn either<T>(&self, given: Option<T>, quick: T, whole: T) -> T {
-        given.unwrap_or(if self.quick { quick } else { whole })
-    }
-
-    fn rounds(&self) -> usize {
-        self.either(self.rounds, 1, 3).max(1)
-    }
-
-    fn size(&self) -> u64 {
-        self.either(self.size, 128 << 20, 1 << 30)
-    }
-
-    fn journal(&self) -> u64 {
-        self.either(self.journal, 64 << 20, 1 << 30)
-    }
-
-    fn records(&self) -> u64 {
-        self.either(self.records, 200_000, 10_000_000)
-    }
-
-    fn writes(&self) -> u64 {
-        self.either(self.writes, 40_000, 600_000)
-    }
-
-    fn snapshots(&self) -> u64 {
-        self.either(self.snapshots, 200, 7 * 24 * 60)
-    }
-
-    fn pgbench(&self) -> u64 {
-        self.either(self.pgbench, 5, 30)
-    }
+    load: Option<cost::Load>,
 }
 
 type Rig<'a> = rig::Rig<'a, Args>;
@@ -172,16 +133,16 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
         ("near", near::run),
     ];
     for (name, part) in parts {
-        if !args.wants(name) {
+        if !args.scope.wants(name) {
             continue;
         }
         let start = Instant::now();
         // A pool of its own for each, so that none finds what another left.
         let scratch = Scratch::new(&common.dir)?;
-        let pool = POOL.max(args.size() * 16);
+        let pool = POOL.max(args.scope.size * 16);
         // What an encoding takes and costs by itself; the compressor would never let the server
         // settle between two runs.
-        let hindcast = Hindcast::new(common, &scratch.join(""), pool, args.journal())?
+        let hindcast = Hindcast::new(common, &scratch.join(""), pool, args.scope.journal)?
             .with("--cdp-recompress=false".to_owned());
         let server = hindcast.start("")?;
         let mut rig = Rig { args, hindcast, server, scratch: &scratch };
@@ -190,11 +151,11 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     }
     let title = format!(
         "{} volumes, journal {}, old history left as it is, rounds: {}",
-        units::mib(args.size()),
-        units::mib(args.journal()),
-        args.rounds()
+        units::mib(args.scope.size),
+        units::mib(args.scope.journal),
+        args.scope.rounds
     );
-    figures.write(common.out.as_deref(), &title, !args.quick)
+    figures.write(common.out.as_deref(), &title, !args.scope.quick)
 }
 
 #[cfg(test)]

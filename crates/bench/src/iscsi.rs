@@ -4,6 +4,7 @@
 //! libiscsi's `iscsi-perf` and `qemu-img bench` make the load, in interleaved rounds as in
 //! [`crate::targets`].
 
+use crate::args::Contest;
 use crate::process;
 use crate::report::{self, Layout, Verdict};
 use crate::samples::{self, Outcome, Row, Sample, Series};
@@ -12,7 +13,7 @@ use crate::server::{self, BEFORE, HINDCAST, Hindcast, Server};
 use crate::{Common, units};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -34,33 +35,17 @@ const MIB: u64 = 1 << 20;
 const SCATTER: u64 = 196_613;
 
 #[derive(clap::Args)]
+#[command(mut_arg("size", |size| {
+    size.help("Size of the volumes that are written to, filled before the first run; a power of two")
+}))]
 pub(crate) struct Args {
-    /// Short runs, one round, no goals: to see that everything works.
-    #[arg(long)]
-    quick: bool,
-    /// Rounds; at least 3 for figures worth keeping.
-    #[arg(long)]
-    rounds: Option<usize>,
-    /// Size of the volumes that are written to, filled before the first run; a power of two.
-    #[arg(long, default_value = "2G", value_parser = units::parse_size)]
-    size: u64,
+    #[command(flatten)]
+    pub(crate) contest: Contest,
     /// Size of the volumes that are read from; a power of two. Small enough to stay cached: some
     /// kernels give pages back that were not touched for seconds, and then a run would measure the
     /// disk.
     #[arg(long, default_value = "512M", value_parser = units::parse_size)]
     hot_size: u64,
-    /// Journal of Hindcast.
-    #[arg(long, default_value = "1G", value_parser = units::parse_size)]
-    journal: u64,
-    /// Only the peers.
-    #[arg(long)]
-    skip_hindcast: bool,
-    /// Another build of the server's binary to compare with, instead of the peers.
-    #[arg(long, value_name = "BINARY", conflicts_with = "skip_hindcast")]
-    before: Option<PathBuf>,
-    /// Only workloads whose name contains this.
-    #[arg(long)]
-    only: Option<String>,
 }
 
 /// The client that makes the load, and its requests.
@@ -98,8 +83,9 @@ impl Workload {
 }
 
 fn workloads(args: &Args) -> Vec<Workload> {
-    let seconds = if args.quick { 1 } else { 5 };
-    let brief = |count: u64| if args.quick { count / 8 } else { count };
+    let scope = &args.contest.scope;
+    let seconds = if scope.quick { 1 } else { 5 };
+    let brief = |count: u64| if scope.quick { count / 8 } else { count };
     let perf = |depth| Client::Perf { depth, seconds };
     let qemu = |write, block, depth, bytes: u64| Client::Qemu {
         write,
@@ -125,7 +111,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
         // Bursts of writes are well below the size of the journal.
         row(
             "scattered write 4 KiB, depth 32, qemu-img",
-            qemu(true, 4 * KIB, 32, args.journal / 2),
+            qemu(true, 4 * KIB, 32, scope.journal / 2),
             speed(1.5),
             false,
         ),
@@ -137,72 +123,72 @@ fn workloads(args: &Args) -> Vec<Workload> {
         ),
         row(
             "sequential write 256 KiB, depth 8, qemu-img",
-            qemu(true, 256 * KIB, 8, args.journal / 2),
+            qemu(true, 256 * KIB, 8, scope.journal / 2),
             speed(1.2),
             false,
         ),
         // Four times the journal: what a load without end meets.
         row(
             "sustained scattered write 4 KiB, depth 32, qemu-img",
-            qemu(true, 4 * KIB, 32, args.journal * 4),
+            qemu(true, 4 * KIB, 32, scope.journal * 4),
             Goals::default(),
             true,
         ),
     ];
-    let wanted = |w: &Workload| args.only.as_ref().is_none_or(|only| w.name.contains(only.as_str()));
-    all.into_iter().filter(wanted).collect()
+    all.into_iter().filter(|workload| scope.wants(workload.name)).collect()
 }
 
 /// Runs the benchmark and writes the report; fails when a goal is missed.
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
-    for size in [args.size, args.hot_size] {
+    let Contest { scope, before, .. } = &args.contest;
+    for size in [scope.size, args.hot_size] {
         if !size.is_power_of_two() {
             bail!(
                 "a volume of {size} bytes is no power of two: scattered requests would not reach every block"
             );
         }
     }
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1);
     let (writes, reads): (Vec<_>, Vec<_>) = workloads(args).into_iter().partition(Workload::writes);
-    let layout = if args.before.is_some() { LAYOUT_OF_TWO } else { LAYOUT };
+    let layout = if before.is_some() { LAYOUT_OF_TWO } else { LAYOUT };
     let mut rows = Vec::new();
     let mut verdicts = Vec::new();
-    for (group, size) in [(reads, args.hot_size), (writes, args.size)] {
+    for (group, size) in [(reads, args.hot_size), (writes, scope.size)] {
         if group.is_empty() {
             continue;
         }
         let scratch = Scratch::new(&common.dir)?;
         let dir = scratch.join("");
-        let servers = start_all(common, args, &dir, size)?;
+        let servers = start_all(common, &args.contest, &dir, size)?;
         fill(&servers, size, &dir)?;
         scratch.forget_cached()?;
         for workload in group {
-            let row = measure(&workload, &servers, rounds, size, &dir)?;
+            let row = measure(&workload, &servers, scope.rounds, size, &dir)?;
             eprint!("{}", report::progress(&layout, &row));
             verdicts.extend(judge(&workload, &row));
             rows.push(row);
         }
     }
     if rows.is_empty() {
-        bail!("no workload's name contains {:?}", args.only);
+        bail!("no workload's name contains {:?}", scope.only);
     }
     let title = format!(
-        "{} volume for reads, {} for writes, journal {}, rounds: {rounds}",
+        "{} volume for reads, {} for writes, journal {}, rounds: {}",
         units::mib(args.hot_size),
-        units::mib(args.size),
-        units::mib(args.journal)
+        units::mib(scope.size),
+        units::mib(scope.journal),
+        scope.rounds
     );
     report::write(common.out.as_deref(), &layout, &title, &rows, &verdicts)?;
     let missed = verdicts.iter().filter(|v| !v.met).count();
-    if missed > 0 && !args.quick {
+    if missed > 0 && !scope.quick {
         bail!("{missed} of {} goals are missed", verdicts.len());
     }
     Ok(())
 }
 
-fn start_all(common: &Common, args: &Args, dir: &Path, size: u64) -> Result<Vec<Server>> {
+fn start_all(common: &Common, args: &Contest, dir: &Path, size: u64) -> Result<Vec<Server>> {
     // Twice the volume: room for what is freed only after a commit.
-    let hindcast = Hindcast::with_iscsi(common, dir, size * 2, args.journal)?;
+    let hindcast = Hindcast::with_iscsi(common, dir, size * 2, args.scope.journal)?;
     let mut servers = match &args.before {
         Some(binary) => vec![hindcast.another(binary)?.start_with_volume(size)?],
         None => vec![server::tgt(TGT, dir, Some(size))?, server::tgt(TGT_NULL, dir, None)?],

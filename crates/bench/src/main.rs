@@ -10,6 +10,7 @@
 //! Every command exits with an error when a bound is missed, so that a script can rely on it.
 #![forbid(unsafe_code)]
 
+mod args;
 mod cdp;
 mod database;
 mod figures;
@@ -62,7 +63,7 @@ struct Common {
 #[derive(Subcommand)]
 enum Command {
     /// Hindcast, nbdkit and qemu-nbd side by side, driven by fio over Unix sockets.
-    Targets(targets::Args),
+    Targets(args::Contest),
     /// Hindcast and tgt side by side over iSCSI, driven by iscsi-perf and qemu-img.
     Iscsi(iscsi::Args),
     /// What snapshots cost: Hindcast, qcow2 under qemu-nbd, and a reflink copy on XFS under nbdkit.
@@ -89,5 +90,53 @@ fn main() -> anyhow::Result<()> {
         Command::Memory(args) => memory::run(&cli.common, &args),
         Command::Recovery(args) => recovery::run(&cli.common, &args),
         Command::Scale(args) => scale::run(&cli.common, &args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn scope(words: &[&str]) -> args::Scope {
+        let command = Cli::parse_from([&["hindcast-bench"], words].concat()).command;
+        match command {
+            Command::Targets(args) => args.scope,
+            Command::Iscsi(args) => args.contest.scope,
+            Command::Snapshots(args) => args.scope,
+            Command::Cdp(args) => args.scope,
+            _ => panic!("{words:?} has no scope"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// Defaults depend on the benchmark, and on `--quick`. What is given counts.
+    #[test]
+    fn a_quick_run_is_smaller() {
+        let of = |words: &[&str]| {
+            let scope = scope(words);
+            (scope.rounds, scope.size >> 20, scope.journal >> 20)
+        };
+        for name in ["targets", "iscsi", "snapshots"] {
+            assert_eq!(of(&[name]), (3, 2048, 1024), "{name}");
+            assert_eq!(of(&[name, "--quick"]), (1, 2048, 1024), "{name}");
+        }
+        assert_eq!(of(&["cdp"]), (3, 1024, 1024));
+        assert_eq!(of(&["cdp", "--quick"]), (1, 128, 64));
+        assert_eq!(of(&["cdp", "--quick", "--rounds", "2", "--size", "7M"]), (2, 7, 64));
+        assert!(Cli::try_parse_from(["hindcast-bench", "cdp", "--rounds", "0"]).is_err());
+    }
+
+    #[test]
+    fn parts_are_chosen_by_name() {
+        let all = scope(&["cdp"]);
+        let only = scope(&["cdp", "--only", "recov"]);
+        assert!(all.wants("near") && only.wants("recovery") && !only.wants("near"));
+        assert!(Cli::try_parse_from(["hindcast-bench", "cdp", "--load", "updates"]).is_ok());
+        assert!(Cli::try_parse_from(["hindcast-bench", "cdp", "--load", "nothing"]).is_err());
     }
 }

@@ -8,6 +8,7 @@
 mod many;
 mod peers;
 
+use crate::args::Scope;
 use crate::figures::{Figures, Goal};
 use crate::fio::{self, Job};
 use crate::samples::{Outcome, median};
@@ -26,49 +27,31 @@ const BETWEEN_CREATIONS: Duration = Duration::from_millis(5);
 const CHUNKS: [(u64, f64); 3] = [(4 * KIB, 0.7), (16 * KIB, 0.5), (64 * KIB, 0.25)];
 
 #[derive(clap::Args)]
+#[command(mut_arg("only", |only| {
+    only.help("Only sections whose name contains this: create, burst, sustained, many, rollback, peers")
+}))]
 pub(crate) struct Args {
-    /// Short runs, one round, no goals: to see that everything works.
-    #[arg(long)]
-    quick: bool,
-    /// Rounds; at least 3 for figures worth keeping.
-    #[arg(long)]
-    rounds: Option<usize>,
-    /// Size of the volumes, fully written before the first run.
-    #[arg(long, default_value = "2G", value_parser = units::parse_size)]
-    size: u64,
-    /// Journal of Hindcast.
-    #[arg(long, default_value = "1G", value_parser = units::parse_size)]
-    journal: u64,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
     /// Snapshots in the largest history.
     #[arg(long, default_value_t = 10_000)]
     most: usize,
-    /// Only sections whose name contains this: create, burst, sustained, many, rollback, peers.
-    #[arg(long)]
-    only: Option<String>,
 }
 
 impl Args {
-    fn wants(&self, section: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| section.contains(only.as_str()))
-    }
-
-    fn rounds(&self) -> usize {
-        self.rounds.unwrap_or(if self.quick { 1 } else { 3 }).max(1)
-    }
-
     /// Bytes of a burst: it fits the journal.
     fn burst(&self) -> u64 {
-        self.journal / if self.quick { 8 } else { 2 }
+        self.scope.journal / if self.scope.quick { 8 } else { 2 }
     }
 
     /// Pairs of bursts: each takes about a second, in which the disk of a shared machine may be
     /// anything.
     fn pairs(&self) -> usize {
-        if self.quick { 1 } else { self.rounds() * 3 }
+        if self.scope.quick { 1 } else { self.scope.rounds * 3 }
     }
 
     fn sustained(&self) -> u64 {
-        self.journal * if self.quick { 1 } else { 4 }
+        self.scope.journal * if self.scope.quick { 1 } else { 4 }
     }
 }
 
@@ -77,9 +60,9 @@ type Rig<'a> = rig::Rig<'a, Args>;
 impl Rig<'_> {
     /// A fully written volume in its everyday state of caching.
     fn filled(&self, name: &str, chunk: u64, method: Method) -> Result<()> {
-        self.hindcast.create_volume(name, self.args.size, chunk)?;
+        self.hindcast.create_volume(name, self.args.scope.size, chunk)?;
         self.api().patch_volume(name, &PatchVolume { method: Some(method), ..PatchVolume::default() })?;
-        self.fill(name, self.args.size)
+        self.fill(name, self.args.scope.size)
     }
 
     /// Random writes of 4 KiB with 32 in flight, and their flush.
@@ -159,42 +142,43 @@ fn random_writes(bytes: u64, seed: u64) -> Job {
 
 /// Runs the benchmark and writes the report.
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
+    let scope = &args.scope;
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
     let mut figures = Figures::default();
     // Room for two volumes, a second copy of every chunk, and for what is freed only after a
     // commit.
-    let hindcast = Hindcast::new(common, &dir, args.size * 6, args.journal)?;
+    let hindcast = Hindcast::new(common, &dir, scope.size * 6, scope.journal)?;
     let server = hindcast.start("")?;
     let rig = Rig { args, hindcast, server, scratch: &scratch };
-    if args.wants("create") {
+    if scope.wants("create") {
         create(&rig, &mut figures)?;
     }
     for (chunk, least) in CHUNKS {
-        if args.quick && chunk != 16 * KIB {
+        if scope.quick && chunk != 16 * KIB {
             continue;
         }
         for method in [Method::Row, Method::Cow] {
             first_writes(&rig, &mut figures, chunk, method, least)?;
         }
     }
-    if args.wants("many") {
+    if scope.wants("many") {
         many::run(&rig, &mut figures)?;
     }
-    if args.wants("rollback") {
+    if scope.wants("rollback") {
         roll_back(&rig, &mut figures)?;
     }
     drop(rig);
-    if args.wants("peers") {
+    if scope.wants("peers") {
         peers::run(args, &scratch, &mut figures)?;
     }
     let title = format!(
         "{} volumes, journal {}, rounds: {}",
-        units::mib(args.size),
-        units::mib(args.journal),
-        args.rounds()
+        units::mib(scope.size),
+        units::mib(scope.journal),
+        scope.rounds
     );
-    figures.write(common.out.as_deref(), &title, !args.quick)
+    figures.write(common.out.as_deref(), &title, !scope.quick)
 }
 
 /// What goes on beside the writes of a round.
@@ -214,7 +198,7 @@ fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     // The load's process ends a while after its last write: by then the burst is being destaged.
     let (mut times, mut afterwards, mut syncs) = (Vec::new(), Vec::new(), Vec::new());
     let mut longest = [0f64; 3];
-    for round in 0..rig.args.rounds() * 3 {
+    for round in 0..rig.args.scope.rounds * 3 {
         let mut names = Vec::new();
         let load = fio::spawn(
             &random_writes(rig.args.burst(), round as u64),
@@ -289,19 +273,19 @@ fn first_writes(
     sustained: f64,
 ) -> Result<()> {
     let args = rig.args;
-    if !args.wants("burst") && !args.wants("sustained") {
+    if !args.scope.wants("burst") && !args.scope.wants("sustained") {
         return Ok(());
     }
     let name = method.name();
     let volume = format!("{name}-{}", chunk / KIB);
     let what = format!("{name}, {} KiB chunks", chunk / KIB);
     rig.filled(&volume, chunk, method)?;
-    if args.wants("burst") {
+    if args.scope.wants("burst") {
         let measured = rig.first_writes(&volume, args.burst(), args.pairs())?;
         measured.report(figures, "burst", &what, Goal::AtLeast(0.9));
     }
-    if args.wants("sustained") {
-        let measured = rig.first_writes(&volume, args.sustained(), args.rounds().min(2))?;
+    if args.scope.wants("sustained") {
+        let measured = rig.first_writes(&volume, args.sustained(), args.scope.rounds.min(2))?;
         measured.report(figures, "sustained", &what, Goal::AtLeast(sustained));
     }
     rig.remove(&volume)

@@ -2,6 +2,7 @@
 //! change of the machine's speed affects all of them. Figures are medians. Ratios are medians of
 //! the ratios within a round.
 
+use crate::args::{Contest, Scope};
 use crate::fio::{self, Amount, Flush, Job};
 use crate::process;
 use crate::report;
@@ -10,7 +11,7 @@ use crate::scratch::Scratch;
 use crate::server::{self, BEFORE, HINDCAST, Hindcast, Server};
 use crate::{Common, units};
 use anyhow::{Context, Result, bail};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// How long background work may go on after a run.
@@ -26,31 +27,6 @@ const fn layout(baseline: &'static str) -> report::Layout {
         client_bound: "fio used more than 90 % of a core: the client is the limit.",
         note: " Where every write has a flush, p99 is the flush's.",
     }
-}
-
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Short runs, one round: to see that everything works.
-    #[arg(long)]
-    quick: bool,
-    /// Rounds; at least 3 for figures worth keeping.
-    #[arg(long)]
-    rounds: Option<usize>,
-    /// Size of the volumes, fully written before the first run.
-    #[arg(long, default_value = "2G", value_parser = units::parse_size)]
-    size: u64,
-    /// Journal of Hindcast.
-    #[arg(long, default_value = "1G", value_parser = units::parse_size)]
-    journal: u64,
-    /// Only the peers.
-    #[arg(long)]
-    skip_hindcast: bool,
-    /// Another build of the server's binary to compare with, instead of the peers.
-    #[arg(long, value_name = "BINARY", conflicts_with = "skip_hindcast")]
-    before: Option<PathBuf>,
-    /// Only workloads whose name contains this.
-    #[arg(long)]
-    only: Option<String>,
 }
 
 /// One workload.
@@ -89,17 +65,16 @@ const WORKLOADS: [(&str, &str, u64, u32, Extent, Flush); 8] = [
     ("sustained random write 4 KiB, depth 32", "randwrite", 4 << 10, 32, Extent::Sustained, Flush::AtEnd),
 ];
 
-fn workloads(args: &Args) -> Vec<Workload> {
-    let amount = |extent| match (extent, args.quick) {
+fn workloads(scope: &Scope) -> Vec<Workload> {
+    let amount = |extent| match (extent, scope.quick) {
         (Extent::Time, quick) => Amount::Seconds(if quick { 1 } else { 5 }),
         (Extent::Burst, quick) => Amount::Bytes(if quick { 128 << 20 } else { 512 << 20 }),
-        (Extent::Volume | Extent::Twice, _) => Amount::Bytes(args.size),
-        (Extent::Sustained, quick) => Amount::Bytes(if quick { args.journal } else { args.journal * 4 }),
+        (Extent::Volume | Extent::Twice, _) => Amount::Bytes(scope.size),
+        (Extent::Sustained, quick) => Amount::Bytes(scope.journal * if quick { 1 } else { 4 }),
     };
-    let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     WORKLOADS
         .into_iter()
-        .filter(|(name, ..)| wanted(name))
+        .filter(|(name, ..)| scope.wants(name))
         .map(|(name, rw, block, depth, extent, flush)| Workload {
             name,
             job: Job { rw, block, depth, amount: amount(extent), flush, seed: 0, once: false, rate: None },
@@ -109,41 +84,46 @@ fn workloads(args: &Args) -> Vec<Workload> {
 }
 
 /// Runs the benchmark and writes the report.
-pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
-    let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 }).max(1);
+pub(crate) fn run(common: &Common, args: &Contest) -> Result<()> {
+    let scope = &args.scope;
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
     let servers = start_all(common, args, &dir)?;
-    prepare(&servers, args.size, &scratch)?;
+    prepare(&servers, scope.size, &scratch)?;
     let layout = layout(if args.before.is_some() { BEFORE } else { BASELINE });
     let mut rows = Vec::new();
-    for workload in workloads(args) {
-        rows.push(measure(workload, &servers, rounds, &dir)?);
+    for workload in workloads(scope) {
+        rows.push(measure(workload, &servers, scope.rounds, &dir)?);
         if let Some(row) = rows.last() {
             eprint!("{}", report::progress(&layout, row));
         }
     }
     if rows.is_empty() {
-        bail!("no workload's name contains {:?}", args.only);
+        bail!("no workload's name contains {:?}", scope.only);
     }
-    let title =
-        format!("{} volume, journal {}, rounds: {rounds}", units::mib(args.size), units::mib(args.journal));
+    let title = format!(
+        "{} volume, journal {}, rounds: {}",
+        units::mib(scope.size),
+        units::mib(scope.journal),
+        scope.rounds
+    );
     report::write(common.out.as_deref(), &layout, &title, &rows, &[])
 }
 
-fn start_all(common: &Common, args: &Args, dir: &Path) -> Result<Vec<Server>> {
+fn start_all(common: &Common, args: &Contest, dir: &Path) -> Result<Vec<Server>> {
     // Twice the volume: room for what is freed only after a commit.
-    let hindcast = Hindcast::new(common, dir, args.size * 2, args.journal)?;
+    let size = args.scope.size;
+    let hindcast = Hindcast::new(common, dir, size * 2, args.scope.journal)?;
     let mut servers = match &args.before {
-        Some(binary) => vec![hindcast.another(binary)?.start_with_volume(args.size)?],
+        Some(binary) => vec![hindcast.another(binary)?.start_with_volume(size)?],
         None => vec![
-            server::nbdkit(dir, args.size)?,
-            server::qemu_nbd(dir, args.size, "raw")?,
-            server::qemu_nbd(dir, args.size, "qcow2")?,
+            server::nbdkit(dir, size)?,
+            server::qemu_nbd(dir, size, "raw")?,
+            server::qemu_nbd(dir, size, "qcow2")?,
         ],
     };
     if !args.skip_hindcast {
-        servers.push(hindcast.start_with_volume(args.size)?);
+        servers.push(hindcast.start_with_volume(size)?);
     }
     Ok(servers)
 }

@@ -59,10 +59,15 @@ const LAYOUT: Layout = Layout {
     note: " A final flush is inside the time.",
 };
 
-#[derive(Clone, Copy)]
-enum Load {
+/// What writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Load {
+    /// Blocks of 8 KiB of which a few per cent change, as a database writes.
+    #[value(name = "updates")]
     Database,
+    /// Blocks of 4 KiB anywhere.
     Random,
+    /// 64 KiB after 64 KiB.
     Sequential,
 }
 
@@ -80,9 +85,8 @@ const LOADS: [(Load, &str, &str); 3] = [
 /// Measures what each encoding costs at run time.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let (mut rows, mut goals) = (Vec::new(), Vec::new());
-    let (journal, rounds) = (rig.args.journal(), rig.args.rounds());
-    let wanted =
-        |(_, _, name): &(Load, &str, &str)| rig.args.load.as_ref().is_none_or(|load| name.contains(load));
+    let (journal, rounds) = (rig.args.scope.journal, rig.args.scope.rounds);
+    let wanted = |(load, ..): &(Load, &str, &str)| rig.args.load.is_none_or(|only| only == *load);
     for (load, burst, sustained) in LOADS.into_iter().filter(wanted) {
         let mut database = create(rig)?;
         // A burst lasts a fraction of a second, in which a disk's mood counts for a third: many are
@@ -113,13 +117,13 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
 /// The volumes, fully written, and what is on each of them. New ones for each load: a log of `redo`
 /// can be shortened only where there are anchors, and the model wants few.
 fn create(rig: &Rig<'_>) -> Result<Database> {
-    let database = Database::new(rig.args.size(), BLOCK as usize);
+    let database = Database::new(rig.args.scope.size, BLOCK as usize);
     for kept in &KEPT {
-        rig.create(kept.volume, rig.args.size())?;
+        rig.create(kept.volume, rig.args.scope.size)?;
         if let Some((encoding, compression)) = kept.how {
             let mut how = keep(encoding, compression, Anchors::Model);
             if kept.limited {
-                how.retain_bytes = Some(RETAINED.min(rig.args.size() * 2));
+                how.retain_bytes = Some(RETAINED.min(rig.args.scope.size * 2));
             }
             rig.keep(kept.volume, how)?;
         }

@@ -23,17 +23,17 @@ const TENTH: usize = 10;
 
 /// Measures writes between the snapshots of a week.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
-    let size = rig.args.size();
+    let size = rig.args.scope.size;
     rig.hindcast.create_volume(VOLUME, size, BLOCK)?;
     rig.fill(VOLUME, size)?;
     let mut minutes = Minutes { rig, random: Random(9), taken: 0, creations: Vec::new() };
-    let total = rig.args.snapshots();
+    let total = rig.args.snapshots;
     let each = (total / POINTS).max(1);
-    let plain = minutes.pass(rig.args.journal() * 2 / (BLOCK * WRITES), false)?;
+    let plain = minutes.pass(rig.args.scope.journal * 2 / (BLOCK * WRITES), false)?;
     // Before the week begins: as much as destage leaves of the journal between snapshots, and more.
     // Their destage costs more than that of writes alone, and while the journal has room for what
     // it leaves the client does not wait for it.
-    let before = rig.args.journal() * 3 / (BLOCK * WRITES);
+    let before = rig.args.scope.journal * 3 / (BLOCK * WRITES);
     minutes.pass(before, true)?;
     eprintln!("  {plain:.0} writes a second without snapshots; begin with {before}");
     let used = rig.used()?;
@@ -86,7 +86,7 @@ struct Minutes<'a> {
 impl Minutes<'_> {
     /// So many minutes; writes per second over all of them.
     fn pass(&mut self, minutes: u64, snapshots: bool) -> Result<f64> {
-        let blocks = self.rig.args.size() / BLOCK;
+        let blocks = self.rig.args.scope.size / BLOCK;
         let mut client = self.rig.connect(VOLUME)?;
         let mut content = vec![0; BLOCK as usize];
         let start = Instant::now();

@@ -47,8 +47,8 @@ struct Point {
 
 /// Measures recovery to points of a history, with anchors and without.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
-    let size = rig.args.size() / 8;
-    let writes = rig.args.writes() / POINTS;
+    let size = rig.args.scope.size / 8;
+    let writes = rig.args.writes / POINTS;
     // One more than needed would be one at each point, whose recovery is a copy.
     let distance = writes * 2 / (ANCHORS * 2 + 1);
     let every = Anchors::Writes { count: distance };

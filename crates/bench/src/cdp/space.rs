@@ -46,12 +46,12 @@ type Logs = (&'static str, Vec<Taken>);
 /// Measures the bytes of log for each encoding and compression.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let mut all = vec![synthetic(rig)?];
-    match postgres::capture(&rig.dir(), rig.args.pgbench()) {
+    match postgres::capture(&rig.dir(), rig.args.pgbench) {
         Ok(captured) => {
             figures.remark(format!(
                 "PostgreSQL ran under pgbench for {} s ({}) on two file systems, one for its tables and one for its \
                  write-ahead log. Their writes were captured once, and made again for each encoding.",
-                rig.args.pgbench(),
+                rig.args.pgbench,
                 captured.tps
             ));
             let [tables, wal] = &captured.disks;
@@ -71,7 +71,7 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
 }
 
 fn synthetic(rig: &Rig<'_>) -> Result<Logs> {
-    let size = rig.args.size() / 4;
+    let size = rig.args.scope.size / 4;
     let database = Database::new(size, BLOCK as usize);
     rig.create(BASE, size)?;
     database.load(&mut rig.connect(BASE)?)?;

@@ -46,13 +46,13 @@ struct History {
 }
 
 fn history(rig: &Rig<'_>, figures: &mut Figures) -> Result<History> {
-    let mut database = Database::new(rig.args.size() / 4, BLOCK);
-    rig.create(VOLUME, rig.args.size() / 4)?;
+    let mut database = Database::new(rig.args.scope.size / 4, BLOCK);
+    rig.create(VOLUME, rig.args.scope.size / 4)?;
     database.load(&mut rig.connect(VOLUME)?)?;
     rig.settle()?;
     let every = Anchors::Writes { count: rig.args.anchor };
     rig.keep(VOLUME, keep(Encoding::Parity, Compression::ZeroRun, every))?;
-    let count = rig.args.records() / PARTS;
+    let count = rig.args.records / PARTS;
     let mut marks = Vec::new();
     let start = Instant::now();
     for part in 0..PARTS {
@@ -84,7 +84,7 @@ fn open(rig: &Rig<'_>, ended: Instant, figures: &mut Figures) -> Result<()> {
     // The part of it in which something was written.
     let written = rig.api().cdp(VOLUME)?.window_seconds - ended.elapsed().as_secs_f64();
     let mut random = Random(3);
-    let blocks = rig.args.size() / 4 / 4096;
+    let blocks = rig.args.scope.size / 4 / 4096;
     for by in ["LSN", "time"] {
         let (mut opening, mut reading) = (Vec::new(), Vec::new());
         for _ in 0..OPENED {
@@ -117,7 +117,7 @@ fn open(rig: &Rig<'_>, ended: Instant, figures: &mut Figures) -> Result<()> {
 
 /// Opens views of what was written just now, while a client goes on: that has to be recorded first.
 fn open_newest(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
-    let seconds = if rig.args.quick { 4 } else { 30 };
+    let seconds = if rig.args.scope.quick { 4 } else { 30 };
     let (amount, rate) = (Amount::Seconds(seconds), Some(WRITES_A_SECOND));
     let job = Job { amount, rate, flush: Flush::Never, ..Job::writes("randwrite", 4 << 10, 32, 0, 9) };
     let client = fio::spawn(&job, &rig.hindcast.export(VOLUME), &rig.dir())?;
@@ -140,7 +140,7 @@ fn open_newest(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
 /// Random reads from views of three moments, and from the volume itself.
 fn read(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     let (from, to) = rig.window(VOLUME)?;
-    let seconds = if rig.args.quick { 1 } else { 5 };
+    let seconds = if rig.args.scope.quick { 1 } else { 5 };
     let job = Job::reads(Amount::Seconds(seconds), false, 5);
     for (what, export) in [
         ("the volume itself", VOLUME.to_owned()),

@@ -29,7 +29,7 @@ fn name(n: usize) -> String {
 /// Measures writes, reads and deletions in histories of many snapshots.
 pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     independent(rig, figures)?;
-    let most = if rig.args.quick { rig.args.most.min(100) } else { rig.args.most };
+    let most = if rig.args.scope.quick { rig.args.most.min(100) } else { rig.args.most };
     for volume in [BESIDE, VOLUME] {
         rig.filled(volume, 4 * KIB, Method::Row)?;
         grow(rig, volume, 0, 1)?;
@@ -114,13 +114,16 @@ fn grow(rig: &Rig<'_>, volume: &str, made: usize, target: usize) -> Result<Durat
 }
 
 fn read(rig: &Rig<'_>, figures: &mut Figures, made: usize) -> Result<()> {
-    let job = Job::reads(Amount::Bytes(rig.args.size), true, 5);
+    let job = Job::reads(Amount::Bytes(rig.args.scope.size), true, 5);
     let mut speeds = Vec::new();
     for (what, n) in [("newest", made - 1), ("oldest", 0)] {
         let uri = rig.hindcast.export(&format!("{VOLUME}@{}", name(n)));
         let cold = fio::run(&job, &uri, &rig.dir())?.iops;
-        let timed =
-            Job { amount: Amount::Seconds(if rig.args.quick { 1 } else { 5 }), once: false, ..job.clone() };
+        let timed = Job {
+            amount: Amount::Seconds(if rig.args.scope.quick { 1 } else { 5 }),
+            once: false,
+            ..job.clone()
+        };
         let warm = fio::run(&timed, &uri, &rig.dir())?.iops;
         figures.add(SECTION, format!("first random read of the {what} of {made}"), cold, "IOPS", Goal::None);
         figures.add(SECTION, format!("random read of the {what} of {made}"), warm, "IOPS", Goal::None);
@@ -132,7 +135,7 @@ fn read(rig: &Rig<'_>, figures: &mut Figures, made: usize) -> Result<()> {
 }
 
 fn delete(rig: &Rig<'_>, figures: &mut Figures, made: usize) -> Result<()> {
-    let bytes = rig.args.journal * if rig.args.quick { 1 } else { 2 };
+    let bytes = rig.args.scope.journal * if rig.args.scope.quick { 1 } else { 2 };
     let plain = rig.first_writes_once(VOLUME, bytes, 71)?.iops;
     rig.settle()?;
     let count = made.min(DELETED);

@@ -16,7 +16,7 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// Measures the peers' first writes after a snapshot.
 pub(super) fn run(args: &Args, scratch: &Scratch, figures: &mut Figures) -> Result<()> {
     qcow2(args, scratch, figures)?;
-    match Xfs::mount(scratch, args.size * 3) {
+    match Xfs::mount(scratch, args.scope.size * 3) {
         Ok(xfs) => reflink(args, scratch, &xfs, figures),
         Err(error) => {
             figures.remark(format!("The reflink copy on XFS could NOT be measured here: {error:#}"));
@@ -30,13 +30,13 @@ pub(super) fn run(args: &Args, scratch: &Scratch, figures: &mut Figures) -> Resu
 fn qcow2(args: &Args, scratch: &Scratch, figures: &mut Figures) -> Result<()> {
     let dir = fio_dir(scratch);
     let image = dir.join("qemu.qcow2");
-    let mut server = server::qemu_nbd(&dir, args.size, "qcow2")?;
-    server::fill(&server, args.size, &dir)?;
+    let mut server = server::qemu_nbd(&dir, args.scope.size, "qcow2")?;
+    server::fill(&server, args.scope.size, &dir)?;
     scratch.forget_cached()?;
     let mut times = Vec::new();
     for (what, bytes) in [("burst", args.burst()), ("sustained", args.sustained())] {
         let mut all = FirstWrites::default();
-        let rounds = if what == "burst" { args.rounds() } else { 1 };
+        let rounds = if what == "burst" { args.scope.rounds } else { 1 };
         for round in 0..rounds {
             let plain = peer_writes(&server.uri, bytes, 100 + round as u64, &dir)?;
             process::settle(server.pid(), SETTLE_LIMIT)?;
@@ -64,12 +64,12 @@ fn qcow2(args: &Args, scratch: &Scratch, figures: &mut Figures) -> Result<()> {
 fn reflink(args: &Args, scratch: &Scratch, xfs: &Xfs, figures: &mut Figures) -> Result<()> {
     let dir = fio_dir(scratch);
     let (disk, copy) = (xfs.at.join("disk.raw"), xfs.at.join("copy.raw"));
-    let server = server::nbdkit_on(&disk, args.size, &dir)?;
-    server::fill(&server, args.size, &dir)?;
+    let server = server::nbdkit_on(&disk, args.scope.size, &dir)?;
+    server::fill(&server, args.scope.size, &dir)?;
     let mut times = Vec::new();
     for (what, bytes) in [("burst", args.burst()), ("sustained", args.sustained())] {
         let mut all = FirstWrites::default();
-        let rounds = if what == "burst" { args.rounds() } else { 1 };
+        let rounds = if what == "burst" { args.scope.rounds } else { 1 };
         for round in 0..rounds {
             let plain = peer_writes(&server.uri, bytes, 100 + round as u64, &dir)?;
             process::settle(server.pid(), SETTLE_LIMIT)?;
