@@ -218,7 +218,9 @@ const TESTS: [(&str, &str); 4] = [
 /// The files of a crate that are no tests: (path, text).
 fn files<'t>(tree: &'t Tree, root: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
     let is_test = |path: &str| {
-        path.ends_with("tests.rs") || path.contains("/tests/") || TESTS.iter().any(|(test, _)| path.starts_with(*test))
+        path.ends_with("tests.rs")
+            || path.contains("/tests/")
+            || TESTS.iter().any(|(test, _)| path.starts_with(*test))
     };
     tree.rust_below(root).filter(move |f| !is_test(&f.path)).map(|f| (f.path.as_str(), f.text.as_str()))
 }
