@@ -223,7 +223,7 @@ impl Layers<'_> {
             let with = from_it.iter().filter(|other| reached[**other].contains(name));
             let circle: Vec<String> = with.map(|other| (*other).to_owned()).collect();
             let listed = |entry: &&str| circle.iter().all(|m| entry.split(' ').any(|l| l == m));
-            if !self.order.iter().any(|entry| listed(&entry)) {
+            if !self.order.iter().any(listed) {
                 circles.insert(circle);
             }
         }

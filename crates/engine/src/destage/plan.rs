@@ -453,7 +453,7 @@ impl Core {
     /// Finds what lies under a chunk for which the branch has no entry. What its bases had staged
     /// is in place: their records come before the branch's own.
     fn under_new(&self, target: &Target<'_>, overlay: &Overlay) -> Result<Under> {
-        let head = View::head(&target.branch);
+        let head = View::head(target.branch);
         match self.find_below(&head, target.chunk)? {
             Below::Slot(slot) => Ok(Under::Slot(slot)),
             Below::Zeros => Ok(Under::Zeros),
