@@ -11,6 +11,7 @@
 //! A clock that is set by more than [`JUMP`] suspends expiry by time until the clock agrees again,
 //! or the operator confirms it.
 
+use crate::ids::Stamp;
 use crate::world::Clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -111,24 +112,23 @@ impl PoolClock {
         clock: Arc<dyn Clock>,
         stored: Option<ClockRecord>,
         stretches: Vec<ClockStretch>,
-        last: (u64, u64),
+        last: Stamp,
     ) -> PoolClock {
         let (boot, monotonic) = (clock.boot(), clock.monotonic());
-        let (last_lsn, last_time) = last;
         let same_boot = stored.filter(|s| s.boot == boot && boot != [0; 16] && monotonic >= s.monotonic);
-        let unknown = minus(clock.now(), last_time);
+        let unknown = minus(clock.now(), last.time);
         let mut agreed = stored.map_or(0, |s| s.agreed);
         let (base, slack, settled_at) = match (&same_boot, &stored) {
             (Some(s), _) => (s.time.wrapping_sub(s.monotonic), s.slack, s.settled_at),
             // How long the machine was off is not known but by the wall clock.
-            (None, Some(s)) => (s.time.max(last_time).wrapping_sub(monotonic), LONGEST_GAP, 0),
-            (None, None) if last_time > 0 && unknown > LONGEST_GAP.cast_signed() => {
+            (None, Some(s)) => (s.time.max(last.time).wrapping_sub(monotonic), LONGEST_GAP, 0),
+            (None, None) if last.time > 0 && unknown > LONGEST_GAP.cast_signed() => {
                 // A build that stored no clocks let idle pools rest for as long as they were idle.
                 // That is no age.
                 agreed = unknown;
-                (last_time.wrapping_sub(monotonic), 0, 0)
+                (last.time.wrapping_sub(monotonic), 0, 0)
             }
-            (None, None) if last_time > 0 => (last_time.wrapping_sub(monotonic), LONGEST_GAP, 0),
+            (None, None) if last.time > 0 => (last.time.wrapping_sub(monotonic), LONGEST_GAP, 0),
             (None, None) => (clock.now().wrapping_sub(monotonic), 0, 0),
         };
         let first = ClockStretch { from: 0, lsn: 0, offset: 0 };
@@ -148,7 +148,7 @@ impl PoolClock {
                 pruned: monotonic,
             }),
         };
-        pool.compare(last_lsn, last_time);
+        pool.compare(last);
         pool
     }
 
@@ -160,12 +160,12 @@ impl PoolClock {
     /// Returns the pool time for a record that follows the one with this number and time. Compares
     /// the clocks if they were not compared lately, so that few records belong to the wrong
     /// stretch.
-    pub(crate) fn stamp(&self, last_lsn: u64, last_time: u64) -> u64 {
+    pub(crate) fn next_time(&self, last: Stamp) -> u64 {
         let monotonic = self.clock.monotonic();
         if monotonic.wrapping_sub(self.compared.load(Ordering::Relaxed)) >= COMPARE_EVERY {
-            self.compare(last_lsn, last_time);
+            self.compare(last);
         }
-        monotonic.wrapping_add(self.base.load(Ordering::Relaxed)).max(last_time.saturating_add(1))
+        monotonic.wrapping_add(self.base.load(Ordering::Relaxed)).max(last.time.saturating_add(1))
     }
 
     /// Returns the wall clock and the monotonic clock at one instant, or `None` if the thread was
@@ -181,7 +181,7 @@ impl PoolClock {
 
     /// Compares the wall clock with pool time. What follows the record with this number and time
     /// belongs to the stretch that the wall clock is in now.
-    pub(crate) fn compare(&self, last_lsn: u64, last_time: u64) {
+    pub(crate) fn compare(&self, last: Stamp) {
         let Some((wall, monotonic)) = self.read() else { return };
         self.compared.store(monotonic, Ordering::Relaxed);
         let state = &mut *self.state.lock();
@@ -215,8 +215,8 @@ impl PoolClock {
             }
         }
         if state.offset().abs_diff(offset) > STEP {
-            tracing::info!(last_lsn, offset, "a stretch of pool time begins");
-            state.begin(ClockStretch { from: now.max(last_time.saturating_add(1)), lsn: last_lsn, offset });
+            tracing::info!(last.lsn, offset, "a stretch of pool time begins");
+            state.begin(ClockStretch { from: now.max(last.time.saturating_add(1)), lsn: last.lsn, offset });
         }
         self.suspended.store(state.jumped || monotonic < state.settled_at, Ordering::Release);
     }

@@ -130,7 +130,7 @@ impl Core {
 
     /// Returns the earliest pool time that the next record can have.
     pub(crate) fn now(&self) -> u64 {
-        self.clock.now().max(self.journal.last().1)
+        self.clock.now().max(self.journal.last().time)
     }
 
     /// Wakes the maintenance thread because there is work.

@@ -84,6 +84,7 @@ mod generation;
 mod grace;
 mod hash;
 mod health;
+pub mod ids;
 mod info;
 mod journal;
 mod map;

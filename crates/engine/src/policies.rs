@@ -9,6 +9,7 @@ use crate::control::{DeleteSnapshots, RemoveMark, RollBack, SetFill};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
+use crate::ids::Stamp;
 use crate::settings::AnchorPolicy;
 use crate::world::uuid;
 use std::collections::BTreeSet;
@@ -43,7 +44,7 @@ impl Core {
                 let oldest = self.stretches(*volume).into_iter().next();
                 begins = oldest.and_then(|stretch| stretch.branch.cdp.log.read().begins());
             }
-            begins.is_none_or(|(begins, _)| *lsn < begins)
+            begins.is_none_or(|begins: Stamp| *lsn < begins.lsn)
         })
     }
 }

@@ -13,6 +13,7 @@ use crate::branch::namespace::Namespace;
 use crate::control::Control;
 use crate::destage::Destager;
 use crate::error::Result;
+use crate::ids::Stamp;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{Admission, Record};
 use crate::space::reservations::full;
@@ -34,7 +35,7 @@ impl Destager {
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
     ) -> Result<u64> {
-        self.submit_timed(build).map(|(lsn, _)| lsn)
+        self.submit_timed(build).map(|stamp| stamp.lsn)
     }
 
     /// Sequences operations as [`Destager::submit_with`] does. Returns the LSN and time of the last
@@ -42,11 +43,11 @@ impl Destager {
     pub(crate) fn submit_timed(
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
-    ) -> Result<(u64, u64)> {
-        let (lsn, time) = self.sequence_control(build, |_| Ok(None))?;
-        self.core.journal.sync_to(lsn)?;
+    ) -> Result<Stamp> {
+        let stamp = self.sequence_control(build, |_| Ok(None))?;
+        self.core.journal.sync_to(stamp.lsn)?;
         self.core.wake();
-        Ok((lsn, time))
+        Ok(stamp)
     }
 
     /// Sequences operations, and perhaps a record of data right behind them. Returns LSN and time
@@ -55,7 +56,7 @@ impl Destager {
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
         mut behind: impl FnMut(&Namespace) -> Result<Option<Record>>,
-    ) -> Result<(u64, u64)> {
+    ) -> Result<Stamp> {
         let mut relief = Relief::default();
         loop {
             self.core.check_usable()?;
@@ -100,7 +101,7 @@ impl Destager {
             if let Some(record) = behind(&names)? {
                 last = sequencing.push(record)?;
             }
-            return Ok((last, sequencing.last_time()));
+            return Ok(Stamp { lsn: last, time: sequencing.last_time() });
         }
     }
 }

@@ -363,13 +363,13 @@ fn history_expires_by_time_and_size_but_not_under_who_looks() {
         f.change(400);
         f.pool().drain().unwrap();
         f.idle();
-        let from = f.pool().cdp("v").unwrap().from.unwrap().0;
+        let from = f.pool().cdp("v").unwrap().from.unwrap().lsn;
         assert!(from <= held, "{from} {held}");
         assert!(read_all(&view).unwrap() == f.moments[&held]);
         drop(view);
         f.idle();
         let info = f.pool().cdp("v").unwrap();
-        let (from, _) = info.from.unwrap();
+        let from = info.from.unwrap().lsn;
         assert!(from > held && !info.short && info.window >= 1000, "{info:?}");
         let gone = f.moments.keys().copied().find(|lsn| *lsn < from).unwrap();
         assert_eq!(f.read(&Moment::Lsn(gone)).unwrap_err().kind(), ErrorKind::NotFound);
@@ -384,7 +384,7 @@ fn history_expires_by_time_and_size_but_not_under_who_looks() {
         f.idle();
         let info = f.pool().cdp("v").unwrap();
         assert!(info.short && info.stored < 1200 * KIB, "{info:?}");
-        let from = info.from.unwrap().0;
+        let from = info.from.unwrap().lsn;
         f.moments.retain(|lsn, _| *lsn >= from);
         assert!(f.moments.len() > 10);
         f.verify();

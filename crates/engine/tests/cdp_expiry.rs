@@ -5,6 +5,7 @@
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpInfo, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::disk::{Dir, OpenMode};
+use hindcast_engine::ids::Stamp;
 use hindcast_engine::pool::PoolOptions;
 use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 
@@ -134,7 +135,7 @@ fn off_and_on_again_then_rolled_back() {
     pass(&site);
     let lsn = fill(&site, 5);
     pass(&site);
-    let from = info(&site).from.unwrap().0;
+    let from = info(&site).from.unwrap().lsn;
     assert!(from > since, "{from} {since}");
     assert!(site.pool.history("v", 1).unwrap().spans.iter().all(|span| span.branch != left));
     assert_eq!(moment(&site, Moment::Lsn(lsn)), Ok(5));
@@ -215,7 +216,7 @@ fn a_chain_of_moments_becomes_short_by_itself_and_expires() {
         flattened += u32::from(!site.pool.branch_bases().contains_key(&branch));
     }
     assert_eq!(flattened, 1, "once in eight times it rests on more than five levels");
-    assert!(info(&site).from.is_some_and(|(lsn, _)| lsn < 10), "all of it is wanted");
+    assert!(info(&site).from.is_some_and(|from| from.lsn < 10), "all of it is wanted");
     let retention = Retention { time: Some(SECOND), bytes: None };
     site.pool.set_cdp("v", Some(CdpSettings { retention, ..settings() })).unwrap();
     pass(&site);
@@ -258,7 +259,7 @@ fn retention_passes_what_a_volume_was_taken_back_to() {
     let since = site.pool.stats().sequenced_lsn;
     pass(&site);
     assert!(site.pool.branch_bases().is_empty());
-    assert!(info(&site).from.is_some_and(|(lsn, _)| lsn >= since - 1), "{:?} {since}", info(&site));
+    assert!(info(&site).from.is_some_and(|from| from.lsn >= since - 1), "{:?} {since}", info(&site));
     assert!(shows(&site, 1));
     let undone = content(&site.pool.open_snapshot("v", "undo").unwrap());
     assert!(undone.iter().all(|b| *b == 2));
@@ -279,7 +280,7 @@ fn the_first_moment_that_is_shown_is_found_by_its_time() {
     site.pool.drain().unwrap();
     site.idle();
     let verify = |site: &Site| {
-        let (lsn, time) = info(site).from.unwrap();
+        let Stamp { lsn, time } = info(site).from.unwrap();
         assert!(lsn > 60, "nothing has expired");
         for wanted in [time, time + 1] {
             let point = site.pool.resolve("v", &Moment::Time(wanted)).unwrap();
@@ -309,7 +310,7 @@ fn a_redo_log_with_a_limit_gets_the_anchors_that_it_needs() {
         let stored = info(&site).stored;
         assert!(stored < most + MIB, "{stored} of {most} after {byte}");
     }
-    let (from, _) = info(&site).from.unwrap();
+    let from = info(&site).from.unwrap().lsn;
     moments.retain(|(lsn, _)| *lsn >= from);
     assert!((3..20).contains(&moments.len()), "{}: about as much as there may be", moments.len());
     for (lsn, byte) in &moments {

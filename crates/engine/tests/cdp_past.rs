@@ -551,7 +551,7 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
     let mut points: Vec<(u64, u64)> = (0..3000u32).map(|n| flush(&site, n as u8)).collect();
     let lsns = |site: &Site| {
         let found = site.pool.history("v", 0).unwrap().flushes;
-        found.into_iter().map(|(lsn, _)| lsn).collect::<Vec<u64>>()
+        found.into_iter().map(|point| point.lsn).collect::<Vec<u64>>()
     };
     let known = |points: &[(u64, u64)]| points.iter().map(|(lsn, _)| *lsn).collect::<Vec<u64>>();
     assert_eq!(lsns(&site), known(&points), "staged");
@@ -584,7 +584,7 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
     // Flush points expire with their moments, and a deleted volume loses all of them.
     site.clock.advance(9_500_000_000_000);
     (0..3).for_each(|_| site.idle());
-    let begins = site.pool.history("v", 0).unwrap().spans[0].from.0;
+    let begins = site.pool.history("v", 0).unwrap().spans[0].from.lsn;
     points.retain(|(lsn, _)| *lsn >= begins);
     // 500 s are kept, and what is in one segment with them, or within a 64th of the limit.
     assert!((500..500 + 512 + 157).contains(&points.len()), "{}", points.len());

@@ -168,7 +168,7 @@ fn times_are_those_of_the_newest_stretch_that_has_them() {
     let second = |time: u64| (time - right) / SECOND;
     assert_eq!((second(change.before), second(change.after)), (110, 5));
     assert_eq!(second(history.marks[0].time), 110);
-    assert_eq!(second(history.flushes.last().unwrap().1), 20);
+    assert_eq!(second(history.flushes.last().unwrap().time), 20);
     let changes = site.pool.changes("v", 0..1, 0..=u64::MAX, 9).unwrap();
     let times: Vec<u64> = changes.iter().map(|c| second(c.time)).collect();
     assert_eq!(times, [10, 110, 20]);

@@ -248,7 +248,7 @@ fn a_damaged_index_is_made_up_for() {
     let to = site.moment("v", site.lsn());
     let whole = differ(&from, &to);
     drop((from, to, v));
-    let first = site.pool.history("v", 0).unwrap().spans[0].from.0;
+    let first = site.pool.history("v", 0).unwrap().spans[0].from.lsn;
     let last = site.lsn();
     for block in [0u64, 7, 20] {
         // The index of a full segment is at its end; each attempt damages another block of all

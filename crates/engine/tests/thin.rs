@@ -172,8 +172,12 @@ fn moments_without_an_anchor_before_them() {
         site.idle();
     }
     let first = site.pool.history("v", 0).unwrap();
-    assert!(lsns.contains(&first.spans[0].from.0) || first.spans[0].from.0 > lsns[0], "{:?}", first.spans);
-    let held = lsns.iter().filter(|lsn| **lsn >= first.spans[0].from.0).step_by(20);
+    assert!(
+        lsns.contains(&first.spans[0].from.lsn) || first.spans[0].from.lsn > lsns[0],
+        "{:?}",
+        first.spans
+    );
+    let held = lsns.iter().filter(|lsn| **lsn >= first.spans[0].from.lsn).step_by(20);
     let mut looked = 0;
     for lsn in held {
         let view = site.moment("v", *lsn);

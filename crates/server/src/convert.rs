@@ -3,6 +3,7 @@
 use crate::same::Same;
 use hindcast_api as api;
 use hindcast_engine::cdp;
+use hindcast_engine::ids::Stamp;
 use hindcast_engine::pool::{
     self, Health, IndexSize, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, SnapshotSpace, VolumeInfo,
     code,
@@ -247,8 +248,8 @@ fn cdp_settings(settings: &cdp::CdpSettings) -> api::Cdp {
     }
 }
 
-pub(crate) fn position((lsn, at): (u64, u64)) -> api::Position {
-    api::Position { lsn, time: time(at) }
+pub(crate) fn position(stamp: Stamp) -> api::Position {
+    api::Position { lsn: stamp.lsn, time: time(stamp.time) }
 }
 
 pub(crate) fn cdp_status(volume: String, info: &cdp::CdpInfo) -> api::CdpStatus {

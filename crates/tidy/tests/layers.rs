@@ -12,6 +12,7 @@ const ENGINE: Layers<'_> = Layers {
         "codec",
         "units",
         "hash",
+        "ids",
         "world",
         "fault",
         "device",

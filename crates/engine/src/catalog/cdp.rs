@@ -6,6 +6,7 @@ use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
+use crate::ids::Stamp;
 use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use redb::TableDefinition;
 
@@ -52,6 +53,16 @@ pub(crate) struct SegmentRecord {
 }
 
 impl SegmentRecord {
+    /// Returns the stamp of the first record.
+    pub(crate) fn first(&self) -> Stamp {
+        Stamp { lsn: self.lsns.0, time: self.times.0 }
+    }
+
+    /// Returns the stamp of the last record.
+    pub(crate) fn last(&self) -> Stamp {
+        Stamp { lsn: self.lsns.1, time: self.times.1 }
+    }
+
     /// Makes the record of a segment or run that has no records yet. Its first record comes at byte
     /// `end` of the file.
     pub(crate) fn empty(edition: u32, start: u64, end: u64) -> SegmentRecord {

@@ -5,29 +5,27 @@ use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn, decode};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
+use crate::ids::Stamp;
 use redb::TableDefinition;
 
 /// Rows of flush points, by (volume, LSN of the last point).
 pub(super) const FLUSHES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_flushes");
-
-/// A flush point: (LSN, nanoseconds since the Unix epoch).
-pub(crate) type FlushPoint = (u64, u64);
 
 /// The largest number of points of one row. A search reads some rows as a whole.
 const MAX_POINTS: usize = 1024;
 
 /// Flush points in the order of LSNs. No point is later in time than the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FlushRecord(pub(crate) Vec<FlushPoint>);
+pub(crate) struct FlushRecord(pub(crate) Vec<Stamp>);
 
 impl Value for FlushRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
             w.u16(self.0.len() as u16);
-            let mut last = (0, 0);
+            let mut last = Stamp::default();
             for point in &self.0 {
-                put_number(w, point.0.wrapping_sub(last.0));
-                put_number(w, point.1.wrapping_sub(last.1));
+                put_number(w, point.lsn.wrapping_sub(last.lsn));
+                put_number(w, point.time.wrapping_sub(last.time));
                 last = *point;
             }
         })
@@ -36,10 +34,11 @@ impl Value for FlushRecord {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
         let count = r.u16()?;
-        let mut last: FlushPoint = (0, 0);
+        let mut last = Stamp::default();
         let mut points = Vec::with_capacity(count.into());
         for _ in 0..count {
-            last = (last.0.checked_add(take_number(&mut r)?)?, last.1.checked_add(take_number(&mut r)?)?);
+            let lsn = last.lsn.checked_add(take_number(&mut r)?)?;
+            last = Stamp { lsn, time: last.time.checked_add(take_number(&mut r)?)? };
             points.push(last);
         }
         r.end(FlushRecord(points)).filter(|record| !record.0.is_empty())
@@ -73,7 +72,7 @@ impl Catalog {
     /// Returns the volumes that have flush points. For each it returns the key of the volume's
     /// oldest row, and its newest point. If the newest row is damaged, only the LSN of the point is
     /// known.
-    pub(crate) fn flushed_volumes(&self) -> Result<Vec<(u64, u64, FlushPoint)>> {
+    pub(crate) fn flushed_volumes(&self) -> Result<Vec<(u64, u64, Stamp)>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
             let mut found = Vec::new();
@@ -86,9 +85,11 @@ impl Catalog {
                     Some(row) => {
                         let (key, value) = db!("read the flush points", row);
                         let points = FlushRecord::decode(value.value()).map(|record| record.0);
-                        points.and_then(|points| points.last().copied()).unwrap_or((key.value().1, 0))
+                        points
+                            .and_then(|points| points.last().copied())
+                            .unwrap_or(Stamp::new(key.value().1, 0))
                     }
-                    None => (oldest, 0),
+                    None => Stamp::new(oldest, 0),
                 };
                 found.push((volume, oldest, newest));
                 let Some(next) = volume.checked_add(1) else { break };
@@ -100,11 +101,7 @@ impl Catalog {
 
     /// Returns the last flush point of a volume that `reaches` accepts. `reaches` accepts all
     /// points up to one of them, and none behind it.
-    pub(crate) fn last_flush(
-        &self,
-        volume: u64,
-        reaches: impl Fn(&FlushPoint) -> bool,
-    ) -> Result<Option<FlushPoint>> {
+    pub(crate) fn last_flush(&self, volume: u64, reaches: impl Fn(&Stamp) -> bool) -> Result<Option<Stamp>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
             let row_from = |lsn: u64| {
@@ -136,10 +133,10 @@ impl Catalog {
     }
 
     /// Returns the newest flush points of a volume, oldest first, at most `most` of them.
-    pub(crate) fn newest_flushes(&self, volume: u64, most: usize) -> Result<Vec<FlushPoint>> {
+    pub(crate) fn newest_flushes(&self, volume: u64, most: usize) -> Result<Vec<Stamp>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
-            let mut found: Vec<FlushPoint> = Vec::new();
+            let mut found: Vec<Stamp> = Vec::new();
             for row in db!("read the flush points", table.range((volume, 0)..=(volume, u64::MAX))).rev() {
                 if found.len() >= most {
                     break;
@@ -191,10 +188,10 @@ impl Catalog {
 
 impl Txn<'_> {
     /// Adds points that are all newer than the stored ones.
-    pub(crate) fn put_flushes(&mut self, volume: u64, points: &[FlushPoint]) -> Result<()> {
+    pub(crate) fn put_flushes(&mut self, volume: u64, points: &[Stamp]) -> Result<()> {
         for row in points.chunks(MAX_POINTS) {
-            if let Some((last, _)) = row.last() {
-                self.put(FLUSHES, (volume, *last), &FlushRecord(row.to_vec()).encode())?;
+            if let Some(last) = row.last() {
+                self.put(FLUSHES, (volume, last.lsn), &FlushRecord(row.to_vec()).encode())?;
             }
         }
         Ok(())
@@ -212,12 +209,13 @@ mod tests {
     /// Catalogs of older builds contain these bytes.
     #[test]
     fn golden_bytes() {
-        let record = FlushRecord(vec![(1, 2), (200, 300), (u64::MAX, u64::MAX)]);
+        let record =
+            FlushRecord(vec![Stamp::new(1, 2), Stamp::new(200, 300), Stamp::new(u64::MAX, u64::MAX)]);
         let bytes: String = record.encode().iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(&bytes[..bytes.len() - 8], "0103000102c701aa02b7feffffffffffffff01d3fdffffffffffffff01");
         assert_eq!(FlushRecord::decode(&record.encode()), Some(record));
         assert_eq!(FlushRecord::decode(&FlushRecord(Vec::new()).encode()), None);
-        let backwards = FlushRecord(vec![(2, 2), (1, 3)]);
+        let backwards = FlushRecord(vec![Stamp::new(2, 2), Stamp::new(1, 3)]);
         assert_eq!(FlushRecord::decode(&backwards.encode()), None);
     }
 }

@@ -39,7 +39,6 @@ pub(crate) use cdp::{
     Event, GroupRecord, LineRecord, RunRecord, SegmentRecord, decode_settings, encode_settings,
 };
 pub(crate) use damage::{DamageKey, DamageRecord};
-pub(crate) use flushes::FlushPoint;
 pub(crate) use holes::HoleRecord;
 pub(crate) use identities::Identities;
 pub(crate) use rows::Row;

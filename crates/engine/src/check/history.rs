@@ -7,6 +7,7 @@ use crate::cdp::log::record::{HEADER_LEN, IndexEntry, SEGMENT_HEAD, SHARED, Segm
 use crate::cdp::log::segment::SegmentDisk;
 use crate::disk::{Dir, OpenMode};
 use crate::error::Result;
+use crate::ids::Stamp;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check_histories(
@@ -50,18 +51,18 @@ pub(super) fn check_histories(
 
 /// Checks that the flush points of all rows of a volume are in one order, by LSN and by time.
 fn check_flushes(catalog: &Catalog, report: &mut CheckReport) -> Result<()> {
-    let mut last = (0, (0, 0));
+    let mut last = (0, Stamp::default());
     catalog.visit_flushes(|volume, key, record| {
         let object = || format!("flush points of volume {volume} up to LSN {key}");
         let Some(record) = record else { return report.find("cdp-flushes", object(), "they are damaged") };
-        let before = if last.0 == volume { last.1 } else { (0, 0) };
+        let before = if last.0 == volume { last.1 } else { Stamp::default() };
         let points = [&[before], &record.0[..]].concat();
-        if !points.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1) {
+        if !points.is_sorted_by(|a, b| a.lsn < b.lsn && a.time <= b.time) {
             report.find("cdp-flushes", object(), "they are out of order");
         }
         last = (volume, points.last().copied().unwrap_or(before));
-        if last.1.0 != key {
-            report.find("cdp-flushes", object(), format!("the last one has LSN {}", last.1.0));
+        if last.1.lsn != key {
+            report.find("cdp-flushes", object(), format!("the last one has LSN {}", last.1.lsn));
         }
     })
 }

@@ -1,6 +1,7 @@
 //! The pool's clock through jumps of the wall clock, restarts and boots.
 
 use super::*;
+use crate::ids::Stamp;
 use crate::world::ManualClock;
 
 const DAY: u64 = 24 * HOUR;
@@ -19,19 +20,19 @@ impl Site {
     fn new() -> Site {
         let manual = Arc::new(ManualClock::new(BEGIN));
         manual.boot_after(0);
-        let clock = PoolClock::new(manual.clone(), None, Vec::new(), (0, 0));
+        let clock = PoolClock::new(manual.clone(), None, Vec::new(), Stamp::new(0, 0));
         Site { manual, clock, lsn: 0, last: 0 }
     }
 
     /// A record.
     fn stamp(&mut self) -> u64 {
-        self.last = self.clock.stamp(self.lsn, self.last);
+        self.last = self.clock.next_time(Stamp::new(self.lsn, self.last));
         self.lsn += 1;
         self.last
     }
 
     fn compare(&self) {
-        self.clock.compare(self.lsn, self.last);
+        self.clock.compare(Stamp::new(self.lsn, self.last));
     }
 
     fn go(&self, ns: u64) {
@@ -64,7 +65,7 @@ impl Site {
         let stretches = self.clock.state.lock().stretches.clone();
         let Site { manual, lsn, last, .. } = self;
         meanwhile(&manual);
-        let clock = PoolClock::new(manual.clone(), Some(record), stretches, (lsn, last));
+        let clock = PoolClock::new(manual.clone(), Some(record), stretches, Stamp::new(lsn, last));
         Site { manual, clock, lsn, last }
     }
 
@@ -254,7 +255,7 @@ fn a_clock_that_begins_in_1970_heals() {
 #[test]
 fn a_pool_whose_last_record_lies_ahead_ages_from_now_on() {
     let manual = Arc::new(ManualClock::new(BEGIN));
-    let clock = PoolClock::new(manual.clone(), None, Vec::new(), (7, BEGIN + YEAR));
+    let clock = PoolClock::new(manual.clone(), None, Vec::new(), Stamp::new(7, BEGIN + YEAR));
     assert_eq!(clock.now(), BEGIN + YEAR);
     assert!(clock.is_suspended());
     manual.advance(HOUR);
@@ -267,14 +268,15 @@ fn a_pool_whose_last_record_lies_ahead_ages_from_now_on() {
 #[test]
 fn a_pool_that_was_idle_under_an_older_build_ages_from_now_on() {
     let manual = Arc::new(ManualClock::new(BEGIN + YEAR));
-    let clock = PoolClock::new(manual.clone(), None, Vec::new(), (7, BEGIN));
+    let clock = PoolClock::new(manual.clone(), None, Vec::new(), Stamp::new(7, BEGIN));
     assert!(!clock.is_suspended());
     manual.advance(HOUR);
-    clock.compare(7, BEGIN);
+    clock.compare(Stamp::new(7, BEGIN));
     assert_eq!((clock.now(), clock.wall(clock.now())), (BEGIN + HOUR, BEGIN + YEAR + HOUR));
     assert_eq!(clock.at(BEGIN - 1, clock.now()), Some(BEGIN - 1));
     // Less than what a machine may plausibly have been off counts.
-    let clock = PoolClock::new(Arc::new(ManualClock::new(BEGIN + HOUR)), None, Vec::new(), (7, BEGIN));
+    let clock =
+        PoolClock::new(Arc::new(ManualClock::new(BEGIN + HOUR)), None, Vec::new(), Stamp::new(7, BEGIN));
     assert_eq!(clock.now(), BEGIN + HOUR);
 }
 

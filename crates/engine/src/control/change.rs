@@ -5,6 +5,7 @@ use crate::branch::Branch;
 use crate::catalog::{Event, Txn};
 use crate::core::Core;
 use crate::error::Result;
+use crate::ids::Stamp;
 use std::sync::Arc;
 
 /// What one record changes with a commit: in the catalog, and in histories.
@@ -17,7 +18,7 @@ pub(crate) struct OperationChange<'a> {
 
 impl<'a> OperationChange<'a> {
     /// Works out what an operation changes, given the state before its commit.
-    pub(crate) fn of(core: &Core, (lsn, time): (u64, u64), operation: &'a Control) -> Result<Self> {
+    pub(crate) fn of(core: &Core, Stamp { lsn, time }: Stamp, operation: &'a Control) -> Result<Self> {
         let mut history = HistoryChange::default();
         operation.history(core, time, &mut history)?;
         Ok(OperationChange { lsn, operation: Some(operation), history })

@@ -57,7 +57,7 @@ impl Destager {
                 Collected::Records(batch) => {
                     self.apply_batch_again(state, &batch)?;
                     self.core.in_place(&batch);
-                    time = Some(batch.last_time);
+                    time = Some(batch.last.time);
                 }
                 Collected::Nothing => break,
                 // Other records are committed as preserved and in place at once.

@@ -6,6 +6,7 @@ use crate::catalog::page::{MapPage, Slot};
 use crate::control::Control;
 use crate::error::Result;
 use crate::fault::died;
+use crate::ids::Stamp;
 use crate::journal::Located;
 use crate::journal::record::{Header, Kind};
 use crate::units::BLOCK;
@@ -17,9 +18,9 @@ use std::thread::ScopedJoinHandle;
 pub(super) enum Collected {
     Nothing,
     Records(Batch),
-    /// A control record that is carried out alone: its LSN and time, the operation, the
-    /// reservations that end with it.
-    Control((u64, u64), Control, Reserved),
+    /// A control record that is carried out alone: its stamp, the operation, the reservations that
+    /// end with it.
+    Control(Stamp, Control, Reserved),
     Run(ControlRun),
 }
 
@@ -27,10 +28,10 @@ pub(super) enum Collected {
 /// first of the discards has anything to free.
 #[derive(Default)]
 pub(crate) struct ControlRun {
-    pub(super) last_lsn: u64,
-    pub(super) last_time: u64,
-    /// The records in their order: (LSN and time, what is to be done).
-    pub(super) steps: Vec<((u64, u64), RunStep)>,
+    /// The stamp of the last record.
+    pub(super) last: Stamp,
+    /// The records in their order, and what is to be done.
+    pub(super) steps: Vec<(Stamp, RunStep)>,
     /// Number of rows of the catalog that the records of this run change.
     pub(crate) rows: usize,
     pub(super) reserved: Reserved,
@@ -44,21 +45,21 @@ pub(crate) enum RunStep {
 
 impl ControlRun {
     pub(crate) fn push(&mut self, header: &Header, step: RunStep) {
-        self.steps.push(((header.lsn, header.time), step));
+        self.steps.push((header.stamp(), step));
         self.passed(header);
     }
 
     /// Removes from staging what the run discards.
     pub(super) fn unstage(&self) {
-        for ((lsn, _), step) in &self.steps {
+        for (stamp, step) in &self.steps {
             if let RunStep::Discard(range) = step {
-                range.branch.staging.remove(std::iter::empty(), *lsn);
+                range.branch.staging.remove(std::iter::empty(), stamp.lsn);
             }
         }
     }
 
     pub(crate) fn passed(&mut self, header: &Header) {
-        (self.last_lsn, self.last_time) = (header.lsn, header.time);
+        self.last = header.stamp();
     }
 }
 
@@ -101,22 +102,21 @@ pub(super) struct StagedBlocks {
 /// A batch of records.
 #[derive(Default)]
 pub(crate) struct Batch {
-    pub(super) last_lsn: u64,
-    /// The time of the record with LSN `last_lsn`.
-    pub(super) last_time: u64,
+    /// The stamp of the last record.
+    pub(super) last: Stamp,
     pub(super) branches: Vec<Arc<Branch>>,
     /// The epoch of each branch's records. A batch never has data of one branch from both sides of
     /// a snapshot.
     pub(super) epochs: Vec<u32>,
     /// Indexes into `branches`, by the branches' ids.
     indexes: HashMap<u64, u32>,
-    /// Control records between the data, in order: (LSN and time, what is to be done).
-    pub(super) controls: Vec<((u64, u64), Control)>,
+    /// Control records between the data, in order.
+    pub(super) controls: Vec<(Stamp, Control)>,
     /// Number of rows of the catalog that the control records of this batch change.
     pub(crate) rows: usize,
-    /// LSN and time of each record, by [`BatchItem::order`]. The list is empty for a batch without
+    /// The stamp of each record, by [`BatchItem::order`]. The list is empty for a batch without
     /// records.
-    pub(super) stamps: Vec<(u64, u64)>,
+    pub(super) stamps: Vec<Stamp>,
     /// The parts of chunks, sorted by (branch, chunk, order) once the batch is collected.
     pub(super) items: Vec<BatchItem>,
     pub(super) blocks: Vec<StagedBlocks>,
@@ -191,7 +191,7 @@ impl Batch {
             }
         }
         *self.reserved.entry(branch.slot_log2).or_default() += header.slots as u64;
-        self.stamps.push((header.lsn, header.time));
+        self.stamps.push(header.stamp());
         self.records += 1;
         self.bytes += header.space();
     }

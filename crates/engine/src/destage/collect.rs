@@ -162,7 +162,7 @@ impl Collector<'_> {
         // This also holds for a record of a branch that is gone: the record is skipped.
         match &mut self.run {
             Some(run) => run.passed(header),
-            None => (self.batch.last_lsn, self.batch.last_time) = (header.lsn, header.time),
+            None => self.batch.last = header.stamp(),
         }
         Ok(true)
     }
@@ -170,12 +170,11 @@ impl Collector<'_> {
     fn add_control(&mut self, header: &Header, data: &[u8]) -> Result<bool> {
         let control = decode_control(header.lsn, data)?;
         if !control.shares_commit() || header.slots > 0 {
-            if self.run.is_some() || self.batch.last_lsn > 0 {
+            if self.run.is_some() || self.batch.last.lsn > 0 {
                 return Ok(false);
             }
             let reserved = self.branches.get(&header.branch).map(|b| (b.slot_log2, header.slots.into()));
-            let at = (header.lsn, header.time);
-            self.alone = Some(Collected::Control(at, control, reserved.into_iter().collect()));
+            self.alone = Some(Collected::Control(header.stamp(), control, reserved.into_iter().collect()));
             return Ok(true);
         }
         let before = self.run.as_ref().map_or(self.batch.rows, |run| run.rows);
@@ -192,8 +191,8 @@ impl Collector<'_> {
         let batch = &mut self.batch;
         if fits {
             batch.rows = rows;
-            batch.controls.push(((header.lsn, header.time), control));
-            (batch.last_lsn, batch.last_time) = (header.lsn, header.time);
+            batch.controls.push((header.stamp(), control));
+            batch.last = header.stamp();
         }
         Ok(fits)
     }
@@ -207,8 +206,7 @@ impl Collector<'_> {
             let batch = std::mem::take(&mut self.batch);
             let steps = batch.controls.into_iter().map(|(at, control)| (at, RunStep::Control(control)));
             ControlRun {
-                last_lsn: batch.last_lsn,
-                last_time: batch.last_time,
+                last: batch.last,
                 steps: steps.collect(),
                 rows: batch.rows,
                 reserved: Reserved::new(),
@@ -230,10 +228,10 @@ impl Collector<'_> {
         if let Some(alone) = self.alone {
             return alone;
         }
-        if let Some(run) = self.run.filter(|run| run.last_lsn > 0) {
+        if let Some(run) = self.run.filter(|run| run.last.lsn > 0) {
             return Collected::Run(run);
         }
-        if self.batch.last_lsn == 0 {
+        if self.batch.last.lsn == 0 {
             return Collected::Nothing;
         }
         self.batch.items.sort_unstable_by_key(|i| (i.branch, i.chunk, i.order));

@@ -135,7 +135,7 @@ impl Destager {
             synced_lsn: self.core.journal.synced(),
             journal_seq,
             journal_incarnation,
-            time: self.core.journal.last().1,
+            time: self.core.journal.last().time,
             ..state.committed
         };
         let (clock, stretches) = self.core.clock.to_store();

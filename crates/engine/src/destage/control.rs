@@ -5,6 +5,7 @@ use super::state::{BackgroundState, FlattenJob};
 use crate::control::{Control, FollowUp, OperationChange, Preparation};
 use crate::destage::Destager;
 use crate::error::Result;
+use crate::ids::Stamp;
 
 impl Destager {
     /// Carries out what follows from committed changes.
@@ -29,17 +30,17 @@ impl Destager {
     pub(super) fn carry_out(
         &self,
         state: &mut BackgroundState,
-        (lsn, time): (u64, u64),
+        at: Stamp,
         operation: &Control,
         reserved: &[(u8, u64)],
     ) -> Result<()> {
         let mut preparation = Preparation::default();
         operation.prepare(&self.core, &mut preparation)?;
         preparation.discards.iter().try_for_each(|range| self.discard_in_steps(state, range))?;
-        let change = OperationChange::of(&self.core, (lsn, time), operation)?;
+        let change = OperationChange::of(&self.core, at, operation)?;
         let mut txn = self.core.catalog.begin()?;
         change.store(&mut txn)?;
-        self.commit(state, txn, lsn, lsn, reserved)?;
+        self.commit(state, txn, at.lsn, at.lsn, reserved)?;
         let orphans = preparation.orphan_branches.into_iter().map(|branch| (branch, 0));
         state.orphan_branches.extend(orphans);
         self.change_done(state, change)

@@ -11,6 +11,7 @@ use crate::control::OperationChange;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
+use crate::ids::Stamp;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,7 +33,7 @@ impl Destager {
         }
         let mut txn = self.core.catalog.begin()?;
         changes.iter().try_for_each(|change| change.store(&mut txn))?;
-        self.commit(state, txn, run.last_lsn, run.last_lsn, &run.reserved)?;
+        self.commit(state, txn, run.last.lsn, run.last.lsn, &run.reserved)?;
         self.changes_done(state, changes)?;
         run.unstage();
         Ok(())
@@ -222,7 +223,7 @@ impl Destager {
 
 impl Core {
     /// The event that a long discard adds to a history; `None` without CDP.
-    fn emptied<'a>(&self, (lsn, time): (u64, u64), range: &DiscardRange) -> Option<OperationChange<'a>> {
+    fn emptied<'a>(&self, Stamp { lsn, time }: Stamp, range: &DiscardRange) -> Option<OperationChange<'a>> {
         let recorded = range.branch.cdp.log.read().settings.is_some();
         let Range { start, end } = range.bytes;
         let event = Event::Emptied { start, end, time };

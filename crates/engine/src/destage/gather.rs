@@ -287,7 +287,7 @@ impl<'a> Gather<'a> {
         let chunk = items[0].chunk;
         let of_chunk = items.iter().take_while(|item| (item.branch, item.chunk) == (items[0].branch, chunk));
         let lsns =
-            of_chunk.filter_map(|item| self.batch.stamps.get(item.order as usize)).map(|stamp| stamp.0);
+            of_chunk.filter_map(|item| self.batch.stamps.get(item.order as usize)).map(|stamp| stamp.lsn);
         let lsns = lsns.fold(None, |range: Option<(u64, u64)>, lsn| Some((range.map_or(lsn, |r| r.0), lsn)));
         if let Some(lsns) = lsns {
             self.core.damage.add_gap(self.head.branch.id, chunk, lsns);

@@ -98,17 +98,17 @@ impl Destager {
                 return Ok(false);
             }
             Collected::Records(batch) => {
-                let time = before.max(batch.last_time);
+                let time = before.max(batch.last.time);
                 self.destage_batch(state, batch, cursor)?;
                 time
             }
             Collected::Control(at, operation, reserved) => {
                 self.carry_out(state, at, &operation, &reserved)?;
-                at.1
+                at.time
             }
             Collected::Run(run) => {
                 self.carry_out_run(state, &run)?;
-                run.last_time
+                run.last.time
             }
         };
         state.cursor = cursor;
@@ -130,13 +130,13 @@ impl Destager {
         plan.recorded = std::mem::take(&mut batch.recorded);
         let nothing_to_apply = plan.at_once.is_empty() && plan.after.is_empty();
         let positions = |state: &BackgroundState| {
-            (batch.last_lsn, if nothing_to_apply { batch.last_lsn } else { state.destaged })
+            (batch.last.lsn, if nothing_to_apply { batch.last.lsn } else { state.destaged })
         };
         let overlaps = !plan.after.is_empty();
         let collect = (overlaps && self.core.is_pressed()).then_some(|| self.core.collect_whole(next));
         let look_ahead = |known| overlaps.then(|| self.core.look_ahead(next, known, &batch)).flatten();
         state.ahead = self.place(state, &batch, plan, positions, collect, look_ahead)?;
-        state.destaged = batch.last_lsn;
+        state.destaged = batch.last.lsn;
         self.core.in_place(&batch);
         Ok(())
     }
@@ -156,7 +156,7 @@ impl Destager {
         // The catalog must know that this part of the journal was durable before slots are
         // overwritten. Otherwise, the overwritten content could not be told from what a damaged
         // journal lost.
-        if !(1..=state.committed.synced_lsn).contains(&batch.last_lsn) {
+        if !(1..=state.committed.synced_lsn).contains(&batch.last.lsn) {
             plan.wait();
         }
         let at_once = std::mem::take(&mut plan.at_once);
@@ -326,7 +326,7 @@ impl Core {
     fn unstage(&self, batch: &Batch) {
         for (index, branch) in batch.branches.iter().enumerate() {
             let touched = batch.blocks.iter().filter(|b| b.branch as usize == index);
-            branch.staging.remove(touched.flat_map(|b| b.first..b.end), batch.last_lsn);
+            branch.staging.remove(touched.flat_map(|b| b.first..b.end), batch.last.lsn);
             branch.staging.shrink();
         }
     }

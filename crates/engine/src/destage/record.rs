@@ -22,6 +22,7 @@ use crate::codec::crc32c;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
+use crate::ids::Stamp;
 use crate::settings::CdpSettings;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -135,7 +136,7 @@ fn record_piece(
             let (start, end) = (item.start as usize, item.end as usize);
             let (written, rest) = new.split_at(end - start);
             new = rest;
-            let (lsn, time) = batch.stamps.get(item.order as usize).copied().unwrap_or_default();
+            let Stamp { lsn, time } = batch.stamps.get(item.order as usize).copied().unwrap_or_default();
             let what = CdpItem { lsn, time, chunk: item.chunk, epoch, start, end };
             let replaced = &mut content[start - first as usize..end - first as usize];
             appender.push(&what, replaced, &mut sum, written)?;

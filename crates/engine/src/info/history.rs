@@ -4,6 +4,7 @@
 //! the next.
 
 use crate::clock::ClockChange;
+use crate::ids::Stamp;
 use crate::settings::CdpSettings;
 
 /// A moment of a volume's past, as a caller names it.
@@ -70,10 +71,10 @@ pub struct Anchor {
 pub struct Span {
     /// The branch.
     pub branch: u64,
-    /// The first moment that can be shown: (LSN, time).
-    pub from: (u64, u64),
-    /// The last moment: (LSN, time). `None` while the span continues.
-    pub to: Option<(u64, u64)>,
+    /// The first moment that can be shown.
+    pub from: Stamp,
+    /// The last moment. `None` while the span continues.
+    pub to: Option<Stamp>,
 }
 
 /// The amount that was written in a stretch of time, from the segments' summaries.
@@ -98,8 +99,8 @@ pub struct History {
     pub anchors: Vec<Anchor>,
     /// Marks, in the order of LSNs.
     pub marks: Vec<Mark>,
-    /// The newest consistency points by FLUSH: (LSN, time).
-    pub flushes: Vec<(u64, u64)>,
+    /// The newest consistency points by FLUSH.
+    pub flushes: Vec<Stamp>,
     /// Changes over time, in buckets of equal length from the first moment to the last.
     pub buckets: Vec<Bucket>,
     /// The changes of the clock, oldest first. All times here are those of the wall clock, so they
@@ -127,8 +128,8 @@ pub struct CdpInfo {
     pub settings: Option<CdpSettings>,
     /// Number of chunk writes between two anchors, at present; `None`: no limit.
     pub distance: Option<u64>,
-    /// The first moment that can be shown: (LSN, time).
-    pub from: Option<(u64, u64)>,
+    /// The first moment that can be shown.
+    pub from: Option<Stamp>,
     /// Number of records in the log.
     pub records: u64,
     /// Number of bytes that the host wrote, as far as records of them are kept.

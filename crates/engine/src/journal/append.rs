@@ -201,7 +201,7 @@ impl Journal {
 
     /// Makes everything sequenced so far durable.
     pub(crate) fn sync_all(&self) -> Result<()> {
-        self.sync_to(self.last().0)
+        self.sync_to(self.last().lsn)
     }
 }
 

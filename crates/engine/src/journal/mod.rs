@@ -41,6 +41,7 @@ use crate::clock::PoolClock;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::fault::{Alarm, Fault};
+use crate::ids::Stamp;
 use crate::pace::Rate;
 use crate::staging::Staging;
 use crate::throttle::{Fill, Lag};
@@ -248,10 +249,10 @@ impl Journal {
         self.synced.load(Ordering::Acquire)
     }
 
-    /// The last LSN and the last pool time given out.
-    pub(crate) fn last(&self) -> (u64, u64) {
+    /// Returns the last LSN and the last pool time given out.
+    pub(crate) fn last(&self) -> Stamp {
         let state = self.state.lock();
-        (state.last_lsn, state.last_time)
+        Stamp { lsn: state.last_lsn, time: state.last_time }
     }
 
     /// Returns the journal file `index`, for reading what staging points to.
@@ -513,7 +514,7 @@ impl Sequencing<'_> {
         };
         let state = &mut *self.state;
         state.pad = false;
-        state.last_time = self.journal.clock.stamp(state.last_lsn, state.last_time);
+        state.last_time = self.journal.clock.next_time(Stamp { lsn: state.last_lsn, time: state.last_time });
         state.last_lsn = lsn;
         state.next_lsn = lsn + 1;
         if matches!(record.kind, Kind::Discard | Kind::Control) {

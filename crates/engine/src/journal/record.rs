@@ -23,6 +23,7 @@
 //! record.
 
 use crate::codec::{crc32c, outer_sum};
+use crate::ids::Stamp;
 pub(crate) use crate::units::{BLOCK, SECTOR};
 
 /// The size of a header in bytes.
@@ -79,6 +80,11 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// Returns the LSN and the time of the record.
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp { lsn: self.lsn, time: self.time }
+    }
+
     /// Appends the encoded header to `out`.
     pub(crate) fn encode(&self, salt: u32, out: &mut Vec<u8>) {
         let mut b = [0u8; HEADER_LEN];

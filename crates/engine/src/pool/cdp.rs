@@ -8,6 +8,7 @@ use crate::branch::{Branch, View, VolumeState};
 use crate::catalog::{Frozen, SnapshotRecord, VolumeRecord};
 use crate::control::{AddMark, CloneVolume, Control, Group, RemoveMark, RollBack, SetCdp};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
+use crate::ids::Stamp;
 use crate::info::history::{CdpInfo, Mark, Moment, Point};
 use crate::info::{SnapshotInfo, VolumeInfo};
 use crate::settings::{CdpSettings, SnapshotPolicy};
@@ -57,7 +58,7 @@ impl Pool {
     /// Names the present moment of a volume.
     pub fn mark(&self, volume: &str, name: &str) -> Result<Mark> {
         check_name(name)?;
-        let (lsn, time) = self.destager.submit_timed(|names| {
+        let Stamp { lsn, time } = self.destager.submit_timed(|names| {
             let state = names.volume(volume)?;
             if !state.line.branch.cdp.is_on() {
                 return Err(conflict(format!(
@@ -265,8 +266,8 @@ impl Pool {
             }
             info.anchors += log.anchors().count() as u64;
         }
-        info.window = info.from.map_or(0, |(_, from)| self.core.now().saturating_sub(from));
-        info.from = info.from.map(|(lsn, from)| (lsn, self.core.clock.wall(from)));
+        info.window = info.from.map_or(0, |from| self.core.now().saturating_sub(from.time));
+        info.from = info.from.map(|from| Stamp { time: self.core.clock.wall(from.time), ..from });
         let wanted = cdp.wanted().map(|s| s.retention).filter(|r| r.bytes.is_some()).and_then(|r| r.time);
         let began = stretches.first().map_or(0, |s| s.branch.cdp.log.read().floor());
         // If nothing has expired yet, history is as long as it can be.

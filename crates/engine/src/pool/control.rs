@@ -228,7 +228,7 @@ impl Pool {
         self.core.check_usable()?;
         let pv = self.core.names.read().find_pv(wanted)?;
         // Earlier operations on the physical volume are carried out first.
-        self.destager.destage_to(self.core.journal.last().0)?;
+        self.destager.destage_to(self.core.journal.last().lsn)?;
         if !draining {
             // The space counts again only once the catalog has that: a promise must hold after a
             // crash too.
@@ -259,7 +259,7 @@ impl Pool {
         self.core.check_usable()?;
         let pv = self.core.names.read().find_pv(wanted)?;
         // Earlier operations on the physical volume are carried out first.
-        self.destager.destage_to(self.core.journal.last().0)?;
+        self.destager.destage_to(self.core.journal.last().lsn)?;
         {
             let state = &mut *self.destager.state.lock();
             let used = state.allocator.used_extents(pv);

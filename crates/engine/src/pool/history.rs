@@ -8,6 +8,7 @@ use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of, spread};
 use crate::cdp::moment::sample::CdpSample;
 use crate::cdp::moment::spans::RecordedSpan;
 use crate::error::{Result, invalid};
+use crate::ids::Stamp;
 use crate::info::history::{Anchor, Bucket, Change, History, Mark, Span};
 use crate::units::SECTOR;
 use std::collections::BTreeSet;
@@ -20,7 +21,7 @@ impl Pool {
             return Err(invalid(format!("list a history: at most {MAX_BUCKETS} buckets")));
         }
         let state = self.core.names.read().volume(volume)?.clone();
-        self.destager.record_until(self.core.journal.last().0)?;
+        self.destager.record_until(self.core.journal.last().lsn)?;
         let mut history = History { marks: self.marks(state.id), ..History::default() };
         self.core.look_at_clock();
         history.flushes = self.core.newest_flushes(state.id)?;
@@ -36,7 +37,7 @@ impl Pool {
         }
         history.anchors.sort_by_key(|anchor| anchor.lsn);
         history.buckets = self.buckets(&history.spans, &stretches, buckets);
-        if let Some(first) = history.spans.iter().map(|span| span.from.1).min() {
+        if let Some(first) = history.spans.iter().map(|span| span.from.time).min() {
             history.clock = self.core.clock.changes(first);
         }
         self.by_the_wall(&mut history);
@@ -47,7 +48,7 @@ impl Pool {
     fn by_the_wall(&self, history: &mut History) {
         let History { spans, anchors, marks, flushes, buckets, clock: _ } = history;
         let of_spans = spans.iter_mut().flat_map(|span| [Some(&mut span.from), span.to.as_mut()]).flatten();
-        let times = of_spans.chain(flushes).map(|(_, time)| time);
+        let times = of_spans.chain(flushes).map(|stamp| &mut stamp.time);
         let times = times.chain(anchors.iter_mut().map(|anchor| &mut anchor.time));
         let times = times.chain(marks.iter_mut().map(|mark| &mut mark.time));
         let times = times.chain(buckets.iter_mut().map(|bucket| &mut bucket.from));
@@ -64,7 +65,7 @@ impl Pool {
         limit: usize,
     ) -> Result<Vec<Change>> {
         let id = self.core.names.read().volume(volume)?.id;
-        self.destager.record_until((*lsns.end()).min(self.core.journal.last().0))?;
+        self.destager.record_until((*lsns.end()).min(self.core.journal.last().lsn))?;
         let mut found = self.recorded(id, &bytes, &lsns, limit)?;
         found.iter_mut().for_each(|change| change.time = self.core.clock.wall(change.time));
         Ok(found)
@@ -78,7 +79,7 @@ impl Pool {
         let state = self.core.names.read().volume(volume)?.clone();
         let mut anchors = BTreeSet::new();
         for stretch in self.core.stretches(state.id) {
-            anchors.extend(anchors_of(&stretch.branch.cdp.log.read()).iter().map(|(lsn, ..)| *lsn));
+            anchors.extend(anchors_of(&stretch.branch.cdp.log.read()).iter().map(|(stamp, _)| stamp.lsn));
         }
         let mut newest = anchors.iter().rev();
         let between = match (newest.next(), newest.next()) {
@@ -148,21 +149,21 @@ impl Pool {
     }
 
     /// Returns anchors with the names of their snapshots.
-    fn named(&self, anchors: Vec<(u64, u64, u64)>) -> Vec<Anchor> {
+    fn named(&self, anchors: Vec<(Stamp, u64)>) -> Vec<Anchor> {
         let names = self.core.names.read();
         let name = |id: &u64| {
             let snapshot = names.snapshots.get(id).filter(|s| names.is_in_sight(s))?;
             Some(snapshot.state.name.read().clone())
         };
-        let named = |(lsn, time, id)| Anchor { lsn, time, snapshot: name(&id) };
+        let named = |(Stamp { lsn, time }, id)| Anchor { lsn, time, snapshot: name(&id) };
         anchors.into_iter().map(named).collect()
     }
 
     /// Returns the changes over time, from the first moment to the last write. For full segments
     /// only the sums are known without reading: they are spread evenly over the segment's time.
     fn buckets(&self, spans: &[Span], stretches: &[RecordedSpan], count: usize) -> Vec<Bucket> {
-        let last = self.core.journal.last().1;
-        let Some(first) = spans.iter().map(|span| span.from.1).min().filter(|_| count > 0) else {
+        let last = self.core.journal.last().time;
+        let Some(first) = spans.iter().map(|span| span.from.time).min().filter(|_| count > 0) else {
             return Vec::new();
         };
         let length = (last.saturating_sub(first) / count as u64).saturating_add(1);

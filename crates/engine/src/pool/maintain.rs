@@ -165,7 +165,7 @@ impl Pool {
 
     /// Carries out everything that is sequenced now, and commits how far that is.
     pub fn drain(&self) -> Result<()> {
-        let last = self.core.journal.last().0;
+        let last = self.core.journal.last().lsn;
         self.destager.destage_to(last)?;
         self.destager.checkpoint_now()
     }

@@ -87,7 +87,7 @@ impl Pool {
         let map = self.core.map.stats();
         let shared = self.core.shared.counts();
         PoolStats {
-            sequenced_lsn: self.core.journal.last().0,
+            sequenced_lsn: self.core.journal.last().lsn,
             written_lsn: self.core.journal.written(),
             synced_lsn: self.core.journal.synced(),
             preserved_lsn: get(&self.core.positions.preserved),
@@ -243,7 +243,7 @@ impl Pool {
         self.core.journal.sync_all()?;
         self.destager.stamp_last()?;
         self.core.work.done.store(true, Ordering::Release);
-        tracing::info!(last_lsn = self.core.journal.last().0, "the pool is closed");
+        tracing::info!(last_lsn = self.core.journal.last().lsn, "the pool is closed");
         Ok(())
     }
 }

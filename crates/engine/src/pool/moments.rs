@@ -6,6 +6,7 @@ use crate::branch::{Base, Branch, View, VolumeState};
 use crate::catalog::LineRecord;
 use crate::cdp::moment::{By, moment_uuid, yet_to_come};
 use crate::error::{Result, not_found};
+use crate::ids::Stamp;
 use crate::info::Origin;
 use crate::info::history::{Moment, Point};
 use crate::volume::Volume;
@@ -25,8 +26,8 @@ impl Pool {
             By::Lsn(lsn) => self.destager.record_until(lsn)?,
             By::Time(time) => self.destager.record_until_time(time)?,
         }
-        let (branch, found, time) = self.look_up(volume, id, by)?;
-        let lsn = if let By::Lsn(lsn) = by { lsn } else { found };
+        let (branch, found) = self.look_up(volume, id, by)?;
+        let lsn = if let By::Lsn(lsn) = by { lsn } else { found.lsn };
         let log = branch.cdp.log.read();
         if lsn < log.floor() {
             return Err(not_found(format!(
@@ -39,7 +40,7 @@ impl Pool {
                 "go back to LSN {lsn} of volume {volume}: it had no history then"
             )));
         }
-        Ok(Point { lsn, time: self.core.clock.wall(time), branch: branch.id, size: log.size_at(lsn) })
+        Ok(Point { lsn, time: self.core.clock.wall(found.time), branch: branch.id, size: log.size_at(lsn) })
     }
 
     fn wanted(&self, volume: &str, id: u64, moment: &Moment) -> Result<By> {
@@ -58,7 +59,7 @@ impl Pool {
             }
         };
         let future = match by {
-            By::Lsn(lsn) => lsn > self.core.journal.last().0,
+            By::Lsn(lsn) => lsn > self.core.journal.last().lsn,
             By::Time(time) => time > self.core.now(),
         };
         if future {
@@ -66,8 +67,8 @@ impl Pool {
         }
         match moment {
             Moment::FlushBefore(_) | Moment::FlushUpTo(_) | Moment::FlushBeforePoolTime(_) => {
-                let flush = self.core.last_flush(id, |(lsn, time)| by.reaches(*lsn, *time))?;
-                Ok(By::Lsn(flush.map(|(lsn, _)| lsn).ok_or_else(|| {
+                let flush = self.core.last_flush(id, |point| by.reaches(*point))?;
+                Ok(By::Lsn(flush.map(|point| point.lsn).ok_or_else(|| {
                     not_found(format!(
                         "find a flush of volume {volume} at or before that moment: none is known"
                     ))
@@ -102,7 +103,7 @@ impl Pool {
         let mut found = anchor();
         if found.is_none() {
             // The snapshot's record may not be carried out yet.
-            self.destager.record_until(self.core.journal.last().0)?;
+            self.destager.record_until(self.core.journal.last().lsn)?;
             found = anchor();
         }
         let lsn = found.ok_or_else(|| {
@@ -118,24 +119,22 @@ impl Pool {
         Ok(if left { lsn - 1 } else { lsn })
     }
 
-    /// Returns the branch that a volume wrote to at a moment, and the last record there by then:
-    /// (LSN, time).
-    fn look_up(&self, volume: &str, id: u64, by: By) -> Result<(Arc<Branch>, u64, u64)> {
+    /// Returns the branch that a volume wrote to at a moment, and the last record there by then.
+    fn look_up(&self, volume: &str, id: u64, by: By) -> Result<(Arc<Branch>, Stamp)> {
         let line = {
             let lines = self.core.lines.read();
             let of_volume = lines.get(&id).into_iter().flatten();
             let spans = of_volume.filter_map(|(lsn, line)| match line {
-                LineRecord::Branch { branch, time } => Some((*branch, *lsn, *time)),
+                LineRecord::Branch { branch, time } => Some((*branch, Stamp::new(*lsn, *time))),
                 LineRecord::Mark { .. } => None,
             });
-            spans.filter(|(_, lsn, time)| by.reaches(*lsn, *time)).max_by_key(|(_, lsn, _)| *lsn)
+            spans.filter(|(_, stamp)| by.reaches(*stamp)).max_by_key(|(_, stamp)| stamp.lsn)
         };
         let unknown = || not_found(format!("go back in volume {volume}: it had no history then"));
-        let (branch, lsn, time) = line.ok_or_else(unknown)?;
+        let (branch, began) = line.ok_or_else(unknown)?;
         let branch = self.core.names.read().branches.get(&branch).cloned().ok_or_else(unknown)?;
-        let (lsn, time) =
-            branch.last_recorded(by)?.into_iter().chain([(lsn, time)]).max().unwrap_or((lsn, time));
-        Ok((branch, lsn, time))
+        let last = branch.last_recorded(by)?.map_or(began, |recorded| recorded.max(began));
+        Ok((branch, last))
     }
 
     /// Describes, for users, a moment that something rests on.
@@ -146,17 +145,17 @@ impl Pool {
             let all = lines.iter().flat_map(|(volume, lines)| lines.iter().map(move |line| (*volume, line)));
             let of_branch = all.filter_map(|(volume, (from, line))| match line {
                 LineRecord::Branch { branch: of, time } if *of == branch && *from <= lsn => {
-                    Some((*from, *time, volume))
+                    Some((Stamp::new(*from, *time), volume))
                 }
                 _ => None,
             });
             of_branch.max()
         };
         let name = |id| Some(self.core.names.read().volume_by_id(id)?.name.read().clone());
-        let volume = began.and_then(|(.., volume)| name(volume)).unwrap_or_default();
+        let volume = began.and_then(|(_, volume)| name(volume)).unwrap_or_default();
         let recorded = at.branch.last_recorded(By::Lsn(lsn));
-        let time = recorded.ok().map(|found| found.max(began.map(|(from, time, _)| (from, time))));
-        Origin::Moment { volume, lsn, time: time.flatten().map(|(_, time)| self.core.clock.wall(time)) }
+        let time = recorded.ok().map(|found| found.max(began.map(|(from, _)| from)));
+        Origin::Moment { volume, lsn, time: time.flatten().map(|stamp| self.core.clock.wall(stamp.time)) }
     }
 
     /// Returns the branches that rest on a moment: those of volumes that were recovered, or taken

@@ -21,6 +21,7 @@ use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
+use crate::ids::Stamp;
 use crate::journal::cursor::JournalRecord;
 use crate::journal::place::JournalPosition;
 use crate::journal::record::{Kind, PieceCrcs};
@@ -240,7 +241,7 @@ impl Pool {
         tracing::info!(
             volumes = names.by_name.len(),
             branches = names.branches.len(),
-            last_lsn = self.core.journal.last().0,
+            last_lsn = self.core.journal.last().lsn,
             destaged_lsn = positions.destaged.load(Ordering::Relaxed),
             "the pool is open"
         );
@@ -327,7 +328,7 @@ fn resume_clock(
     scanned.max_time = committed.time;
     scanned.tail_lsn = accepted.map_or(scanned.tail_lsn, |accepted| accepted.last_lsn);
     let (stored, stretches) = catalog.clock()?;
-    let last = (scanned.tail_lsn, scanned.max_time);
+    let last = Stamp { lsn: scanned.tail_lsn, time: scanned.max_time };
     Ok(Arc::new(PoolClock::new(world.clock.clone(), stored, stretches, last)))
 }
 

@@ -44,7 +44,7 @@ impl Pool {
         self.drain()?;
         self.close()?;
         // A record that waits in the journal would bring an old identity back.
-        let (done, last) = (self.core.catalog.positions()?.destaged_lsn, self.core.journal.last().0);
+        let (done, last) = (self.core.catalog.positions()?.destaged_lsn, self.core.journal.last().lsn);
         if done != last {
             let text = format!("give new identities: the journal still has LSN {done} to {last} to destage");
             return Err(Error::new(ErrorKind::Busy, text));

@@ -13,6 +13,7 @@ use crate::destage::state::BackgroundState;
 use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::Result;
 use crate::fault::Fault;
+use crate::ids::Stamp;
 use crate::info::{CatalogSource, Salvage};
 use crate::journal::{Accepted, Journal, ScanStart};
 use crate::map::Map;
@@ -256,7 +257,7 @@ impl Opening {
         let allocator = self.allocator(&names, &pvs, &space);
         // If the clock's rows can't be read, the state is as after a boot.
         let (stored, stretches) = self.catalog.clock().unwrap_or_default();
-        let last = (scanned.tail_lsn, positions.time.max(scanned.max_time));
+        let last = Stamp { lsn: scanned.tail_lsn, time: positions.time.max(scanned.max_time) };
         let clock = Arc::new(PoolClock::new(world.clock.clone(), stored, stretches, last));
         let fault = Arc::new(Fault::default());
         let config = journal_config(&superblock, positions.incarnation);

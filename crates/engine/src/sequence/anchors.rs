@@ -4,6 +4,7 @@ use crate::branch::VolumeState;
 use crate::branch::namespace::Namespace;
 use crate::destage::Destager;
 use crate::error::Result;
+use crate::ids::Stamp;
 use crate::journal::Record;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +23,7 @@ impl Destager {
             self.core.wake();
             return Ok(());
         }
-        let (lsn, _) = self.sequence_control(
+        let Stamp { lsn, .. } = self.sequence_control(
             |names| match names.volume_by_id(state.id) {
                 // Another writer may have been quicker, and the volume may have a new branch by
                 // now.
@@ -69,6 +70,6 @@ impl Destager {
             },
             |_| record().map(Some),
         );
-        sequenced.map(|(lsn, _)| lsn)
+        sequenced.map(|stamp| stamp.lsn)
     }
 }

@@ -63,7 +63,7 @@ impl Destager {
     }
 
     fn reclaim_round(&self) -> Result<Round> {
-        let last = self.core.journal.last().0;
+        let last = self.core.journal.last().lsn;
         let mut carried_out = false;
         while passing(self.destage_once(last), false)? {
             carried_out = true;

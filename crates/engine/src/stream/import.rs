@@ -201,7 +201,7 @@ impl Import {
             Some(record) => record,
             None => {
                 // A client may have written since then. From here on it can't.
-                self.pool.core.journal.write_out(self.pool.core.journal.last().0)?;
+                self.pool.core.journal.write_out(self.pool.core.journal.last().lsn)?;
                 self.check_fits(&state, &header)?;
                 self.claim(&lease, wanted)?;
                 wanted

@@ -171,7 +171,7 @@ impl Destager {
             }
             if !carried_out {
                 // The operation that made the branch may so far be in the journal only.
-                self.record_until(self.core.journal.last().0)?;
+                self.record_until(self.core.journal.last().lsn)?;
             }
         }
         Err(not_found(format!(

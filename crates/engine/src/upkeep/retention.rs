@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
 use crate::error::Result;
+use crate::ids::Stamp;
 use crate::settings::{Encoding, Retention};
 use crate::shortage::Task;
 use std::sync::Arc;
@@ -43,8 +44,7 @@ struct Due {
 /// A new beginning for a branch's history: what it recorded before an LSN is removed.
 struct Raise {
     branch: Arc<Branch>,
-    lsn: u64,
-    time: u64,
+    floor: Stamp,
     segments: Vec<Listed>,
     events: Vec<u64>,
     anchors: Vec<u64>,
@@ -57,7 +57,7 @@ impl Due {
         // An excess of bytes never removes the newest stretch, which only loses its beginning.
         let in_the_way = self.excess > 0 && self.stretches.len() > 1;
         self.stretches.iter().enumerate().filter_map(move |(n, stretch)| {
-            let (lsn, time) = stretch.until?;
+            let Stamp { lsn, time } = stretch.until?;
             (is_old(time) || stretch.outlived || in_the_way && n == 0).then_some((stretch, lsn))
         })
     }
@@ -72,24 +72,24 @@ impl Due {
             let excess = if n == 0 { self.excess } else { self.excess.saturating_sub(held) };
             // More than the excess is removed, so that not each batch needs a commit.
             let excess = (excess > 0).then(|| excess.max(self.most / SPARED));
-            let (lsn, time) = stretch.branch.cdp.new_floor(self, excess)?;
-            stretch.branch.cdp.may_forget(lsn).then(|| Raise::new(&stretch.branch, lsn, time))
+            let floor = stretch.branch.cdp.new_floor(self, excess)?;
+            stretch.branch.cdp.may_forget(floor.lsn).then(|| Raise::new(&stretch.branch, floor))
         })
     }
 }
 
 impl Raise {
-    fn new(branch: &Arc<Branch>, lsn: u64, time: u64) -> Raise {
+    fn new(branch: &Arc<Branch>, floor: Stamp) -> Raise {
         let log = branch.cdp.log.read();
-        let gone = |s: &Listed| s.record.lsns.1 <= lsn;
+        let gone = |s: &Listed| s.record.lsns.1 <= floor.lsn;
         let segments = log.all_segments().into_iter().filter(gone).collect();
-        let events = log.events_before(lsn);
+        let events = log.events_before(floor.lsn);
         let anchors = events.iter().filter_map(|at| log.anchor_at(*at)).collect();
-        Raise { branch: branch.clone(), lsn, time, segments, events, anchors }
+        Raise { branch: branch.clone(), floor, segments, events, anchors }
     }
 
     fn floor(&self) -> Event {
-        Event::Floor { lsn: self.lsn, time: self.time }
+        Event::Floor { lsn: self.floor.lsn, time: self.floor.time }
     }
 }
 
@@ -230,7 +230,7 @@ impl Destager {
             raise.events.iter().try_for_each(|at| txn.remove_cdp_event(branch, *at))?;
             txn.put_cdp_event(branch, 0, &raise.floor())?;
         }
-        raises.iter().for_each(|raise| self.core.damage.forget_gaps(raise.branch.id, raise.lsn));
+        raises.iter().for_each(|raise| self.core.damage.forget_gaps(raise.branch.id, raise.floor.lsn));
         self.commit_aside(state, txn, &[])?;
         state.marks_expire = true;
         tracing::debug!(branches = raises.len(), "the oldest parts of histories have expired");
@@ -320,30 +320,30 @@ impl crate::cdp::log::BranchCdp {
         let log = self.log.read();
         let Some(settings) = log.settings.filter(|s| s.encoding == Encoding::Redo) else { return false };
         let anchor = |(at, event): (&u64, &Event)| match event {
-            Event::Anchor { time, .. } => Some((*at, *time)),
+            Event::Anchor { time, .. } => Some(Stamp::new(*at, *time)),
             _ => None,
         };
-        let (last, time) = log.events.iter().rev().find_map(anchor).unwrap_or_default();
+        let last = log.events.iter().rev().find_map(anchor).unwrap_or_default();
         // An anchor may be sequenced and not carried out yet.
-        let is_last = self.anchored.load(Ordering::Relaxed) <= time;
+        let is_last = self.anchored.load(Ordering::Relaxed) <= last.time;
         let since =
-            || log.segment_records().filter(|r| r.lsns.0 > last).map(SegmentRecord::bytes).sum::<u64>();
+            || log.segment_records().filter(|r| r.lsns.0 > last.lsn).map(SegmentRecord::bytes).sum::<u64>();
         let Retention { time: longest, bytes } = settings.retention;
-        let is_old = longest.is_some_and(|longest| now.saturating_sub(time) > longest / 2);
+        let is_old = longest.is_some_and(|longest| now.saturating_sub(last.time) > longest / 2);
         is_last && (is_old || bytes.is_some_and(|most| since() > most / 2))
     }
 
-    /// Returns where history should begin, as (LSN, time). By age, that is the newest anchor before
-    /// the cutoff, or the end of a segment if records lead backward from there. With an excess of
+    /// Returns where history should begin. By age, that is the newest anchor before the cutoff, or
+    /// the end of a segment if records lead backward from there. With an excess of
     /// bytes, it is the first such place behind the excess.
-    fn new_floor(&self, due: &Due, excess: Option<u64>) -> Option<(u64, u64)> {
+    fn new_floor(&self, due: &Due, excess: Option<u64>) -> Option<Stamp> {
         let log = self.log.read();
         let (floor, pinned) = (log.floor(), self.oldest_pin().unwrap_or(u64::MAX));
         if pinned <= floor {
             return None;
         }
         let anchor = |(at, event): (&u64, &Event)| match event {
-            Event::Anchor { time, .. } => Some((*at, *time)),
+            Event::Anchor { time, .. } => Some(Stamp::new(*at, *time)),
             _ => None,
         };
         let backward = |at: u64| log.settings_at(at).is_some_and(|s| s.encoding != Encoding::Redo);
@@ -351,20 +351,20 @@ impl crate::cdp::log::BranchCdp {
         let behind = log.is_open_behind();
         let closed = || log.in_order().map(|(_, record)| record).filter(|r| r.sealed || behind);
         let ends = || {
-            let ends = closed().map(|record| (record.lsns.1, record.times.1));
-            ends.filter(|(at, _)| *at > floor && *at <= pinned && backward(*at))
+            let ends = closed().map(SegmentRecord::last);
+            ends.filter(|end| end.lsn > floor && end.lsn <= pinned && backward(end.lsn))
         };
         let by_time = due.cutoff.and_then(|cutoff| {
             // Times grow with LSNs.
             let anchors = log.events.range(floor + 1..=pinned).filter_map(anchor);
-            let anchor = anchors.take_while(|(_, time)| *time <= cutoff).last();
-            ends().filter(|(_, time)| *time <= cutoff).max().max(anchor)
+            let anchor = anchors.take_while(|anchor| anchor.time <= cutoff).last();
+            ends().filter(|end| end.time <= cutoff).max().max(anchor)
         });
         // A single run that expires is not worth a commit.
-        let worth = |(at, _): &(u64, u64)| {
-            let of_age = |(_, from): (u64, u64)| due.cutoff.map_or(0, |cutoff| cutoff.saturating_sub(from));
+        let worth = |floor: &Stamp| {
+            let of_age = |from: Stamp| due.cutoff.map_or(0, |cutoff| cutoff.saturating_sub(from.time));
             log.begins().is_none_or(|begins| of_age(begins) >= due.time / SPARED)
-                || closed().any(|record| record.start == 0 && record.lsns.1 <= *at)
+                || closed().any(|record| record.start == 0 && record.lsns.1 <= floor.lsn)
         };
         let by_time = by_time.filter(worth);
         let first_end = excess.and_then(|excess| {
@@ -379,7 +379,7 @@ impl crate::cdp::log::BranchCdp {
         });
         let by_size = first_end.and_then(|end| {
             let anchor = log.events.range(end.max(floor + 1)..=pinned).find_map(anchor);
-            ends().filter(|(at, _)| *at >= end).chain(anchor).min()
+            ends().filter(|stamp| stamp.lsn >= end).chain(anchor).min()
         });
         by_time.max(by_size)
     }

@@ -118,7 +118,7 @@ impl Difference {
         }
         if Ways::by(line, &to, By::Histories).is_err() {
             // The moment of a snapshot is known once its record is carried out.
-            let carried_out = from.destager.record_until(from.core.journal.last().0);
+            let carried_out = from.destager.record_until(from.core.journal.last().lsn);
             // Where no history is needed, the difference is known in spite of an error.
             if line.at.is_some() || to.state.line.at.is_some() {
                 carried_out?;

@@ -88,7 +88,7 @@ impl Volume {
             match self.destager.fill_chunk(&self.state, chunk, content) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     // Pending records may give some space back.
-                    self.core.journal.write_out(self.core.journal.last().0)?;
+                    self.core.journal.write_out(self.core.journal.last().lsn)?;
                     if !self.destager.relieve(&mut relief, 0, 0)? {
                         return Err(error);
                     }

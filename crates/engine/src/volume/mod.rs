@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::destage::Destager;
 use crate::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use crate::error::{Error, ErrorKind, Result, invalid};
+use crate::ids::Stamp;
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -308,13 +309,13 @@ impl Volume {
             let of_volume = self.state.line.epoch == HEAD && self.state.line.at.is_none();
             let recorded = || of_volume && cdp.is_on() && !self.state.deleted.load(Ordering::Acquire);
             let (before, written) = (recorded(), cdp.written.load(Ordering::Acquire));
-            let (lsn, _) = self.core.journal.last();
+            let Stamp { lsn, .. } = self.core.journal.last();
             // The time is later than everything that the flush covers. So going back to a flush by
             // time never includes anything later.
             let time = self.core.now();
             self.core.journal.sync_to(lsn)?;
             if before && recorded() {
-                self.core.flushes.add(self.state.id, written, (lsn, time));
+                self.core.flushes.add(self.state.id, written, Stamp { lsn, time });
             }
             Ok(())
         });

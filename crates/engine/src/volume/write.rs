@@ -392,7 +392,7 @@ impl Volume {
                 return Ok(nothing);
             }
             *held = None;
-            core.journal.write_out(core.journal.last().0)?;
+            core.journal.write_out(core.journal.last().lsn)?;
             if !self.destager.relieve(&mut relief, 0, 0)? {
                 return Err(no_pages());
             }
@@ -415,7 +415,7 @@ impl Volume {
             }
             *held = None;
             // Pending records mostly take less than was promised to them.
-            journal.write_out(journal.last().0)?;
+            journal.write_out(journal.last().lsn)?;
             if !self.destager.relieve(&mut relief, 0, 0)? {
                 if !self.core.positions.history_refused.swap(true, Ordering::Relaxed) {
                     tracing::warn!(volume = %self.name(), "a write was refused: no space is left for its history");
@@ -495,7 +495,7 @@ impl Volume {
         let slot_log2 = self.branch().slot_log2;
         let mut relief = Relief::default();
         while !self.core.space.try_reserve(slot_log2, slots) {
-            self.core.journal.write_out(self.core.journal.last().0)?;
+            self.core.journal.write_out(self.core.journal.last().lsn)?;
             if !self.destager.relieve(&mut relief, slot_log2, self.asked_for(slots))? {
                 return Err(full());
             }

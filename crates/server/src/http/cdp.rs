@@ -14,6 +14,7 @@ use hindcast_api::{
     Mark, Recover, RecoverInPlace, Recovered, RolledBack, Volume,
 };
 use hindcast_engine::cdp;
+use hindcast_engine::ids::Stamp;
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -169,7 +170,7 @@ async fn recover(
         let lineage = Lineage::new(&app.pool);
         let made = made.into_iter().map(|made| Recovered {
             volume: Volume { inherited: made.inherited, ..app.shown_by(&lineage, &made.volume) },
-            moment: made.point.map(|p| convert::position((p.lsn, p.time))),
+            moment: made.point.map(|p| convert::position(Stamp::new(p.lsn, p.time))),
         });
         Ok((StatusCode::CREATED, Json(made.collect())))
     })

@@ -1,7 +1,8 @@
 //! Flush points that wait for a commit, and the newest one of each volume.
 
-use crate::catalog::{Catalog, FlushPoint, Txn};
+use crate::catalog::{Catalog, Txn};
 use crate::error::Result;
+use crate::ids::Stamp;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -13,10 +14,10 @@ pub(crate) struct Flushes(pub(crate) Mutex<BTreeMap<u64, Of>>);
 #[derive(Default)]
 pub(crate) struct Of {
     /// The newest flush point.
-    last: FlushPoint,
+    last: Stamp,
     /// A flush has succeeded since the pool was opened.
     begun: bool,
-    pub(crate) waiting: Vec<FlushPoint>,
+    pub(crate) waiting: Vec<Stamp>,
     /// The key of the volume's oldest row in the catalog.
     pub(crate) oldest: Option<u64>,
 }
@@ -34,12 +35,12 @@ impl Flushes {
     /// of `point` sequenced. The volume's own writes were sequenced up to `written`. The flush is a
     /// new point if the volume has anything that the last point does not cover. A volume without a
     /// flush since the pool was opened gets a new point as well.
-    pub(crate) fn add(&self, volume: u64, written: u64, point: FlushPoint) {
+    pub(crate) fn add(&self, volume: u64, written: u64, point: Stamp) {
         let mut all = self.0.lock();
         let of = all.entry(volume).or_default();
-        if point.0 > of.last.0 && (written > of.last.0 || !of.begun) {
+        if point.lsn > of.last.lsn && (written > of.last.lsn || !of.begun) {
             // Clocks go back, and of two flushes side by side the later one may be noted first.
-            of.last = (point.0, point.1.max(of.last.1));
+            of.last = Stamp { time: point.time.max(of.last.time), ..point };
             of.waiting.push(of.last);
         }
         of.begun = true;
@@ -48,13 +49,13 @@ impl Flushes {
     /// Returns the time of the oldest point that no commit has stored.
     pub(crate) fn oldest_waiting(&self) -> Option<u64> {
         let all = self.0.lock();
-        all.values().filter_map(|of| of.waiting.first()).map(|(_, time)| *time).min()
+        all.values().filter_map(|of| of.waiting.first()).map(|point| point.time).min()
     }
 
     /// Puts the waiting points into a transaction. The caller passes what is returned to
     /// [`Flushes::stored`], which drops them.
     pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<Vec<(u64, u64)>> {
-        let all: Vec<(u64, Vec<FlushPoint>)> = {
+        let all: Vec<(u64, Vec<Stamp>)> = {
             let all = self.0.lock();
             let waiting = all.iter().filter(|(_, of)| !of.waiting.is_empty());
             waiting.map(|(volume, of)| (*volume, of.waiting.clone())).collect()
@@ -62,7 +63,7 @@ impl Flushes {
         let mut stored = Vec::new();
         for (volume, waiting) in all {
             txn.put_flushes(volume, &waiting)?;
-            stored.extend(waiting.last().map(|(last, _)| (volume, *last)));
+            stored.extend(waiting.last().map(|last| (volume, last.lsn)));
         }
         Ok(stored)
     }
@@ -73,14 +74,14 @@ impl Flushes {
         let mut all = self.0.lock();
         for (volume, last) in upto {
             if let Some(of) = all.get_mut(&volume) {
-                of.waiting.retain(|(lsn, _)| *lsn > last);
+                of.waiting.retain(|point| point.lsn > last);
                 // Or a newer one: the next look at it will tell.
                 of.oldest.get_or_insert(0);
             }
         }
     }
 
-    pub(crate) fn waiting(&self, volume: u64) -> Vec<FlushPoint> {
+    pub(crate) fn waiting(&self, volume: u64) -> Vec<Stamp> {
         self.0.lock().get(&volume).map(|of| of.waiting.clone()).unwrap_or_default()
     }
 }
@@ -92,17 +93,17 @@ mod tests {
     #[test]
     fn points_are_in_order_and_only_of_volumes_that_write() {
         let flushes = Flushes(Mutex::default());
-        flushes.add(1, 10, (10, 1000));
-        flushes.add(1, 12, (14, 950)); // the clock went back
-        flushes.add(1, 11, (12, 960)); // noted late
-        flushes.add(1, 14, (20, 2000)); // nothing new of this volume
-        flushes.add(1, 21, (21, 2100));
-        assert_eq!(flushes.waiting(1), [(10, 1000), (14, 1000), (21, 2100)]);
+        flushes.add(1, 10, Stamp::new(10, 1000));
+        flushes.add(1, 12, Stamp::new(14, 950)); // the clock went back
+        flushes.add(1, 11, Stamp::new(12, 960)); // noted late
+        flushes.add(1, 14, Stamp::new(20, 2000)); // nothing new of this volume
+        flushes.add(1, 21, Stamp::new(21, 2100));
+        assert_eq!(flushes.waiting(1), [Stamp::new(10, 1000), Stamp::new(14, 1000), Stamp::new(21, 2100)]);
         flushes.stored(vec![(1, 14)]);
-        assert_eq!(flushes.waiting(1), [(21, 2100)]);
+        assert_eq!(flushes.waiting(1), [Stamp::new(21, 2100)]);
         // The first flush of a life counts, whatever was written before.
-        flushes.add(2, 0, (21, 2100));
-        flushes.add(2, 0, (30, 2200));
-        assert_eq!(flushes.waiting(2), [(21, 2100)]);
+        flushes.add(2, 0, Stamp::new(21, 2100));
+        flushes.add(2, 0, Stamp::new(30, 2200));
+        assert_eq!(flushes.waiting(2), [Stamp::new(21, 2100)]);
     }
 }

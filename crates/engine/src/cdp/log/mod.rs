@@ -10,6 +10,7 @@ pub(crate) mod stretch;
 use crate::catalog::page::CHUNKS;
 use crate::catalog::{Event, SegmentRecord, Txn};
 use crate::error::Result;
+use crate::ids::Stamp;
 use crate::settings::CdpSettings;
 use parking_lot::{Mutex, RwLock};
 use segment::{LogFile, Open, Sealed};
@@ -293,11 +294,10 @@ impl LogState {
         begins.next().flatten()
     }
 
-    /// Returns since when, as (LSN, time), recording is off. Returns `None` if it is on, or was
-    /// never on.
-    pub(crate) fn is_off(&self) -> Option<(u64, u64)> {
+    /// Returns since when recording is off. Returns `None` if it is on, or was never on.
+    pub(crate) fn is_off(&self) -> Option<Stamp> {
         let last = self.turns.iter().rev().find(|(_, e)| matches!(e, Event::On { .. } | Event::Off { .. }));
-        last.filter(|(_, e)| matches!(e, Event::Off { .. })).map(|(at, e)| (*at, e.time()))
+        last.filter(|(_, e)| matches!(e, Event::Off { .. })).map(|(at, e)| Stamp::new(*at, e.time()))
     }
 
     /// Returns the LSN of the anchor behind which recording is to begin, if there is no other event
@@ -313,13 +313,13 @@ impl LogState {
         later.find(|(_, event)| matches!(event, Event::Off { .. })).map(|(at, _)| *at)
     }
 
-    /// Returns the first moment that exists, as (LSN, time).
-    pub(crate) fn begins(&self) -> Option<(u64, u64)> {
+    /// Returns the first moment that exists.
+    pub(crate) fn begins(&self) -> Option<Stamp> {
         if let Some(Event::Floor { lsn, time }) = self.events.get(&0) {
-            return Some((*lsn, *time));
+            return Some(Stamp::new(*lsn, *time));
         }
         let on = |(at, event): (&u64, &Event)| match event {
-            Event::On { time, .. } => Some((*at, *time)),
+            Event::On { time, .. } => Some(Stamp::new(*at, *time)),
             _ => None,
         };
         self.turns.iter().find_map(on)

@@ -24,6 +24,7 @@
 //! a damaged record, and a damaged index can be rebuilt from the records.
 
 use crate::codec::{Reader, Writer, align_up, crc32c};
+use crate::ids::Stamp;
 use crate::settings::{Compression, Encoding};
 use crate::units::SECTOR;
 
@@ -71,6 +72,11 @@ pub(crate) struct IndexEntry {
 }
 
 impl IndexEntry {
+    /// Returns the LSN and the time of the record.
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp { lsn: self.lsn, time: self.time }
+    }
+
     /// Returns the part of the chunk that the record changes, in bytes.
     pub(crate) fn bytes(&self) -> std::ops::Range<usize> {
         let start = self.first_sector as usize * SECTOR as usize;

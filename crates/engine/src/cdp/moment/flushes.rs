@@ -6,9 +6,9 @@
 //! covers is durable before the flush becomes a point, so no LSN of a stored point is ever given to
 //! another record.
 
-use crate::catalog::FlushPoint;
 use crate::core::Core;
 use crate::error::Result;
+use crate::ids::Stamp;
 
 /// The number of rows that one step forgets.
 pub(crate) const ROWS_PER_STEP: usize = 4096;
@@ -18,11 +18,7 @@ const TOLD: usize = 4096;
 impl Core {
     /// Returns the last flush point of a volume that `reaches` accepts. `reaches` accepts all
     /// points up to one of them.
-    pub(crate) fn last_flush(
-        &self,
-        volume: u64,
-        reaches: impl Fn(&FlushPoint) -> bool,
-    ) -> Result<Option<FlushPoint>> {
+    pub(crate) fn last_flush(&self, volume: u64, reaches: impl Fn(&Stamp) -> bool) -> Result<Option<Stamp>> {
         // In memory first: a point leaves it only after it has come into the catalog.
         let waiting = self.flushes.waiting(volume).into_iter().take_while(&reaches).last();
         match waiting {
@@ -32,13 +28,13 @@ impl Core {
     }
 
     /// Returns the newest flush points of a volume within its kept history, oldest first.
-    pub(crate) fn newest_flushes(&self, volume: u64) -> Result<Vec<FlushPoint>> {
+    pub(crate) fn newest_flushes(&self, volume: u64) -> Result<Vec<Stamp>> {
         let waiting = self.flushes.waiting(volume);
         let mut all = self.catalog.newest_flushes(volume, TOLD)?;
-        let last = all.last().map_or(0, |(lsn, _)| *lsn);
-        all.extend(waiting.into_iter().filter(|(lsn, _)| *lsn > last));
+        let last = all.last().map_or(0, |point| point.lsn);
+        all.extend(waiting.into_iter().filter(|point| point.lsn > last));
         let begins = self.begins(volume);
-        all.retain(|(lsn, _)| *lsn >= begins);
+        all.retain(|point| point.lsn >= begins);
         Ok(all.split_off(all.len().saturating_sub(TOLD)))
     }
 }

@@ -7,6 +7,7 @@ use crate::cdp::log::LogState;
 use crate::cdp::log::record::IndexEntry;
 use crate::destage::Destager;
 use crate::error::Result;
+use crate::ids::Stamp;
 use crate::info::history::{Bucket, Change, Span};
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
@@ -20,14 +21,14 @@ impl Destager {
         if self.core.positions.settled.load(Ordering::Acquire) >= lsn {
             return Ok(());
         }
-        self.core.journal.write_out(lsn.min(self.core.journal.last().0))?;
+        self.core.journal.write_out(lsn.min(self.core.journal.last().lsn))?;
         self.destage_to(lsn)
     }
 
     /// Records everything that is not later than `time`, batch by batch. While a client goes on
     /// writing, that is less than everything.
     pub(crate) fn record_until_time(&self, time: u64) -> Result<()> {
-        let last = self.core.journal.last().0;
+        let last = self.core.journal.last().lsn;
         let is_recorded = || {
             // Times grow with LSNs.
             time < self.core.positions.settled_time.load(Ordering::Acquire)
@@ -43,12 +44,14 @@ impl Destager {
     }
 }
 
-/// Returns the anchors of a log as (LSN, time, snapshot).
-pub(crate) fn anchors_of(log: &LogState) -> Vec<(u64, u64, u64)> {
+/// Returns the anchors of a log as (stamp, snapshot).
+pub(crate) fn anchors_of(log: &LogState) -> Vec<(Stamp, u64)> {
     let anchors = log.events.iter().filter_map(|(lsn, event)| match event {
         // Moments before the floor are gone, though what lies behind it may still need their
         // anchor.
-        Event::Anchor { snapshot, time, .. } if *lsn >= log.floor() => Some((*lsn, *time, *snapshot)),
+        Event::Anchor { snapshot, time, .. } if *lsn >= log.floor() => {
+            Some((Stamp::new(*lsn, *time), *snapshot))
+        }
         _ => None,
     });
     anchors.collect()
@@ -71,20 +74,20 @@ pub(crate) fn spread(buckets: &mut [Bucket], record: &SegmentRecord) {
 impl LogState {
     /// Returns the stretches in which a branch was recorded. The last one continues unless the
     /// branch ended.
-    pub(crate) fn spans(&self, branch: u64, end: Option<(u64, u64)>) -> Vec<Span> {
+    pub(crate) fn spans(&self, branch: u64, end: Option<Stamp>) -> Vec<Span> {
         let floor = match self.events.get(&0) {
-            Some(Event::Floor { lsn, time }) => (*lsn, *time),
-            _ => (0, 0),
+            Some(Event::Floor { lsn, time }) => Stamp::new(*lsn, *time),
+            _ => Stamp::default(),
         };
         let mut spans: Vec<Span> = Vec::new();
         for (lsn, event) in &self.events {
             match event {
                 Event::On { begins: true, time, .. } => {
-                    spans.push(Span { branch, from: (*lsn, *time).max(floor), to: None });
+                    spans.push(Span { branch, from: Stamp::new(*lsn, *time).max(floor), to: None });
                 }
                 Event::Off { time } => {
                     if let Some(span) = spans.last_mut() {
-                        span.to = Some((*lsn, *time));
+                        span.to = Some(Stamp::new(*lsn, *time));
                     }
                 }
                 _ => {}

@@ -18,6 +18,7 @@ use crate::catalog::{Event, SegmentRecord};
 use crate::cdp::log::record::IndexEntry;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, invalid};
+use crate::ids::Stamp;
 use crate::world::derived_uuid;
 use std::sync::Arc;
 
@@ -85,10 +86,10 @@ pub(crate) enum By {
 }
 
 impl By {
-    pub(crate) fn reaches(self, lsn: u64, time: u64) -> bool {
+    pub(crate) fn reaches(self, stamp: Stamp) -> bool {
         match self {
-            By::Lsn(most) => lsn <= most,
-            By::Time(most) => time <= most,
+            By::Lsn(most) => stamp.lsn <= most,
+            By::Time(most) => stamp.time <= most,
         }
     }
 }
@@ -107,30 +108,30 @@ impl Core {
 }
 
 impl Branch {
-    /// Returns the last record or event of the branch up to a moment, as (LSN, time).
-    pub(crate) fn last_recorded(&self, by: By) -> Result<Option<(u64, u64)>> {
+    /// Returns the last record or event of the branch up to a moment.
+    pub(crate) fn last_recorded(&self, by: By) -> Result<Option<Stamp>> {
         // Segments that lie before the moment as a whole need not be read, nor those that can't
         // have anything later.
-        let whole = |r: &SegmentRecord| by.reaches(r.lsns.1, r.times.1);
+        let whole = |r: &SegmentRecord| by.reaches(r.last());
         let (mut best, sealed, open) = {
             let log = self.cdp.log.read();
             // The first moment that there is may have neither a record nor another event any more.
             let events = log.events.iter().map(|(lsn, event)| match event {
-                Event::Floor { lsn, time } => (*lsn, *time),
-                _ => (*lsn, event.time()),
+                Event::Floor { lsn, time } => Stamp::new(*lsn, *time),
+                _ => Stamp::new(*lsn, event.time()),
             });
-            let event = events.filter(|(lsn, time)| by.reaches(*lsn, *time)).max();
-            let straddles = |r: &SegmentRecord| by.reaches(r.lsns.0, r.times.0);
+            let event = events.filter(|stamp| by.reaches(*stamp)).max();
+            let straddles = |r: &SegmentRecord| by.reaches(r.first());
             let sealed: Vec<_> = log.sealed.values().filter(|s| straddles(&s.record)).cloned().collect();
             let open = log.open.as_ref().filter(|open| straddles(&open.record));
             let open = open.map(|open| match whole(&open.record) {
-                true => Ok(Some((open.record.lsns.1, open.record.times.1))),
+                true => Ok(Some(open.record.last())),
                 false => open.check().map(|()| latest(open.entries.values(), by)),
             });
             (event, sealed, open.transpose()?.flatten())
         };
         best = best.max(open);
-        let ends = sealed.iter().filter(|s| whole(&s.record)).map(|s| (s.record.lsns.1, s.record.times.1));
+        let ends = sealed.iter().filter(|s| whole(&s.record)).map(|s| s.record.last());
         best = best.max(ends.max());
         for segment in sealed.iter().filter(|s| !whole(&s.record)) {
             best = best.max(latest(segment.all_entries()?.iter(), by));
@@ -139,8 +140,8 @@ impl Branch {
     }
 }
 
-fn latest<'a>(entries: impl Iterator<Item = &'a IndexEntry>, by: By) -> Option<(u64, u64)> {
-    entries.filter(|e| by.reaches(e.lsn, e.time)).map(|e| (e.lsn, e.time)).max()
+fn latest<'a>(entries: impl Iterator<Item = &'a IndexEntry>, by: By) -> Option<Stamp> {
+    entries.map(IndexEntry::stamp).filter(|stamp| by.reaches(*stamp)).max()
 }
 
 impl Core {

@@ -3,14 +3,15 @@
 use crate::branch::Branch;
 use crate::catalog::LineRecord;
 use crate::core::Core;
+use crate::ids::Stamp;
 use std::sync::Arc;
 
 /// A stretch of a volume's history on one branch.
 pub(crate) struct RecordedSpan {
     pub(crate) branch: Arc<Branch>,
-    /// The (LSN, time) from which on nothing was recorded on the branch any more: CDP was switched
-    /// off, or the volume moved to another branch. `None` while recording goes on.
-    pub(crate) until: Option<(u64, u64)>,
+    /// From when on nothing was recorded on the branch any more: CDP was switched off, or the
+    /// volume moved to another branch. `None` while recording goes on.
+    pub(crate) until: Option<Stamp>,
     /// A younger stretch has expired, so this one has expired too, whatever retention is configured
     /// now.
     pub(crate) outlived: bool,
@@ -30,7 +31,7 @@ impl Core {
                 if last.branch.id == *id {
                     continue;
                 }
-                last.until.get_or_insert((*lsn, *time));
+                last.until.get_or_insert(Stamp::new(*lsn, *time));
             }
             let recorded = names.branches.get(id).filter(|b| !b.cdp.log.read().events.is_empty());
             let Some(branch) = recorded else {
@@ -51,6 +52,6 @@ impl Core {
     pub(crate) fn begins(&self, volume: u64) -> u64 {
         let stretches = self.stretches(volume);
         let begins = stretches.iter().filter_map(|s| s.branch.cdp.log.read().begins());
-        begins.map(|(lsn, _)| lsn).min().unwrap_or(u64::MAX)
+        begins.map(|stamp| stamp.lsn).min().unwrap_or(u64::MAX)
     }
 }

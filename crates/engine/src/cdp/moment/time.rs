@@ -7,8 +7,7 @@ impl Core {
     /// Compares the clocks, so that a jump of the wall clock is known before a decision uses a
     /// time.
     pub(crate) fn look_at_clock(&self) {
-        let (lsn, time) = self.journal.last();
-        self.clock.compare(lsn, time);
+        self.clock.compare(self.journal.last());
         if self.clock.wants_pruning() {
             // What is sequenced and not carried out may begin a history.
             let settled = self.positions.settled_time.load(Ordering::Acquire);
@@ -26,6 +25,6 @@ impl Core {
     pub(crate) fn oldest_history(&self) -> Option<u64> {
         let volumes: Vec<u64> = self.lines.read().keys().copied().collect();
         let stretches = volumes.into_iter().filter_map(|id| self.stretches(id).into_iter().next());
-        stretches.filter_map(|s| s.branch.cdp.log.read().begins().map(|(_, time)| time)).min()
+        stretches.filter_map(|s| s.branch.cdp.log.read().begins().map(|stamp| stamp.time)).min()
     }
 }

@@ -1,0 +1,23 @@
+//! The numbers by which the engine names things: a type for each kind, so that none can be taken
+//! for another.
+//!
+//! On disk they are plain numbers. Codecs and tables convert them.
+
+/// The place of a record in the order of all records, and when that was.
+///
+/// Times grow with LSNs, and LSNs come first in the order of stamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Stamp {
+    /// The LSN of the record.
+    pub lsn: u64,
+    /// The time of the record, in nanoseconds: pool time inside the engine, time of the wall clock
+    /// in what users are told.
+    pub time: u64,
+}
+
+impl Stamp {
+    /// Makes a stamp of an LSN and a time in nanoseconds.
+    pub const fn new(lsn: u64, time: u64) -> Stamp {
+        Stamp { lsn, time }
+    }
+}
