@@ -27,8 +27,8 @@ impl Writer {
     pub(crate) fn u32(&mut self, v: u32) -> &mut Self {
         self.bytes(&v.to_le_bytes())
     }
-    pub(crate) fn u64(&mut self, v: u64) -> &mut Self {
-        self.bytes(&v.to_le_bytes())
+    pub(crate) fn u64(&mut self, v: impl Into<u64>) -> &mut Self {
+        self.bytes(&v.into().to_le_bytes())
     }
     pub(crate) fn bytes(&mut self, v: &[u8]) -> &mut Self {
         self.0.extend_from_slice(v);
@@ -66,8 +66,8 @@ impl<'a> Reader<'a> {
     pub(crate) fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
-    pub(crate) fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
+    pub(crate) fn u64<T: From<u64>>(&mut self) -> Option<T> {
+        self.array().map(u64::from_le_bytes).map(T::from)
     }
     pub(crate) fn string(&mut self) -> Option<String> {
         let n = self.u16()? as usize;

@@ -17,6 +17,7 @@
 
 use crate::catalog::{Catalog, DamageKey, DamageRecord, Txn};
 use crate::error::Result;
+use crate::ids::BranchId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -42,7 +43,7 @@ struct State {
     places: BTreeMap<(u32, u64), u64>,
     /// The gaps of histories: (branch, chunk, LSN of the first record), and the LSN of the last
     /// record.
-    gaps: BTreeMap<(u64, u64, u64), u64>,
+    gaps: BTreeMap<(BranchId, u64, u64), u64>,
     /// The rows that differ from the catalog.
     changed: BTreeSet<DamageKey>,
 }
@@ -151,7 +152,7 @@ impl Damage {
     }
 
     /// Notes that records `first..=last` of a chunk replaced content that could not be read.
-    pub(crate) fn add_gap(&self, branch: u64, chunk: u64, (first, last): (u64, u64)) {
+    pub(crate) fn add_gap(&self, branch: BranchId, chunk: u64, (first, last): (u64, u64)) {
         let mut state = self.state.lock();
         let known = state.gaps.entry((branch, chunk, first)).or_insert(last);
         *known = last.max(*known);
@@ -159,14 +160,14 @@ impl Damage {
     }
 
     /// Returns whether the records between two moments of a chunk (LSNs) contain a gap.
-    pub(crate) fn is_gap_between(&self, branch: u64, chunk: u64, from: u64, to: u64) -> bool {
+    pub(crate) fn is_gap_between(&self, branch: BranchId, chunk: u64, from: u64, to: u64) -> bool {
         let state = self.state.lock();
         let mut gaps = state.gaps.range((branch, chunk, 0)..=(branch, chunk, to));
         gaps.any(|(_, last)| *last > from)
     }
 
     /// Forgets the gaps of a branch up to an LSN, because its moments up to there are forgotten.
-    pub(crate) fn forget_gaps(&self, branch: u64, lsn: u64) {
+    pub(crate) fn forget_gaps(&self, branch: BranchId, lsn: u64) {
         let state = &mut *self.state.lock();
         let of_branch = state.gaps.range((branch, 0, 0)..=(branch, u64::MAX, u64::MAX));
         let gone: Vec<_> = of_branch.filter(|(_, last)| **last <= lsn).map(|(key, _)| *key).collect();
@@ -179,7 +180,11 @@ impl Damage {
     /// Keeps the parts of places that lie in slots in use, and the gaps of branches that exist.
     /// `slot` returns for a byte of a physical volume whether it lies in a slot in use, and the end
     /// of the range for which that answer holds.
-    pub(crate) fn retain(&self, mut slot: impl FnMut(u32, u64) -> (bool, u64), branch: impl Fn(u64) -> bool) {
+    pub(crate) fn retain(
+        &self,
+        mut slot: impl FnMut(u32, u64) -> (bool, u64),
+        branch: impl Fn(BranchId) -> bool,
+    ) {
         let state = &mut *self.state.lock();
         for ((pv, start), end) in state.places.clone() {
             let mut from = start;
@@ -280,14 +285,16 @@ mod tests {
     #[test]
     fn a_gap_is_in_the_way_from_its_first_record_to_before_its_last() {
         let damage = Damage::default();
-        damage.add_gap(1, 7, (10, 12));
-        let between = |from, to| damage.is_gap_between(1, 7, from, to);
+        damage.add_gap(BranchId(1), 7, (10, 12));
+        let between = |from, to| damage.is_gap_between(BranchId(1), 7, from, to);
         assert!(between(9, 10) && between(11, 12) && between(5, 20) && between(10, 11));
         assert!(!between(12, 20) && !between(3, 9));
-        assert!(!damage.is_gap_between(1, 8, 5, 20) && !damage.is_gap_between(2, 7, 5, 20));
-        damage.forget_gaps(1, 11);
+        assert!(
+            !damage.is_gap_between(BranchId(1), 8, 5, 20) && !damage.is_gap_between(BranchId(2), 7, 5, 20)
+        );
+        damage.forget_gaps(BranchId(1), 11);
         assert!(between(5, 20));
-        damage.forget_gaps(1, 12);
+        damage.forget_gaps(BranchId(1), 12);
         assert!(!between(5, 20));
     }
 }

@@ -79,10 +79,10 @@ pub fn cdp(data: &[u8]) {
 pub fn map_page(data: &[u8]) {
     // The sum is checked first. It is corrected, so that the fuzzer gets past it.
     let mut fixed = data.to_vec();
-    MapPage::fix_checksum((1, 2), &mut fixed);
+    MapPage::fix_checksum(PageKey::new(BranchId(1), 2), &mut fixed);
     for bytes in [data, &fixed] {
-        if let Some(page) = MapPage::decode((1, 2), bytes) {
-            assert_eq!(page.encode((1, 2)), bytes);
+        if let Some(page) = MapPage::decode(PageKey::new(BranchId(1), 2), bytes) {
+            assert_eq!(page.encode(PageKey::new(BranchId(1), 2)), bytes);
             assert_eq!(page.iter().count(), page.iter().filter(|(i, e)| page.get(*i) == Some(*e)).count());
         }
     }

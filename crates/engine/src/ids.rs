@@ -3,6 +3,39 @@
 //!
 //! On disk they are plain numbers. Codecs and tables convert them.
 
+use std::fmt;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($number:ty)) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub $number);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl From<$number> for $name {
+            fn from(number: $number) -> $name {
+                $name(number)
+            }
+        }
+
+        impl From<$name> for $number {
+            fn from(id: $name) -> $number {
+                id.0
+            }
+        }
+    };
+}
+
+number! {
+    /// A branch: one line of history. No branch ever has the number 0.
+    BranchId(u64)
+}
+
 /// The place of a record in the order of all records, and when that was.
 ///
 /// Times grow with LSNs, and LSNs come first in the order of stamps.

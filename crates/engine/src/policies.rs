@@ -9,7 +9,7 @@ use crate::control::{DeleteSnapshots, RemoveMark, RollBack, SetFill};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::settings::AnchorPolicy;
 use crate::world::uuid;
 use std::collections::BTreeSet;
@@ -80,7 +80,7 @@ impl Destager {
                 deleted: true,
                 ..frozen_now(state, RENEWED, uuid(&*self.core.world.rng), 0)?
             };
-            let branch = names.next_id + 1;
+            let branch = BranchId(names.next_id + 1);
             let size = state.size.load(Ordering::Acquire);
             let renewal = RollBack { id, branch, base: undo.of, at: 0, size, undo_id: names.next_id, undo };
             let anchor = names.anchor_after(&renewal, &*self.core.world.rng);
@@ -206,6 +206,6 @@ pub(crate) fn due(names: &Namespace, now: u64) -> Option<&Arc<Snapshot>> {
 pub(crate) const QUIET_RATE: u64 = 64 << 20;
 
 /// Whether the base is a moment of a branch for which `of` is true.
-pub(crate) fn is_moment(base: &Base, of: impl Fn(u64) -> bool) -> bool {
+pub(crate) fn is_moment(base: &Base, of: impl Fn(BranchId) -> bool) -> bool {
     matches!(base, Base::View(line) if line.at.is_some() && of(line.branch.id))
 }

@@ -13,7 +13,7 @@ use crate::branch::namespace::Namespace;
 use crate::control::Control;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{Admission, Record};
 use crate::space::reservations::full;
@@ -111,7 +111,7 @@ impl Destager {
 fn control_record(control: &Control, data: Vec<u8>, slot_of: Option<&Arc<Branch>>) -> Record {
     Record {
         kind: Kind::Control,
-        branch: slot_of.map_or(0, |b| b.id),
+        branch: slot_of.map_or(BranchId(0), |b| b.id),
         epoch: 0,
         offset: 0,
         length: data.len() as u64,

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use hindcast_engine::Result;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Moment};
 use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::ids::BranchId;
 use hindcast_engine::pool::PoolOptions;
 use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 use std::sync::Arc;
@@ -38,7 +39,10 @@ fn a_volume_goes_on_with_a_new_branch() {
         site.idle();
         assert!(content(&v) == expected, "{n}");
     }
-    assert!(site.pool.volume("v").unwrap().branch > first + 2, "it was given a new branch more than once");
+    assert!(
+        site.pool.volume("v").unwrap().branch.0 > first.0 + 2,
+        "it was given a new branch more than once"
+    );
     assert_eq!(site.pool.volume("v").unwrap().handles, 1, "its client is known still");
     assert_eq!(site.pool.snapshots("v").unwrap().len(), 20, "no snapshot came into sight");
     for (n, frozen) in (1..).zip(&frozen) {
@@ -82,7 +86,7 @@ fn a_history_goes_on_over_new_branches() {
         moments.push((site.pool.stats().sequenced_lsn, content(&v)));
         site.idle();
     }
-    assert!(site.pool.volume("v").unwrap().branch > 8, "new branches");
+    assert!(site.pool.volume("v").unwrap().branch > BranchId(8), "new branches");
     for (lsn, expected) in &moments {
         let view = site.pool.open_moment("v", &Moment::Lsn(*lsn)).unwrap();
         assert!(content(&view) == *expected, "LSN {lsn}");
@@ -107,7 +111,7 @@ fn what_a_volume_was_goes_when_the_new_branch_is_complete() {
         site.clock.advance(10_000_000_000);
         site.idle();
     }
-    assert!(site.pool.volume("v").unwrap().branch > 8, "new branches");
+    assert!(site.pool.volume("v").unwrap().branch > BranchId(8), "new branches");
     write(&v, 0, 99, 4 * MIB);
     for _ in 0..10 {
         site.clock.advance(10_000_000_000);
@@ -149,7 +153,7 @@ fn requests_in_flight_follow() {
                 n += 1;
                 pool.create_snapshots(&[("v", &format!("s{n}"))]).unwrap();
                 pool.maintain().unwrap();
-                enough.store(pool.volume("v").unwrap().branch > 10, Ordering::Relaxed);
+                enough.store(pool.volume("v").unwrap().branch > BranchId(10), Ordering::Relaxed);
                 if n % 4 == 0 {
                     let old: Vec<String> = (n - 3..=n).map(|n| format!("s{n}")).collect();
                     let old: Vec<&str> = old.iter().map(String::as_str).collect();
@@ -162,7 +166,7 @@ fn requests_in_flight_follow() {
     over.store(true, Ordering::Relaxed);
     background.join().unwrap();
     results.into_iter().for_each(|result| result.unwrap());
-    assert!(site.pool.volume("v").unwrap().branch > 10);
+    assert!(site.pool.volume("v").unwrap().branch > BranchId(10));
     site.idle();
     drop(v);
     clean(site);

@@ -2,6 +2,7 @@
 
 use crate::{clones, convert};
 use hindcast_api as api;
+use hindcast_engine::ids::BranchId;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::world::uuid_text;
 use std::cell::OnceCell;
@@ -14,12 +15,12 @@ pub(crate) struct Lineage<'a> {
     /// Asked for snapshots: there can be very many, and mostly few are wanted.
     pool: &'a Pool,
     /// What branches rest on.
-    bases: OnceCell<BTreeMap<u64, (u64, u32)>>,
+    bases: OnceCell<BTreeMap<BranchId, (BranchId, u32)>>,
     /// Of branches that rest on a moment: the volume whose history it is, if it is there still, and
     /// the LSN.
-    moments: OnceCell<BTreeMap<u64, (Option<String>, u64)>>,
+    moments: OnceCell<BTreeMap<BranchId, (Option<String>, u64)>>,
     /// Volumes by what they rest on.
-    clones: OnceCell<BTreeMap<(u64, u32), Vec<String>>>,
+    clones: OnceCell<BTreeMap<(BranchId, u32), Vec<String>>>,
     /// Names of volumes by identity, as labels have it.
     names: OnceCell<BTreeMap<String, String>>,
 }
@@ -41,12 +42,12 @@ impl Lineage<'_> {
         Lineage { bases: OnceCell::from(BTreeMap::new()), ..Lineage::new(pool) }
     }
 
-    fn base(&self, branch: u64) -> Option<(u64, u32)> {
+    fn base(&self, branch: BranchId) -> Option<(BranchId, u32)> {
         self.bases.get_or_init(|| self.pool.branch_bases()).get(&branch).copied()
     }
 
     /// The newest snapshot in sight that a branch's content from before `epoch` belongs to.
-    fn before(&self, branch: u64, epoch: u32) -> Option<String> {
+    fn before(&self, branch: BranchId, epoch: u32) -> Option<String> {
         let (mut branch, mut end) = (branch, epoch);
         loop {
             if let Some(found) = self.newest(branch, 0..end) {
@@ -58,7 +59,7 @@ impl Lineage<'_> {
     }
 
     /// Where a volume's current line of history begins.
-    fn origin(&self, branch: u64) -> Option<String> {
+    fn origin(&self, branch: BranchId) -> Option<String> {
         // Who rests on a moment rests on its branch.
         let (base, epoch) = self.base(branch)?;
         let moments = self.moments.get_or_init(|| self.pool.moment_bases());
@@ -68,7 +69,7 @@ impl Lineage<'_> {
         self.newest(base, epoch..epoch.checked_add(1)?)
     }
 
-    fn newest(&self, branch: u64, epochs: Range<u32>) -> Option<String> {
+    fn newest(&self, branch: BranchId, epochs: Range<u32>) -> Option<String> {
         self.pool.newest_snapshot(branch, epochs).map(|(volume, snapshot)| format!("{volume}@{snapshot}"))
     }
 

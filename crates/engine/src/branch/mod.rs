@@ -9,6 +9,7 @@ use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::cdp::log::BranchCdp;
 use crate::error::{Result, conflict, not_found};
 use crate::generation::Generation;
+use crate::ids::BranchId;
 use crate::info::VolumeInfo;
 use crate::settings::{LONG_DISCARD, Method, Order, SnapshotPolicy};
 use crate::staging::Staging;
@@ -30,7 +31,7 @@ const MAX_HOLES: u64 = 4096;
 
 /// One line of history. All handles of the volume and of its snapshots share it.
 pub(crate) struct Branch {
-    pub(crate) id: u64,
+    pub(crate) id: BranchId,
     pub(crate) chunk_log2: u8,
     /// log2 of the slot size: the chunk size, but at least the atomic unit.
     pub(crate) slot_log2: u8,
@@ -132,7 +133,7 @@ impl Branch {
     }
 
     pub(crate) fn new(
-        id: u64,
+        id: BranchId,
         record: &BranchRecord,
         base: Option<Base>,
         atomic_unit: u32,

@@ -10,6 +10,7 @@ use crate::catalog::{
 };
 use crate::disk::Dir;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
+use crate::ids::BranchId;
 use crate::settings::{MAX_VOLUME_SIZE, Placement};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
@@ -44,7 +45,7 @@ pub(crate) struct Namespace {
     pub(crate) by_name: BTreeMap<String, Arc<VolumeState>>,
     by_id: HashMap<u64, Arc<VolumeState>>,
     /// All branches that have rows in the catalog, or will have them, including dead ones.
-    pub(crate) branches: HashMap<u64, Arc<Branch>>,
+    pub(crate) branches: HashMap<BranchId, Arc<Branch>>,
     /// Snapshots by id, including deleted ones that still have rows in the catalog.
     pub(crate) snapshots: BTreeMap<u64, Arc<Snapshot>>,
     /// The ids of visible snapshots, by (volume, name).
@@ -91,14 +92,14 @@ impl Namespace {
 
     /// Loads a branch. Branches are loaded in the order of their ids, so a base comes before the
     /// branches that rest on it.
-    pub(crate) fn load_branch(&mut self, id: u64, record: &BranchRecord) -> Result<Arc<Branch>> {
+    pub(crate) fn load_branch(&mut self, id: BranchId, record: &BranchRecord) -> Result<Arc<Branch>> {
         self.add_branch(id, record, Arc::default())
     }
 
     /// Adds a branch, whose cost of preserving is added to `preserved`.
     pub(crate) fn add_branch(
         &mut self,
-        id: u64,
+        id: BranchId,
         record: &BranchRecord,
         preserved: Arc<PreserveCounters>,
     ) -> Result<Arc<Branch>> {
@@ -123,7 +124,7 @@ impl Namespace {
     }
 
     /// Forgets a branch that has no content left.
-    pub(crate) fn forget_branch(&mut self, id: u64) {
+    pub(crate) fn forget_branch(&mut self, id: BranchId) {
         if let Some(branch) = self.branches.remove(&id) {
             self.drop_base(&branch);
         }
@@ -148,14 +149,14 @@ impl Namespace {
 
     /// Returns the branches of a volume: the one that it writes to, and those of its snapshots,
     /// visible or not.
-    pub(crate) fn branches_of(&self, volume: &VolumeState) -> BTreeMap<u64, Arc<Branch>> {
+    pub(crate) fn branches_of(&self, volume: &VolumeState) -> BTreeMap<BranchId, Arc<Branch>> {
         let of_snapshots = self.snapshots.values().filter(|s| s.volume == volume.id);
         let branches = of_snapshots.map(|s| &s.state.line.branch).chain([&volume.line.branch]);
         branches.map(|branch| (branch.id, branch.clone())).collect()
     }
 
     /// Returns whether a branch has snapshots in the catalog, visible or not.
-    pub(crate) fn is_named(&self, branch: u64) -> bool {
+    pub(crate) fn is_named(&self, branch: BranchId) -> bool {
         self.snapshots.values().any(|s| s.state.line.branch.id == branch)
     }
 
@@ -261,7 +262,7 @@ impl Namespace {
     }
 
     /// Returns the newest visible snapshot that froze one of these epochs of a branch.
-    pub(crate) fn newest_in(&self, branch: u64, epochs: ops::Range<u32>) -> Option<&Arc<Snapshot>> {
+    pub(crate) fn newest_in(&self, branch: BranchId, epochs: ops::Range<u32>) -> Option<&Arc<Snapshot>> {
         let of = |epoch| Frozen { branch, epoch };
         if epochs.is_empty() {
             return None;

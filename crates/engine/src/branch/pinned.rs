@@ -1,6 +1,7 @@
 //! Pinned moments. Nothing of a pinned moment expires while something rests on it.
 
 use super::{Branch, View};
+use crate::ids::BranchId;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ impl PinnedMoment {
     }
 
     /// Returns the branch's id and the LSN.
-    pub(crate) fn place(&self) -> (u64, u64) {
+    pub(crate) fn place(&self) -> (BranchId, u64) {
         (self.branch.id, self.lsn)
     }
 

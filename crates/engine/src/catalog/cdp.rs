@@ -6,23 +6,24 @@ use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use redb::TableDefinition;
 
 /// Segments of branches' logs, by (branch, number).
-pub(super) const SEGMENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_segments");
+pub(super) const SEGMENTS: TableDefinition<'static, (BranchId, u64), Bytes> =
+    TableDefinition::new("cdp_segments");
 /// The key of a group: (branch, number of the segment, number of the group).
-type GroupKey = (u64, u64, u64);
-pub(super) const GROUPS: TableDefinition<'static, (u64, u64, u64), Bytes> =
-    TableDefinition::new("cdp_groups");
+type GroupKey = (BranchId, u64, u64);
+pub(super) const GROUPS: TableDefinition<'static, GroupKey, Bytes> = TableDefinition::new("cdp_groups");
 /// The key of a run: (number of the shared segment, byte where the run begins).
 type RunKey = (u64, u64);
 pub(super) const RUNS: TableDefinition<'static, RunKey, Bytes> = TableDefinition::new("cdp_runs");
 /// Lines and marks, by (volume, LSN).
 pub(super) const LINES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_lines");
 /// Events, by (branch, LSN).
-pub(super) const EVENTS: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_events");
+pub(super) const EVENTS: TableDefinition<'static, (BranchId, u64), Bytes> =
+    TableDefinition::new("cdp_events");
 
 /// A segment of a branch's log, as far as it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +131,7 @@ impl Value for SegmentRecord {
 /// A run in a shared segment: what one batch recorded of one branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunRecord {
-    pub(crate) branch: u64,
+    pub(crate) branch: BranchId,
     /// The run's number among the branch's segments.
     pub(crate) seq: u64,
     /// The run as a sealed segment. The byte at which it begins is part of the key.
@@ -140,13 +141,13 @@ pub(crate) struct RunRecord {
 impl Value for RunRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.u64(self.branch).u64(self.seq);
+            w.u64(self.branch.0).u64(self.seq);
             self.record.put(w);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
-        let (branch, seq) = (r.u64()?, r.u64()?);
+        let (branch, seq) = (BranchId(r.u64()?), r.u64()?);
         let value = RunRecord { branch, seq, record: SegmentRecord::take(&mut r, (0, true, false))? };
         r.end(value)
     }
@@ -282,7 +283,7 @@ pub(crate) fn decode_settings(r: &mut Reader<'_>) -> Option<CdpSettings> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LineRecord {
     /// The volume writes to this branch from here on.
-    Branch { branch: u64, time: u64 },
+    Branch { branch: BranchId, time: u64 },
     /// A mark: the moment has this name.
     Mark { name: String, time: u64 },
 }
@@ -290,14 +291,14 @@ pub(crate) enum LineRecord {
 impl Value for LineRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| match self {
-            LineRecord::Branch { branch, time } => _ = w.u8(1).u64(*branch).u64(*time),
+            LineRecord::Branch { branch, time } => _ = w.u8(1).u64(branch.0).u64(*time),
             LineRecord::Mark { name, time } => _ = w.u8(2).u64(*time).string(name),
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
         let value = match r.u8()? {
-            1 => LineRecord::Branch { branch: r.u64()?, time: r.u64()? },
+            1 => LineRecord::Branch { branch: BranchId(r.u64()?), time: r.u64()? },
             2 => {
                 let time = r.u64()?;
                 LineRecord::Mark { name: r.string()?, time }
@@ -309,7 +310,7 @@ impl Value for LineRecord {
 }
 
 impl Catalog {
-    pub(crate) fn cdp_segments(&self) -> Result<Vec<((u64, u64), SegmentRecord)>> {
+    pub(crate) fn cdp_segments(&self) -> Result<Vec<((BranchId, u64), SegmentRecord)>> {
         self.rows(SEGMENTS, "a segment of a CDP log")
     }
 
@@ -323,7 +324,7 @@ impl Catalog {
         Ok(rows)
     }
 
-    pub(crate) fn cdp_events(&self) -> Result<Vec<((u64, u64), Event)>> {
+    pub(crate) fn cdp_events(&self) -> Result<Vec<((BranchId, u64), Event)>> {
         self.rows(EVENTS, "an event of a CDP log")
     }
 
@@ -344,17 +345,22 @@ impl Txn<'_> {
         Ok(())
     }
 
-    pub(crate) fn put_cdp_segment(&mut self, branch: u64, seq: u64, value: &SegmentRecord) -> Result<()> {
+    pub(crate) fn put_cdp_segment(
+        &mut self,
+        branch: BranchId,
+        seq: u64,
+        value: &SegmentRecord,
+    ) -> Result<()> {
         self.put(SEGMENTS, (branch, seq), &value.encode())
     }
 
-    pub(crate) fn remove_cdp_segment(&mut self, branch: u64, seq: u64) -> Result<()> {
+    pub(crate) fn remove_cdp_segment(&mut self, branch: BranchId, seq: u64) -> Result<()> {
         self.remove(SEGMENTS, (branch, seq))
     }
 
     pub(crate) fn put_cdp_group(
         &mut self,
-        branch: u64,
+        branch: BranchId,
         seq: u64,
         number: u64,
         value: &GroupRecord,
@@ -362,7 +368,7 @@ impl Txn<'_> {
         self.put(GROUPS, (branch, seq, number), &value.encode())
     }
 
-    pub(crate) fn remove_cdp_group(&mut self, branch: u64, seq: u64, number: u64) -> Result<()> {
+    pub(crate) fn remove_cdp_group(&mut self, branch: BranchId, seq: u64, number: u64) -> Result<()> {
         self.remove(GROUPS, (branch, seq, number))
     }
 
@@ -374,11 +380,11 @@ impl Txn<'_> {
         self.remove(RUNS, key)
     }
 
-    pub(crate) fn put_cdp_event(&mut self, branch: u64, lsn: u64, value: &Event) -> Result<()> {
+    pub(crate) fn put_cdp_event(&mut self, branch: BranchId, lsn: u64, value: &Event) -> Result<()> {
         self.put(EVENTS, (branch, lsn), &value.encode())
     }
 
-    pub(crate) fn remove_cdp_event(&mut self, branch: u64, lsn: u64) -> Result<()> {
+    pub(crate) fn remove_cdp_event(&mut self, branch: BranchId, lsn: u64) -> Result<()> {
         self.remove(EVENTS, (branch, lsn))
     }
 
@@ -437,7 +443,7 @@ mod tests {
             "01010000000100001000000000000000020000000000000700000000000000080000000000000009000000000000000100000000000000020000000000000003000000000000000400000000000000050000000000000006000000000000001a2ba0cb",
         );
         golden(
-            RunRecord { branch: 10, seq: 11, record: SegmentRecord { edition: 0, ..segment } },
+            RunRecord { branch: BranchId(10), seq: 11, record: SegmentRecord { edition: 0, ..segment } },
             "010a000000000000000b0000000000000000100000000000000002000000000000070000000000000008000000000000000900000000000000010000000000000002000000000000000300000000000000040000000000000005000000000000000600000000000000b6ed59b1",
         );
         golden(
@@ -462,7 +468,10 @@ mod tests {
             Event::Emptied { start: 1, end: 2, time: 3 },
             "01060100000000000000020000000000000003000000000000003dcc7d99",
         );
-        golden(LineRecord::Branch { branch: 2, time: 3 }, "01010200000000000000030000000000000034f918a3");
+        golden(
+            LineRecord::Branch { branch: BranchId(2), time: 3 },
+            "01010200000000000000030000000000000034f918a3",
+        );
         golden(LineRecord::Mark { name: "here".into(), time: 3 }, "010203000000000000000400686572659fa3cf6a");
     }
 }

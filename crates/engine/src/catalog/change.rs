@@ -2,6 +2,7 @@
 
 use super::{BranchRecord, Catalog, SnapshotRecord, Superblock, Txn, VolumeRecord};
 use crate::error::{Result, corrupt};
+use crate::ids::BranchId;
 
 impl<'a> Txn<'a> {
     /// Returns the catalog as of the last commit.
@@ -41,7 +42,11 @@ impl<'a> Txn<'a> {
         }
     }
 
-    pub(crate) fn change_branch(&mut self, id: u64, change: impl FnOnce(&mut BranchRecord)) -> Result<()> {
+    pub(crate) fn change_branch(
+        &mut self,
+        id: BranchId,
+        change: impl FnOnce(&mut BranchRecord),
+    ) -> Result<()> {
         let Some(mut record) = self.branch(id)? else {
             return Err(corrupt(format!("update branch {id}: the catalog does not have it")));
         };
@@ -50,7 +55,7 @@ impl<'a> Txn<'a> {
     }
 
     /// Adds `slots` to the count of a branch.
-    pub(crate) fn add_slots(&mut self, branch: u64, slots: i64) -> Result<()> {
+    pub(crate) fn add_slots(&mut self, branch: BranchId, slots: i64) -> Result<()> {
         self.change_branch(branch, |b| b.slots = b.slots.saturating_add_signed(slots))
     }
 }

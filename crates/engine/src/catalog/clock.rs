@@ -29,7 +29,7 @@ impl Value for ClockRecord {
             time: r.u64()?,
             monotonic: r.u64()?,
             boot: r.array()?,
-            agreed: r.u64()?.cast_signed(),
+            agreed: r.u64::<u64>()?.cast_signed(),
             slack: r.u64()?,
             settled_at: r.u64()?,
         };
@@ -53,7 +53,7 @@ impl Value for StretchesRecord {
         let mut stretches: Vec<ClockStretch> = Vec::with_capacity(count);
         for _ in 0..count {
             let (from, lsn) = (r.u64()?, r.u64()?);
-            stretches.push(ClockStretch { from, lsn, offset: r.u64()?.cast_signed() });
+            stretches.push(ClockStretch { from, lsn, offset: r.u64::<u64>()?.cast_signed() });
         }
         let grow = stretches.is_sorted_by(|a, b| a.from < b.from);
         r.end(StretchesRecord(stretches)).filter(|_| grow && (1..=MAX_STRETCHES).contains(&count))

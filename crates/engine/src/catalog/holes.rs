@@ -5,16 +5,17 @@
 //! A page is stored, or lies in a hole, or neither, and never both. In a page that is neither, the
 //! chunks have their content in the base. The code that stores a page takes it out of its hole.
 
-use super::page::{MapPage, PageKey};
+use super::page::MapPage;
 use super::store::{db, guarded};
 use super::values::{seal, unseal};
-use super::{Bytes, Catalog, MAP, Txn, Value, decode};
+use super::{Bytes, Catalog, MAP, PageKey, Txn, Value, decode};
 use crate::error::Result;
+use crate::ids::BranchId;
 use redb::{ReadableTable, Table, TableDefinition};
 use std::ops::Range;
 
-/// Long holes, by (branch, first page).
-pub(super) const HOLES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("holes");
+/// Long holes, by their first pages.
+pub(super) const HOLES: TableDefinition<'static, PageKey, Bytes> = TableDefinition::new("holes");
 
 /// The value of a hole: its end and its birth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,61 +39,66 @@ impl Value for HoleRecord {
     }
 }
 
-type Rows<'t> = Table<'t, (u64, u64), Bytes>;
+type Rows<'t> = Table<'t, PageKey, Bytes>;
 
 /// Returns the hole with the greatest first page up to `page`: (first page, value).
 fn at_or_before(
-    table: &impl ReadableTable<(u64, u64), Bytes>,
-    branch: u64,
+    table: &impl ReadableTable<PageKey, Bytes>,
+    branch: BranchId,
     page: u64,
 ) -> Result<Option<(u64, HoleRecord)>> {
-    let row = db!("read the holes", table.range((branch, 0)..=(branch, page))).next_back();
+    let row =
+        db!("read the holes", table.range(PageKey::new(branch, 0)..=PageKey::new(branch, page))).next_back();
     let Some(row) = row else { return Ok(None) };
     let (key, value) = db!("read the holes", row);
-    let first = key.value().1;
+    let first = key.value().page;
     let record = decode(format_args!("the hole at page {first} of branch {branch}"), value.value())?;
     Ok(Some((first, record)))
 }
 
 /// Returns the pages (first, end) of the first hole that begins in `pages`.
 fn first_in(
-    table: &impl ReadableTable<(u64, u64), Bytes>,
-    branch: u64,
+    table: &impl ReadableTable<PageKey, Bytes>,
+    branch: BranchId,
     pages: Range<u64>,
 ) -> Result<Option<(u64, u64)>> {
-    let row = db!("read the holes", table.range((branch, pages.start)..(branch, pages.end))).next();
+    let row = db!(
+        "read the holes",
+        table.range(PageKey::new(branch, pages.start)..PageKey::new(branch, pages.end))
+    )
+    .next();
     let Some(row) = row else { return Ok(None) };
     let (key, value) = db!("read the holes", row);
     let hole: HoleRecord = decode("a hole", value.value())?;
-    Ok(Some((key.value().1, hole.end)))
+    Ok(Some((key.value().page, hole.end)))
 }
 
 /// Returns the page, if it lies in a hole.
 pub(super) fn page_in_hole(
-    table: &impl ReadableTable<(u64, u64), Bytes>,
-    (branch, page): PageKey,
+    table: &impl ReadableTable<PageKey, Bytes>,
+    PageKey { branch, page }: PageKey,
 ) -> Result<Option<MapPage>> {
     let hole = at_or_before(table, branch, page)?.filter(|(_, hole)| page < hole.end);
     Ok(hole.map(|(_, hole)| MapPage::hole(hole.born)))
 }
 
 /// Takes a page out of the hole that it lies in, if it lies in one.
-pub(super) fn cut(table: &mut Rows<'_>, (branch, page): PageKey) -> Result<()> {
+pub(super) fn cut(table: &mut Rows<'_>, PageKey { branch, page }: PageKey) -> Result<()> {
     let Some((first, hole)) = at_or_before(&*table, branch, page)?.filter(|(_, hole)| page < hole.end) else {
         return Ok(());
     };
     put(table, branch, first..page, hole.born)?;
     put(table, branch, page + 1..hole.end, hole.born)?;
     if first == page {
-        db!("update the holes", table.remove((branch, first)));
+        db!("update the holes", table.remove(PageKey::new(branch, first)));
     }
     Ok(())
 }
 
-fn put(table: &mut Rows<'_>, branch: u64, pages: Range<u64>, born: u32) -> Result<()> {
+fn put(table: &mut Rows<'_>, branch: BranchId, pages: Range<u64>, born: u32) -> Result<()> {
     if !pages.is_empty() {
         let bytes = HoleRecord { end: pages.end, born }.encode();
-        db!("update the holes", table.insert((branch, pages.start), bytes.as_slice()));
+        db!("update the holes", table.insert(PageKey::new(branch, pages.start), bytes.as_slice()));
     }
     Ok(())
 }
@@ -100,33 +106,39 @@ fn put(table: &mut Rows<'_>, branch: u64, pages: Range<u64>, born: u32) -> Resul
 impl Catalog {
     /// Returns the first page of `branch` in `first..=last` for which the branch itself has a
     /// stored page or a hole.
-    pub(crate) fn next_page(&self, branch: u64, first: u64, last: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_page(&self, branch: BranchId, first: u64, last: u64) -> Result<Option<u64>> {
         self.store.read("read the map", |txn| {
             let holes = db!("read the map", txn.open_table(HOLES));
             if at_or_before(&holes, branch, first)?.is_some_and(|(_, hole)| first < hole.end) {
                 return Ok(Some(first));
             }
-            let hole = db!("read the map", holes.range((branch, first)..=(branch, last))).next();
-            let hole = hole.map(|row| Ok(db!("read the map", row).0.value().1)).transpose()?;
+            let hole =
+                db!("read the map", holes.range(PageKey::new(branch, first)..=PageKey::new(branch, last)))
+                    .next();
+            let hole = hole.map(|row| Ok(db!("read the map", row).0.value().page)).transpose()?;
             let pages = db!("read the map", txn.open_table(MAP));
-            let page = db!("read the map", pages.range((branch, first)..=(branch, last))).next();
-            let page = page.map(|row| Ok(db!("read the map", row).0.value().1)).transpose()?;
+            let page =
+                db!("read the map", pages.range(PageKey::new(branch, first)..=PageKey::new(branch, last)))
+                    .next();
+            let page = page.map(|row| Ok(db!("read the map", row).0.value().page)).transpose()?;
             Ok(hole.into_iter().chain(page).min())
         })
     }
 
     /// Returns the first page of `branch` in `first..=last` that may have more than holes, as the
     /// branch is now.
-    pub(crate) fn next_mapped(&self, branch: u64, first: u64, last: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_mapped(&self, branch: BranchId, first: u64, last: u64) -> Result<Option<u64>> {
         self.store.read("read the map", |txn| {
             let pages = db!("read the map", txn.open_table(MAP));
-            let page = db!("read the map", pages.range((branch, first)..=(branch, last))).next();
-            page.map(|row| Ok(db!("read the map", row).0.value().1)).transpose()
+            let page =
+                db!("read the map", pages.range(PageKey::new(branch, first)..=PageKey::new(branch, last)))
+                    .next();
+            page.map(|row| Ok(db!("read the map", row).0.value().page)).transpose()
         })
     }
 
     /// Returns the hole that a page lies in: its end and its birth.
-    pub(crate) fn hole_at(&self, branch: u64, page: u64) -> Result<Option<HoleRecord>> {
+    pub(crate) fn hole_at(&self, branch: BranchId, page: u64) -> Result<Option<HoleRecord>> {
         self.store.read("read the holes", |txn| {
             let table = db!("read the holes", txn.open_table(HOLES));
             let hole = at_or_before(&table, branch, page)?.map(|(_, hole)| hole);
@@ -134,7 +146,7 @@ impl Catalog {
         })
     }
 
-    /// Visits all holes in order: branch, pages, and the epoch of the discard.
+    /// Visits all holes in order, by their first pages.
     pub(crate) fn visit_holes(
         &self,
         visit: &mut dyn FnMut(PageKey, Result<HoleRecord>) -> Result<()>,
@@ -143,9 +155,9 @@ impl Catalog {
             let table = db!("read the holes", txn.open_table(HOLES));
             for row in db!("read the holes", table.iter()) {
                 let (key, value) = db!("read the holes", row);
-                let (branch, first) = key.value();
-                let what = format_args!("the hole at page {first} of branch {branch}");
-                visit((branch, first), decode(what, value.value()))?;
+                let key = key.value();
+                let what = format_args!("the hole at page {} of branch {}", key.page, key.branch);
+                visit(key, decode(what, value.value()))?;
             }
             Ok(())
         })
@@ -155,7 +167,7 @@ impl Catalog {
 impl Txn<'_> {
     /// Makes one hole, born in `born`, of all pages that are in none yet. None of the pages may be
     /// stored.
-    pub(crate) fn put_hole(&mut self, branch: u64, pages: Range<u64>, born: u32) -> Result<()> {
+    pub(crate) fn put_hole(&mut self, branch: BranchId, pages: Range<u64>, born: u32) -> Result<()> {
         guarded("update the holes", || {
             let mut table = db!("update the holes", self.txn.get()?.open_table(HOLES));
             let (mut from, mut look) = (pages.start, pages.start);
@@ -179,10 +191,13 @@ impl Txn<'_> {
     }
 
     /// Forgets the holes of a branch.
-    pub(super) fn remove_holes(&mut self, branch: u64) -> Result<()> {
+    pub(super) fn remove_holes(&mut self, branch: BranchId) -> Result<()> {
         guarded("update the holes", || {
             let mut table = db!("update the holes", self.txn.get()?.open_table(HOLES));
-            db!("update the holes", table.retain_in((branch, 0)..=(branch, u64::MAX), |_, _| false));
+            db!(
+                "update the holes",
+                table.retain_in(PageKey::new(branch, 0)..=PageKey::new(branch, u64::MAX), |_, _| false)
+            );
             Ok(())
         })
     }
@@ -219,23 +234,24 @@ mod tests {
     #[test]
     fn agree_with_a_plain_array() {
         const PAGES: u64 = 40;
+        const BRANCH: BranchId = BranchId(2);
         let catalog = catalog();
         let rng = SplitMix::new(3);
         // What each page of branch 2 is: nothing, a hole, or stored with this in its first chunk.
         let mut plain: Vec<Option<MapPage>> = vec![None; PAGES as usize];
         let mut txn = catalog.begin().unwrap();
-        txn.put_hole(1, 0..PAGES, 7).unwrap();
-        txn.put_hole(3, 0..PAGES, 7).unwrap();
+        txn.put_hole(BranchId(1), 0..PAGES, 7).unwrap();
+        txn.put_hole(BranchId(3), 0..PAGES, 7).unwrap();
         txn.commit().unwrap();
         for born in 1..300 {
             let mut txn = catalog.begin().unwrap();
             let start = rng.next() % PAGES;
             let end = start + 1 + rng.next() % (PAGES - start);
             if rng.next() % 2 == 0 {
-                let stored: Vec<u64> = catalog.page_numbers(2, start, end - 1, usize::MAX).unwrap();
+                let stored: Vec<u64> = catalog.page_numbers(BRANCH, start, end - 1, usize::MAX).unwrap();
                 let empty = MapPage::default();
-                txn.put_pages(stored.iter().map(|n| ((2, *n), &empty))).unwrap();
-                txn.put_hole(2, start..end, born).unwrap();
+                txn.put_pages(stored.iter().map(|n| (PageKey::new(BRANCH, *n), &empty))).unwrap();
+                txn.put_hole(BRANCH, start..end, born).unwrap();
                 for (page, n) in plain[start as usize..end as usize].iter_mut().zip(start..) {
                     if page.is_none() || stored.contains(&n) {
                         *page = Some(MapPage::hole(born));
@@ -243,24 +259,28 @@ mod tests {
                 }
             } else {
                 let page = MapPage::hole(1000 + born);
-                txn.put_pages([((2, start), &page)].into_iter()).unwrap();
+                txn.put_pages([(PageKey::new(BRANCH, start), &page)].into_iter()).unwrap();
                 plain[start as usize] = Some(page);
             }
             if rng.next() % 40 == 0 {
-                txn.remove_holes(2).unwrap();
+                txn.remove_holes(BRANCH).unwrap();
                 let is_hole = |p: &MapPage| p.get(0).is_some_and(|e| e.born < 1000);
                 plain.iter_mut().for_each(|p| drop(p.take_if(|p| is_hole(p))));
             }
             txn.commit().unwrap();
             for (n, expected) in plain.iter().enumerate() {
-                assert_eq!(&catalog.page((2, n as u64)).unwrap(), expected, "page {n} after step {born}");
+                assert_eq!(
+                    &catalog.page(PageKey::new(BRANCH, n as u64)).unwrap(),
+                    expected,
+                    "page {n} after step {born}"
+                );
                 let next = (n as u64..PAGES).find(|n| plain[*n as usize].is_some());
-                assert_eq!(catalog.next_page(2, n as u64, PAGES - 1).unwrap(), next);
+                assert_eq!(catalog.next_page(BRANCH, n as u64, PAGES - 1).unwrap(), next);
             }
         }
-        for branch in [1, 3] {
-            assert_eq!(catalog.page((branch, PAGES - 1)).unwrap(), Some(MapPage::hole(7)));
-            assert_eq!(catalog.page((branch, PAGES)).unwrap(), None);
+        for branch in [BranchId(1), BranchId(3)] {
+            assert_eq!(catalog.page(PageKey::new(branch, PAGES - 1)).unwrap(), Some(MapPage::hole(7)));
+            assert_eq!(catalog.page(PageKey::new(branch, PAGES)).unwrap(), None);
         }
     }
 
@@ -268,7 +288,7 @@ mod tests {
     fn steps_of_one_discard_make_one_hole() {
         let catalog = catalog();
         let mut txn = catalog.begin().unwrap();
-        (0..10).for_each(|n| txn.put_hole(1, n * 100..(n + 1) * 100, 4).unwrap());
+        (0..10).for_each(|n| txn.put_hole(BranchId(1), n * 100..(n + 1) * 100, 4).unwrap());
         txn.commit().unwrap();
         let mut found = Vec::new();
         catalog
@@ -277,6 +297,6 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        assert_eq!(found, [((1, 0), HoleRecord { end: 1000, born: 4 })]);
+        assert_eq!(found, [(PageKey::new(BranchId(1), 0), HoleRecord { end: 1000, born: 4 })]);
     }
 }

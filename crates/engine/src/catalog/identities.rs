@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let twice = seal(1, |w| {
-            w.u64(2).bytes(&[1; 16]).bytes(&[2; 16]).bytes(&[1; 16]).bytes(&[3; 16]);
+            w.u64(2u64).bytes(&[1; 16]).bytes(&[2; 16]).bytes(&[1; 16]).bytes(&[3; 16]);
         });
         assert_eq!(Identities::decode(&twice), None);
         for count in [0, 2, u64::MAX] {

@@ -17,6 +17,7 @@ mod flushes;
 mod holes;
 mod identities;
 mod journal;
+mod keys;
 mod pace;
 pub(crate) mod page;
 pub(crate) mod progress;
@@ -46,20 +47,22 @@ pub(crate) use salvage::LeftIds;
 pub(crate) use scrub::ScrubRecord;
 pub(crate) use stamps::{KnownStamps, StampRecord};
 pub(crate) use superblock::{CATALOG_SUMS, SHARED_SEGMENTS, Superblock};
-pub(crate) use usage::{CURRENT, UsageKey};
+pub(crate) use usage::CURRENT;
 pub(crate) use values::{
     BaseRecord, BitmapPage, BranchRecord, ExtentRecord, FillRecord, Frozen, ImageRecord, ImportRecord,
     Labels, Positions, PvRecord, SnapshotRecord, Value, VolumeRecord, decode_import, decode_labels,
     decode_method, decode_order, decode_placement, encode_import, encode_labels, encode_method, encode_order,
     encode_placement,
 };
-pub(crate) use versions::{VERSION_BYTES, Version, VersionKey};
+pub(crate) use versions::{VERSION_BYTES, Version};
 
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, corrupt, no_space};
+use crate::ids::BranchId;
 use crate::journal::{Cursor, FIRST_RECORD, JournalRecord};
 use backend::BlockBackend;
-use page::{MapPage, PageKey};
+pub(crate) use keys::{PageKey, UsageKey, VersionKey};
+use page::MapPage;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -82,12 +85,12 @@ type Bytes = &'static [u8];
 const META: TableDefinition<'static, &str, Bytes> = TableDefinition::new("meta");
 const PVS: TableDefinition<'static, u32, Bytes> = TableDefinition::new("pvs");
 const VOLUMES: TableDefinition<'static, u64, Bytes> = TableDefinition::new("volumes");
-const BRANCHES: TableDefinition<'static, u64, Bytes> = TableDefinition::new("branches");
+const BRANCHES: TableDefinition<'static, BranchId, Bytes> = TableDefinition::new("branches");
 /// Extents in use, by (PV, extent).
 const EXTENTS: TableDefinition<'static, (u32, u32), Bytes> = TableDefinition::new("extents");
 /// Bitmaps of used slots, by (PV, extent, page).
 const BITMAPS: TableDefinition<'static, (u32, u32, u32), Bytes> = TableDefinition::new("bitmaps");
-/// Pages of current maps, by (branch, page).
+/// Pages of current maps.
 const MAP: TableDefinition<'static, PageKey, Bytes> = TableDefinition::new("map");
 const SNAPSHOTS: TableDefinition<'static, u64, Bytes> = TableDefinition::new("snapshots");
 
@@ -362,7 +365,7 @@ impl Catalog {
         self.rows(VOLUMES, "a volume")
     }
 
-    pub(crate) fn branches(&self) -> Result<Vec<(u64, BranchRecord)>> {
+    pub(crate) fn branches(&self) -> Result<Vec<(BranchId, BranchRecord)>> {
         self.rows(BRANCHES, "a branch")
     }
 
@@ -378,7 +381,7 @@ impl Catalog {
         self.row(VOLUMES, id, "a volume")
     }
 
-    pub(crate) fn branch(&self, id: u64) -> Result<Option<BranchRecord>> {
+    pub(crate) fn branch(&self, id: BranchId) -> Result<Option<BranchRecord>> {
         self.row(BRANCHES, id, "a branch")
     }
 
@@ -473,12 +476,21 @@ impl Catalog {
     }
 
     /// Returns the numbers of the stored map pages of `branch` in `first..=last`, at most `limit`.
-    pub(crate) fn page_numbers(&self, branch: u64, first: u64, last: u64, limit: usize) -> Result<Vec<u64>> {
+    pub(crate) fn page_numbers(
+        &self,
+        branch: BranchId,
+        first: u64,
+        last: u64,
+        limit: usize,
+    ) -> Result<Vec<u64>> {
         self.store.read("read the map", |txn| {
             let table = db!("read the map", txn.open_table(MAP));
             let mut numbers = Vec::new();
-            for row in db!("read the map", table.range((branch, first)..=(branch, last))).take(limit) {
-                numbers.push(db!("read the map", row).0.value().1);
+            for row in
+                db!("read the map", table.range(PageKey::new(branch, first)..=PageKey::new(branch, last)))
+                    .take(limit)
+            {
+                numbers.push(db!("read the map", row).0.value().page);
             }
             Ok(numbers)
         })
@@ -546,7 +558,7 @@ pub(crate) const BITMAP_WORDS: usize = 496;
 
 fn decode_page(key: PageKey, bytes: &[u8]) -> Result<MapPage> {
     MapPage::decode(key, bytes).ok_or_else(|| {
-        corrupt(format!("verify map page {} of branch {}: its checksum is wrong", key.1, key.0))
+        corrupt(format!("verify map page {} of branch {}: its checksum is wrong", key.page, key.branch))
     })
 }
 
@@ -607,10 +619,10 @@ impl Txn<'_> {
     pub(crate) fn remove_snapshot(&mut self, id: u64) -> Result<()> {
         self.remove(SNAPSHOTS, id)
     }
-    pub(crate) fn put_branch(&mut self, id: u64, value: &BranchRecord) -> Result<()> {
+    pub(crate) fn put_branch(&mut self, id: BranchId, value: &BranchRecord) -> Result<()> {
         self.put(BRANCHES, id, &value.encode())
     }
-    pub(crate) fn remove_branch(&mut self, id: u64) -> Result<()> {
+    pub(crate) fn remove_branch(&mut self, id: BranchId) -> Result<()> {
         self.remove_holes(id)?;
         self.remove(BRANCHES, id)
     }
@@ -666,7 +678,7 @@ impl Txn<'_> {
                     db!("update the map", table.insert(key, page.encode(key).as_slice()))
                 };
                 let old = old.map(|old| decode_page(key, old.value())).transpose()?.unwrap_or_default();
-                self.usage.replace_page(key.0, &old, page);
+                self.usage.replace_page(key.branch, &old, page);
             }
             Ok(())
         })

@@ -14,6 +14,7 @@
 //! sparse volumes have small pages. A full page is 3,112 bytes. That is below the 4,000 bytes that
 //! the catalog stores well.
 
+use super::PageKey;
 use crate::codec::crc32c;
 
 /// The number of chunks of a page.
@@ -55,9 +56,6 @@ pub(crate) struct Entry {
     /// The epoch of the first write since the last snapshot that holds its content.
     pub(crate) born: u32,
 }
-
-/// The key of a map page: (branch, page number).
-pub(crate) type PageKey = (u64, u64);
 
 /// A map page in memory. Chunks without an entry take no space.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -182,7 +180,7 @@ impl MapPage {
             return None;
         }
         let count = r.u16()? as usize;
-        let present = [r.u64()?, r.u64()?, r.u64()?, r.u64()?];
+        let present: [u64; 4] = [r.u64()?, r.u64()?, r.u64()?, r.u64()?];
         if present.iter().map(|w| w.count_ones() as usize).sum::<usize>() != count {
             return None;
         }
@@ -197,8 +195,8 @@ impl MapPage {
 
 fn checksum(key: PageKey, body: &[u8]) -> u32 {
     let mut head = [0u8; 20];
-    head[..8].copy_from_slice(&key.0.to_le_bytes());
-    head[8..16].copy_from_slice(&key.1.to_le_bytes());
+    head[..8].copy_from_slice(&key.branch.0.to_le_bytes());
+    head[8..16].copy_from_slice(&key.page.to_le_bytes());
     head[16..].copy_from_slice(&crc32c(body).to_le_bytes());
     crc32c(&head)
 }
@@ -206,24 +204,25 @@ fn checksum(key: PageKey, body: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::BranchId;
 
     #[test]
     fn golden_bytes_and_damage() {
         let mut page = MapPage::default();
         page.set(70, Entry { slot: Slot::new(1, 4096), born: 3 });
         page.set(2, Entry { slot: Slot::HOLE, born: 1 });
-        let bytes = page.encode((5, 9));
+        let bytes = page.encode(PageKey::new(BranchId(5), 9));
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
             "cad2d13e010002000400000000000000400000000000000000000000000000000000000000000000000000000000000001000000080000000000010003000000"
         );
-        assert_eq!(MapPage::decode((5, 9), &bytes), Some(page));
-        assert_eq!(MapPage::decode((5, 8), &bytes), None, "misplaced");
+        assert_eq!(MapPage::decode(PageKey::new(BranchId(5), 9), &bytes), Some(page));
+        assert_eq!(MapPage::decode(PageKey::new(BranchId(5), 8), &bytes), None, "misplaced");
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(MapPage::decode((5, 9), &bad), None, "bit {bit}");
+            assert_eq!(MapPage::decode(PageKey::new(BranchId(5), 9), &bad), None, "bit {bit}");
         }
     }
 
@@ -246,7 +245,10 @@ mod tests {
         let listed: Vec<_> = page.iter().collect();
         let expected: Vec<_> = plain.iter().enumerate().filter_map(|(i, e)| Some((i, (*e)?))).collect();
         assert_eq!(listed, expected);
-        assert_eq!(MapPage::decode((1, 1), &page.encode((1, 1))), Some(page));
+        assert_eq!(
+            MapPage::decode(PageKey::new(BranchId(1), 1), &page.encode(PageKey::new(BranchId(1), 1))),
+            Some(page)
+        );
     }
 
     #[test]

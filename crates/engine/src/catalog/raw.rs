@@ -1,7 +1,6 @@
 //! Writes of rows that no pool writes. Tests and the simulator damage a catalog with them.
 
-use super::page::PageKey;
-use super::{BITMAP_WORDS, BITMAPS, BitmapPage, EXTENTS, ExtentRecord, MAP, Txn, Value};
+use super::{BITMAP_WORDS, BITMAPS, BitmapPage, EXTENTS, ExtentRecord, MAP, PageKey, Txn, Value};
 use crate::error::Result;
 
 /// Bytes that are no value of the catalog.

@@ -6,6 +6,7 @@ use super::{
     Value, VolumeRecord, decode,
 };
 use crate::error::{Result, corrupt};
+use crate::ids::BranchId;
 use redb::{ReadableTable, TableDefinition};
 
 impl Txn<'_> {
@@ -35,7 +36,7 @@ impl Txn<'_> {
         self.row(VOLUMES, id, "a volume")
     }
 
-    pub(crate) fn branch(&self, id: u64) -> Result<Option<BranchRecord>> {
+    pub(crate) fn branch(&self, id: BranchId) -> Result<Option<BranchRecord>> {
         self.row(BRANCHES, id, "a branch")
     }
 

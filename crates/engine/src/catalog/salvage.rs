@@ -7,6 +7,7 @@ use super::{
     decode,
 };
 use crate::error::Result;
+use crate::ids::BranchId;
 use redb::{ReadableTable, TableDefinition, TableError};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -22,13 +23,13 @@ pub(crate) struct Left<K, V> {
 }
 
 /// The rows of a table whose keys are numbers, as far as they could be read.
-pub(crate) struct LeftIds<V> {
-    pub(crate) rows: BTreeMap<u64, V>,
+pub(crate) struct LeftIds<K, V> {
+    pub(crate) rows: BTreeMap<K, V>,
     /// The numbers of rows that may have existed and can't be read.
     pub(crate) lost: Vec<RangeInclusive<u64>>,
 }
 
-impl<V> LeftIds<V> {
+impl<K, V> LeftIds<K, V> {
     fn lose(&mut self, id: u64) {
         match self.lost.last_mut() {
             Some(last) if *last.end() + 1 == id => *last = *last.start()..=id,
@@ -84,7 +85,7 @@ impl Catalog {
     }
 
     /// Reads a table whose keys are numbers below `end`.
-    fn left_ids<K, V: Value>(&self, table: TableDefinition<'static, K, Bytes>, end: u64) -> LeftIds<V>
+    fn left_ids<K, V: Value>(&self, table: TableDefinition<'static, K, Bytes>, end: u64) -> LeftIds<K, V>
     where
         K: redb::Key
             + for<'a> redb::Value<SelfType<'a> = K>
@@ -95,16 +96,15 @@ impl Catalog {
             + 'static,
     {
         let Left { rows, whole } = self.left(table);
-        let rows: BTreeMap<u64, V> = rows.into_iter().map(|(key, value)| (key.into(), value)).collect();
-        let end = rows.keys().next_back().map_or(end, |last| end.max(last + 1));
+        let end = rows.keys().next_back().map_or(end, |last| end.max((*last).into() + 1));
         let mut left = LeftIds { rows, lost: Vec::new() };
         if whole {
             return left;
         }
         for id in 0..end.min(MOST_PROBES) {
-            let Some(key) = K::try_from(id).ok().filter(|_| !left.rows.contains_key(&id)) else { continue };
+            let Some(key) = K::try_from(id).ok().filter(|key| !left.rows.contains_key(key)) else { continue };
             match self.row(table, key, "a row") {
-                Ok(Some(value)) => drop(left.rows.insert(id, value)),
+                Ok(Some(value)) => drop(left.rows.insert(key, value)),
                 Ok(None) => {}
                 Err(_) => left.lose(id),
             }
@@ -115,23 +115,23 @@ impl Catalog {
         left
     }
 
-    pub(crate) fn branches_left(&self, next_id: u64) -> LeftIds<BranchRecord> {
+    pub(crate) fn branches_left(&self, next_id: u64) -> LeftIds<BranchId, BranchRecord> {
         self.left_ids(BRANCHES, next_id)
     }
 
-    pub(crate) fn volumes_left(&self, next_id: u64) -> LeftIds<VolumeRecord> {
+    pub(crate) fn volumes_left(&self, next_id: u64) -> LeftIds<u64, VolumeRecord> {
         self.left_ids(VOLUMES, next_id)
     }
 
-    pub(crate) fn snapshots_left(&self, next_id: u64) -> LeftIds<SnapshotRecord> {
+    pub(crate) fn snapshots_left(&self, next_id: u64) -> LeftIds<u64, SnapshotRecord> {
         self.left_ids(SNAPSHOTS, next_id)
     }
 
-    pub(crate) fn pvs_left(&self, next_pv: u32) -> LeftIds<PvRecord> {
+    pub(crate) fn pvs_left(&self, next_pv: u32) -> LeftIds<u32, PvRecord> {
         self.left_ids(PVS, next_pv.into())
     }
 
-    pub(crate) fn events_left(&self) -> Left<(u64, u64), Event> {
+    pub(crate) fn events_left(&self) -> Left<(BranchId, u64), Event> {
         self.left(cdp::EVENTS)
     }
 
@@ -139,11 +139,11 @@ impl Catalog {
         self.left(cdp::LINES)
     }
 
-    pub(crate) fn segments_left(&self) -> Left<(u64, u64), SegmentRecord> {
+    pub(crate) fn segments_left(&self) -> Left<(BranchId, u64), SegmentRecord> {
         self.left(cdp::SEGMENTS)
     }
 
-    pub(crate) fn groups_left(&self) -> Left<(u64, u64, u64), GroupRecord> {
+    pub(crate) fn groups_left(&self) -> Left<(BranchId, u64, u64), GroupRecord> {
         self.left(cdp::GROUPS)
     }
 

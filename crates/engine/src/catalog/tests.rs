@@ -10,7 +10,7 @@ use crate::testing::{Act, FaultyDisk, Op};
 use crate::world::{Rng, SplitMix};
 use std::collections::BTreeMap;
 
-const BRANCH: u64 = 5;
+const BRANCH: BranchId = BranchId(5);
 
 type Pages = BTreeMap<u64, MapPage>;
 
@@ -31,7 +31,8 @@ fn put(catalog: &Catalog, pages: impl Iterator<Item = (u64, MapPage)>) -> Result
 /// Returns a transaction in which the pages are put.
 fn changed(catalog: &Catalog, pages: impl Iterator<Item = (u64, MapPage)>) -> Result<Txn<'_>> {
     let mut txn = catalog.begin()?;
-    let pages: Vec<(PageKey, MapPage)> = pages.map(|(number, page)| ((BRANCH, number), page)).collect();
+    let pages: Vec<(PageKey, MapPage)> =
+        pages.map(|(number, page)| (PageKey::new(BRANCH, number), page)).collect();
     txn.put_pages(pages.iter().map(|(key, page)| (*key, page)))?;
     Ok(txn)
 }
@@ -106,7 +107,7 @@ fn compare(catalog: &Catalog, model: &Pages) -> (Vec<u64>, bool) {
 fn compare_with(catalog: &Catalog, model: &Pages, extents: u32) -> (Vec<u64>, bool) {
     let mut unread = Vec::new();
     for (number, page) in model {
-        match sound(catalog.page((BRANCH, *number))) {
+        match sound(catalog.page(PageKey::new(BRANCH, *number))) {
             Some(found) => assert_eq!(found.as_ref(), Some(page), "page {number}"),
             None => unread.push(*number),
         }
@@ -114,12 +115,12 @@ fn compare_with(catalog: &Catalog, model: &Pages, extents: u32) -> (Vec<u64>, bo
     let mut numbers = Vec::new();
     let visit = &mut |key: PageKey, page: Result<MapPage>| {
         if let Some(page) = sound(page) {
-            assert_eq!(Some(&page), model.get(&key.1));
+            assert_eq!(Some(&page), model.get(&key.page));
         }
-        numbers.push(key.1);
+        numbers.push(key.page);
         Ok(())
     };
-    if sound(catalog.visit_pages((0, 0), usize::MAX, visit)).is_some() {
+    if sound(catalog.visit_pages(PageKey::new(BranchId(0), 0), usize::MAX, visit)).is_some() {
         assert_eq!(numbers, model.keys().copied().collect::<Vec<_>>(), "an absent page");
     }
     let mut seen = 0;
@@ -148,7 +149,7 @@ fn a_bit_of_a_key_of_a_large_catalog_hides_no_row() {
     let (dir, catalog, mut model) = catalog(17_500, 256, 1 << 20);
     assert!(catalog.file_bytes().unwrap() > 64 << 20);
     drop(catalog);
-    let key = |number: u64| [BRANCH.to_le_bytes(), number.to_le_bytes()].concat();
+    let key = |number: u64| [BRANCH.0.to_le_bytes(), number.to_le_bytes()].concat();
     for at in places(&dir, &key(4711)) {
         flip(&dir, at + 8, 3);
     }
@@ -157,7 +158,7 @@ fn a_bit_of_a_key_of_a_large_catalog_hides_no_row() {
         flip(&dir, at + 4, 1);
     }
     let catalog = Catalog::open(&dir, 1 << 20).unwrap();
-    let error = catalog.page((BRANCH, 4711)).unwrap_err();
+    let error = catalog.page(PageKey::new(BRANCH, 4711)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains(" of the catalog does not verify"), "{error}");
     let (unread, extents) = compare(&catalog, &model);
@@ -363,7 +364,7 @@ fn an_old_catalog_gets_sums() {
 #[test]
 fn a_damaged_old_catalog_is_not_adopted() {
     let (dir, _) = plain(2000);
-    let key = [BRANCH.to_le_bytes(), 1234u64.to_le_bytes()].concat();
+    let key = [BRANCH.0.to_le_bytes(), 1234u64.to_le_bytes()].concat();
     for at in places(&dir, &key) {
         flip(&dir, at + 8, 3);
     }
@@ -451,7 +452,7 @@ fn the_state_that_a_failed_commit_leaves_is_verified() {
     fails.store(true, Ordering::Relaxed);
     let new = (0..2000).map(|number| (number, page(number, 1, 40)));
     assert_eq!(put(&catalog, new).unwrap_err().kind(), ErrorKind::Io);
-    let key = [BRANCH.to_le_bytes(), 1234u64.to_le_bytes()].concat();
+    let key = [BRANCH.0.to_le_bytes(), 1234u64.to_le_bytes()].concat();
     for at in places(&dir, &key) {
         flip(&dir, at + 8, 3);
     }

@@ -7,13 +7,11 @@
 
 use super::page::{Entry, MapPage, Slot};
 use super::store::{db, guarded};
-use super::{Catalog, Txn};
+use super::{Catalog, PageKey, Txn, UsageKey, VersionKey};
 use crate::error::{Result, corrupt};
+use crate::ids::BranchId;
 use redb::{ReadableTable, TableDefinition};
 use std::collections::BTreeMap;
-
-/// The key of a count: (branch, last epoch or [`CURRENT`], epoch of birth).
-pub(crate) type UsageKey = (u64, u32, u32);
 
 /// The value in place of a last epoch that stands for the current map.
 pub(crate) const CURRENT: u32 = u32::MAX;
@@ -26,24 +24,24 @@ pub(super) const USAGE: TableDefinition<'static, UsageKey, u64> = TableDefinitio
 pub(super) struct UsageChange(BTreeMap<UsageKey, i64>);
 
 impl UsageChange {
-    pub(super) fn add(&mut self, branch: u64, last: u32, entry: Entry, slots: i64) {
+    pub(super) fn add(&mut self, branch: BranchId, last: u32, entry: Entry, slots: i64) {
         if entry.slot != Slot::HOLE {
-            *self.0.entry((branch, last, entry.born)).or_insert(0) += slots;
+            *self.0.entry(UsageKey { branch, last, born: entry.born }).or_insert(0) += slots;
         }
     }
 
     /// Returns by how many slots the versions of each branch grow.
-    fn kept(&self) -> BTreeMap<u64, i64> {
+    fn kept(&self) -> BTreeMap<BranchId, i64> {
         let mut kept = BTreeMap::new();
-        for ((branch, ..), change) in self.0.iter().filter(|((_, last, _), _)| *last != CURRENT) {
-            *kept.entry(*branch).or_insert(0) += change;
+        for (key, change) in self.0.iter().filter(|(key, _)| key.last != CURRENT) {
+            *kept.entry(key.branch).or_insert(0) += change;
         }
         kept
     }
 
     /// Counts the replacement of a page by another one. Entries that both pages have in common are
     /// not looked up, because the entries of a page can be of as many epochs as there are entries.
-    pub(super) fn replace_page(&mut self, branch: u64, old: &MapPage, new: &MapPage) {
+    pub(super) fn replace_page(&mut self, branch: BranchId, old: &MapPage, new: &MapPage) {
         old.each_change(new, |old, new| {
             for (entry, slots) in [(old, -1), (new, 1)] {
                 entry.into_iter().for_each(|entry| self.add(branch, CURRENT, entry, slots));
@@ -54,10 +52,10 @@ impl UsageChange {
 
 impl Catalog {
     /// Returns the counts of a branch: (last epoch, epoch of birth, slots).
-    pub(crate) fn usage(&self, branch: u64) -> Result<Vec<(u32, u32, u64)>> {
+    pub(crate) fn usage(&self, branch: BranchId) -> Result<Vec<(u32, u32, u64)>> {
         let mut found = Vec::new();
-        self.visit_usage((branch, 0, 0)..=(branch, u32::MAX, u32::MAX), &mut |(_, last, born), slots| {
-            found.push((last, born, slots));
+        self.visit_usage(UsageKey::of(branch), &mut |key, slots| {
+            found.push((key.last, key.born, slots));
         })?;
         Ok(found)
     }
@@ -80,18 +78,18 @@ impl Catalog {
 
     /// Counts the slots of a catalog that has no counts yet.
     pub(super) fn count_usage(&self, txn: &mut Txn<'_>) -> Result<()> {
-        let mut pages = Some((0, 0));
+        let mut pages = Some(PageKey::default());
         while let Some(from) = pages {
             pages = self.visit_pages(from, 1024, &mut |key, page| {
                 // An operation that needs a damaged page finds the damage.
-                page.iter().for_each(|page| txn.usage.replace_page(key.0, &MapPage::default(), page));
+                page.iter().for_each(|page| txn.usage.replace_page(key.branch, &MapPage::default(), page));
                 Ok(())
             })?;
         }
-        let mut versions = Some((0, 0, 0));
+        let mut versions = Some(VersionKey::default());
         while let Some(from) = versions {
             versions = self.visit_versions(from, 4096, &mut |key, version| {
-                version.iter().for_each(|v| txn.usage.add(key.0, key.2, v.entry, 1));
+                version.iter().for_each(|v| txn.usage.add(key.branch, key.last, v.entry, 1));
                 Ok(())
             })?;
         }
@@ -113,7 +111,7 @@ impl Txn<'_> {
     }
 
     /// Returns by how many slots the transaction makes the versions of each branch grow.
-    pub(crate) fn kept_change(&self) -> BTreeMap<u64, i64> {
+    pub(crate) fn kept_change(&self) -> BTreeMap<BranchId, i64> {
         self.usage.kept()
     }
 
@@ -159,18 +157,19 @@ mod tests {
         let old = page(&[(0, 8, 1), (1, 9, 1), (2, hole, 1), (3, 10, 2), (4, 11, 2)]);
         // As it was; moved; a hole that is filled; overwritten; gone; new.
         let new = page(&[(0, 8, 1), (1, 20, 1), (2, 21, 3), (3, 22, 3), (9, 23, 3)]);
-        change.replace_page(5, &old, &new);
+        change.replace_page(BranchId(5), &old, &new);
+        let key = |born| UsageKey { branch: BranchId(5), last: CURRENT, born };
         let counted = |change: &UsageChange| -> Vec<(UsageKey, i64)> {
             change.0.iter().filter(|(_, slots)| **slots != 0).map(|(key, slots)| (*key, *slots)).collect()
         };
-        assert_eq!(counted(&change), [((5, CURRENT, 2), -2), ((5, CURRENT, 3), 3)]);
+        assert_eq!(counted(&change), [(key(2), -2), (key(3), 3)]);
         // All chunks are there in both: one moved, the rest as they were.
         let moved = page(&[(0, 8, 1), (1, 20, 1), (2, 21, 3), (3, 22, 3), (9, 24, 4)]);
         let mut of_moved = UsageChange::default();
-        of_moved.replace_page(5, &new, &moved);
-        assert_eq!(counted(&of_moved), [((5, CURRENT, 3), -1), ((5, CURRENT, 4), 1)]);
-        change.replace_page(5, &new, &MapPage::default());
-        assert_eq!(counted(&change), [((5, CURRENT, 1), -2), ((5, CURRENT, 2), -2)]);
+        of_moved.replace_page(BranchId(5), &new, &moved);
+        assert_eq!(counted(&of_moved), [(key(3), -1), (key(4), 1)]);
+        change.replace_page(BranchId(5), &new, &MapPage::default());
+        assert_eq!(counted(&change), [(key(1), -2), (key(2), -2)]);
         assert!(change.kept().is_empty());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::page::{Entry, Slot};
 use crate::codec::{Reader, Writer, crc32c};
+use crate::ids::BranchId;
 use crate::settings::{Method, Order, Placement, SnapshotPolicy};
 use std::collections::BTreeMap;
 
@@ -117,7 +118,7 @@ pub(crate) struct VolumeRecord {
     pub(crate) read_only: bool,
     pub(crate) created: u64,
     /// The branch that the volume writes to.
-    pub(crate) branch: u64,
+    pub(crate) branch: BranchId,
     pub(crate) policy: SnapshotPolicy,
     /// The progress of the import that fills the volume, if there is one.
     pub(crate) import: Option<ImportRecord>,
@@ -153,7 +154,7 @@ impl Value for VolumeRecord {
     fn encode(&self) -> Vec<u8> {
         seal(2, |w| {
             w.bytes(&self.uuid).string(&self.name).u64(self.size).u32(self.block_size);
-            w.u8(self.read_only as u8).u64(self.created).u64(self.branch);
+            w.u8(self.read_only as u8).u64(self.created).u64(self.branch.0);
             w.u8(self.policy.reserve_percent).u8(self.policy.auto_delete as u8);
             encode_import(w, self.import.as_ref());
         })
@@ -170,7 +171,7 @@ impl Value for VolumeRecord {
             block_size: r.u32()?,
             read_only: r.u8()? != 0,
             created: r.u64()?,
-            branch: r.u64()?,
+            branch: BranchId(r.u64()?),
             policy: SnapshotPolicy::default(),
             import: None,
         };
@@ -185,7 +186,7 @@ impl Value for VolumeRecord {
 /// A frozen state: a branch up to an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Frozen {
-    pub(crate) branch: u64,
+    pub(crate) branch: BranchId,
     pub(crate) epoch: u32,
 }
 
@@ -273,7 +274,7 @@ impl BranchRecord {
 /// The oldest version that can express the record is written, but never version 1.
 impl Value for BranchRecord {
     fn encode(&self) -> Vec<u8> {
-        let base = self.frozen().unwrap_or(Frozen { branch: 0, epoch: 0 });
+        let base = self.frozen().unwrap_or(Frozen { branch: BranchId(0), epoch: 0 });
         let image = match &self.base {
             Some(BaseRecord::Image(image)) => Some(image),
             _ => None,
@@ -285,7 +286,9 @@ impl Value for BranchRecord {
         };
         seal(version, |w| {
             w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch).u64(self.slots);
-            w.u64(base.branch).u32(base.epoch).u8(encode_method(self.method) | encode_order(self.order) << 4);
+            w.u64(base.branch.0)
+                .u32(base.epoch)
+                .u8(encode_method(self.method) | encode_order(self.order) << 4);
             if version >= 3 {
                 w.u8(image.is_some() as u8);
                 if let Some(image) = image {
@@ -308,8 +311,8 @@ impl Value for BranchRecord {
         let mut value =
             BranchRecord { dead, epoch, slots, ..BranchRecord::new(chunk_log2, None, Method::Redirect) };
         if version >= 2 {
-            let base = Frozen { branch: r.u64()?, epoch: r.u32()? };
-            value.base = (base.branch != 0).then_some(BaseRecord::Frozen(base));
+            let base = Frozen { branch: BranchId(r.u64()?), epoch: r.u32()? };
+            value.base = (base.branch.0 != 0).then_some(BaseRecord::Frozen(base));
             let how = r.u8()?;
             value.method = decode_method(how & 15)?;
             value.order = decode_order(how >> 4)?;
@@ -413,7 +416,7 @@ impl Value for SnapshotRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
             w.bytes(&self.uuid).string(&self.name).u64(self.volume);
-            w.u64(self.of.branch).u32(self.of.epoch).u64(self.size).u32(self.block_size);
+            w.u64(self.of.branch.0).u32(self.of.epoch).u64(self.size).u32(self.block_size);
             w.u64(self.created).u8(self.deleted as u8).bytes(&self.origin).u8(self.protected as u8);
             encode_labels(w, &self.labels);
         })
@@ -424,7 +427,7 @@ impl Value for SnapshotRecord {
             uuid: r.array()?,
             name: r.string()?,
             volume: r.u64()?,
-            of: Frozen { branch: r.u64()?, epoch: r.u32()? },
+            of: Frozen { branch: BranchId(r.u64()?), epoch: r.u32()? },
             size: r.u64()?,
             block_size: r.u32()?,
             created: r.u64()?,
@@ -526,7 +529,7 @@ mod tests {
             block_size: 512,
             read_only: false,
             created: 7,
-            branch: 4,
+            branch: BranchId(4),
             policy: SnapshotPolicy { reserve_percent: 10, auto_delete: false },
             import: None,
         };
@@ -579,7 +582,7 @@ mod tests {
                 block_size: 512,
                 read_only: false,
                 created: 7,
-                branch: 4,
+                branch: BranchId(4),
                 policy: SnapshotPolicy { reserve_percent: 20, auto_delete: true },
                 import: Some(ImportRecord { from: [8; 16], to: [9; 16], position: 4096 }),
             },
@@ -590,7 +593,7 @@ mod tests {
                 uuid: [4; 16],
                 name: "monday".into(),
                 volume: 3,
-                of: Frozen { branch: 4, epoch: 5 },
+                of: Frozen { branch: BranchId(4), epoch: 5 },
                 size: 1 << 30,
                 block_size: 512,
                 created: 7,
@@ -603,7 +606,7 @@ mod tests {
         );
         golden(
             BranchRecord {
-                base: Some(BaseRecord::Frozen(Frozen { branch: 2, epoch: 9 })),
+                base: Some(BaseRecord::Frozen(Frozen { branch: BranchId(2), epoch: 9 })),
                 slots: 77,
                 ..BranchRecord::new(14, None, Method::Copy)
             },
@@ -623,7 +626,7 @@ mod tests {
                 slots: 77,
                 ..BranchRecord::new(
                     14,
-                    Some(BaseRecord::Frozen(Frozen { branch: 2, epoch: 0 })),
+                    Some(BaseRecord::Frozen(Frozen { branch: BranchId(2), epoch: 0 })),
                     Method::Copy,
                 )
             },

@@ -2,16 +2,15 @@
 //! which it was born to the last epoch that needs it. An index by that last epoch lets the deletion
 //! of a snapshot visit only what the snapshot owns.
 
+use super::keys::ByLast;
 use super::page::Entry;
 use super::store::{db, guarded};
-use super::{Catalog, Txn, Value, decode};
+use super::{Catalog, Txn, Value, VersionKey, decode};
 use crate::error::Result;
+use crate::ids::BranchId;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 
-/// The key of a version: (branch, chunk, last epoch).
-pub(crate) type VersionKey = (u64, u64, u32);
-
-/// The content of chunk `key.1` for the snapshots of branch `key.0` in `entry.born..=key.2`.
+/// The content of a chunk for the snapshots of a branch in the epochs `entry.born..=key.last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) key: VersionKey,
@@ -20,12 +19,12 @@ pub(crate) struct Version {
 
 pub(super) const VERSIONS: TableDefinition<'static, VersionKey, &'static [u8]> =
     TableDefinition::new("versions");
-/// The index of versions by their last epoch: (branch, last epoch, chunk).
-pub(super) const BY_LAST: TableDefinition<'static, (u64, u32, u64), ()> =
-    TableDefinition::new("versions_by_last");
+/// The index of versions by their last epoch.
+pub(super) const BY_LAST: TableDefinition<'static, ByLast, ()> = TableDefinition::new("versions_by_last");
 
 fn version(key: VersionKey, bytes: &[u8]) -> Result<Version> {
-    let entry = decode(format_args!("version {} of chunk {} of branch {}", key.2, key.1, key.0), bytes)?;
+    let entry =
+        decode(format_args!("version {} of chunk {} of branch {}", key.last, key.chunk, key.branch), bytes)?;
     Ok(Version { key, entry })
 }
 
@@ -44,45 +43,54 @@ impl Catalog {
     /// Returns the versions that a snapshot of `branch` at `epoch` sees of the chunks in `chunks`
     /// (first, last). Of each chunk that is the version with the smallest last epoch that is not
     /// below `epoch`, if it was born by then.
-    pub(crate) fn versions_at(&self, branch: u64, epoch: u32, chunks: (u64, u64)) -> Result<Vec<Version>> {
+    pub(crate) fn versions_at(
+        &self,
+        branch: BranchId,
+        epoch: u32,
+        chunks: (u64, u64),
+    ) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
             let mut found = Vec::new();
             let (mut chunk, last) = chunks;
             while chunk <= last {
                 // One look per chunk that has versions at all: chunks in between are skipped.
-                let next =
-                    db!("read versions", table.range((branch, chunk, epoch)..=(branch, last, u32::MAX)))
-                        .next();
+                let next = db!(
+                    "read versions",
+                    table.range(
+                        VersionKey::new(branch, chunk, epoch)..=VersionKey::new(branch, last, u32::MAX)
+                    )
+                )
+                .next();
                 let Some(row) = next else { break };
                 let (key, value) = db!("read versions", row);
                 let key = key.value();
-                if key.1 > chunk && key.2 < epoch {
-                    chunk = key.1;
+                if key.chunk > chunk && key.last < epoch {
+                    chunk = key.chunk;
                     continue;
                 }
-                if key.2 >= epoch {
+                if key.last >= epoch {
                     let version = version(key, value.value())?;
                     if version.entry.born <= epoch {
                         found.push(version);
                     }
                 }
-                chunk = key.1 + 1;
+                chunk = key.chunk + 1;
             }
             Ok(found)
         })
     }
 
     /// Returns all versions of one chunk of `branch`, oldest first.
-    pub(crate) fn versions_of(&self, branch: u64, chunk: u64) -> Result<Vec<Version>> {
+    pub(crate) fn versions_of(&self, branch: BranchId, chunk: u64) -> Result<Vec<Version>> {
         self.versions_in(branch, chunk..chunk + 1)
     }
 
     /// Returns all versions of the chunks `chunks` of `branch`, in order.
-    pub(crate) fn versions_in(&self, branch: u64, chunks: std::ops::Range<u64>) -> Result<Vec<Version>> {
+    pub(crate) fn versions_in(&self, branch: BranchId, chunks: std::ops::Range<u64>) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
-            let range = (branch, chunks.start, 0)..(branch, chunks.end, 0);
+            let range = VersionKey::new(branch, chunks.start, 0)..VersionKey::new(branch, chunks.end, 0);
             let rows = db!("read versions", table.range(range));
             rows.map(|row| {
                 let (key, value) = db!("read versions", row);
@@ -93,29 +101,37 @@ impl Catalog {
     }
 
     /// Returns the first chunk of `branch` at or after `chunk` that has any version.
-    pub(crate) fn next_version(&self, branch: u64, chunk: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_version(&self, branch: BranchId, chunk: u64) -> Result<Option<u64>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
-            let next =
-                db!("read versions", table.range((branch, chunk, 0)..=(branch, u64::MAX, u32::MAX))).next();
-            next.map(|row| Ok(db!("read versions", row).0.value().1)).transpose()
+            let next = db!(
+                "read versions",
+                table.range(VersionKey::new(branch, chunk, 0)..=VersionKey::new(branch, u64::MAX, u32::MAX))
+            )
+            .next();
+            next.map(|row| Ok(db!("read versions", row).0.value().chunk)).transpose()
         })
     }
 
     /// Returns up to `limit` versions of `branch` whose last epoch is `last`, in the order of
     /// chunks.
-    pub(crate) fn versions_by_last(&self, branch: u64, last: u32, limit: usize) -> Result<Vec<Version>> {
+    pub(crate) fn versions_by_last(&self, branch: BranchId, last: u32, limit: usize) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let index = db!("read versions", txn.open_table(BY_LAST));
             let table = db!("read versions", txn.open_table(VERSIONS));
             let mut found = Vec::new();
-            let rows = db!("read versions", index.range((branch, last, 0)..=(branch, last, u64::MAX)));
+            let rows = db!(
+                "read versions",
+                index.range(ByLast { branch, last, chunk: 0 }..=ByLast { branch, last, chunk: u64::MAX })
+            );
             for row in rows.take(limit) {
-                let chunk = db!("read versions", row).0.value().2;
-                let key = (branch, chunk, last);
+                let key = db!("read versions", row).0.value().version();
                 let value = db!("read versions", table.get(key));
                 let value = value.ok_or_else(|| {
-                    crate::error::corrupt(format!("find version {last} of chunk {chunk} of branch {branch}"))
+                    crate::error::corrupt(format!(
+                        "find version {last} of chunk {} of branch {branch}",
+                        key.chunk
+                    ))
                 })?;
                 found.push(version(key, value.value())?);
             }
@@ -151,7 +167,7 @@ impl Catalog {
             let index = db!("read versions", txn.open_table(BY_LAST));
             let mut missing = Vec::new();
             for key in keys {
-                if db!("read versions", index.get((key.0, key.2, key.1))).is_none() {
+                if db!("read versions", index.get(key.by_last())).is_none() {
                     missing.push(*key);
                 }
             }
@@ -173,9 +189,9 @@ impl Catalog {
             let index = db!("read versions", txn.open_table(BY_LAST));
             let table = db!("read versions", txn.open_table(VERSIONS));
             for row in db!("read versions", index.iter()) {
-                let (branch, last, chunk) = db!("read versions", row).0.value();
-                if db!("read versions", table.get((branch, chunk, last))).is_none() {
-                    visit((branch, chunk, last));
+                let key = db!("read versions", row).0.value().version();
+                if db!("read versions", table.get(key)).is_none() {
+                    visit(key);
                 }
             }
             Ok(())
@@ -191,10 +207,10 @@ impl Txn<'_> {
             for Version { key, entry } in versions {
                 let old = db!("update versions", table.insert(*key, entry.encode().as_slice()));
                 if let Some(old) = old {
-                    self.usage.add(key.0, key.2, version(*key, old.value())?.entry, -1);
+                    self.usage.add(key.branch, key.last, version(*key, old.value())?.entry, -1);
                 }
-                self.usage.add(key.0, key.2, *entry, 1);
-                db!("update versions", index.insert((key.0, key.2, key.1), ()));
+                self.usage.add(key.branch, key.last, *entry, 1);
+                db!("update versions", index.insert(key.by_last(), ()));
             }
             Ok(())
         })
@@ -206,9 +222,9 @@ impl Txn<'_> {
             let mut index = db!("update versions", self.txn.get()?.open_table(BY_LAST));
             for key in keys {
                 if let Some(old) = db!("update versions", table.remove(key)) {
-                    self.usage.add(key.0, key.2, version(key, old.value())?.entry, -1);
+                    self.usage.add(key.branch, key.last, version(key, old.value())?.entry, -1);
                 }
-                db!("update versions", index.remove((key.0, key.2, key.1)));
+                db!("update versions", index.remove(key.by_last()));
             }
             Ok(())
         })
@@ -224,7 +240,7 @@ mod tests {
     fn a_version_takes_what_is_said() {
         let entry = Entry { slot: Slot::new(1, 4096), born: 7 };
         let key = <VersionKey as redb::Value>::fixed_width().unwrap();
-        let by_last = <(u64, u32, u64) as redb::Value>::fixed_width().unwrap();
+        let by_last = <ByLast as redb::Value>::fixed_width().unwrap();
         assert_eq!(VERSION_BYTES, (key + entry.encode().len() + by_last) as u64);
     }
 }

@@ -7,7 +7,7 @@ use crate::cdp::log::record::{HEADER_LEN, IndexEntry, SEGMENT_HEAD, SHARED, Segm
 use crate::cdp::log::segment::SegmentDisk;
 use crate::disk::{Dir, OpenMode};
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check_histories(
@@ -16,7 +16,7 @@ pub(super) fn check_histories(
     tables: &Tables,
     report: &mut CheckReport,
 ) -> Result<()> {
-    let mut groups: BTreeMap<(u64, u64), Vec<GroupRecord>> = BTreeMap::new();
+    let mut groups: BTreeMap<(BranchId, u64), Vec<GroupRecord>> = BTreeMap::new();
     for ((branch, seq, _), group) in catalog.cdp_groups()? {
         groups.entry((branch, seq)).or_default().push(group);
     }
@@ -70,7 +70,8 @@ fn check_flushes(catalog: &Catalog, report: &mut CheckReport) -> Result<()> {
 /// Checks the runs in shared segments: none overlaps another, and a branch has each number once.
 fn check_runs(dir: &dyn Dir, catalog: &Catalog, tables: &Tables, report: &mut CheckReport) -> Result<()> {
     let rows = catalog.cdp_runs()?;
-    let mut numbers: BTreeSet<(u64, u64)> = catalog.cdp_segments()?.into_iter().map(|(key, _)| key).collect();
+    let mut numbers: BTreeSet<(BranchId, u64)> =
+        catalog.cdp_segments()?.into_iter().map(|(key, _)| key).collect();
     for of_segment in rows.chunk_by(|a, b| a.0.0 == b.0.0) {
         let seq = of_segment[0].0.0;
         let head = SegmentHead { pool: tables.superblock.pool, branch: SHARED, seq, edition: 0 };

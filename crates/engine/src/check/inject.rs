@@ -1,9 +1,12 @@
 //! Damages a closed pool's catalog, through its transactions: for the simulator and for tests of
 //! repair.
 
+use crate::catalog::PageKey;
+use crate::catalog::UsageKey;
 use crate::catalog::{BITMAP_WORDS, BranchRecord, Catalog, ExtentRecord, Txn};
 use crate::disk::Dir;
 use crate::error::Result;
+use crate::ids::BranchId;
 
 /// A kind of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +110,7 @@ fn injure_counts(catalog: &Catalog, txn: &mut Txn<'_>, pick: u64) -> Result<bool
     let Some((id, branch)) = nth(branches.collect(), pick) else { return Ok(false) };
     txn.put_branch(id, &BranchRecord { slots: branch.slots - 1, ..branch })?;
     if let Some((last, born, slots)) = nth(catalog.usage(id)?, pick) {
-        txn.put_usage((id, last, born), slots - 1)?;
+        txn.put_usage(UsageKey::new(id, last, born), slots - 1)?;
     }
     if let Some(((pv, number), record)) = extent(catalog, pick)? {
         let slots = catalog.superblock()?.extent_size >> record.slot_log2;
@@ -121,7 +124,7 @@ fn injure_counts(catalog: &Catalog, txn: &mut Txn<'_>, pick: u64) -> Result<bool
 
 fn injure_map(catalog: &Catalog, txn: &mut Txn<'_>, injury: Injury, pick: u64) -> Result<bool> {
     let mut all = Vec::new();
-    catalog.visit_pages((0, 0), usize::MAX, &mut |key, page| {
+    catalog.visit_pages(PageKey::new(BranchId(0), 0), usize::MAX, &mut |key, page| {
         all.extend(page.ok().map(|page| (key, page)));
         Ok(())
     })?;

@@ -1,9 +1,11 @@
 //! Compares the maps with the allocation: the core of the check.
 
 use super::{CheckReport, Marks, Tables, marks, versions};
-use crate::catalog::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
+use crate::catalog::PageKey;
+use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::catalog::{BranchRecord, CURRENT, Catalog, UsageKey};
 use crate::error::Result;
+use crate::ids::BranchId;
 use std::collections::BTreeMap;
 
 /// Number of map pages that one query of the catalog reads.
@@ -13,7 +15,7 @@ const PAGES_PER_LOOK: usize = 1024;
 pub(super) struct Used {
     pub(super) marks: Marks,
     /// Number of slots of each branch.
-    pub(super) slots: BTreeMap<u64, u64>,
+    pub(super) slots: BTreeMap<BranchId, u64>,
     /// Number of slots by branch, last epoch and epoch of birth.
     pub(super) usage: BTreeMap<UsageKey, u64>,
 }
@@ -28,16 +30,18 @@ pub(super) fn check_maps(
         Used { marks: marks::load(catalog, tables, report)?, slots: BTreeMap::new(), usage: BTreeMap::new() };
     let total = catalog.page_count()?;
     let ends = ends(tables);
-    let mut from = Some((0, 0));
+    let mut from = Some(PageKey::default());
     while let Some(at) = from {
         progress(report.map_pages, total);
         from = catalog.visit_pages(at, PAGES_PER_LOOK, &mut |key, page| {
             report.map_pages += 1;
             match page {
                 Ok(page) => check_page(key, &page, tables, &ends, &mut used, report),
-                Err(error) => {
-                    report.find("map-page", format!("branch {} page {}", key.0, key.1), error.to_string())
-                }
+                Err(error) => report.find(
+                    "map-page",
+                    format!("branch {} page {}", key.branch, key.page),
+                    error.to_string(),
+                ),
             }
             Ok(())
         })?;
@@ -65,10 +69,10 @@ fn check_lost(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut Chec
     }
     let marks_agree = used.marks.values().all(|usage| usage.is_exact());
     // By branch: (slots that its usage counts, how many of them were not found).
-    let mut counted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    catalog.visit_usage((0, 0, 0)..=(u64::MAX, u32::MAX, u32::MAX), &mut |key, slots| {
+    let mut counted: BTreeMap<BranchId, (u64, u64)> = BTreeMap::new();
+    catalog.visit_usage(UsageKey::ALL, &mut |key, slots| {
         let found = used.usage.get(&key).copied().unwrap_or(0);
-        let (all, missing) = counted.entry(key.0).or_default();
+        let (all, missing) = counted.entry(key.branch).or_default();
         (*all, *missing) = (*all + slots, *missing + slots.saturating_sub(found));
     })?;
     for (id, branch) in &tables.branches {
@@ -96,14 +100,14 @@ fn check_counts(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut Ch
         }
     }
     for (key, (counted, found)) in used.wrong_usage(catalog)? {
-        let object = format!("branch {} epochs {} to {}", key.0, key.2, key.1);
+        let object = format!("branch {} epochs {} to {}", key.branch, key.born, key.last);
         report.find_repairable("usage", object, format!("{counted} slots are counted, but {found} exist"));
     }
     Ok(())
 }
 
 /// For every branch that a volume writes to, the chunk behind its end.
-fn ends(tables: &Tables) -> BTreeMap<u64, u64> {
+fn ends(tables: &Tables) -> BTreeMap<BranchId, u64> {
     let end = |branch: &BranchRecord, size: u64| size.div_ceil(1 << branch.chunk_log2.min(62));
     let known = tables
         .volumes
@@ -116,21 +120,21 @@ fn check_page(
     key: PageKey,
     page: &MapPage,
     tables: &Tables,
-    ends: &BTreeMap<u64, u64>,
+    ends: &BTreeMap<BranchId, u64>,
     used: &mut Used,
     report: &mut CheckReport,
 ) {
-    let Some(branch) = tables.branches.get(&key.0) else {
+    let Some(branch) = tables.branches.get(&key.branch) else {
         return report.find(
             "map-branch",
-            format!("branch {} page {}", key.0, key.1),
+            format!("branch {} page {}", key.branch, key.page),
             "the branch does not exist",
         );
     };
     for (index, entry) in page.iter() {
         report.chunks += 1;
-        let chunk = key.1 * CHUNKS + index as u64;
-        let object = || format!("branch {} chunk {chunk}", key.0);
+        let chunk = key.page * CHUNKS + index as u64;
+        let object = || format!("branch {} chunk {chunk}", key.branch);
         if entry.born == 0 || entry.born > branch.epoch {
             report.find(
                 "born",
@@ -141,10 +145,10 @@ fn check_page(
         // Over a base, a shrunk volume has holes as entries of its tail: the tail must stay a hole
         // when the volume grows again.
         let says_nothing = entry.slot == Slot::HOLE;
-        if !says_nothing && ends.get(&key.0).is_some_and(|end| chunk >= *end) {
+        if !says_nothing && ends.get(&key.branch).is_some_and(|end| chunk >= *end) {
             report.find("beyond-end", object(), "it is past the end of its volume");
         }
-        used.see((key.0, CURRENT), &entry, branch, tables, report, object);
+        used.see((key.branch, CURRENT), &entry, branch, tables, report, object);
     }
 }
 
@@ -153,7 +157,7 @@ impl Used {
     pub(super) fn wrong_usage(&self, catalog: &Catalog) -> Result<BTreeMap<UsageKey, (u64, u64)>> {
         let found = self.usage.iter().map(|(key, found)| (*key, (0, *found)));
         let mut both: BTreeMap<UsageKey, (u64, u64)> = found.collect();
-        catalog.visit_usage((0, 0, 0)..=(u64::MAX, u32::MAX, u32::MAX), &mut |key, counted| {
+        catalog.visit_usage(UsageKey::ALL, &mut |key, counted| {
             both.entry(key).or_insert((0, 0)).0 = counted;
         })?;
         both.retain(|_, (counted, found)| counted != found);
@@ -163,7 +167,7 @@ impl Used {
     /// Verifies the slot of an entry that its branch needs up to the epoch `last`, and counts it.
     pub(super) fn see(
         &mut self,
-        (id, last): (u64, u32),
+        (id, last): (BranchId, u32),
         entry: &Entry,
         branch: &BranchRecord,
         tables: &Tables,
@@ -174,7 +178,7 @@ impl Used {
             return;
         }
         *self.slots.entry(id).or_insert(0) += 1;
-        *self.usage.entry((id, last, entry.born)).or_insert(0) += 1;
+        *self.usage.entry(UsageKey::new(id, last, entry.born)).or_insert(0) += 1;
         report.slots += 1;
         if let Err((code, detail, repairable)) = marks::check_entry(entry, branch, tables, &mut self.marks) {
             report.push(code, object(), detail, repairable);

@@ -33,6 +33,7 @@ use crate::catalog::{
 use crate::control::decode_control;
 use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::BranchId;
 use crate::journal::cursor::JournalRecord;
 use crate::journal::{ScanStart, scan};
 use marks::SlotUse;
@@ -173,7 +174,7 @@ struct Tables {
     journal: Option<JournalRecord>,
     pvs: BTreeMap<u32, PvRecord>,
     volumes: Vec<(u64, VolumeRecord)>,
-    branches: BTreeMap<u64, BranchRecord>,
+    branches: BTreeMap<BranchId, BranchRecord>,
     snapshots: Vec<(u64, SnapshotRecord)>,
 }
 
@@ -287,7 +288,7 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
         if check_name(&volume.name).is_err() || !names.insert(&volume.name) {
             report.find("volume-name", &object, "the name is malformed or taken by another volume");
         }
-        if *id >= tables.superblock.next_id || volume.branch >= tables.superblock.next_id {
+        if *id >= tables.superblock.next_id || volume.branch.0 >= tables.superblock.next_id {
             report.find("id", &object, "its ids were never assigned");
         }
         match tables.branches.get(&volume.branch) {

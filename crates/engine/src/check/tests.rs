@@ -1,6 +1,7 @@
 //! Every kind of damage is found and named; what is repairable is repaired.
 
 use super::*;
+use crate::catalog::PageKey;
 use crate::catalog::page::{Entry, Slot};
 use crate::catalog::{ExtentRecord, Txn};
 use crate::device::{BlockDevice, WriteOp};
@@ -262,15 +263,16 @@ fn entries_that_lie_are_found_and_left_alone() {
     let dir = pool();
     damage(&dir, |catalog, txn| {
         let (branch, _) = catalog.branches().unwrap()[0];
-        let mut page = catalog.page((branch, 0)).unwrap().unwrap();
+        let mut page = catalog.page(PageKey::new(branch, 0)).unwrap().unwrap();
         let first = page.get(0).unwrap();
         page.set(1, first);
         page.set(2, Entry { slot: Slot::new(0, first.slot.offset() + 512), ..first });
         page.set(3, Entry { slot: Slot::new(7, first.slot.offset()), ..first });
         page.set(4, Entry { born: 9, ..page.get(4).unwrap() });
         page.set(5, Entry { slot: Slot::new(0, first.slot.offset() + 15 * CHUNK), ..first });
-        txn.put_pages([((branch, 0), &page)].into_iter()).unwrap();
-        txn.put_pages([((branch, 9), &page), ((99, 0), &page)].into_iter()).unwrap();
+        txn.put_pages([(PageKey::new(branch, 0), &page)].into_iter()).unwrap();
+        txn.put_pages([(PageKey::new(branch, 9), &page), (PageKey::new(BranchId(99), 0), &page)].into_iter())
+            .unwrap();
     });
     let report = run(&dir, true);
     let found: BTreeSet<_> = codes(&report).into_iter().collect();
@@ -292,12 +294,13 @@ fn entries_that_lie_are_found_and_left_alone() {
 #[test]
 fn a_damaged_page_is_named_never_served_and_keeps_its_space() {
     let dir = pool();
-    let mut branch = 0;
+    let mut branch = BranchId(0);
     damage(&dir, |catalog, txn| {
         branch = catalog.branches().unwrap()[0].0;
-        let mut bytes = catalog.page((branch, 0)).unwrap().unwrap().encode((branch, 0));
+        let mut bytes =
+            catalog.page(PageKey::new(branch, 0)).unwrap().unwrap().encode(PageKey::new(branch, 0));
         bytes[50] ^= 1;
-        txn.put_raw_page((branch, 0), &bytes).unwrap();
+        txn.put_raw_page(PageKey::new(branch, 0), &bytes).unwrap();
     });
     let report = run(&dir, true);
     assert_eq!(codes(&report), ["map-page", "leaked-slot"]);

@@ -3,9 +3,10 @@
 
 use super::maps::Used;
 use super::{CheckReport, Tables};
-use crate::catalog::page::PageKey;
+use crate::catalog::PageKey;
 use crate::catalog::{Catalog, Frozen, HoleRecord, Version, VersionKey};
 use crate::error::Result;
+use crate::ids::BranchId;
 use std::collections::BTreeSet;
 
 /// Number of versions that one query of the catalog reads.
@@ -50,15 +51,15 @@ pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
 pub(super) fn check_holes(catalog: &Catalog, tables: &Tables, report: &mut CheckReport) -> Result<()> {
     let mut found: Vec<(PageKey, HoleRecord)> = Vec::new();
     catalog.visit_holes(&mut |key, hole| {
-        let object = || format!("branch {} hole at page {}", key.0, key.1);
+        let object = || format!("branch {} hole at page {}", key.branch, key.page);
         match hole {
             Ok(hole) => found.push((key, hole)),
             Err(error) => report.find("hole", object(), error.to_string()),
         }
         Ok(())
     })?;
-    let mut before: Option<(u64, u64)> = None;
-    for ((id, first), hole) in found {
+    let mut before: Option<(BranchId, u64)> = None;
+    for (PageKey { branch: id, page: first }, hole) in found {
         let object = || format!("branch {id} hole at page {first}");
         let Some(branch) = tables.branches.get(&id) else {
             report.find("hole-branch", object(), "the branch does not exist");
@@ -88,7 +89,7 @@ pub(super) fn check_versions(
     report: &mut CheckReport,
 ) -> Result<()> {
     let frozen: BTreeSet<Frozen> = tables.snapshots.iter().map(|(_, s)| s.of).collect();
-    let mut from = Some((0, 0, 0));
+    let mut from = Some(VersionKey::default());
     let mut before: Option<Version> = None;
     let mut unindexed = 0;
     while let Some(at) = from {
@@ -104,23 +105,24 @@ pub(super) fn check_versions(
                     return Ok(());
                 }
             };
-            let Some(branch) = tables.branches.get(&key.0) else {
+            let Some(branch) = tables.branches.get(&key.branch) else {
                 report.find("version-branch", object(), "the branch does not exist");
                 return Ok(());
             };
-            if !frozen.contains(&Frozen { branch: key.0, epoch: key.2 }) {
+            if !frozen.contains(&Frozen { branch: key.branch, epoch: key.last }) {
                 report.find("version-snapshot", object(), "no snapshot needs it");
             }
-            if version.entry.born == 0 || version.entry.born > key.2 {
+            if version.entry.born == 0 || version.entry.born > key.last {
                 let detail = format!("born in epoch {}, after the last that needs it", version.entry.born);
                 report.find("born", object(), detail);
             }
-            let overlaps =
-                |b: &Version| (b.key.0, b.key.1) == (key.0, key.1) && b.key.2 >= version.entry.born;
+            let overlaps = |b: &Version| {
+                (b.key.branch, b.key.chunk) == (key.branch, key.chunk) && b.key.last >= version.entry.born
+            };
             if before.as_ref().is_some_and(overlaps) {
                 report.find("version-overlap", object(), "an older version covers the same snapshots");
             }
-            used.see((key.0, key.2), &version.entry, branch, tables, report, object);
+            used.see((key.branch, key.last), &version.entry, branch, tables, report, object);
             before = Some(version);
             Ok(())
         })?;
@@ -138,6 +140,6 @@ pub(super) fn check_versions(
     Ok(())
 }
 
-fn version_object((branch, chunk, last): VersionKey) -> String {
+fn version_object(VersionKey { branch, chunk, last }: VersionKey) -> String {
     format!("branch {branch} chunk {chunk} version {last}")
 }

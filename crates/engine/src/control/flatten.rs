@@ -6,13 +6,14 @@ use crate::catalog::{BranchRecord, FillRecord, Txn};
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::Result;
+use crate::ids::BranchId;
 use std::sync::atomic::Ordering;
 
 /// Makes branches complete, at this rate in bytes per second (0: without limit), or stops making
 /// them complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetFill {
-    pub(crate) branches: Vec<u64>,
+    pub(crate) branches: Vec<BranchId>,
     pub(crate) rate: Option<u64>,
 }
 
@@ -46,7 +47,7 @@ impl Operation for SetFill {
     }
 
     fn after(&self, core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
-        let stored = |id: &u64| Ok((*id, core.catalog.branch(*id)?.and_then(|b| b.fill)));
+        let stored = |id: &BranchId| Ok((*id, core.catalog.branch(*id)?.and_then(|b| b.fill)));
         follow_ups.push(FollowUp::SetFill(self.branches.iter().map(stored).collect::<Result<_>>()?));
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::branch::Branch;
 use crate::catalog::{Event, LineRecord, SnapshotRecord, Txn};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
+use crate::ids::BranchId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ impl HistoryChange {
 
 impl Core {
     /// Returns a branch that an operation needs.
-    pub(super) fn branch(&self, id: u64) -> Result<Arc<Branch>> {
+    pub(super) fn branch(&self, id: BranchId) -> Result<Arc<Branch>> {
         let branch = self.names.read().branches.get(&id).cloned();
         branch.ok_or_else(|| corrupt(format!("find branch {id}: it is missing")))
     }

@@ -43,6 +43,7 @@ use crate::catalog::{FillRecord, Txn, Value};
 use crate::codec::{Reader, Writer, align_up};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::BranchId;
 use crate::journal::record::RECORD_ALIGN;
 use crate::settings::Placement;
 
@@ -245,7 +246,7 @@ pub(crate) struct Preparation {
     /// Ranges that are discarded in steps, which can be repeated.
     pub(crate) discards: Vec<DiscardRange>,
     /// Branches that nothing writes to after the commit.
-    pub(crate) orphan_branches: Vec<u64>,
+    pub(crate) orphan_branches: Vec<BranchId>,
 }
 
 /// Work of destage that follows from a committed operation.
@@ -255,7 +256,7 @@ pub(crate) enum FollowUp {
     /// Drops the history of a deleted volume, when nothing rests on it.
     DropHistory { volume: u64 },
     /// Begins to record a branch behind the anchor that the operation made, or removes the anchor.
-    ConfirmAnchor { branch: u64 },
+    ConfirmAnchor { branch: BranchId },
     /// Gives out the space of a new physical volume, unless that was done ahead of its turn.
     AddPv { pv: u32, extents: u32 },
     /// Starts or stops draining a physical volume.
@@ -265,7 +266,7 @@ pub(crate) enum FollowUp {
     /// Places new slots so.
     SetPlacement(Placement),
     /// Fills branches from these records, or stops filling them: (branch, record).
-    SetFill(Vec<(u64, Option<FillRecord>)>),
+    SetFill(Vec<(BranchId, Option<FillRecord>)>),
 }
 
 /// Decodes the data of the control record with this LSN.

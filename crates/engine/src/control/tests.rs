@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::catalog::{Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, VolumeRecord};
+use crate::ids::BranchId;
 use crate::settings::{
     AnchorPolicy, CdpSettings, Compression, Encoding, Method, Order, Retention, SnapshotPolicy,
 };
@@ -14,7 +15,7 @@ fn volume() -> VolumeRecord {
         block_size: 512,
         read_only: true,
         created: 99,
-        branch: 2,
+        branch: BranchId(2),
         policy: SnapshotPolicy::default(),
         import: None,
     }
@@ -25,7 +26,7 @@ fn snapshot(id: u64) -> SnapshotRecord {
         uuid: [5; 16],
         name: "s".into(),
         volume: 1,
-        of: Frozen { branch: id, epoch: 9 },
+        of: Frozen { branch: BranchId(id), epoch: 9 },
         size: 1 << 30,
         block_size: 512,
         created: 99,
@@ -47,7 +48,7 @@ fn settings() -> CdpSettings {
 }
 
 fn every_kind() -> [Control; 28] {
-    let base = Frozen { branch: 2, epoch: 9 };
+    let base = Frozen { branch: BranchId(2), epoch: 9 };
     let moment = Frozen { epoch: 0, ..base };
     let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
     [
@@ -66,13 +67,13 @@ fn every_kind() -> [Control; 28] {
         DeleteSnapshots { ids: vec![5, 6] }.into(),
         RenameSnapshot { id: 5, name: "x".into() }.into(),
         CloneVolume { id: 7, chunk_log2: 14, base, at: 0, method: Method::Copy, volume: volume() }.into(),
-        RollBack { id: 1, branch: 8, base, at: 0, size: 512, undo_id: 7, undo: snapshot(2) }.into(),
+        RollBack { id: 1, branch: BranchId(8), base, at: 0, size: 512, undo_id: 7, undo: snapshot(2) }.into(),
         SetMethod { id: 1, method: Method::Copy }.into(),
         SetOrder { id: 1, order: Order::Independent }.into(),
         SetLabels { id: 5, protected: true, labels: [("by".into(), "ann".into())].into() }.into(),
         SetPolicy { id: 1, policy: SnapshotPolicy { reserve_percent: 25, auto_delete: true } }.into(),
         CreateOver { id: 8, chunk_log2: 12, image, volume: volume() }.into(),
-        SetFill { branches: vec![3, 4], rate: Some(9) }.into(),
+        SetFill { branches: vec![BranchId(3), BranchId(4)], rate: Some(9) }.into(),
         SetImport { id: 1, import: Some(ImportRecord { from: [1; 16], to: [2; 16], position: 65536 }) }
             .into(),
         SetCdp { id: 1, settings: Some(settings()) }.into(),
@@ -81,7 +82,16 @@ fn every_kind() -> [Control; 28] {
         RemoveMark { volume: 1, lsn: 5 }.into(),
         CloneVolume { id: 7, chunk_log2: 14, base: moment, at: 77, method: Method::Copy, volume: volume() }
             .into(),
-        RollBack { id: 1, branch: 8, base: moment, at: 77, size: 512, undo_id: 7, undo: snapshot(2) }.into(),
+        RollBack {
+            id: 1,
+            branch: BranchId(8),
+            base: moment,
+            at: 77,
+            size: 512,
+            undo_id: 7,
+            undo: snapshot(2),
+        }
+        .into(),
     ]
 }
 

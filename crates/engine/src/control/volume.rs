@@ -149,14 +149,14 @@ impl Operation for CloneVolume {
 /// Adds a new volume, and the branch that it writes to.
 fn begin_volume(names: &mut Namespace, id: u64, volume: &VolumeRecord, branch: &BranchRecord) -> Result<()> {
     names.load_branch(volume.branch, branch)?;
-    names.next_id = names.next_id.max(id + 1).max(volume.branch + 1);
+    names.next_id = names.next_id.max(id + 1).max(volume.branch.0 + 1);
     names.load_volume(id, volume.clone())
 }
 
 fn store_new_volume(txn: &mut Txn<'_>, id: u64, volume: &VolumeRecord, branch: &BranchRecord) -> Result<()> {
     txn.put_branch(volume.branch, branch)?;
     txn.put_volume(id, volume)?;
-    txn.change_superblock(|s| s.next_id = s.next_id.max(id + 1).max(volume.branch + 1))
+    txn.change_superblock(|s| s.next_id = s.next_id.max(id + 1).max(volume.branch.0 + 1))
 }
 
 /// Changes the size of a volume. Shrinking discards the tail.

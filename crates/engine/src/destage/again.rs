@@ -12,6 +12,7 @@ use super::state::BackgroundState;
 use crate::destage::Destager;
 use crate::disk::SyncPurpose;
 use crate::error::Result;
+use crate::ids::BranchId;
 use crate::shortage::Task;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -102,7 +103,7 @@ impl Destager {
         let mut txn = self.core.catalog.begin()?;
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
         self.commit_aside(state, txn, &plan.reserved)?;
-        let branches: BTreeSet<u64> = plan.pages.iter().map(|(key, _)| key.0).collect();
+        let branches: BTreeSet<BranchId> = plan.pages.iter().map(|(key, _)| key.branch).collect();
         self.core.publish(plan.pages);
         branches.into_iter().for_each(|branch| self.core.map.forget_frozen(branch));
         Ok(())

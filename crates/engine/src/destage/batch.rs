@@ -6,7 +6,7 @@ use crate::catalog::page::{MapPage, Slot};
 use crate::control::Control;
 use crate::error::Result;
 use crate::fault::died;
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::journal::Located;
 use crate::journal::record::{Header, Kind};
 use crate::units::BLOCK;
@@ -109,7 +109,7 @@ pub(crate) struct Batch {
     /// a snapshot.
     pub(super) epochs: Vec<u32>,
     /// Indexes into `branches`, by the branches' ids.
-    indexes: HashMap<u64, u32>,
+    indexes: HashMap<BranchId, u32>,
     /// Control records between the data, in order.
     pub(super) controls: Vec<(Stamp, Control)>,
     /// Number of rows of the catalog that the control records of this batch change.

@@ -9,6 +9,7 @@ use crate::control::decode_control;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result};
+use crate::ids::BranchId;
 use crate::journal::record::{Header, Kind};
 use crate::journal::{Cursor, Located};
 use std::collections::HashMap;
@@ -124,7 +125,7 @@ impl Core {
 /// What a visit of the journal has found so far.
 struct Collector<'a> {
     core: &'a Core,
-    branches: HashMap<u64, Arc<Branch>>,
+    branches: HashMap<BranchId, Arc<Branch>>,
     /// Bytes of the journal at which the batch is full. `most_pages` and `most_rows` bound its map
     /// pages and its rows of control records.
     max_bytes: u64,

@@ -8,6 +8,7 @@ use crate::catalog::{Positions, Txn};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
+use crate::ids::BranchId;
 use crate::journal::{Cursor, FIRST_RECORD};
 use crate::shortage::Task;
 use crate::space::reservations::BackingRoom;
@@ -27,7 +28,7 @@ impl Core {
     }
 
     /// Adds changes to the number of slots that snapshots keep: (branch, change).
-    fn count_kept(&self, changes: impl IntoIterator<Item = (u64, i64)>) {
+    fn count_kept(&self, changes: impl IntoIterator<Item = (BranchId, i64)>) {
         let names = self.names.read();
         for (id, change) in changes {
             if let Some(branch) = names.branches.get(&id) {
@@ -185,7 +186,7 @@ impl Destager {
     /// reuse.
     pub(crate) fn is_returning(&self, state: &BackgroundState) -> bool {
         let names = self.core.names.read();
-        let pinned = |id: &u64| names.branches.get(id).is_some_and(|b| b.cdp.oldest_pin().is_some());
+        let pinned = |id: &BranchId| names.branches.get(id).is_some_and(|b| b.cdp.oldest_pin().is_some());
         !state.retired_slots.is_empty() || state.orphan_branches.keys().any(|id| !pinned(id))
     }
 

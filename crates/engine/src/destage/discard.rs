@@ -5,7 +5,9 @@ use super::batch::{Batch, BatchItem, ControlRun, PartSource, RunStep};
 use super::plan::{SlotChange, hole};
 use super::state::BackgroundState;
 use crate::branch::{Branch, DiscardRange};
-use crate::catalog::page::{CHUNKS, MapPage, PageKey, Slot};
+use crate::catalog::PageKey;
+use crate::catalog::VersionKey;
+use crate::catalog::page::{CHUNKS, MapPage, Slot};
 use crate::catalog::{Event, Version};
 use crate::control::OperationChange;
 use crate::core::Core;
@@ -101,12 +103,12 @@ impl Destager {
             let next = numbers.last().filter(|_| !short).map_or(pages.end, |n| n + 1);
             let mut step = DiscardStep { hole: Some(from..next), ..DiscardStep::default() };
             for number in numbers {
-                let key = (branch.id, number);
+                let key = PageKey::new(branch.id, number);
                 for (at, entry) in self.core.map.read(key)?.iter() {
                     // The new hole is younger than the content or hole that a snapshot sees here.
                     match branch.newest_snapshot_seeing(entry.born, range.epoch) {
                         Some(last) => {
-                            let key = (branch.id, number * CHUNKS + at as u64, last);
+                            let key = VersionKey::new(branch.id, number * CHUNKS + at as u64, last);
                             step.versions.push(Version { key, entry });
                         }
                         None if entry.slot != Slot::HOLE => {
@@ -164,7 +166,7 @@ impl Destager {
         let branch = &range.branch;
         let mut step = DiscardStep::default();
         for number in numbers {
-            let key = (branch.id, number);
+            let key = PageKey::new(branch.id, number);
             let mut page = (*self.core.map.read(key)?).clone();
             let mut touched = false;
             for chunk in all.start.max(number * CHUNKS)..all.end.min((number + 1) * CHUNKS) {
@@ -179,7 +181,7 @@ impl Destager {
                 }
                 touched = true;
                 if let (Some(entry), Some(last)) = (current, kept_for) {
-                    step.versions.push(Version { key: (branch.id, chunk, last), entry });
+                    step.versions.push(Version { key: VersionKey::new(branch.id, chunk, last), entry });
                 }
                 if let Some(slot) = slot {
                     state.allocator.free(slot, branch.slot_log2)?;

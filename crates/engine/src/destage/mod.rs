@@ -31,7 +31,8 @@ pub(crate) mod stamps;
 pub(crate) mod state;
 
 use crate::branch::Branch;
-use crate::catalog::page::{MapPage, PageKey};
+use crate::catalog::PageKey;
+use crate::catalog::page::MapPage;
 use crate::catalog::{SHARED_SEGMENTS, Txn};
 use crate::cdp::write::append::StagedSegments;
 use crate::cdp::write::committing::Committing;
@@ -312,7 +313,7 @@ impl Core {
     /// Drops cached pages of snapshots that were taken after `epoch`. They see what this batch
     /// wrote in `epoch`, and their pages were made without it.
     fn forget_views(&self, branch: &Branch, epoch: u32, pages: &[(PageKey, MapPage)]) {
-        let numbers = pages.iter().filter(|(key, _)| key.0 == branch.id).map(|(key, _)| key.1);
+        let numbers = pages.iter().filter(|(key, _)| key.branch == branch.id).map(|(key, _)| key.page);
         self.map.forget_views(branch.id, epoch, numbers);
     }
 

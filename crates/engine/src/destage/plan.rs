@@ -4,11 +4,14 @@ use super::batch::{Batch, BatchItem, Below, Content, PartSource, Placed};
 use super::record::Recorder;
 use super::state::BackgroundState;
 use crate::branch::{Base, Branch, ExternalBase, View};
+use crate::catalog::PageKey;
 use crate::catalog::Version;
-use crate::catalog::page::{Entry, MapPage, PageKey, Slot};
+use crate::catalog::VersionKey;
+use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{Result, corrupt, no_space};
+use crate::ids::BranchId;
 use crate::info::PreserveStats;
 use crate::settings::{Method, Order};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +26,7 @@ pub(super) struct Plan {
     /// Versions that keep, for snapshots, the content that was there.
     pub(super) versions: Vec<Version>,
     /// Branches whose old contents were copied elsewhere, and whose slots are overwritten in place.
-    pub(super) copied: BTreeSet<u64>,
+    pub(super) copied: BTreeSet<BranchId>,
     /// Whole chunks in new slots: written before the commit.
     pub(super) fresh: Vec<Placed>,
     /// Parts of chunks whose slot holds nothing that anything else needs. They are written at any
@@ -188,7 +191,7 @@ impl Destager {
         for of_page in batch.items.chunk_by(|a, b| page_of(a) == page_of(b)) {
             let (index, number) = page_of(&of_page[0]);
             let branch = &batch.branches[index as usize];
-            let key = (branch.id, number);
+            let key = PageKey::new(branch.id, number);
             let head = View::head(branch);
             let stored = self.core.map.cached(&head, number).map_or_else(|| self.core.map.read(key), Ok)?;
             // A batch that is applied again is recorded already.
@@ -502,7 +505,7 @@ struct Outcome<'a> {
     fresh: &'a mut Vec<Placed>,
     at_once: &'a mut Vec<Placed>,
     after: &'a mut Vec<Placed>,
-    copied: &'a mut BTreeSet<u64>,
+    copied: &'a mut BTreeSet<BranchId>,
     reserved: &'a mut Vec<(u8, u64)>,
     taken: &'a mut Taken,
     done: &'a mut PreserveStats,
@@ -528,7 +531,7 @@ impl Outcome<'_> {
     }
 
     fn version(&mut self, target: &Target<'_>, last: u32, entry: Entry) {
-        self.versions.push(Version { key: (target.branch.id, target.chunk, last), entry });
+        self.versions.push(Version { key: VersionKey::new(target.branch.id, target.chunk, last), entry });
     }
 }
 

@@ -22,7 +22,7 @@ use crate::codec::crc32c;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::settings::CdpSettings;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -90,7 +90,7 @@ impl Recorder {
         self.bytes
     }
 
-    pub(super) fn branch_id(&self) -> u64 {
+    pub(super) fn branch_id(&self) -> BranchId {
         self.branch.id
     }
 
@@ -190,7 +190,7 @@ fn items_of(batch: &Batch, index: u32) -> Range<usize> {
 
 impl Core {
     /// The factory that makes the segments of a branch's log.
-    pub(crate) fn shelf(&self, branch: u64) -> SegmentFactory {
+    pub(crate) fn shelf(&self, branch: BranchId) -> SegmentFactory {
         let limit = self.config.segment_size.min(MAX_SEGMENT);
         let most = self.shared.portion(ALL_ENTRIES, LEAST_RECORDS, MAX_RECORDS);
         SegmentFactory {

@@ -3,9 +3,10 @@
 
 use super::batch::Batch;
 use super::record::Recorder;
-use crate::catalog::page::PageKey;
+use crate::catalog::PageKey;
 use crate::catalog::{FillRecord, Positions, VersionKey};
 use crate::grace::Retired;
+use crate::ids::BranchId;
 use crate::journal::{Cursor, SegmentFile};
 use crate::space::allocator::{Allocator, FreedSlot};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,7 @@ pub(crate) enum EvacuateFrom {
 
 impl Default for EvacuateFrom {
     fn default() -> Self {
-        EvacuateFrom::Map((0, 0))
+        EvacuateFrom::Map(PageKey::new(BranchId(0), 0))
     }
 }
 
@@ -43,15 +44,15 @@ pub(crate) struct BackgroundState {
     pub(crate) destaged: u64,
     /// Branches without a writer that may still have something to free: (branch, map page at which
     /// that continues).
-    pub(crate) orphan_branches: BTreeMap<u64, u64>,
+    pub(crate) orphan_branches: BTreeMap<BranchId, u64>,
     /// Snapshots that were deleted. They wait for what rests on them, or are being dissolved.
     pub(crate) deleted: BTreeSet<u64>,
     /// Deleted volumes that have a history. The history is dropped when nothing rests on it.
     pub(crate) deleted_with_history: BTreeSet<u64>,
     /// Branches with an anchor behind which recording is to begin, by the anchor's LSN.
-    pub(crate) unconfirmed_anchors: BTreeMap<u64, u64>,
+    pub(crate) unconfirmed_anchors: BTreeMap<u64, BranchId>,
     /// Branches whose history has expired, and on which something rests.
-    pub(crate) pinned_expired: BTreeSet<u64>,
+    pub(crate) pinned_expired: BTreeSet<BranchId>,
     /// Whether marks may have expired.
     pub(crate) marks_expire: bool,
     /// Steps of freeing that are owed for destaged batches, counted in parts of a step: see
@@ -67,11 +68,11 @@ pub(crate) struct BackgroundState {
     /// did not answer.
     pub(crate) evacuate_after: u64,
     /// Relocations in progress, by branch.
-    pub(crate) relocating: BTreeMap<u64, Relocation>,
+    pub(crate) relocating: BTreeMap<BranchId, Relocation>,
     /// Branches that are being filled or flattened.
-    pub(crate) filling: BTreeMap<u64, FlattenJob>,
+    pub(crate) filling: BTreeMap<BranchId, FlattenJob>,
     /// For each branch, the last segment of its history for which harder compression was tried.
-    pub(crate) compacted: BTreeMap<u64, u64>,
+    pub(crate) compacted: BTreeMap<BranchId, u64>,
     /// Time of the monotonic clock from which harder compression may continue.
     pub(crate) compact_from: u64,
     /// The last step sorted runs, so other work has its turn.
@@ -142,7 +143,7 @@ impl Ahead {
     }
 
     /// Whether the log of this branch holds records of this batch that no commit knows of.
-    pub(crate) fn records(&self, branch: u64) -> bool {
+    pub(crate) fn records(&self, branch: BranchId) -> bool {
         self.batch.recorded.iter().any(|recorder| recorder.branch_id() == branch)
     }
 

@@ -4,7 +4,7 @@
 //! the next.
 
 use crate::clock::ClockChange;
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::settings::CdpSettings;
 
 /// A moment of a volume's past, as a caller names it.
@@ -39,7 +39,7 @@ pub struct Point {
     /// Time of the moment, in nanoseconds since the Unix epoch.
     pub time: u64,
     /// The branch on which the moment lies. Each rollback begins another branch.
-    pub branch: u64,
+    pub branch: BranchId,
     /// The volume's size at the moment, in bytes.
     pub size: u64,
 }
@@ -70,7 +70,7 @@ pub struct Anchor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     /// The branch.
-    pub branch: u64,
+    pub branch: BranchId,
     /// The first moment that can be shown.
     pub from: Stamp,
     /// The last moment. `None` while the span continues.

@@ -5,6 +5,7 @@ pub(crate) mod history;
 
 use crate::disk::SyncPurpose;
 use crate::health::Health;
+use crate::ids::BranchId;
 use crate::settings::{CachePolicy, Method, Order, Placement, PoolConfig, SnapshotPolicy};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +29,7 @@ pub struct VolumeInfo {
     /// Creation time, nanoseconds since the Unix epoch.
     pub created: u64,
     /// The branch to which the volume writes.
-    pub branch: u64,
+    pub branch: BranchId,
     /// How the volume preserves what its snapshots need.
     pub method: Method,
     /// Whether snapshots share what is preserved.
@@ -65,7 +66,7 @@ pub struct SnapshotInfo {
     /// Creation time, nanoseconds since the Unix epoch.
     pub created: u64,
     /// The branch and the epoch that the snapshot froze.
-    pub of: (u64, u32),
+    pub of: (BranchId, u32),
     /// Branches (of clones and rolled-back volumes) rest on the snapshot, or a history has it as an
     /// anchor. It can be deleted from sight, and its content stays until they are gone.
     pub pinned: bool,

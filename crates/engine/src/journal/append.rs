@@ -314,6 +314,7 @@ pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Stagi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::BranchId;
     use crate::journal::record::space;
     use crate::journal::{Admission, Record};
     use crate::testing::Site;
@@ -336,7 +337,7 @@ mod tests {
             ));
             let record = Record {
                 kind: Kind::Control,
-                branch: 0,
+                branch: BranchId(0),
                 epoch: 0,
                 offset: 0,
                 length: data.len() as u64,

@@ -1,6 +1,7 @@
 //! What an opening gives up when the operator has accepted the loss of a damaged journal.
 
 use super::record::{Header, Kind};
+use crate::ids::BranchId;
 use std::collections::BTreeMap;
 
 /// The records of one branch that were found behind the damage.
@@ -16,12 +17,12 @@ pub(crate) struct BranchLoss {
 
 /// Records behind the tail, by branch. Branch 0 holds the control operations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Beyond(pub(crate) BTreeMap<u64, BranchLoss>);
+pub(crate) struct Beyond(pub(crate) BTreeMap<BranchId, BranchLoss>);
 
 impl Beyond {
     /// Counts a record that is given up.
     pub(crate) fn add(&mut self, header: &Header) {
-        let branch = if header.kind == Kind::Control { 0 } else { header.branch };
+        let branch = if header.kind == Kind::Control { BranchId(0) } else { header.branch };
         let loss = self.0.entry(branch).or_default();
         loss.first_lsn = if loss.records == 0 { header.lsn } else { loss.first_lsn.min(header.lsn) };
         loss.last_lsn = loss.last_lsn.max(header.lsn);

@@ -23,7 +23,7 @@
 //! record.
 
 use crate::codec::{crc32c, outer_sum};
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 pub(crate) use crate::units::{BLOCK, SECTOR};
 
 /// The size of a header in bytes.
@@ -67,7 +67,7 @@ pub(crate) struct Header {
     pub(crate) lsn: u64,
     pub(crate) synced_lsn: u64,
     pub(crate) time: u64,
-    pub(crate) branch: u64,
+    pub(crate) branch: BranchId,
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) epoch: u32,
@@ -93,7 +93,7 @@ impl Header {
         b[16..24].copy_from_slice(&self.lsn.to_le_bytes());
         b[24..32].copy_from_slice(&self.synced_lsn.to_le_bytes());
         b[32..40].copy_from_slice(&self.time.to_le_bytes());
-        b[40..48].copy_from_slice(&self.branch.to_le_bytes());
+        b[40..48].copy_from_slice(&self.branch.0.to_le_bytes());
         b[48..56].copy_from_slice(&self.offset.to_le_bytes());
         b[56..64].copy_from_slice(&self.length.to_le_bytes());
         b[64..68].copy_from_slice(&self.epoch.to_le_bytes());
@@ -138,7 +138,7 @@ impl Header {
             lsn: u64_at(16),
             synced_lsn: u64_at(24),
             time: u64_at(32),
-            branch: u64_at(40),
+            branch: BranchId(u64_at(40)),
             offset: u64_at(48),
             length: u64_at(56),
             epoch: u32_at(64),
@@ -241,7 +241,7 @@ mod tests {
             lsn: 77,
             synced_lsn: 70,
             time: 1_000_000_007,
-            branch: 5,
+            branch: BranchId(5),
             offset: 4096 * 9 + 512,
             length: 1024,
             epoch: 2,

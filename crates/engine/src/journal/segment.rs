@@ -37,7 +37,7 @@ impl SegmentHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&self.pool).u64(self.seq);
-        w.u64(self.incarnation).u64(self.first_lsn).u64(self.prev_lsn).u64(0);
+        w.u64(self.incarnation).u64(self.first_lsn).u64(self.prev_lsn).u64(0u64);
         debug_assert_eq!(w.0.len(), ENCODED_LEN);
         let crc = crc32c(&w.0[8..]);
         w.0[4..8].copy_from_slice(&crc.to_le_bytes());

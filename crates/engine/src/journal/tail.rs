@@ -61,7 +61,7 @@ pub(crate) struct TailCopy {
 fn encode_head(owner: &Owner, copy: &TailCopy) -> [u8; HEAD_LEN] {
     let mut w = Writer::default();
     w.bytes(&owner.pool).u64(owner.incarnation).u64(copy.offset).u64(copy.data.len() as u64);
-    w.u32(copy.file).u32(VERSION).u64(0);
+    w.u32(copy.file).u32(VERSION).u64(0u64);
     let mut head = [0; HEAD_LEN];
     head[8..].copy_from_slice(&w.0);
     head[..4].copy_from_slice(&MAGIC.to_le_bytes());

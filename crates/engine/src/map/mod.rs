@@ -8,9 +8,11 @@ pub(crate) mod cache;
 
 use crate::branch::{HEAD, View};
 use crate::catalog::Catalog;
-use crate::catalog::page::{CHUNKS, MapPage, PageKey};
+use crate::catalog::PageKey;
+use crate::catalog::page::{CHUNKS, MapPage};
 use crate::error::Result;
 use crate::fault::Fault;
+use crate::ids::BranchId;
 use cache::{Cache, CacheStats};
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -26,10 +28,10 @@ const MOST_VIEWS: usize = 64;
 pub(crate) struct Map {
     catalog: Arc<Catalog>,
     /// The cached pages, by (branch, page number, epoch).
-    cache: Cache<(u64, u64, u32), Arc<MapPage>>,
+    cache: Cache<(BranchId, u64, u32), Arc<MapPage>>,
     /// The snapshots in use that may have pages in the cache, as (branch, epoch). Many of them have
     /// none.
-    viewed: RwLock<BTreeSet<(u64, u32)>>,
+    viewed: RwLock<BTreeSet<(BranchId, u32)>>,
     fault: Arc<Fault>,
 }
 
@@ -75,7 +77,7 @@ impl Map {
                 self.viewed.write().insert(view);
             }
             let page = if line.epoch == HEAD {
-                self.read((key.0, number))?
+                self.read(PageKey::new(key.0, number))?
             } else {
                 self.frozen_page(line, number)?
             };
@@ -91,12 +93,12 @@ impl Map {
     /// it afterwards is still at its place, and an entry that has left it before is among the
     /// versions.
     fn frozen_page(&self, line: &View, number: u64) -> Result<Arc<MapPage>> {
-        let current = self.read((line.branch.id, number))?;
+        let current = self.read(PageKey::new(line.branch.id, number))?;
         let chunks = (number * CHUNKS, number * CHUNKS + CHUNKS - 1);
         let versions = self.catalog.versions_at(line.branch.id, line.epoch, chunks);
         let mut page = MapPage::default();
         for version in versions.inspect_err(|e| self.fault.damage(e))? {
-            page.set(MapPage::locate(version.key.1).1, version.entry);
+            page.set(MapPage::locate(version.key.chunk).1, version.entry);
         }
         for (at, entry) in current.iter().filter(|(_, e)| e.born <= line.epoch) {
             page.set(at, entry);
@@ -163,16 +165,21 @@ impl Map {
     pub(crate) fn publish(&self, key: PageKey, page: MapPage) {
         let page = Arc::new(page);
         let weight = page.weight();
-        self.cache.publish((key.0, key.1, HEAD), page, weight);
+        self.cache.publish((key.branch, key.page, HEAD), page, weight);
     }
 
     /// Removes from the cache the given pages of a branch as its snapshots with epoch `epoch` or
     /// later see them.
-    pub(crate) fn forget_views(&self, branch: u64, epoch: u32, numbers: impl Iterator<Item = u64> + Clone) {
+    pub(crate) fn forget_views(
+        &self,
+        branch: BranchId,
+        epoch: u32,
+        numbers: impl Iterator<Item = u64> + Clone,
+    ) {
         let views: Vec<u32> =
             self.viewed.read().range((branch, epoch)..(branch, HEAD)).map(|(_, view)| *view).collect();
         if views.len() > MOST_VIEWS {
-            let later = |of: u64, view: u32| of == branch && (epoch..HEAD).contains(&view);
+            let later = |of: BranchId, view: u32| of == branch && (epoch..HEAD).contains(&view);
             self.viewed.write().retain(|(of, view)| !later(*of, *view));
             return self.cache.invalidate_where(|key| later(key.0, key.2));
         }
@@ -182,24 +189,24 @@ impl Map {
     }
 
     /// Notes that this snapshot's view is not used any more.
-    pub(crate) fn end_view(&self, branch: u64, epoch: u32) {
+    pub(crate) fn end_view(&self, branch: BranchId, epoch: u32) {
         self.viewed.write().remove(&(branch, epoch));
     }
 
     /// Removes from the cache all pages of a branch as its snapshots see them, because places have
     /// changed.
-    pub(crate) fn forget_frozen(&self, branch: u64) {
+    pub(crate) fn forget_frozen(&self, branch: BranchId) {
         self.cache.invalidate_where(|key| key.0 == branch && key.2 != HEAD);
     }
 
     /// Removes from the cache the given pages of a branch, as the volume and its snapshots see
     /// them.
-    pub(crate) fn forget_pages(&self, branch: u64, pages: Range<u64>) {
+    pub(crate) fn forget_pages(&self, branch: BranchId, pages: Range<u64>) {
         self.cache.invalidate_where(|key| key.0 == branch && pages.contains(&key.1));
     }
 
     /// Removes from the cache the pages of a branch that is gone.
-    pub(crate) fn forget_branch(&self, branch: u64) {
+    pub(crate) fn forget_branch(&self, branch: BranchId) {
         self.cache.invalidate_where(|key| key.0 == branch);
         self.viewed.write().retain(|view| view.0 != branch);
     }

@@ -8,7 +8,7 @@ use crate::branch::{Branch, View, VolumeState};
 use crate::catalog::{Frozen, SnapshotRecord, VolumeRecord};
 use crate::control::{AddMark, CloneVolume, Control, Group, RemoveMark, RollBack, SetCdp};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::info::history::{CdpInfo, Mark, Moment, Point};
 use crate::info::{SnapshotInfo, VolumeInfo};
 use crate::settings::{CdpSettings, SnapshotPolicy};
@@ -118,7 +118,7 @@ impl Pool {
                     block_size: state.block_size,
                     read_only: false,
                     created,
-                    branch: id + 1,
+                    branch: BranchId(id + 1),
                     policy: SnapshotPolicy::default(),
                     import: None,
                 };
@@ -178,7 +178,7 @@ impl Pool {
             let undo_id = names.next_id + 3 * n as u64;
             let roll_back = RollBack {
                 id: state.id,
-                branch: undo_id + 1,
+                branch: BranchId(undo_id + 1),
                 base: base_of(&line.branch),
                 at: point.lsn,
                 size: point.size,

@@ -10,6 +10,7 @@ use crate::control::{
 };
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
+use crate::ids::BranchId;
 use crate::info::{PvInfo, VolumeInfo};
 use crate::settings::{DEFAULT_CHUNK_SIZE, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy};
 use crate::shortage::Task;
@@ -319,7 +320,7 @@ pub(super) fn created(
         block_size: new.block_size,
         read_only: new.read_only,
         created,
-        branch: names.next_id + 1,
+        branch: BranchId(names.next_id + 1),
         policy: SnapshotPolicy::default(),
         import: None,
     };

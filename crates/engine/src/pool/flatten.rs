@@ -9,6 +9,7 @@ use crate::catalog::Frozen;
 use crate::catalog::page::CHUNKS;
 use crate::control::SetFill;
 use crate::error::{Result, conflict, not_found};
+use crate::ids::BranchId;
 use crate::info::{FlattenInfo, Origin, VolumeInfo};
 use crate::policies::is_moment;
 use crate::settings::NewVolume;
@@ -76,7 +77,7 @@ impl Pool {
             let wanted = own.values().filter(|branch| {
                 branch.base().is_some_and(|base| is_external(&base, &own) || is_moment(&base, |_| true))
             });
-            let branches: Vec<u64> = wanted.map(|branch| branch.id).take(MAX_BRANCHES).collect();
+            let branches: Vec<BranchId> = wanted.map(|branch| branch.id).take(MAX_BRANCHES).collect();
             if branches.is_empty() {
                 return Err(conflict(format!(
                     "flatten {volume}: it has no origin, so it is already independent"
@@ -91,7 +92,8 @@ impl Pool {
     /// [`crate::ErrorKind::NotFound`] if there is none.
     pub fn stop_flatten(&self, volume: &str) -> Result<()> {
         self.destager.submit(|names| {
-            let branches: Vec<u64> = filling(names, names.volume(volume)?).iter().map(|b| b.id).collect();
+            let branches: Vec<BranchId> =
+                filling(names, names.volume(volume)?).iter().map(|b| b.id).collect();
             if branches.is_empty() {
                 return Err(not_found(format!("stop flattening {volume}: it is not being flattened")));
             }
@@ -127,7 +129,7 @@ impl Pool {
 }
 
 /// Whether a base is not the volume's own.
-fn is_external(base: &Base, own: &BTreeMap<u64, Arc<Branch>>) -> bool {
+fn is_external(base: &Base, own: &BTreeMap<BranchId, Arc<Branch>>) -> bool {
     match base {
         Base::Image(_) => true,
         Base::View(line) => !own.contains_key(&line.branch.id),

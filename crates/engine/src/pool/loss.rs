@@ -3,6 +3,7 @@
 use super::Pool;
 use crate::destage::state::BackgroundState;
 use crate::error::Result;
+use crate::ids::BranchId;
 use crate::info::{JournalLoss, VolumeLoss};
 use crate::journal::{Accepted, Cursor, FIRST_RECORD};
 
@@ -50,7 +51,7 @@ impl Pool {
             operations: 0,
         };
         for (branch, lost) in accepted.beyond.0 {
-            if branch == 0 {
+            if branch == BranchId(0) {
                 loss.operations = lost.records;
                 continue;
             }

@@ -6,7 +6,7 @@ use crate::branch::{Base, Branch, View, VolumeState};
 use crate::catalog::LineRecord;
 use crate::cdp::moment::{By, moment_uuid, yet_to_come};
 use crate::error::{Result, not_found};
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::info::Origin;
 use crate::info::history::{Moment, Point};
 use crate::volume::Volume;
@@ -161,8 +161,8 @@ impl Pool {
     /// Returns the branches that rest on a moment: those of volumes that were recovered, or taken
     /// back. Each comes with the LSN and with the name of the volume whose history it is, if that
     /// volume still exists.
-    pub fn moment_bases(&self) -> BTreeMap<u64, (Option<String>, u64)> {
-        let owners: BTreeMap<u64, u64> = {
+    pub fn moment_bases(&self) -> BTreeMap<BranchId, (Option<String>, u64)> {
+        let owners: BTreeMap<BranchId, u64> = {
             let lines = self.core.lines.read();
             let all =
                 lines.iter().flat_map(|(volume, lines)| lines.values().map(move |line| (line, *volume)));
@@ -173,7 +173,7 @@ impl Pool {
             of_branch.collect()
         };
         let names = self.core.names.read();
-        let base = |(id, branch): (&u64, &Arc<Branch>)| {
+        let base = |(id, branch): (&BranchId, &Arc<Branch>)| {
             let Some(Base::View(line)) = branch.base() else { return None };
             let (of, lsn) = line.at?.place();
             let volume = owners.get(&of).and_then(|volume| names.volume_by_id(*volume));

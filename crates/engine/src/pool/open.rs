@@ -2,6 +2,7 @@
 
 use super::{Pool, reidentify};
 use crate::branch::namespace::{Lines, Namespace, check_name};
+use crate::catalog::UsageKey;
 use crate::catalog::progress::Scrub;
 use crate::catalog::{
     self, CURRENT, Catalog, KnownStamps, LineRecord, Positions, PvRecord, SnapshotRecord, StampRecord,
@@ -382,7 +383,7 @@ fn load_names(dir: Arc<dyn Dir>, catalog: &Catalog, superblock: &Superblock) -> 
         check_name(&record.name).map_err(|e| corrupt(format!("load snapshot {id}: {e}")))?;
         names.load_snapshot(id, &record)?;
     }
-    catalog.visit_usage((0, 0, 0)..=(u64::MAX, u32::MAX, u32::MAX), &mut |(branch, last, _), slots| {
+    catalog.visit_usage(UsageKey::ALL, &mut |UsageKey { branch, last, .. }, slots| {
         if let Some(branch) = names.branches.get(&branch).filter(|_| last != CURRENT) {
             branch.kept.fetch_add(slots, Ordering::Relaxed);
         }

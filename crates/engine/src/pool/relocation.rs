@@ -1,6 +1,7 @@
 //! Relocation of a volume's chunks: its control and its progress.
 
 use super::Pool;
+use crate::catalog::PageKey;
 use crate::catalog::page::{CHUNKS, Slot};
 use crate::destage::state::Relocation;
 use crate::error::{Result, not_found};
@@ -51,7 +52,7 @@ impl Pool {
         loop {
             let numbers = self.core.catalog.page_numbers(branch.id, from, u64::MAX, PAGES_PER_STEP)?;
             for number in &numbers {
-                let page = self.core.map.read((branch.id, *number))?;
+                let page = self.core.map.read(PageKey::new(branch.id, *number))?;
                 for (at, entry) in page.iter().filter(|(_, e)| e.slot != Slot::HOLE) {
                     let here = (number * CHUNKS + at as u64, entry.slot);
                     let goes_on = before.is_some_and(|before| follows(before, here, branch.slot_log2));

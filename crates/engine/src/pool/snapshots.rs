@@ -13,6 +13,7 @@ use crate::control::{
     SetOrder,
 };
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
+use crate::ids::BranchId;
 use crate::info::{SnapshotInfo, VolumeInfo};
 use crate::settings::{Method, Order, SnapshotPolicy};
 use crate::world::{Rng, uuid};
@@ -74,7 +75,7 @@ impl Pool {
 
     /// Returns the newest visible snapshot that froze one of these epochs of a branch: (name of its
     /// volume, its own name).
-    pub fn newest_snapshot(&self, branch: u64, epochs: Range<u32>) -> Option<(String, String)> {
+    pub fn newest_snapshot(&self, branch: BranchId, epochs: Range<u32>) -> Option<(String, String)> {
         let names = self.core.names.read();
         let found = names.newest_in(branch, epochs)?;
         let volume = names.volume_by_id(found.volume)?.name.read().clone();
@@ -83,9 +84,9 @@ impl Pool {
 
     /// Returns, for each branch that rests on a frozen state, that state as (branch, epoch). Such
     /// branches are those of clones, and of volumes that were rolled back.
-    pub fn branch_bases(&self) -> BTreeMap<u64, (u64, u32)> {
+    pub fn branch_bases(&self) -> BTreeMap<BranchId, (BranchId, u32)> {
         let names = self.core.names.read();
-        let base = |(id, branch): (&u64, &Arc<Branch>)| {
+        let base = |(id, branch): (&BranchId, &Arc<Branch>)| {
             let Some(Base::View(line)) = branch.base() else { return None };
             Some((*id, (line.branch.id, line.epoch)))
         };
@@ -189,7 +190,7 @@ impl Pool {
                 block_size: origin.block_size,
                 read_only: false,
                 created,
-                branch: names.next_id + 1,
+                branch: BranchId(names.next_id + 1),
                 policy: SnapshotPolicy::default(),
                 import: None,
             };
@@ -233,7 +234,7 @@ impl Pool {
             check_depth(&target.line)?;
             let roll_back = RollBack {
                 id: state.id,
-                branch: names.next_id + 1,
+                branch: BranchId(names.next_id + 1),
                 base: target.line.frozen(),
                 at: 0,
                 size: target.size.load(Ordering::Acquire),
@@ -317,7 +318,7 @@ impl Namespace {
         }
         let (of, name) = (Frozen { branch: *branch, epoch: FIRST_EPOCH }, ANCHOR.to_owned());
         let record = SnapshotRecord { uuid: uuid(rng), name, of, size: *size, created: 0, ..undo.clone() };
-        Some(anchor(branch + 1, record))
+        Some(anchor(branch.0 + 1, record))
     }
 }
 

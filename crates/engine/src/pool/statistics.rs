@@ -5,6 +5,7 @@ use crate::branch::Branch;
 use crate::catalog::VERSION_BYTES;
 use crate::catalog::page::ENTRY_BYTES;
 use crate::error::{Error, Result};
+use crate::ids::BranchId;
 use crate::info::{IndexSize, VolumeIndex, VolumeStatistics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ impl Pool {
         let state = names.volume(name)?;
         // Snapshots may be on branches that the volume left when it was rolled back.
         let lines = names.snapshots_of(state.id).into_iter().map(|s| &s.state.line.branch);
-        let branches: BTreeMap<u64, &Arc<Branch>> =
+        let branches: BTreeMap<BranchId, &Arc<Branch>> =
             lines.chain([&state.line.branch]).map(|branch| (branch.id, branch)).collect();
         let mut index = VolumeIndex::default();
         for branch in branches.values() {

@@ -5,6 +5,7 @@ use super::Pool;
 use crate::branch::Branch;
 use crate::branch::namespace::Snapshot;
 use crate::error::Result;
+use crate::ids::BranchId;
 use crate::info::{SnapshotSpace, SpaceUsage};
 use crate::sequence::deletion::{Tally, is_over, reserve, taken};
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ impl Pool {
             let state = names.volume(volume)?;
             let snapshots: Vec<Arc<Snapshot>> = names.snapshots_of(state.id).into_iter().cloned().collect();
             let line = state.line.branch.clone();
-            let mut branches: BTreeMap<u64, Arc<Branch>> = [(line.id, line.clone())].into();
+            let mut branches: BTreeMap<BranchId, Arc<Branch>> = [(line.id, line.clone())].into();
             branches.extend(snapshots.iter().map(|s| (s.state.line.branch.id, s.state.line.branch.clone())));
             (line.id, branches, snapshots, reserve(state))
         };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 const ROWS_MISSING: &str = "rows of the catalog that belong to histories can't be read";
 
 /// Reports rows that can't be read.
-fn note<V>(found: &mut Salvage, object: &str, left: &LeftIds<V>, what: &str) {
+fn note<K, V>(found: &mut Salvage, object: &str, left: &LeftIds<K, V>, what: &str) {
     for range in &left.lost {
         let (first, last) = (range.start(), range.end());
         let text = format!("rows with numbers {first} to {last} can't be read: {what}");
@@ -47,8 +47,7 @@ pub(super) fn load(
     }
     let pvs = catalog.pvs_left(superblock.next_pv);
     note(found, "physical volumes", &pvs, "the data on each such physical volume is lost");
-    let known = pvs.rows.into_iter().filter_map(|(id, record)| Some((u32::try_from(id).ok()?, record)));
-    names.pvs = known.collect();
+    names.pvs = pvs.rows;
     let lines = load_histories(&mut names, catalog, found);
     (names, lines)
 }

@@ -7,6 +7,7 @@ use crate::control::DeleteSnapshots;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
+use crate::ids::BranchId;
 use crate::shortage::{Deletions, LastDeletion};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -133,7 +134,7 @@ pub(crate) fn is_over(state: &VolumeState, taken: u64) -> bool {
 pub(crate) fn taken(names: &Namespace, state: &VolumeState) -> u64 {
     let live = &state.line.branch;
     let kept = live.kept.load(Ordering::Relaxed) << live.slot_log2;
-    let mut left: BTreeSet<u64> = [live.id].into();
+    let mut left: BTreeSet<BranchId> = [live.id].into();
     let of_lines_left = names.snapshots_of(state.id).into_iter().filter_map(|s| {
         let branch = &s.state.line.branch;
         left.insert(branch.id).then(|| branch.slots.load(Ordering::Relaxed) << branch.slot_log2)

@@ -8,6 +8,7 @@ use crate::catalog::{Frozen, Version, VersionKey};
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
 use crate::error::Result;
+use crate::ids::BranchId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ struct Step {
     gone: Vec<VersionKey>,
     kept: Vec<Version>,
     /// The number of freed slots, by branch.
-    freed: BTreeMap<u64, (Arc<Branch>, i64)>,
+    freed: BTreeMap<BranchId, (Arc<Branch>, i64)>,
     /// Snapshots that are dissolved completely.
     forgotten: Vec<Deleted>,
 }
@@ -113,11 +114,14 @@ impl Step {
     ) -> Result<()> {
         let (_, freed) = self.freed.entry(branch.id).or_insert_with(|| (branch.clone(), 0));
         for version in versions {
-            let (branch_id, chunk, last) = version.key;
+            let VersionKey { branch: branch_id, chunk, last } = version.key;
             self.gone.push(version.key);
             match branch.newest_snapshot_seeing(version.entry.born, last) {
                 Some(older) => {
-                    self.kept.push(Version { key: (branch_id, chunk, older), entry: version.entry });
+                    self.kept.push(Version {
+                        key: VersionKey::new(branch_id, chunk, older),
+                        entry: version.entry,
+                    });
                 }
                 None if version.entry.slot != Slot::HOLE => {
                     state.allocator.free(version.entry.slot, branch.slot_log2)?;

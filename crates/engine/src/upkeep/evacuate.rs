@@ -2,13 +2,15 @@
 //! commits.
 
 use crate::branch::Branch;
-use crate::catalog::page::{Entry, MapPage, PageKey, Slot};
+use crate::catalog::PageKey;
+use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::catalog::{Version, VersionKey};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::destage::state::{BackgroundState, EvacuateFrom};
 use crate::disk::SyncPurpose;
 use crate::error::Result;
+use crate::ids::BranchId;
 use crate::shortage::Task;
 use crate::space::pv::Pv;
 use std::collections::BTreeSet;
@@ -89,7 +91,7 @@ impl Destager {
             Ok(())
         })?;
         for (key, mut page) in pages {
-            let Some(branch) = self.movable(state, key.0) else { continue };
+            let Some(branch) = self.movable(state, key.branch) else { continue };
             let mut touched = false;
             let leaving: Vec<(usize, Entry)> = page.iter().filter(|(_, e)| leaves(state, *e)).collect();
             for (at, entry) in leaving {
@@ -102,7 +104,7 @@ impl Destager {
             }
             moves.pages.extend(touched.then_some((key, page)));
         }
-        Ok(Some(next.map_or(EvacuateFrom::Versions((0, 0, 0)), EvacuateFrom::Map)))
+        Ok(Some(next.map_or(EvacuateFrom::Versions(VersionKey::new(BranchId(0), 0, 0)), EvacuateFrom::Map)))
     }
 
     /// Moves chunks of a few versions. Returns the place at which the pass continues.
@@ -118,7 +120,7 @@ impl Destager {
             Ok(())
         })?;
         for version in versions {
-            let Some(branch) = self.movable(state, version.key.0) else { continue };
+            let Some(branch) = self.movable(state, version.key.branch) else { continue };
             let Some(slot) = self.move_one(state, &branch, version.entry.slot, moves)? else {
                 return Ok(Some(EvacuateFrom::Versions(version.key)));
             };
@@ -128,7 +130,7 @@ impl Destager {
     }
 
     /// Returns the branch, unless its slots are about to be freed anyway.
-    pub(super) fn movable(&self, state: &BackgroundState, id: u64) -> Option<Arc<Branch>> {
+    pub(super) fn movable(&self, state: &BackgroundState, id: BranchId) -> Option<Arc<Branch>> {
         self.core
             .names
             .read()
@@ -191,8 +193,9 @@ impl Destager {
         txn.put_pages(moves.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(moves.versions.iter())?;
         self.commit_aside(state, txn, &moves.released)?;
-        let of_pages = moves.pages.iter().map(|(key, _)| key.0);
-        let branches: BTreeSet<u64> = of_pages.chain(moves.versions.iter().map(|v| v.key.0)).collect();
+        let of_pages = moves.pages.iter().map(|(key, _)| key.branch);
+        let branches: BTreeSet<BranchId> =
+            of_pages.chain(moves.versions.iter().map(|v| v.key.branch)).collect();
         self.core.publish(moves.pages);
         branches.into_iter().for_each(|branch| self.core.map.forget_frozen(branch));
         Ok(())

@@ -18,7 +18,9 @@
 //! through the base notices that, and reads again.
 
 use crate::branch::{Branch, ExternalBase, View, VolumeState};
-use crate::catalog::page::{CHUNKS, Entry, MapPage, PageKey, Slot};
+use crate::catalog::PageKey;
+use crate::catalog::VersionKey;
+use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::catalog::{BranchRecord, FillRecord, Version};
 use crate::core::Core;
 use crate::destage::Destager;
@@ -26,6 +28,7 @@ use crate::destage::batch::Below;
 use crate::destage::state::{BackgroundState, FlattenJob};
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result, no_space, not_found};
+use crate::ids::BranchId;
 use crate::shortage::Task;
 use crate::space::reservations::full;
 use std::collections::BTreeSet;
@@ -121,7 +124,7 @@ impl Destager {
         Ok(found.is_some())
     }
 
-    fn fill_step(&self, state: &mut BackgroundState, id: u64, now: u64) -> Result<()> {
+    fn fill_step(&self, state: &mut BackgroundState, id: BranchId, now: u64) -> Result<()> {
         let Some(mut job) = state.filling.remove(&id) else { return Ok(()) };
         let branch = self.core.names.read().branches.get(&id).cloned();
         let Some(branch) = branch.filter(|b| b.has_base()) else { return Ok(()) };
@@ -188,7 +191,7 @@ impl Destager {
         content: Option<&[u8]>,
     ) -> Result<()> {
         let (number, at) = MapPage::locate(chunk);
-        let key = (branch.id, number);
+        let key = PageKey::new(branch.id, number);
         let mut page = (*self.core.map.read(key)?).clone();
         if page.get(at).is_some() {
             // A step of flattening, or a smaller size, came first.
@@ -248,7 +251,7 @@ impl Destager {
         number: u64,
         step: &mut Step,
     ) -> Result<Looked> {
-        let key = (branch.id, number);
+        let key = PageKey::new(branch.id, number);
         let mut page = (*self.core.map.read(key)?).clone();
         let oldest = self.core.oldest_births(branch, number, &page)?;
         let (before, mut looked) = (step.slots, Looked::Whole);
@@ -272,7 +275,9 @@ impl Destager {
             };
             let entry = Entry { slot, born: FIRST };
             match last.flatten() {
-                Some(last) => step.versions.push(Version { key: (branch.id, chunk, last), entry }),
+                Some(last) => {
+                    step.versions.push(Version { key: VersionKey::new(branch.id, chunk, last), entry })
+                }
                 None => drop(page.set(at, entry)),
             }
         }
@@ -374,7 +379,7 @@ impl Destager {
         })?;
         self.commit_aside(state, txn, &[(branch.slot_log2, step.slots)])?;
         branch.slots.fetch_add(step.slots, Ordering::Relaxed);
-        let numbers: Vec<u64> = step.pages.iter().map(|(key, _)| key.1).collect();
+        let numbers: Vec<u64> = step.pages.iter().map(|(key, _)| key.page).collect();
         self.core.publish(step.pages);
         self.core.map.forget_views(branch.id, FIRST, numbers.into_iter());
         Ok(())
@@ -390,7 +395,7 @@ impl Destager {
         // The order matters: a branch that is not being filled, and has a base, was not completed.
         self.core.names.write().drop_base(branch);
         branch.filling.store(false, Ordering::Release);
-        tracing::info!(branch = branch.id, "a branch was flattened: it has no origin any more");
+        tracing::info!(branch = branch.id.0, "a branch was flattened: it has no origin any more");
         Ok(true)
     }
 }
@@ -450,7 +455,7 @@ impl Core {
         }
         let first = number * CHUNKS;
         for version in self.catalog.versions_in(branch.id, first..first + CHUNKS)? {
-            let born = &mut oldest[MapPage::locate(version.key.1).1];
+            let born = &mut oldest[MapPage::locate(version.key.chunk).1];
             *born = Some(born.unwrap_or(u32::MAX).min(version.entry.born));
         }
         Ok(oldest)

@@ -3,18 +3,20 @@
 //! were freed already are not in the map any more.
 
 use crate::branch::HEAD;
+use crate::catalog::PageKey;
 use crate::catalog::page::{Entry, Slot};
 use crate::destage::Destager;
 use crate::destage::discard::{DiscardStep, PAGES_PER_STEP};
 use crate::destage::state::BackgroundState;
 use crate::error::Result;
+use crate::ids::BranchId;
 use crate::shortage::Task;
 
 impl Destager {
     /// Frees a part of what is unowned: of branches that no volume writes to, and of deleted
     /// snapshots. False when there is nothing that can be freed now.
     pub(crate) fn reclaim(&self, state: &mut BackgroundState) -> Result<bool> {
-        let pinned = |id: &u64| {
+        let pinned = |id: &BranchId| {
             let names = self.core.names.read();
             names.branches.get(id).is_some_and(|branch| branch.cdp.oldest_pin().is_some())
         };
@@ -29,7 +31,7 @@ impl Destager {
     /// Frees, from map page `from` on, what no snapshot of a branch without a writer sees. The
     /// branch's current map counts as the version of its newest snapshot. A branch without
     /// snapshots is removed as a whole.
-    fn trim_branch(&self, state: &mut BackgroundState, id: u64, from: u64) -> Result<()> {
+    fn trim_branch(&self, state: &mut BackgroundState, id: BranchId, from: u64) -> Result<()> {
         let branch = self.core.names.read().branches.get(&id).cloned();
         let Some(branch) = branch else {
             state.orphan_branches.remove(&id);
@@ -41,7 +43,7 @@ impl Destager {
         let next = numbers.last().map(|n| n + 1);
         let mut step = DiscardStep::default();
         for number in numbers {
-            let mut page = (*self.core.map.read((id, number))?).clone();
+            let mut page = (*self.core.map.read(PageKey::new(id, number))?).clone();
             let unseen = |e: &Entry| newest.is_none_or(|newest| e.born > newest);
             let doomed: Vec<usize> = page.iter().filter(|(_, e)| unseen(e)).map(|(at, _)| at).collect();
             for at in &doomed {
@@ -51,7 +53,7 @@ impl Destager {
                 }
             }
             if !doomed.is_empty() {
-                step.pages.push(((id, number), page));
+                step.pages.push((PageKey::new(id, number), page));
             }
         }
         if !step.pages.is_empty() {
@@ -72,7 +74,7 @@ impl Destager {
         Ok(())
     }
 
-    fn remove_branch(&self, state: &mut BackgroundState, id: u64) -> Result<()> {
+    fn remove_branch(&self, state: &mut BackgroundState, id: BranchId) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         txn.remove_branch(id)?;
         self.commit_aside(state, txn, &[])?;

@@ -10,11 +10,13 @@
 
 use super::evacuate::Moves;
 use crate::branch::Branch;
+use crate::catalog::PageKey;
 use crate::catalog::Version;
 use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::destage::Destager;
 use crate::destage::state::{BackgroundState, Relocation};
 use crate::error::Result;
+use crate::ids::BranchId;
 use crate::shortage::Task;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +59,7 @@ impl Destager {
         Ok(true)
     }
 
-    fn relocate_step(&self, state: &mut BackgroundState, id: u64, now: u64) -> Result<()> {
+    fn relocate_step(&self, state: &mut BackgroundState, id: BranchId, now: u64) -> Result<()> {
         let Some(mut job) = state.relocating.remove(&id) else { return Ok(()) };
         let Some(branch) = self.movable(state, id) else { return Ok(()) };
         if job.page == 0 && job.pass > 0 {
@@ -71,11 +73,11 @@ impl Destager {
         let numbers = self.core.catalog.page_numbers(id, job.page, u64::MAX, most)?;
         let last = numbers.len() < most;
         for number in numbers {
-            let mut page = (*self.core.map.read((id, number))?).clone();
+            let mut page = (*self.core.map.read(PageKey::new(id, number))?).clone();
             let moved = moves.bytes();
             let whole = self.relocate_page(state, &branch, number, &mut page, job.pass, &mut moves)?;
             if moves.bytes() > moved {
-                moves.pages.push(((id, number), page));
+                moves.pages.push((PageKey::new(id, number), page));
             }
             job.page = number + u64::from(whole);
             if !whole {

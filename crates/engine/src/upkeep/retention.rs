@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::settings::{Encoding, Retention};
 use crate::shortage::Task;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl Destager {
     fn forget_begun(&self, state: &mut BackgroundState) -> Result<bool> {
         // The records that follow the anchor were sequenced with it, so they come next.
         let (destaged, names) = (state.destaged, self.core.names.read());
-        let of = |lsn: u64, id: &u64| {
+        let of = |lsn: u64, id: &BranchId| {
             names.branches.get(id).filter(|b| b.cdp.log.read().begun() == Some(lsn)).cloned()
         };
         state.unconfirmed_anchors.retain(|lsn, id| *lsn >= destaged || of(*lsn, id).is_some());
@@ -281,7 +281,8 @@ impl Core {
     fn empty_lines(&self, volume: u64) -> Vec<u64> {
         let lines = self.lines.read();
         let names = self.names.read();
-        let is_empty = |id: &u64| names.branches.get(id).is_none_or(|b| b.cdp.log.read().events.is_empty());
+        let is_empty =
+            |id: &BranchId| names.branches.get(id).is_none_or(|b| b.cdp.log.read().events.is_empty());
         let branches = lines.get(&volume).into_iter().flatten().filter_map(|(lsn, line)| match line {
             LineRecord::Branch { branch, .. } => Some((lsn, branch)),
             LineRecord::Mark { .. } => None,

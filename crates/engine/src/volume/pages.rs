@@ -1,6 +1,7 @@
 //! The room in the catalog that is promised to a write.
 
 use crate::branch::Branch;
+use crate::catalog::PageKey;
 use crate::catalog::page::CHUNKS;
 use crate::core::Core;
 use crate::error::Result;
@@ -24,7 +25,7 @@ impl Core {
         for record in records {
             let chunks = branch.chunks(record.offset, record.length);
             for number in chunks.start / CHUNKS..chunks.end.div_ceil(CHUNKS) {
-                if self.map.read((branch.id, number))?.iter().next().is_none() {
+                if self.map.read(PageKey::new(branch.id, number))?.iter().next().is_none() {
                     return Ok(false);
                 }
             }

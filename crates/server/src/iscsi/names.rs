@@ -106,6 +106,7 @@ pub(crate) fn volume_part(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hindcast_engine::ids::BranchId;
     use hindcast_engine::pool::{Method, Order, PreserveStats, SnapshotPolicy, VolumeStats};
 
     fn volume(name: &str) -> VolumeInfo {
@@ -118,7 +119,7 @@ mod tests {
             block_size: 512,
             read_only: false,
             created: 0,
-            branch: 1,
+            branch: BranchId(1),
             method: Method::Redirect,
             order: Order::Dependent,
             policy: SnapshotPolicy::default(),
@@ -169,7 +170,7 @@ mod tests {
             uuid: [0xcd; 16],
             size: 1,
             created: 0,
-            of: (1, 1),
+            of: (BranchId(1), 1),
             pinned: false,
             handles: 0,
             protected: false,

@@ -10,7 +10,7 @@ pub(crate) mod stretch;
 use crate::catalog::page::CHUNKS;
 use crate::catalog::{Event, SegmentRecord, Txn};
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::settings::CdpSettings;
 use parking_lot::{Mutex, RwLock};
 use segment::{LogFile, Open, Sealed};
@@ -474,7 +474,7 @@ pub(crate) struct Listed {
 
 impl Listed {
     /// Removes the segment or run from the catalog.
-    pub(crate) fn remove(&self, txn: &mut Txn<'_>, branch: u64) -> Result<()> {
+    pub(crate) fn remove(&self, txn: &mut Txn<'_>, branch: BranchId) -> Result<()> {
         if let Some(key) = self.run {
             return txn.remove_cdp_run(key);
         }

@@ -24,7 +24,7 @@
 //! a damaged record, and a damaged index can be rebuilt from the records.
 
 use crate::codec::{Reader, Writer, align_up, crc32c};
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::settings::{Compression, Encoding};
 use crate::units::SECTOR;
 
@@ -261,7 +261,7 @@ pub(crate) fn decode_block(bytes: &[u8], salt: u32) -> Option<Vec<IndexEntry>> {
 pub(crate) struct SegmentHead {
     pub(crate) pool: [u8; 16],
     /// The branch, or [`SHARED`] for a segment with runs of any branches.
-    pub(crate) branch: u64,
+    pub(crate) branch: BranchId,
     /// The segment's number among the branch's segments.
     pub(crate) seq: u64,
     /// The edition of the segment. It differs each time the segment is written anew.
@@ -274,7 +274,7 @@ impl SegmentHead {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u32(SEGMENT_MAGIC).u32(0).u8(VERSION).bytes(&[0; 3]).u32(self.edition);
-        w.u64(self.branch).u64(self.seq).bytes(&self.pool).bytes(&[0; 16]);
+        w.u64(self.branch.0).u64(self.seq).bytes(&self.pool).bytes(&[0; 16]);
         let crc = crc32c(&w.0[8..]);
         w.0[4..8].copy_from_slice(&crc.to_le_bytes());
         debug_assert_eq!(w.0.len() as u64, SEGMENT_HEAD);
@@ -288,7 +288,12 @@ impl SegmentHead {
         let padding: [u8; 3] = r.array()?;
         let (edition, branch, seq, pool) = (r.u32()?, r.u64()?, r.u64()?, r.array()?);
         let rest: [u8; 16] = r.array()?;
-        (fits && padding == [0; 3] && rest == [0; 16]).then_some(SegmentHead { pool, branch, seq, edition })
+        (fits && padding == [0; 3] && rest == [0; 16]).then_some(SegmentHead {
+            pool,
+            branch: BranchId(branch),
+            seq,
+            edition,
+        })
     }
 
     /// Returns the salt. It is mixed into all sums of the segment, so that no client's data, not
@@ -299,12 +304,12 @@ impl SegmentHead {
 
     /// Returns the salt for the run of a branch in a shared segment. It is mixed into all sums of
     /// the run, so that no other branch's run passes for it.
-    pub(crate) fn run_salt(&self, branch: u64) -> u32 {
-        self.salt() ^ crc32c(&branch.to_le_bytes())
+    pub(crate) fn run_salt(&self, branch: BranchId) -> u32 {
+        self.salt() ^ crc32c(&branch.0.to_le_bytes())
     }
 
     pub(crate) fn file_name(&self) -> String {
-        format!("{FILE_PREFIX}{:x}-{:x}-{:x}", self.branch, self.seq, self.edition)
+        format!("{FILE_PREFIX}{:x}-{:x}-{:x}", self.branch.0, self.seq, self.edition)
     }
 
     /// Returns whether `name` can be the name of a segment's file. Users' files may begin like one.
@@ -319,7 +324,7 @@ impl SegmentHead {
 }
 
 /// The id in place of a branch that marks a shared segment. No branch has this id.
-pub(crate) const SHARED: u64 = 0;
+pub(crate) const SHARED: BranchId = BranchId(0);
 
 /// The prefix of the names of segments.
 pub(crate) const FILE_PREFIX: &str = "cdp-";
@@ -356,7 +361,7 @@ mod tests {
     }
 
     fn head() -> SegmentHead {
-        SegmentHead { pool: [7; 16], branch: 2, seq: 9, edition: 1 }
+        SegmentHead { pool: [7; 16], branch: BranchId(2), seq: 9, edition: 1 }
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -366,7 +371,7 @@ mod tests {
     /// Pools of older builds contain files with such names.
     #[test]
     fn names_of_segments() {
-        let name = SegmentHead { pool: [0; 16], branch: 0xabc, seq: 7, edition: 0 }.file_name();
+        let name = SegmentHead { pool: [0; 16], branch: BranchId(0xabc), seq: 7, edition: 0 }.file_name();
         assert!(SegmentHead::names(&name), "{name}");
         for other in [
             "cdp-data.img",

@@ -16,6 +16,7 @@ use super::record::{
 use crate::catalog::{GroupRecord, SegmentRecord};
 use crate::disk::{Disk, NamedFile};
 use crate::error::{Error, Result};
+use crate::ids::BranchId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, RangeInclusive};
@@ -28,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct LogFile {
     pub(crate) head: SegmentHead,
     /// The branch whose run is read, or `None` if the whole file belongs to one branch.
-    run_of: Option<u64>,
+    run_of: Option<BranchId>,
     file: Arc<NamedFile>,
 }
 
@@ -74,7 +75,7 @@ impl LogFile {
     }
 
     /// Returns the shared segment for reading the run of a branch.
-    pub(crate) fn of_run(&self, branch: u64) -> Self {
+    pub(crate) fn of_run(&self, branch: BranchId) -> Self {
         LogFile { run_of: Some(branch), ..self.clone() }
     }
 
@@ -112,7 +113,7 @@ impl SegmentDisk {
     }
 
     /// Returns the file for reading the run of a branch.
-    pub(crate) fn of_run(self, branch: u64) -> Self {
+    pub(crate) fn of_run(self, branch: BranchId) -> Self {
         SegmentDisk { salt: self.head.run_salt(branch), packed: true, ..self }
     }
 

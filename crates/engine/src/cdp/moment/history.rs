@@ -7,7 +7,7 @@ use crate::cdp::log::LogState;
 use crate::cdp::log::record::IndexEntry;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{BranchId, Stamp};
 use crate::info::history::{Bucket, Change, Span};
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
@@ -74,7 +74,7 @@ pub(crate) fn spread(buckets: &mut [Bucket], record: &SegmentRecord) {
 impl LogState {
     /// Returns the stretches in which a branch was recorded. The last one continues unless the
     /// branch ended.
-    pub(crate) fn spans(&self, branch: u64, end: Option<Stamp>) -> Vec<Span> {
+    pub(crate) fn spans(&self, branch: BranchId, end: Option<Stamp>) -> Vec<Span> {
         let floor = match self.events.get(&0) {
             Some(Event::Floor { lsn, time }) => Stamp::new(*lsn, *time),
             _ => Stamp::default(),

@@ -219,7 +219,7 @@ impl Core {
             let end = (number + 1).saturating_mul(CHUNKS).min(chunks.end);
             let page = self.map.load(&head, number)?;
             let kept = self.catalog.versions_in(branch.id, chunk..end)?;
-            let kept: BTreeSet<u64> = kept.iter().map(|version| version.key.1).collect();
+            let kept: BTreeSet<u64> = kept.iter().map(|version| version.key.chunk).collect();
             for chunk in chunk..end {
                 let placed = page.get(MapPage::locate(chunk).1).is_some_and(|entry| entry.slot != Slot::HOLE);
                 let shown = if placed || kept.contains(&chunk) { Shown::Data } else { Shown::Below };

@@ -12,6 +12,7 @@ use crate::cdp::log::{Applying, LogState};
 use crate::codec::crc32c;
 use crate::disk::{Aligned, Dir, OpenFiles, SerialWriter, SyncPurpose};
 use crate::error::{Error, Result};
+use crate::ids::BranchId;
 use crate::settings::{CdpSettings, Compression, Encoding};
 use crate::units::SECTOR;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ pub(crate) struct SegmentFactory {
     pub(crate) dir: Arc<dyn Dir>,
     pub(crate) files: OpenFiles,
     pub(crate) pool: [u8; 16],
-    pub(crate) branch: u64,
+    pub(crate) branch: BranchId,
     /// The number of bytes at which a segment is closed.
     pub(crate) limit: u64,
     /// The number of records at which a segment is closed.
@@ -123,7 +124,7 @@ impl OpenSegmentWriter {
     }
 
     /// Begins the run of a branch in this shared segment.
-    pub(crate) fn begin_run(&mut self, branch: u64) {
+    pub(crate) fn begin_run(&mut self, branch: BranchId) {
         self.file = self.file.of_run(branch);
         self.record = SegmentRecord { sealed: true, ..SegmentRecord::empty(0, self.len(), self.len()) };
     }

@@ -6,6 +6,7 @@ use crate::cdp::log::segment::{LogFile, Open, Sealed, SegmentDisk};
 use crate::cdp::log::shared::SharedLog;
 use crate::disk::{Dir, OpenFiles, SyncPurpose};
 use crate::error::{Error, Result};
+use crate::ids::BranchId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -17,9 +18,9 @@ pub(crate) fn load_segments(
     (dir, files, shared): (&dyn Dir, &OpenFiles, &SharedLog),
     catalog: &Catalog,
     pool: [u8; 16],
-    branch_of: impl Fn(u64) -> Option<Arc<crate::branch::Branch>>,
+    branch_of: impl Fn(BranchId) -> Option<Arc<crate::branch::Branch>>,
 ) -> Result<()> {
-    let mut groups: BTreeMap<(u64, u64), Vec<GroupRecord>> = BTreeMap::new();
+    let mut groups: BTreeMap<(BranchId, u64), Vec<GroupRecord>> = BTreeMap::new();
     for ((branch, seq, _), group) in catalog.cdp_groups()? {
         groups.entry((branch, seq)).or_default().push(group);
     }

@@ -143,6 +143,7 @@ mod tests {
     };
     use crate::cdp::write::runs::Runs;
     use crate::disk::{Dir, MemDir, OpenFiles, OpenMode};
+    use crate::ids::BranchId;
     use crate::settings::{CdpSettings, Compression, Encoding, Method};
     use crate::units::SECTOR;
     use crate::world::{Rng, SplitMix};
@@ -160,13 +161,13 @@ mod tests {
         fn new(chunk_log2: u8, limit: u64, compression: Compression) -> Log {
             let dir = MemDir::new();
             let record = BranchRecord::new(chunk_log2, None, Method::Redirect);
-            let branch = Arc::new(Branch::new(7, &record, None, 512, Arc::default()));
+            let branch = Arc::new(Branch::new(BranchId(7), &record, None, 512, Arc::default()));
             let files = OpenFiles::new(Arc::new(dir.clone()), 8);
             let shelf = SegmentFactory {
                 dir: Arc::new(dir.clone()),
                 files,
                 pool: [1; 16],
-                branch: 7,
+                branch: BranchId(7),
                 limit,
                 most: MAX_RECORDS,
             };
