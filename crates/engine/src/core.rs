@@ -14,6 +14,7 @@ use crate::disk::{CountingDir, OpenFiles};
 use crate::error::{ErrorKind, Result};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
+use crate::ids::VolumeId;
 use crate::info::{JournalLoss, Salvage};
 use crate::journal::Journal;
 use crate::map::Map;
@@ -60,7 +61,7 @@ pub(crate) struct Core {
     pub(crate) positions: SharedPositions,
     pub(crate) deletions: Mutex<Deletions>,
     /// The lines of volumes, and their marks: by volume, then by LSN.
-    pub(crate) lines: RwLock<BTreeMap<u64, BTreeMap<u64, LineRecord>>>,
+    pub(crate) lines: RwLock<BTreeMap<VolumeId, BTreeMap<u64, LineRecord>>>,
     pub(crate) flushes: Flushes,
     pub(crate) scrub: Scrub,
     pub(crate) stamping: Stamping,

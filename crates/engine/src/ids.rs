@@ -36,6 +36,16 @@ number! {
     BranchId(u64)
 }
 
+number! {
+    /// A volume. It keeps its number for as long as it exists, whatever branch it writes to.
+    VolumeId(u64)
+}
+
+number! {
+    /// A snapshot.
+    SnapshotId(u64)
+}
+
 /// The place of a record in the order of all records, and when that was.
 ///
 /// Times grow with LSNs, and LSNs come first in the order of stamps.

@@ -9,7 +9,7 @@ use crate::control::{DeleteSnapshots, RemoveMark, RollBack, SetFill};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, SnapshotId, Stamp, VolumeId};
 use crate::settings::AnchorPolicy;
 use crate::world::uuid;
 use std::collections::BTreeSet;
@@ -33,8 +33,8 @@ impl Destager {
 
 impl Core {
     /// Returns a mark before the recorded history of its volume: (volume, LSN).
-    fn expired_mark(&self) -> Option<(u64, u64)> {
-        let marks: BTreeSet<(u64, u64)> =
+    fn expired_mark(&self) -> Option<(VolumeId, u64)> {
+        let marks: BTreeSet<(VolumeId, u64)> =
             self.names.read().marks.iter().map(|((volume, _), lsn)| (*volume, *lsn)).collect();
         // A later mark may lie in a history of which nothing is carried out yet.
         let settled = self.positions.settled.load(Ordering::Acquire);
@@ -82,7 +82,8 @@ impl Destager {
             };
             let branch = BranchId(names.next_id + 1);
             let size = state.size.load(Ordering::Acquire);
-            let renewal = RollBack { id, branch, base: undo.of, at: 0, size, undo_id: names.next_id, undo };
+            let renewal =
+                RollBack { id, branch, base: undo.of, at: 0, size, undo_id: SnapshotId(names.next_id), undo };
             let anchor = names.anchor_after(&renewal, &*self.core.world.rng);
             // The snapshot below keeps the space of what is overwritten.
             let fill = fill.then(|| SetFill { branches: vec![branch], rate: Some(QUIET_RATE) }.into());
@@ -93,7 +94,7 @@ impl Destager {
             renewed => {
                 let lsn = renewed?;
                 tracing::info!(
-                    volume = id,
+                    volume = id.0,
                     lsn,
                     "a volume continues on a new branch, because its epochs were used up"
                 );
@@ -183,9 +184,9 @@ impl Destager {
             return Ok(false);
         }
         let now = self.core.clock.now();
-        let Some(id) = due(&self.core.names.read(), now).map(|s| s.state.id) else { return Ok(false) };
+        let Some(id) = due(&self.core.names.read(), now).map(|s| s.id) else { return Ok(false) };
         let deleted = self.submit(|names| match due(names, now) {
-            Some(snapshot) if snapshot.state.id == id => Ok(DeleteSnapshots { ids: vec![id] }.into()),
+            Some(snapshot) if snapshot.id == id => Ok(DeleteSnapshots { ids: vec![id] }.into()),
             _ => Err(conflict("delete an expired snapshot: it must be kept now")),
         });
         match deleted {

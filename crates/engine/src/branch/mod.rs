@@ -9,7 +9,7 @@ use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::cdp::log::BranchCdp;
 use crate::error::{Result, conflict, not_found};
 use crate::generation::Generation;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, VolumeId};
 use crate::info::VolumeInfo;
 use crate::settings::{LONG_DISCARD, Method, Order, SnapshotPolicy};
 use crate::staging::Staging;
@@ -302,7 +302,8 @@ impl Based {
 
 /// The state of a volume or a snapshot that its handles share.
 pub(crate) struct VolumeState {
-    pub(crate) id: u64,
+    /// The volume. The state of a snapshot, or of a moment, has the volume that it is of.
+    pub(crate) id: VolumeId,
     pub(crate) uuid: [u8; 16],
     pub(crate) block_size: u32,
     pub(crate) created: u64,
@@ -333,7 +334,13 @@ pub(crate) struct VolumeState {
 impl VolumeState {
     /// Makes the state of a read-only device: a snapshot, or a moment. `of` holds the identity, the
     /// block size and the creation time of the device that it is like.
-    pub(crate) fn frozen(id: u64, of: ([u8; 16], u32, u64), line: View, name: String, size: u64) -> Self {
+    pub(crate) fn frozen(
+        id: VolumeId,
+        of: ([u8; 16], u32, u64),
+        line: View,
+        name: String,
+        size: u64,
+    ) -> Self {
         let (uuid, block_size, created) = of;
         VolumeState {
             id,

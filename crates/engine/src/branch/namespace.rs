@@ -10,7 +10,7 @@ use crate::catalog::{
 };
 use crate::disk::Dir;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use crate::settings::{MAX_VOLUME_SIZE, Placement};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
@@ -20,8 +20,9 @@ use std::sync::{Arc, OnceLock};
 
 /// A snapshot. Its state reads a line at an epoch.
 pub(crate) struct Snapshot {
+    pub(crate) id: SnapshotId,
     /// The id of the volume that the snapshot belongs to.
-    pub(crate) volume: u64,
+    pub(crate) volume: VolumeId,
     pub(crate) state: Arc<VolumeState>,
     /// The identity of the snapshot that a stream imported, or zeros.
     pub(crate) origin: [u8; 16],
@@ -43,21 +44,21 @@ pub(crate) struct Namespace {
     /// The directory in which images are opened.
     dir: Arc<dyn Dir>,
     pub(crate) by_name: BTreeMap<String, Arc<VolumeState>>,
-    by_id: HashMap<u64, Arc<VolumeState>>,
+    by_id: HashMap<VolumeId, Arc<VolumeState>>,
     /// All branches that have rows in the catalog, or will have them, including dead ones.
     pub(crate) branches: HashMap<BranchId, Arc<Branch>>,
     /// Snapshots by id, including deleted ones that still have rows in the catalog.
-    pub(crate) snapshots: BTreeMap<u64, Arc<Snapshot>>,
+    pub(crate) snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
     /// The ids of visible snapshots, by (volume, name).
-    snapshot_names: BTreeMap<(u64, String), u64>,
+    snapshot_names: BTreeMap<(VolumeId, String), SnapshotId>,
     /// The ids of visible snapshots, by the state that they froze.
-    in_sight: BTreeMap<Frozen, u64>,
+    in_sight: BTreeMap<Frozen, SnapshotId>,
     /// Visible snapshots that expire: the id, and the pool time at which the snapshot expires.
-    pub(crate) expiring: BTreeMap<u64, u64>,
+    pub(crate) expiring: BTreeMap<SnapshotId, u64>,
     /// The number of branches that rest on each frozen state.
     children: HashMap<Frozen, u32>,
     /// Marks: (volume, name), and the LSN of the mark.
-    pub(crate) marks: BTreeMap<(u64, String), u64>,
+    pub(crate) marks: BTreeMap<(VolumeId, String), u64>,
     /// The physical volumes that were added and not removed, by number.
     pub(crate) pvs: BTreeMap<u32, PvRecord>,
     pub(crate) placement: Placement,
@@ -166,8 +167,8 @@ impl Namespace {
     }
 
     /// Returns whether a clone rests on a snapshot, or a history has it as an anchor.
-    pub(crate) fn is_pinned(&self, snapshot: &VolumeState) -> bool {
-        let line = &snapshot.line;
+    pub(crate) fn is_pinned(&self, snapshot: &Snapshot) -> bool {
+        let line = &snapshot.state.line;
         self.has_children(line.frozen()) || line.branch.cdp.log.read().is_anchor(snapshot.id)
     }
 
@@ -177,14 +178,14 @@ impl Namespace {
         Ok(View { branch, epoch: of.epoch, at: None })
     }
 
-    pub(crate) fn load_volume(&mut self, id: u64, record: VolumeRecord) -> Result<()> {
+    pub(crate) fn load_volume(&mut self, id: VolumeId, record: VolumeRecord) -> Result<()> {
         self.add_volume(id, record, Arc::default(), Arc::default())
     }
 
     /// Adds a volume, or replaces the one with this id. Its name must be free.
     pub(crate) fn add_volume(
         &mut self,
-        id: u64,
+        id: VolumeId,
         record: VolumeRecord,
         counters: Arc<VolumeCounters>,
         handles: Arc<AtomicU64>,
@@ -215,11 +216,11 @@ impl Namespace {
         Ok(())
     }
 
-    pub(crate) fn load_snapshot(&mut self, id: u64, record: &SnapshotRecord) -> Result<()> {
+    pub(crate) fn load_snapshot(&mut self, id: SnapshotId, record: &SnapshotRecord) -> Result<()> {
         let line = self.line(record.of)?;
         line.branch.frozen.write().insert(record.of.epoch);
         let of = (record.uuid, record.block_size, record.created);
-        let state = Arc::new(VolumeState::frozen(id, of, line, record.name.clone(), record.size));
+        let state = Arc::new(VolumeState::frozen(record.volume, of, line, record.name.clone(), record.size));
         if !record.deleted && self.snapshot_names.insert((record.volume, record.name.clone()), id).is_some() {
             return Err(corrupt(format!(
                 "load snapshot {}: two snapshots of its volume have that name",
@@ -231,6 +232,7 @@ impl Namespace {
             self.expiring.extend(until(&record.labels).map(|until| (id, until)));
         }
         let snapshot = Snapshot {
+            id,
             volume: record.volume,
             state,
             origin: record.origin,
@@ -238,19 +240,20 @@ impl Namespace {
             labels: RwLock::new(record.labels.clone()),
         };
         self.snapshots.insert(id, Arc::new(snapshot));
-        self.next_id = self.next_id.max(id + 1);
+        self.next_id = self.next_id.max(id.0 + 1);
         Ok(())
     }
 
-    pub(crate) fn volume_by_id(&self, id: u64) -> Option<&Arc<VolumeState>> {
+    pub(crate) fn volume_by_id(&self, id: VolumeId) -> Option<&Arc<VolumeState>> {
         self.by_id.get(&id)
     }
 
     /// Returns the visible snapshots of a volume, oldest first.
-    pub(crate) fn snapshots_of(&self, volume: u64) -> Vec<&Arc<Snapshot>> {
-        let names = self.snapshot_names.range((volume, String::new())..(volume + 1, String::new()));
+    pub(crate) fn snapshots_of(&self, volume: VolumeId) -> Vec<&Arc<Snapshot>> {
+        let names =
+            self.snapshot_names.range((volume, String::new())..(VolumeId(volume.0 + 1), String::new()));
         let mut found: Vec<_> = names.filter_map(|(_, id)| self.snapshots.get(id)).collect();
-        found.sort_by_key(|s| s.state.id);
+        found.sort_by_key(|s| s.id);
         found
     }
 
@@ -273,11 +276,11 @@ impl Namespace {
 
     pub(crate) fn is_in_sight(&self, snapshot: &Snapshot) -> bool {
         let key = (snapshot.volume, snapshot.state.name.read().clone());
-        self.snapshot_names.get(&key) == Some(&snapshot.state.id)
+        self.snapshot_names.get(&key) == Some(&snapshot.id)
     }
 
     /// Removes a snapshot from the visible ones.
-    pub(crate) fn hide_snapshot(&mut self, id: u64) {
+    pub(crate) fn hide_snapshot(&mut self, id: SnapshotId) {
         if let Some(snapshot) = self.snapshots.get(&id) {
             let key = (snapshot.volume, snapshot.state.name.read().clone());
             if self.snapshot_names.get(&key) == Some(&id) {
@@ -293,7 +296,7 @@ impl Namespace {
     }
 
     /// Runs `change` on a volume. Does nothing if an earlier operation deleted the volume.
-    pub(crate) fn on_volume(&self, id: u64, change: impl FnOnce(&VolumeState)) {
+    pub(crate) fn on_volume(&self, id: VolumeId, change: impl FnOnce(&VolumeState)) {
         if let Some(volume) = self.by_id.get(&id) {
             change(volume);
         }
@@ -306,7 +309,7 @@ impl Namespace {
     }
 
     /// Gives a snapshot another name, by which it is visible.
-    pub(crate) fn rename_snapshot(&mut self, id: u64, name: &str) {
+    pub(crate) fn rename_snapshot(&mut self, id: SnapshotId, name: &str) {
         if let Some(snapshot) = self.snapshots.get(&id).cloned() {
             self.hide_snapshot(id);
             name.clone_into(&mut snapshot.state.name.write());
@@ -356,7 +359,7 @@ pub(crate) fn until(labels: &Labels) -> Option<u64> {
 }
 
 /// The history of each volume: its line records, by LSN.
-pub(crate) type Lines = BTreeMap<u64, BTreeMap<u64, LineRecord>>;
+pub(crate) type Lines = BTreeMap<VolumeId, BTreeMap<u64, LineRecord>>;
 
 /// The label with the pool time, in nanoseconds, at which a snapshot expires.
 pub(crate) const UNTIL: &str = "hindcast.until";

@@ -6,7 +6,7 @@ use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, SnapshotId, Stamp, VolumeId};
 use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use redb::TableDefinition;
 
@@ -20,7 +20,7 @@ pub(super) const GROUPS: TableDefinition<'static, GroupKey, Bytes> = TableDefini
 type RunKey = (u64, u64);
 pub(super) const RUNS: TableDefinition<'static, RunKey, Bytes> = TableDefinition::new("cdp_runs");
 /// Lines and marks, by (volume, LSN).
-pub(super) const LINES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_lines");
+pub(super) const LINES: TableDefinition<'static, (VolumeId, u64), Bytes> = TableDefinition::new("cdp_lines");
 /// Events, by (branch, LSN).
 pub(super) const EVENTS: TableDefinition<'static, (BranchId, u64), Bytes> =
     TableDefinition::new("cdp_events");
@@ -187,7 +187,7 @@ pub(crate) enum Event {
     /// From here on nothing is recorded.
     Off { time: u64 },
     /// A snapshot that is an anchor.
-    Anchor { epoch: u32, snapshot: u64, time: u64 },
+    Anchor { epoch: u32, snapshot: SnapshotId, time: u64 },
     /// The volume got another size. If the size is smaller, everything from there to `end` became
     /// zeros. An anchor comes right before such an event.
     Resized { size: u64, end: u64, time: u64 },
@@ -328,7 +328,7 @@ impl Catalog {
         self.rows(EVENTS, "an event of a CDP log")
     }
 
-    pub(crate) fn cdp_lines(&self) -> Result<Vec<((u64, u64), LineRecord)>> {
+    pub(crate) fn cdp_lines(&self) -> Result<Vec<((VolumeId, u64), LineRecord)>> {
         self.rows(LINES, "a line of a volume")
     }
 }
@@ -388,11 +388,11 @@ impl Txn<'_> {
         self.remove(EVENTS, (branch, lsn))
     }
 
-    pub(crate) fn put_cdp_line(&mut self, volume: u64, lsn: u64, value: &LineRecord) -> Result<()> {
+    pub(crate) fn put_cdp_line(&mut self, volume: VolumeId, lsn: u64, value: &LineRecord) -> Result<()> {
         self.put(LINES, (volume, lsn), &value.encode())
     }
 
-    pub(crate) fn remove_cdp_line(&mut self, volume: u64, lsn: u64) -> Result<()> {
+    pub(crate) fn remove_cdp_line(&mut self, volume: VolumeId, lsn: u64) -> Result<()> {
         self.remove(LINES, (volume, lsn))
     }
 }
@@ -457,7 +457,7 @@ mod tests {
         );
         golden(Event::Off { time: 4 }, "010304000000000000008a053910");
         golden(
-            Event::Anchor { epoch: 5, snapshot: 6, time: 7 },
+            Event::Anchor { epoch: 5, snapshot: SnapshotId(6), time: 7 },
             "010405000000060000000000000007000000000000008e82a96d",
         );
         golden(

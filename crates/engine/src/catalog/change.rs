@@ -2,7 +2,7 @@
 
 use super::{BranchRecord, Catalog, SnapshotRecord, Superblock, Txn, VolumeRecord};
 use crate::error::{Result, corrupt};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 
 impl<'a> Txn<'a> {
     /// Returns the catalog as of the last commit.
@@ -17,7 +17,11 @@ impl<'a> Txn<'a> {
     }
 
     /// Changes a volume. Does nothing if an earlier operation of this transaction has deleted it.
-    pub(crate) fn change_volume(&mut self, id: u64, change: impl FnOnce(&mut VolumeRecord)) -> Result<()> {
+    pub(crate) fn change_volume(
+        &mut self,
+        id: VolumeId,
+        change: impl FnOnce(&mut VolumeRecord),
+    ) -> Result<()> {
         match self.volume(id)? {
             Some(mut volume) => {
                 change(&mut volume);
@@ -30,7 +34,7 @@ impl<'a> Txn<'a> {
     /// Changes a snapshot. Does nothing if there is none with this id.
     pub(crate) fn change_snapshot(
         &mut self,
-        id: u64,
+        id: SnapshotId,
         change: impl FnOnce(&mut SnapshotRecord),
     ) -> Result<()> {
         match self.snapshot(id)? {

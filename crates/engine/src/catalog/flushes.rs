@@ -5,11 +5,12 @@ use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn, decode};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{Stamp, VolumeId};
 use redb::TableDefinition;
 
 /// Rows of flush points, by (volume, LSN of the last point).
-pub(super) const FLUSHES: TableDefinition<'static, (u64, u64), Bytes> = TableDefinition::new("cdp_flushes");
+pub(super) const FLUSHES: TableDefinition<'static, (VolumeId, u64), Bytes> =
+    TableDefinition::new("cdp_flushes");
 
 /// The largest number of points of one row. A search reads some rows as a whole.
 const MAX_POINTS: usize = 1024;
@@ -72,11 +73,11 @@ impl Catalog {
     /// Returns the volumes that have flush points. For each it returns the key of the volume's
     /// oldest row, and its newest point. If the newest row is damaged, only the LSN of the point is
     /// known.
-    pub(crate) fn flushed_volumes(&self) -> Result<Vec<(u64, u64, Stamp)>> {
+    pub(crate) fn flushed_volumes(&self) -> Result<Vec<(VolumeId, u64, Stamp)>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
             let mut found = Vec::new();
-            let mut from = (0, 0);
+            let mut from = (VolumeId(0), 0);
             while let Some(row) = db!("read the flush points", table.range(from..)).next() {
                 let (volume, oldest) = db!("read the flush points", row).0.value();
                 let newest = db!("read the flush points", table.range((volume, oldest)..=(volume, u64::MAX)))
@@ -92,8 +93,8 @@ impl Catalog {
                     None => Stamp::new(oldest, 0),
                 };
                 found.push((volume, oldest, newest));
-                let Some(next) = volume.checked_add(1) else { break };
-                from = (next, 0);
+                let Some(next) = volume.0.checked_add(1) else { break };
+                from = (VolumeId(next), 0);
             }
             Ok(found)
         })
@@ -101,7 +102,11 @@ impl Catalog {
 
     /// Returns the last flush point of a volume that `reaches` accepts. `reaches` accepts all
     /// points up to one of them, and none behind it.
-    pub(crate) fn last_flush(&self, volume: u64, reaches: impl Fn(&Stamp) -> bool) -> Result<Option<Stamp>> {
+    pub(crate) fn last_flush(
+        &self,
+        volume: VolumeId,
+        reaches: impl Fn(&Stamp) -> bool,
+    ) -> Result<Option<Stamp>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
             let row_from = |lsn: u64| {
@@ -133,7 +138,7 @@ impl Catalog {
     }
 
     /// Returns the newest flush points of a volume, oldest first, at most `most` of them.
-    pub(crate) fn newest_flushes(&self, volume: u64, most: usize) -> Result<Vec<Stamp>> {
+    pub(crate) fn newest_flushes(&self, volume: VolumeId, most: usize) -> Result<Vec<Stamp>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
             let mut found: Vec<Stamp> = Vec::new();
@@ -151,10 +156,13 @@ impl Catalog {
     }
 
     /// Visits all rows in order: volume, key, and the points, unless the row is damaged.
-    pub(crate) fn visit_flushes(&self, mut visit: impl FnMut(u64, u64, Option<FlushRecord>)) -> Result<()> {
+    pub(crate) fn visit_flushes(
+        &self,
+        mut visit: impl FnMut(VolumeId, u64, Option<FlushRecord>),
+    ) -> Result<()> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
-            for row in db!("read the flush points", table.range((0, 0)..)) {
+            for row in db!("read the flush points", table.range((VolumeId(0), 0)..)) {
                 let (key, value) = db!("read the flush points", row);
                 let (volume, last) = key.value();
                 visit(volume, last, FlushRecord::decode(value.value()));
@@ -167,7 +175,7 @@ impl Catalog {
     /// that follows them.
     pub(crate) fn flushes_before(
         &self,
-        volume: u64,
+        volume: VolumeId,
         lsn: u64,
         most: usize,
     ) -> Result<(Vec<u64>, Option<u64>)> {
@@ -188,7 +196,7 @@ impl Catalog {
 
 impl Txn<'_> {
     /// Adds points that are all newer than the stored ones.
-    pub(crate) fn put_flushes(&mut self, volume: u64, points: &[Stamp]) -> Result<()> {
+    pub(crate) fn put_flushes(&mut self, volume: VolumeId, points: &[Stamp]) -> Result<()> {
         for row in points.chunks(MAX_POINTS) {
             if let Some(last) = row.last() {
                 self.put(FLUSHES, (volume, last.lsn), &FlushRecord(row.to_vec()).encode())?;
@@ -197,7 +205,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    pub(crate) fn remove_flushes(&mut self, volume: u64, key: u64) -> Result<()> {
+    pub(crate) fn remove_flushes(&mut self, volume: VolumeId, key: u64) -> Result<()> {
         self.remove(FLUSHES, (volume, key))
     }
 }

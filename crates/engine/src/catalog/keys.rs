@@ -3,7 +3,7 @@
 //! Each is stored as the number or tuple that it consists of: with the same bytes, in the same
 //! order, and under the same type name. The store refuses a table whose type name differs.
 
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use std::ops::RangeInclusive;
 
 macro_rules! stored_as {
@@ -125,6 +125,8 @@ impl UsageKey {
 }
 
 stored_as!(BranchId, u64, BranchId, |id: BranchId| id.0);
+stored_as!(VolumeId, u64, VolumeId, |id: VolumeId| id.0);
+stored_as!(SnapshotId, u64, SnapshotId, |id: SnapshotId| id.0);
 stored_as!(
     PageKey,
     (u64, u64),
@@ -181,6 +183,8 @@ mod tests {
     fn keys_are_stored_as_the_plain_types_of_older_builds() {
         let (one, two) = (BranchId(1), BranchId(1 << 40));
         same(&[(one, 1u64), (two, 1 << 40)]);
+        same(&[(VolumeId(1), 1u64), (VolumeId(1 << 40), 1 << 40)]);
+        same(&[(SnapshotId(1), 1u64), (SnapshotId(1 << 40), 1 << 40)]);
         same(&[(PageKey::new(one, 9), (1u64, 9u64)), (PageKey::new(two, 3), (1 << 40, 3))]);
         same(&[
             (VersionKey::new(one, 9, 7), (1u64, 9u64, 7u32)),

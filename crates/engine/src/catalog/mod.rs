@@ -58,7 +58,7 @@ pub(crate) use versions::{VERSION_BYTES, Version};
 
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, corrupt, no_space};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use crate::journal::{Cursor, FIRST_RECORD, JournalRecord};
 use backend::BlockBackend;
 pub(crate) use keys::{PageKey, UsageKey, VersionKey};
@@ -84,7 +84,7 @@ const CREATION_CACHE: usize = 1 << 20;
 type Bytes = &'static [u8];
 const META: TableDefinition<'static, &str, Bytes> = TableDefinition::new("meta");
 const PVS: TableDefinition<'static, u32, Bytes> = TableDefinition::new("pvs");
-const VOLUMES: TableDefinition<'static, u64, Bytes> = TableDefinition::new("volumes");
+const VOLUMES: TableDefinition<'static, VolumeId, Bytes> = TableDefinition::new("volumes");
 const BRANCHES: TableDefinition<'static, BranchId, Bytes> = TableDefinition::new("branches");
 /// Extents in use, by (PV, extent).
 const EXTENTS: TableDefinition<'static, (u32, u32), Bytes> = TableDefinition::new("extents");
@@ -92,7 +92,7 @@ const EXTENTS: TableDefinition<'static, (u32, u32), Bytes> = TableDefinition::ne
 const BITMAPS: TableDefinition<'static, (u32, u32, u32), Bytes> = TableDefinition::new("bitmaps");
 /// Pages of current maps.
 const MAP: TableDefinition<'static, PageKey, Bytes> = TableDefinition::new("map");
-const SNAPSHOTS: TableDefinition<'static, u64, Bytes> = TableDefinition::new("snapshots");
+const SNAPSHOTS: TableDefinition<'static, SnapshotId, Bytes> = TableDefinition::new("snapshots");
 
 const SUPERBLOCK: &str = "superblock";
 const POSITIONS: &str = "positions";
@@ -361,7 +361,7 @@ impl Catalog {
         self.rows(PVS, "a physical volume")
     }
 
-    pub(crate) fn volumes(&self) -> Result<Vec<(u64, VolumeRecord)>> {
+    pub(crate) fn volumes(&self) -> Result<Vec<(VolumeId, VolumeRecord)>> {
         self.rows(VOLUMES, "a volume")
     }
 
@@ -369,15 +369,15 @@ impl Catalog {
         self.rows(BRANCHES, "a branch")
     }
 
-    pub(crate) fn snapshots(&self) -> Result<Vec<(u64, SnapshotRecord)>> {
+    pub(crate) fn snapshots(&self) -> Result<Vec<(SnapshotId, SnapshotRecord)>> {
         self.rows(SNAPSHOTS, "a snapshot")
     }
 
-    pub(crate) fn snapshot(&self, id: u64) -> Result<Option<SnapshotRecord>> {
+    pub(crate) fn snapshot(&self, id: SnapshotId) -> Result<Option<SnapshotRecord>> {
         self.row(SNAPSHOTS, id, "a snapshot")
     }
 
-    pub(crate) fn volume(&self, id: u64) -> Result<Option<VolumeRecord>> {
+    pub(crate) fn volume(&self, id: VolumeId) -> Result<Option<VolumeRecord>> {
         self.row(VOLUMES, id, "a volume")
     }
 
@@ -607,16 +607,16 @@ impl Txn<'_> {
         self.remove_stamp(pv)?;
         self.remove(PVS, pv)
     }
-    pub(crate) fn put_volume(&mut self, id: u64, value: &VolumeRecord) -> Result<()> {
+    pub(crate) fn put_volume(&mut self, id: VolumeId, value: &VolumeRecord) -> Result<()> {
         self.put(VOLUMES, id, &value.encode())
     }
-    pub(crate) fn remove_volume(&mut self, id: u64) -> Result<()> {
+    pub(crate) fn remove_volume(&mut self, id: VolumeId) -> Result<()> {
         self.remove(VOLUMES, id)
     }
-    pub(crate) fn put_snapshot(&mut self, id: u64, value: &SnapshotRecord) -> Result<()> {
+    pub(crate) fn put_snapshot(&mut self, id: SnapshotId, value: &SnapshotRecord) -> Result<()> {
         self.put(SNAPSHOTS, id, &value.encode())
     }
-    pub(crate) fn remove_snapshot(&mut self, id: u64) -> Result<()> {
+    pub(crate) fn remove_snapshot(&mut self, id: SnapshotId) -> Result<()> {
         self.remove(SNAPSHOTS, id)
     }
     pub(crate) fn put_branch(&mut self, id: BranchId, value: &BranchRecord) -> Result<()> {

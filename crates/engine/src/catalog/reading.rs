@@ -6,7 +6,7 @@ use super::{
     Value, VolumeRecord, decode,
 };
 use crate::error::{Result, corrupt};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use redb::{ReadableTable, TableDefinition};
 
 impl Txn<'_> {
@@ -32,7 +32,7 @@ impl Txn<'_> {
         })
     }
 
-    pub(crate) fn volume(&self, id: u64) -> Result<Option<VolumeRecord>> {
+    pub(crate) fn volume(&self, id: VolumeId) -> Result<Option<VolumeRecord>> {
         self.row(VOLUMES, id, "a volume")
     }
 
@@ -40,7 +40,7 @@ impl Txn<'_> {
         self.row(BRANCHES, id, "a branch")
     }
 
-    pub(crate) fn snapshot(&self, id: u64) -> Result<Option<SnapshotRecord>> {
+    pub(crate) fn snapshot(&self, id: SnapshotId) -> Result<Option<SnapshotRecord>> {
         self.row(SNAPSHOTS, id, "a snapshot")
     }
 }

@@ -7,7 +7,7 @@ use super::{
     decode,
 };
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use redb::{ReadableTable, TableDefinition, TableError};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -119,11 +119,11 @@ impl Catalog {
         self.left_ids(BRANCHES, next_id)
     }
 
-    pub(crate) fn volumes_left(&self, next_id: u64) -> LeftIds<u64, VolumeRecord> {
+    pub(crate) fn volumes_left(&self, next_id: u64) -> LeftIds<VolumeId, VolumeRecord> {
         self.left_ids(VOLUMES, next_id)
     }
 
-    pub(crate) fn snapshots_left(&self, next_id: u64) -> LeftIds<u64, SnapshotRecord> {
+    pub(crate) fn snapshots_left(&self, next_id: u64) -> LeftIds<SnapshotId, SnapshotRecord> {
         self.left_ids(SNAPSHOTS, next_id)
     }
 
@@ -135,7 +135,7 @@ impl Catalog {
         self.left(cdp::EVENTS)
     }
 
-    pub(crate) fn lines_left(&self) -> Left<(u64, u64), LineRecord> {
+    pub(crate) fn lines_left(&self) -> Left<(VolumeId, u64), LineRecord> {
         self.left(cdp::LINES)
     }
 

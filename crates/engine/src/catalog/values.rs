@@ -2,7 +2,7 @@
 
 use super::page::{Entry, Slot};
 use crate::codec::{Reader, Writer, crc32c};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, VolumeId};
 use crate::settings::{Method, Order, Placement, SnapshotPolicy};
 use std::collections::BTreeMap;
 
@@ -372,7 +372,7 @@ pub(crate) struct SnapshotRecord {
     pub(crate) uuid: [u8; 16],
     pub(crate) name: String,
     /// The id of the volume that the snapshot belongs to.
-    pub(crate) volume: u64,
+    pub(crate) volume: VolumeId,
     pub(crate) of: Frozen,
     /// The size of the volume at the instant of the snapshot, in bytes.
     pub(crate) size: u64,
@@ -592,7 +592,7 @@ mod tests {
             SnapshotRecord {
                 uuid: [4; 16],
                 name: "monday".into(),
-                volume: 3,
+                volume: VolumeId(3),
                 of: Frozen { branch: BranchId(4), epoch: 5 },
                 size: 1 << 30,
                 block_size: 512,

@@ -7,7 +7,7 @@ use crate::cdp::log::record::{HEADER_LEN, IndexEntry, SEGMENT_HEAD, SHARED, Segm
 use crate::cdp::log::segment::SegmentDisk;
 use crate::disk::{Dir, OpenMode};
 use crate::error::Result;
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, SnapshotId, Stamp, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check_histories(
@@ -36,7 +36,7 @@ pub(super) fn check_histories(
             "groups of a segment that does not exist",
         );
     }
-    let snapshots: BTreeSet<u64> = tables.snapshots.iter().map(|(id, _)| *id).collect();
+    let snapshots: BTreeSet<SnapshotId> = tables.snapshots.iter().map(|(id, _)| *id).collect();
     for ((branch, lsn), event) in catalog.cdp_events()? {
         let object = || format!("branch {branch} LSN {lsn}");
         if !tables.branches.contains_key(&branch) {
@@ -51,7 +51,7 @@ pub(super) fn check_histories(
 
 /// Checks that the flush points of all rows of a volume are in one order, by LSN and by time.
 fn check_flushes(catalog: &Catalog, report: &mut CheckReport) -> Result<()> {
-    let mut last = (0, Stamp::default());
+    let mut last = (VolumeId(0), Stamp::default());
     catalog.visit_flushes(|volume, key, record| {
         let object = || format!("flush points of volume {volume} up to LSN {key}");
         let Some(record) = record else { return report.find("cdp-flushes", object(), "they are damaged") };

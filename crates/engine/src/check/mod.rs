@@ -33,7 +33,7 @@ use crate::catalog::{
 use crate::control::decode_control;
 use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use crate::journal::cursor::JournalRecord;
 use crate::journal::{ScanStart, scan};
 use marks::SlotUse;
@@ -173,9 +173,9 @@ struct Tables {
     positions: Positions,
     journal: Option<JournalRecord>,
     pvs: BTreeMap<u32, PvRecord>,
-    volumes: Vec<(u64, VolumeRecord)>,
+    volumes: Vec<(VolumeId, VolumeRecord)>,
     branches: BTreeMap<BranchId, BranchRecord>,
-    snapshots: Vec<(u64, SnapshotRecord)>,
+    snapshots: Vec<(SnapshotId, SnapshotRecord)>,
 }
 
 /// Verifies the pool in `dir`, which must not be open ([`ErrorKind::Busy`]). `progress` gets
@@ -288,7 +288,7 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
         if check_name(&volume.name).is_err() || !names.insert(&volume.name) {
             report.find("volume-name", &object, "the name is malformed or taken by another volume");
         }
-        if *id >= tables.superblock.next_id || volume.branch.0 >= tables.superblock.next_id {
+        if id.0 >= tables.superblock.next_id || volume.branch.0 >= tables.superblock.next_id {
             report.find("id", &object, "its ids were never assigned");
         }
         match tables.branches.get(&volume.branch) {

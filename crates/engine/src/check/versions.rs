@@ -18,7 +18,7 @@ pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
     for (id, snapshot) in &tables.snapshots {
         let object = format!("snapshot {id} ({})", snapshot.name);
         report.snapshots += u64::from(!snapshot.deleted);
-        if *id >= tables.superblock.next_id {
+        if id.0 >= tables.superblock.next_id {
             report.find("id", &object, "its id was never assigned");
         }
         if !snapshot.deleted && !names.insert((snapshot.volume, &snapshot.name)) {

@@ -6,12 +6,13 @@ use crate::catalog::{Event, LineRecord, Txn, decode_settings, encode_settings};
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::Result;
+use crate::ids::VolumeId;
 use crate::settings::CdpSettings;
 
 /// Sets how the volume's history is kept, or that it is not kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetCdp {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) settings: Option<CdpSettings>,
 }
 
@@ -66,7 +67,7 @@ impl Operation for SetCdp {
 /// Gives this moment of the volume a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AddMark {
-    pub(crate) volume: u64,
+    pub(crate) volume: VolumeId,
     pub(crate) name: String,
 }
 
@@ -102,7 +103,7 @@ impl Operation for AddMark {
 /// Removes the mark with this LSN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoveMark {
-    pub(crate) volume: u64,
+    pub(crate) volume: VolumeId,
     pub(crate) lsn: u64,
 }
 

@@ -5,7 +5,7 @@ use crate::branch::Branch;
 use crate::catalog::{Event, LineRecord, SnapshotRecord, Txn};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use std::sync::Arc;
 pub(crate) struct HistoryChange {
     pub(super) events: Vec<(Arc<Branch>, Event)>,
     /// (volume, what happened to it)
-    pub(super) lines: Vec<(u64, LineRecord)>,
+    pub(super) lines: Vec<(VolumeId, LineRecord)>,
     /// (volume, LSN of a mark)
-    pub(super) forgotten: Option<(u64, u64)>,
+    pub(super) forgotten: Option<(VolumeId, u64)>,
 }
 
 impl HistoryChange {
@@ -46,7 +46,7 @@ impl Core {
     /// has CDP, or if it was made deleted and is never visible.
     pub(super) fn anchor_event(
         &self,
-        id: u64,
+        id: SnapshotId,
         snapshot: &SnapshotRecord,
         time: u64,
     ) -> Option<(Arc<Branch>, Event)> {
@@ -83,15 +83,15 @@ impl Core {
     }
 
     /// Whether a history needs this snapshot.
-    pub(crate) fn is_anchor(&self, snapshot: u64) -> bool {
+    pub(crate) fn is_anchor(&self, snapshot: SnapshotId) -> bool {
         let branch = self.names.read().snapshots.get(&snapshot).map(|s| s.state.line.branch.clone());
         branch.is_some_and(|branch| branch.cdp.log.read().is_anchor(snapshot))
     }
 
     /// The ids of all snapshots that histories need.
-    pub(crate) fn anchors(&self) -> BTreeSet<u64> {
+    pub(crate) fn anchors(&self) -> BTreeSet<SnapshotId> {
         let names = self.names.read();
-        let of = |branch: &Arc<Branch>| branch.cdp.log.read().anchors().collect::<Vec<u64>>();
+        let of = |branch: &Arc<Branch>| branch.cdp.log.read().anchors().collect::<Vec<SnapshotId>>();
         names.branches.values().flat_map(of).collect()
     }
 }

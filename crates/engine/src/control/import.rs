@@ -5,11 +5,12 @@ use crate::branch::namespace::Namespace;
 use crate::catalog::{ImportRecord, Txn, decode_import, encode_import};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
+use crate::ids::VolumeId;
 
 /// Sets how far a stream was imported. All its writes up to there come before this record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetImport {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) import: Option<ImportRecord>,
 }
 

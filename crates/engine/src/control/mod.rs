@@ -43,7 +43,7 @@ use crate::catalog::{FillRecord, Txn, Value};
 use crate::codec::{Reader, Writer, align_up};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use crate::journal::record::RECORD_ALIGN;
 use crate::settings::Placement;
 
@@ -252,9 +252,9 @@ pub(crate) struct Preparation {
 /// Work of destage that follows from a committed operation.
 pub(crate) enum FollowUp {
     /// Deletes snapshots, when nothing rests on them.
-    DeleteSnapshots(Vec<u64>),
+    DeleteSnapshots(Vec<SnapshotId>),
     /// Drops the history of a deleted volume, when nothing rests on it.
-    DropHistory { volume: u64 },
+    DropHistory { volume: VolumeId },
     /// Begins to record a branch behind the anchor that the operation made, or removes the anchor.
     ConfirmAnchor { branch: BranchId },
     /// Gives out the space of a new physical volume, unless that was done ahead of its turn.

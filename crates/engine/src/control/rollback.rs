@@ -8,7 +8,7 @@ use crate::catalog::{
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,14 +16,14 @@ use std::sync::atomic::Ordering;
 /// snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RollBack {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) branch: BranchId,
     pub(crate) base: Frozen,
     /// The LSN of the record right after which the base branch is the base; 0: the base is as its
     /// epoch shows it.
     pub(crate) at: u64,
     pub(crate) size: u64,
-    pub(crate) undo_id: u64,
+    pub(crate) undo_id: SnapshotId,
     pub(crate) undo: SnapshotRecord,
 }
 
@@ -91,7 +91,7 @@ impl Operation for RollBack {
         let new = BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(*base)), was.method);
         txn.put_branch(*branch, &BranchRecord { order: was.order, base_at: *at, ..new })?;
         txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, import: None, ..volume })?;
-        txn.change_superblock(|s| s.next_id = s.next_id.max(branch.0 + 1).max(undo_id + 1))
+        txn.change_superblock(|s| s.next_id = s.next_id.max(branch.0 + 1).max(undo_id.0 + 1))
     }
 
     fn after(&self, core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {

@@ -9,6 +9,7 @@ use crate::catalog::{
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::Result;
+use crate::ids::{SnapshotId, VolumeId};
 use crate::settings::{Method, Order, SnapshotPolicy};
 use std::sync::atomic::Ordering;
 
@@ -16,7 +17,7 @@ use std::sync::atomic::Ordering;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CreateSnapshots {
     /// The snapshots, with their ids.
-    pub(crate) snapshots: Vec<(u64, SnapshotRecord)>,
+    pub(crate) snapshots: Vec<(SnapshotId, SnapshotRecord)>,
 }
 
 impl Operation for CreateSnapshots {
@@ -59,8 +60,8 @@ impl Operation for CreateSnapshots {
                 txn.change_volume(snapshot.volume, |v| v.import = None)?;
             }
         }
-        let last = self.snapshots.iter().map(|(id, _)| *id).max().unwrap_or(0);
-        txn.change_superblock(|s| s.next_id = s.next_id.max(last + 1))
+        let last = self.snapshots.iter().map(|(id, _)| *id).max().unwrap_or_default();
+        txn.change_superblock(|s| s.next_id = s.next_id.max(last.0 + 1))
     }
 
     fn after(&self, _core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
@@ -70,7 +71,7 @@ impl Operation for CreateSnapshots {
     }
 }
 
-fn create(names: &mut Namespace, id: u64, record: &SnapshotRecord, time: u64) -> Result<()> {
+fn create(names: &mut Namespace, id: SnapshotId, record: &SnapshotRecord, time: u64) -> Result<()> {
     names.load_snapshot(id, record)?;
     let branch = &names.snapshots[&id].state.line.branch;
     branch.epoch.store(record.of.epoch + 1, Ordering::Release);
@@ -85,7 +86,7 @@ fn create(names: &mut Namespace, id: u64, record: &SnapshotRecord, time: u64) ->
 /// Deletes snapshots. An anchor is only hidden: its history keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeleteSnapshots {
-    pub(crate) ids: Vec<u64>,
+    pub(crate) ids: Vec<SnapshotId>,
 }
 
 impl Operation for DeleteSnapshots {
@@ -126,7 +127,7 @@ impl Operation for DeleteSnapshots {
 /// Gives a snapshot another name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RenameSnapshot {
-    pub(crate) id: u64,
+    pub(crate) id: SnapshotId,
     pub(crate) name: String,
 }
 
@@ -156,7 +157,7 @@ impl Operation for RenameSnapshot {
 /// Sets the labels of a snapshot, and whether it is protected from deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetLabels {
-    pub(crate) id: u64,
+    pub(crate) id: SnapshotId,
     pub(crate) protected: bool,
     pub(crate) labels: Labels,
 }
@@ -197,7 +198,7 @@ impl Operation for SetLabels {
 /// Sets how much space a volume's snapshots may take, and what happens beyond that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetPolicy {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) policy: SnapshotPolicy,
 }
 
@@ -229,7 +230,7 @@ impl Operation for SetPolicy {
 /// Sets how a volume preserves what its snapshots need, from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetMethod {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) method: Method,
 }
 
@@ -262,7 +263,7 @@ impl Operation for SetMethod {
 /// Sets whether a volume's snapshots share what is preserved, from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetOrder {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) order: Order,
 }
 

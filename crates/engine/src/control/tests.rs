@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::catalog::{Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, VolumeRecord};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, VolumeId};
 use crate::settings::{
     AnchorPolicy, CdpSettings, Compression, Encoding, Method, Order, Retention, SnapshotPolicy,
 };
@@ -25,7 +25,7 @@ fn snapshot(id: u64) -> SnapshotRecord {
     SnapshotRecord {
         uuid: [5; 16],
         name: "s".into(),
-        volume: 1,
+        volume: VolumeId(1),
         of: Frozen { branch: BranchId(id), epoch: 9 },
         size: 1 << 30,
         block_size: 512,
@@ -52,43 +52,70 @@ fn every_kind() -> [Control; 28] {
     let moment = Frozen { epoch: 0, ..base };
     let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
     [
-        Group { parts: vec![DeleteVolume { id: 1 }.into(), SetReadOnly { id: 2, read_only: true }.into()] }
-            .into(),
-        CreateVolume { id: 1, chunk_log2: 14, volume: volume() }.into(),
-        ResizeVolume { id: 1, size: 5 }.into(),
-        RenameVolume { id: 1, name: "x".into() }.into(),
-        SetReadOnly { id: 1, read_only: true }.into(),
-        DeleteVolume { id: 1 }.into(),
+        Group {
+            parts: vec![
+                DeleteVolume { id: VolumeId(1) }.into(),
+                SetReadOnly { id: VolumeId(2), read_only: true }.into(),
+            ],
+        }
+        .into(),
+        CreateVolume { id: VolumeId(1), chunk_log2: 14, volume: volume() }.into(),
+        ResizeVolume { id: VolumeId(1), size: 5 }.into(),
+        RenameVolume { id: VolumeId(1), name: "x".into() }.into(),
+        SetReadOnly { id: VolumeId(1), read_only: true }.into(),
+        DeleteVolume { id: VolumeId(1) }.into(),
         AddPv { pv: 3, uuid: [1; 16], path: "/dev/loop7".into(), extents: 12 }.into(),
         SetDraining { pv: 3, draining: true }.into(),
         RemovePv { pv: 3 }.into(),
         SetPlacement { placement: Placement::Contiguous }.into(),
-        CreateSnapshots { snapshots: vec![(5, snapshot(2)), (6, snapshot(3))] }.into(),
-        DeleteSnapshots { ids: vec![5, 6] }.into(),
-        RenameSnapshot { id: 5, name: "x".into() }.into(),
-        CloneVolume { id: 7, chunk_log2: 14, base, at: 0, method: Method::Copy, volume: volume() }.into(),
-        RollBack { id: 1, branch: BranchId(8), base, at: 0, size: 512, undo_id: 7, undo: snapshot(2) }.into(),
-        SetMethod { id: 1, method: Method::Copy }.into(),
-        SetOrder { id: 1, order: Order::Independent }.into(),
-        SetLabels { id: 5, protected: true, labels: [("by".into(), "ann".into())].into() }.into(),
-        SetPolicy { id: 1, policy: SnapshotPolicy { reserve_percent: 25, auto_delete: true } }.into(),
-        CreateOver { id: 8, chunk_log2: 12, image, volume: volume() }.into(),
-        SetFill { branches: vec![BranchId(3), BranchId(4)], rate: Some(9) }.into(),
-        SetImport { id: 1, import: Some(ImportRecord { from: [1; 16], to: [2; 16], position: 65536 }) }
+        CreateSnapshots { snapshots: vec![(SnapshotId(5), snapshot(2)), (SnapshotId(6), snapshot(3))] }
             .into(),
-        SetCdp { id: 1, settings: Some(settings()) }.into(),
-        SetCdp { id: 1, settings: None }.into(),
-        AddMark { volume: 1, name: "here".into() }.into(),
-        RemoveMark { volume: 1, lsn: 5 }.into(),
-        CloneVolume { id: 7, chunk_log2: 14, base: moment, at: 77, method: Method::Copy, volume: volume() }
+        DeleteSnapshots { ids: vec![SnapshotId(5), SnapshotId(6)] }.into(),
+        RenameSnapshot { id: SnapshotId(5), name: "x".into() }.into(),
+        CloneVolume { id: VolumeId(7), chunk_log2: 14, base, at: 0, method: Method::Copy, volume: volume() }
             .into(),
         RollBack {
-            id: 1,
+            id: VolumeId(1),
+            branch: BranchId(8),
+            base,
+            at: 0,
+            size: 512,
+            undo_id: SnapshotId(7),
+            undo: snapshot(2),
+        }
+        .into(),
+        SetMethod { id: VolumeId(1), method: Method::Copy }.into(),
+        SetOrder { id: VolumeId(1), order: Order::Independent }.into(),
+        SetLabels { id: SnapshotId(5), protected: true, labels: [("by".into(), "ann".into())].into() }.into(),
+        SetPolicy { id: VolumeId(1), policy: SnapshotPolicy { reserve_percent: 25, auto_delete: true } }
+            .into(),
+        CreateOver { id: VolumeId(8), chunk_log2: 12, image, volume: volume() }.into(),
+        SetFill { branches: vec![BranchId(3), BranchId(4)], rate: Some(9) }.into(),
+        SetImport {
+            id: VolumeId(1),
+            import: Some(ImportRecord { from: [1; 16], to: [2; 16], position: 65536 }),
+        }
+        .into(),
+        SetCdp { id: VolumeId(1), settings: Some(settings()) }.into(),
+        SetCdp { id: VolumeId(1), settings: None }.into(),
+        AddMark { volume: VolumeId(1), name: "here".into() }.into(),
+        RemoveMark { volume: VolumeId(1), lsn: 5 }.into(),
+        CloneVolume {
+            id: VolumeId(7),
+            chunk_log2: 14,
+            base: moment,
+            at: 77,
+            method: Method::Copy,
+            volume: volume(),
+        }
+        .into(),
+        RollBack {
+            id: VolumeId(1),
             branch: BranchId(8),
             base: moment,
             at: 77,
             size: 512,
-            undo_id: 7,
+            undo_id: SnapshotId(7),
             undo: snapshot(2),
         }
         .into(),

@@ -9,6 +9,7 @@ use crate::catalog::{
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
+use crate::ids::{SnapshotId, VolumeId};
 use crate::settings::{Method, SnapshotPolicy};
 use crate::staging::Range;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use std::sync::atomic::Ordering;
 /// Creates a volume, and begins the volume's branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CreateVolume {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) chunk_log2: u8,
     pub(crate) volume: VolumeRecord,
 }
@@ -56,7 +57,7 @@ impl Operation for CreateVolume {
 /// Creates a volume over an image outside of the pool, and begins the volume's branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CreateOver {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) chunk_log2: u8,
     pub(crate) image: ImageRecord,
     pub(crate) volume: VolumeRecord,
@@ -97,7 +98,7 @@ impl Operation for CreateOver {
 /// Creates a volume over a frozen state, and begins the volume's branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CloneVolume {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) chunk_log2: u8,
     pub(crate) base: Frozen,
     /// The LSN of the record right after which the base branch is the base; 0: the base is as its
@@ -147,22 +148,32 @@ impl Operation for CloneVolume {
 }
 
 /// Adds a new volume, and the branch that it writes to.
-fn begin_volume(names: &mut Namespace, id: u64, volume: &VolumeRecord, branch: &BranchRecord) -> Result<()> {
+fn begin_volume(
+    names: &mut Namespace,
+    id: VolumeId,
+    volume: &VolumeRecord,
+    branch: &BranchRecord,
+) -> Result<()> {
     names.load_branch(volume.branch, branch)?;
-    names.next_id = names.next_id.max(id + 1).max(volume.branch.0 + 1);
+    names.next_id = names.next_id.max(id.0 + 1).max(volume.branch.0 + 1);
     names.load_volume(id, volume.clone())
 }
 
-fn store_new_volume(txn: &mut Txn<'_>, id: u64, volume: &VolumeRecord, branch: &BranchRecord) -> Result<()> {
+fn store_new_volume(
+    txn: &mut Txn<'_>,
+    id: VolumeId,
+    volume: &VolumeRecord,
+    branch: &BranchRecord,
+) -> Result<()> {
     txn.put_branch(volume.branch, branch)?;
     txn.put_volume(id, volume)?;
-    txn.change_superblock(|s| s.next_id = s.next_id.max(id + 1).max(volume.branch.0 + 1))
+    txn.change_superblock(|s| s.next_id = s.next_id.max(id.0 + 1).max(volume.branch.0 + 1))
 }
 
 /// Changes the size of a volume. Shrinking discards the tail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResizeVolume {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) size: u64,
 }
 
@@ -250,7 +261,7 @@ fn resize(volume: &VolumeState, size: u64, lsn: u64) {
 /// Gives a volume another name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RenameVolume {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) name: String,
 }
 
@@ -284,7 +295,7 @@ impl Operation for RenameVolume {
 /// Makes a volume refuse writes, or accept them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetReadOnly {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
     pub(crate) read_only: bool,
 }
 
@@ -314,7 +325,7 @@ impl Operation for SetReadOnly {
 /// Deletes a volume with its snapshots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeleteVolume {
-    pub(crate) id: u64,
+    pub(crate) id: VolumeId,
 }
 
 impl Operation for DeleteVolume {
@@ -330,7 +341,7 @@ impl Operation for DeleteVolume {
         if let Some(volume) = names.volume_by_id(self.id).cloned() {
             volume.deleted.store(true, Ordering::Release);
             names.remove_volume(&volume);
-            let snapshots: Vec<u64> = names.snapshots_of(self.id).iter().map(|s| s.state.id).collect();
+            let snapshots: Vec<SnapshotId> = names.snapshots_of(self.id).iter().map(|s| s.id).collect();
             snapshots.into_iter().for_each(|id| names.hide_snapshot(id));
             names.marks.retain(|(of, _), _| *of != self.id);
         }

@@ -6,7 +6,7 @@ use super::record::Recorder;
 use crate::catalog::PageKey;
 use crate::catalog::{FillRecord, Positions, VersionKey};
 use crate::grace::Retired;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use crate::journal::{Cursor, SegmentFile};
 use crate::space::allocator::{Allocator, FreedSlot};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,9 +46,9 @@ pub(crate) struct BackgroundState {
     /// that continues).
     pub(crate) orphan_branches: BTreeMap<BranchId, u64>,
     /// Snapshots that were deleted. They wait for what rests on them, or are being dissolved.
-    pub(crate) deleted: BTreeSet<u64>,
+    pub(crate) deleted: BTreeSet<SnapshotId>,
     /// Deleted volumes that have a history. The history is dropped when nothing rests on it.
-    pub(crate) deleted_with_history: BTreeSet<u64>,
+    pub(crate) deleted_with_history: BTreeSet<VolumeId>,
     /// Branches with an anchor behind which recording is to begin, by the anchor's LSN.
     pub(crate) unconfirmed_anchors: BTreeMap<u64, BranchId>,
     /// Branches whose history has expired, and on which something rests.
@@ -78,7 +78,7 @@ pub(crate) struct BackgroundState {
     /// The last step sorted runs, so other work has its turn.
     pub(crate) sorted: bool,
     /// The volume whose retention was enforced last.
-    pub(crate) forgot_of: u64,
+    pub(crate) forgot_of: VolumeId,
     pub(crate) retired_slots: Retired<FreedSlot>,
     pub(crate) retired_files: Retired<Arc<SegmentFile>>,
     /// The number of bytes written, and of calls for work, at the last idle step.
@@ -111,7 +111,7 @@ impl BackgroundState {
             compacted: BTreeMap::new(),
             compact_from: 0,
             sorted: false,
-            forgot_of: 0,
+            forgot_of: VolumeId(0),
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
             seen: (0, 0),

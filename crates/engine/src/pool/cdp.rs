@@ -8,7 +8,7 @@ use crate::branch::{Branch, View, VolumeState};
 use crate::catalog::{Frozen, SnapshotRecord, VolumeRecord};
 use crate::control::{AddMark, CloneVolume, Control, Group, RemoveMark, RollBack, SetCdp};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, SnapshotId, Stamp, VolumeId};
 use crate::info::history::{CdpInfo, Mark, Moment, Point};
 use crate::info::{SnapshotInfo, VolumeInfo};
 use crate::settings::{CdpSettings, SnapshotPolicy};
@@ -125,6 +125,7 @@ impl Pool {
                 let branch = &line.branch;
                 let (chunk_log2, method) = (branch.chunk_log2, branch.method());
                 let base = base_of(branch);
+                let id = VolumeId(id);
                 controls.push(CloneVolume { id, chunk_log2, base, at: point.lsn, method, volume }.into());
             }
             Ok((vec![together(controls)], None))
@@ -182,7 +183,7 @@ impl Pool {
                 base: base_of(&line.branch),
                 at: point.lsn,
                 size: point.size,
-                undo_id,
+                undo_id: SnapshotId(undo_id),
                 undo: SnapshotRecord {
                     labels: self.undo_labels(undo),
                     ..snapshot_record(names, state, undo.name, uuid(&*self.core.world.rng), created)?

@@ -10,7 +10,7 @@ use crate::control::{
 };
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, VolumeId};
 use crate::info::{PvInfo, VolumeInfo};
 use crate::settings::{DEFAULT_CHUNK_SIZE, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy};
 use crate::shortage::Task;
@@ -324,7 +324,7 @@ pub(super) fn created(
         policy: SnapshotPolicy::default(),
         import: None,
     };
-    let (id, chunk_log2) = (names.next_id, chunk.trailing_zeros() as u8);
+    let (id, chunk_log2) = (VolumeId(names.next_id), chunk.trailing_zeros() as u8);
     Ok(match image {
         None => CreateVolume { id, chunk_log2, volume }.into(),
         Some(image) => CreateOver { id, chunk_log2, image, volume }.into(),

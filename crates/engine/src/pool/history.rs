@@ -8,7 +8,7 @@ use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of, spread};
 use crate::cdp::moment::sample::CdpSample;
 use crate::cdp::moment::spans::RecordedSpan;
 use crate::error::{Result, invalid};
-use crate::ids::Stamp;
+use crate::ids::{SnapshotId, Stamp, VolumeId};
 use crate::info::history::{Anchor, Bucket, Change, History, Mark, Span};
 use crate::units::SECTOR;
 use std::collections::BTreeSet;
@@ -98,7 +98,7 @@ impl Pool {
     /// Returns the changes that [`Pool::changes`] returns, as far as they are recorded by now.
     fn recorded(
         &self,
-        volume: u64,
+        volume: VolumeId,
         bytes: &Range<u64>,
         lsns: &RangeInclusive<u64>,
         limit: usize,
@@ -138,7 +138,7 @@ impl Pool {
         entries.iter().step_by(stride).take(limit).map(|entry| CdpSample::read(&file, entry)).collect()
     }
 
-    fn marks(&self, volume: u64) -> Vec<Mark> {
+    fn marks(&self, volume: VolumeId) -> Vec<Mark> {
         let lines = self.core.lines.read();
         let of_volume = lines.get(&volume).into_iter().flatten();
         let marks = of_volume.filter_map(|(lsn, line)| match line {
@@ -149,9 +149,9 @@ impl Pool {
     }
 
     /// Returns anchors with the names of their snapshots.
-    fn named(&self, anchors: Vec<(Stamp, u64)>) -> Vec<Anchor> {
+    fn named(&self, anchors: Vec<(Stamp, SnapshotId)>) -> Vec<Anchor> {
         let names = self.core.names.read();
-        let name = |id: &u64| {
+        let name = |id: &SnapshotId| {
             let snapshot = names.snapshots.get(id).filter(|s| names.is_in_sight(s))?;
             Some(snapshot.state.name.read().clone())
         };

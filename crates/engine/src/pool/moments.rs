@@ -6,7 +6,7 @@ use crate::branch::{Base, Branch, View, VolumeState};
 use crate::catalog::LineRecord;
 use crate::cdp::moment::{By, moment_uuid, yet_to_come};
 use crate::error::{Result, not_found};
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, Stamp, VolumeId};
 use crate::info::Origin;
 use crate::info::history::{Moment, Point};
 use crate::volume::Volume;
@@ -43,7 +43,7 @@ impl Pool {
         Ok(Point { lsn, time: self.core.clock.wall(found.time), branch: branch.id, size: log.size_at(lsn) })
     }
 
-    fn wanted(&self, volume: &str, id: u64, moment: &Moment) -> Result<By> {
+    fn wanted(&self, volume: &str, id: VolumeId, moment: &Moment) -> Result<By> {
         let by = match moment {
             Moment::Lsn(lsn) | Moment::FlushUpTo(lsn) => By::Lsn(*lsn),
             Moment::PoolTime(time) | Moment::FlushBeforePoolTime(time) => By::Time(*time),
@@ -93,13 +93,13 @@ impl Pool {
     /// volume's history does not have it: CDP was off when the snapshot was taken, or that part of
     /// the history has expired.
     pub fn moment_of_snapshot(&self, volume: &str, snapshot: &str) -> Result<u64> {
-        let (id, state) = {
+        let (id, frozen) = {
             let names = self.core.names.read();
             let volume = names.volume(volume)?;
-            (volume.id, names.snapshot(volume, snapshot)?.state.clone())
+            (volume.id, names.snapshot(volume, snapshot)?.clone())
         };
-        let branch = &state.line.branch;
-        let anchor = || branch.cdp.log.read().anchor(state.id);
+        let branch = &frozen.state.line.branch;
+        let anchor = || branch.cdp.log.read().anchor(frozen.id);
         let mut found = anchor();
         if found.is_none() {
             // The snapshot's record may not be carried out yet.
@@ -120,7 +120,7 @@ impl Pool {
     }
 
     /// Returns the branch that a volume wrote to at a moment, and the last record there by then.
-    fn look_up(&self, volume: &str, id: u64, by: By) -> Result<(Arc<Branch>, Stamp)> {
+    fn look_up(&self, volume: &str, id: VolumeId, by: By) -> Result<(Arc<Branch>, Stamp)> {
         let line = {
             let lines = self.core.lines.read();
             let of_volume = lines.get(&id).into_iter().flatten();
@@ -162,7 +162,7 @@ impl Pool {
     /// back. Each comes with the LSN and with the name of the volume whose history it is, if that
     /// volume still exists.
     pub fn moment_bases(&self) -> BTreeMap<BranchId, (Option<String>, u64)> {
-        let owners: BTreeMap<BranchId, u64> = {
+        let owners: BTreeMap<BranchId, VolumeId> = {
             let lines = self.core.lines.read();
             let all =
                 lines.iter().flat_map(|(volume, lines)| lines.values().map(move |line| (line, *volume)));
@@ -187,7 +187,7 @@ impl Pool {
     pub fn open_moment(self: &Arc<Self>, volume: &str, moment: &Moment) -> Result<Arc<Volume>> {
         let (state, line, point) = self.hold(volume, moment)?;
         let of = (moment_uuid(&state.uuid, point.lsn), state.block_size, point.time);
-        let view = VolumeState::frozen(0, of, line, format!("{volume}@lsn-{}", point.lsn), point.size);
+        let view = VolumeState::frozen(state.id, of, line, format!("{volume}@lsn-{}", point.lsn), point.size);
         Ok(Arc::new(Volume::new(self.destager.clone(), Arc::new(view), true, false)))
     }
 

@@ -22,7 +22,7 @@ use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
-use crate::ids::Stamp;
+use crate::ids::{SnapshotId, Stamp, VolumeId};
 use crate::journal::cursor::JournalRecord;
 use crate::journal::place::JournalPosition;
 use crate::journal::record::{Kind, PieceCrcs};
@@ -337,9 +337,9 @@ fn resume_clock(
 /// histories.
 fn note_unfinished(state: &mut BackgroundState, catalog: &Catalog, names: &Namespace) -> Result<Lines> {
     let branches = catalog.branches()?;
-    let anchors: BTreeSet<u64> =
+    let anchors: BTreeSet<SnapshotId> =
         names.branches.values().flat_map(|b| b.cdp.log.read().anchors().collect::<Vec<_>>()).collect();
-    let gone = |(id, s): &(u64, SnapshotRecord)| s.deleted && !anchors.contains(id);
+    let gone = |(id, s): &(SnapshotId, SnapshotRecord)| s.deleted && !anchors.contains(id);
     state.orphan_branches = branches.iter().filter(|(_, b)| b.dead).map(|(id, _)| (*id, 0)).collect();
     state.filling = branches.iter().filter_map(|(id, b)| Some((*id, FlattenJob::of(b.fill?)))).collect();
     state.deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();
@@ -536,12 +536,12 @@ fn withdraw_leaving(names: &Namespace, allocator: &mut Allocator, space: &Space)
 }
 
 /// Returns the lines of all volumes, and the volumes with lines that are gone.
-fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<u64>)> {
+fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<VolumeId>)> {
     let mut lines = Lines::new();
     for ((volume, lsn), line) in catalog.cdp_lines()? {
         lines.entry(volume).or_default().insert(lsn, line);
     }
-    let volumes: BTreeSet<u64> = catalog.volumes()?.into_iter().map(|(id, _)| id).collect();
+    let volumes: BTreeSet<VolumeId> = catalog.volumes()?.into_iter().map(|(id, _)| id).collect();
     let ended = lines.keys().filter(|id| !volumes.contains(id)).copied().collect();
     Ok((lines, ended))
 }

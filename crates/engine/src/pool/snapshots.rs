@@ -13,7 +13,7 @@ use crate::control::{
     SetOrder,
 };
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId, VolumeId};
 use crate::info::{SnapshotInfo, VolumeInfo};
 use crate::settings::{Method, Order, SnapshotPolicy};
 use crate::world::{Rng, uuid};
@@ -37,13 +37,13 @@ impl Pool {
         let uuids: Vec<_> = wanted.iter().map(|_| uuid(&*self.core.world.rng)).collect();
         let created = self.core.world.clock.now();
         self.destager.submit(|names| {
-            let mut snapshots: Vec<(u64, SnapshotRecord)> = Vec::new();
+            let mut snapshots: Vec<(SnapshotId, SnapshotRecord)> = Vec::new();
             for ((volume, name), uuid) in wanted.iter().zip(&uuids) {
                 let state = names.volume(volume)?;
                 if snapshots.iter().any(|(_, s)| s.volume == state.id) {
                     return Err(invalid(format!("create snapshots: {volume} is named twice")));
                 }
-                let id = names.next_id + snapshots.len() as u64;
+                let id = SnapshotId(names.next_id + snapshots.len() as u64);
                 snapshots.push((id, record(names, state, name, *uuid, created)?));
             }
             Ok(CreateSnapshots { snapshots }.into())
@@ -119,7 +119,7 @@ impl Pool {
             let ids = wanted.iter().map(|name| {
                 let snapshot = names.snapshot(state, name)?;
                 check_deletable(snapshot)?;
-                Ok(snapshot.state.id)
+                Ok(snapshot.id)
             });
             Ok(DeleteSnapshots { ids: ids.collect::<Result<_>>()? }.into())
         })?;
@@ -130,7 +130,7 @@ impl Pool {
     pub fn rename_snapshot(&self, volume: &str, name: &str, new_name: &str) -> Result<SnapshotInfo> {
         self.destager.submit(|names| {
             let state = names.volume(volume)?;
-            let id = names.snapshot(state, name)?.state.id;
+            let id = names.snapshot(state, name)?.id;
             check_free(names, state, new_name)?;
             Ok(RenameSnapshot { id, name: new_name.to_owned() }.into())
         })?;
@@ -156,7 +156,7 @@ impl Pool {
             }
             check_labels(&labels)?;
             let protected = snapshot.protected.load(Ordering::Acquire);
-            Ok(SetLabels { id: snapshot.state.id, protected, labels }.into())
+            Ok(SetLabels { id: snapshot.id, protected, labels }.into())
         })?;
         self.snapshot(volume, name)
     }
@@ -166,7 +166,7 @@ impl Pool {
         self.destager.submit(|names| {
             let snapshot = names.snapshot(names.volume(volume)?, name)?;
             let labels = snapshot.labels.read().clone();
-            Ok(SetLabels { id: snapshot.state.id, protected, labels }.into())
+            Ok(SetLabels { id: snapshot.id, protected, labels }.into())
         })?;
         self.snapshot(volume, name)
     }
@@ -195,7 +195,7 @@ impl Pool {
                 import: None,
             };
             Ok(CloneVolume {
-                id: names.next_id,
+                id: VolumeId(names.next_id),
                 chunk_log2: branch.chunk_log2,
                 base: origin.line.frozen(),
                 at: 0,
@@ -238,7 +238,7 @@ impl Pool {
                 base: target.line.frozen(),
                 at: 0,
                 size: target.size.load(Ordering::Acquire),
-                undo_id: names.next_id,
+                undo_id: SnapshotId(names.next_id),
                 undo: SnapshotRecord {
                     labels: labels.clone(),
                     ..record(names, state, undo.name, identity, created)?
@@ -283,7 +283,7 @@ pub(crate) fn info(clock: &PoolClock, names: &Namespace, snapshot: &Arc<Snapshot
         size: state.size.load(Ordering::Relaxed),
         created: state.created,
         of: (of.branch, of.epoch),
-        pinned: names.is_pinned(state),
+        pinned: names.is_pinned(snapshot),
         handles: state.handles.load(Ordering::Relaxed),
         protected: snapshot.protected.load(Ordering::Relaxed),
         labels: snapshot.labels.read().clone(),
@@ -306,7 +306,7 @@ impl Namespace {
     /// history.
     pub(crate) fn anchor(&self, volume: &VolumeState, rng: &dyn Rng) -> Result<Control> {
         let record = frozen_now(volume, ANCHOR, uuid(rng), 0)?;
-        Ok(anchor(self.next_id, record))
+        Ok(anchor(SnapshotId(self.next_id), record))
     }
 
     /// Returns the operation that follows a rollback of a volume with CDP: the first anchor of the
@@ -318,11 +318,11 @@ impl Namespace {
         }
         let (of, name) = (Frozen { branch: *branch, epoch: FIRST_EPOCH }, ANCHOR.to_owned());
         let record = SnapshotRecord { uuid: uuid(rng), name, of, size: *size, created: 0, ..undo.clone() };
-        Some(anchor(branch.0 + 1, record))
+        Some(anchor(SnapshotId(branch.0 + 1), record))
     }
 }
 
-pub(crate) fn anchor(id: u64, record: SnapshotRecord) -> Control {
+pub(crate) fn anchor(id: SnapshotId, record: SnapshotRecord) -> Control {
     CreateSnapshots { snapshots: vec![(id, SnapshotRecord { deleted: true, ..record })] }.into()
 }
 

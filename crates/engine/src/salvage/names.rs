@@ -4,6 +4,7 @@ use crate::branch::namespace::{Lines, Namespace, check_name};
 use crate::catalog::{Catalog, LeftIds, LineRecord, SnapshotRecord, Superblock, VolumeRecord};
 use crate::disk::Dir;
 use crate::error::corrupt;
+use crate::ids::{SnapshotId, VolumeId};
 use crate::info::{LostDevice, Salvage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub(super) fn load(
     if !snapshots.lost.is_empty() {
         found.distrust_histories(ROWS_MISSING);
     }
-    let of: BTreeMap<u64, String> =
+    let of: BTreeMap<VolumeId, String> =
         volumes.rows.iter().map(|(id, record)| (*id, record.name.clone())).collect();
     for (id, record) in volumes.rows {
         load_volume(&mut names, id, record, found);
@@ -70,7 +71,7 @@ fn load_branches(names: &mut Namespace, catalog: &Catalog, next: u64, found: &mu
     }
 }
 
-fn load_volume(names: &mut Namespace, id: u64, record: VolumeRecord, found: &mut Salvage) {
+fn load_volume(names: &mut Namespace, id: VolumeId, record: VolumeRecord, found: &mut Salvage) {
     let (name, size) = (record.name.clone(), record.size);
     let taken = || corrupt("two volumes have that name");
     let fits = check_name(&name).and_then(|()| match names.by_name.contains_key(&name) {
@@ -84,9 +85,9 @@ fn load_volume(names: &mut Namespace, id: u64, record: VolumeRecord, found: &mut
 
 fn load_snapshot(
     names: &mut Namespace,
-    id: u64,
+    id: SnapshotId,
     record: &SnapshotRecord,
-    volumes: &BTreeMap<u64, String>,
+    volumes: &BTreeMap<VolumeId, String>,
     found: &mut Salvage,
 ) {
     let owner = volumes.get(&record.volume).cloned();

@@ -4,7 +4,7 @@ use crate::branch::VolumeState;
 use crate::branch::namespace::Namespace;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{Stamp, VolumeId};
 use crate::journal::Record;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,13 +44,14 @@ impl Destager {
             let branch = &state.line.branch;
             branch.cdp.is_on() && branch.frozen.read().is_empty()
         };
-        let lacking: Vec<u64> = self.core.names.read().by_name.values().filter(lacks).map(|v| v.id).collect();
+        let lacking: Vec<VolumeId> =
+            self.core.names.read().by_name.values().filter(lacks).map(|v| v.id).collect();
         lacking.into_iter().try_for_each(|id| {
             let anchor = |names: &Namespace| {
                 let volume = names.volume_by_id(id);
                 volume.map(|volume| names.anchor(volume, &*self.core.world.rng)).transpose()
             };
-            tracing::info!(volume = id, "an anchor that a crash interrupted is taken again");
+            tracing::info!(volume = id.0, "an anchor that a crash interrupted is taken again");
             self.submit_with(|names| Ok((anchor(names)?.into_iter().collect(), None))).map(drop)
         })
     }

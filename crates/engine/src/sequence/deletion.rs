@@ -7,7 +7,7 @@ use crate::control::DeleteSnapshots;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId};
 use crate::shortage::{Deletions, LastDeletion};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Destager {
 
 impl Core {
     /// Number of bytes that only this snapshot needs, as of the last destage.
-    fn unique_bytes(&self, id: u64) -> Result<u64> {
+    fn unique_bytes(&self, id: SnapshotId) -> Result<u64> {
         let (line, is_live) = {
             let names = self.names.read();
             let Some(snapshot) = names.snapshots.get(&id) else { return Ok(0) };
@@ -86,7 +86,7 @@ impl Core {
         Ok(at.map_or(0, |at| tally.unique[at] << line.branch.slot_log2))
     }
 
-    fn snapshot_to_delete(&self, names: &Namespace, low: bool) -> Option<u64> {
+    fn snapshot_to_delete(&self, names: &Namespace, low: bool) -> Option<SnapshotId> {
         let willing = |state: &&Arc<VolumeState>| state.policy.read().auto_delete;
         let volumes = names.by_name.values().filter(willing);
         let needy = volumes.filter(|state| {
@@ -97,7 +97,7 @@ impl Core {
             let mut snapshots = names.snapshots_of(state.id).into_iter();
             snapshots.find(|s| !s.protected.load(Ordering::Acquire) && !is_held(names, s))
         });
-        let oldest = oldest.min_by_key(|s| s.state.id)?.state.id;
+        let oldest = oldest.min_by_key(|s| s.id)?.id;
         // Snapshots that were deleted before may still give back enough.
         let dissolving = names.snapshots.values().any(|s| !names.is_in_sight(s) && !is_held(names, s));
         (!dissolving).then_some(oldest)
@@ -117,7 +117,7 @@ impl Core {
 
 /// Whether a snapshot is in use. Its deletion would give nothing back.
 pub(crate) fn is_held(names: &Namespace, snapshot: &Snapshot) -> bool {
-    snapshot.state.handles.load(Ordering::Acquire) > 0 || names.is_pinned(&snapshot.state)
+    snapshot.state.handles.load(Ordering::Acquire) > 0 || names.is_pinned(snapshot)
 }
 
 /// Number of bytes that a volume's snapshots are expected to take.

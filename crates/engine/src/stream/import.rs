@@ -8,6 +8,7 @@ use crate::catalog::{ImportRecord, SnapshotRecord};
 use crate::control::{CreateSnapshots, SetImport};
 use crate::device::{BlockDevice, WriteOp};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
+use crate::ids::SnapshotId;
 use crate::info::SnapshotInfo;
 use crate::pool::Pool;
 use crate::pool::control::resized;
@@ -384,7 +385,7 @@ impl Pool {
         self.destager.submit(|names| {
             lease.check()?;
             let record = SnapshotRecord { origin, ..record(names, lease.state(), name, identity, created)? };
-            Ok(CreateSnapshots { snapshots: vec![(names.next_id, record)] }.into())
+            Ok(CreateSnapshots { snapshots: vec![(SnapshotId(names.next_id), record)] }.into())
         })?;
         let names = self.core.names.read();
         let made = names.snapshots.values().find(|s| s.state.uuid == identity);

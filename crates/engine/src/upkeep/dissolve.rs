@@ -8,7 +8,7 @@ use crate::catalog::{Frozen, Version, VersionKey};
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SnapshotId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ const SNAPSHOTS_PER_STEP: usize = 64;
 
 /// A deleted snapshot that nothing rests on.
 struct Deleted {
-    id: u64,
+    id: SnapshotId,
     branch: Arc<Branch>,
     of: Frozen,
 }
@@ -69,7 +69,7 @@ impl Destager {
     /// Returns deleted snapshots that nothing rests on, in the order in which they were made.
     fn to_dissolve(&self, state: &BackgroundState) -> Vec<Deleted> {
         let names = self.core.names.read();
-        let free = |id: &u64| {
+        let free = |id: &SnapshotId| {
             let snapshot = names.snapshots.get(id)?;
             let line = &snapshot.state.line;
             let used =

@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
 use crate::error::Result;
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, SnapshotId, Stamp, VolumeId};
 use crate::settings::{Encoding, Retention};
 use crate::shortage::Task;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ struct Raise {
     floor: Stamp,
     segments: Vec<Listed>,
     events: Vec<u64>,
-    anchors: Vec<u64>,
+    anchors: Vec<SnapshotId>,
 }
 
 impl Due {
@@ -135,7 +135,7 @@ impl Destager {
     /// Drops the part of a deleted volume's history that nothing rests on. A volume that was rolled
     /// back rests on itself, so its history is dropped piece by piece.
     fn end_histories(&self, state: &mut BackgroundState) -> Result<bool> {
-        let ended: Vec<u64> = state.deleted_with_history.iter().copied().collect();
+        let ended: Vec<VolumeId> = state.deleted_with_history.iter().copied().collect();
         for volume in ended {
             let stretches = self.core.stretches(volume);
             if let Some(free) = stretches.iter().find(|s| s.branch.cdp.may_forget(u64::MAX)) {
@@ -154,7 +154,7 @@ impl Destager {
     }
 
     /// Removes lines of a volume, and its marks, with these LSNs.
-    fn drop_lines(&self, state: &mut BackgroundState, volume: u64, lsns: Vec<u64>) -> Result<()> {
+    fn drop_lines(&self, state: &mut BackgroundState, volume: VolumeId, lsns: Vec<u64>) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         lsns.iter().try_for_each(|lsn| txn.remove_cdp_line(volume, *lsn))?;
         self.commit_aside(state, txn, &[])?;
@@ -205,7 +205,7 @@ impl Destager {
         let (segments, events, anchors) = {
             let log = branch.cdp.log.read();
             let events: Vec<u64> = log.events.keys().copied().collect();
-            (log.all_segments(), events, log.anchors().collect::<Vec<u64>>())
+            (log.all_segments(), events, log.anchors().collect::<Vec<SnapshotId>>())
         };
         let mut txn = self.core.catalog.begin()?;
         segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch.id))?;
@@ -256,7 +256,12 @@ impl Destager {
     }
 
     /// Marks, after the commit, anchors out of sight to be dissolved.
-    fn let_go(&self, state: &mut BackgroundState, branch: &Arc<Branch>, anchors: Vec<u64>) -> Result<()> {
+    fn let_go(
+        &self,
+        state: &mut BackgroundState,
+        branch: &Arc<Branch>,
+        anchors: Vec<SnapshotId>,
+    ) -> Result<()> {
         for id in anchors {
             // A deletion that is only sequenced may still be lost. It counts when it is carried
             // out.
@@ -278,7 +283,7 @@ impl Destager {
 impl Core {
     /// Returns the oldest lines of a volume whose branches have nothing any more. Younger ones
     /// stay: without them, their moments would seem to belong to the line before.
-    fn empty_lines(&self, volume: u64) -> Vec<u64> {
+    fn empty_lines(&self, volume: VolumeId) -> Vec<u64> {
         let lines = self.lines.read();
         let names = self.names.read();
         let is_empty =
@@ -291,7 +296,7 @@ impl Core {
     }
 
     /// Works out what a volume's retention requires.
-    fn due(&self, volume: u64) -> Due {
+    fn due(&self, volume: VolumeId) -> Due {
         let stretches = self.stretches(volume);
         // Where CDP is off now, the newest settings count.
         let settings = stretches.iter().rev().find_map(|s| s.branch.cdp.log.read().last_settings());
@@ -389,7 +394,7 @@ impl crate::cdp::log::BranchCdp {
 impl Destager {
     /// Takes a step of removing flush points of expired moments. False when there are none.
     pub(super) fn forget_flushes(&self, state: &mut BackgroundState) -> Result<bool> {
-        let volumes: Vec<(u64, u64)> = {
+        let volumes: Vec<(VolumeId, u64)> = {
             let all = self.core.flushes.0.lock();
             all.iter().filter_map(|(volume, of)| Some((*volume, of.oldest?))).collect()
         };

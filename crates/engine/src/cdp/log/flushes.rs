@@ -2,13 +2,13 @@
 
 use crate::catalog::{Catalog, Txn};
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{Stamp, VolumeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// The flush points of all volumes that are in memory, by volume.
 #[derive(Default)]
-pub(crate) struct Flushes(pub(crate) Mutex<BTreeMap<u64, Of>>);
+pub(crate) struct Flushes(pub(crate) Mutex<BTreeMap<VolumeId, Of>>);
 
 /// The flush points of one volume.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl Flushes {
     /// of `point` sequenced. The volume's own writes were sequenced up to `written`. The flush is a
     /// new point if the volume has anything that the last point does not cover. A volume without a
     /// flush since the pool was opened gets a new point as well.
-    pub(crate) fn add(&self, volume: u64, written: u64, point: Stamp) {
+    pub(crate) fn add(&self, volume: VolumeId, written: u64, point: Stamp) {
         let mut all = self.0.lock();
         let of = all.entry(volume).or_default();
         if point.lsn > of.last.lsn && (written > of.last.lsn || !of.begun) {
@@ -54,8 +54,8 @@ impl Flushes {
 
     /// Puts the waiting points into a transaction. The caller passes what is returned to
     /// [`Flushes::stored`], which drops them.
-    pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<Vec<(u64, u64)>> {
-        let all: Vec<(u64, Vec<Stamp>)> = {
+    pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<Vec<(VolumeId, u64)>> {
+        let all: Vec<(VolumeId, Vec<Stamp>)> = {
             let all = self.0.lock();
             let waiting = all.iter().filter(|(_, of)| !of.waiting.is_empty());
             waiting.map(|(volume, of)| (*volume, of.waiting.clone())).collect()
@@ -70,7 +70,7 @@ impl Flushes {
 
     /// Notes that the commit succeeded: the points of these volumes up to these LSNs are in the
     /// catalog.
-    pub(crate) fn stored(&self, upto: Vec<(u64, u64)>) {
+    pub(crate) fn stored(&self, upto: Vec<(VolumeId, u64)>) {
         let mut all = self.0.lock();
         for (volume, last) in upto {
             if let Some(of) = all.get_mut(&volume) {
@@ -81,7 +81,7 @@ impl Flushes {
         }
     }
 
-    pub(crate) fn waiting(&self, volume: u64) -> Vec<Stamp> {
+    pub(crate) fn waiting(&self, volume: VolumeId) -> Vec<Stamp> {
         self.0.lock().get(&volume).map(|of| of.waiting.clone()).unwrap_or_default()
     }
 }
@@ -93,17 +93,20 @@ mod tests {
     #[test]
     fn points_are_in_order_and_only_of_volumes_that_write() {
         let flushes = Flushes(Mutex::default());
-        flushes.add(1, 10, Stamp::new(10, 1000));
-        flushes.add(1, 12, Stamp::new(14, 950)); // the clock went back
-        flushes.add(1, 11, Stamp::new(12, 960)); // noted late
-        flushes.add(1, 14, Stamp::new(20, 2000)); // nothing new of this volume
-        flushes.add(1, 21, Stamp::new(21, 2100));
-        assert_eq!(flushes.waiting(1), [Stamp::new(10, 1000), Stamp::new(14, 1000), Stamp::new(21, 2100)]);
-        flushes.stored(vec![(1, 14)]);
-        assert_eq!(flushes.waiting(1), [Stamp::new(21, 2100)]);
+        flushes.add(VolumeId(1), 10, Stamp::new(10, 1000));
+        flushes.add(VolumeId(1), 12, Stamp::new(14, 950)); // the clock went back
+        flushes.add(VolumeId(1), 11, Stamp::new(12, 960)); // noted late
+        flushes.add(VolumeId(1), 14, Stamp::new(20, 2000)); // nothing new of this volume
+        flushes.add(VolumeId(1), 21, Stamp::new(21, 2100));
+        assert_eq!(
+            flushes.waiting(VolumeId(1)),
+            [Stamp::new(10, 1000), Stamp::new(14, 1000), Stamp::new(21, 2100)]
+        );
+        flushes.stored(vec![(VolumeId(1), 14)]);
+        assert_eq!(flushes.waiting(VolumeId(1)), [Stamp::new(21, 2100)]);
         // The first flush of a life counts, whatever was written before.
-        flushes.add(2, 0, Stamp::new(21, 2100));
-        flushes.add(2, 0, Stamp::new(30, 2200));
-        assert_eq!(flushes.waiting(2), [Stamp::new(21, 2100)]);
+        flushes.add(VolumeId(2), 0, Stamp::new(21, 2100));
+        flushes.add(VolumeId(2), 0, Stamp::new(30, 2200));
+        assert_eq!(flushes.waiting(VolumeId(2)), [Stamp::new(21, 2100)]);
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod stretch;
 use crate::catalog::page::CHUNKS;
 use crate::catalog::{Event, SegmentRecord, Txn};
 use crate::error::Result;
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, SnapshotId, Stamp};
 use crate::settings::CdpSettings;
 use parking_lot::{Mutex, RwLock};
 use segment::{LogFile, Open, Sealed};
@@ -70,7 +70,7 @@ pub(crate) struct LogState {
     /// is recorded without reading the whole chunk.
     pub(crate) sums: HashMap<u64, u32>,
     /// The snapshots that are anchors, by the events, and the LSN of each.
-    anchors: BTreeMap<u64, u64>,
+    anchors: BTreeMap<SnapshotId, u64>,
     /// The events that state how the branch was recorded and how large the volume was. They are few
     /// among many anchors.
     turns: BTreeMap<u64, Event>,
@@ -436,7 +436,7 @@ impl LogState {
     }
 
     /// Returns the snapshot that is the anchor of this LSN.
-    pub(crate) fn anchor_at(&self, lsn: u64) -> Option<u64> {
+    pub(crate) fn anchor_at(&self, lsn: u64) -> Option<SnapshotId> {
         match self.events.get(&lsn) {
             Some(Event::Anchor { snapshot, .. }) => Some(*snapshot),
             _ => None,
@@ -444,16 +444,16 @@ impl LogState {
     }
 
     /// Returns the snapshots that are anchors.
-    pub(crate) fn anchors(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn anchors(&self) -> impl Iterator<Item = SnapshotId> {
         self.anchors.keys().copied()
     }
 
-    pub(crate) fn is_anchor(&self, snapshot: u64) -> bool {
+    pub(crate) fn is_anchor(&self, snapshot: SnapshotId) -> bool {
         self.anchors.contains_key(&snapshot)
     }
 
     /// Returns the LSN of the anchor, if `snapshot` is one.
-    pub(crate) fn anchor(&self, snapshot: u64) -> Option<u64> {
+    pub(crate) fn anchor(&self, snapshot: SnapshotId) -> Option<u64> {
         self.anchors.get(&snapshot).copied()
     }
 

@@ -8,7 +8,7 @@
 
 use crate::core::Core;
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{Stamp, VolumeId};
 
 /// The number of rows that one step forgets.
 pub(crate) const ROWS_PER_STEP: usize = 4096;
@@ -18,7 +18,11 @@ const TOLD: usize = 4096;
 impl Core {
     /// Returns the last flush point of a volume that `reaches` accepts. `reaches` accepts all
     /// points up to one of them.
-    pub(crate) fn last_flush(&self, volume: u64, reaches: impl Fn(&Stamp) -> bool) -> Result<Option<Stamp>> {
+    pub(crate) fn last_flush(
+        &self,
+        volume: VolumeId,
+        reaches: impl Fn(&Stamp) -> bool,
+    ) -> Result<Option<Stamp>> {
         // In memory first: a point leaves it only after it has come into the catalog.
         let waiting = self.flushes.waiting(volume).into_iter().take_while(&reaches).last();
         match waiting {
@@ -28,7 +32,7 @@ impl Core {
     }
 
     /// Returns the newest flush points of a volume within its kept history, oldest first.
-    pub(crate) fn newest_flushes(&self, volume: u64) -> Result<Vec<Stamp>> {
+    pub(crate) fn newest_flushes(&self, volume: VolumeId) -> Result<Vec<Stamp>> {
         let waiting = self.flushes.waiting(volume);
         let mut all = self.catalog.newest_flushes(volume, TOLD)?;
         let last = all.last().map_or(0, |point| point.lsn);

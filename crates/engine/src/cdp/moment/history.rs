@@ -7,7 +7,7 @@ use crate::cdp::log::LogState;
 use crate::cdp::log::record::IndexEntry;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, SnapshotId, Stamp};
 use crate::info::history::{Bucket, Change, Span};
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ impl Destager {
 }
 
 /// Returns the anchors of a log as (stamp, snapshot).
-pub(crate) fn anchors_of(log: &LogState) -> Vec<(Stamp, u64)> {
+pub(crate) fn anchors_of(log: &LogState) -> Vec<(Stamp, SnapshotId)> {
     let anchors = log.events.iter().filter_map(|(lsn, event)| match event {
         // Moments before the floor are gone, though what lies behind it may still need their
         // anchor.

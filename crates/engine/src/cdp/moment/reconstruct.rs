@@ -246,6 +246,7 @@ mod tests {
     use super::*;
     use crate::cdp::log::Applying;
     use crate::cdp::write::committing::Committing;
+    use crate::ids::SnapshotId;
     use crate::settings::CdpSettings;
     use crate::testing::Site;
 
@@ -258,7 +259,7 @@ mod tests {
         log.settings = Some(settings);
         log.put_event(1, Event::On { settings, begins: true, size: 1 << 20, time: 1 });
         for (epoch, lsn) in (1..).zip([10, 20, 21, 22]) {
-            log.put_event(lsn, Event::Anchor { epoch, snapshot: epoch.into(), time: lsn });
+            log.put_event(lsn, Event::Anchor { epoch, snapshot: SnapshotId(epoch.into()), time: lsn });
         }
         log.applying = Some(Arc::new(Applying { parts: Vec::new(), in_place: 15 }));
         assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, 1)], vec![Start::Head(7)])));

@@ -3,7 +3,7 @@
 use crate::branch::Branch;
 use crate::catalog::LineRecord;
 use crate::core::Core;
-use crate::ids::Stamp;
+use crate::ids::{Stamp, VolumeId};
 use std::sync::Arc;
 
 /// A stretch of a volume's history on one branch.
@@ -19,7 +19,7 @@ pub(crate) struct RecordedSpan {
 
 impl Core {
     /// Returns the stretches of a volume's history of which anything exists, oldest first.
-    pub(crate) fn stretches(&self, volume: u64) -> Vec<RecordedSpan> {
+    pub(crate) fn stretches(&self, volume: VolumeId) -> Vec<RecordedSpan> {
         let lines = self.lines.read();
         let names = self.names.read();
         let of_volume = lines.get(&volume).into_iter().flatten();
@@ -49,7 +49,7 @@ impl Core {
 impl Core {
     /// Returns the first LSN that a volume can be taken back to, or the largest LSN if there is
     /// none.
-    pub(crate) fn begins(&self, volume: u64) -> u64 {
+    pub(crate) fn begins(&self, volume: VolumeId) -> u64 {
         let stretches = self.stretches(volume);
         let begins = stretches.iter().filter_map(|s| s.branch.cdp.log.read().begins());
         begins.map(|stamp| stamp.lsn).min().unwrap_or(u64::MAX)

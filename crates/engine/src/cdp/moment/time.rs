@@ -1,6 +1,7 @@
 //! Times on the wall as pool times, and how far back any history goes.
 
 use crate::core::Core;
+use crate::ids::VolumeId;
 use std::sync::atomic::Ordering;
 
 impl Core {
@@ -23,7 +24,7 @@ impl Core {
 
     /// Returns the pool time at which the oldest history begins.
     pub(crate) fn oldest_history(&self) -> Option<u64> {
-        let volumes: Vec<u64> = self.lines.read().keys().copied().collect();
+        let volumes: Vec<VolumeId> = self.lines.read().keys().copied().collect();
         let stretches = volumes.into_iter().filter_map(|id| self.stretches(id).into_iter().next());
         stretches.filter_map(|s| s.branch.cdp.log.read().begins().map(|stamp| stamp.time)).min()
     }
