@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
     let block_size = if mode & 8 != 0 { 4096 } else { 512 };
     let piece = [usize::MAX, 1, 29, 600][usize::from(mode >> 4) % 4];
 
-    let info = DeviceInfo { size: SIZE, block_size, preferred_size: 4096, read_only, uuid: [0; 16] };
+    let info = DeviceInfo { size: SIZE, block_size, preferred_size: 4096, read_only, uuid: uuid::Uuid::nil() };
     let device = Arc::new(MemDevice::with_info(info));
     device.cold.store(cold, Ordering::Relaxed);
     let exports = MemExports::one("vol", device);

@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
         block_size,
         preferred_size: 4096,
         read_only: mode & 2 != 0,
-        uuid: [3; 16],
+        uuid: uuid::Uuid::from_bytes([3; 16]),
     };
     let device = Arc::new(MemDevice::with_info(info));
     let space: Option<Arc<dyn Fn() -> Space + Send + Sync>> =

@@ -46,7 +46,7 @@ const COMMANDS: [(u8, u8, usize, usize, usize); 15] = [
 // For each command: which, byte 2 of the CDB, the list's length, and the list.
 fuzz_target!(|data: &[u8]| {
     let info =
-        DeviceInfo { size: 1 << 18, block_size: 512, preferred_size: 4096, read_only: false, uuid: [3; 16] };
+        DeviceInfo { size: 1 << 18, block_size: 512, preferred_size: 4096, read_only: false, uuid: uuid::Uuid::from_bytes([3; 16]) };
     let device = Arc::new(MemDevice::with_info(info));
     let store = Arc::new(Store::default());
     let options = LuOptions { sanitize_rate: 1 << 40, ..LuOptions::default() };

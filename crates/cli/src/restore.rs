@@ -5,7 +5,6 @@ use crate::output::{Output, properties};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::backup::{BackupInfo, Found, find, restore};
 use hindcast_engine::disk::{Dir, FileDir};
-use hindcast_engine::world::uuid_text;
 use hindcast_server::{BACKUPS, error_body};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -84,7 +83,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
 fn report(path: &Path, info: &BackupInfo) -> Report {
     Report {
         from: path.display().to_string(),
-        pool: uuid_text(&info.pool),
+        pool: info.pool.to_string(),
         sequence: info.sequence,
         made: Timestamp::from_nanosecond(info.time.into()).unwrap_or_default(),
         closed: info.closed,

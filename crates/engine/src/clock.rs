@@ -16,6 +16,7 @@ use crate::world::Clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use uuid::Uuid;
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR: u64 = 3600 * SECOND;
@@ -115,7 +116,7 @@ impl PoolClock {
         last: Stamp,
     ) -> PoolClock {
         let (boot, monotonic) = (clock.boot(), clock.monotonic());
-        let same_boot = stored.filter(|s| s.boot == boot && boot != [0; 16] && monotonic >= s.monotonic);
+        let same_boot = stored.filter(|s| s.boot == boot && !boot.is_nil() && monotonic >= s.monotonic);
         let unknown = minus(clock.now(), last.time);
         let mut agreed = stored.map_or(0, |s| s.agreed);
         let (base, slack, settled_at) = match (&same_boot, &stored) {
@@ -412,7 +413,7 @@ pub(crate) struct ClockRecord {
     /// The reading of the monotonic clock at that instant, in nanoseconds.
     pub(crate) monotonic: u64,
     /// The boot that the monotonic clock counts from. Zeros mean that it is not known.
-    pub(crate) boot: [u8; 16],
+    pub(crate) boot: Uuid,
     /// How far the trusted wall clock is ahead of pool time, in nanoseconds.
     pub(crate) agreed: i64,
     /// Nanoseconds by which the wall clock may be further ahead, once.

@@ -1,5 +1,7 @@
 //! Little-endian encoding of small values, with a reader that can't run past its end or panic.
 
+use uuid::Uuid;
+
 /// CRC32C (Castagnoli, RFC 3720 appendix B.4), the checksum of every structure on disk.
 pub(crate) fn crc32c(data: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(data)
@@ -34,6 +36,9 @@ impl Writer {
         self.0.extend_from_slice(v);
         self
     }
+    pub(crate) fn uuid(&mut self, v: &Uuid) -> &mut Self {
+        self.bytes(v.as_bytes())
+    }
     /// Appends the length of a string of at most 65,535 bytes, and the string.
     pub(crate) fn string(&mut self, v: &str) -> &mut Self {
         debug_assert!(v.len() <= u16::MAX as usize);
@@ -56,6 +61,9 @@ impl<'a> Reader<'a> {
     }
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
+    }
+    pub(crate) fn uuid(&mut self) -> Option<Uuid> {
+        self.array().map(Uuid::from_bytes)
     }
     pub(crate) fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|a| a[0])

@@ -30,13 +30,14 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use uuid::Uuid;
 
 /// The parts of an open pool, without the state of background work.
 ///
 /// Lock order: `pv_operations`, a branch's `materialize_lock`, the destager's state, `names`, the
 /// journal's sequencing lock, then leaves.
 pub(crate) struct Core {
-    pub(crate) uuid: [u8; 16],
+    pub(crate) uuid: Uuid,
     pub(crate) config: PoolConfig,
     pub(crate) options: PoolOptions,
     pub(crate) dir: Arc<CountingDir>,

@@ -6,6 +6,7 @@
 
 use crate::error::Result;
 use bytes::Bytes;
+use uuid::Uuid;
 
 /// The shape of a device. All of it except the size is fixed while the device is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub struct DeviceInfo {
     /// The device refuses writes with [`crate::ErrorKind::ReadOnly`].
     pub read_only: bool,
     /// A stable identity, for protocols that need one.
-    pub uuid: [u8; 16],
+    pub uuid: Uuid,
 }
 
 /// One write of a batch.

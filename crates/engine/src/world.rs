@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU64, Ordering};
+use uuid::{Builder, Uuid};
 
 /// The clocks of a machine.
 pub trait Clock: Send + Sync {
@@ -15,8 +16,8 @@ pub trait Clock: Send + Sync {
     fn monotonic(&self) -> u64;
 
     /// Returns the boot that the monotonic clock counts from. Two readings of one boot can be
-    /// compared. Zeros mean that the boot is not known.
-    fn boot(&self) -> [u8; 16];
+    /// compared. The nil UUID means that the boot is not known.
+    fn boot(&self) -> Uuid;
 }
 
 /// A source of random bits for identities (UUIDs). It is not for secrets.
@@ -66,8 +67,8 @@ impl Clock for ManualClock {
         self.monotonic.load(Ordering::Relaxed)
     }
 
-    fn boot(&self) -> [u8; 16] {
-        u128::from(self.boot.load(Ordering::Relaxed)).to_le_bytes()
+    fn boot(&self) -> Uuid {
+        Uuid::from_u128_le(u128::from(self.boot.load(Ordering::Relaxed)))
     }
 }
 
@@ -98,38 +99,24 @@ impl Rng for SplitMix {
     }
 }
 
-/// Returns the usual form of a UUID: 8-4-4-4-12 hexadecimal digits.
-pub fn uuid_text(bytes: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (i, byte) in bytes.iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
-}
-
 /// Derives an identity from other bytes. Equal input gives the same identity, and other input gives
 /// another one. `domain` names the kind of object, so that no other kind of object gets the same
 /// identity. The identity comes from a hash (SHA-256), because other programs make shorter
 /// identifiers of identities. Identities that differ in few bits would share such an identifier.
-pub fn derived_uuid(domain: &str, of: &[&[u8]]) -> [u8; 16] {
+pub fn derived_uuid(domain: &str, of: &[&[u8]]) -> Uuid {
     let mut hash = Sha256::new().chain_update(domain).chain_update([0]);
     of.iter().for_each(|part| hash.update(part));
     let mut uuid = [0; 16];
     uuid.copy_from_slice(&hash.finalize()[..16]);
-    uuid
+    Uuid::from_bytes(uuid)
 }
 
 /// Makes a random (version 4) UUID.
-pub fn uuid(rng: &dyn Rng) -> [u8; 16] {
+pub fn uuid(rng: &dyn Rng) -> Uuid {
     let mut bytes = [0u8; 16];
     bytes[..8].copy_from_slice(&rng.next().to_le_bytes());
     bytes[8..].copy_from_slice(&rng.next().to_le_bytes());
-    bytes[6] = (bytes[6] & 0x0f) | 0x40;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    bytes
+    Builder::from_random_bytes(bytes).into_uuid()
 }
 
 /// The sources from which a pool gets time and identities.
@@ -146,18 +133,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_reads_as_usual() {
-        let bytes: [u8; 16] = std::array::from_fn(|i| u8::try_from(i * 16 + i).unwrap());
-        assert_eq!(uuid_text(&bytes), "00112233-4455-6677-8899-aabbccddeeff");
+    fn a_uuid_is_random_and_of_version_4() {
+        let uuid = uuid(&SplitMix::new(1));
+        assert_eq!(uuid.to_string(), "c15c0289-ec2d-4a91-a7ec-8e65a18debbe");
+        assert_eq!((uuid.get_version_num(), uuid.get_variant()), (4, uuid::Variant::RFC4122));
     }
 
     /// Initiators and clients know devices by these identities, so they must not change.
     #[test]
     fn identities_that_follow_from_something_stay() {
-        let volume: [u8; 16] = std::array::from_fn(|i| i as u8);
+        let volume = Uuid::from_bytes(std::array::from_fn(|i| i as u8));
         let moment = crate::cdp::moment_uuid(&volume, 0x1234);
-        assert_eq!(uuid_text(&moment), "41aa8805-7b66-729d-748c-53dc8c6cde88");
+        assert_eq!(moment.to_string(), "41aa8805-7b66-729d-748c-53dc8c6cde88");
         let serial = derived_uuid("hindcast serial number", &[b"cd-2026"]);
-        assert_eq!(uuid_text(&serial), "6118b7ae-76f2-73be-c7a7-a5c39438fd75");
+        assert_eq!(serial.to_string(), "6118b7ae-76f2-73be-c7a7-a5c39438fd75");
     }
 }

@@ -6,12 +6,11 @@ use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, MemDir};
 use hindcast_engine::pool::{Pool, PoolOptions, Progress, REIDENTIFYING, Reidentification, SnapshotInfo};
 use hindcast_engine::testing::*;
-use hindcast_engine::world::{ManualClock, SplitMix, World, uuid_text};
+use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_engine::{ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-type Uuid = [u8; 16];
+use uuid::Uuid;
 
 const SIZE: u64 = MIB;
 
@@ -34,7 +33,7 @@ fn killed() -> (Arc<MemDir>, Vec<u8>) {
     drop(v);
     site.pool.roll_back("v", "one", "undone", true).unwrap();
     let clone = site.pool.clone_volume("v", "two", "clone").unwrap();
-    let id = uuid_text(&clone.uuid);
+    let id = clone.uuid.to_string();
     site.pool.label_snapshot("v", "two", &[("hindcast.clone", Some(&id)), ("note", Some(&id))]).unwrap();
     let stream = export(&site.pool, "v", "two", None);
     let mut import = site.pool.import(Some("arriving"));
@@ -117,8 +116,8 @@ fn all_identities_are_new_and_nothing_else_has_changed() {
     assert!(contents(&pool) == before);
     assert_eq!(of_content(&pool), by_content);
     let labels = labelled(&pool).labels;
-    assert_eq!(labels["hindcast.clone"], uuid_text(&now["clone"]), "it follows the clone");
-    assert_eq!(labels["note"], uuid_text(&old["clone"]), "what people note is theirs");
+    assert_eq!(labels["hindcast.clone"], now["clone"].to_string(), "it follows the clone");
+    assert_eq!(labels["note"], old["clone"].to_string(), "what people note is theirs");
     let moment = |pool: &Arc<Pool>| pool.open_moment("v", &Moment::Mark("here".into())).unwrap().info().uuid;
     assert_ne!(moment(&pool), moment(&original));
 

@@ -4,7 +4,6 @@
 
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
-use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, ErrorKind, Result, Volume};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ pub(crate) fn clone_behind(pool: &Pool, snapshot: &SnapshotInfo) -> Option<Volum
     if let Some(clone) = clone_by_default_name(pool, snapshot) {
         return Some(clone);
     }
-    pool.volumes().into_iter().find(|volume| uuid_text(&volume.uuid) == *id)
+    pool.volumes().into_iter().find(|volume| volume.uuid.to_string() == *id)
 }
 
 /// The clone that stands behind a snapshot's address, if it has its default name. It is found at
@@ -28,7 +27,7 @@ pub(crate) fn clone_behind(pool: &Pool, snapshot: &SnapshotInfo) -> Option<Volum
 pub(crate) fn clone_by_default_name(pool: &Pool, snapshot: &SnapshotInfo) -> Option<VolumeInfo> {
     let id = snapshot.labels.get(CLONE)?;
     let found = pool.volume(&default_name(&snapshot.volume, &snapshot.name)).ok()?;
-    (uuid_text(&found.uuid) == *id).then_some(found)
+    (found.uuid.to_string() == *id).then_some(found)
 }
 
 /// What a clone that was made to stand behind a snapshot's address is called.
@@ -68,7 +67,7 @@ pub(crate) fn check_labels<'a>(mut keys: impl Iterator<Item = &'a String>) -> Re
 
 /// The addresses that a volume stands behind.
 pub(crate) fn addresses(pool: &Pool, volume: &VolumeInfo) -> Vec<String> {
-    let id = uuid_text(&volume.uuid);
+    let id = volume.uuid.to_string();
     let in_front = |s: &SnapshotInfo| s.labels.get(CLONE) == Some(&id);
     let snapshots = pool.all_snapshots().into_iter().filter(in_front);
     snapshots.map(|s| format!("{}@{}", s.volume, s.name)).collect()

@@ -8,7 +8,6 @@ use hindcast_engine::pool::{
     self, Health, IndexSize, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, SnapshotSpace, VolumeInfo,
     code,
 };
-use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -50,7 +49,7 @@ pub(crate) fn health(health: &Health) -> api::Health {
 
 pub(crate) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api::Pool {
     api::Pool {
-        uuid: uuid_text(&info.uuid),
+        uuid: info.uuid.to_string(),
         extent_size: info.config.extent_size,
         atomic_unit: info.config.atomic_unit,
         placement: info.placement.same(),
@@ -133,7 +132,7 @@ pub(crate) fn hit_rate(stats: &PoolStats) -> Option<f64> {
 pub(crate) fn pv(info: &PvInfo) -> api::Pv {
     api::Pv {
         id: info.id,
-        uuid: uuid_text(&info.uuid),
+        uuid: info.uuid.to_string(),
         path: info.path.clone(),
         size: info.size,
         used: info.used,
@@ -165,7 +164,7 @@ pub(crate) fn add_space(pool: &Pool, volume: &str, snapshots: &mut [api::Snapsho
 pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
     api::Volume {
         name: info.name.clone(),
-        uuid: uuid_text(&info.uuid),
+        uuid: info.uuid.to_string(),
         size: info.size,
         chunk_size: info.chunk_size,
         block_size: info.block_size,

@@ -389,7 +389,13 @@ mod tests {
         let checked = f.checked("allowed/d/disk", Purpose::Export);
         f.replace();
         let path = checked.path.clone();
-        let spec = FileSpec { uuid: [1; 16], path, read_only: true, block_size: 512, serial: None };
+        let spec = FileSpec {
+            uuid: uuid::Uuid::from_bytes([1; 16]),
+            path,
+            read_only: true,
+            block_size: 512,
+            serial: None,
+        };
         let mut block = [0; 512];
         FileDevice::open(spec.clone()).unwrap().read(0, &mut block).unwrap();
         assert_eq!(block[0], 1);

@@ -4,7 +4,6 @@ use crate::{clones, convert};
 use hindcast_api as api;
 use hindcast_engine::ids::BranchId;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
-use hindcast_engine::world::uuid_text;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -98,7 +97,7 @@ impl Lineage<'_> {
         if let Some(clone) = clones::clone_by_default_name(self.pool, info) {
             return Some(clone.name);
         }
-        let all = || self.pool.volumes().into_iter().map(|v| (uuid_text(&v.uuid), v.name)).collect();
+        let all = || self.pool.volumes().into_iter().map(|v| (v.uuid.to_string(), v.name)).collect();
         self.names.get_or_init(all).get(id).cloned()
     }
 
@@ -106,7 +105,7 @@ impl Lineage<'_> {
         api::Snapshot {
             volume: info.volume.clone(),
             name: info.name.clone(),
-            uuid: uuid_text(&info.uuid),
+            uuid: info.uuid.to_string(),
             size: info.size,
             created: convert::time(info.created),
             labels: clones::labels(info),

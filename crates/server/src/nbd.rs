@@ -8,13 +8,13 @@ use crate::moments::{self, Past};
 use hindcast_api::{Moment, Size};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
-use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Difference, Error, ErrorKind as EngineKind, Result, Volume};
 use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, NbdStats};
 use hindcast_target::{Changes, ExportEntry, Exports};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// A deleted volume's clients get this long to be gone; the answer to the deletion waits for it.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ impl Exports for PoolExports {
         let served = self.1.all();
         let mut snapshots = self.0.all_snapshots().into_iter().peekable();
         let volumes = self.0.volumes();
-        let by_id: HashMap<String, &VolumeInfo> = volumes.iter().map(|v| (uuid_text(&v.uuid), v)).collect();
+        let by_id: HashMap<String, &VolumeInfo> = volumes.iter().map(|v| (v.uuid.to_string(), v)).collect();
         let mut entries = Vec::new();
         // Both are in the order of volumes' names.
         for v in &volumes {
@@ -190,7 +190,7 @@ impl Changes for Compared {
         Ok(self.0.runs(offset, len, max_runs)?.into_iter().map(|run| (run.length, run.changed)).collect())
     }
 
-    fn of(&self) -> [u8; 16] {
+    fn of(&self) -> Uuid {
         let [_, to] = self.0.of();
         to
     }

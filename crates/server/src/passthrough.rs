@@ -14,6 +14,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use uuid::Uuid;
 
 /// Zeros are written in pieces of this size where the backing can't make them itself.
 const ZEROS: usize = 1 << 20;
@@ -22,7 +23,7 @@ const ZEROS: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileSpec {
     /// Identity towards initiators; kept with the mapping, since a file has none.
-    pub(crate) uuid: [u8; 16],
+    pub(crate) uuid: Uuid,
     /// Absolute, without symbolic links.
     pub(crate) path: String,
     /// Refuses writes.
@@ -40,7 +41,7 @@ const MAX_SERIAL: usize = 64;
 /// What a chosen serial number means: an identity, which any server that is told the same gives it,
 /// and the serial number itself where it is another text. One that is an identity, as servers
 /// choose them, is that.
-pub(crate) fn identity_of_serial(serial: &str) -> Result<([u8; 16], Option<String>)> {
+pub(crate) fn identity_of_serial(serial: &str) -> Result<(Uuid, Option<String>)> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     if serial.is_empty() || serial.len() > MAX_SERIAL || !serial.chars().all(fits) {
         let text = format!(
@@ -48,10 +49,9 @@ pub(crate) fn identity_of_serial(serial: &str) -> Result<([u8; 16], Option<Strin
         );
         return Err(Error::new(ErrorKind::Invalid, text));
     }
-    let digits = serial.to_ascii_lowercase();
-    let digits = if serial.len() == 36 { digits.replace('-', "") } else { digits };
-    if let (32, Ok(number)) = (digits.len(), u128::from_str_radix(&digits, 16)) {
-        return Ok((number.to_be_bytes(), None));
+    let digits = if serial.len() == 36 { serial.replace('-', "") } else { serial.to_owned() };
+    if let (32, Ok(uuid)) = (digits.len(), Uuid::try_parse(&digits)) {
+        return Ok((uuid, None));
     }
     Ok((derived_uuid("hindcast serial number", &[serial.as_bytes()]), Some(serial.to_owned())))
 }
@@ -350,7 +350,7 @@ mod tests {
 
     fn spec(path: &Path, read_only: bool) -> FileSpec {
         FileSpec {
-            uuid: [7; 16],
+            uuid: Uuid::from_bytes([7; 16]),
             path: path.to_str().unwrap().into(),
             read_only,
             block_size: 4096,
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(of("cd-2026"), of("cd-2026"));
         assert_ne!(of("cd-2026").0, of("cd-2027").0);
         assert_eq!(of("cd-2026").1.as_deref(), Some("cd-2026"));
-        let golden = 0x0123456789abcdef0011223344556677u128.to_be_bytes();
+        let golden = Uuid::from_u128(0x0123456789abcdef0011223344556677);
         for same in ["0123456789abcdef0011223344556677", "01234567-89AB-cdef-0011-223344556677"] {
             assert_eq!(of(same), (golden, None), "what a server chose before");
         }

@@ -18,15 +18,15 @@ use crate::{data_directory, files, iscsi, schedule, world};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Dir, FileDir};
 use hindcast_engine::pool::{Pool, PoolOptions, REIDENTIFYING, Reidentification};
-use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, Result};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// New identities, by the old ones.
-type Identities = BTreeMap<[u8; 16], [u8; 16]>;
+type Identities = BTreeMap<Uuid, Uuid>;
 
 /// What a pool has that initiators know by an identity, or by a name.
 #[derive(Debug, Default, Serialize)]
@@ -183,10 +183,10 @@ fn lu_files(dir: &Arc<dyn Dir>) -> Result<Vec<String>> {
 /// What the pool has; with the old identities, if they were changed.
 fn identified(dir: &Arc<dyn Dir>, pool: &Pool, changed: Option<&Identities>) -> Result<Identified> {
     let olds = changed.map(|all| all.iter().map(|(old, new)| (*new, *old)).collect::<Identities>());
-    let identity = |name: String, now: &[u8; 16]| match &olds {
-        None => Identity { name, old: uuid_text(now), new: None },
+    let identity = |name: String, now: &Uuid| match &olds {
+        None => Identity { name, old: now.to_string(), new: None },
         Some(olds) => {
-            Identity { name, old: uuid_text(olds.get(now).unwrap_or(now)), new: Some(uuid_text(now)) }
+            Identity { name, old: olds.get(now).unwrap_or(now).to_string(), new: Some(now.to_string()) }
         }
     };
     let volumes = pool.volumes();

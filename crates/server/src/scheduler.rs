@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::periodic::Worker;
 use crate::schedule::names::Names;
 use crate::schedule::plan::{
-    MAX_AT_ONCE, MAX_SCHEDULES, MAX_VOLUMES, Plan, Uuid, check_every, check_name, invalid, is_of,
+    MAX_AT_ONCE, MAX_SCHEDULES, MAX_VOLUMES, Plan, check_every, check_name, invalid, is_of,
 };
 use crate::schedule::state::{LONGEST_NAP, Run, not_found, until};
 use crate::schedule::when;
@@ -17,6 +17,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// Seconds after now that a snapshot may be named by, where the clock was put back.
 const NAMES_TRIED: i64 = 1000;

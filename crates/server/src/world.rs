@@ -3,15 +3,13 @@
 use hindcast_engine::world::{Clock, Rng, World};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Identity of a volume, of a snapshot, or of an exported file.
-pub(crate) type Uuid = [u8; 16];
+use uuid::Uuid;
 
 /// The kernel's name of the boot, a UUID that is drawn anew with each.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 struct SystemClock {
-    boot: [u8; 16],
+    boot: Uuid,
 }
 
 impl SystemClock {
@@ -23,10 +21,8 @@ impl SystemClock {
 }
 
 /// The bytes of a UUID.
-fn identity(text: &str) -> Option<[u8; 16]> {
-    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
-    let id = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
-    id.map(u128::to_be_bytes)
+fn identity(text: &str) -> Option<Uuid> {
+    Uuid::try_parse(text.trim()).ok()
 }
 
 impl Clock for SystemClock {
@@ -43,7 +39,7 @@ impl Clock for SystemClock {
         seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(since.tv_nsec).unwrap_or(0))
     }
 
-    fn boot(&self) -> [u8; 16] {
+    fn boot(&self) -> Uuid {
         self.boot
     }
 }
@@ -71,7 +67,7 @@ pub(crate) fn real() -> World {
 }
 
 /// A random UUID, for identities that the engine does not give out.
-pub(crate) fn uuid() -> [u8; 16] {
+pub(crate) fn uuid() -> Uuid {
     hindcast_engine::world::uuid(&KernelRng)
 }
 
@@ -93,7 +89,7 @@ mod tests {
     fn a_boot_has_a_name() {
         assert_eq!(real().clock.boot(), real().clock.boot());
         let text = "00112233-4455-6677-8899-aabbccddeeff\n";
-        assert_eq!(identity(text), Some(std::array::from_fn(|i| u8::try_from(i * 17).unwrap())));
+        assert_eq!(identity(text), Some(Uuid::from_u128(0x00112233_4455_6677_8899_aabbccddeeff)));
         for wrong in ["", "x", "00112233-4455-6677-8899-aabbccddeef"] {
             assert_eq!(identity(wrong), None, "{wrong}");
         }

@@ -10,9 +10,9 @@ use crate::clones::{CLONE, clone_behind, default_name};
 use crate::iscsi::Making;
 use hindcast_api::Inherited;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
-use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, ErrorKind, Result};
 use std::sync::Arc;
+use uuid::Uuid;
 
 impl App {
     /// Puts a clone behind a snapshot's address. `clone` names it: an existing clone of the
@@ -101,11 +101,11 @@ impl App {
         &self,
         snapshot: &SnapshotInfo,
         behind: Option<&VolumeInfo>,
-        old: &[u8; 16],
+        old: &Uuid,
     ) -> Result<SnapshotInfo> {
         let SnapshotInfo { volume, name, .. } = snapshot;
         let label = |id: Option<&str>| self.pool.label_snapshot(volume, name, &[(CLONE, id)]);
-        let id = behind.map(|behind| uuid_text(&behind.uuid));
+        let id = behind.map(|behind| behind.uuid.to_string());
         let changed = label(id.as_deref())?;
         if self.iscsi.is_past_in_use(old) {
             label(snapshot.labels.get(CLONE).map(String::as_str))?;
@@ -117,7 +117,7 @@ impl App {
 
     /// Refuses while clients use the snapshot: no client's data may change unnoticed. An initiator
     /// would log in again by itself, and take one content for the other.
-    fn check_idle(&self, snapshot: &SnapshotInfo, shown: &[u8; 16], handles: u64, force: bool) -> Result<()> {
+    fn check_idle(&self, snapshot: &SnapshotInfo, shown: &Uuid, handles: u64, force: bool) -> Result<()> {
         if self.iscsi.is_past_in_use(shown) {
             return Err(logged_in(snapshot));
         }

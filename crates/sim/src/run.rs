@@ -18,6 +18,7 @@ use hindcast_engine::world::{Clock, ManualClock, Rng, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// What a run says when something is wrong.
 pub type Outcome<T> = Result<T, String>;
@@ -98,11 +99,11 @@ pub struct Run {
     /// Handles of snapshots that were deleted meanwhile, with what they show.
     pub(crate) gone: Vec<(Arc<Volume>, SnapshotModel)>,
     /// Numbers of volumes that are known to have been created.
-    pub(crate) ids: BTreeMap<[u8; 16], VolId>,
+    pub(crate) ids: BTreeMap<Uuid, VolId>,
     /// The volume whose creation has no answer yet.
     pub(crate) unborn: Option<VolId>,
     /// Numbers of snapshots, and those whose creation has no answer yet.
-    pub(crate) snapshot_ids: BTreeMap<[u8; 16], SnapId>,
+    pub(crate) snapshot_ids: BTreeMap<Uuid, SnapId>,
     pub(crate) unborn_snapshots: Vec<(VolId, String, SnapId)>,
     pub(crate) next_vol: VolId,
     pub(crate) next_snapshot: SnapId,

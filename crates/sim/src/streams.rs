@@ -9,6 +9,7 @@ use crate::survive;
 use hindcast_engine::stream::Import;
 use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Streams that a run keeps.
 const MAX_STREAMS: usize = 5;
@@ -111,7 +112,7 @@ impl Run {
     /// The import into a volume, as the pool tells it.
     pub(crate) fn found_import(&self, volume: &str) -> Outcome<Option<ImportModel>> {
         let found = self.pool()?.unfinished_import(volume).map_err(|e| format!("{e:?}"))?;
-        let number = |content: [u8; 16]| {
+        let number = |content: Uuid| {
             let known = self.snapshot_ids.get(&content).copied();
             known.ok_or_else(|| format!("an import into {volume} of what nobody exported"))
         };

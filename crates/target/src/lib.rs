@@ -9,6 +9,7 @@
 use hindcast_engine::Result;
 use hindcast_engine::device::BlockDevice;
 use std::sync::Arc;
+use uuid::Uuid;
 
 pub mod iscsi;
 pub mod nbd;
@@ -37,7 +38,7 @@ pub trait Changes: Send + Sync {
     /// The identity of the device that was compared, as its
     /// [`DeviceInfo`](hindcast_engine::device::DeviceInfo) tells it: the export's name may come to
     /// mean another one before it is opened.
-    fn of(&self) -> [u8; 16];
+    fn of(&self) -> Uuid;
 }
 
 /// The names that clients may connect to, and the devices behind them. Called from connection

@@ -21,6 +21,7 @@ use mem::MemDevice;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use uuid::Uuid;
 
 const SIZE: u64 = 4 << 20;
 const NOT_REACHABLE: (u8, u8, u8) = (0x0a, 0x0d, 0x02);
@@ -63,15 +64,16 @@ fn name(of: &str) -> String {
 }
 
 /// The identity of the logical unit of a target.
-fn uuid(of: &str) -> [u8; 16] {
-    [of.as_bytes()[0]; 16].map(|byte| byte ^ 0x11)
+fn uuid(of: &str) -> Uuid {
+    let mut bytes = [of.as_bytes()[0] ^ 0x11; 16];
+    bytes[0] = 0; // what is folded is not all zeros
+    Uuid::from_bytes(bytes)
 }
 
 impl Fixture {
     fn new() -> Fixture {
         let target = |of: &str| {
-            let mut uuid = uuid(of);
-            uuid[0] = 0; // what is folded is not all zeros
+            let uuid = uuid(of);
             let info =
                 DeviceInfo { size: SIZE, block_size: 512, preferred_size: 4096, read_only: false, uuid };
             let device = Arc::new(MemDevice::with_info(info));
@@ -147,8 +149,7 @@ fn ready(wire: &mut Wire) {
 /// Copies the first 8 blocks; the sense if it fails.
 fn copy(wire: &mut Wire, source: &str, destination: &str) -> Option<(u8, u8, u8)> {
     let descriptor = |of: &str| {
-        let mut id = uuid(of);
-        id[0] = 0;
+        let id = uuid(of).into_bytes();
         let mut naa: Vec<u8> = (0..8).map(|n| id[n] ^ id[n + 8]).collect();
         naa[0] = 0x30 | naa[0] & 0x0f;
         let mut descriptor = vec![0xe4, 0, 0, 0, 1, 3, 0, 8];

@@ -11,6 +11,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 use std::sync::atomic::Ordering::Relaxed;
+use uuid::Uuid;
 
 const SIZE: u64 = 64 << 20;
 
@@ -246,8 +247,13 @@ h.pwrite(b"1" * 512, 0)
 
 #[test]
 fn a_read_only_export_is_seen_as_one() {
-    let info =
-        DeviceInfo { size: SIZE, block_size: 4096, preferred_size: 65536, read_only: true, uuid: [0; 16] };
+    let info = DeviceInfo {
+        size: SIZE,
+        block_size: 4096,
+        preferred_size: 65536,
+        read_only: true,
+        uuid: Uuid::nil(),
+    };
     let fixture = start(MemDevice::with_info(info), |_| {});
     let info = ok("nbdinfo", &[&uri(&fixture)]);
     for line in ["is_read_only: true", "can_trim: false", "can_zero: false", "block_size_minimum: 4096"] {

@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 const SIZE: u64 = 1 << 20;
 /// HAS_FLAGS, FLUSH, FUA, TRIM, WRITE_ZEROES, MULTI_CONN, CACHE, FAST_ZERO.
@@ -145,7 +146,8 @@ fn block_sizes_are_within_the_protocols_bounds() {
     for (block_size, preferred_size, expected) in
         [(4096, 4096, 4096), (512, 1 << 30, 32 << 20), (512, 65536, 65536)]
     {
-        let info = DeviceInfo { size: 1 << 22, block_size, preferred_size, read_only: false, uuid: [0; 16] };
+        let info =
+            DeviceInfo { size: 1 << 22, block_size, preferred_size, read_only: false, uuid: Uuid::nil() };
         let fixture = start(MemDevice::with_info(info), |_| {});
         let replies = haggling(&fixture).opt(opt::INFO, &go_data("vol", &[info::BLOCK_SIZE]));
         let sizes = &replies.iter().find(|r| r.data[..2] == [0, 3]).unwrap().data[2..];
@@ -158,7 +160,7 @@ fn block_sizes_are_within_the_protocols_bounds() {
 #[test]
 fn a_read_only_export_promises_no_writes() {
     let info =
-        DeviceInfo { size: SIZE, block_size: 512, preferred_size: 4096, read_only: true, uuid: [0; 16] };
+        DeviceInfo { size: SIZE, block_size: 512, preferred_size: 4096, read_only: true, uuid: Uuid::nil() };
     let fixture = start(MemDevice::with_info(info), |_| {});
     let replies = haggling(&fixture).opt(opt::INFO, &go_data("vol", &[]));
     // HAS_FLAGS, READ_ONLY, FLUSH, MULTI_CONN, CACHE
@@ -320,8 +322,13 @@ fn a_negotiation_does_not_last_for_ever() {
 }
 
 fn large_blocks() -> Fixture {
-    let info =
-        DeviceInfo { size: SIZE, block_size: 4096, preferred_size: 4096, read_only: false, uuid: [0; 16] };
+    let info = DeviceInfo {
+        size: SIZE,
+        block_size: 4096,
+        preferred_size: 4096,
+        read_only: false,
+        uuid: Uuid::nil(),
+    };
     start(MemDevice::with_info(info), |_| {})
 }
 

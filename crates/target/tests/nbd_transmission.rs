@@ -15,6 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 const EPERM: u32 = 1;
 const EIO: u32 = 5;
@@ -252,7 +253,7 @@ fn disc_ends_the_session_after_the_answers() {
 #[test]
 fn a_read_only_export_refuses_writes() {
     let info =
-        DeviceInfo { size: SIZE, block_size: 512, preferred_size: 4096, read_only: true, uuid: [0; 16] };
+        DeviceInfo { size: SIZE, block_size: 512, preferred_size: 4096, read_only: true, uuid: Uuid::nil() };
     let fixture = start(MemDevice::with_info(info), |_| {});
     let mut client = fixture.client(true);
     assert_eq!(client.call(WRITE, 0, 0, 512, &[1; 512]).error, EPERM);
@@ -265,8 +266,13 @@ fn a_read_only_export_refuses_writes() {
 
 #[test]
 fn larger_blocks_are_enforced() {
-    let info =
-        DeviceInfo { size: SIZE, block_size: 4096, preferred_size: 4096, read_only: false, uuid: [0; 16] };
+    let info = DeviceInfo {
+        size: SIZE,
+        block_size: 4096,
+        preferred_size: 4096,
+        read_only: false,
+        uuid: Uuid::nil(),
+    };
     let fixture = start(MemDevice::with_info(info), |_| {});
     let mut client = fixture.client(true);
     assert_eq!(client.call(READ, 0, 512, 4096, &[]).error, EINVAL);

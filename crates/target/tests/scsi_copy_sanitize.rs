@@ -14,6 +14,7 @@ use scsi::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 /// A CSCD descriptor by the first designator of device identification.
 fn target_descriptor(nexus: &Arc<Nexus>, lun: u64, block_size: u32) -> Vec<u8> {
@@ -62,7 +63,7 @@ fn results(action: u8, list_id: u8) -> [u8; 16] {
 
 /// A second logical unit with 4 KiB blocks at LUN 1.
 fn with_second(rig: &Rig) -> (Arc<MemDevice>, Arc<LogicalUnit>, u64) {
-    let info = DeviceInfo { block_size: 4096, uuid: *b"second logical u", ..info(1 << 20) };
+    let info = DeviceInfo { block_size: 4096, uuid: Uuid::from_bytes(*b"second logical u"), ..info(1 << 20) };
     let device = Arc::new(MemDevice::with_info(info));
     let lu = LogicalUnit::new(device.clone(), LuOptions::default(), None).unwrap();
     rig.target.set_lun(1, Some(lu.clone()));

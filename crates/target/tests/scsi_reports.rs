@@ -14,6 +14,7 @@ use scsi::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use uuid::Uuid;
 
 fn vpd(nexus: &Arc<Nexus>, page: u8) -> Vec<u8> {
     let data = good(nexus, &[0x12, 1, page, 4, 0, 0], &[]);
@@ -65,7 +66,7 @@ fn designators_name_unit_port_and_target() {
 }
 
 /// The NAA identifier of a logical unit whose device has this identity.
-fn naa(uuid: [u8; 16]) -> [u8; 8] {
+fn naa(uuid: Uuid) -> [u8; 8] {
     let rig = Rig::with(DeviceInfo { uuid, ..info(1 << 20) }, LuOptions::default());
     vpd(&rig.a, 0x83)[8..16].try_into().unwrap()
 }
@@ -73,12 +74,12 @@ fn naa(uuid: [u8; 16]) -> [u8; 8] {
 /// Hosts know disks by it: a server that told another one after an update would rename them all.
 #[test]
 fn volumes_keep_their_naa_identifiers() {
-    assert_eq!(naa(*b"0123456789abcdef"), [0x38, 0x08, 0x53, 0x51, 0x57, 0x51, 0x53, 0x51]);
+    assert_eq!(naa(Uuid::from_bytes(*b"0123456789abcdef")), [0x38, 0x08, 0x53, 0x51, 0x57, 0x51, 0x53, 0x51]);
 }
 
 #[test]
 fn moments_have_naa_identifiers_of_their_own() {
-    let volume = *b"0123456789abcdef";
+    let volume = Uuid::from_bytes(*b"0123456789abcdef");
     let mut seen = BTreeSet::from([naa(volume)]);
     for lsn in 1..=4096 {
         assert!(seen.insert(naa(moment_uuid(&volume, lsn))), "LSN {lsn}");

@@ -97,7 +97,13 @@ impl Disk {
 impl BlockDevice for Disk {
     fn info(&self) -> DeviceInfo {
         let size = self.size;
-        DeviceInfo { size, block_size: 512, preferred_size: 4096, read_only: false, uuid: [0; 16] }
+        DeviceInfo {
+            size,
+            block_size: 512,
+            preferred_size: 4096,
+            read_only: false,
+            uuid: uuid::Uuid::from_bytes([0; 16]),
+        }
     }
 
     fn try_read(&self, _: u64, _: &mut [u8]) -> engine::Result<bool> {

@@ -6,7 +6,6 @@ use crate::output::{Output, line, list, properties};
 use hindcast_api::Size;
 use hindcast_engine::pool::{CatalogSource, Pool, Salvage};
 use hindcast_engine::salvage::Losses;
-use hindcast_engine::world::uuid_text;
 use hindcast_server::error_body;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -101,7 +100,7 @@ impl Head {
             why: d.why.clone(),
         };
         Head {
-            pool: uuid_text(&pool.info().uuid),
+            pool: pool.info().uuid.to_string(),
             catalog,
             doubts: found.doubts.clone(),
             findings: found.findings.iter().map(finding).collect(),

@@ -23,6 +23,7 @@ use crate::disk::Disk;
 use crate::error::{Error, Result, corrupt};
 use crate::space::label::HEADER_LEN;
 use std::io::{self, Read, Write};
+use uuid::Uuid;
 
 const MAGIC: &[u8; 8] = b"HINDMETA";
 const VERSION: u32 = 1;
@@ -36,7 +37,7 @@ const MAX_FIELD: usize = 1 << 20;
 /// The decoded header of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BackupHeader {
-    pub(super) pool: [u8; 16],
+    pub(super) pool: Uuid,
     pub(super) sequence: u64,
     pub(super) time: u64,
     pub(super) incarnation: u64,
@@ -49,7 +50,7 @@ pub(super) struct BackupHeader {
 impl BackupHeader {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
-        w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&self.pool).u64(self.sequence).u64(self.time);
+        w.bytes(MAGIC).u32(0).u32(VERSION).uuid(&self.pool).u64(self.sequence).u64(self.time);
         w.u64(self.incarnation).u32(self.closed.into()).u32(self.body_sum).u64(self.body_len).u64(self.rows);
         w.0.resize(HEADER_LEN, 0);
         let crc = crc32c(&w.0[12..]);
@@ -65,7 +66,7 @@ impl BackupHeader {
             return None;
         }
         Some(BackupHeader {
-            pool: r.array()?,
+            pool: r.uuid()?,
             sequence: r.u64()?,
             time: r.u64()?,
             incarnation: r.u64()?,
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn golden_bytes_and_damage() {
         let header = BackupHeader {
-            pool: [1; 16],
+            pool: Uuid::from_bytes([1; 16]),
             sequence: 2,
             time: 3,
             incarnation: 4,

@@ -8,6 +8,7 @@ use crate::error::{Error, Result, corrupt};
 use crate::space::label::{DATA_START, HEADER_LEN, SLOTS_START};
 use std::io;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Number of bytes of a slot, for header and body.
 pub(super) const SLOT_LEN: u64 = (DATA_START - SLOTS_START) / 2;
@@ -20,7 +21,7 @@ pub struct BackupInfo {
     /// Name of the backup's file in its directory; `None` if the backup lies on a physical volume.
     pub file: Option<String>,
     /// The pool's UUID.
-    pub pool: [u8; 16],
+    pub pool: Uuid,
     /// Number of the backup: a later backup of the pool has a larger one.
     pub sequence: u64,
     /// When the backup was made, in nanoseconds since the Unix epoch.
@@ -84,7 +85,7 @@ fn slot(number: u64) -> u64 {
 }
 
 /// Returns the valid headers in the slots of a physical volume of this pool, and their places.
-pub(super) fn headers_on(disk: &dyn Disk, pool: [u8; 16]) -> Vec<(u64, BackupHeader)> {
+pub(super) fn headers_on(disk: &dyn Disk, pool: Uuid) -> Vec<(u64, BackupHeader)> {
     let header = |at: u64| Some((at, header_at(disk, at)?)).filter(|(_, header)| header.pool == pool);
     [slot(0), slot(1)].into_iter().filter_map(header).collect()
 }

@@ -22,6 +22,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use uuid::Uuid;
 
 /// The epoch at which a volume reads its branch. It sees everything.
 pub(crate) const HEAD: u32 = u32::MAX;
@@ -304,7 +305,7 @@ impl Based {
 pub(crate) struct VolumeState {
     /// The volume. The state of a snapshot, or of a moment, has the volume that it is of.
     pub(crate) id: VolumeId,
-    pub(crate) uuid: [u8; 16],
+    pub(crate) uuid: Uuid,
     pub(crate) block_size: u32,
     pub(crate) created: u64,
     /// The line that the volume or snapshot shows. A volume writes to it.
@@ -334,13 +335,7 @@ pub(crate) struct VolumeState {
 impl VolumeState {
     /// Makes the state of a read-only device: a snapshot, or a moment. `of` holds the identity, the
     /// block size and the creation time of the device that it is like.
-    pub(crate) fn frozen(
-        id: VolumeId,
-        of: ([u8; 16], u32, u64),
-        line: View,
-        name: String,
-        size: u64,
-    ) -> Self {
+    pub(crate) fn frozen(id: VolumeId, of: (Uuid, u32, u64), line: View, name: String, size: u64) -> Self {
         let (uuid, block_size, created) = of;
         VolumeState {
             id,

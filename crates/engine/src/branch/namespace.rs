@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use uuid::Uuid;
 
 /// A snapshot. Its state reads a line at an epoch.
 pub(crate) struct Snapshot {
@@ -25,15 +26,15 @@ pub(crate) struct Snapshot {
     pub(crate) volume: VolumeId,
     pub(crate) state: Arc<VolumeState>,
     /// The identity of the snapshot that a stream imported, or zeros.
-    pub(crate) origin: [u8; 16],
+    pub(crate) origin: Uuid,
     pub(crate) protected: AtomicBool,
     pub(crate) labels: RwLock<Labels>,
 }
 
 impl Snapshot {
     /// Returns the identity of the snapshot's content.
-    pub(crate) fn content(&self) -> [u8; 16] {
-        if self.origin == [0; 16] { self.state.uuid } else { self.origin }
+    pub(crate) fn content(&self) -> Uuid {
+        if self.origin.is_nil() { self.state.uuid } else { self.origin }
     }
 }
 
@@ -322,11 +323,9 @@ impl Namespace {
     /// Returns the number of the physical volume that `wanted` names by path, UUID (as hex digits)
     /// or number.
     pub(crate) fn find_pv(&self, wanted: &str) -> Result<u32> {
-        let hex: String = wanted.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
-        let is = |id: u32, pv: &PvRecord| {
-            let uuid: String = pv.uuid.iter().map(|b| format!("{b:02x}")).collect();
-            pv.path == wanted || uuid == hex || id.to_string() == wanted
-        };
+        let uuid = Uuid::try_parse(&wanted.replace('-', "")).ok();
+        let is =
+            |id: u32, pv: &PvRecord| pv.path == wanted || Some(pv.uuid) == uuid || id.to_string() == wanted;
         let found = self.pvs.iter().find(|(id, pv)| is(**id, pv)).map(|(id, _)| *id);
         found.ok_or_else(|| not_found(format!("find physical volume {wanted:?}: it does not exist")))
     }
@@ -371,7 +370,7 @@ pub(crate) const RENEWED: &str = "renewed";
 pub(crate) fn frozen_now(
     volume: &VolumeState,
     name: &str,
-    uuid: [u8; 16],
+    uuid: Uuid,
     created: u64,
 ) -> Result<SnapshotRecord> {
     let branch = &volume.line.branch;
@@ -388,7 +387,7 @@ pub(crate) fn frozen_now(
         block_size: volume.block_size,
         created,
         deleted: false,
-        origin: [0; 16],
+        origin: Uuid::nil(),
         protected: false,
         labels: BTreeMap::new(),
     })

@@ -18,7 +18,7 @@ pub(crate) struct StretchesRecord(pub(crate) Vec<ClockStretch>);
 impl Value for ClockRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.u64(self.time).u64(self.monotonic).bytes(&self.boot).u64(self.agreed.cast_unsigned());
+            w.u64(self.time).u64(self.monotonic).uuid(&self.boot).u64(self.agreed.cast_unsigned());
             w.u64(self.slack).u64(self.settled_at);
         })
     }
@@ -28,7 +28,7 @@ impl Value for ClockRecord {
         let value = ClockRecord {
             time: r.u64()?,
             monotonic: r.u64()?,
-            boot: r.array()?,
+            boot: r.uuid()?,
             agreed: r.u64::<u64>()?.cast_signed(),
             slack: r.u64()?,
             settled_at: r.u64()?,
@@ -92,6 +92,7 @@ impl Txn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uuid::Uuid;
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|b| format!("{b:02x}")).collect()
@@ -99,7 +100,14 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let clock = ClockRecord { time: 1, monotonic: 2, boot: [3; 16], agreed: -4, slack: 5, settled_at: 6 };
+        let clock = ClockRecord {
+            time: 1,
+            monotonic: 2,
+            boot: Uuid::from_bytes([3; 16]),
+            agreed: -4,
+            slack: 5,
+            settled_at: 6,
+        };
         assert_eq!(
             hex(&clock.encode()),
             "010100000000000000020000000000000003030303030303030303030303030303fcffffffffffffff05000000000000000600000000000000d7f2a3b7"

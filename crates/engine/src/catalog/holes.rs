@@ -210,11 +210,12 @@ mod tests {
     use crate::disk::MemDir;
     use crate::settings::Placement;
     use crate::world::{Rng, SplitMix};
+    use uuid::Uuid;
 
     fn catalog() -> Catalog {
         let dir = MemDir::new();
         let superblock = Superblock {
-            pool: [1; 16],
+            pool: Uuid::from_bytes([1; 16]),
             extent_size: 1 << 20,
             journal_size: 1 << 20,
             segment_size: 1 << 18,

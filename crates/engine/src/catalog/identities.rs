@@ -10,26 +10,26 @@ use super::values::{SnapshotRecord, Value, seal, unseal};
 use super::{Catalog, META, decode};
 use crate::catalog::store::db;
 use crate::error::{Result, corrupt};
-use crate::world::uuid_text;
 use std::collections::BTreeMap;
+use uuid::Uuid;
 
 const IDENTITIES: &str = "identities";
 
 /// The new identities, by the old ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Identities(pub(crate) BTreeMap<[u8; 16], [u8; 16]>);
+pub(crate) struct Identities(pub(crate) BTreeMap<Uuid, Uuid>);
 
 impl Value for Identities {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
             w.u64(self.0.len() as u64);
-            self.0.iter().for_each(|(old, new)| _ = w.bytes(old).bytes(new));
+            self.0.iter().for_each(|(old, new)| _ = w.uuid(old).uuid(new));
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
         let count = r.u64()?;
-        let pairs = (0..count).map(|_| Some((r.array()?, r.array()?)));
+        let pairs = (0..count).map(|_| Some((r.uuid()?, r.uuid()?)));
         let pairs: BTreeMap<_, _> = pairs.collect::<Option<_>>()?;
         let value = (pairs.len() as u64 == count).then_some(Identities(pairs))?;
         r.end(value)
@@ -58,7 +58,7 @@ impl Catalog {
     /// use, does not change either.
     pub(crate) fn put_new_identities(
         &self,
-        draw: &mut dyn FnMut() -> [u8; 16],
+        draw: &mut dyn FnMut() -> Uuid,
         references: &[&str],
     ) -> Result<Identities> {
         let (volumes, snapshots) = (self.volumes()?, self.snapshots()?);
@@ -73,7 +73,7 @@ impl Catalog {
             volume.uuid = all.0[&volume.uuid];
             txn.put_volume(id, &volume)?;
         }
-        let by_text = all.0.iter().map(|(old, new)| (uuid_text(old), uuid_text(new))).collect();
+        let by_text = all.0.iter().map(|(old, new)| (old.to_string(), new.to_string())).collect();
         for (id, snapshot) in snapshots {
             txn.put_snapshot(id, &renewed(snapshot, &all, references, &by_text))?;
         }
@@ -100,7 +100,7 @@ fn renewed(
     references: &[&str],
     by_text: &BTreeMap<String, String>,
 ) -> SnapshotRecord {
-    if snapshot.origin == [0; 16] {
+    if snapshot.origin.is_nil() {
         snapshot.origin = snapshot.uuid;
     }
     snapshot.uuid = all.0[&snapshot.uuid];
@@ -121,7 +121,11 @@ mod tests {
     /// The catalog of an interrupted change contains these bytes.
     #[test]
     fn golden_bytes() {
-        let all = Identities([([2; 16], [4; 16]), ([1; 16], [3; 16])].into());
+        let all = Identities(
+            [(2, 4), (1, 3)]
+                .map(|(old, new)| (Uuid::from_bytes([old; 16]), Uuid::from_bytes([new; 16])))
+                .into(),
+        );
         let hex: String = all.encode().iter().map(|b| format!("{b:02x}")).collect();
         let pairs = ["01", "03", "02", "04"].map(|byte| byte.repeat(16)).concat();
         assert_eq!(hex, format!("010200000000000000{pairs}4b3469b6"));

@@ -67,6 +67,7 @@ use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::{Guarded, Store, db, guarded};
+use uuid::Uuid;
 
 /// The catalog's file in the data directory.
 pub(crate) const FILE: &str = "catalog.redb";
@@ -170,7 +171,7 @@ impl Catalog {
 
     /// Returns the UUID of the pool whose creation was interrupted here. Physical volumes may have
     /// its label.
-    pub(crate) fn unfinished(dir: &dyn Dir) -> Result<Option<[u8; 16]>> {
+    pub(crate) fn unfinished(dir: &dyn Dir) -> Result<Option<Uuid>> {
         let found = Self::untouched(dir, NEW_FILE, CREATION_CACHE).and_then(|catalog| catalog.superblock());
         match found {
             Ok(superblock) => Ok(Some(superblock.pool)),

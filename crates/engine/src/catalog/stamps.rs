@@ -8,6 +8,7 @@ use crate::catalog::store::db;
 use crate::error::Result;
 use redb::{ReadableTable, TableDefinition, TableError};
 use std::collections::BTreeMap;
+use uuid::Uuid;
 
 /// The last durable stamp of each physical volume, by PV number.
 pub(super) const STAMPS: TableDefinition<'static, u32, Bytes> = TableDefinition::new("pv_stamps");
@@ -22,18 +23,18 @@ pub(crate) struct StampRecord {
     pub(crate) incarnation: u64,
     /// A number drawn at random when the pool was opened. Two copies of a pool differ in it even if
     /// their sequence numbers agree.
-    pub(crate) life: [u8; 16],
+    pub(crate) life: Uuid,
 }
 
 impl Value for StampRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.u64(self.sequence).u64(self.incarnation).bytes(&self.life);
+            w.u64(self.sequence).u64(self.incarnation).uuid(&self.life);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
-        let value = StampRecord { sequence: r.u64()?, incarnation: r.u64()?, life: r.array()? };
+        let value = StampRecord { sequence: r.u64()?, incarnation: r.u64()?, life: r.uuid()? };
         r.end(value)
     }
 }
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let stamp = StampRecord { sequence: 3, incarnation: 2, life: [9; 16] };
+        let stamp = StampRecord { sequence: 3, incarnation: 2, life: Uuid::from_bytes([9; 16]) };
         let bytes = stamp.encode();
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "0103000000000000000200000000000000090909090909090909090909090909090eba70ce");

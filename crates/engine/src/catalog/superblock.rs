@@ -3,6 +3,7 @@
 use super::values::{Value, decode_placement, encode_placement, seal, unseal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{Placement, PoolConfig};
+use uuid::Uuid;
 
 /// A bit of [`Superblock::features`]: the catalog's blocks have sums. The bits 1 (references), 2
 /// (sums of data), 4 (layouts), 8 (kept) and 16 (regions) are reserved.
@@ -19,7 +20,7 @@ const KNOWN: u64 = CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS;
 /// Fixed facts of a pool and counters of ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Superblock {
-    pub(crate) pool: [u8; 16],
+    pub(crate) pool: Uuid,
     pub(crate) extent_size: u64,
     pub(crate) journal_size: u64,
     pub(crate) segment_size: u64,
@@ -76,7 +77,7 @@ impl Value for Superblock {
     /// builds that know no features open such a pool. Version 1 is version 2 without features.
     fn encode(&self) -> Vec<u8> {
         seal(if self.features == 0 { 1 } else { 2 }, |w| {
-            w.bytes(&self.pool).u64(self.extent_size).u64(self.journal_size).u64(self.segment_size);
+            w.uuid(&self.pool).u64(self.extent_size).u64(self.journal_size).u64(self.segment_size);
             w.u32(self.atomic_unit).u8(encode_placement(self.placement)).u64(self.next_id).u32(self.next_pv);
             if self.features != 0 {
                 w.u64(self.features);
@@ -89,7 +90,7 @@ impl Value for Superblock {
             None => (unseal(bytes, 1)?, 1),
         };
         let value = Superblock {
-            pool: r.array()?,
+            pool: r.uuid()?,
             extent_size: r.u64()?,
             journal_size: r.u64()?,
             segment_size: r.u64()?,
@@ -109,7 +110,7 @@ mod tests {
 
     fn superblock(features: u64) -> Superblock {
         Superblock {
-            pool: [1; 16],
+            pool: Uuid::from_bytes([1; 16]),
             extent_size: 4 << 20,
             journal_size: 1 << 30,
             segment_size: 32 << 20,

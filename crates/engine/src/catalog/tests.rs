@@ -9,6 +9,7 @@ use crate::settings::Placement;
 use crate::testing::{Act, FaultyDisk, Op};
 use crate::world::{Rng, SplitMix};
 use std::collections::BTreeMap;
+use uuid::Uuid;
 
 const BRANCH: BranchId = BranchId(5);
 
@@ -39,7 +40,7 @@ fn changed(catalog: &Catalog, pages: impl Iterator<Item = (u64, MapPage)>) -> Re
 
 fn superblock() -> Superblock {
     Superblock {
-        pool: [1; 16],
+        pool: Uuid::from_bytes([1; 16]),
         extent_size: 64 << 10,
         journal_size: 4 << 20,
         segment_size: 1 << 20,

@@ -5,6 +5,7 @@ use crate::codec::{Reader, Writer, crc32c};
 use crate::ids::{BranchId, VolumeId};
 use crate::settings::{Method, Order, Placement, SnapshotPolicy};
 use std::collections::BTreeMap;
+use uuid::Uuid;
 
 /// Encodes a value: version, fields, sum.
 pub(super) fn seal(version: u8, fields: impl FnOnce(&mut Writer)) -> Vec<u8> {
@@ -88,7 +89,7 @@ impl Value for Positions {
 /// The record of a physical volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PvRecord {
-    pub(crate) uuid: [u8; 16],
+    pub(crate) uuid: Uuid,
     pub(crate) path: String,
     pub(crate) extents: u32,
     pub(crate) draining: bool,
@@ -97,13 +98,13 @@ pub(crate) struct PvRecord {
 impl Value for PvRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.bytes(&self.uuid).string(&self.path).u32(self.extents).u8(self.draining as u8);
+            w.uuid(&self.uuid).string(&self.path).u32(self.extents).u8(self.draining as u8);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
         let value =
-            PvRecord { uuid: r.array()?, path: r.string()?, extents: r.u32()?, draining: r.u8()? != 0 };
+            PvRecord { uuid: r.uuid()?, path: r.string()?, extents: r.u32()?, draining: r.u8()? != 0 };
         r.end(value)
     }
 }
@@ -111,7 +112,7 @@ impl Value for PvRecord {
 /// The record of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VolumeRecord {
-    pub(crate) uuid: [u8; 16],
+    pub(crate) uuid: Uuid,
     pub(crate) name: String,
     pub(crate) size: u64,
     pub(crate) block_size: u32,
@@ -128,8 +129,8 @@ pub(crate) struct VolumeRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImportRecord {
     /// The snapshot that the stream builds upon, or zeros if there is none.
-    pub(crate) from: [u8; 16],
-    pub(crate) to: [u8; 16],
+    pub(crate) from: Uuid,
+    pub(crate) to: Uuid,
     /// Bytes of the volume, from its start, that are as the stream has them.
     pub(crate) position: u64,
 }
@@ -137,14 +138,14 @@ pub(crate) struct ImportRecord {
 pub(crate) fn encode_import(w: &mut Writer, import: Option<&ImportRecord>) {
     w.u8(import.is_some() as u8);
     if let Some(import) = import {
-        w.bytes(&import.from).bytes(&import.to).u64(import.position);
+        w.uuid(&import.from).uuid(&import.to).u64(import.position);
     }
 }
 
 pub(crate) fn decode_import(r: &mut Reader<'_>) -> Option<Option<ImportRecord>> {
     match r.u8()? {
         0 => Some(None),
-        1 => Some(Some(ImportRecord { from: r.array()?, to: r.array()?, position: r.u64()? })),
+        1 => Some(Some(ImportRecord { from: r.uuid()?, to: r.uuid()?, position: r.u64()? })),
         _ => None,
     }
 }
@@ -153,7 +154,7 @@ pub(crate) fn decode_import(r: &mut Reader<'_>) -> Option<Option<ImportRecord>> 
 impl Value for VolumeRecord {
     fn encode(&self) -> Vec<u8> {
         seal(2, |w| {
-            w.bytes(&self.uuid).string(&self.name).u64(self.size).u32(self.block_size);
+            w.uuid(&self.uuid).string(&self.name).u64(self.size).u32(self.block_size);
             w.u8(self.read_only as u8).u64(self.created).u64(self.branch.0);
             w.u8(self.policy.reserve_percent).u8(self.policy.auto_delete as u8);
             encode_import(w, self.import.as_ref());
@@ -165,7 +166,7 @@ impl Value for VolumeRecord {
             None => (unseal(bytes, 1)?, 1),
         };
         let mut value = VolumeRecord {
-            uuid: r.array()?,
+            uuid: r.uuid()?,
             name: r.string()?,
             size: r.u64()?,
             block_size: r.u32()?,
@@ -369,7 +370,7 @@ pub(crate) fn decode_method(code: u8) -> Option<Method> {
 /// The record of a snapshot: a name for a frozen state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SnapshotRecord {
-    pub(crate) uuid: [u8; 16],
+    pub(crate) uuid: Uuid,
     pub(crate) name: String,
     /// The id of the volume that the snapshot belongs to.
     pub(crate) volume: VolumeId,
@@ -382,7 +383,7 @@ pub(crate) struct SnapshotRecord {
     /// it.
     pub(crate) deleted: bool,
     /// The snapshot, of another volume or pool, that a stream made this one from, or zeros.
-    pub(crate) origin: [u8; 16],
+    pub(crate) origin: Uuid,
     /// The snapshot must not be deleted.
     pub(crate) protected: bool,
     pub(crate) labels: Labels,
@@ -415,16 +416,16 @@ pub(crate) fn decode_labels(r: &mut Reader<'_>) -> Option<Labels> {
 impl Value for SnapshotRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.bytes(&self.uuid).string(&self.name).u64(self.volume);
+            w.uuid(&self.uuid).string(&self.name).u64(self.volume);
             w.u64(self.of.branch.0).u32(self.of.epoch).u64(self.size).u32(self.block_size);
-            w.u64(self.created).u8(self.deleted as u8).bytes(&self.origin).u8(self.protected as u8);
+            w.u64(self.created).u8(self.deleted as u8).uuid(&self.origin).u8(self.protected as u8);
             encode_labels(w, &self.labels);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
         let value = SnapshotRecord {
-            uuid: r.array()?,
+            uuid: r.uuid()?,
             name: r.string()?,
             volume: r.u64()?,
             of: Frozen { branch: BranchId(r.u64()?), epoch: r.u32()? },
@@ -432,7 +433,7 @@ impl Value for SnapshotRecord {
             block_size: r.u32()?,
             created: r.u64()?,
             deleted: r.u8()? != 0,
-            origin: r.array()?,
+            origin: r.uuid()?,
             protected: r.u8()? != 0,
             labels: decode_labels(&mut r)?,
         };
@@ -523,7 +524,7 @@ mod tests {
     fn a_volume_of_format_1_has_the_default_policy() {
         let hex = "0103030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000b6ef2a01";
         let expected = VolumeRecord {
-            uuid: [3; 16],
+            uuid: Uuid::from_bytes([3; 16]),
             name: "db".into(),
             size: 1 << 30,
             block_size: 512,
@@ -567,7 +568,12 @@ mod tests {
             "0101000000000000000200000000000000030000000000000004000000000000000500000000000000060000000000000007000000000000002a26bfa3",
         );
         golden(
-            PvRecord { uuid: [2; 16], path: "pv-0.img".into(), extents: 64, draining: true },
+            PvRecord {
+                uuid: Uuid::from_bytes([2; 16]),
+                path: "pv-0.img".into(),
+                extents: 64,
+                draining: true,
+            },
             "0102020202020202020202020202020202080070762d302e696d67400000000181aec3fb",
         );
     }
@@ -576,7 +582,7 @@ mod tests {
     fn golden_bytes_of_volumes() {
         golden(
             VolumeRecord {
-                uuid: [3; 16],
+                uuid: Uuid::from_bytes([3; 16]),
                 name: "db".into(),
                 size: 1 << 30,
                 block_size: 512,
@@ -584,13 +590,17 @@ mod tests {
                 created: 7,
                 branch: BranchId(4),
                 policy: SnapshotPolicy { reserve_percent: 20, auto_delete: true },
-                import: Some(ImportRecord { from: [8; 16], to: [9; 16], position: 4096 }),
+                import: Some(ImportRecord {
+                    from: Uuid::from_bytes([8; 16]),
+                    to: Uuid::from_bytes([9; 16]),
+                    position: 4096,
+                }),
             },
             "0203030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000140101080808080808080808080808080808080909090909090909090909090909090900100000000000008942f335",
         );
         golden(
             SnapshotRecord {
-                uuid: [4; 16],
+                uuid: Uuid::from_bytes([4; 16]),
                 name: "monday".into(),
                 volume: VolumeId(3),
                 of: Frozen { branch: BranchId(4), epoch: 5 },
@@ -598,7 +608,7 @@ mod tests {
                 block_size: 512,
                 created: 7,
                 deleted: false,
-                origin: [6; 16],
+                origin: Uuid::from_bytes([6; 16]),
                 protected: true,
                 labels: [("by".into(), "ann".into()), ("why".into(), "upgrade".into())].into(),
             },

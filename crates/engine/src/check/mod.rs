@@ -196,7 +196,7 @@ pub fn check(
     let open = if options.repair { Catalog::open } else { Catalog::open_untouched };
     let tables = match open(&*dir, CACHE).and_then(|c| Ok((read_tables(&c)?, c))) {
         Ok((tables, catalog)) => {
-            report.pool = crate::world::uuid_text(&tables.superblock.pool);
+            report.pool = tables.superblock.pool.to_string();
             blocks::check_blocks(&catalog, options, &mut report)?;
             check_tables(&tables, &mut report);
             versions::check_snapshots(&tables, &mut report);

@@ -11,6 +11,7 @@ use crate::settings::PoolOptions;
 use crate::space::label::Label;
 use crate::testing::{Act, FaultyDir, Op, Site, new_volume, world};
 use bytes::Bytes;
+use uuid::Uuid;
 
 const CHUNK: u64 = 4096;
 
@@ -211,7 +212,13 @@ fn a_label_is_written_again_where_it_is_proved_or_named() {
     drop(Pool::open(dir.clone(), world(1), PoolOptions::default()).unwrap());
     // Another pool's label is never overwritten.
     let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
-    let foreign = Label { pool: [9; 16], pv_uuid: [9; 16], pv: 0, extents: 16, extent_size: 64 << 10 };
+    let foreign = Label {
+        pool: Uuid::from_bytes([9; 16]),
+        pv_uuid: Uuid::from_bytes([9; 16]),
+        pv: 0,
+        extents: 16,
+        extent_size: 64 << 10,
+    };
     foreign.write_alone(&*disk, "pv-0.img").unwrap();
     let refused = relabel(&dir, &["pv-0.img"]);
     assert!(codes(&refused) == ["pv"] && !refused.is_clean());

@@ -11,12 +11,13 @@ use crate::settings::Placement;
 use crate::space::label::wipe;
 use crate::space::pv::Pv;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Adds a physical volume, whose label is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AddPv {
     pub(crate) pv: u32,
-    pub(crate) uuid: [u8; 16],
+    pub(crate) uuid: Uuid,
     pub(crate) path: String,
     pub(crate) extents: u32,
 }
@@ -29,11 +30,11 @@ impl AddPv {
 
 impl Operation for AddPv {
     fn put(&self, w: &mut Writer) {
-        w.u8(Self::KIND).u32(self.pv).bytes(&self.uuid).string(&self.path).u32(self.extents);
+        w.u8(Self::KIND).u32(self.pv).uuid(&self.uuid).string(&self.path).u32(self.extents);
     }
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
-        Some(AddPv { pv: r.u32()?, uuid: r.array()?, path: r.string()?, extents: r.u32()? })
+        Some(AddPv { pv: r.u32()?, uuid: r.uuid()?, path: r.string()?, extents: r.u32()? })
     }
 
     fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {

@@ -56,7 +56,7 @@ impl Operation for CreateSnapshots {
         for (id, snapshot) in &self.snapshots {
             txn.put_snapshot(*id, snapshot)?;
             txn.change_branch(snapshot.of.branch, |b| b.epoch = snapshot.of.epoch + 1)?;
-            if snapshot.origin != [0; 16] {
+            if !snapshot.origin.is_nil() {
                 txn.change_volume(snapshot.volume, |v| v.import = None)?;
             }
         }
@@ -76,7 +76,7 @@ fn create(names: &mut Namespace, id: SnapshotId, record: &SnapshotRecord, time: 
     let branch = &names.snapshots[&id].state.line.branch;
     branch.epoch.store(record.of.epoch + 1, Ordering::Release);
     branch.cdp.anchored(time);
-    if record.origin != [0; 16] {
+    if !record.origin.is_nil() {
         // The stream has arrived.
         names.on_volume(record.volume, |v| v.set_import(None));
     }

@@ -6,10 +6,11 @@ use crate::ids::{BranchId, VolumeId};
 use crate::settings::{
     AnchorPolicy, CdpSettings, Compression, Encoding, Method, Order, Retention, SnapshotPolicy,
 };
+use uuid::Uuid;
 
 fn volume() -> VolumeRecord {
     VolumeRecord {
-        uuid: [7; 16],
+        uuid: Uuid::from_bytes([7; 16]),
         name: "db".into(),
         size: 1 << 40,
         block_size: 512,
@@ -23,7 +24,7 @@ fn volume() -> VolumeRecord {
 
 fn snapshot(id: u64) -> SnapshotRecord {
     SnapshotRecord {
-        uuid: [5; 16],
+        uuid: Uuid::from_bytes([5; 16]),
         name: "s".into(),
         volume: VolumeId(1),
         of: Frozen { branch: BranchId(id), epoch: 9 },
@@ -31,7 +32,7 @@ fn snapshot(id: u64) -> SnapshotRecord {
         block_size: 512,
         created: 99,
         deleted: false,
-        origin: [0; 16],
+        origin: Uuid::nil(),
         protected: false,
         labels: Labels::new(),
     }
@@ -64,7 +65,7 @@ fn every_kind() -> [Control; 28] {
         RenameVolume { id: VolumeId(1), name: "x".into() }.into(),
         SetReadOnly { id: VolumeId(1), read_only: true }.into(),
         DeleteVolume { id: VolumeId(1) }.into(),
-        AddPv { pv: 3, uuid: [1; 16], path: "/dev/loop7".into(), extents: 12 }.into(),
+        AddPv { pv: 3, uuid: Uuid::from_bytes([1; 16]), path: "/dev/loop7".into(), extents: 12 }.into(),
         SetDraining { pv: 3, draining: true }.into(),
         RemovePv { pv: 3 }.into(),
         SetPlacement { placement: Placement::Contiguous }.into(),
@@ -93,7 +94,11 @@ fn every_kind() -> [Control; 28] {
         SetFill { branches: vec![BranchId(3), BranchId(4)], rate: Some(9) }.into(),
         SetImport {
             id: VolumeId(1),
-            import: Some(ImportRecord { from: [1; 16], to: [2; 16], position: 65536 }),
+            import: Some(ImportRecord {
+                from: Uuid::from_bytes([1; 16]),
+                to: Uuid::from_bytes([2; 16]),
+                position: 65536,
+            }),
         }
         .into(),
         SetCdp { id: VolumeId(1), settings: Some(settings()) }.into(),

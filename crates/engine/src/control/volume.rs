@@ -31,12 +31,12 @@ impl CreateVolume {
 impl Operation for CreateVolume {
     fn put(&self, w: &mut Writer) {
         let CreateVolume { id, chunk_log2, volume: v } = self;
-        w.u8(Self::KIND).u64(*id).u64(v.branch).bytes(&v.uuid).string(&v.name).u64(v.size);
+        w.u8(Self::KIND).u64(*id).u64(v.branch).uuid(&v.uuid).string(&v.name).u64(v.size);
         w.u8(*chunk_log2).u32(v.block_size).u8(v.read_only as u8).u64(v.created);
     }
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
-        let (id, branch, uuid, name, size) = (r.u64()?, r.u64()?, r.array()?, r.string()?, r.u64()?);
+        let (id, branch, uuid, name, size) = (r.u64()?, r.u64()?, r.uuid()?, r.string()?, r.u64()?);
         let (chunk_log2, block_size, read_only) = (take_chunk_log2(r)?, r.u32()?, r.u8()? != 0);
         let created = r.u64()?;
         let (policy, import) = (SnapshotPolicy::default(), None);

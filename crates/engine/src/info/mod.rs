@@ -10,6 +10,7 @@ use crate::settings::{CachePolicy, Method, Order, Placement, PoolConfig, Snapsho
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// The state of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct VolumeInfo {
     /// Name.
     pub name: String,
     /// Stable identity.
-    pub uuid: [u8; 16],
+    pub uuid: Uuid,
     /// Size in bytes.
     pub size: u64,
     /// Chunk size in bytes.
@@ -60,7 +61,7 @@ pub struct SnapshotInfo {
     /// Name, unique among the volume's snapshots.
     pub name: String,
     /// Stable identity.
-    pub uuid: [u8; 16],
+    pub uuid: Uuid,
     /// Size of the volume when the snapshot was taken, in bytes.
     pub size: u64,
     /// Creation time, nanoseconds since the Unix epoch.
@@ -80,7 +81,7 @@ pub struct SnapshotInfo {
     pub labels: BTreeMap<String, String>,
     /// The identity of the snapshot's content. It is the snapshot's own UUID, or that of the
     /// snapshot that a stream carried here.
-    pub content: [u8; 16],
+    pub content: Uuid,
 }
 
 /// The space of a volume and of its snapshots, in bytes of slots. Content in the bases of a clone
@@ -223,7 +224,7 @@ pub struct PvInfo {
     /// Number inside the pool, never used twice.
     pub id: u32,
     /// Identity in the label.
-    pub uuid: [u8; 16],
+    pub uuid: Uuid,
     /// Path as the operator gave it.
     pub path: String,
     /// Usable bytes (whole extents).
@@ -245,7 +246,7 @@ pub struct PvInfo {
 #[derive(Debug, Clone)]
 pub struct PoolInfo {
     /// Identity.
-    pub uuid: [u8; 16],
+    pub uuid: Uuid,
     /// Fixed configuration.
     pub config: PoolConfig,
     /// Placement policy.

@@ -20,6 +20,7 @@ use crate::units::BLOCK;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use uuid::Uuid;
 
 /// Suffix of the name of a file that is being made.
 const NEW: &str = ".new";
@@ -194,7 +195,7 @@ impl Candidate {
 }
 
 /// Returns the latest incarnation that has a segment in the journal of `pool`, or 0 if none has.
-pub(crate) fn newest_incarnation(dir: &dyn Dir, pool: [u8; 16]) -> Result<u64> {
+pub(crate) fn newest_incarnation(dir: &dyn Dir, pool: Uuid) -> Result<u64> {
     let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;
     let mut newest = 0;
     for name in names.iter().filter(|name| file_index(name).is_some()) {

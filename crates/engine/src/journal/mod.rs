@@ -55,10 +55,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use uuid::Uuid;
 
 /// The configuration of the journal. It is fixed while the pool is open.
 pub(crate) struct JournalConfig {
-    pub(crate) pool: [u8; 16],
+    pub(crate) pool: Uuid,
     pub(crate) segment_size: u64,
     pub(crate) max_files: u32,
     pub(crate) incarnation: u64,

@@ -9,6 +9,7 @@ use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::Disk;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use uuid::Uuid;
 
 /// The position of the first record, in bytes. The header has a block of its own, which is never
 /// rewritten together with a record.
@@ -22,7 +23,7 @@ const _: () = assert!((ENCODED_LEN as u64) < FIRST_RECORD);
 /// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    pub(crate) pool: [u8; 16],
+    pub(crate) pool: Uuid,
     /// The number of this segment in the log, from 1.
     pub(crate) seq: u64,
     pub(crate) incarnation: u64,
@@ -36,7 +37,7 @@ impl SegmentHeader {
     /// Encodes the header block.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
-        w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&self.pool).u64(self.seq);
+        w.bytes(MAGIC).u32(0).u32(VERSION).uuid(&self.pool).u64(self.seq);
         w.u64(self.incarnation).u64(self.first_lsn).u64(self.prev_lsn).u64(0u64);
         debug_assert_eq!(w.0.len(), ENCODED_LEN);
         let crc = crc32c(&w.0[8..]);
@@ -56,7 +57,7 @@ impl SegmentHeader {
             return None;
         }
         Some(SegmentHeader {
-            pool: r.array()?,
+            pool: r.uuid()?,
             seq: r.u64()?,
             incarnation: r.u64()?,
             first_lsn: r.u64()?,
@@ -70,9 +71,9 @@ impl SegmentHeader {
     }
 
     /// The salt of the segment with number `seq`.
-    pub(crate) fn salt_of(pool: &[u8; 16], seq: u64) -> u32 {
+    pub(crate) fn salt_of(pool: &Uuid, seq: u64) -> u32 {
         let mut key = [0u8; 24];
-        key[..16].copy_from_slice(pool);
+        key[..16].copy_from_slice(pool.as_bytes());
         key[16..].copy_from_slice(&seq.to_le_bytes());
         crc32c(&key)
     }
@@ -207,7 +208,13 @@ mod tests {
 
     #[test]
     fn header_round_trip_and_damage() {
-        let header = SegmentHeader { pool: [9; 16], seq: 5, incarnation: 2, first_lsn: 100, prev_lsn: 99 };
+        let header = SegmentHeader {
+            pool: Uuid::from_bytes([9; 16]),
+            seq: 5,
+            incarnation: 2,
+            first_lsn: 100,
+            prev_lsn: 99,
+        };
         let block = header.encode();
         assert_eq!(block.len() as u64, FIRST_RECORD);
         assert_eq!(SegmentHeader::decode(&block), Some(header));

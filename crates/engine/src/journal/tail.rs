@@ -32,6 +32,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::units::BLOCK;
 use std::io;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// The copy's name in the data directory.
 const FILE: &str = "journal-tail";
@@ -46,7 +47,7 @@ const PART: u64 = 8 << 20;
 /// The pool and the incarnation that a tail belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
-    pub(crate) pool: [u8; 16],
+    pub(crate) pool: Uuid,
     /// The incarnation as committed before this opening.
     pub(crate) incarnation: u64,
 }
@@ -60,7 +61,7 @@ pub(crate) struct TailCopy {
 
 fn encode_head(owner: &Owner, copy: &TailCopy) -> [u8; HEAD_LEN] {
     let mut w = Writer::default();
-    w.bytes(&owner.pool).u64(owner.incarnation).u64(copy.offset).u64(copy.data.len() as u64);
+    w.uuid(&owner.pool).u64(owner.incarnation).u64(copy.offset).u64(copy.data.len() as u64);
     w.u32(copy.file).u32(VERSION).u64(0u64);
     let mut head = [0; HEAD_LEN];
     head[8..].copy_from_slice(&w.0);
@@ -111,7 +112,7 @@ fn decode_head(head: &[u8]) -> Option<(Owner, u64, u64, u32, u32)> {
         return None;
     }
     r.u32()?;
-    let owner = Owner { pool: r.array()?, incarnation: r.u64()? };
+    let owner = Owner { pool: r.uuid()?, incarnation: r.u64()? };
     let (offset, length, file) = (r.u64()?, r.u64()?, r.u32()?);
     let version = r.u32()?;
     matches!(version, CRC32C_VERSION | VERSION).then_some((owner, offset, length, file, version))
@@ -258,7 +259,7 @@ mod tests {
     use crate::disk::MemDir;
 
     fn owner() -> Owner {
-        Owner { pool: [7; 16], incarnation: 5 }
+        Owner { pool: Uuid::from_bytes([7; 16]), incarnation: 5 }
     }
 
     #[test]
@@ -285,7 +286,9 @@ mod tests {
         save(&*disk, &owner(), &TailCopy { file: 3, offset: 8192, data: vec![1; 4096] }).unwrap();
         let found = interrupted(&dir, &owner()).unwrap().unwrap();
         assert_eq!((found.file, found.offset, found.data), (3, 8192, vec![1; 4096]));
-        for other in [Owner { incarnation: 6, ..owner() }, Owner { pool: [8; 16], ..owner() }] {
+        for other in
+            [Owner { incarnation: 6, ..owner() }, Owner { pool: Uuid::from_bytes([8; 16]), ..owner() }]
+        {
             assert!(interrupted(&dir, &other).unwrap().is_none());
         }
         for at in [0, 4, 9, 25, 33, 41, 49, 53, 4096, 8191] {

@@ -20,6 +20,7 @@ use crate::volume::Volume;
 use crate::world::{Rng, uuid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use uuid::Uuid;
 
 impl Pool {
     /// Creates a volume; it takes no space until it is written to.
@@ -142,7 +143,7 @@ impl Pool {
                 "add a physical volume: the limit of {MAX_PVS} in the life of a pool is reached"
             )));
         }
-        let known = |uuid: &[u8; 16]| self.core.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
+        let known = |uuid: &Uuid| self.core.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
         let extent_size = self.core.config.extent_size;
         let (disk, extents) = open_new(
             &*self.core.dir,
@@ -295,7 +296,7 @@ pub(super) fn created(
     names: &Namespace,
     new: &NewVolume,
     config: &PoolConfig,
-    uuid: [u8; 16],
+    uuid: Uuid,
     created: u64,
     image: Option<ImageRecord>,
 ) -> Result<Control> {

@@ -47,6 +47,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use uuid::Uuid;
 
 impl Pool {
     /// Whether there is a pool in `dir`.
@@ -463,7 +464,7 @@ fn load_histories(
 /// true. A physical volume without space for the stamp is waited for ([`Stamping::check`]).
 fn stamp_opened(
     pvs: &[Arc<Pv>],
-    (pool, beside): ([u8; 16], bool),
+    (pool, beside): (Uuid, bool),
     issued: StampRecord,
     (known, undated): (&KnownStamps, BTreeMap<u32, String>),
     now: u64,

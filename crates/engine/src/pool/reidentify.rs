@@ -12,6 +12,7 @@ use crate::space::lock::lock;
 use crate::world::uuid;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// The beginning of the error that an opening returns while a change of identities has not ended.
 pub const REIDENTIFYING: &str = "open the pool: its volumes and snapshots have new identities";
@@ -23,7 +24,7 @@ const CACHE: usize = 1 << 20;
 /// and the old ones are still known. No other process can open the pool while this exists.
 pub struct Reidentification {
     catalog: Arc<Catalog>,
-    identities: BTreeMap<[u8; 16], [u8; 16]>,
+    identities: BTreeMap<Uuid, Uuid>,
     /// The pool, or the lock of a pool that is not open.
     _held: Box<dyn Send + Sync>,
 }
@@ -65,7 +66,7 @@ impl Reidentification {
     }
 
     /// Returns the new identities, by the old ones.
-    pub fn identities(&self) -> &BTreeMap<[u8; 16], [u8; 16]> {
+    pub fn identities(&self) -> &BTreeMap<Uuid, Uuid> {
         &self.identities
     }
 

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use uuid::Uuid;
 
 /// Number of snapshots that one operation creates or deletes: it has to fit a journal record.
 const MAX_SNAPSHOTS_AT_ONCE: usize = 200;
@@ -337,7 +338,7 @@ pub(crate) fn record(
     names: &Namespace,
     volume: &VolumeState,
     name: &str,
-    uuid: [u8; 16],
+    uuid: Uuid,
     created: u64,
 ) -> Result<SnapshotRecord> {
     check_free(names, volume, name)?;

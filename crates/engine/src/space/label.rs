@@ -20,6 +20,7 @@ use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::{Disk, SyncPurpose};
 use crate::error::{Error, Result, invalid};
 use std::io;
+use uuid::Uuid;
 
 /// Byte offset of extent 0.
 pub(crate) const DATA_START: u64 = 1 << 20;
@@ -31,8 +32,8 @@ const VERSION: u32 = 1;
 /// A decoded label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Label {
-    pub(crate) pool: [u8; 16],
-    pub(crate) pv_uuid: [u8; 16],
+    pub(crate) pool: Uuid,
+    pub(crate) pv_uuid: Uuid,
     pub(crate) pv: u32,
     pub(crate) extents: u32,
     pub(crate) extent_size: u64,
@@ -52,7 +53,7 @@ pub(crate) enum LabelFound {
 impl Label {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
-        w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&self.pool).bytes(&self.pv_uuid);
+        w.bytes(MAGIC).u32(0).u32(VERSION).uuid(&self.pool).uuid(&self.pv_uuid);
         w.u32(self.pv).u32(self.extents).u64(self.extent_size);
         w.0.resize(LABEL_LEN, 0);
         let crc = crc32c(&w.0[12..]);
@@ -75,8 +76,8 @@ impl Label {
             return None;
         }
         Some(Label {
-            pool: r.array()?,
-            pv_uuid: r.array()?,
+            pool: r.uuid()?,
+            pv_uuid: r.uuid()?,
             pv: r.u32()?,
             extents: r.u32()?,
             extent_size: r.u64()?,
@@ -173,7 +174,13 @@ mod tests {
 
     #[test]
     fn golden_bytes_and_damage() {
-        let label = Label { pool: [1; 16], pv_uuid: [2; 16], pv: 3, extents: 4, extent_size: 1 << 22 };
+        let label = Label {
+            pool: Uuid::from_bytes([1; 16]),
+            pv_uuid: Uuid::from_bytes([2; 16]),
+            pv: 3,
+            extents: 4,
+            extent_size: 1 << 22,
+        };
         let block = label.encode();
         let hex: String = block[..64].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(

@@ -9,6 +9,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use uuid::Uuid;
 
 /// Number of physical volumes that a pool can have in its life. They fit a slot address, and the
 /// table below stays small.
@@ -17,7 +18,7 @@ pub(crate) const MAX_PVS: u32 = 4096;
 /// An open physical volume.
 pub(crate) struct Pv {
     pub(crate) id: u32,
-    pub(crate) uuid: [u8; 16],
+    pub(crate) uuid: Uuid,
     pub(crate) path: String,
     pub(crate) extents: u32,
     pub(crate) disk: Arc<dyn Disk>,
@@ -160,7 +161,7 @@ impl PvTable {
 /// Opens a physical volume that the catalog knows, and verifies that it is the right one.
 pub(crate) fn open_known(
     dir: &dyn Dir,
-    pool: [u8; 16],
+    pool: Uuid,
     extent_size: u64,
     id: u32,
     record: &PvRecord,
@@ -216,9 +217,9 @@ pub(crate) fn open_known(
 pub(crate) fn open_new(
     dir: &dyn Dir,
     spec: &PvSpec,
-    pool: [u8; 16],
+    pool: Uuid,
     (extent_size, atomic_unit): (u64, u32),
-    known: &dyn Fn(&[u8; 16]) -> bool,
+    known: &dyn Fn(&Uuid) -> bool,
 ) -> Result<(Arc<dyn Disk>, u32)> {
     let path = &spec.path;
     if path.is_empty() || path.len() > 4096 {
@@ -261,9 +262,9 @@ pub(crate) fn open_new(
 fn take(
     disk: &dyn Disk,
     spec: &PvSpec,
-    pool: [u8; 16],
+    pool: Uuid,
     (extent_size, atomic_unit): (u64, u32),
-    known: &dyn Fn(&[u8; 16]) -> bool,
+    known: &dyn Fn(&Uuid) -> bool,
 ) -> Result<u32> {
     let path = &spec.path;
     let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
@@ -307,8 +308,8 @@ fn take(
 fn check_unknown(
     found: LabelFound,
     path: &str,
-    pool: [u8; 16],
-    known: &dyn Fn(&[u8; 16]) -> bool,
+    pool: Uuid,
+    known: &dyn Fn(&Uuid) -> bool,
 ) -> Result<LabelFound> {
     match found {
         LabelFound::Label(label) if label.pool == pool && known(&label.pv_uuid) => {

@@ -30,6 +30,7 @@ use crate::catalog::StampRecord;
 use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::{Disk, SyncPurpose};
 use crate::error::{Error, Result, conflict};
+use uuid::Uuid;
 
 const MAGIC: &[u8; 8] = b"HINDSTMP";
 const VERSION: u32 = 1;
@@ -43,8 +44,8 @@ pub(crate) const HEAD_LEN: usize = 3 * LABEL_LEN;
 /// The physical volume that bears a stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bearer {
-    pub(crate) pool: [u8; 16],
-    pub(crate) pv_uuid: [u8; 16],
+    pub(crate) pool: Uuid,
+    pub(crate) pv_uuid: Uuid,
 }
 
 /// The content of one place for a stamp.
@@ -78,8 +79,8 @@ pub(crate) enum Age {
 
 fn encode(bearer: &Bearer, stamp: &StampRecord) -> Vec<u8> {
     let mut w = Writer::default();
-    w.bytes(MAGIC).u32(0).u32(VERSION).bytes(&bearer.pool).bytes(&bearer.pv_uuid);
-    w.u64(stamp.sequence).u64(stamp.incarnation).bytes(&stamp.life);
+    w.bytes(MAGIC).u32(0).u32(VERSION).uuid(&bearer.pool).uuid(&bearer.pv_uuid);
+    w.u64(stamp.sequence).u64(stamp.incarnation).uuid(&stamp.life);
     w.0.resize(STAMP_LEN, 0);
     let crc = crc32c(&w.0[12..]);
     w.0[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -103,8 +104,8 @@ fn decode_fields(block: &[u8]) -> Option<(Bearer, StampRecord)> {
     if r.array::<8>()? != *MAGIC || r.u32()? != crc32c(&block[12..]) || r.u32()? != VERSION {
         return None;
     }
-    let bearer = Bearer { pool: r.array()?, pv_uuid: r.array()? };
-    Some((bearer, StampRecord { sequence: r.u64()?, incarnation: r.u64()?, life: r.array()? }))
+    let bearer = Bearer { pool: r.uuid()?, pv_uuid: r.uuid()? };
+    Some((bearer, StampRecord { sequence: r.u64()?, incarnation: r.u64()?, life: r.uuid()? }))
 }
 
 impl Stamped {
@@ -224,10 +225,10 @@ mod tests {
     use super::*;
     use crate::disk::{Dir, MemDir, OpenMode};
 
-    const BEARER: Bearer = Bearer { pool: [1; 16], pv_uuid: [2; 16] };
+    const BEARER: Bearer = Bearer { pool: Uuid::from_bytes([1; 16]), pv_uuid: Uuid::from_bytes([2; 16]) };
 
     fn stamp(sequence: u64, incarnation: u64, life: u8) -> StampRecord {
-        StampRecord { sequence, incarnation, life: [life; 16] }
+        StampRecord { sequence, incarnation, life: Uuid::from_bytes([life; 16]) }
     }
 
     #[test]
@@ -245,7 +246,7 @@ mod tests {
             assert_eq!(decode(&bad, &BEARER), StampCopy::Damaged, "byte {byte}");
         }
         assert_eq!(decode(&[0; STAMP_LEN], &BEARER), StampCopy::None);
-        let other = Bearer { pool: [7; 16], ..BEARER };
+        let other = Bearer { pool: Uuid::from_bytes([7; 16]), ..BEARER };
         assert_eq!(decode(&block, &other), StampCopy::None, "a stamp of another pool, left there");
     }
 

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use uuid::Uuid;
 
 /// Number of physical volumes that are synced at a time.
 const AT_A_TIME: usize = 16;
@@ -53,7 +54,7 @@ pub(crate) struct Stored {
 }
 
 /// Compares the stamps of a physical volume with those that the catalog knows.
-pub(crate) fn age_of(pv: &Pv, pool: [u8; 16], known: &KnownStamps) -> Age {
+pub(crate) fn age_of(pv: &Pv, pool: Uuid, known: &KnownStamps) -> Age {
     let stamped = Stamped::read(&*pv.disk, &Bearer { pool, pv_uuid: pv.uuid });
     stamped.age(&known.issued, known.durable.get(&pv.id))
 }
@@ -144,7 +145,7 @@ impl Stamping {
 /// result for each. `durable` has the stamps that are known to be durable.
 pub(crate) fn stamp_all(
     pvs: &[Arc<Pv>],
-    pool: [u8; 16],
+    pool: Uuid,
     stamp: &StampRecord,
     durable: &BTreeMap<u32, StampRecord>,
     beside: bool,

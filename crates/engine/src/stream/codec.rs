@@ -5,6 +5,7 @@ use crate::codec::{Reader, Writer, crc32c};
 use crate::error::{Result, corrupt};
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
+use uuid::Uuid;
 
 pub(super) const MAGIC: [u8; 8] = *b"HINDSTRM";
 const VERSION: u16 = 1;
@@ -24,7 +25,7 @@ const _: () = assert!(PREFIX == MAGIC.len() + 2 + 4 && RECORD == 4 + 4 + 8 + 8 +
 pub struct StreamState {
     /// The identity of the snapshot's content. It is equal in all pools to which streams have
     /// carried the content.
-    pub content: [u8; 16],
+    pub content: Uuid,
     /// The snapshot's name.
     pub name: String,
     /// Creation time, nanoseconds since the Unix epoch.
@@ -98,12 +99,12 @@ impl StreamHeader {
 }
 
 fn put_state(w: &mut Writer, state: &StreamState) {
-    w.bytes(&state.content).string(&state.name).u64(state.created);
+    w.uuid(&state.content).string(&state.name).u64(state.created);
 }
 
 fn take_state(r: &mut Reader<'_>) -> Option<StreamState> {
-    let state = StreamState { content: r.array()?, name: r.string()?, created: r.u64()? };
-    Some(state).filter(|s| s.content != [0; 16])
+    let state = StreamState { content: r.uuid()?, name: r.string()?, created: r.u64()? };
+    Some(state).filter(|s| !s.content.is_nil())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -348,7 +349,11 @@ mod tests {
     use super::*;
 
     fn header() -> StreamHeader {
-        let state = |byte, name: &str| StreamState { content: [byte; 16], name: name.into(), created: 7 };
+        let state = |byte, name: &str| StreamState {
+            content: Uuid::from_bytes([byte; 16]),
+            name: name.into(),
+            created: 7,
+        };
         StreamHeader {
             volume: "db".into(),
             size: 1 << 20,
@@ -459,6 +464,6 @@ mod tests {
         assert!(strange(|h| h.start = 100));
         assert!(strange(|h| h.chunk_size = 1000));
         assert!(strange(|h| h.volume = "../x".into()));
-        assert!(strange(|h| h.to.content = [0; 16]));
+        assert!(strange(|h| h.to.content = Uuid::nil()));
     }
 }

@@ -19,6 +19,7 @@ use crate::world::uuid;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use uuid::Uuid;
 
 /// A check whether a volume may have a name.
 type NameCheck = Box<dyn Fn(&str) -> Result<()> + Send>;
@@ -30,9 +31,9 @@ const KEPT_EVERY: u64 = 64 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnfinishedImport {
     /// The identity of the content that it builds upon; `None`: nothing.
-    pub from: Option<[u8; 16]>,
+    pub from: Option<Uuid>,
     /// The identity of the content that it produces.
-    pub to: [u8; 16],
+    pub to: Uuid,
     /// The byte of the volume at which an export that continues it has to begin.
     pub position: u64,
     /// Whether an import holds the volume now. A new one would take over.
@@ -82,7 +83,7 @@ impl Pool {
         let state = names.volume(volume)?;
         let import = *state.import.read();
         Ok(import.map(|i| UnfinishedImport {
-            from: (i.from != [0; 16]).then_some(i.from),
+            from: (!i.from.is_nil()).then_some(i.from),
             to: i.to,
             position: i.position,
             running: state.lease.load(Ordering::Acquire) != 0,
@@ -175,7 +176,7 @@ impl Import {
     fn begin(&self, header: StreamHeader) -> Result<Target> {
         let name = self.name.clone().unwrap_or_else(|| header.volume.clone());
         let wanted = ImportRecord {
-            from: header.from.as_ref().map_or([0; 16], |s| s.content),
+            from: header.from.as_ref().map_or(Uuid::nil(), |s| s.content),
             to: header.to.content,
             position: 0,
         };
@@ -254,7 +255,7 @@ impl Import {
         )))
     }
 
-    fn check_base(&self, state: &Arc<VolumeState>, from: &[u8; 16]) -> Result<()> {
+    fn check_base(&self, state: &Arc<VolumeState>, from: &Uuid) -> Result<()> {
         let volume = Arc::new(Volume::new(self.pool.destager.clone(), state.clone(), true, false));
         let base = {
             let names = self.pool.core.names.read();
@@ -378,7 +379,7 @@ impl Pool {
         &self,
         lease: &Lease,
         name: &str,
-        origin: [u8; 16],
+        origin: Uuid,
         created: u64,
     ) -> Result<SnapshotInfo> {
         let identity = uuid(&*self.core.world.rng);
@@ -400,6 +401,7 @@ mod tests {
     use crate::device::{BlockDevice, WriteOp};
     use crate::stream::codec::{ItemKind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
     use crate::testing::Site;
+    use uuid::Uuid;
 
     /// A stream in which zeros come as data.
     fn zeros(header: &StreamHeader, change: impl Fn(u64, &mut [u8])) -> Vec<u8> {
@@ -420,7 +422,7 @@ mod tests {
     #[test]
     fn positions_are_kept_where_zeros_come_as_data() {
         let Site { pool, .. } = Site::new(7);
-        let to = StreamState { content: [1; 16], name: "s".into(), created: 1 };
+        let to = StreamState { content: Uuid::from_bytes([1; 16]), name: "s".into(), created: 1 };
         let (chunk_size, size) = (16 << 10, 80 << 20);
         let header =
             StreamHeader { volume: "v".into(), size, block_size: 512, chunk_size, start: 0, to, from: None };
@@ -435,7 +437,7 @@ mod tests {
     #[test]
     fn zeros_that_come_as_data_take_no_space() {
         let size = 32 * MAX_DATA;
-        let to = StreamState { content: [1; 16], name: "s".into(), created: 1 };
+        let to = StreamState { content: Uuid::from_bytes([1; 16]), name: "s".into(), created: 1 };
         for chunk_size in [4096, 16 << 10, 1 << 20] {
             // This is less than the stream has.
             let Site { pool, .. } = Site::new(7);

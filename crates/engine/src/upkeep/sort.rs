@@ -22,6 +22,7 @@ use crate::shortage::Task;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use uuid::Uuid;
 
 /// Number of branches whose runs one step, and so one commit, sorts. A step takes one part in
 /// `BRANCH_PART` of the waiting branches if that is more: the more branches come with each batch,
@@ -93,7 +94,7 @@ impl Neighbours {
 
     /// The name of the file that is made for the runs, if one is.
     fn new_name(&self) -> Option<String> {
-        let (pool, branch) = ([0; 16], self.branch.id);
+        let (pool, branch) = (Uuid::nil(), self.branch.id);
         self.seq.map(|seq| SegmentHead { pool, branch, seq, edition: 0 }.file_name())
     }
 

@@ -18,6 +18,7 @@ use crate::staging::union;
 use crate::units::BLOCK;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Number of map pages (of every line that decides) and of long holes that one step reads.
 const PAGES_PER_STEP: usize = 1024;
@@ -130,7 +131,7 @@ impl Difference {
 
     /// The identities of the two states: devices of these identities show them. A name may later
     /// mean another state.
-    pub fn of(&self) -> [[u8; 16]; 2] {
+    pub fn of(&self) -> [Uuid; 2] {
         [self.from.state.uuid, self.to.state.uuid]
     }
 

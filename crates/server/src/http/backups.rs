@@ -9,7 +9,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{BackUp, Backup, ErrorBody};
 use hindcast_engine::Error;
-use hindcast_engine::world::uuid_text;
 use jiff::Timestamp;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,7 +43,7 @@ async fn back_up(
         };
         let backup = Backup {
             path: directory.join(info.file.unwrap_or_default()).display().to_string(),
-            pool: uuid_text(&info.pool),
+            pool: info.pool.to_string(),
             sequence: info.sequence,
             made: Timestamp::from_nanosecond(info.time.into()).unwrap_or_default(),
             rows: info.rows,

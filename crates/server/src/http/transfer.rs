@@ -13,7 +13,6 @@ use axum::response::{IntoResponse, Response};
 use hindcast_api::{ByteRange, ChannelBody, Difference, ErrorBody, ErrorKind, Snapshot, UnfinishedImport};
 use hindcast_engine::Difference as Compared;
 use hindcast_engine::pool::SnapshotInfo;
-use hindcast_engine::world::uuid_text;
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use std::io;
@@ -22,6 +21,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use uuid::Uuid;
 
 /// Ranges of one answer.
 const MAX_RANGES: usize = 10_000;
@@ -66,7 +66,7 @@ async fn difference(
             None => (app.pool.open_weak(&volume)?, None),
         };
         let difference = Compared::new(from, to)?;
-        let identity = difference.of().map(|uuid| uuid_text(&uuid)).join("/");
+        let identity = difference.of().map(|uuid| uuid.to_string()).join("/");
         if query.identity.is_some_and(|earlier| earlier != identity) {
             let why = "continue the comparison: one of the names means another state now; start again";
             return Err(ApiError::new(ErrorKind::Conflict, why));
@@ -281,8 +281,8 @@ async fn unfinished_import(
         Ok(Json(found.map(|i| UnfinishedImport {
             volume,
             position: i.position,
-            from: i.from.as_ref().map(uuid_text),
-            to: uuid_text(&i.to),
+            from: i.from.as_ref().map(Uuid::to_string),
+            to: i.to.to_string(),
             running: i.running,
         })))
     })

@@ -2,7 +2,7 @@
 
 use super::credentials::{Account, Secret};
 use super::exports::Found;
-use super::registry::{Named, Scope, TargetSettings, Uuid};
+use super::registry::{Named, Scope, TargetSettings};
 use super::target::IscsiTarget;
 use super::{doors, names, to_api};
 use crate::clones::clone_behind;
@@ -15,6 +15,7 @@ use hindcast_target::iscsi::access::is_unseen;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use uuid::Uuid;
 
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message)

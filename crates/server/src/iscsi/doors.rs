@@ -3,10 +3,11 @@
 
 use super::exports::{Exports, Found};
 use super::names;
-use super::registry::{Registry, Scope, TargetSettings, Uuid};
+use super::registry::{Registry, Scope, TargetSettings};
 use hindcast_engine::pool::VolumeInfo;
 use hindcast_target::iscsi::access::Otherwise;
 use std::collections::BTreeMap;
+use uuid::Uuid;
 
 /// Doors to the data of a target that let in others than it does: what concerns `luns`.
 pub(super) fn warnings(

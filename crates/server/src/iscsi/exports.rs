@@ -14,7 +14,7 @@ pub(super) use live::MAX_SHOWN;
 pub(crate) use units::{Exports, LU_KIND, LU_VERSION, Source, is_lu_file};
 
 use super::names;
-use super::registry::{Guard, Named, Registry, Scope, TargetSettings, Uuid};
+use super::registry::{Guard, Named, Registry, Scope, TargetSettings};
 use crate::atomic_file::DurableFile;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::{AuthPolicy, Denied, Grant, Initiator, Proof, TargetEntry, Targets};
@@ -22,6 +22,7 @@ use hindcast_target::scsi::Target;
 use std::collections::HashSet;
 use std::sync::Arc;
 use units::lu_file_name;
+use uuid::Uuid;
 
 impl Exports {
     /// Brings what was kept in line with the volumes there are, and opens what is mapped

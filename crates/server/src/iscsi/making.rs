@@ -4,13 +4,14 @@
 
 use super::exports::Exports;
 use super::names;
-use super::registry::{Registry, Scope, TargetSettings, Uuid};
+use super::registry::{Registry, Scope, TargetSettings};
 use super::target::IscsiTarget;
 use hindcast_api as api;
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// A volume to be made.
 pub(crate) struct Making<'a> {

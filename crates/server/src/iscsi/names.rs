@@ -4,6 +4,7 @@ use hindcast_api::Moment;
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{IscsiName, fold};
+use uuid::Uuid;
 
 /// The naming authority of targets that get no other name.
 const AUTHORITY: &str = "iqn.2026-11.io.hindcast";
@@ -37,7 +38,7 @@ pub(crate) fn of_volume(volume: &VolumeInfo) -> String {
         return format!("{AUTHORITY}:{}", volume.name);
     }
     let folded = fold(&volume.name).replace('_', "-");
-    let [a, b, c, d, ..] = volume.uuid;
+    let [a, b, c, d, ..] = volume.uuid.into_bytes();
     format!("{AUTHORITY}:{folded}:{a:02x}{b:02x}{c:02x}{d:02x}")
 }
 
@@ -54,8 +55,7 @@ pub(crate) fn of_snapshot(snapshot: &SnapshotInfo) -> String {
     if is_plain(&snapshot.volume) && is_plain(&snapshot.name) && name.len() <= MAX_NAME {
         return name;
     }
-    let id: String = snapshot.uuid.iter().map(|b| format!("{b:02x}")).collect();
-    format!("{AUTHORITY}{SNAPSHOT}{id}")
+    format!("{AUTHORITY}{SNAPSHOT}{}", snapshot.uuid.simple())
 }
 
 /// The name of the target that shows a moment: after the volume's, `:at:` and the moment. Other
@@ -77,7 +77,7 @@ pub(crate) fn moment_part(target: &str) -> Option<(&str, &str)> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotPart<'a> {
     Named(&'a str, &'a str),
-    Identified([u8; 16]),
+    Identified(Uuid),
 }
 
 /// The snapshot that a target's name could mean.
@@ -88,7 +88,7 @@ pub(crate) fn snapshot_part(target: &str) -> Option<SnapshotPart<'_>> {
         return Some(SnapshotPart::Named(volume, snapshot));
     }
     let id = part.strip_prefix(SNAPSHOT).filter(|id| id.len() == 32)?;
-    Some(SnapshotPart::Identified(u128::from_str_radix(id, 16).ok()?.to_be_bytes()))
+    Some(SnapshotPart::Identified(Uuid::try_parse(id).ok()?))
 }
 
 /// Says the same in an iSCSI name.
@@ -113,7 +113,7 @@ mod tests {
         VolumeInfo {
             image: None,
             name: name.into(),
-            uuid: [0xab; 16],
+            uuid: Uuid::from_bytes([0xab; 16]),
             size: 1,
             chunk_size: 1,
             block_size: 512,
@@ -167,7 +167,7 @@ mod tests {
         SnapshotInfo {
             volume: volume.into(),
             name: name.into(),
-            uuid: [0xcd; 16],
+            uuid: Uuid::from_bytes([0xcd; 16]),
             size: 1,
             created: 0,
             of: (BranchId(1), 1),
@@ -176,7 +176,7 @@ mod tests {
             protected: false,
             expires: None,
             labels: Default::default(),
-            content: [0xcd; 16],
+            content: Uuid::from_bytes([0xcd; 16]),
         }
     }
 
@@ -196,7 +196,7 @@ mod tests {
             assert_eq!(of_snapshot(&snapshot(volume, name)), iqn);
             assert_eq!(iqn.parse::<IscsiName>().unwrap().as_str(), iqn);
             let part = match iqn == identified {
-                true => SnapshotPart::Identified([0xcd; 16]),
+                true => SnapshotPart::Identified(Uuid::from_bytes([0xcd; 16])),
                 false => SnapshotPart::Named(volume, name),
             };
             assert_eq!(snapshot_part(iqn), Some(part));

@@ -6,10 +6,10 @@
 
 use super::credentials::{Account, Chap, Secret};
 use crate::passthrough::FileSpec;
-pub(crate) use crate::world::Uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::Rule;
 use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
 
 /// The highest logical unit number: what flat space addressing can say (SAM-5 4.7.3).
 pub(crate) const MAX_LUN: u16 = 0x3fff;

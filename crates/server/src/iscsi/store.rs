@@ -1,7 +1,7 @@
 //! The file of targets: the registry as the running server has it ([`Store`]), and what is done
 //! with the file without a server.
 
-use super::registry::{Registry, Scope, Uuid};
+use super::registry::{Registry, Scope};
 use super::{names, stored};
 use crate::atomic_file::DurableFile;
 use hindcast_engine::Result;
@@ -10,6 +10,7 @@ use hindcast_engine::pool::VolumeInfo;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Name, kind and version of the file of targets.
 pub(crate) const STORED: (&str, &str, u32) = (stored::FILE, stored::KIND, stored::VERSION);

@@ -4,13 +4,13 @@
 //! damaged, because only checked values are ever written.
 
 use super::credentials::{Account, Chap, Secret};
-use super::registry::{Guard, MAX_LUN, Named, Registry, TargetSettings, Uuid};
+use super::registry::{Guard, MAX_LUN, Named, Registry, TargetSettings};
 use crate::passthrough::{FileSpec, identity_of_serial};
-use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{IscsiName, LunMask, NamePattern, Permit, Rule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use uuid::Uuid;
 
 /// Name in the data directory.
 pub(crate) const FILE: &str = "targets.json";
@@ -136,19 +136,19 @@ pub(crate) fn encode(registry: &Registry) -> Result<Vec<u8>> {
             .map(|(name, target)| StoredTarget {
                 name: name.clone(),
                 settings: settings(&target.settings),
-                luns: target.luns.iter().map(|(lun, backing)| (*lun, uuid(backing))).collect(),
+                luns: target.luns.iter().map(|(lun, backing)| (*lun, backing.to_string())).collect(),
             })
             .collect(),
         volumes: registry
             .volumes
             .iter()
-            .map(|(id, s)| StoredVolume { uuid: uuid(id), settings: settings(s) })
+            .map(|(id, s)| StoredVolume { uuid: id.to_string(), settings: settings(s) })
             .collect(),
         files: registry
             .files
             .values()
             .map(|file| StoredFile {
-                uuid: uuid(&file.uuid),
+                uuid: file.uuid.to_string(),
                 path: file.path.clone(),
                 read_only: file.read_only,
                 block_size: file.block_size,
@@ -302,13 +302,12 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn read_uuid(text: &str) -> Read<Uuid> {
-    unhex(text)?.try_into().map_err(|_| format!("{text:?} is not a UUID"))
+    Uuid::try_parse(&text.replace('-', "")).map_err(|_| format!("{text:?} is not a UUID"))
 }
 
-/// Hexadecimal digits; hyphens, as in identities, don't count. The text is not repeated in the
-/// error: it may be secret.
+/// Hexadecimal digits. The text is not repeated in the error: it may be secret.
 fn unhex(text: &str) -> Read<Vec<u8>> {
-    let digits: Option<Vec<u32>> = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16)).collect();
+    let digits: Option<Vec<u32>> = text.chars().map(|c| c.to_digit(16)).collect();
     let wrong = || "hexadecimal digits are expected".to_owned();
     let digits = digits.filter(|d| d.len() % 2 == 0).ok_or_else(wrong)?;
     digits.chunks(2).map(|pair| u8::try_from(pair[0] << 4 | pair[1]).map_err(|_| wrong())).collect()

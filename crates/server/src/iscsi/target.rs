@@ -2,7 +2,6 @@
 //! initiators have to learn of.
 
 use super::exports::{self, Exports};
-use super::registry::Uuid;
 use super::store::{self, Store};
 use crate::periodic::Worker;
 use hindcast_engine::pool::{Pool, VolumeInfo};
@@ -13,6 +12,7 @@ use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// Sessions that have to end get this long; the answer to the request that ends them waits for it.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(5);

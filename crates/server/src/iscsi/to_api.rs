@@ -2,17 +2,17 @@
 
 use super::doors;
 use super::exports::{Exports, Found, Source};
-use super::registry::{Guard, Registry, Uuid};
+use super::registry::{Guard, Registry};
 use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::device::DeviceInfo;
-use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{LunMask, Otherwise, Permit, Refused, Rule, is_unseen};
 use hindcast_target::iscsi::{IscsiTraffic, SessionInfo};
 use hindcast_target::scsi::{Nexus, Target};
 use std::path::Path;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// A target as it stands.
 pub(super) fn target(exports: &Exports, found: &Found, sessions: &[SessionInfo]) -> api::Target {
@@ -44,7 +44,7 @@ pub(super) fn target(exports: &Exports, found: &Found, sessions: &[SessionInfo])
 
 fn view_registrants(exports: &Exports, lun: u16, id: &Uuid) -> Vec<api::TargetReservation> {
     let told = exports.registrants(id).unwrap_or_else(|error| {
-        tracing::warn!(unit = uuid(id), %error, "persistent reservations could not be read");
+        tracing::warn!(unit = %id, %error, "persistent reservations could not be read");
         Vec::new()
     });
     let view = |r: hindcast_target::scsi::Registrant| api::TargetReservation {
@@ -119,7 +119,7 @@ fn view_lun(exports: &Exports, registry: &Registry, lun: u16, id: &Uuid) -> api:
         lun,
         backing,
         source: name,
-        uuid: uuid(id),
+        uuid: id.to_string(),
         size: info.as_ref().map(|i| i.size),
         block_size: info.as_ref().map(|i| i.block_size),
         read_only: info.as_ref().is_some_and(|i| i.read_only),

@@ -124,7 +124,7 @@ fn the_clone_behind_a_snapshot_is_told_by_whatever_name_it_has() {
     family(&pool);
     for name in ["db.two", "chosen"] {
         let clone = pool.clone_volume("db", "two", name).unwrap();
-        let label = uuid_text(&clone.uuid);
+        let label = clone.uuid.to_string();
         let labelled = pool.label_snapshot("db", "two", &[(clones::CLONE, Some(&label))]).unwrap();
         let lineage = Lineage::new(&pool);
         assert_eq!(lineage.writable(&labelled).as_deref(), Some(name));

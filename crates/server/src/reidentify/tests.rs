@@ -17,8 +17,8 @@ fn world(seed: u64) -> World {
 
 /// Identities of all volumes and snapshots, as text.
 fn known(pool: &Pool) -> BTreeSet<String> {
-    let volumes = pool.volumes().into_iter().map(|v| uuid_text(&v.uuid));
-    volumes.chain(pool.all_snapshots().iter().map(|s| uuid_text(&s.uuid))).collect()
+    let volumes = pool.volumes().into_iter().map(|v| v.uuid.to_string());
+    volumes.chain(pool.all_snapshots().iter().map(|s| s.uuid.to_string())).collect()
 }
 
 fn durable(dir: &Arc<dyn Dir>, (name, kind, version): (&str, &'static str, u32)) -> DurableFile {
@@ -47,8 +47,8 @@ fn make(dir: &Arc<dyn Dir>) -> BTreeSet<String> {
     let pool = Pool::open(dir.clone(), world(2), PoolOptions::default()).unwrap();
     let (name, size) = ("db".to_owned(), 1 << 20);
     let new = NewVolume { name, size, chunk_size: 4096, block_size: 512, read_only: false };
-    let volume = uuid_text(&pool.create_volume(&new).unwrap().uuid);
-    let snapshot = uuid_text(&pool.create_snapshots(&[("db", "s")]).unwrap()[0].uuid);
+    let volume = pool.create_volume(&new).unwrap().uuid.to_string();
+    let snapshot = pool.create_snapshots(&[("db", "s")]).unwrap()[0].uuid.to_string();
     pool.label_snapshot("db", "s", &[(CLONE, Some(&volume))]).unwrap();
     let old = known(&pool);
     pool.close().unwrap();
@@ -86,13 +86,13 @@ fn text(value: &Value) -> String {
 /// What the server's files name is there, and nothing is of both times.
 fn assert_together(dir: &Arc<dyn Dir>, pool: &Pool, old: &BTreeSet<String>, what: &str) {
     let (volume, snapshot) = (pool.volume("db").unwrap(), pool.snapshot("db", "s").unwrap());
-    let id = uuid_text(&volume.uuid);
+    let id = volume.uuid.to_string();
     let changed = !old.contains(&id);
     assert_eq!(known(pool).is_disjoint(old), changed, "{what}");
     assert_eq!(snapshot.labels[CLONE], id, "{what}");
     let targets = json(dir, iscsi::STORED);
     let lun = |n: usize| text(&targets["targets"][0]["luns"][n][1]);
-    assert_eq!((lun(0), lun(1)), (id.clone(), uuid_text(&snapshot.uuid)), "{what}");
+    assert_eq!((lun(0), lun(1)), (id.clone(), snapshot.uuid.to_string()), "{what}");
     assert_eq!(text(&targets["volumes"][0]["uuid"]), id, "{what}");
     assert_eq!(lun(2), text(&targets["files"][0]["uuid"]), "{what}");
     assert_eq!(lun(2) != FILE, changed, "{what}");
@@ -109,7 +109,7 @@ fn a_run_changes_everything_together() {
     let pool = open(&dir, &PoolOptions::default()).unwrap();
     assert_together(&dir, &pool, &old, "after");
     let now = identified(&dir, &pool, Some(&identities)).unwrap();
-    assert_eq!(now.volumes[0].new.as_ref(), Some(&uuid_text(&pool.volume("db").unwrap().uuid)));
+    assert_eq!(now.volumes[0].new.as_ref(), Some(&pool.volume("db").unwrap().uuid.to_string()));
     let told: BTreeSet<String> = now.volumes.iter().chain(&now.snapshots).map(|i| i.old.clone()).collect();
     assert_eq!(told, old);
     assert_eq!(now.targets, ["iqn.2026-11.io.hindcast:db", "iqn.2026-11.io.hindcast:t"]);

@@ -13,9 +13,9 @@ pub(crate) mod when;
 use crate::atomic_file::DurableFile;
 use hindcast_engine::Result;
 use hindcast_engine::disk::Dir;
-use plan::Uuid;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Name, kind and version of the file of schedules.
 pub(crate) const STORED: (&str, &str, u32) = (stored::FILE, stored::KIND, stored::VERSION);

@@ -1,8 +1,8 @@
 //! The names of the volumes of schedules, cached for the length of a request or a round.
 
-use super::plan::Uuid;
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use std::collections::BTreeMap;
+use uuid::Uuid;
 
 /// Names of volumes by identity. All volumes are read when a name is first needed, and again only
 /// when a volume was renamed or deleted since.

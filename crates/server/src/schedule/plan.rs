@@ -1,9 +1,9 @@
 //! A schedule as it is kept ([`Plan`]), and what a plan may say.
 
-pub(crate) use crate::world::Uuid;
 use hindcast_api::Retention;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
+use uuid::Uuid;
 
 /// Snapshots that the engine deletes in one operation.
 pub(crate) const MAX_AT_ONCE: usize = 200;

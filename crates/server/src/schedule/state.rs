@@ -194,7 +194,14 @@ mod tests {
 
     fn plan(prefix: &str, since: &str) -> Plan {
         let (prefix, since) = (prefix.to_owned(), at(since));
-        Plan { prefix, volumes: vec![[1; 16]], every: 3600, keep: Retention::default(), paused: false, since }
+        Plan {
+            prefix,
+            volumes: vec![uuid::Uuid::from_bytes([1; 16])],
+            every: 3600,
+            keep: Retention::default(),
+            paused: false,
+            since,
+        }
     }
 
     #[test]

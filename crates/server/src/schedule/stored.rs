@@ -5,11 +5,11 @@
 
 use super::plan::{MAX_VOLUMES, Plan, check_every, check_name};
 use hindcast_api::Retention;
-use hindcast_engine::world::uuid_text;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use uuid::Uuid;
 
 /// Name in the data directory.
 pub(super) const FILE: &str = "schedules.json";
@@ -38,7 +38,7 @@ pub(super) fn encode(plans: &BTreeMap<String, Plan>) -> Result<Vec<u8>> {
     let stored = plans.iter().map(|(name, plan)| Stored {
         name: name.clone(),
         prefix: (plan.prefix != *name).then(|| plan.prefix.clone()),
-        volumes: plan.volumes.iter().map(uuid_text).collect(),
+        volumes: plan.volumes.iter().map(Uuid::to_string).collect(),
         every: plan.every,
         keep: plan.keep,
         paused: plan.paused,
@@ -72,10 +72,8 @@ fn plan(stored: Stored) -> Result<Plan> {
     check_name(&prefix)?;
     check_every(stored.every)?;
     let volumes = stored.volumes.iter().map(|text| {
-        let digits: String = text.chars().filter(|c| *c != '-').collect();
-        let id = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
-        id.map(u128::to_be_bytes)
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{text:?} is not a UUID")))
+        Uuid::try_parse(&text.replace('-', ""))
+            .map_err(|_| Error::new(ErrorKind::Corrupt, format!("{text:?} is not a UUID")))
     });
     let volumes = volumes.collect::<Result<Vec<_>>>()?;
     if volumes.is_empty() || volumes.len() > MAX_VOLUMES {
@@ -93,7 +91,7 @@ mod tests {
     fn what_was_kept_is_read_and_damage_is_not() {
         let plan = Plan {
             prefix: "x".to_owned(),
-            volumes: vec![[7; 16], [0xab; 16]],
+            volumes: vec![Uuid::from_bytes([7; 16]), Uuid::from_bytes([0xab; 16])],
             every: 3600,
             keep: Retention { last: 3, daily: 7, ..Retention::default() },
             paused: true,
@@ -129,7 +127,10 @@ mod tests {
         let plans = decode(text.as_bytes()).unwrap();
         let plan = &plans["auto"];
         assert_eq!(plan.prefix, "auto");
-        assert_eq!((plan.volumes.as_slice(), plan.every, plan.paused), (&[[7; 16]][..], 60, false));
+        assert_eq!(
+            (plan.volumes.as_slice(), plan.every, plan.paused),
+            (&[Uuid::from_bytes([7; 16])][..], 60, false)
+        );
         assert_eq!(plan.keep, Retention { last: 1, hourly: 2, daily: 3, weekly: 4, monthly: 5 });
     }
 }

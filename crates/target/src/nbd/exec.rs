@@ -348,9 +348,15 @@ fn spans(runs: &[StatusRun], length: u32) -> Vec<(u32, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uuid::Uuid;
 
-    const INFO: DeviceInfo =
-        DeviceInfo { size: 64 << 20, block_size: 512, preferred_size: 4096, read_only: false, uuid: [0; 16] };
+    const INFO: DeviceInfo = DeviceInfo {
+        size: 64 << 20,
+        block_size: 512,
+        preferred_size: 4096,
+        read_only: false,
+        uuid: Uuid::nil(),
+    };
     const RULES: Rules = Rules { structured: true, contexts: true, max_request: 32 << 20 };
 
     fn check(kind: Command, flags: u16, offset: u64, length: u32) -> Option<Errno> {

@@ -18,7 +18,7 @@ impl LogicalUnit {
     pub fn serial(&self) -> String {
         let serial = match &self.options.serial {
             Some(serial) => serial.clone(),
-            None => self.info().uuid.iter().map(|b| format!("{b:02x}")).collect(),
+            None => self.info().uuid.simple().to_string(),
         };
         let len = serial.len().min(252);
         String::from_utf8(padded(&serial, len)).unwrap_or_default()
@@ -28,10 +28,8 @@ impl LogicalUnit {
 /// An NAA identifier, locally assigned (SPC-4 7.8.6.6.3): 60 bits of the device's uuid. There is no
 /// company id to make a registered one of.
 pub(crate) fn naa(lu: &LogicalUnit) -> [u8; 8] {
-    let uuid = lu.info().uuid;
-    let folded: Vec<u8> = (0..8).map(|n| uuid[n] ^ uuid[n + 8]).collect();
-    let mut naa = [0; 8];
-    naa.copy_from_slice(&folded);
+    let (high, low) = lu.info().uuid.as_u64_pair();
+    let mut naa = (high ^ low).to_be_bytes();
     naa[0] = 0x30 | (naa[0] & 0x0f);
     naa
 }

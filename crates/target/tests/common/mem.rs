@@ -9,6 +9,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use uuid::Uuid;
 
 pub const SHARD: u64 = 64 << 10;
 
@@ -89,8 +90,13 @@ fn count(counter: &AtomicU64) {
 
 impl MemDevice {
     pub fn new(size: u64) -> MemDevice {
-        let info =
-            DeviceInfo { size, block_size: 512, preferred_size: 4096, read_only: false, uuid: [7; 16] };
+        let info = DeviceInfo {
+            size,
+            block_size: 512,
+            preferred_size: 4096,
+            read_only: false,
+            uuid: Uuid::from_bytes([7; 16]),
+        };
         MemDevice::with_info(info)
     }
 

@@ -7,6 +7,7 @@ use hindcast_engine::device::{BlockDevice, DeviceInfo, WriteOp};
 use hindcast_target::scsi::*;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use uuid::Uuid;
 
 pub const IQN: &str = "iqn.2026-11.io.hindcast:test";
 pub const BLOCK: usize = 512;
@@ -60,7 +61,13 @@ pub fn port_name(n: u64) -> String {
 }
 
 pub fn info(size: u64) -> DeviceInfo {
-    DeviceInfo { size, block_size: 512, preferred_size: 4096, read_only: false, uuid: *b"0123456789abcdef" }
+    DeviceInfo {
+        size,
+        block_size: 512,
+        preferred_size: 4096,
+        read_only: false,
+        uuid: Uuid::from_bytes(*b"0123456789abcdef"),
+    }
 }
 
 impl Rig {

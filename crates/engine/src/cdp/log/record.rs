@@ -27,6 +27,7 @@ use crate::codec::{Reader, Writer, align_up, crc32c};
 use crate::ids::{BranchId, Stamp};
 use crate::settings::{Compression, Encoding};
 use crate::units::SECTOR;
+use uuid::Uuid;
 
 /// The size of a record's header in bytes.
 pub(crate) const HEADER_LEN: usize = 64;
@@ -259,7 +260,7 @@ pub(crate) fn decode_block(bytes: &[u8], salt: u32) -> Option<Vec<IndexEntry>> {
 /// log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHead {
-    pub(crate) pool: [u8; 16],
+    pub(crate) pool: Uuid,
     /// The branch, or [`SHARED`] for a segment with runs of any branches.
     pub(crate) branch: BranchId,
     /// The segment's number among the branch's segments.
@@ -274,7 +275,7 @@ impl SegmentHead {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u32(SEGMENT_MAGIC).u32(0).u8(VERSION).bytes(&[0; 3]).u32(self.edition);
-        w.u64(self.branch.0).u64(self.seq).bytes(&self.pool).bytes(&[0; 16]);
+        w.u64(self.branch.0).u64(self.seq).uuid(&self.pool).bytes(&[0; 16]);
         let crc = crc32c(&w.0[8..]);
         w.0[4..8].copy_from_slice(&crc.to_le_bytes());
         debug_assert_eq!(w.0.len() as u64, SEGMENT_HEAD);
@@ -286,7 +287,7 @@ impl SegmentHead {
         let mut r = Reader::new(bytes);
         let fits = r.u32()? == SEGMENT_MAGIC && r.u32()? == crc32c(&bytes[8..]) && r.u8()? == VERSION;
         let padding: [u8; 3] = r.array()?;
-        let (edition, branch, seq, pool) = (r.u32()?, r.u64()?, r.u64()?, r.array()?);
+        let (edition, branch, seq, pool) = (r.u32()?, r.u64()?, r.u64()?, r.uuid()?);
         let rest: [u8; 16] = r.array()?;
         (fits && padding == [0; 3] && rest == [0; 16]).then_some(SegmentHead {
             pool,
@@ -361,7 +362,7 @@ mod tests {
     }
 
     fn head() -> SegmentHead {
-        SegmentHead { pool: [7; 16], branch: BranchId(2), seq: 9, edition: 1 }
+        SegmentHead { pool: Uuid::from_bytes([7; 16]), branch: BranchId(2), seq: 9, edition: 1 }
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -371,7 +372,7 @@ mod tests {
     /// Pools of older builds contain files with such names.
     #[test]
     fn names_of_segments() {
-        let name = SegmentHead { pool: [0; 16], branch: BranchId(0xabc), seq: 7, edition: 0 }.file_name();
+        let name = SegmentHead { pool: Uuid::nil(), branch: BranchId(0xabc), seq: 7, edition: 0 }.file_name();
         assert!(SegmentHead::names(&name), "{name}");
         for other in [
             "cdp-data.img",

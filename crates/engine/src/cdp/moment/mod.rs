@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::ids::Stamp;
 use crate::world::derived_uuid;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Bytes of chunks that a reader of a moment keeps, so that a sequential read does not reconstruct
 /// a chunk twice.
@@ -28,8 +29,8 @@ const CACHED_BYTES: usize = 1 << 20;
 
 /// Returns the identity of the device that shows a volume at an LSN. The identity is equal each
 /// time the device is opened.
-pub fn moment_uuid(volume: &[u8; 16], lsn: u64) -> [u8; 16] {
-    derived_uuid("hindcast moment", &[volume, &lsn.to_be_bytes()])
+pub fn moment_uuid(volume: &Uuid, lsn: u64) -> Uuid {
+    derived_uuid("hindcast moment", &[volume.as_bytes(), &lsn.to_be_bytes()])
 }
 
 impl PinnedMoment {

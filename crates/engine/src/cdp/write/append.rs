@@ -16,6 +16,7 @@ use crate::ids::BranchId;
 use crate::settings::{CdpSettings, Compression, Encoding};
 use crate::units::SECTOR;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// The number of bytes at which a segment is closed. If a journal segment is smaller, its size
 /// applies instead.
@@ -49,7 +50,7 @@ pub(crate) const FIRST_GROUP: u64 = BLOCK_LEN as u64;
 pub(crate) struct SegmentFactory {
     pub(crate) dir: Arc<dyn Dir>,
     pub(crate) files: OpenFiles,
-    pub(crate) pool: [u8; 16],
+    pub(crate) pool: Uuid,
     pub(crate) branch: BranchId,
     /// The number of bytes at which a segment is closed.
     pub(crate) limit: u64,

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Loads the segments that the catalog knows. Open segments are opened, and what was never
 /// committed is cut off. Sealed segments are opened when they are read, and damage is found then.
@@ -17,7 +18,7 @@ use std::sync::Arc;
 pub(crate) fn load_segments(
     (dir, files, shared): (&dyn Dir, &OpenFiles, &SharedLog),
     catalog: &Catalog,
-    pool: [u8; 16],
+    pool: Uuid,
     branch_of: impl Fn(BranchId) -> Option<Arc<crate::branch::Branch>>,
 ) -> Result<()> {
     let mut groups: BTreeMap<(BranchId, u64), Vec<GroupRecord>> = BTreeMap::new();

@@ -148,6 +148,7 @@ mod tests {
     use crate::units::SECTOR;
     use crate::world::{Rng, SplitMix};
     use std::sync::Arc;
+    use uuid::Uuid;
 
     struct Log {
         dir: MemDir,
@@ -166,7 +167,7 @@ mod tests {
             let shelf = SegmentFactory {
                 dir: Arc::new(dir.clone()),
                 files,
-                pool: [1; 16],
+                pool: Uuid::from_bytes([1; 16]),
                 branch: BranchId(7),
                 limit,
                 most: MAX_RECORDS,

@@ -10,7 +10,7 @@ use super::units::Exports;
 use crate::clones::clone_behind;
 use crate::iscsi::credentials::{Account, Chap};
 use crate::iscsi::names;
-use crate::iscsi::registry::{Guard, Registry, Scope, TargetSettings, Uuid};
+use crate::iscsi::registry::{Guard, Registry, Scope, TargetSettings};
 use crate::moments::{self, Past};
 use hindcast_engine::pool::VolumeInfo;
 use hindcast_target::iscsi::access::{LunMask, Party, Permit, conceivable, decide};
@@ -18,6 +18,7 @@ use hindcast_target::iscsi::{AuthPolicy, Initiator, Proof};
 use hindcast_target::scsi::{Access, Limit, Target};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// A target, as access to it is decided.
 pub(crate) struct Gate {

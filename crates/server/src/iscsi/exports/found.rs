@@ -2,10 +2,11 @@
 
 use crate::clones::clone_behind;
 use crate::iscsi::names;
-use crate::iscsi::registry::{Registry, Scope, Uuid};
+use crate::iscsi::registry::{Registry, Scope};
 use hindcast_engine::cdp::moment_uuid;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use std::collections::BTreeMap;
+use uuid::Uuid;
 
 /// A target that exists.
 #[derive(Debug, Clone)]

@@ -1,12 +1,13 @@
 //! The targets and logical units that are open ([`Live`]).
 
 use super::found::{Found, Shown};
-use crate::iscsi::registry::{Scope, Uuid};
+use crate::iscsi::registry::Scope;
 use crate::passthrough::FileDevice;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::scsi::{LogicalUnit, Target};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Targets that show the past, at once: each moment takes about a megabyte of memory, and keeps
 /// history from expiring.

@@ -5,7 +5,7 @@
 use super::units::{Exports, LU_KIND, LU_VERSION, lu_file_name};
 use crate::atomic_file::DurableFile;
 use crate::iscsi::names;
-use crate::iscsi::registry::{Registry, Uuid};
+use crate::iscsi::registry::Registry;
 use hindcast_engine::pool::VolumeInfo;
 use hindcast_engine::{Error, Result};
 use hindcast_target::scsi::{
@@ -13,6 +13,7 @@ use hindcast_target::scsi::{
 };
 use std::collections::HashSet;
 use std::sync::Arc;
+use uuid::Uuid;
 
 impl Exports {
     fn live_unit(&self, id: &Uuid) -> Option<Arc<LogicalUnit>> {
@@ -75,7 +76,7 @@ impl Exports {
                 changed.map(|()| gone)
             }
         };
-        let unit = hindcast_engine::world::uuid_text(id);
+        let unit = id.to_string();
         match dropped {
             Ok(0) => {}
             Ok(registrations) => tracing::warn!(

@@ -7,18 +7,18 @@
 use super::found::{Found, Shown};
 use super::live::{Live, LiveTarget, Unit};
 use crate::atomic_file::DurableFile;
-use crate::iscsi::registry::{Scope, Uuid};
+use crate::iscsi::registry::Scope;
 use crate::iscsi::store::Store;
 use crate::passthrough::FileDevice;
 use hindcast_api::Moment;
 use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
-use hindcast_engine::world::uuid_text as uuid;
 use hindcast_engine::{Error, ErrorKind, Result, Volume, cdp};
 use hindcast_target::iscsi::access::Otherwise;
 use hindcast_target::scsi::{LogicalUnit, LuOptions, LuStore, Space, Target};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Kind and version of the files that keep what logical units must remember.
 pub(crate) const LU_KIND: &str = "logical-unit";
@@ -74,7 +74,7 @@ pub(crate) fn is_lu_file(name: &str) -> bool {
 }
 
 pub(super) fn lu_file_name(id: &Uuid) -> String {
-    format!("lu-{}.state", uuid(id))
+    format!("lu-{id}.state")
 }
 
 impl Exports {

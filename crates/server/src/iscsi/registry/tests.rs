@@ -10,9 +10,13 @@ use hindcast_target::iscsi::access::{LunMask, Permit};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-const A: Uuid = [0xaa; 16];
-const B: Uuid = [0xbb; 16];
-const FILE: Uuid = [0xff; 16];
+const fn id(byte: u8) -> Uuid {
+    Uuid::from_bytes([byte; 16])
+}
+
+const A: Uuid = id(0xaa);
+const B: Uuid = id(0xbb);
+const FILE: Uuid = id(0xff);
 
 fn rule(initiator: &str) -> Rule {
     Rule { initiator: initiator.parse().unwrap(), address: None, user: None, permit: Some(Permit::full()) }
@@ -57,7 +61,7 @@ fn sample() -> Registry {
 
 #[test]
 fn identities_are_renewed_wherever_they_are() {
-    let (mut registry, new_a, new_b, new_file) = (sample(), [1; 16], [2; 16], [3; 16]);
+    let (mut registry, new_a, new_b, new_file) = (sample(), id(1), id(2), id(3));
     let mut drawn = [new_file].into_iter();
     registry.renew(&BTreeMap::from([(A, new_a), (B, new_b)]), &mut || drawn.next().unwrap());
     let text = String::from_utf8(encode(&registry).unwrap()).unwrap();
@@ -216,8 +220,8 @@ fn files_keep_the_serial_number_that_was_chosen() {
         ErrorKind::Corrupt,
         "another identity belongs to it"
     );
-    registry.renew(&BTreeMap::new(), &mut || [9; 16]);
-    assert_eq!(registry.files[&[9; 16]].serial, None, "a copy of the pool has its own");
+    registry.renew(&BTreeMap::new(), &mut || id(9));
+    assert_eq!(registry.files[&id(9)].serial, None, "a copy of the pool has its own");
 }
 
 #[test]
@@ -276,9 +280,9 @@ fn luns_have_numbers_and_files_users() {
     let kind = |r: Result<u16>| r.unwrap_err().kind();
     assert_eq!(registry.add_lun(name, None, B).unwrap(), 1, "the lowest that is free");
     assert_eq!(kind(registry.add_lun(name, None, B)), ErrorKind::Conflict);
-    assert_eq!(kind(registry.add_lun(name, Some(7), [1; 16])), ErrorKind::Conflict);
-    assert_eq!(kind(registry.add_lun(name, Some(MAX_LUN + 1), [1; 16])), ErrorKind::Invalid);
-    assert_eq!(kind(registry.add_lun("none", None, [1; 16])), ErrorKind::NotFound);
+    assert_eq!(kind(registry.add_lun(name, Some(7), id(1))), ErrorKind::Conflict);
+    assert_eq!(kind(registry.add_lun(name, Some(MAX_LUN + 1), id(1))), ErrorKind::Invalid);
+    assert_eq!(kind(registry.add_lun("none", None, id(1))), ErrorKind::NotFound);
     registry.named.insert("iqn.2026-11.x:u".into(), Named::default());
     registry.add_lun("iqn.2026-11.x:u", Some(MAX_LUN), FILE).unwrap();
     assert_eq!(registry.mappings(&FILE), [(name, 7), ("iqn.2026-11.x:u", MAX_LUN)]);

@@ -10,6 +10,7 @@ use hindcast_engine::ErrorKind;
 use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
 use hindcast_target::iscsi::{AuthPolicy, Denied, Initiator, Portal, Proof, Targets};
 use hindcast_target::scsi::{Access, Command, Nexus, Status, Target};
+use uuid::Uuid;
 
 const HOST: &str = "iqn.1993-08.org.debian:01:abc";
 const M: u64 = 1 << 20;
@@ -412,10 +413,7 @@ fn a_file_has_the_serial_number_that_it_is_given() {
     assert_eq!(serial(&f), "win-2026");
     assert_eq!(kind(f.target.add_lun("t", &new(&path, "win-2027"))), ErrorKind::Conflict);
     assert_eq!(kind(f.target.add_lun("t", &new(&other, "win-2026"))), ErrorKind::Conflict);
-    assert_eq!(
-        kind(f.target.add_lun("t", &new(&other, &hindcast_engine::world::uuid_text(&volume)))),
-        ErrorKind::Conflict
-    );
+    assert_eq!(kind(f.target.add_lun("t", &new(&other, &volume.to_string()))), ErrorKind::Conflict);
     assert_eq!(kind(f.target.add_lun("t", &new(&other, "no blanks"))), ErrorKind::Invalid);
     let f = f.restart();
     assert_eq!(serial(&f), "win-2026");
@@ -474,12 +472,11 @@ fn everything_survives_a_restart() {
 
     // As after a crash in the middle of a deletion: the volume is gone, what was set for it is not.
     f.pool().delete_volume("db", true).unwrap();
-    std::fs::write(f.dir.path().join(format!("lu-{}.state", hindcast_engine::world::uuid_text(&id))), "x")
-        .unwrap();
+    std::fs::write(f.dir.path().join(format!("lu-{id}.state")), "x").unwrap();
     let f = f.restart();
     assert_eq!(f.target.target("t").unwrap().luns.len(), 1);
     assert!(f.target.exports.store.get().volumes.is_empty());
-    assert!(!f.dir.path().join(format!("lu-{}.state", hindcast_engine::world::uuid_text(&id))).exists());
+    assert!(!f.dir.path().join(format!("lu-{id}.state")).exists());
 }
 
 /// A volume `db` whose first byte was each of `1..=bytes`, and the LSNs of these moments.
@@ -655,8 +652,7 @@ const READ_KEYS: [u8; 10] = [0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0];
 fn reservations_survive_a_restart_and_go_with_their_volume() {
     let f = local();
     let id = f.volume("db");
-    let state =
-        |f: &Fixture| f.dir.path().join(format!("lu-{}.state", hindcast_engine::world::uuid_text(&id)));
+    let state = |f: &Fixture| f.dir.path().join(format!("lu-{id}.state"));
     let nexus = session(&f, "db");
     // REGISTER with APTPL: the key is 0x0123456789abcdef.
     let mut parameters = vec![0; 24];

@@ -302,7 +302,7 @@ fn a_clone_behind_a_snapshot_keeps_rules_of_its_own() {
     f.volume("db");
     f.snapshot("db", "s");
     f.copy(("db", "s"), "copy").unwrap();
-    let clone = hindcast_engine::world::uuid_text(&f.pool().volume("copy").unwrap().uuid);
+    let clone = f.pool().volume("copy").unwrap().uuid.to_string();
     f.pool().label_snapshot("db", "s", &[(crate::clones::CLONE, Some(&clone))]).unwrap();
     assert!(f.login(&iqn("db:snap:s")).is_ok() && f.login(&iqn("db:at:s")).is_ok());
     f.rule(Some("copy"), OTHER, api::Access::ReadWrite);
