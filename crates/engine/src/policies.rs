@@ -82,8 +82,15 @@ impl Destager {
             };
             let branch = BranchId(names.next_id + 1);
             let size = state.size.load(Ordering::Acquire);
-            let renewal =
-                RollBack { id, branch, base: undo.of, at: 0, size, undo_id: SnapshotId(names.next_id), undo };
+            let renewal = RollBack {
+                id,
+                branch,
+                base: undo.of,
+                at: None,
+                size,
+                undo_id: SnapshotId(names.next_id),
+                undo,
+            };
             let anchor = names.anchor_after(&renewal, &*self.core.world.rng);
             // The snapshot below keeps the space of what is overwritten.
             let fill = fill.then(|| SetFill { branches: vec![branch], rate: Some(QUIET_RATE) }.into());

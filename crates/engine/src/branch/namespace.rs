@@ -109,9 +109,9 @@ impl Namespace {
             None => None,
             Some(BaseRecord::Frozen(of)) => {
                 let mut line = self.line(*of)?;
-                if record.base_at != 0 {
+                if let Some(at) = record.base_at {
                     // Nothing of that moment expires as long as something rests on it.
-                    line.at = Some(PinnedMoment::new(&line.branch, record.base_at));
+                    line.at = Some(PinnedMoment::new(&line.branch, at));
                 }
                 *self.children.entry(*of).or_insert(0) += 1;
                 Some(Base::View(line))

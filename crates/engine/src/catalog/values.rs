@@ -243,9 +243,9 @@ pub(crate) struct BranchRecord {
     /// The number of slots that the branch's map and versions point to.
     pub(crate) slots: u64,
     pub(crate) base: Option<BaseRecord>,
-    /// The LSN of the record right after which the base branch is this branch's base; 0: the base
-    /// is as its epoch shows it.
-    pub(crate) base_at: u64,
+    /// The LSN of the record right after which the base branch is this branch's base. Without one
+    /// the base is as its epoch shows it.
+    pub(crate) base_at: Option<u64>,
     /// The method by which the branch preserves.
     pub(crate) method: Method,
     /// Whether the branch's snapshots share what is preserved.
@@ -258,7 +258,7 @@ impl BranchRecord {
     /// Makes a new branch, without content of its own.
     pub(crate) fn new(chunk_log2: u8, base: Option<BaseRecord>, method: Method) -> Self {
         let order = Order::Dependent;
-        let (slots, base_at, fill) = (0, 0, None);
+        let (slots, base_at, fill) = (0, None, None);
         BranchRecord { chunk_log2, dead: false, epoch: 1, slots, base, base_at, method, order, fill }
     }
 
@@ -281,9 +281,9 @@ impl Value for BranchRecord {
             _ => None,
         };
         let version = match (self.base_at, image.is_some() || self.fill.is_some()) {
-            (0, false) => 2,
-            (0, true) => 3,
-            _ => 4,
+            (None, false) => 2,
+            (None, true) => 3,
+            (Some(_), _) => 4,
         };
         seal(version, |w| {
             w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch).u64(self.slots);
@@ -300,8 +300,8 @@ impl Value for BranchRecord {
                     w.u64(fill.rate).u64(fill.page).u64(fill.copied);
                 }
             }
-            if version == 4 {
-                w.u64(self.base_at);
+            if let Some(at) = self.base_at {
+                w.u64(at);
             }
         })
     }
@@ -331,7 +331,7 @@ impl Value for BranchRecord {
             };
         }
         if version == 4 {
-            value.base_at = Some(r.u64()?).filter(|at| *at != 0)?;
+            value.base_at = Some(Some(r.u64()?).filter(|at| *at != 0)?);
         }
         r.end(value)
     }
@@ -632,7 +632,7 @@ mod tests {
         );
         golden(
             BranchRecord {
-                base_at: 33,
+                base_at: Some(33),
                 slots: 77,
                 ..BranchRecord::new(
                     14,

@@ -38,7 +38,7 @@ pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
     }
     for (id, branch) in &tables.branches {
         if let Some(base) = branch.frozen()
-            && branch.base_at == 0
+            && branch.base_at.is_none()
             && !frozen.contains(&base)
         {
             report.find("branch-base", format!("branch {id}"), "nothing preserves its base");

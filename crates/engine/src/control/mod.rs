@@ -280,10 +280,10 @@ pub(crate) fn decode_control(lsn: u64, data: &[u8]) -> Result<Control> {
 }
 
 /// Appends the number of an operation that may rest on a moment, and the moment.
-fn put_at(w: &mut Writer, (plain, moment): (u8, u8), at: u64) {
+fn put_at(w: &mut Writer, (plain, moment): (u8, u8), at: Option<u64>) {
     match at {
-        0 => w.u8(plain),
-        at => w.u8(moment).u64(at),
+        None => w.u8(plain),
+        Some(at) => w.u8(moment).u64(at),
     };
 }
 

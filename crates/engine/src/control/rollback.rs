@@ -19,9 +19,9 @@ pub(crate) struct RollBack {
     pub(crate) id: VolumeId,
     pub(crate) branch: BranchId,
     pub(crate) base: Frozen,
-    /// The LSN of the record right after which the base branch is the base; 0: the base is as its
-    /// epoch shows it.
-    pub(crate) at: u64,
+    /// The LSN of the record right after which the base branch is the base. Without one the base
+    /// is as its epoch shows it.
+    pub(crate) at: Option<u64>,
     pub(crate) size: u64,
     pub(crate) undo_id: SnapshotId,
     pub(crate) undo: SnapshotRecord,
@@ -29,7 +29,7 @@ pub(crate) struct RollBack {
 
 impl RollBack {
     pub(super) fn take_at_moment(r: &mut Reader<'_>) -> Option<Self> {
-        let at = take_at(r)?;
+        let at = Some(take_at(r)?);
         Some(RollBack { at, ..Self::take(r)? })
     }
 }
@@ -46,7 +46,7 @@ impl Operation for RollBack {
             id: r.u64()?,
             branch: r.u64()?,
             base: Frozen { branch: r.u64()?, epoch: r.u32()? },
-            at: 0,
+            at: None,
             size: r.u64()?,
             undo_id: r.u64()?,
             undo: r.value()?,
@@ -119,7 +119,7 @@ impl RollBack {
         };
         let new = names.add_branch(*branch, &record, was.preserved.clone())?;
         new.cdp.want(was.cdp.wanted());
-        new.cdp.model.store(was.cdp.model.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.cdp.set_model(was.cdp.model());
         new.cdp.anchored(time);
         names.next_id = names.next_id.max(branch.0 + 1);
         let name = old.name.read().clone();

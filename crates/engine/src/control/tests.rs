@@ -73,13 +73,20 @@ fn every_kind() -> [Control; 28] {
             .into(),
         DeleteSnapshots { ids: vec![SnapshotId(5), SnapshotId(6)] }.into(),
         RenameSnapshot { id: SnapshotId(5), name: "x".into() }.into(),
-        CloneVolume { id: VolumeId(7), chunk_log2: 14, base, at: 0, method: Method::Copy, volume: volume() }
-            .into(),
+        CloneVolume {
+            id: VolumeId(7),
+            chunk_log2: 14,
+            base,
+            at: None,
+            method: Method::Copy,
+            volume: volume(),
+        }
+        .into(),
         RollBack {
             id: VolumeId(1),
             branch: BranchId(8),
             base,
-            at: 0,
+            at: None,
             size: 512,
             undo_id: SnapshotId(7),
             undo: snapshot(2),
@@ -109,7 +116,7 @@ fn every_kind() -> [Control; 28] {
             id: VolumeId(7),
             chunk_log2: 14,
             base: moment,
-            at: 77,
+            at: Some(77),
             method: Method::Copy,
             volume: volume(),
         }
@@ -118,7 +125,7 @@ fn every_kind() -> [Control; 28] {
             id: VolumeId(1),
             branch: BranchId(8),
             base: moment,
-            at: 77,
+            at: Some(77),
             size: 512,
             undo_id: SnapshotId(7),
             undo: snapshot(2),

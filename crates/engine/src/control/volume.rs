@@ -101,16 +101,16 @@ pub(crate) struct CloneVolume {
     pub(crate) id: VolumeId,
     pub(crate) chunk_log2: u8,
     pub(crate) base: Frozen,
-    /// The LSN of the record right after which the base branch is the base; 0: the base is as its
-    /// epoch shows it.
-    pub(crate) at: u64,
+    /// The LSN of the record right after which the base branch is the base. Without one the base
+    /// is as its epoch shows it.
+    pub(crate) at: Option<u64>,
     pub(crate) method: Method,
     pub(crate) volume: VolumeRecord,
 }
 
 impl CloneVolume {
     pub(super) fn take_at_moment(r: &mut Reader<'_>) -> Option<Self> {
-        let at = take_at(r)?;
+        let at = Some(take_at(r)?);
         Some(CloneVolume { at, ..Self::take(r)? })
     }
 
@@ -132,7 +132,7 @@ impl Operation for CloneVolume {
             id: r.u64()?,
             chunk_log2: take_chunk_log2(r)?,
             base: Frozen { branch: r.u64()?, epoch: r.u32()? },
-            at: 0,
+            at: None,
             method: decode_method(r.u8()?)?,
             volume: r.value()?,
         })

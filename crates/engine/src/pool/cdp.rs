@@ -51,7 +51,7 @@ impl Pool {
     /// [`crate::cdp::AnchorPolicy::Model`]. It is forgotten when the pool is closed.
     pub fn set_anchor_distance(&self, volume: &str, writes: Option<u64>) -> Result<()> {
         let state = self.core.names.read().volume(volume)?.clone();
-        state.line.branch.cdp.model.store(writes.unwrap_or(0), Ordering::Relaxed);
+        state.line.branch.cdp.set_model(writes);
         Ok(())
     }
 
@@ -126,7 +126,8 @@ impl Pool {
                 let (chunk_log2, method) = (branch.chunk_log2, branch.method());
                 let base = base_of(branch);
                 let id = VolumeId(id);
-                controls.push(CloneVolume { id, chunk_log2, base, at: point.lsn, method, volume }.into());
+                controls
+                    .push(CloneVolume { id, chunk_log2, base, at: Some(point.lsn), method, volume }.into());
             }
             Ok((vec![together(controls)], None))
         })?;
@@ -181,7 +182,7 @@ impl Pool {
                 id: state.id,
                 branch: BranchId(undo_id + 1),
                 base: base_of(&line.branch),
-                at: point.lsn,
+                at: Some(point.lsn),
                 size: point.size,
                 undo_id: SnapshotId(undo_id),
                 undo: SnapshotRecord {

@@ -199,7 +199,7 @@ impl Pool {
                 id: VolumeId(names.next_id),
                 chunk_log2: branch.chunk_log2,
                 base: origin.line.frozen(),
-                at: 0,
+                at: None,
                 method: branch.method(),
                 volume: clone,
             }
@@ -237,7 +237,7 @@ impl Pool {
                 id: state.id,
                 branch: BranchId(names.next_id + 1),
                 base: target.line.frozen(),
-                at: 0,
+                at: None,
                 size: target.size.load(Ordering::Acquire),
                 undo_id: SnapshotId(names.next_id),
                 undo: SnapshotRecord {

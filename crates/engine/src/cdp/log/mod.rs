@@ -35,8 +35,8 @@ pub(crate) struct BranchCdp {
     pub(crate) written: AtomicU64,
     /// The pool time at which the last anchor was sequenced.
     pub(crate) anchored: AtomicU64,
-    /// The number of writes between two anchors by the cost model; 0: the model has no result.
-    pub(crate) model: AtomicU64,
+    /// See [`BranchCdp::model`]; 0 stands for no result.
+    model: AtomicU64,
     /// The stretch of the journal for which the branch was promised room for groups. It changes
     /// under the sequencing lock only.
     pub(crate) stretch: Mutex<JournalSpan>,
@@ -134,14 +134,22 @@ impl BranchCdp {
         *wanted = settings;
     }
 
+    /// Returns the number of writes between two anchors by the cost model, if it has a result.
+    pub(crate) fn model(&self) -> Option<u64> {
+        Some(self.model.load(Ordering::Relaxed)).filter(|writes| *writes > 0)
+    }
+
+    /// Notes the result of the cost model.
+    pub(crate) fn set_model(&self, writes: Option<u64>) {
+        self.model.store(writes.unwrap_or(0), Ordering::Relaxed);
+    }
+
     /// Returns the number of writes between two anchors, or `None` if there is no limit.
     pub(crate) fn distance(&self) -> Option<u64> {
         let settings = self.wanted()?;
         let by_policy = match settings.anchors {
             crate::settings::AnchorPolicy::Every(writes) => Some(writes),
-            crate::settings::AnchorPolicy::Model => {
-                Some(self.model.load(Ordering::Relaxed)).filter(|m| *m > 0)
-            }
+            crate::settings::AnchorPolicy::Model => self.model(),
             crate::settings::AnchorPolicy::Never | crate::settings::AnchorPolicy::Interval(_) => None,
         };
         by_policy.into_iter().chain(settings.max_distance).min()
