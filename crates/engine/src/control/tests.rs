@@ -48,6 +48,15 @@ fn settings() -> CdpSettings {
     }
 }
 
+fn clone_volume(base: Frozen, at: Option<u64>) -> Control {
+    CloneVolume { id: VolumeId(7), chunk_log2: 14, base, at, method: Method::Copy, volume: volume() }.into()
+}
+
+fn roll_back(base: Frozen, at: Option<u64>) -> Control {
+    let (id, branch, undo_id) = (VolumeId(1), BranchId(8), SnapshotId(7));
+    RollBack { id, branch, base, at, size: 512, undo_id, undo: snapshot(2) }.into()
+}
+
 fn every_kind() -> [Control; 28] {
     let base = Frozen { branch: BranchId(2), epoch: 9 };
     let moment = Frozen { epoch: 0, ..base };
@@ -73,25 +82,8 @@ fn every_kind() -> [Control; 28] {
             .into(),
         DeleteSnapshots { ids: vec![SnapshotId(5), SnapshotId(6)] }.into(),
         RenameSnapshot { id: SnapshotId(5), name: "x".into() }.into(),
-        CloneVolume {
-            id: VolumeId(7),
-            chunk_log2: 14,
-            base,
-            at: None,
-            method: Method::Copy,
-            volume: volume(),
-        }
-        .into(),
-        RollBack {
-            id: VolumeId(1),
-            branch: BranchId(8),
-            base,
-            at: None,
-            size: 512,
-            undo_id: SnapshotId(7),
-            undo: snapshot(2),
-        }
-        .into(),
+        clone_volume(base, None),
+        roll_back(base, None),
         SetMethod { id: VolumeId(1), method: Method::Copy }.into(),
         SetOrder { id: VolumeId(1), order: Order::Independent }.into(),
         SetLabels { id: SnapshotId(5), protected: true, labels: [("by".into(), "ann".into())].into() }.into(),
@@ -112,25 +104,8 @@ fn every_kind() -> [Control; 28] {
         SetCdp { id: VolumeId(1), settings: None }.into(),
         AddMark { volume: VolumeId(1), name: "here".into() }.into(),
         RemoveMark { volume: VolumeId(1), lsn: 5 }.into(),
-        CloneVolume {
-            id: VolumeId(7),
-            chunk_log2: 14,
-            base: moment,
-            at: Some(77),
-            method: Method::Copy,
-            volume: volume(),
-        }
-        .into(),
-        RollBack {
-            id: VolumeId(1),
-            branch: BranchId(8),
-            base: moment,
-            at: Some(77),
-            size: 512,
-            undo_id: SnapshotId(7),
-            undo: snapshot(2),
-        }
-        .into(),
+        clone_volume(moment, Some(77)),
+        roll_back(moment, Some(77)),
     ]
 }
 
