@@ -3,10 +3,11 @@
 
 use crate::catalog::page::MapPage;
 use crate::catalog::{
-    BitmapPage, BranchRecord, ExtentRecord, Positions, PvRecord, SnapshotRecord, Superblock, Value,
+    BitmapPage, BranchRecord, ExtentRecord, PageKey, Positions, PvRecord, SnapshotRecord, Superblock, Value,
     VolumeRecord,
 };
 use crate::control::Control;
+use crate::ids::BranchId;
 use crate::journal::record::{HEADER_LEN, Header, PieceCrcs};
 use crate::journal::{SegmentHeader, SegmentReader};
 use crate::space::label::{Label, LabelFound};
