@@ -17,6 +17,7 @@ use crate::ids::{BranchId, SnapshotId, VolumeId};
 use crate::info::{SnapshotInfo, VolumeInfo};
 use crate::settings::{Method, Order, SnapshotPolicy};
 use crate::world::{Rng, uuid};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -129,13 +130,31 @@ impl Pool {
 
     /// Gives a snapshot another name.
     pub fn rename_snapshot(&self, volume: &str, name: &str, new_name: &str) -> Result<SnapshotInfo> {
+        self.change_snapshot(volume, name, |names, state, snapshot| {
+            check_free(names, state, new_name)?;
+            Ok(RenameSnapshot { id: snapshot.id, name: new_name.to_owned() }.into())
+        })
+    }
+
+    /// Carries out an operation on a snapshot, and returns what the snapshot is after it. The
+    /// operation may have allowed a policy to delete the snapshot: the answer is the same then.
+    fn change_snapshot(
+        &self,
+        volume: &str,
+        name: &str,
+        operation: impl Fn(&Namespace, &VolumeState, &Snapshot) -> Result<Control>,
+    ) -> Result<SnapshotInfo> {
+        let changed = Mutex::new(None);
         self.destager.submit(|names| {
             let state = names.volume(volume)?;
-            let id = names.snapshot(state, name)?.id;
-            check_free(names, state, new_name)?;
-            Ok(RenameSnapshot { id, name: new_name.to_owned() }.into())
+            let snapshot = names.snapshot(state, name)?;
+            *changed.lock() = Some(snapshot.clone());
+            operation(names, state, snapshot)
         })?;
-        self.snapshot(volume, new_name)
+        match changed.into_inner() {
+            Some(snapshot) => Ok(info(&self.core.clock, &self.core.names.read(), &snapshot)),
+            None => self.snapshot(volume, name),
+        }
     }
 
     /// Sets a label of a snapshot, or with `None` removes it. Keys have 1 to 63 bytes and values up
@@ -146,8 +165,7 @@ impl Pool {
         name: &str,
         changes: &[(&str, Option<&str>)],
     ) -> Result<SnapshotInfo> {
-        self.destager.submit(|names| {
-            let snapshot = names.snapshot(names.volume(volume)?, name)?;
+        self.change_snapshot(volume, name, |_, _, snapshot| {
             let mut labels = snapshot.labels.read().clone();
             for (key, value) in changes {
                 match value {
@@ -158,18 +176,15 @@ impl Pool {
             check_labels(&labels)?;
             let protected = snapshot.protected.load(Ordering::Acquire);
             Ok(SetLabels { id: snapshot.id, protected, labels }.into())
-        })?;
-        self.snapshot(volume, name)
+        })
     }
 
     /// Forbids (or allows) the deletion of a snapshot, by the operator as well as by any policy.
     pub fn protect_snapshot(&self, volume: &str, name: &str, protected: bool) -> Result<SnapshotInfo> {
-        self.destager.submit(|names| {
-            let snapshot = names.snapshot(names.volume(volume)?, name)?;
+        self.change_snapshot(volume, name, |_, _, snapshot| {
             let labels = snapshot.labels.read().clone();
             Ok(SetLabels { id: snapshot.id, protected, labels }.into())
-        })?;
-        self.snapshot(volume, name)
+        })
     }
 
     /// Makes a writable volume from a snapshot. It takes no space until it is written to.
