@@ -25,6 +25,7 @@ pub struct Health {
     /// Summary.
     pub state: HealthState,
     /// What is not well.
+    #[serde(default)]
     pub problems: Vec<Problem>,
 }
 
@@ -186,8 +187,7 @@ pub struct Journal {
     pub synced_lsn: u64,
     /// End of what is in place.
     pub destaged_lsn: u64,
-    /// Times that a writer had to wait for room, or because its volume writes faster than the disks
-    /// can follow.
+    /// Times that a writer had to wait for room.
     pub backpressure_waits: u64,
 }
 

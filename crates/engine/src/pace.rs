@@ -14,8 +14,6 @@ const LEAST: usize = 8;
 const BATCH: u64 = 200;
 /// Bytes of the journal up to which the time of a turn says what it costs beside its data.
 const LITTLE: u64 = 4 << 20;
-/// Bytes of the journal in a batch before the pace is known.
-const FIRST: u64 = 4 * LITTLE;
 
 /// Measures turns and batches. Writers read the numbers without a lock.
 #[derive(Default)]
@@ -68,11 +66,10 @@ impl Pace {
         }
     }
 
-    /// Bytes of the journal that one batch may have, between these bounds. The first batches are
-    /// small, since how long they take is not known, but large enough to be measured.
+    /// Bytes of the journal that one batch may have, between these bounds.
     pub(crate) fn batch(&self, least: u64, most: u64) -> u64 {
         let wanted = match self.rate.0.load(Ordering::Relaxed) {
-            0 => FIRST,
+            0 => most,
             rate => rate.saturating_mul(BATCH),
         };
         wanted.clamp(least.min(most), most)
@@ -109,8 +106,7 @@ mod tests {
     #[test]
     fn a_batch_is_smaller_where_the_disks_are_slow() {
         let pace = Pace::default();
-        assert_eq!((pace.batch(32 * MIB, 128 * MIB), pace.time(MIB)), (32 * MIB, 0));
-        assert_eq!((pace.batch(MIB, 128 * MIB), pace.batch(MIB, 2 * MIB)), (FIRST, 2 * MIB));
+        assert_eq!((pace.batch(32 * MIB, 128 * MIB), pace.time(MIB)), (128 * MIB, 0));
         pace.took(32 * MIB, 30_000_000);
         assert!((936_000..939_000).contains(&pace.time(MIB)), "{}", pace.time(MIB));
         assert_eq!(pace.batch(32 * MIB, 128 * MIB), 128 * MIB);

@@ -15,12 +15,13 @@
 //! memory would get seconds of work into its queue, and each flush and each commit would wait for
 //! all of it.
 
-use crate::pace::Pace;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The largest multiple of the time of destage that a byte costs.
 const MOST: u64 = 32;
+/// Nanoseconds of debt below which no write waits.
+const QUANTUM: u64 = 10_000_000;
 /// The nanoseconds that it may take to make durable what is not, before writes are charged.
 const SHORT_LAG: u64 = 100_000_000;
 
@@ -33,23 +34,23 @@ pub(crate) struct Fill {
 
 impl Fill {
     /// Returns how many bytes of the use are above the place where the throttle begins.
-    /// `destage_start` is the share of the capacity, in per cent, at which destage begins. A
-    /// quarter of the rest is left to destage to get going.
+    /// `destage_start` is the share of the capacity, in per cent, at which destage begins. The
+    /// throttle begins halfway between that and a full journal: destage returns room a batch at a
+    /// time, and must not run out of work after it.
     pub(crate) fn above_start(self, destage_start: u8) -> u64 {
         let percent = u64::from(destage_start.min(100));
-        self.used.saturating_sub(self.capacity / 400 * (3 * percent + 100))
+        self.used.saturating_sub(self.capacity / 200 * (percent + 100))
     }
 
-    /// Returns what `bytes` of the journal cost, in nanoseconds. They cost nothing before the pace
-    /// of destage is known.
-    pub(crate) fn cost(self, bytes: u64, destage_start: u8, pace: &Pace) -> u64 {
+    /// Returns what a record costs, in nanoseconds, that destage carries out in `time` nanoseconds.
+    pub(crate) fn cost(self, time: u64, destage_start: u8) -> u64 {
         let above = self.above_start(destage_start);
         if above == 0 {
             return 0;
         }
         let left = self.capacity.saturating_sub(self.used).max(above / MOST).max(1);
-        let time = u128::from(pace.time(bytes)) * u128::from(above) / u128::from(left);
-        u64::try_from(time).unwrap_or(u64::MAX)
+        let cost = u128::from(time) * u128::from(above) / u128::from(left);
+        u64::try_from(cost).unwrap_or(u64::MAX)
     }
 }
 
@@ -67,12 +68,18 @@ impl Lag {
         self.time <= SHORT_LAG
     }
 
+    /// Returns the nanoseconds in which `bytes` of the journal become durable; 0: not known.
+    pub(crate) fn time_of(self, bytes: u64) -> u64 {
+        let time = u128::from(self.time) * u128::from(bytes) / u128::from(self.bytes.max(1));
+        u64::try_from(time).unwrap_or(u64::MAX)
+    }
+
     /// Returns what `bytes` of the journal cost, in nanoseconds: the time that it takes to make
     /// them durable, where the lag is twice as long as the one that costs nothing.
     pub(crate) fn cost(self, bytes: u64) -> u64 {
         let above = self.time.saturating_sub(SHORT_LAG).min(SHORT_LAG * MOST);
-        let own = u128::from(self.time) * u128::from(bytes) / u128::from(self.bytes.max(1));
-        u64::try_from(own * u128::from(above) / u128::from(SHORT_LAG)).unwrap_or(u64::MAX)
+        let cost = u128::from(self.time_of(bytes)) * u128::from(above) / u128::from(SHORT_LAG);
+        u64::try_from(cost).unwrap_or(u64::MAX)
     }
 }
 
@@ -91,6 +98,12 @@ impl Debt {
     /// Whether there may be a debt. That is quicker to know than its size.
     pub(crate) fn may_exist(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether so much is not paid that it is worth a wait. A short sleep takes longer than it
+    /// should, and one for each small write would slow writers down more than destage does.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        self.0.load(Ordering::Relaxed) > now.saturating_add(QUANTUM)
     }
 
     /// Returns the time until everything is paid, if it is not.
@@ -112,28 +125,19 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const MS: u64 = 1_000_000;
 
-    /// The pace of a disk that carries out 64 MiB of the journal in 640 ms.
-    fn pace() -> Pace {
-        let pace = Pace::default();
-        pace.took(64 * MIB, 640 * MS);
-        pace
-    }
-
     fn near(found: u64, expected: u64) -> bool {
         found.abs_diff(expected) <= expected / 100
     }
 
     #[test]
     fn a_byte_costs_more_the_fuller_the_journal_is() {
-        let pace = pace();
-        let cost = |used| Fill { used: used * MIB, capacity: 1000 * MIB }.cost(MIB, 60, &pace);
-        assert_eq!((cost(0), cost(700)), (0, 0));
-        assert!(near(cost(775), 10 * MS / 3), "a third: {}", cost(775));
-        assert!(near(cost(850), 10 * MS), "the time of destage itself: {}", cost(850));
-        assert!(near(cost(925), 30 * MS), "three times it: {}", cost(925));
+        let cost = |used| Fill { used: used * MIB, capacity: 1000 * MIB }.cost(10 * MS, 60);
+        assert_eq!((cost(0), cost(800)), (0, 0));
+        assert!(near(cost(850), 10 * MS / 3), "a third: {}", cost(850));
+        assert!(near(cost(900), 10 * MS), "the time of destage itself: {}", cost(900));
+        assert!(near(cost(950), 30 * MS), "three times it: {}", cost(950));
         assert!(near(cost(1000), 10 * MS * MOST), "bounded: {}", cost(1000));
-        assert_eq!(Fill { used: 1000 * MIB, capacity: 1000 * MIB }.cost(MIB, 0, &Pace::default()), 0);
-        assert_eq!(Fill { used: 1, capacity: 0 }.cost(u64::MAX, 0, &pace), pace.time(u64::MAX));
+        assert_eq!(Fill { used: 1, capacity: 0 }.cost(u64::MAX, 0), u64::MAX);
     }
 
     #[test]
@@ -150,7 +154,7 @@ mod tests {
     #[test]
     fn the_throttle_begins_behind_destage() {
         let above = |percent| Fill { used: 390, capacity: 400 }.above_start(percent);
-        assert_eq!((above(0), above(60), above(100), above(255)), (290, 110, 0, 0));
+        assert_eq!((above(0), above(60), above(100), above(255)), (190, 70, 0, 0));
     }
 
     #[test]
@@ -160,6 +164,11 @@ mod tests {
         debt.add(100, 50, 1000);
         debt.add(120, 30, 1000);
         assert_eq!((debt.left(120), debt.left(180)), (Some(Duration::from_nanos(60)), None));
+        let small = Debt::default();
+        small.add(0, QUANTUM, u64::MAX);
+        assert!(!small.is_due(0) && small.left(0).is_some());
+        small.add(0, 1, u64::MAX);
+        assert!(small.is_due(0) && !small.is_due(1));
         // What was paid does not count against later writes, and a debt is bounded.
         debt.add(500, u64::MAX, 1000);
         assert_eq!(debt.left(500), Some(Duration::from_nanos(1000)));

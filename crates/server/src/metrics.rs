@@ -241,7 +241,7 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     out.counter("hindcast_journal_bytes", "Bytes written to the journal.", stats.journal_bytes)?;
     out.counter(
         "hindcast_journal_backpressure_waits",
-        "Number of times that a writer waited for space in the journal, or because its volume writes faster than the disks can follow.",
+        "Number of times that a writer waited for space in the journal.",
         stats.backpressure_waits,
     )?;
     out.gauge("hindcast_staged_pieces", "Staged pieces in memory.", stats.staged_pieces)?;
