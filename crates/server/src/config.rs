@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// The longest that the commands around a snapshot may keep something frozen.
 const MAX_FREEZE: Duration = Duration::from_secs(300);
+/// The largest `--longest-delay`, in milliseconds. Clients give up on writes that take much longer.
+const MAX_DELAY: u16 = 10_000;
 
 /// What the settings come to.
 #[derive(Debug, Clone)]
@@ -346,6 +348,12 @@ impl Settings {
         }
         if let Some(size) = self.destage_batch {
             options.batch_bytes = size.0;
+        }
+        if let Some(ms) = self.longest_delay {
+            if ms > MAX_DELAY {
+                return Err(invalid(format!("--longest-delay must be 0 to {MAX_DELAY} milliseconds")));
+            }
+            options.longest_delay = Duration::from_millis(ms.into());
         }
         if let Some(said) = self.cdp_recompress {
             options.recompress_history = said;

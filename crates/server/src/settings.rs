@@ -301,6 +301,12 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_DESTAGE_START", value_name = "PERCENT", help_heading = "Tuning")]
     pub destage_start: Option<u8>,
 
+    /// Longest time, in milliseconds, that a write waits because its volume writes faster than the
+    /// disks can follow, up to 10000. Other volumes then wait less. Useful on slow disks. With 0, no
+    /// write waits before the journal is full [default: 0]
+    #[arg(long, env = "HINDCAST_LONGEST_DELAY", value_name = "MS", help_heading = "Tuning")]
+    pub longest_delay: Option<u16>,
+
     /// Price of an hour of recovery, for volumes whose anchors follow the cost model [default:
     /// 1000]
     #[arg(long, env = "HINDCAST_CDP_BETA", value_name = "PRICE", help_heading = "Tuning")]

@@ -210,3 +210,28 @@ pub(crate) fn newest_incarnation(dir: &dyn Dir, pool: Uuid) -> Result<u64> {
     }
     Ok(newest)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::MemDir;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_file_is_whole_however_much_of_it_is_written_in_advance() {
+        let dir = MemDir::new();
+        for (index, time_for, asked) in [(0, 0, 1), (1, 2, 3), (2, 9, 4)] {
+            let calls = Cell::new(0);
+            let has_time = || {
+                calls.set(calls.get() + 1);
+                calls.get() <= time_for
+            };
+            let disk = make(&dir, index, 4 * PART, &has_time).unwrap();
+            assert_eq!((calls.get(), disk.len().unwrap()), (asked, 4 * PART));
+            assert!(dir.list().unwrap().contains(&file_name(index)));
+            let mut end = [1; 16];
+            disk.read_at(&mut end, 4 * PART - 16).unwrap();
+            assert_eq!(end, [0; 16]);
+        }
+    }
+}

@@ -380,3 +380,21 @@ fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()>
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MIB, Site};
+
+    /// A policy may delete a snapshot as soon as it is unprotected. Here the operation itself does.
+    #[test]
+    fn a_change_that_ends_a_snapshot_is_answered() {
+        let site = Site::new(16).having("v", MIB, 4096);
+        site.pool.create_snapshots(&[("v", "s")]).unwrap();
+        let end =
+            |_: &Namespace, _: &VolumeState, s: &Snapshot| Ok(DeleteSnapshots { ids: vec![s.id] }.into());
+        let answer = site.pool.change_snapshot("v", "s", end).unwrap();
+        assert_eq!((&*answer.volume, &*answer.name), ("v", "s"));
+        assert_eq!(site.pool.snapshot("v", "s").unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}

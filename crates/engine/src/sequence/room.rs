@@ -191,4 +191,16 @@ mod tests {
         }
         assert_eq!(site.pool.stats().backpressure_waits, 2);
     }
+
+    #[test]
+    fn a_file_that_another_thread_has_made_is_enough() {
+        let site = Site::builder(63).journal(8 * MIB, MIB).build();
+        let missing = || site.pool.core.journal.uncreated_bytes();
+        assert!(site.pool.core.add_journal_file(true).unwrap());
+        let before = missing();
+        assert!(site.pool.core.add_journal_file(false).unwrap());
+        assert_eq!(missing(), before, "a free file was there");
+        assert!(site.pool.core.add_journal_file(true).unwrap());
+        assert_eq!(missing(), before - MIB);
+    }
 }

@@ -260,4 +260,8 @@ fn nbd_can_be_switched_off_and_small_journals_get_small_segments() {
     assert_eq!(default_segment(0), 4 << 20);
     assert_eq!(default_segment(64 << 30), 32 << 20);
     assert!(refused(&["--data", "d", "--low-space", "101"]).contains("100"));
+    assert!(refused(&["--data", "d", "--longest-delay", "10001"]).contains("0 to 10000 milliseconds"));
+    let delay = |args: &[&str]| parse(args).resolve().unwrap().options.longest_delay;
+    assert_eq!(delay(&["--data", "/a"]), Duration::ZERO);
+    assert_eq!(delay(&["--data", "/a", "--longest-delay", "250"]), Duration::from_millis(250));
 }
