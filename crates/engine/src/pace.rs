@@ -3,6 +3,10 @@
 //! A writer that finds the journal full waits for the batch that is being carried out, and for all
 //! turns before it (`journal/turns.rs`). The same number of turns, or of bytes, takes 50 ms on one
 //! disk and 2 s on another. So both are bounded by the time that they take.
+//!
+//! With the throttle (`throttle.rs`), writers go on beside a batch. They take a part of the
+//! processors, so a batch takes longer, and nobody waits for it as a rule. Then a batch may take
+//! longer: a smaller one coalesces less, and carries fewer bytes out in the same time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,8 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const TURNS: u64 = 150_000_000;
 /// Turns that may wait however long each takes.
 const LEAST: usize = 8;
-/// Milliseconds that one batch may take.
-const BATCH: u64 = 200;
+/// Milliseconds that one batch may take for which writers wait.
+pub(crate) const BATCH_WAITED_FOR: u64 = 200;
+/// Milliseconds that one batch may take beside which writers go on.
+pub(crate) const BATCH_BESIDE_WRITERS: u64 = 1000;
 /// Bytes of the journal up to which the time of a turn says what it costs beside its data.
 const LITTLE: u64 = 4 << 20;
 
@@ -66,11 +72,12 @@ impl Pace {
         }
     }
 
-    /// Bytes of the journal that one batch may have, between these bounds.
-    pub(crate) fn batch(&self, least: u64, most: u64) -> u64 {
+    /// Returns how many bytes of the journal one batch may have that takes `time` milliseconds,
+    /// between these bounds.
+    pub(crate) fn batch(&self, time: u64, least: u64, most: u64) -> u64 {
         let wanted = match self.rate.0.load(Ordering::Relaxed) {
             0 => most,
-            rate => rate.saturating_mul(BATCH),
+            rate => rate.saturating_mul(time),
         };
         wanted.clamp(least.min(most), most)
     }
@@ -106,16 +113,18 @@ mod tests {
     #[test]
     fn a_batch_is_smaller_where_the_disks_are_slow() {
         let pace = Pace::default();
-        assert_eq!((pace.batch(32 * MIB, 128 * MIB), pace.time(MIB)), (128 * MIB, 0));
+        let batch = |pace: &Pace| pace.batch(BATCH_WAITED_FOR, 32 * MIB, 128 * MIB);
+        assert_eq!((batch(&pace), pace.time(MIB)), (128 * MIB, 0));
         pace.took(32 * MIB, 30_000_000);
         assert!((936_000..939_000).contains(&pace.time(MIB)), "{}", pace.time(MIB));
-        assert_eq!(pace.batch(32 * MIB, 128 * MIB), 128 * MIB);
+        assert_eq!(batch(&pace), 128 * MIB);
         (0..50).for_each(|_| pace.took(128 * MIB, 500_000_000));
-        assert_eq!(pace.batch(32 * MIB, 128 * MIB) / MIB, 51);
+        assert_eq!(batch(&pace) / MIB, 51);
+        assert_eq!(pace.batch(BATCH_BESIDE_WRITERS, 32 * MIB, 1024 * MIB) / MIB, 255);
         (0..50).for_each(|_| pace.took(32 * MIB, 1_000_000_000));
-        assert_eq!(pace.batch(32 * MIB, 128 * MIB), 32 * MIB);
+        assert_eq!(batch(&pace), 32 * MIB);
         // A clock that stands still measures nothing, and what is configured is never exceeded.
         pace.took(32 * MIB, 0);
-        assert_eq!((pace.batch(32 * MIB, 128 * MIB), pace.batch(32 * MIB, MIB)), (32 * MIB, MIB));
+        assert_eq!((batch(&pace), pace.batch(BATCH_WAITED_FOR, 32 * MIB, MIB)), (32 * MIB, MIB));
     }
 }

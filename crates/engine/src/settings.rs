@@ -71,7 +71,7 @@ pub struct PoolOptions {
     /// Files to which a batch writes are kept open in addition.
     pub open_files: usize,
     /// The longest time that a write waits because writes before it filled the journal faster than
-    /// destage empties it (zero, the default: no write waits before the journal is full). See
+    /// destage empties it (zero: no write waits before the journal is full; default: 1 s). See
     /// `throttle.rs`.
     pub longest_delay: Duration,
     /// Number of times, at intervals of 5 ms, that a writer that finds the journal full checks for
@@ -126,7 +126,7 @@ impl Default for PoolOptions {
             shared_segment_bytes: 256 << 20,
             renew_at_epoch: u32::MAX - (1 << 24),
             open_files: 256,
-            longest_delay: Duration::ZERO,
+            longest_delay: Duration::from_secs(1),
             shortage_waits: 1000,
             backing_margin: 64 << 20,
             catalog_scrub_interval: Duration::from_secs(7 * 86_400),

@@ -12,6 +12,7 @@ use crate::error::{ErrorKind, Result};
 use crate::ids::BranchId;
 use crate::journal::record::{Header, Kind};
 use crate::journal::{Cursor, Located};
+use crate::pace::{BATCH_BESIDE_WRITERS, BATCH_WAITED_FOR};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -86,7 +87,8 @@ impl Core {
     /// less (`cdp/write/reserve.rs`). A full batch has at least this length, so it ends in another
     /// segment than it begins in, and a segment has parts of two batches at most.
     fn batch_bytes(&self) -> u64 {
-        self.pace.batch(self.config.segment_size, self.options.batch_bytes)
+        let time = if self.options.longest_delay.is_zero() { BATCH_WAITED_FOR } else { BATCH_BESIDE_WRITERS };
+        self.pace.batch(time, self.config.segment_size, self.options.batch_bytes)
     }
 
     /// Collects from `cursor` up to LSN `last`, about `max_bytes` of journal, and moves the cursor

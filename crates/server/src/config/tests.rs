@@ -262,6 +262,7 @@ fn nbd_can_be_switched_off_and_small_journals_get_small_segments() {
     assert!(refused(&["--data", "d", "--low-space", "101"]).contains("100"));
     assert!(refused(&["--data", "d", "--longest-delay", "10001"]).contains("0 to 10000 milliseconds"));
     let delay = |args: &[&str]| parse(args).resolve().unwrap().options.longest_delay;
-    assert_eq!(delay(&["--data", "/a"]), Duration::ZERO);
+    assert_eq!(delay(&["--data", "/a"]), Duration::from_secs(1));
+    assert_eq!(delay(&["--data", "/a", "--longest-delay", "0"]), Duration::ZERO);
     assert_eq!(delay(&["--data", "/a", "--longest-delay", "250"]), Duration::from_millis(250));
 }
