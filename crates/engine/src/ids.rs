@@ -37,6 +37,28 @@ number! {
 }
 
 number! {
+    /// An epoch: the number of a stretch of a branch's writes between two snapshots. A snapshot,
+    /// or an anchor of a history, ends its branch's epoch, and later writes belong to the next. A
+    /// branch begins with [`Epoch::FIRST`]. Epochs of different branches have no relation.
+    Epoch(u32)
+}
+
+impl Epoch {
+    /// The number below all epochs. Records of no branch and views of moments have it.
+    pub const NONE: Epoch = Epoch(0);
+    /// The first epoch of every branch.
+    pub const FIRST: Epoch = Epoch(1);
+    /// The number above all epochs. No branch reaches it.
+    pub const MAX: Epoch = Epoch(u32::MAX);
+
+    /// Returns the epoch that follows.
+    #[must_use]
+    pub const fn next(self) -> Epoch {
+        Epoch(self.0.saturating_add(1))
+    }
+}
+
+number! {
     /// A volume. It keeps its number for as long as it exists, whatever branch it writes to.
     VolumeId(u64)
 }

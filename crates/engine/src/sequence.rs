@@ -13,7 +13,7 @@ use crate::branch::namespace::Namespace;
 use crate::control::Control;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, Epoch, Stamp};
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{Admission, Record};
 use crate::space::reservations::full;
@@ -112,7 +112,7 @@ fn control_record(control: &Control, data: Vec<u8>, slot_of: Option<&Arc<Branch>
     Record {
         kind: Kind::Control,
         branch: slot_of.map_or(BranchId(0), |b| b.id),
-        epoch: 0,
+        epoch: Epoch::NONE,
         offset: 0,
         length: data.len() as u64,
         slots: slot_of.is_some() as u16,

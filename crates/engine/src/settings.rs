@@ -3,6 +3,7 @@
 //! Sizes are bytes and times are nanoseconds unless a name says otherwise.
 
 use crate::error::{Result, invalid};
+use crate::ids::Epoch;
 use std::time::Duration;
 
 /// The settings that are fixed when a pool is created.
@@ -66,7 +67,7 @@ pub struct PoolOptions {
     /// Bytes of shared segments above which the oldest of them is emptied.
     pub shared_segment_bytes: u64,
     /// A volume whose branch has reached this epoch gets a new branch. Its clients do not notice.
-    pub renew_at_epoch: u32,
+    pub renew_at_epoch: Epoch,
     /// Number of files of histories that are kept open; a history may have any number of files.
     /// Files to which a batch writes are kept open in addition.
     pub open_files: usize,
@@ -124,7 +125,7 @@ impl Default for PoolOptions {
             own_histories: 4,
             waiting_runs: 64,
             shared_segment_bytes: 256 << 20,
-            renew_at_epoch: u32::MAX - (1 << 24),
+            renew_at_epoch: Epoch(u32::MAX - (1 << 24)),
             open_files: 256,
             longest_delay: Duration::from_secs(1),
             shortage_waits: 1000,

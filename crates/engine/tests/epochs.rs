@@ -5,14 +5,14 @@ use bytes::Bytes;
 use hindcast_engine::Result;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Moment};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::ids::BranchId;
+use hindcast_engine::ids::{BranchId, Epoch};
 use hindcast_engine::pool::PoolOptions;
 use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Makes a pool in which a volume gets a new branch every few epochs.
-fn site(renew_at_epoch: u32) -> Site {
+fn site(renew_at_epoch: Epoch) -> Site {
     Site::new(64).reopen_with(PoolOptions { renew_at_epoch, ..PoolOptions::default() })
 }
 
@@ -24,7 +24,7 @@ fn clean(site: Site) -> Site {
 
 #[test]
 fn a_volume_goes_on_with_a_new_branch() {
-    let site = site(6);
+    let site = site(Epoch(6));
     let v = site.volume("v", 4 * MIB, 16 * KIB);
     let mut expected = vec![0; 4 * MIB as usize];
     let mut frozen = Vec::new();
@@ -71,7 +71,7 @@ fn a_volume_goes_on_with_a_new_branch() {
 
 #[test]
 fn a_history_goes_on_over_new_branches() {
-    let site = site(8);
+    let site = site(Epoch(8));
     let v = site.volume("v", MIB, 4 * KIB);
     let settings = CdpSettings { anchors: AnchorPolicy::Every(1), ..CdpSettings::default() };
     site.pool.set_cdp("v", Some(settings)).unwrap();
@@ -102,7 +102,7 @@ fn a_history_goes_on_over_new_branches() {
 /// The volume's state before it got a new branch does not keep its space for ever.
 #[test]
 fn what_a_volume_was_goes_when_the_new_branch_is_complete() {
-    let site = site(4);
+    let site = site(Epoch(4));
     let v = site.volume("v", 4 * MIB, 16 * KIB);
     for n in 1..=30u8 {
         write(&v, 0, n, 4 * MIB);
@@ -123,7 +123,7 @@ fn what_a_volume_was_goes_when_the_new_branch_is_complete() {
 /// Requests meet the change of branches at any place.
 #[test]
 fn requests_in_flight_follow() {
-    let site = site(4);
+    let site = site(Epoch(4));
     let v = site.volume("v", 4 * MIB, 16 * KIB);
     let (over, enough) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let writers: Vec<_> = (0..3u64)
@@ -174,7 +174,7 @@ fn requests_in_flight_follow() {
 
 #[test]
 fn half_of_the_epochs_is_a_warning() {
-    let site = site(20);
+    let site = site(Epoch(20));
     let _v = site.volume("v", MIB, 4 * KIB);
     for n in 0..9 {
         site.snap("v", &format!("s{n}"));

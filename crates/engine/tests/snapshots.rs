@@ -3,6 +3,7 @@
 
 use hindcast_engine::ErrorKind;
 use hindcast_engine::device::BlockDevice;
+use hindcast_engine::ids::Epoch;
 use hindcast_engine::pool::{Method, NewVolume, Order, Progress};
 use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, write};
 
@@ -430,27 +431,27 @@ fn the_newest_snapshot_before() {
     }
     let of = |name: &str| f.pool.snapshot("a", name).unwrap().of;
     let (branch, third) = of("three");
-    let newest = |epochs: std::ops::Range<u32>| f.pool.newest_snapshot(branch, epochs);
+    let newest = |epochs: std::ops::Range<Epoch>| f.pool.newest_snapshot(branch, epochs);
     let named = |name: &str| Some(("a".to_owned(), name.to_owned()));
-    assert_eq!(newest(0..third), named("two"));
-    assert_eq!(newest(third..third + 1), named("three"));
-    assert_eq!((newest(0..of("one").1), newest(third + 1..u32::MAX)), (None, None));
+    assert_eq!(newest(Epoch::NONE..third), named("two"));
+    assert_eq!(newest(third..third.next()), named("three"));
+    assert_eq!((newest(Epoch::NONE..of("one").1), newest(third.next()..Epoch::MAX)), (None, None));
     f.pool.rename_snapshot("a", "two", "second").unwrap();
-    assert_eq!(newest(0..third), named("second"));
+    assert_eq!(newest(Epoch::NONE..third), named("second"));
     f.pool.delete_snapshots("a", &["second"]).unwrap();
-    assert_eq!(newest(0..third), named("one"));
+    assert_eq!(newest(Epoch::NONE..third), named("one"));
     // After a rollback, the volume writes to a branch of its own without snapshots. The old branch
     // keeps its snapshots.
     drop(volume);
     f.pool.roll_back("a", "one", "undo", false).unwrap();
     let current = f.pool.volume("a").unwrap().branch;
-    assert_eq!(f.pool.newest_snapshot(current, 0..u32::MAX), None);
-    assert_eq!(newest(0..u32::MAX), named("undo"));
+    assert_eq!(f.pool.newest_snapshot(current, Epoch::NONE..Epoch::MAX), None);
+    assert_eq!(newest(Epoch::NONE..Epoch::MAX), named("undo"));
     f.pool.drain().unwrap();
     let f = f.reopen();
-    assert_eq!(f.pool.newest_snapshot(branch, 0..third), named("one"));
+    assert_eq!(f.pool.newest_snapshot(branch, Epoch::NONE..third), named("one"));
     f.pool.delete_volume("a", true).unwrap();
-    assert_eq!(f.pool.newest_snapshot(branch, 0..u32::MAX), None);
+    assert_eq!(f.pool.newest_snapshot(branch, Epoch::NONE..Epoch::MAX), None);
 }
 
 /// Snapshots are read while their content is still staged. When it is destaged, their pages are

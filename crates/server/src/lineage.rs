@@ -2,7 +2,7 @@
 
 use crate::{clones, convert};
 use hindcast_api as api;
-use hindcast_engine::ids::BranchId;
+use hindcast_engine::ids::{BranchId, Epoch};
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ pub(crate) struct Lineage<'a> {
     /// Asked for snapshots: there can be very many, and mostly few are wanted.
     pool: &'a Pool,
     /// What branches rest on.
-    bases: OnceCell<BTreeMap<BranchId, (BranchId, u32)>>,
+    bases: OnceCell<BTreeMap<BranchId, (BranchId, Epoch)>>,
     /// Of branches that rest on a moment: the volume whose history it is, if it is there still, and
     /// the LSN.
     moments: OnceCell<BTreeMap<BranchId, (Option<String>, u64)>>,
     /// Volumes by what they rest on.
-    clones: OnceCell<BTreeMap<(BranchId, u32), Vec<String>>>,
+    clones: OnceCell<BTreeMap<(BranchId, Epoch), Vec<String>>>,
     /// Names of volumes by identity, as labels have it.
     names: OnceCell<BTreeMap<String, String>>,
 }
@@ -41,19 +41,19 @@ impl Lineage<'_> {
         Lineage { bases: OnceCell::from(BTreeMap::new()), ..Lineage::new(pool) }
     }
 
-    fn base(&self, branch: BranchId) -> Option<(BranchId, u32)> {
+    fn base(&self, branch: BranchId) -> Option<(BranchId, Epoch)> {
         self.bases.get_or_init(|| self.pool.branch_bases()).get(&branch).copied()
     }
 
     /// The newest snapshot in sight that a branch's content from before `epoch` belongs to.
-    fn before(&self, branch: BranchId, epoch: u32) -> Option<String> {
+    fn before(&self, branch: BranchId, epoch: Epoch) -> Option<String> {
         let (mut branch, mut end) = (branch, epoch);
         loop {
-            if let Some(found) = self.newest(branch, 0..end) {
+            if let Some(found) = self.newest(branch, Epoch::NONE..end) {
                 return Some(found);
             }
             let base = self.base(branch)?;
-            (branch, end) = (base.0, base.1.checked_add(1)?);
+            (branch, end) = (base.0, base.1.next());
         }
     }
 
@@ -65,10 +65,10 @@ impl Lineage<'_> {
         if let Some((volume, lsn)) = moments.get(&branch) {
             return volume.as_ref().map(|volume| format!("{volume}@lsn:{lsn}"));
         }
-        self.newest(base, epoch..epoch.checked_add(1)?)
+        self.newest(base, epoch..epoch.next())
     }
 
-    fn newest(&self, branch: BranchId, epochs: Range<u32>) -> Option<String> {
+    fn newest(&self, branch: BranchId, epochs: Range<Epoch>) -> Option<String> {
         self.pool.newest_snapshot(branch, epochs).map(|(volume, snapshot)| format!("{volume}@{snapshot}"))
     }
 
@@ -122,7 +122,7 @@ impl Lineage<'_> {
     }
 
     pub(crate) fn volume(&self, info: &VolumeInfo) -> api::Volume {
-        let parent = self.before(info.branch, u32::MAX);
+        let parent = self.before(info.branch, Epoch::MAX);
         let origin = self.origin(info.branch).or_else(|| info.image.clone());
         api::Volume { origin, parent, ..convert::volume(info) }
     }

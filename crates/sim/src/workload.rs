@@ -9,6 +9,7 @@ use crate::oracle::{SnapId, VolId, VolumeModel};
 use crate::rand::Rand;
 use hindcast_engine::cdp::CdpSettings;
 use hindcast_engine::disk::SyncPurpose;
+use hindcast_engine::ids::Epoch;
 use hindcast_engine::pool::{CachePolicy, Method, Order, Placement, PoolConfig, PoolOptions};
 use std::time::Duration;
 
@@ -444,7 +445,7 @@ impl Plan {
             own_histories: 4,
             waiting_runs: 64,
             shared_segment_bytes: 256 << 20,
-            renew_at_epoch: u32::MAX - (1 << 24),
+            renew_at_epoch: Epoch(u32::MAX - (1 << 24)),
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
             stamp_interval: 1_000_000,
@@ -488,7 +489,7 @@ impl Plan {
             own_histories: 4,
             waiting_runs: 64,
             shared_segment_bytes: 256 << 20,
-            renew_at_epoch: u32::MAX - (1 << 24),
+            renew_at_epoch: Epoch(u32::MAX - (1 << 24)),
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
             stamp_interval: 5_000_000,

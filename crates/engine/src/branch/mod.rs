@@ -9,7 +9,7 @@ use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::cdp::log::BranchCdp;
 use crate::error::{Result, conflict, not_found};
 use crate::generation::Generation;
-use crate::ids::{BranchId, VolumeId};
+use crate::ids::{BranchId, Epoch, VolumeId};
 use crate::info::VolumeInfo;
 use crate::settings::{LONG_DISCARD, Method, Order, SnapshotPolicy};
 use crate::staging::Staging;
@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
 /// The epoch at which a volume reads its branch. It sees everything.
-pub(crate) const HEAD: u32 = u32::MAX;
+pub(crate) const HEAD: Epoch = Epoch::MAX;
 
 /// The number of whole chunks above which a discard is carried out alone, in steps.
 const MAX_HOLES: u64 = 4096;
@@ -52,9 +52,9 @@ pub(crate) struct Branch {
     /// The branch is being made complete, so that it no longer needs its base.
     pub(crate) filling: AtomicBool,
     /// The epoch in which writes are born. It changes under the sequencing lock only.
-    pub(crate) epoch: AtomicU32,
+    epoch: AtomicU32,
     /// The epochs of snapshots that exist, or that something rests on. What they see is preserved.
-    pub(crate) frozen: RwLock<BTreeSet<u32>>,
+    pub(crate) frozen: RwLock<BTreeSet<Epoch>>,
     method: AtomicU8,
     independent: AtomicBool,
     /// Moves before a place that a snapshot may be read from is overwritten (copy-on-write).
@@ -111,7 +111,7 @@ impl ExternalBase {
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) branch: Arc<Branch>,
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     /// A moment between snapshots. The epoch has no meaning then.
     pub(crate) at: Option<Arc<PinnedMoment>>,
 }
@@ -119,7 +119,7 @@ pub(crate) struct View {
 /// A range of a branch to discard, in bytes.
 pub(crate) struct DiscardRange {
     pub(crate) branch: Arc<Branch>,
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     pub(crate) bytes: Range<u64>,
 }
 
@@ -161,7 +161,7 @@ impl Branch {
             materialize_lock: RwLock::new(()),
             depth,
             filling: AtomicBool::new(record.fill.is_some()),
-            epoch: AtomicU32::new(record.epoch),
+            epoch: AtomicU32::new(record.epoch.0),
             frozen: RwLock::new(BTreeSet::new()),
             method: AtomicU8::new(0),
             independent: AtomicBool::new(record.order == Order::Independent),
@@ -175,6 +175,15 @@ impl Branch {
         };
         branch.set_method(record.method);
         branch
+    }
+
+    /// Returns the epoch in which writes are born.
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_epoch(&self, epoch: Epoch) {
+        self.epoch.store(epoch.0, Ordering::Release);
     }
 
     /// Returns the chunk size in bytes.
@@ -204,7 +213,7 @@ impl Branch {
 
     /// Returns the epoch of the newest snapshot that sees content born in `born` and not what is
     /// written in `epoch`.
-    pub(crate) fn newest_snapshot_seeing(&self, born: u32, epoch: u32) -> Option<u32> {
+    pub(crate) fn newest_snapshot_seeing(&self, born: Epoch, epoch: Epoch) -> Option<Epoch> {
         if born >= epoch {
             return None;
         }

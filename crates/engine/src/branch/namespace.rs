@@ -10,7 +10,7 @@ use crate::catalog::{
 };
 use crate::disk::Dir;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
-use crate::ids::{BranchId, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Epoch, SnapshotId, VolumeId};
 use crate::settings::{MAX_VOLUME_SIZE, Placement};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
@@ -266,7 +266,7 @@ impl Namespace {
     }
 
     /// Returns the newest visible snapshot that froze one of these epochs of a branch.
-    pub(crate) fn newest_in(&self, branch: BranchId, epochs: ops::Range<u32>) -> Option<&Arc<Snapshot>> {
+    pub(crate) fn newest_in(&self, branch: BranchId, epochs: ops::Range<Epoch>) -> Option<&Arc<Snapshot>> {
         let of = |epoch| Frozen { branch, epoch };
         if epochs.is_empty() {
             return None;
@@ -374,8 +374,8 @@ pub(crate) fn frozen_now(
     created: u64,
 ) -> Result<SnapshotRecord> {
     let branch = &volume.line.branch;
-    let epoch = branch.epoch.load(Ordering::Acquire);
-    if epoch >= HEAD - 1 {
+    let epoch = branch.epoch();
+    if epoch.next() >= HEAD {
         return Err(invalid("create a snapshot: the volume has used all its epochs"));
     }
     Ok(SnapshotRecord {

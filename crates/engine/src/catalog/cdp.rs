@@ -6,7 +6,7 @@ use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
-use crate::ids::{BranchId, SnapshotId, Stamp, VolumeId};
+use crate::ids::{BranchId, Epoch, SnapshotId, Stamp, VolumeId};
 use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use redb::TableDefinition;
 
@@ -187,7 +187,7 @@ pub(crate) enum Event {
     /// From here on nothing is recorded.
     Off { time: u64 },
     /// A snapshot that is an anchor.
-    Anchor { epoch: u32, snapshot: SnapshotId, time: u64 },
+    Anchor { epoch: Epoch, snapshot: SnapshotId, time: u64 },
     /// The volume got another size. If the size is smaller, everything from there to `end` became
     /// zeros. An anchor comes right before such an event.
     Resized { size: u64, end: u64, time: u64 },
@@ -226,7 +226,7 @@ impl Value for Event {
                 encode_settings(w, settings);
             }
             Event::Off { time } => _ = w.u8(3).u64(*time),
-            Event::Anchor { epoch, snapshot, time } => _ = w.u8(4).u32(*epoch).u64(*snapshot).u64(*time),
+            Event::Anchor { epoch, snapshot, time } => _ = w.u8(4).u32(epoch.0).u64(*snapshot).u64(*time),
             Event::Resized { size, end, time } => _ = w.u8(5).u64(*size).u64(*end).u64(*time),
             Event::Emptied { start, end, time } => _ = w.u8(6).u64(*start).u64(*end).u64(*time),
         })
@@ -240,7 +240,7 @@ impl Value for Event {
                 Event::On { begins, size, time, settings: decode_settings(&mut r)? }
             }
             3 => Event::Off { time: r.u64()? },
-            4 => Event::Anchor { epoch: r.u32()?, snapshot: r.u64()?, time: r.u64()? },
+            4 => Event::Anchor { epoch: Epoch(r.u32()?), snapshot: r.u64()?, time: r.u64()? },
             5 => Event::Resized { size: r.u64()?, end: r.u64()?, time: r.u64()? },
             6 => Event::Emptied { start: r.u64()?, end: r.u64()?, time: r.u64()? },
             _ => return None,
@@ -457,7 +457,7 @@ mod tests {
         );
         golden(Event::Off { time: 4 }, "010304000000000000008a053910");
         golden(
-            Event::Anchor { epoch: 5, snapshot: SnapshotId(6), time: 7 },
+            Event::Anchor { epoch: Epoch(5), snapshot: SnapshotId(6), time: 7 },
             "010405000000060000000000000007000000000000008e82a96d",
         );
         golden(

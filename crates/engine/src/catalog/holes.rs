@@ -10,7 +10,7 @@ use super::store::{db, guarded};
 use super::values::{seal, unseal};
 use super::{Bytes, Catalog, MAP, PageKey, Txn, Value, decode};
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use redb::{ReadableTable, Table, TableDefinition};
 use std::ops::Range;
 
@@ -23,18 +23,18 @@ pub(crate) struct HoleRecord {
     /// The page behind the last page of the hole.
     pub(crate) end: u64,
     /// The epoch of the discard that made the hole.
-    pub(crate) born: u32,
+    pub(crate) born: Epoch,
 }
 
 impl Value for HoleRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.u64(self.end).u32(self.born);
+            w.u64(self.end).u32(self.born.0);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
-        let value = HoleRecord { end: r.u64()?, born: r.u32()? };
+        let value = HoleRecord { end: r.u64()?, born: Epoch(r.u32()?) };
         r.end(value)
     }
 }
@@ -95,7 +95,7 @@ pub(super) fn cut(table: &mut Rows<'_>, PageKey { branch, page }: PageKey) -> Re
     Ok(())
 }
 
-fn put(table: &mut Rows<'_>, branch: BranchId, pages: Range<u64>, born: u32) -> Result<()> {
+fn put(table: &mut Rows<'_>, branch: BranchId, pages: Range<u64>, born: Epoch) -> Result<()> {
     if !pages.is_empty() {
         let bytes = HoleRecord { end: pages.end, born }.encode();
         db!("update the holes", table.insert(PageKey::new(branch, pages.start), bytes.as_slice()));
@@ -167,7 +167,7 @@ impl Catalog {
 impl Txn<'_> {
     /// Makes one hole, born in `born`, of all pages that are in none yet. None of the pages may be
     /// stored.
-    pub(crate) fn put_hole(&mut self, branch: BranchId, pages: Range<u64>, born: u32) -> Result<()> {
+    pub(crate) fn put_hole(&mut self, branch: BranchId, pages: Range<u64>, born: Epoch) -> Result<()> {
         guarded("update the holes", || {
             let mut table = db!("update the holes", self.txn.get()?.open_table(HOLES));
             let (mut from, mut look) = (pages.start, pages.start);
@@ -241,10 +241,10 @@ mod tests {
         // What each page of branch 2 is: nothing, a hole, or stored with this in its first chunk.
         let mut plain: Vec<Option<MapPage>> = vec![None; PAGES as usize];
         let mut txn = catalog.begin().unwrap();
-        txn.put_hole(BranchId(1), 0..PAGES, 7).unwrap();
-        txn.put_hole(BranchId(3), 0..PAGES, 7).unwrap();
+        txn.put_hole(BranchId(1), 0..PAGES, Epoch(7)).unwrap();
+        txn.put_hole(BranchId(3), 0..PAGES, Epoch(7)).unwrap();
         txn.commit().unwrap();
-        for born in 1..300 {
+        for born in (1..300).map(Epoch) {
             let mut txn = catalog.begin().unwrap();
             let start = rng.next() % PAGES;
             let end = start + 1 + rng.next() % (PAGES - start);
@@ -259,13 +259,13 @@ mod tests {
                     }
                 }
             } else {
-                let page = MapPage::hole(1000 + born);
+                let page = MapPage::hole(Epoch(1000 + born.0));
                 txn.put_pages([(PageKey::new(BRANCH, start), &page)].into_iter()).unwrap();
                 plain[start as usize] = Some(page);
             }
             if rng.next() % 40 == 0 {
                 txn.remove_holes(BRANCH).unwrap();
-                let is_hole = |p: &MapPage| p.get(0).is_some_and(|e| e.born < 1000);
+                let is_hole = |p: &MapPage| p.get(0).is_some_and(|e| e.born < Epoch(1000));
                 plain.iter_mut().for_each(|p| drop(p.take_if(|p| is_hole(p))));
             }
             txn.commit().unwrap();
@@ -280,7 +280,7 @@ mod tests {
             }
         }
         for branch in [BranchId(1), BranchId(3)] {
-            assert_eq!(catalog.page(PageKey::new(branch, PAGES - 1)).unwrap(), Some(MapPage::hole(7)));
+            assert_eq!(catalog.page(PageKey::new(branch, PAGES - 1)).unwrap(), Some(MapPage::hole(Epoch(7))));
             assert_eq!(catalog.page(PageKey::new(branch, PAGES)).unwrap(), None);
         }
     }
@@ -289,7 +289,7 @@ mod tests {
     fn steps_of_one_discard_make_one_hole() {
         let catalog = catalog();
         let mut txn = catalog.begin().unwrap();
-        (0..10).for_each(|n| txn.put_hole(BranchId(1), n * 100..(n + 1) * 100, 4).unwrap());
+        (0..10).for_each(|n| txn.put_hole(BranchId(1), n * 100..(n + 1) * 100, Epoch(4)).unwrap());
         txn.commit().unwrap();
         let mut found = Vec::new();
         catalog
@@ -298,6 +298,6 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        assert_eq!(found, [(PageKey::new(BranchId(1), 0), HoleRecord { end: 1000, born: 4 })]);
+        assert_eq!(found, [(PageKey::new(BranchId(1), 0), HoleRecord { end: 1000, born: Epoch(4) })]);
     }
 }

@@ -3,7 +3,7 @@
 //! Each is stored as the number or tuple that it consists of: with the same bytes, in the same
 //! order, and under the same type name. The store refuses a table whose type name differs.
 
-use crate::ids::{BranchId, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Epoch, SnapshotId, VolumeId};
 use std::ops::RangeInclusive;
 
 macro_rules! stored_as {
@@ -63,11 +63,11 @@ pub(crate) struct VersionKey {
     pub(crate) branch: BranchId,
     pub(crate) chunk: u64,
     /// The last epoch that needs the version.
-    pub(crate) last: u32,
+    pub(crate) last: Epoch,
 }
 
 impl VersionKey {
-    pub(crate) const fn new(branch: BranchId, chunk: u64, last: u32) -> VersionKey {
+    pub(crate) const fn new(branch: BranchId, chunk: u64, last: Epoch) -> VersionKey {
         VersionKey { branch, chunk, last }
     }
 
@@ -81,7 +81,7 @@ impl VersionKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ByLast {
     pub(super) branch: BranchId,
-    pub(super) last: u32,
+    pub(super) last: Epoch,
     pub(super) chunk: u64,
 }
 
@@ -96,9 +96,9 @@ impl ByLast {
 pub(crate) struct UsageKey {
     pub(crate) branch: BranchId,
     /// The last epoch that needs the slots, or [`CURRENT`](super::CURRENT).
-    pub(crate) last: u32,
+    pub(crate) last: Epoch,
     /// The epoch in which their contents were born.
-    pub(crate) born: u32,
+    pub(crate) born: Epoch,
 }
 
 impl UsageKey {
@@ -106,16 +106,16 @@ impl UsageKey {
     pub(crate) const ALL: RangeInclusive<UsageKey> =
         UsageKey::first_of(BranchId(0))..=UsageKey::last_of(BranchId(u64::MAX));
 
-    pub(crate) const fn new(branch: BranchId, last: u32, born: u32) -> UsageKey {
+    pub(crate) const fn new(branch: BranchId, last: Epoch, born: Epoch) -> UsageKey {
         UsageKey { branch, last, born }
     }
 
     const fn first_of(branch: BranchId) -> UsageKey {
-        UsageKey { branch, last: 0, born: 0 }
+        UsageKey { branch, last: Epoch::NONE, born: Epoch::NONE }
     }
 
     const fn last_of(branch: BranchId) -> UsageKey {
-        UsageKey { branch, last: u32::MAX, born: u32::MAX }
+        UsageKey { branch, last: Epoch::MAX, born: Epoch::MAX }
     }
 
     /// Returns all keys of a branch.
@@ -136,20 +136,20 @@ stored_as!(
 stored_as!(
     VersionKey,
     (u64, u64, u32),
-    |(branch, chunk, last)| VersionKey { branch: BranchId(branch), chunk, last },
-    |key: VersionKey| (key.branch.0, key.chunk, key.last)
+    |(branch, chunk, last)| VersionKey { branch: BranchId(branch), chunk, last: Epoch(last) },
+    |key: VersionKey| (key.branch.0, key.chunk, key.last.0)
 );
 stored_as!(
     ByLast,
     (u64, u32, u64),
-    |(branch, last, chunk)| ByLast { branch: BranchId(branch), last, chunk },
-    |key: ByLast| (key.branch.0, key.last, key.chunk)
+    |(branch, last, chunk)| ByLast { branch: BranchId(branch), last: Epoch(last), chunk },
+    |key: ByLast| (key.branch.0, key.last.0, key.chunk)
 );
 stored_as!(
     UsageKey,
     (u64, u32, u32),
-    |(branch, last, born)| UsageKey { branch: BranchId(branch), last, born },
-    |key: UsageKey| (key.branch.0, key.last, key.born)
+    |(branch, last, born)| UsageKey { branch: BranchId(branch), last: Epoch(last), born: Epoch(born) },
+    |key: UsageKey| (key.branch.0, key.last.0, key.born.0)
 );
 
 #[cfg(test)]
@@ -187,17 +187,17 @@ mod tests {
         same(&[(SnapshotId(1), 1u64), (SnapshotId(1 << 40), 1 << 40)]);
         same(&[(PageKey::new(one, 9), (1u64, 9u64)), (PageKey::new(two, 3), (1 << 40, 3))]);
         same(&[
-            (VersionKey::new(one, 9, 7), (1u64, 9u64, 7u32)),
-            (VersionKey::new(one, 7, 9), (1, 7, 9)),
-            (VersionKey::new(two, 1, 300), (1 << 40, 1, 300)),
+            (VersionKey::new(one, 9, Epoch(7)), (1u64, 9u64, 7u32)),
+            (VersionKey::new(one, 7, Epoch(9)), (1, 7, 9)),
+            (VersionKey::new(two, 1, Epoch(300)), (1 << 40, 1, 300)),
         ]);
         same(&[
-            (VersionKey::new(one, 9, 7).by_last(), (1u64, 7u32, 9u64)),
-            (VersionKey::new(two, 300, 1).by_last(), (1 << 40, 1, 300)),
+            (VersionKey::new(one, 9, Epoch(7)).by_last(), (1u64, 7u32, 9u64)),
+            (VersionKey::new(two, 300, Epoch(1)).by_last(), (1 << 40, 1, 300)),
         ]);
         same(&[
-            (UsageKey { branch: one, last: 2, born: 3 }, (1u64, 2u32, 3u32)),
-            (UsageKey { branch: two, last: 1, born: 900 }, (1 << 40, 1, 900)),
+            (UsageKey { branch: one, last: Epoch(2), born: Epoch(3) }, (1u64, 2u32, 3u32)),
+            (UsageKey { branch: two, last: Epoch(1), born: Epoch(900) }, (1 << 40, 1, 900)),
         ]);
         same(&[((one, 9u64), (1u64, 9u64)), ((two, 3), (1 << 40, 3))]);
     }

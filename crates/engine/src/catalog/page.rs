@@ -16,6 +16,7 @@
 
 use super::PageKey;
 use crate::codec::crc32c;
+use crate::ids::Epoch;
 
 /// The number of chunks of a page.
 pub(crate) const CHUNKS: u64 = 256;
@@ -54,7 +55,7 @@ impl Slot {
 pub(crate) struct Entry {
     pub(crate) slot: Slot,
     /// The epoch of the first write since the last snapshot that holds its content.
-    pub(crate) born: u32,
+    pub(crate) born: Epoch,
 }
 
 /// A map page in memory. Chunks without an entry take no space.
@@ -71,7 +72,7 @@ impl MapPage {
     }
 
     /// Makes a page in which every chunk is a hole since epoch `born`.
-    pub(crate) fn hole(born: u32) -> MapPage {
+    pub(crate) fn hole(born: Epoch) -> MapPage {
         MapPage { present: [u64::MAX; 4], entries: vec![Entry { slot: Slot::HOLE, born }; CHUNKS as usize] }
     }
 
@@ -156,7 +157,7 @@ impl MapPage {
         }
         for entry in &self.entries {
             out.extend_from_slice(&entry.slot.0.to_le_bytes());
-            out.extend_from_slice(&entry.born.to_le_bytes());
+            out.extend_from_slice(&entry.born.0.to_le_bytes());
         }
         let crc = checksum(key, &out[4..]);
         out[..4].copy_from_slice(&crc.to_le_bytes());
@@ -187,7 +188,7 @@ impl MapPage {
         let mut entries = Vec::with_capacity(count);
         for entry in r.take(count * ENTRY)?.as_chunks::<ENTRY>().0 {
             let mut entry = crate::codec::Reader::new(entry);
-            entries.push(Entry { slot: Slot(entry.u64()?), born: entry.u32()? });
+            entries.push(Entry { slot: Slot(entry.u64()?), born: Epoch(entry.u32()?) });
         }
         r.end(MapPage { present, entries })
     }
@@ -209,8 +210,8 @@ mod tests {
     #[test]
     fn golden_bytes_and_damage() {
         let mut page = MapPage::default();
-        page.set(70, Entry { slot: Slot::new(1, 4096), born: 3 });
-        page.set(2, Entry { slot: Slot::HOLE, born: 1 });
+        page.set(70, Entry { slot: Slot::new(1, 4096), born: Epoch(3) });
+        page.set(2, Entry { slot: Slot::HOLE, born: Epoch(1) });
         let bytes = page.encode(PageKey::new(BranchId(5), 9));
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
@@ -237,7 +238,7 @@ mod tests {
             if rng.next() % 3 == 0 {
                 assert_eq!(page.remove(index), plain[index].take());
             } else {
-                let entry = Entry { slot: Slot::new(2, i * 512), born: i as u32 };
+                let entry = Entry { slot: Slot::new(2, i * 512), born: Epoch(i as u32) };
                 assert_eq!(page.set(index, entry), plain[index].replace(entry));
             }
             assert_eq!(page.get(index), plain[index]);

@@ -5,6 +5,7 @@ use super::blocks::{BLOCK, offset_of};
 use super::page::{Entry, Slot};
 use super::*;
 use crate::disk::MemDir;
+use crate::ids::Epoch;
 use crate::settings::Placement;
 use crate::testing::{Act, FaultyDisk, Op};
 use crate::world::{Rng, SplitMix};
@@ -20,7 +21,7 @@ fn page(number: u64, stamp: u64, entries: usize) -> MapPage {
     let mut page = MapPage::default();
     for at in 0..entries {
         let slot = Slot::new(0, (number * 256 + at as u64 + 1) * 4096);
-        page.set(at, Entry { slot, born: (stamp + 1) as u32 });
+        page.set(at, Entry { slot, born: Epoch((stamp + 1) as u32) });
     }
     page
 }

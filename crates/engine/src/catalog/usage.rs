@@ -9,12 +9,12 @@ use super::page::{Entry, MapPage, Slot};
 use super::store::{db, guarded};
 use super::{Catalog, PageKey, Txn, UsageKey, VersionKey};
 use crate::error::{Result, corrupt};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use redb::{ReadableTable, TableDefinition};
 use std::collections::BTreeMap;
 
 /// The value in place of a last epoch that stands for the current map.
-pub(crate) const CURRENT: u32 = u32::MAX;
+pub(crate) const CURRENT: Epoch = Epoch::MAX;
 
 /// The number of slots, by key.
 pub(super) const USAGE: TableDefinition<'static, UsageKey, u64> = TableDefinition::new("usage");
@@ -24,7 +24,7 @@ pub(super) const USAGE: TableDefinition<'static, UsageKey, u64> = TableDefinitio
 pub(super) struct UsageChange(BTreeMap<UsageKey, i64>);
 
 impl UsageChange {
-    pub(super) fn add(&mut self, branch: BranchId, last: u32, entry: Entry, slots: i64) {
+    pub(super) fn add(&mut self, branch: BranchId, last: Epoch, entry: Entry, slots: i64) {
         if entry.slot != Slot::HOLE {
             *self.0.entry(UsageKey { branch, last, born: entry.born }).or_insert(0) += slots;
         }
@@ -52,7 +52,7 @@ impl UsageChange {
 
 impl Catalog {
     /// Returns the counts of a branch: (last epoch, epoch of birth, slots).
-    pub(crate) fn usage(&self, branch: BranchId) -> Result<Vec<(u32, u32, u64)>> {
+    pub(crate) fn usage(&self, branch: BranchId) -> Result<Vec<(Epoch, Epoch, u64)>> {
         let mut found = Vec::new();
         self.visit_usage(UsageKey::of(branch), &mut |key, slots| {
             found.push((key.last, key.born, slots));
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn only_what_differs_between_pages_is_counted() {
-        let page = |entries: &[(usize, u64, u32)]| {
+        let page = |entries: &[(usize, u64, Epoch)]| {
             let mut page = MapPage::default();
             for (at, slot, born) in entries {
                 page.set(*at, Entry { slot: Slot(*slot), born: *born });
@@ -154,22 +154,40 @@ mod tests {
         };
         let hole = Slot::HOLE.0;
         let mut change = UsageChange::default();
-        let old = page(&[(0, 8, 1), (1, 9, 1), (2, hole, 1), (3, 10, 2), (4, 11, 2)]);
+        let old = page(&[
+            (0, 8, Epoch(1)),
+            (1, 9, Epoch(1)),
+            (2, hole, Epoch(1)),
+            (3, 10, Epoch(2)),
+            (4, 11, Epoch(2)),
+        ]);
         // As it was; moved; a hole that is filled; overwritten; gone; new.
-        let new = page(&[(0, 8, 1), (1, 20, 1), (2, 21, 3), (3, 22, 3), (9, 23, 3)]);
+        let new = page(&[
+            (0, 8, Epoch(1)),
+            (1, 20, Epoch(1)),
+            (2, 21, Epoch(3)),
+            (3, 22, Epoch(3)),
+            (9, 23, Epoch(3)),
+        ]);
         change.replace_page(BranchId(5), &old, &new);
         let key = |born| UsageKey { branch: BranchId(5), last: CURRENT, born };
         let counted = |change: &UsageChange| -> Vec<(UsageKey, i64)> {
             change.0.iter().filter(|(_, slots)| **slots != 0).map(|(key, slots)| (*key, *slots)).collect()
         };
-        assert_eq!(counted(&change), [(key(2), -2), (key(3), 3)]);
+        assert_eq!(counted(&change), [(key(Epoch(2)), -2), (key(Epoch(3)), 3)]);
         // All chunks are there in both: one moved, the rest as they were.
-        let moved = page(&[(0, 8, 1), (1, 20, 1), (2, 21, 3), (3, 22, 3), (9, 24, 4)]);
+        let moved = page(&[
+            (0, 8, Epoch(1)),
+            (1, 20, Epoch(1)),
+            (2, 21, Epoch(3)),
+            (3, 22, Epoch(3)),
+            (9, 24, Epoch(4)),
+        ]);
         let mut of_moved = UsageChange::default();
         of_moved.replace_page(BranchId(5), &new, &moved);
-        assert_eq!(counted(&of_moved), [(key(3), -1), (key(4), 1)]);
+        assert_eq!(counted(&of_moved), [(key(Epoch(3)), -1), (key(Epoch(4)), 1)]);
         change.replace_page(BranchId(5), &new, &MapPage::default());
-        assert_eq!(counted(&change), [(key(1), -2), (key(2), -2)]);
+        assert_eq!(counted(&change), [(key(Epoch(1)), -2), (key(Epoch(2)), -2)]);
         assert!(change.kept().is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::page::{Entry, Slot};
 use crate::codec::{Reader, Writer, crc32c};
-use crate::ids::{BranchId, VolumeId};
+use crate::ids::{BranchId, Epoch, VolumeId};
 use crate::settings::{Method, Order, Placement, SnapshotPolicy};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -188,7 +188,7 @@ impl Value for VolumeRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Frozen {
     pub(crate) branch: BranchId,
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
 }
 
 /// An image outside of the pool, as it was when a volume was created over it.
@@ -239,7 +239,7 @@ pub(crate) struct BranchRecord {
     /// No volume writes to the branch any more. What no snapshot needs is being freed.
     pub(crate) dead: bool,
     /// The epoch in which writes are born.
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     /// The number of slots that the branch's map and versions point to.
     pub(crate) slots: u64,
     pub(crate) base: Option<BaseRecord>,
@@ -259,7 +259,17 @@ impl BranchRecord {
     pub(crate) fn new(chunk_log2: u8, base: Option<BaseRecord>, method: Method) -> Self {
         let order = Order::Dependent;
         let (slots, base_at, fill) = (0, None, None);
-        BranchRecord { chunk_log2, dead: false, epoch: 1, slots, base, base_at, method, order, fill }
+        BranchRecord {
+            chunk_log2,
+            dead: false,
+            epoch: Epoch::FIRST,
+            slots,
+            base,
+            base_at,
+            method,
+            order,
+            fill,
+        }
     }
 
     /// Returns the frozen state that the branch rests on.
@@ -275,7 +285,7 @@ impl BranchRecord {
 /// The oldest version that can express the record is written, but never version 1.
 impl Value for BranchRecord {
     fn encode(&self) -> Vec<u8> {
-        let base = self.frozen().unwrap_or(Frozen { branch: BranchId(0), epoch: 0 });
+        let base = self.frozen().unwrap_or(Frozen { branch: BranchId(0), epoch: Epoch::NONE });
         let image = match &self.base {
             Some(BaseRecord::Image(image)) => Some(image),
             _ => None,
@@ -286,9 +296,9 @@ impl Value for BranchRecord {
             (Some(_), _) => 4,
         };
         seal(version, |w| {
-            w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch).u64(self.slots);
+            w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch.0).u64(self.slots);
             w.u64(base.branch.0)
-                .u32(base.epoch)
+                .u32(base.epoch.0)
                 .u8(encode_method(self.method) | encode_order(self.order) << 4);
             if version >= 3 {
                 w.u8(image.is_some() as u8);
@@ -308,11 +318,11 @@ impl Value for BranchRecord {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let known = [4, 3, 2, 1].into_iter();
         let (mut r, version) = known.filter_map(|v| Some((unseal(bytes, v)?, v))).next()?;
-        let (chunk_log2, dead, epoch, slots) = (r.u8()?, r.u8()? != 0, r.u32()?, r.u64()?);
+        let (chunk_log2, dead, epoch, slots) = (r.u8()?, r.u8()? != 0, Epoch(r.u32()?), r.u64()?);
         let mut value =
             BranchRecord { dead, epoch, slots, ..BranchRecord::new(chunk_log2, None, Method::Redirect) };
         if version >= 2 {
-            let base = Frozen { branch: BranchId(r.u64()?), epoch: r.u32()? };
+            let base = Frozen { branch: BranchId(r.u64()?), epoch: Epoch(r.u32()?) };
             value.base = (base.branch.0 != 0).then_some(BaseRecord::Frozen(base));
             let how = r.u8()?;
             value.method = decode_method(how & 15)?;
@@ -417,7 +427,7 @@ impl Value for SnapshotRecord {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
             w.uuid(&self.uuid).string(&self.name).u64(self.volume);
-            w.u64(self.of.branch.0).u32(self.of.epoch).u64(self.size).u32(self.block_size);
+            w.u64(self.of.branch.0).u32(self.of.epoch.0).u64(self.size).u32(self.block_size);
             w.u64(self.created).u8(self.deleted as u8).uuid(&self.origin).u8(self.protected as u8);
             encode_labels(w, &self.labels);
         })
@@ -428,7 +438,7 @@ impl Value for SnapshotRecord {
             uuid: r.uuid()?,
             name: r.string()?,
             volume: r.u64()?,
-            of: Frozen { branch: BranchId(r.u64()?), epoch: r.u32()? },
+            of: Frozen { branch: BranchId(r.u64()?), epoch: Epoch(r.u32()?) },
             size: r.u64()?,
             block_size: r.u32()?,
             created: r.u64()?,
@@ -445,12 +455,12 @@ impl Value for SnapshotRecord {
 impl Value for Entry {
     fn encode(&self) -> Vec<u8> {
         seal(1, |w| {
-            w.u64(self.slot.0).u32(self.born);
+            w.u64(self.slot.0).u32(self.born.0);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = unseal(bytes, 1)?;
-        let value = Entry { slot: Slot(r.u64()?), born: r.u32()? };
+        let value = Entry { slot: Slot(r.u64()?), born: Epoch(r.u32()?) };
         r.end(value)
     }
 }
@@ -603,7 +613,7 @@ mod tests {
                 uuid: Uuid::from_bytes([4; 16]),
                 name: "monday".into(),
                 volume: VolumeId(3),
-                of: Frozen { branch: BranchId(4), epoch: 5 },
+                of: Frozen { branch: BranchId(4), epoch: Epoch(5) },
                 size: 1 << 30,
                 block_size: 512,
                 created: 7,
@@ -616,7 +626,7 @@ mod tests {
         );
         golden(
             BranchRecord {
-                base: Some(BaseRecord::Frozen(Frozen { branch: BranchId(2), epoch: 9 })),
+                base: Some(BaseRecord::Frozen(Frozen { branch: BranchId(2), epoch: Epoch(9) })),
                 slots: 77,
                 ..BranchRecord::new(14, None, Method::Copy)
             },
@@ -636,14 +646,14 @@ mod tests {
                 slots: 77,
                 ..BranchRecord::new(
                     14,
-                    Some(BaseRecord::Frozen(Frozen { branch: BranchId(2), epoch: 0 })),
+                    Some(BaseRecord::Frozen(Frozen { branch: BranchId(2), epoch: Epoch::NONE })),
                     Method::Copy,
                 )
             },
             "040e00010000004d00000000000000020000000000000000000000010000210000000000000029b53203",
         );
-        golden(Entry { slot: Slot::new(1, 4096), born: 3 }, "01080000000000010003000000d0a8f98f");
-        golden(HoleRecord { end: 1 << 30, born: 3 }, "01000000400000000003000000352d693f");
+        golden(Entry { slot: Slot::new(1, 4096), born: Epoch(3) }, "01080000000000010003000000d0a8f98f");
+        golden(HoleRecord { end: 1 << 30, born: Epoch(3) }, "01000000400000000003000000352d693f");
         golden(ExtentRecord { slot_log2: 14, used: 3 }, "010e03000000d3f4388f");
         golden(BitmapPage(vec![5, 1 << 63]), "0105000000000000000000000000000080dbe5f733");
     }

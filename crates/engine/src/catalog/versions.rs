@@ -7,7 +7,7 @@ use super::page::Entry;
 use super::store::{db, guarded};
 use super::{Catalog, Txn, Value, VersionKey, decode};
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 
 /// The content of a chunk for the snapshots of a branch in the epochs `entry.born..=key.last`.
@@ -46,7 +46,7 @@ impl Catalog {
     pub(crate) fn versions_at(
         &self,
         branch: BranchId,
-        epoch: u32,
+        epoch: Epoch,
         chunks: (u64, u64),
     ) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
@@ -58,7 +58,7 @@ impl Catalog {
                 let next = db!(
                     "read versions",
                     table.range(
-                        VersionKey::new(branch, chunk, epoch)..=VersionKey::new(branch, last, u32::MAX)
+                        VersionKey::new(branch, chunk, epoch)..=VersionKey::new(branch, last, Epoch::MAX)
                     )
                 )
                 .next();
@@ -90,7 +90,8 @@ impl Catalog {
     pub(crate) fn versions_in(&self, branch: BranchId, chunks: std::ops::Range<u64>) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
-            let range = VersionKey::new(branch, chunks.start, 0)..VersionKey::new(branch, chunks.end, 0);
+            let range = VersionKey::new(branch, chunks.start, Epoch::NONE)
+                ..VersionKey::new(branch, chunks.end, Epoch::NONE);
             let rows = db!("read versions", table.range(range));
             rows.map(|row| {
                 let (key, value) = db!("read versions", row);
@@ -106,7 +107,10 @@ impl Catalog {
             let table = db!("read versions", txn.open_table(VERSIONS));
             let next = db!(
                 "read versions",
-                table.range(VersionKey::new(branch, chunk, 0)..=VersionKey::new(branch, u64::MAX, u32::MAX))
+                table.range(
+                    VersionKey::new(branch, chunk, Epoch::NONE)
+                        ..=VersionKey::new(branch, u64::MAX, Epoch::MAX)
+                )
             )
             .next();
             next.map(|row| Ok(db!("read versions", row).0.value().chunk)).transpose()
@@ -115,7 +119,12 @@ impl Catalog {
 
     /// Returns up to `limit` versions of `branch` whose last epoch is `last`, in the order of
     /// chunks.
-    pub(crate) fn versions_by_last(&self, branch: BranchId, last: u32, limit: usize) -> Result<Vec<Version>> {
+    pub(crate) fn versions_by_last(
+        &self,
+        branch: BranchId,
+        last: Epoch,
+        limit: usize,
+    ) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let index = db!("read versions", txn.open_table(BY_LAST));
             let table = db!("read versions", txn.open_table(VERSIONS));
@@ -238,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_version_takes_what_is_said() {
-        let entry = Entry { slot: Slot::new(1, 4096), born: 7 };
+        let entry = Entry { slot: Slot::new(1, 4096), born: Epoch(7) };
         let key = <VersionKey as redb::Value>::fixed_width().unwrap();
         let by_last = <ByLast as redb::Value>::fixed_width().unwrap();
         assert_eq!(VERSION_BYTES, (key + entry.encode().len() + by_last) as u64);

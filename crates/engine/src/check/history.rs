@@ -7,7 +7,7 @@ use crate::cdp::log::record::{HEADER_LEN, IndexEntry, SEGMENT_HEAD, SHARED, Segm
 use crate::cdp::log::segment::SegmentDisk;
 use crate::disk::{Dir, OpenMode};
 use crate::error::Result;
-use crate::ids::{BranchId, SnapshotId, Stamp, VolumeId};
+use crate::ids::{BranchId, Epoch, SnapshotId, Stamp, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check_histories(
@@ -179,7 +179,8 @@ fn check_record(
     }
     let mut bytes = vec![0; HEADER_LEN + entry.stored as usize];
     let read = file.disk.read_at(&mut bytes, entry.at.into());
-    let decoded = decode_record(&bytes, entry.at, file.salt).filter(|d| d.entry == *entry && d.epoch > 0);
+    let decoded =
+        decode_record(&bytes, entry.at, file.salt).filter(|d| d.entry == *entry && d.epoch > Epoch::NONE);
     if read.is_err() || decoded.is_none() {
         report.find("cdp-record", object(), "it is damaged, or differs from its index");
     }

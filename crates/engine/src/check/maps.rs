@@ -5,7 +5,7 @@ use crate::catalog::PageKey;
 use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::catalog::{BranchRecord, CURRENT, Catalog, UsageKey};
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use std::collections::BTreeMap;
 
 /// Number of map pages that one query of the catalog reads.
@@ -135,7 +135,7 @@ fn check_page(
         report.chunks += 1;
         let chunk = key.page * CHUNKS + index as u64;
         let object = || format!("branch {} chunk {chunk}", key.branch);
-        if entry.born == 0 || entry.born > branch.epoch {
+        if entry.born == Epoch::NONE || entry.born > branch.epoch {
             report.find(
                 "born",
                 object(),
@@ -167,7 +167,7 @@ impl Used {
     /// Verifies the slot of an entry that its branch needs up to the epoch `last`, and counts it.
     pub(super) fn see(
         &mut self,
-        (id, last): (BranchId, u32),
+        (id, last): (BranchId, Epoch),
         entry: &Entry,
         branch: &BranchRecord,
         tables: &Tables,

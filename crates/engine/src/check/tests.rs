@@ -6,6 +6,7 @@ use crate::catalog::page::{Entry, Slot};
 use crate::catalog::{ExtentRecord, Txn};
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::{MemDir, OpenMode};
+use crate::ids::Epoch;
 use crate::pool::Pool;
 use crate::settings::PoolOptions;
 use crate::space::label::Label;
@@ -275,7 +276,7 @@ fn entries_that_lie_are_found_and_left_alone() {
         page.set(1, first);
         page.set(2, Entry { slot: Slot::new(0, first.slot.offset() + 512), ..first });
         page.set(3, Entry { slot: Slot::new(7, first.slot.offset()), ..first });
-        page.set(4, Entry { born: 9, ..page.get(4).unwrap() });
+        page.set(4, Entry { born: Epoch(9), ..page.get(4).unwrap() });
         page.set(5, Entry { slot: Slot::new(0, first.slot.offset() + 15 * CHUNK), ..first });
         txn.put_pages([(PageKey::new(branch, 0), &page)].into_iter()).unwrap();
         txn.put_pages([(PageKey::new(branch, 9), &page), (PageKey::new(BranchId(99), 0), &page)].into_iter())

@@ -6,7 +6,7 @@ use super::{CheckReport, Tables};
 use crate::catalog::PageKey;
 use crate::catalog::{Catalog, Frozen, HoleRecord, Version, VersionKey};
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use std::collections::BTreeSet;
 
 /// Number of versions that one query of the catalog reads.
@@ -65,7 +65,7 @@ pub(super) fn check_holes(catalog: &Catalog, tables: &Tables, report: &mut Check
             report.find("hole-branch", object(), "the branch does not exist");
             continue;
         };
-        if hole.born == 0 || hole.born > branch.epoch {
+        if hole.born == Epoch::NONE || hole.born > branch.epoch {
             report.find(
                 "born",
                 object(),
@@ -112,7 +112,7 @@ pub(super) fn check_versions(
             if !frozen.contains(&Frozen { branch: key.branch, epoch: key.last }) {
                 report.find("version-snapshot", object(), "no snapshot needs it");
             }
-            if version.entry.born == 0 || version.entry.born > key.last {
+            if version.entry.born == Epoch::NONE || version.entry.born > key.last {
                 let detail = format!("born in epoch {}, after the last that needs it", version.entry.born);
                 report.find("born", object(), detail);
             }

@@ -8,7 +8,7 @@ use crate::catalog::{
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
-use crate::ids::{BranchId, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Epoch, SnapshotId, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -37,7 +37,7 @@ impl RollBack {
 impl Operation for RollBack {
     fn put(&self, w: &mut Writer) {
         put_at(w, (Self::KIND, Self::KIND_AT_MOMENT), self.at);
-        w.u64(self.id).u64(self.branch).u64(self.base.branch).u32(self.base.epoch).u64(self.size);
+        w.u64(self.id).u64(self.branch).u64(self.base.branch).u32(self.base.epoch.0).u64(self.size);
         w.u64(self.undo_id).value(&self.undo);
     }
 
@@ -45,7 +45,7 @@ impl Operation for RollBack {
         Some(RollBack {
             id: r.u64()?,
             branch: r.u64()?,
-            base: Frozen { branch: r.u64()?, epoch: r.u32()? },
+            base: Frozen { branch: r.u64()?, epoch: Epoch(r.u32()?) },
             at: None,
             size: r.u64()?,
             undo_id: r.u64()?,
@@ -85,7 +85,7 @@ impl Operation for RollBack {
         };
         txn.put_snapshot(*undo_id, undo)?;
         txn.change_branch(volume.branch, |b| {
-            b.epoch = undo.of.epoch + 1;
+            b.epoch = undo.of.epoch.next();
             b.dead = true;
         })?;
         let new = BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(*base)), was.method);
@@ -110,7 +110,7 @@ impl RollBack {
         let RollBack { id, branch, base, at, size, undo_id, undo } = self;
         let Some(old) = names.volume_by_id(*id).cloned() else { return Ok(()) };
         names.load_snapshot(*undo_id, undo)?;
-        old.line.branch.epoch.store(undo.of.epoch + 1, Ordering::Release);
+        old.line.branch.set_epoch(undo.of.epoch.next());
         let was = &old.line.branch;
         let record = BranchRecord {
             order: was.order(),

@@ -55,7 +55,7 @@ impl Operation for CreateSnapshots {
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
         for (id, snapshot) in &self.snapshots {
             txn.put_snapshot(*id, snapshot)?;
-            txn.change_branch(snapshot.of.branch, |b| b.epoch = snapshot.of.epoch + 1)?;
+            txn.change_branch(snapshot.of.branch, |b| b.epoch = snapshot.of.epoch.next())?;
             if !snapshot.origin.is_nil() {
                 txn.change_volume(snapshot.volume, |v| v.import = None)?;
             }
@@ -74,7 +74,7 @@ impl Operation for CreateSnapshots {
 fn create(names: &mut Namespace, id: SnapshotId, record: &SnapshotRecord, time: u64) -> Result<()> {
     names.load_snapshot(id, record)?;
     let branch = &names.snapshots[&id].state.line.branch;
-    branch.epoch.store(record.of.epoch + 1, Ordering::Release);
+    branch.set_epoch(record.of.epoch.next());
     branch.cdp.anchored(time);
     if !record.origin.is_nil() {
         // The stream has arrived.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::catalog::{Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, VolumeRecord};
-use crate::ids::{BranchId, VolumeId};
+use crate::ids::{BranchId, Epoch, VolumeId};
 use crate::settings::{
     AnchorPolicy, CdpSettings, Compression, Encoding, Method, Order, Retention, SnapshotPolicy,
 };
@@ -27,7 +27,7 @@ fn snapshot(id: u64) -> SnapshotRecord {
         uuid: Uuid::from_bytes([5; 16]),
         name: "s".into(),
         volume: VolumeId(1),
-        of: Frozen { branch: BranchId(id), epoch: 9 },
+        of: Frozen { branch: BranchId(id), epoch: Epoch(9) },
         size: 1 << 30,
         block_size: 512,
         created: 99,
@@ -58,8 +58,8 @@ fn roll_back(base: Frozen, at: Option<u64>) -> Control {
 }
 
 fn every_kind() -> [Control; 28] {
-    let base = Frozen { branch: BranchId(2), epoch: 9 };
-    let moment = Frozen { epoch: 0, ..base };
+    let base = Frozen { branch: BranchId(2), epoch: Epoch(9) };
+    let moment = Frozen { epoch: Epoch::NONE, ..base };
     let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
     [
         Group {

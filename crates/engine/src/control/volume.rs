@@ -9,7 +9,7 @@ use crate::catalog::{
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
-use crate::ids::{SnapshotId, VolumeId};
+use crate::ids::{Epoch, SnapshotId, VolumeId};
 use crate::settings::{Method, SnapshotPolicy};
 use crate::staging::Range;
 use std::sync::atomic::Ordering;
@@ -123,7 +123,7 @@ impl CloneVolume {
 impl Operation for CloneVolume {
     fn put(&self, w: &mut Writer) {
         put_at(w, (Self::KIND, Self::KIND_AT_MOMENT), self.at);
-        w.u64(self.id).u8(self.chunk_log2).u64(self.base.branch).u32(self.base.epoch);
+        w.u64(self.id).u8(self.chunk_log2).u64(self.base.branch).u32(self.base.epoch.0);
         w.u8(encode_method(self.method)).value(&self.volume);
     }
 
@@ -131,7 +131,7 @@ impl Operation for CloneVolume {
         Some(CloneVolume {
             id: r.u64()?,
             chunk_log2: take_chunk_log2(r)?,
-            base: Frozen { branch: r.u64()?, epoch: r.u32()? },
+            base: Frozen { branch: r.u64()?, epoch: Epoch(r.u32()?) },
             at: None,
             method: decode_method(r.u8()?)?,
             volume: r.value()?,
@@ -254,7 +254,7 @@ fn resize(volume: &VolumeState, size: u64, lsn: u64) {
         branch.staging.disturb(size, old);
         let end = old.next_multiple_of(1 << branch.chunk_log2);
         let range = Range { start: size, end, lsn, keeps_space: false };
-        branch.staging.insert_range(branch.epoch.load(Ordering::Acquire), range);
+        branch.staging.insert_range(branch.epoch(), range);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::catalog::page::{MapPage, Slot};
 use crate::control::Control;
 use crate::error::Result;
 use crate::fault::died;
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, Epoch, Stamp};
 use crate::journal::Located;
 use crate::journal::record::{Header, Kind};
 use crate::units::BLOCK;
@@ -107,7 +107,7 @@ pub(crate) struct Batch {
     pub(super) branches: Vec<Arc<Branch>>,
     /// The epoch of each branch's records. A batch never has data of one branch from both sides of
     /// a snapshot.
-    pub(super) epochs: Vec<u32>,
+    pub(super) epochs: Vec<Epoch>,
     /// Indexes into `branches`, by the branches' ids.
     indexes: HashMap<BranchId, u32>,
     /// Control records between the data, in order.
@@ -139,11 +139,11 @@ impl Batch {
     }
 
     /// Makes a batch of one item without a journal record.
-    pub(super) fn of_one(branch: Arc<Branch>, epoch: u32, item: BatchItem) -> Batch {
+    pub(super) fn of_one(branch: Arc<Branch>, epoch: Epoch, item: BatchItem) -> Batch {
         Batch { branches: vec![branch], epochs: vec![epoch], items: vec![item], ..Batch::default() }
     }
 
-    fn branch_index(&mut self, branch: &Arc<Branch>, epoch: u32) -> u32 {
+    fn branch_index(&mut self, branch: &Arc<Branch>, epoch: Epoch) -> u32 {
         *self.indexes.entry(branch.id).or_insert_with(|| {
             self.branches.push(branch.clone());
             self.epochs.push(epoch);

@@ -13,7 +13,7 @@ use crate::control::OperationChange;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{Epoch, Stamp};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -201,7 +201,7 @@ impl Destager {
         state: &mut BackgroundState,
         branch: &Arc<Branch>,
         step: DiscardStep,
-        epoch: u32,
+        epoch: Epoch,
     ) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         txn.put_pages(step.pages.iter().map(|(key, page)| (*key, page)))?;

@@ -41,6 +41,7 @@ use crate::core::Core;
 use crate::disk::SyncPurpose;
 use crate::error::{Result, both};
 use crate::fault::{AlarmedMutex, died};
+use crate::ids::Epoch;
 use crate::journal::Cursor;
 use crate::shortage::Task;
 use batch::{Batch, Collected, Placed, joined};
@@ -312,7 +313,7 @@ impl Core {
 
     /// Drops cached pages of snapshots that were taken after `epoch`. They see what this batch
     /// wrote in `epoch`, and their pages were made without it.
-    fn forget_views(&self, branch: &Branch, epoch: u32, pages: &[(PageKey, MapPage)]) {
+    fn forget_views(&self, branch: &Branch, epoch: Epoch, pages: &[(PageKey, MapPage)]) {
         let numbers = pages.iter().filter(|(key, _)| key.branch == branch.id).map(|(key, _)| key.page);
         self.map.forget_views(branch.id, epoch, numbers);
     }

@@ -11,7 +11,7 @@ use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{Result, corrupt, no_space};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use crate::info::PreserveStats;
 use crate::settings::{Method, Order};
 use std::collections::{BTreeMap, BTreeSet};
@@ -158,7 +158,7 @@ enum Under {
 /// One chunk that a batch writes to.
 struct Target<'a> {
     branch: &'a Arc<Branch>,
-    epoch: u32,
+    epoch: Epoch,
     /// A history records what is in place before it is overwritten.
     recorded: bool,
     chunk: u64,
@@ -401,11 +401,11 @@ impl Destager {
         state: &mut BackgroundState,
         target: &Target<'_>,
         current: Entry,
-        newest: u32,
+        newest: Epoch,
         out: &mut Outcome<'_>,
-    ) -> Result<(u32, i64)> {
+    ) -> Result<(Epoch, i64)> {
         let branch = target.branch;
-        let older: Vec<u32> = branch.frozen.read().range(current.born..newest).copied().collect();
+        let older: Vec<Epoch> = branch.frozen.read().range(current.born..newest).copied().collect();
         let mut born = current.born;
         let mut copies = 0;
         for last in older {
@@ -423,7 +423,7 @@ impl Destager {
                 break;
             };
             out.version(target, last, Entry { slot, born: last });
-            born = last + 1;
+            born = last.next();
             // Readers that found the old slot, which now belongs to another snapshot alone, read
             // again.
             out.copied.insert(branch.id);
@@ -436,7 +436,7 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         target: &Target<'_>,
-        kept_for: Option<u32>,
+        kept_for: Option<Epoch>,
         out: &mut Outcome<'_>,
     ) -> Result<(SlotChange, i64)> {
         let (change, freed) = hole(target.branch, target.epoch, target.current, kept_for);
@@ -530,7 +530,7 @@ impl Outcome<'_> {
         self.done.copied_bytes += size;
     }
 
-    fn version(&mut self, target: &Target<'_>, last: u32, entry: Entry) {
+    fn version(&mut self, target: &Target<'_>, last: Epoch, entry: Entry) {
         self.versions.push(Version { key: VersionKey::new(target.branch.id, target.chunk, last), entry });
     }
 }
@@ -540,9 +540,9 @@ impl Outcome<'_> {
 /// meaning. An entry that already is a hole stays as it is, whichever snapshots see it.
 pub(crate) fn hole(
     branch: &Branch,
-    epoch: u32,
+    epoch: Epoch,
     current: Option<Entry>,
-    kept_for: Option<u32>,
+    kept_for: Option<Epoch>,
 ) -> (SlotChange, Option<Slot>) {
     let slot = current.map(|e| e.slot).filter(|s| *s != Slot::HOLE);
     let freed = slot.filter(|_| kept_for.is_none());

@@ -22,7 +22,7 @@ use crate::codec::crc32c;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, Epoch, Stamp};
 use crate::settings::CdpSettings;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -58,7 +58,7 @@ struct Halfway {
 /// Makes the records of one branch's part of a batch, for segments of its own or a run.
 pub(super) struct Recorder<A = Appender> {
     branch: Arc<Branch>,
-    epoch: u32,
+    epoch: Epoch,
     appender: A,
     /// Sums of chunks, as of what is recorded. They belong to the branch's log, which gets them
     /// back when everything is recorded. A recorder that is dropped takes them with it.
@@ -115,7 +115,7 @@ impl Recorder<RunWriter<'_>> {
 fn record_piece(
     appender: &mut impl Records,
     batch: &Batch,
-    epoch: u32,
+    epoch: Epoch,
     piece: &mut RecordPart,
     halfway: &mut Halfway,
     after: &mut Vec<(u64, u32)>,

@@ -5,7 +5,7 @@ pub(crate) mod history;
 
 use crate::disk::SyncPurpose;
 use crate::health::Health;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use crate::settings::{CachePolicy, Method, Order, Placement, PoolConfig, SnapshotPolicy};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,7 +67,7 @@ pub struct SnapshotInfo {
     /// Creation time, nanoseconds since the Unix epoch.
     pub created: u64,
     /// The branch and the epoch that the snapshot froze.
-    pub of: (BranchId, u32),
+    pub of: (BranchId, Epoch),
     /// Branches (of clones and rolled-back volumes) rest on the snapshot, or a history has it as an
     /// anchor. It can be deleted from sight, and its content stays until they are gone.
     pub pinned: bool,

@@ -314,7 +314,7 @@ pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Stagi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::BranchId;
+    use crate::ids::{BranchId, Epoch};
     use crate::journal::record::space;
     use crate::journal::{Admission, Record};
     use crate::testing::Site;
@@ -338,7 +338,7 @@ mod tests {
             let record = Record {
                 kind: Kind::Control,
                 branch: BranchId(0),
-                epoch: 0,
+                epoch: Epoch::NONE,
                 offset: 0,
                 length: data.len() as u64,
                 slots: 0,

@@ -41,7 +41,7 @@ use crate::clock::PoolClock;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::fault::{Alarm, Fault};
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, Epoch, Stamp};
 use crate::pace::Rate;
 use crate::staging::Staging;
 use crate::throttle::{Fill, Lag};
@@ -137,7 +137,7 @@ struct State {
 pub(crate) struct Record {
     pub(crate) kind: Kind,
     pub(crate) branch: BranchId,
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) slots: u16,

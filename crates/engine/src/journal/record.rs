@@ -23,7 +23,7 @@
 //! record.
 
 use crate::codec::{crc32c, outer_sum};
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, Epoch, Stamp};
 pub(crate) use crate::units::{BLOCK, SECTOR};
 
 /// The size of a header in bytes.
@@ -70,7 +70,7 @@ pub(crate) struct Header {
     pub(crate) branch: BranchId,
     pub(crate) offset: u64,
     pub(crate) length: u64,
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     pub(crate) data_len: u32,
     pub(crate) data_crc: u32,
     pub(crate) kind: Kind,
@@ -96,7 +96,7 @@ impl Header {
         b[40..48].copy_from_slice(&self.branch.0.to_le_bytes());
         b[48..56].copy_from_slice(&self.offset.to_le_bytes());
         b[56..64].copy_from_slice(&self.length.to_le_bytes());
-        b[64..68].copy_from_slice(&self.epoch.to_le_bytes());
+        b[64..68].copy_from_slice(&self.epoch.0.to_le_bytes());
         b[68..72].copy_from_slice(&self.data_len.to_le_bytes());
         b[72..76].copy_from_slice(&self.data_crc.to_le_bytes());
         b[76] = self.kind as u8;
@@ -141,7 +141,7 @@ impl Header {
             branch: BranchId(u64_at(40)),
             offset: u64_at(48),
             length: u64_at(56),
-            epoch: u32_at(64),
+            epoch: Epoch(u32_at(64)),
             data_len: u32_at(68),
             data_crc: u32_at(72),
             kind,
@@ -244,7 +244,7 @@ mod tests {
             branch: BranchId(5),
             offset: 4096 * 9 + 512,
             length: 1024,
-            epoch: 2,
+            epoch: Epoch(2),
             data_len: 1024,
             data_crc: 0xDEAD_BEEF,
             kind: Kind::Write,

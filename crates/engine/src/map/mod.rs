@@ -12,7 +12,7 @@ use crate::catalog::PageKey;
 use crate::catalog::page::{CHUNKS, MapPage};
 use crate::error::Result;
 use crate::fault::Fault;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use cache::{Cache, CacheStats};
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -28,10 +28,10 @@ const MOST_VIEWS: usize = 64;
 pub(crate) struct Map {
     catalog: Arc<Catalog>,
     /// The cached pages, by (branch, page number, epoch).
-    cache: Cache<(BranchId, u64, u32), Arc<MapPage>>,
+    cache: Cache<(BranchId, u64, Epoch), Arc<MapPage>>,
     /// The snapshots in use that may have pages in the cache, as (branch, epoch). Many of them have
     /// none.
-    viewed: RwLock<BTreeSet<(BranchId, u32)>>,
+    viewed: RwLock<BTreeSet<(BranchId, Epoch)>>,
     fault: Arc<Fault>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Held {
     /// The line has nothing of the page: the content is that of its base.
     Nothing,
     /// The page lies in a long hole that was born in this epoch.
-    Hole(u32),
+    Hole(Epoch),
     /// The line may have chunks in the page.
     Page,
 }
@@ -173,13 +173,13 @@ impl Map {
     pub(crate) fn forget_views(
         &self,
         branch: BranchId,
-        epoch: u32,
+        epoch: Epoch,
         numbers: impl Iterator<Item = u64> + Clone,
     ) {
-        let views: Vec<u32> =
+        let views: Vec<Epoch> =
             self.viewed.read().range((branch, epoch)..(branch, HEAD)).map(|(_, view)| *view).collect();
         if views.len() > MOST_VIEWS {
-            let later = |of: BranchId, view: u32| of == branch && (epoch..HEAD).contains(&view);
+            let later = |of: BranchId, view: Epoch| of == branch && (epoch..HEAD).contains(&view);
             self.viewed.write().retain(|(of, view)| !later(*of, *view));
             return self.cache.invalidate_where(|key| later(key.0, key.2));
         }
@@ -189,7 +189,7 @@ impl Map {
     }
 
     /// Notes that this snapshot's view is not used any more.
-    pub(crate) fn end_view(&self, branch: BranchId, epoch: u32) {
+    pub(crate) fn end_view(&self, branch: BranchId, epoch: Epoch) {
         self.viewed.write().remove(&(branch, epoch));
     }
 

@@ -8,7 +8,7 @@ use crate::branch::{Branch, View, VolumeState};
 use crate::catalog::{Frozen, SnapshotRecord, VolumeRecord};
 use crate::control::{AddMark, CloneVolume, Control, Group, RemoveMark, RollBack, SetCdp};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
-use crate::ids::{BranchId, SnapshotId, Stamp, VolumeId};
+use crate::ids::{BranchId, Epoch, SnapshotId, Stamp, VolumeId};
 use crate::info::history::{CdpInfo, Mark, Moment, Point};
 use crate::info::{SnapshotInfo, VolumeInfo};
 use crate::settings::{CdpSettings, SnapshotPolicy};
@@ -234,7 +234,7 @@ fn together(mut parts: Vec<Control>) -> Control {
 /// The base of what rests on a moment of a branch: it rests on no snapshot of the branch, so the
 /// epoch is 0.
 fn base_of(branch: &Branch) -> Frozen {
-    Frozen { branch: branch.id, epoch: 0 }
+    Frozen { branch: branch.id, epoch: Epoch::NONE }
 }
 
 impl Pool {

@@ -6,7 +6,7 @@ use crate::branch::{Base, Branch, View, VolumeState};
 use crate::catalog::LineRecord;
 use crate::cdp::moment::{By, moment_uuid, yet_to_come};
 use crate::error::{Result, not_found};
-use crate::ids::{BranchId, Stamp, VolumeId};
+use crate::ids::{BranchId, Epoch, Stamp, VolumeId};
 use crate::info::Origin;
 use crate::info::history::{Moment, Point};
 use crate::volume::Volume;
@@ -201,6 +201,6 @@ impl Pool {
         if !at.kept || branch.cdp.log.read().floor() > point.lsn {
             return Err(not_found("go back to a moment: it has just expired"));
         }
-        Ok((state, View { branch, epoch: 0, at: Some(at) }, point))
+        Ok((state, View { branch, epoch: Epoch::NONE, at: Some(at) }, point))
     }
 }

@@ -22,7 +22,7 @@ use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
-use crate::ids::{SnapshotId, Stamp, VolumeId};
+use crate::ids::{Epoch, SnapshotId, Stamp, VolumeId};
 use crate::journal::cursor::JournalRecord;
 use crate::journal::place::JournalPosition;
 use crate::journal::record::{Kind, PieceCrcs};
@@ -580,7 +580,7 @@ fn recover_journal(
         };
         if header.kind == Kind::Control {
             let control = decode_control(header.lsn, data)?;
-            turns.note(header.lsn, header.slots > 0 || !control.shares_commit(), None, 0);
+            turns.note(header.lsn, header.slots > 0 || !control.shares_commit(), None, Epoch::NONE);
             if let Some(branch) = names.branches.get(&header.branch) {
                 space.adjust_reserved(branch.slot_log2, header.slots.into());
             }

@@ -13,7 +13,7 @@ use crate::control::{
     SetOrder,
 };
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
-use crate::ids::{BranchId, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Epoch, SnapshotId, VolumeId};
 use crate::info::{SnapshotInfo, VolumeInfo};
 use crate::settings::{Method, Order, SnapshotPolicy};
 use crate::world::{Rng, uuid};
@@ -77,7 +77,7 @@ impl Pool {
 
     /// Returns the newest visible snapshot that froze one of these epochs of a branch: (name of its
     /// volume, its own name).
-    pub fn newest_snapshot(&self, branch: BranchId, epochs: Range<u32>) -> Option<(String, String)> {
+    pub fn newest_snapshot(&self, branch: BranchId, epochs: Range<Epoch>) -> Option<(String, String)> {
         let names = self.core.names.read();
         let found = names.newest_in(branch, epochs)?;
         let volume = names.volume_by_id(found.volume)?.name.read().clone();
@@ -86,7 +86,7 @@ impl Pool {
 
     /// Returns, for each branch that rests on a frozen state, that state as (branch, epoch). Such
     /// branches are those of clones, and of volumes that were rolled back.
-    pub fn branch_bases(&self) -> BTreeMap<BranchId, (BranchId, u32)> {
+    pub fn branch_bases(&self) -> BTreeMap<BranchId, (BranchId, Epoch)> {
         let names = self.core.names.read();
         let base = |(id, branch): (&BranchId, &Arc<Branch>)| {
             let Some(Base::View(line)) = branch.base() else { return None };
@@ -269,11 +269,8 @@ impl Pool {
     /// Returns the volumes that have used more than half of their epochs, with the number used.
     pub(crate) fn low_on_epochs(&self) -> Vec<(String, u32)> {
         let names = self.core.names.read();
-        let used = names
-            .by_name
-            .iter()
-            .map(|(name, state)| (name.clone(), state.line.branch.epoch.load(Ordering::Relaxed)));
-        used.filter(|(_, epoch)| *epoch > self.core.options.renew_at_epoch / 2).collect()
+        let used = names.by_name.iter().map(|(name, state)| (name.clone(), state.line.branch.epoch().0));
+        used.filter(|(_, epoch)| *epoch > self.core.options.renew_at_epoch.0 / 2).collect()
     }
 
     /// Sets whether a volume's snapshots share what is preserved, from now on.
@@ -332,7 +329,7 @@ impl Namespace {
         if !self.volume_by_id(*id)?.line.branch.cdp.is_on() {
             return None;
         }
-        let (of, name) = (Frozen { branch: *branch, epoch: FIRST_EPOCH }, ANCHOR.to_owned());
+        let (of, name) = (Frozen { branch: *branch, epoch: Epoch::FIRST }, ANCHOR.to_owned());
         let record = SnapshotRecord { uuid: uuid(rng), name, of, size: *size, created: 0, ..undo.clone() };
         Some(anchor(SnapshotId(branch.0 + 1), record))
     }
@@ -341,9 +338,6 @@ impl Namespace {
 pub(crate) fn anchor(id: SnapshotId, record: SnapshotRecord) -> Control {
     CreateSnapshots { snapshots: vec![(id, SnapshotRecord { deleted: true, ..record })] }.into()
 }
-
-/// The first epoch of a branch.
-const FIRST_EPOCH: u32 = 1;
 
 /// The name of anchors. It collides with no snapshot's name.
 const ANCHOR: &str = "anchor";

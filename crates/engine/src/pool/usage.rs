@@ -5,7 +5,7 @@ use super::Pool;
 use crate::branch::Branch;
 use crate::branch::namespace::Snapshot;
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use crate::info::{SnapshotSpace, SpaceUsage};
 use crate::sequence::deletion::{Tally, is_over, reserve, taken};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ impl Pool {
         let mut usage = SpaceUsage { current: 0, snapshots: 0, reserve, of: Vec::new() };
         let mut tallies = BTreeMap::new();
         for (id, branch) in branches {
-            let epochs: Vec<u32> = branch.frozen.read().iter().copied().collect();
+            let epochs: Vec<Epoch> = branch.frozen.read().iter().copied().collect();
             let tally = Tally::new(epochs, &self.core.catalog.usage(id)?, id == live);
             usage.current += tally.current << branch.slot_log2;
             usage.snapshots += tally.kept << branch.slot_log2;

@@ -7,7 +7,7 @@ use crate::control::DeleteSnapshots;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
-use crate::ids::{BranchId, SnapshotId};
+use crate::ids::{BranchId, Epoch, SnapshotId};
 use crate::shortage::{Deletions, LastDeletion};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Core {
                 names.volume_by_id(snapshot.volume).is_some_and(|v| v.line.branch.id == line.branch.id);
             (line, live)
         };
-        let epochs: Vec<u32> = line.branch.frozen.read().iter().copied().collect();
+        let epochs: Vec<Epoch> = line.branch.frozen.read().iter().copied().collect();
         let tally = Tally::new(epochs, &self.catalog.usage(line.branch.id)?, is_live);
         let at = tally.epochs.binary_search(&line.epoch).ok();
         Ok(at.map_or(0, |at| tally.unique[at] << line.branch.slot_log2))
@@ -145,7 +145,7 @@ pub(crate) fn taken(names: &Namespace, state: &VolumeState) -> u64 {
 /// Numbers of slots of one branch, by what needs them.
 pub(crate) struct Tally {
     /// The epochs of the snapshots that exist, or that something rests on.
-    pub(crate) epochs: Vec<u32>,
+    pub(crate) epochs: Vec<Epoch>,
     /// Number of slots of the volume as it is now.
     pub(crate) current: u64,
     /// Number of slots that only snapshots need.
@@ -159,7 +159,7 @@ pub(crate) struct Tally {
 impl Tally {
     /// Counts the slots in `usage`, which has (last epoch, epoch of birth, slots). On a branch
     /// without a volume, the current map belongs to snapshots.
-    pub(crate) fn new(epochs: Vec<u32>, usage: &[(u32, u32, u64)], is_live: bool) -> Tally {
+    pub(crate) fn new(epochs: Vec<Epoch>, usage: &[(Epoch, Epoch, u64)], is_live: bool) -> Tally {
         let (mut current, mut kept) = (0, 0);
         let mut unique = vec![0; epochs.len()];
         // For each snapshot, by how much the count of seen slots rises and falls.
@@ -196,16 +196,18 @@ mod tests {
 
     #[test]
     fn slots_belong_to_those_who_see_them() {
+        let current = CURRENT.0;
         let usage =
-            [(2, 1, 1), (2, 2, 10), (5, 2, 100), (5, 3, 1000), (CURRENT, 1, 10_000), (CURRENT, 6, 100_000)];
-        let live = Tally::new(vec![2, 5], &usage, true);
+            [(2, 1, 1), (2, 2, 10), (5, 2, 100), (5, 3, 1000), (current, 1, 10_000), (current, 6, 100_000)];
+        let usage = usage.map(|(last, born, slots)| (Epoch(last), Epoch(born), slots));
+        let live = Tally::new(vec![Epoch(2), Epoch(5)], &usage, true);
         assert_eq!((live.current, live.kept), (110_000, 1111));
         assert_eq!(live.unique, [11, 1000]);
         assert_eq!(live.referenced, [10_111, 11_100]);
-        let left = Tally::new(vec![2, 5], &usage, false);
+        let left = Tally::new(vec![Epoch(2), Epoch(5)], &usage, false);
         assert_eq!((left.current, left.kept), (0, 11_111), "what was born later is nobody's");
         assert_eq!(left.unique, [11, 1000]);
-        let one = Tally::new(vec![5], &usage, false);
+        let one = Tally::new(vec![Epoch(5)], &usage, false);
         assert_eq!(
             (one.kept, &one.unique[..]),
             (11_100, &[11_100][..]),

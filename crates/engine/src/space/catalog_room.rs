@@ -9,6 +9,7 @@
 use crate::branch::Branch;
 use crate::catalog::page::CHUNKS;
 use crate::error::{Error, no_space};
+use crate::ids::Epoch;
 use crate::journal::record::Kind;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -154,7 +155,7 @@ pub(crate) fn growth(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u
     let ends = if kind == Kind::Discard { 2 } else { u64::MAX };
     let pages = chunks.end.div_ceil(CHUNKS) - chunks.start / CHUNKS;
     // Snapshots keep the old content as versions.
-    let has_snapshots = branch.epoch.load(Ordering::Relaxed) > 1 && kind != Kind::Discard;
+    let has_snapshots = branch.epoch() > Epoch::FIRST && kind != Kind::Discard;
     let versions = if has_snapshots { chunks.end - chunks.start } else { 0 };
     RECORD + pages.min(ends) * NEW_PAGE + versions * VERSION
 }

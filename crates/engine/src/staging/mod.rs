@@ -17,6 +17,7 @@ mod ranges;
 mod watch;
 
 use crate::hash::Mix;
+use crate::ids::Epoch;
 use crate::units::{BLOCK, SECTOR};
 use parking_lot::{Mutex, RwLock};
 use ranges::RangeMap;
@@ -45,7 +46,7 @@ pub(crate) struct StagedExtent {
     pub(crate) at: u32,
     /// CRC32C of its data.
     pub(crate) crc: u32,
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     /// Number of the journal file that holds it.
     pub(crate) file: u16,
     /// First sector of the block that the piece covers.
@@ -99,7 +100,7 @@ type Shard = HashMap<u64, Entry, Mix>;
 pub(crate) struct Staging {
     shards: [Mutex<Shard>; SHARDS],
     /// The discarded and zeroed ranges, by epoch.
-    ranges: RwLock<BTreeMap<u32, RangeMap>>,
+    ranges: RwLock<BTreeMap<Epoch, RangeMap>>,
     range_count: AtomicUsize,
     pieces: AtomicU64,
     /// The last turn of the journal with a record of the branch in the upper half, and that
@@ -138,13 +139,13 @@ impl Staging {
 
     /// Returns the last turn with a record of the branch, and that record's epoch, if there was
     /// one.
-    pub(crate) fn turn(&self) -> Option<(u32, u32)> {
+    pub(crate) fn turn(&self) -> Option<(u32, Epoch)> {
         let turn = self.turn.load(Ordering::Relaxed);
-        (turn > 0).then_some(((turn >> 32) as u32, turn as u32))
+        (turn > 0).then_some(((turn >> 32) as u32, Epoch(turn as u32)))
     }
 
-    pub(crate) fn set_turn(&self, number: u32, epoch: u32) {
-        self.turn.store(u64::from(number) << 32 | u64::from(epoch), Ordering::Relaxed);
+    pub(crate) fn set_turn(&self, number: u32, epoch: Epoch) {
+        self.turn.store(u64::from(number) << 32 | u64::from(epoch.0), Ordering::Relaxed);
     }
 
     /// Returns the number of staged pieces and ranges.
@@ -169,7 +170,7 @@ impl Staging {
     }
 
     /// Adds a range of bytes that was discarded or zeroed in `epoch`.
-    pub(crate) fn insert_range(&self, epoch: u32, range: Range) {
+    pub(crate) fn insert_range(&self, epoch: Epoch, range: Range) {
         let mut ranges = self.ranges.write();
         let of_epoch = ranges.entry(epoch).or_default();
         let before = of_epoch.len();
@@ -178,7 +179,7 @@ impl Staging {
     }
 
     /// Returns the sources of the sectors of `block` as `epoch` sees them.
-    pub(crate) fn resolve(&self, block: u64, epoch: u32) -> [SectorSource; SECTORS] {
+    pub(crate) fn resolve(&self, block: u64, epoch: Epoch) -> [SectorSource; SECTORS] {
         let mut sources = [SectorSource::Below; SECTORS];
         let mut lsns = [0u64; SECTORS];
         // Held until the pieces are read too: a removal takes both away as one (see `remove`). A
@@ -283,7 +284,7 @@ impl Staging {
     pub(crate) fn touched(
         &self,
         bytes: std::ops::Range<u64>,
-        epochs: RangeInclusive<u32>,
+        epochs: RangeInclusive<Epoch>,
         limit: usize,
     ) -> (Vec<std::ops::Range<u64>>, u64) {
         let mut found = Touched { bytes: bytes.clone(), found: Vec::new(), limit: limit.max(1) };
@@ -319,7 +320,7 @@ impl Staging {
     }
 
     /// Returns whether any part of `start..end` was written to in `epoch`, and is staged.
-    pub(crate) fn touches(&self, start: u64, end: u64, epoch: u32) -> bool {
+    pub(crate) fn touches(&self, start: u64, end: u64, epoch: Epoch) -> bool {
         if self.is_empty() {
             return false;
         }
@@ -339,8 +340,8 @@ impl Staging {
 
 /// Returns the ranges of some epochs that overlap `bytes`, in the order of epochs.
 fn overlapping(
-    ranges: &BTreeMap<u32, RangeMap>,
-    epochs: impl RangeBounds<u32>,
+    ranges: &BTreeMap<Epoch, RangeMap>,
+    epochs: impl RangeBounds<Epoch>,
     bytes: std::ops::Range<u64>,
 ) -> impl Iterator<Item = &Range> {
     let (start, end) = (bytes.start, bytes.end);
@@ -401,7 +402,7 @@ fn insert_piece(shard: &mut Shard, block: u64, piece: StagedExtent) -> i64 {
 
 /// Keeps the pieces that show at least one sector to their own epoch. The pieces are sorted by LSN.
 fn drop_hidden(pieces: &mut Vec<StagedExtent>) {
-    let (mut epoch, mut covered) = (0, 0u8);
+    let (mut epoch, mut covered) = (Epoch::NONE, 0u8);
     // From the newest to the oldest: LSNs and epochs grow together.
     pieces.reverse();
     pieces.retain(|piece| {
@@ -420,11 +421,11 @@ mod tests {
     use super::*;
 
     fn piece(lsn: u64, start: u8, count: u8) -> StagedExtent {
-        StagedExtent { lsn, at: lsn as u32 * 8192, crc: 0, epoch: 1, file: 0, start, count }
+        StagedExtent { lsn, at: lsn as u32 * 8192, crc: 0, epoch: Epoch(1), file: 0, start, count }
     }
 
     fn lsns(staging: &Staging, block: u64) -> [u64; SECTORS] {
-        staging.resolve(block, 1).map(|s| match s {
+        staging.resolve(block, Epoch(1)).map(|s| match s {
             SectorSource::Below => 0,
             SectorSource::Zeros(_) => u64::MAX,
             SectorSource::Journal(p) => p.lsn,
@@ -460,14 +461,14 @@ mod tests {
     #[test]
     fn epochs_see_what_was_written_by_then() {
         let s = Staging::new();
-        let at = |lsn, epoch, start, count| StagedExtent { epoch, ..piece(lsn, start, count) };
+        let at = |lsn, epoch, start, count| StagedExtent { epoch: Epoch(epoch), ..piece(lsn, start, count) };
         s.insert([(0, at(1, 1, 0, 8))].into_iter());
         s.insert([(0, at(2, 1, 0, 4))].into_iter());
         s.insert([(0, at(4, 2, 0, 8))].into_iter());
-        s.insert_range(3, Range { start: 0, end: 1024, lsn: 6, keeps_space: false });
+        s.insert_range(Epoch(3), Range { start: 0, end: 1024, lsn: 6, keeps_space: false });
         s.insert([(0, at(8, 4, 7, 1))].into_iter());
         let seen = |epoch| {
-            s.resolve(0, epoch).map(|s| match s {
+            s.resolve(0, Epoch(epoch)).map(|s| match s {
                 SectorSource::Below => 0,
                 SectorSource::Zeros(_) => 99,
                 SectorSource::Journal(p) => p.lsn,
@@ -478,7 +479,9 @@ mod tests {
         assert_eq!(seen(2), [4; 8]);
         assert_eq!(seen(3), [99, 99, 4, 4, 4, 4, 4, 4]);
         assert_eq!(seen(u32::MAX), [99, 99, 4, 4, 4, 4, 4, 8]);
-        assert!(s.touches(3584, 4096, 4) && !s.touches(0, 3584, 4) && s.touches(0, 512, 3));
+        assert!(
+            s.touches(3584, 4096, Epoch(4)) && !s.touches(0, 3584, Epoch(4)) && s.touches(0, 512, Epoch(3))
+        );
         s.remove([0].into_iter(), 4);
         assert_eq!(seen(2), [0; 8]);
         assert_eq!(seen(4), [99, 99, 0, 0, 0, 0, 0, 8]);
@@ -488,7 +491,7 @@ mod tests {
     fn ranges_and_pieces_by_lsn() {
         let s = Staging::new();
         s.insert([(0, piece(1, 0, 8)), (1, piece(1, 0, 8))].into_iter());
-        s.insert_range(1, Range { start: 1024, end: 8192, lsn: 2, keeps_space: false });
+        s.insert_range(Epoch(1), Range { start: 1024, end: 8192, lsn: 2, keeps_space: false });
         s.insert([(1, piece(3, 0, 1))].into_iter());
         let max = u64::MAX;
         assert_eq!(lsns(&s, 0), [1, 1, max, max, max, max, max, max]);

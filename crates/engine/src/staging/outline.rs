@@ -3,6 +3,7 @@
 
 use super::ranges::{Range, RangeMap};
 use super::{Staging, overlapping};
+use crate::ids::Epoch;
 use crate::units::BLOCK;
 use std::ops::Range as Bytes;
 
@@ -23,7 +24,7 @@ impl Staging {
     /// Returns the stretches of `bytes`, which follow one another, as `epoch` sees them. The time
     /// that the call takes grows with the number of blocks of `bytes`, or of all that is staged,
     /// whichever is smaller.
-    pub(crate) fn outline(&self, bytes: Bytes<u64>, epoch: u32) -> Vec<(Bytes<u64>, Stretch)> {
+    pub(crate) fn outline(&self, bytes: Bytes<u64>, epoch: Epoch) -> Vec<(Bytes<u64>, Stretch)> {
         // Taken first and held, as by `resolve`: a removal takes pieces and ranges away as one.
         let ranges = self.ranges.read();
         let mut zeros = RangeMap::default();
@@ -84,7 +85,7 @@ mod tests {
             let rng = SplitMix::new(seed);
             let staging = Staging::new();
             for lsn in 1..1 + rng.next() % 20 {
-                let epoch = lsn as u32 / 4;
+                let epoch = Epoch(lsn as u32 / 4);
                 let sectors = BLOCKS * BLOCK / SECTOR;
                 let start = rng.next() % sectors;
                 let end = start + 1 + rng.next() % (sectors - start);
@@ -104,7 +105,7 @@ mod tests {
                 }
             }
             staging.remove(0..rng.next() % BLOCKS, rng.next() % 8);
-            let epoch = rng.next() as u32 % 6;
+            let epoch = Epoch(rng.next() as u32 % 6);
             let (from, to) = (rng.next() % 8 * SECTOR, BLOCKS * BLOCK - rng.next() % 8 * SECTOR);
             let mut at = from;
             for (bytes, stretch) in staging.outline(from..to, epoch) {

@@ -28,7 +28,7 @@ use crate::destage::batch::Below;
 use crate::destage::state::{BackgroundState, FlattenJob};
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result, no_space, not_found};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use crate::shortage::Task;
 use crate::space::reservations::full;
 use std::collections::BTreeSet;
@@ -42,8 +42,6 @@ const PAGES_PER_STEP: usize = 64;
 const BYTES_PER_STEP: u64 = 4 << 20;
 /// Size in bytes of the pieces in which a copy is made.
 const PIECE: u64 = 1 << 20;
-/// The first epoch of a branch.
-const FIRST: u32 = 1;
 /// Nanoseconds until an obstacle is checked again.
 const PATIENCE: u64 = 1_000_000_000;
 /// How long the last step waits for writers of the branch.
@@ -207,7 +205,7 @@ impl Destager {
                 None => return Err(step.stalled.unwrap_or_else(full)),
             }
         }
-        page.set(at, Entry { slot, born: FIRST });
+        page.set(at, Entry { slot, born: Epoch::FIRST });
         step.pages.push((key, page));
         self.commit_fill(state, branch, step, None).map_err(|e| self.failed(state, Task::Upkeep, e))
     }
@@ -257,7 +255,7 @@ impl Destager {
         let (before, mut looked) = (step.slots, Looked::Whole);
         for (at, oldest) in oldest.into_iter().enumerate() {
             // Epochs as old as the oldest content, or younger, see that content.
-            let last = oldest.map(|born| branch.newest_snapshot_seeing(FIRST, born));
+            let last = oldest.map(|born| branch.newest_snapshot_seeing(Epoch::FIRST, born));
             if last == Some(None) {
                 continue;
             }
@@ -273,7 +271,7 @@ impl Destager {
                 }
                 continue;
             };
-            let entry = Entry { slot, born: FIRST };
+            let entry = Entry { slot, born: Epoch::FIRST };
             match last.flatten() {
                 Some(last) => {
                     step.versions.push(Version { key: VersionKey::new(branch.id, chunk, last), entry })
@@ -381,7 +379,7 @@ impl Destager {
         branch.slots.fetch_add(step.slots, Ordering::Relaxed);
         let numbers: Vec<u64> = step.pages.iter().map(|(key, _)| key.page).collect();
         self.core.publish(step.pages);
-        self.core.map.forget_views(branch.id, FIRST, numbers.into_iter());
+        self.core.map.forget_views(branch.id, Epoch::FIRST, numbers.into_iter());
         Ok(())
     }
 
@@ -448,7 +446,7 @@ impl Core {
 
     /// For each chunk of a page, returns the epoch in which the oldest content that the branch
     /// itself has was born.
-    fn oldest_births(&self, branch: &Branch, number: u64, page: &MapPage) -> Result<Vec<Option<u32>>> {
+    fn oldest_births(&self, branch: &Branch, number: u64, page: &MapPage) -> Result<Vec<Option<Epoch>>> {
         let mut oldest = vec![None; CHUNKS as usize];
         for (at, entry) in page.iter() {
             oldest[at] = Some(entry.born);
@@ -456,7 +454,7 @@ impl Core {
         let first = number * CHUNKS;
         for version in self.catalog.versions_in(branch.id, first..first + CHUNKS)? {
             let born = &mut oldest[MapPage::locate(version.key.chunk).1];
-            *born = Some(born.unwrap_or(u32::MAX).min(version.entry.born));
+            *born = Some(born.unwrap_or(Epoch::MAX).min(version.entry.born));
         }
         Ok(oldest)
     }

@@ -264,11 +264,12 @@ fn misplaced(segment: &[(usize, Entry)], slot_log2: u8, least: usize) -> Vec<(us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Epoch;
 
     fn segment(slots: &[(usize, u64)]) -> Vec<(usize, Entry)> {
         slots
             .iter()
-            .map(|(at, n)| (*at, Entry { slot: Slot::new(1, (1 << 20) + n * 4096), born: 1 }))
+            .map(|(at, n)| (*at, Entry { slot: Slot::new(1, (1 << 20) + n * 4096), born: Epoch(1) }))
             .collect()
     }
 

@@ -18,6 +18,7 @@ use crate::destage::state::BackgroundState;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, is_shortage};
 use crate::fault::died;
+use crate::ids::Epoch;
 use crate::shortage::Task;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ struct Sorted {
 }
 
 /// A record as it is stored, with its epoch.
-type Stored = (IndexEntry, u32, Vec<u8>);
+type Stored = (IndexEntry, Epoch, Vec<u8>);
 
 impl Neighbours {
     /// Returns the first waiting runs of a branch.

@@ -13,6 +13,7 @@ use crate::catalog::Event;
 use crate::catalog::page::{CHUNKS, Entry, MapPage};
 use crate::cdp::moment::changed::Recorded;
 use crate::error::{Error, ErrorKind, Result, invalid};
+use crate::ids::Epoch;
 use crate::map::Held;
 use crate::staging::union;
 use crate::units::BLOCK;
@@ -95,7 +96,7 @@ struct Ways<'a> {
     /// What the logs of histories report about moments.
     recorded: Vec<Recorded>,
     /// Branches and epochs whose staged records only one of the states sees.
-    staged: Vec<(Arc<Branch>, RangeInclusive<u32>)>,
+    staged: Vec<(Arc<Branch>, RangeInclusive<Epoch>)>,
 }
 
 impl Difference {
@@ -292,7 +293,7 @@ impl<'a> Ways<'a> {
             self.recorded.push(Recorded::between(&line.branch, lsn, until)?);
             line.epoch = epoch;
         }
-        self.staged.push((line.branch.clone(), 0..=line.epoch));
+        self.staged.push((line.branch.clone(), Epoch::NONE..=line.epoch));
         self.apart.push(line);
         Ok(())
     }
@@ -302,7 +303,7 @@ impl<'a> Ways<'a> {
         let branch = &one.branch;
         if one.at.is_none() && other.at.is_none() {
             let (earlier, later) = if one.epoch < other.epoch { (one, other) } else { (other, one) };
-            self.staged.push((branch.clone(), earlier.epoch.saturating_add(1)..=later.epoch));
+            self.staged.push((branch.clone(), earlier.epoch.next()..=later.epoch));
             self.common = Some((earlier.clone(), later.clone()));
             return Ok(());
         }
@@ -311,7 +312,7 @@ impl<'a> Ways<'a> {
         let later = if lsns.0 > lsns.1 { one } else { other };
         if later.at.is_none() {
             // Everything up to a moment has been carried out.
-            self.staged.push((branch.clone(), 0..=later.epoch));
+            self.staged.push((branch.clone(), Epoch::NONE..=later.epoch));
         }
         Ok(())
     }
@@ -454,7 +455,7 @@ fn lsn_of(line: &View) -> Result<u64> {
 struct Pages {
     apart: Vec<Arc<MapPage>>,
     /// The page at the earlier and at the later epoch, and the earlier epoch.
-    common: Option<(Arc<MapPage>, Arc<MapPage>, u32)>,
+    common: Option<(Arc<MapPage>, Arc<MapPage>, Epoch)>,
 }
 
 impl Pages {

@@ -16,6 +16,7 @@ use super::Volume;
 use crate::branch::{Base, ExternalBase};
 use crate::catalog::page::MapPage;
 use crate::error::{ErrorKind, Result};
+use crate::ids::Epoch;
 use crate::sequence::relief::Relief;
 use parking_lot::RwLockReadGuard;
 
@@ -109,7 +110,9 @@ impl Volume {
             // Staging is read before the map: a record leaves staging only after it has entered the
             // map.
             let staging = &line.branch.staging;
-            if !staging.is_empty() && !staging.touched(bytes.clone(), 0..=line.epoch, 1).0.is_empty() {
+            if !staging.is_empty()
+                && !staging.touched(bytes.clone(), Epoch::NONE..=line.epoch, 1).0.is_empty()
+            {
                 return Ok(None);
             }
             if self.core.map.load(&line, number)?.get(index).is_some() {

@@ -5,6 +5,7 @@ use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::cdp::write::reserve::{LogReservation, no_room};
 use crate::device::{WriteOp, first_difference};
 use crate::error::{Error, ErrorKind, Result, invalid};
+use crate::ids::Epoch;
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs, space};
 use crate::journal::{Admission, Record, Sequencing};
 use crate::sequence::relief::Relief;
@@ -184,7 +185,7 @@ impl Volume {
             self.check_writable()?;
             self.check_range(offset, len)?;
             let mut record = record.take().ok_or_else(full)?;
-            record.epoch = branch.epoch.load(Ordering::Acquire);
+            record.epoch = branch.epoch();
             Ok(record)
         });
         if sequenced.is_err() {
@@ -273,7 +274,7 @@ impl Volume {
                 kind,
                 branch: branch.id,
                 // The epoch is set when the record is sequenced.
-                epoch: 0,
+                epoch: Epoch::NONE,
                 offset: at,
                 length: part,
                 slots,
@@ -331,7 +332,7 @@ impl Volume {
                     }
                     checked = true;
                 }
-                if exact_in.is_some_and(|epoch| epoch != branch.epoch.load(Ordering::Acquire)) {
+                if exact_in.is_some_and(|epoch| epoch != branch.epoch()) {
                     unsequenced += self.reserve_most(held, &mut record)?;
                 }
                 let Some(sequencing) = held else { continue };
@@ -346,7 +347,7 @@ impl Volume {
                     let slots = record.slots as u64;
                     // Snapshots are sequenced under the same lock: the record is before or after
                     // each of them.
-                    record.epoch = branch.epoch.load(Ordering::Acquire);
+                    record.epoch = branch.epoch();
                     room.take(branch, &record, sequencing)?;
                     pages.take(growth(branch, record.kind, record.offset, record.length));
                     let chunks = branch.chunks(record.offset, record.length);
@@ -434,7 +435,7 @@ impl Volume {
         &'a self,
         held: &mut Option<Sequencing<'a>>,
         request: &mut Request,
-    ) -> Result<Option<u32>> {
+    ) -> Result<Option<Epoch>> {
         let slot_log2 = self.branch().slot_log2;
         let wanted: u64 = request.records.iter().map(|r| r.slots as u64).sum();
         if self.core.space.try_reserve_amply(slot_log2, wanted) {
@@ -464,7 +465,7 @@ impl Volume {
                 for (record, slots) in request.records.iter_mut().zip(exact) {
                     record.slots = slots;
                 }
-                return Ok(Some(self.branch().epoch.load(Ordering::Acquire)));
+                return Ok(Some(self.branch().epoch()));
             }
             if !std::mem::replace(&mut quiet, true) {
                 continue;
@@ -514,7 +515,7 @@ impl Volume {
     /// already.
     fn exact_need(&self, request: &Request) -> Result<Vec<u16>> {
         let branch = self.branch();
-        let epoch = branch.epoch.load(Ordering::Acquire);
+        let epoch = branch.epoch();
         let mut counted = BTreeSet::new();
         let mut needs = Vec::with_capacity(request.records.len());
         for record in &request.records {
@@ -550,7 +551,7 @@ impl Volume {
     }
 
     /// Whether the chunk has a slot that a write of `epoch` may overwrite.
-    fn has_own_slot(&self, chunk: u64, epoch: u32) -> Result<bool> {
+    fn has_own_slot(&self, chunk: u64, epoch: Epoch) -> Result<bool> {
         let (number, index) = MapPage::locate(chunk);
         let page = self.core.map.load(&self.state.line, number)?;
         let own =

@@ -106,7 +106,7 @@ pub(crate) fn volume_part(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hindcast_engine::ids::BranchId;
+    use hindcast_engine::ids::{BranchId, Epoch};
     use hindcast_engine::pool::{Method, Order, PreserveStats, SnapshotPolicy, VolumeStats};
 
     fn volume(name: &str) -> VolumeInfo {
@@ -170,7 +170,7 @@ mod tests {
             uuid: Uuid::from_bytes([0xcd; 16]),
             size: 1,
             created: 0,
-            of: (BranchId(1), 1),
+            of: (BranchId(1), Epoch(1)),
             pinned: false,
             handles: 0,
             protected: false,

@@ -25,13 +25,13 @@ fn by_everything(pool: &Pool, volume: &VolumeInfo) -> (Option<String>, Option<St
     let newest = |branch, epochs| pool.newest_snapshot(branch, epochs).map(|(v, s)| format!("{v}@{s}"));
     let origin = match (moments.get(&volume.branch), bases.get(&volume.branch)) {
         (Some((of, lsn)), _) => of.as_ref().map(|of| format!("{of}@lsn:{lsn}")),
-        (None, Some((branch, epoch))) => newest(*branch, *epoch..epoch + 1),
+        (None, Some((branch, epoch))) => newest(*branch, *epoch..epoch.next()),
         (None, None) => None,
     };
-    let (mut at, mut parent) = (Some((volume.branch, u32::MAX)), None);
+    let (mut at, mut parent) = (Some((volume.branch, Epoch::MAX)), None);
     while let (Some((branch, end)), None) = (at, &parent) {
-        parent = newest(branch, 0..end);
-        at = bases.get(&branch).map(|(base, epoch)| (*base, epoch + 1));
+        parent = newest(branch, Epoch::NONE..end);
+        at = bases.get(&branch).map(|(base, epoch)| (*base, epoch.next()));
     }
     (origin, parent)
 }

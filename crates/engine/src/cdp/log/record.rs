@@ -24,7 +24,7 @@
 //! a damaged record, and a damaged index can be rebuilt from the records.
 
 use crate::codec::{Reader, Writer, align_up, crc32c};
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, Epoch, Stamp};
 use crate::settings::{Compression, Encoding};
 use crate::units::SECTOR;
 use uuid::Uuid;
@@ -128,7 +128,7 @@ impl IndexEntry {
 /// the stored size and the compression in `entry`.
 pub(crate) fn put_record(
     entry: &mut IndexEntry,
-    epoch: u32,
+    epoch: Epoch,
     salt: u32,
     out: &mut Vec<u8>,
     payload: impl FnOnce(&mut Vec<u8>) -> Compression,
@@ -138,7 +138,7 @@ pub(crate) fn put_record(
     entry.compression = payload(out);
     entry.stored = (out.len() - start - HEADER_LEN) as u32;
     let mut w = Writer(Vec::with_capacity(HEADER_LEN));
-    w.u32(RECORD_MAGIC).u32(0).u64(entry.lsn).u64(entry.time).u64(entry.chunk).u32(epoch);
+    w.u32(RECORD_MAGIC).u32(0).u64(entry.lsn).u64(entry.time).u64(entry.chunk).u32(epoch.0);
     w.u32(entry.first_sector).u32(entry.sectors).u32(entry.before).u32(entry.after);
     w.u32(entry.stored).u8(entry.encoding as u8).u8(entry.compression as u8).bytes(&[0; 6]);
     out[start..start + HEADER_LEN].copy_from_slice(&w.0);
@@ -150,7 +150,7 @@ pub(crate) fn put_record(
 /// A decoded record: its index entry, its epoch, and its payload.
 pub(crate) struct Decoded<'a> {
     pub(crate) entry: IndexEntry,
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     pub(crate) payload: &'a [u8],
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn decode_record(bytes: &[u8], at: u32, salt: u32) -> Option<Decoded<
         return None;
     }
     let sum = r.u32()?;
-    let (lsn, time, chunk, epoch) = (r.u64()?, r.u64()?, r.u64()?, r.u32()?);
+    let (lsn, time, chunk, epoch) = (r.u64()?, r.u64()?, r.u64()?, Epoch(r.u32()?));
     let (first_sector, sectors, before, after, stored) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
     let (encoding, compression) = (Encoding::decode(r.u8()?)?, Compression::decode(r.u8()?)?);
     let padding: [u8; 6] = r.array()?;
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let mut out = Vec::new();
-        put_record(&mut plain(0x0A, 0x0B), 6, 0x5EED, &mut out, hello);
+        put_record(&mut plain(0x0A, 0x0B), Epoch(6), 0x5EED, &mut out, hello);
         assert_eq!(hex(&out), GOLDEN_RECORD);
         let mut out = Vec::new();
         put_index(&[entry(0x0A, 0x0B), entry(0x0A, 0x0C)], 0x5EED, &mut out);
@@ -408,9 +408,9 @@ mod tests {
     #[test]
     fn round_trips_and_every_flipped_bit_is_noticed() {
         let mut out = Vec::new();
-        put_record(&mut plain(1, 2), 6, 77, &mut out, hello);
+        put_record(&mut plain(1, 2), Epoch(6), 77, &mut out, hello);
         let decoded = decode_record(&out, 64, 77).unwrap();
-        assert_eq!((decoded.entry, decoded.epoch, decoded.payload), (entry(1, 2), 6, &b"hello"[..]));
+        assert_eq!((decoded.entry, decoded.epoch, decoded.payload), (entry(1, 2), Epoch(6), &b"hello"[..]));
         assert_eq!(thing_at(&out), Some(Thing::Record(out.len() as u64)));
         assert!(decode_record(&out, 64, 78).is_none(), "of another segment");
         for bit in 0..(HEADER_LEN + 5) * 8 {

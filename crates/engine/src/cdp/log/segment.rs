@@ -16,7 +16,7 @@ use super::record::{
 use crate::catalog::{GroupRecord, SegmentRecord};
 use crate::disk::{Disk, NamedFile};
 use crate::error::{Error, Result};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, RangeInclusive};
@@ -132,7 +132,7 @@ impl SegmentDisk {
     }
 
     /// Returns the epoch of a record, and its payload, uncompressed and verified.
-    pub(crate) fn record(&self, entry: &IndexEntry) -> Result<(u32, Vec<u8>)> {
+    pub(crate) fn record(&self, entry: &IndexEntry) -> Result<(Epoch, Vec<u8>)> {
         let mut bytes = vec![0; HEADER_LEN + entry.stored as usize];
         // What can't be read is as lost as what does not verify.
         self.disk.read_at(&mut bytes, entry.at.into()).map_err(|_| self.damaged(entry))?;
@@ -143,7 +143,7 @@ impl SegmentDisk {
 
     /// Returns the epoch of the record at the start of `bytes`, and its payload as stored,
     /// verified.
-    pub(crate) fn stored<'a>(&self, bytes: &'a [u8], entry: &IndexEntry) -> Result<(u32, &'a [u8])> {
+    pub(crate) fn stored<'a>(&self, bytes: &'a [u8], entry: &IndexEntry) -> Result<(Epoch, &'a [u8])> {
         let decoded = decode_record(bytes, entry.at, self.salt).filter(|d| d.entry == *entry);
         decoded.map(|d| (d.epoch, d.payload)).ok_or_else(|| self.damaged(entry))
     }

@@ -9,6 +9,7 @@ use crate::cdp::log::{LogState, Patch};
 use crate::codec::crc32c;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::Epoch;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ const TRIES: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
     /// An anchor: everything up to this LSN, as the epoch shows it.
-    Epoch(u64, u32),
+    Epoch(u64, Epoch),
     /// The content in place, in this version of the log.
     Head(u64),
 }
@@ -69,7 +70,7 @@ impl LogState {
     /// Returns the anchor before a moment from which a reconstruction would start, as (LSN, epoch).
     /// The outer `None` means that nothing was recorded at the moment. The inner `None` means that
     /// there is no such anchor.
-    pub(super) fn anchor_before(&self, lsn: u64) -> Option<Option<(u64, u32)>> {
+    pub(super) fn anchor_before(&self, lsn: u64) -> Option<Option<(u64, Epoch)>> {
         let (older, _) = self.starts(lsn, 0)?;
         Some(older.first().and_then(|start| match start {
             Start::Epoch(at, epoch) => Some((*at, *epoch)),
@@ -258,15 +259,15 @@ mod tests {
         let mut log = LogState::default();
         log.settings = Some(settings);
         log.put_event(1, Event::On { settings, begins: true, size: 1 << 20, time: 1 });
-        for (epoch, lsn) in (1..).zip([10, 20, 21, 22]) {
-            log.put_event(lsn, Event::Anchor { epoch, snapshot: SnapshotId(epoch.into()), time: lsn });
+        for (epoch, lsn) in (1..).map(Epoch).zip([10, 20, 21, 22]) {
+            log.put_event(lsn, Event::Anchor { epoch, snapshot: SnapshotId(epoch.0.into()), time: lsn });
         }
         log.applying = Some(Arc::new(Applying { parts: Vec::new(), in_place: 15 }));
-        assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, 1)], vec![Start::Head(7)])));
-        assert_eq!(log.starts(5, 7), Some((vec![], vec![Start::Epoch(10, 1), Start::Head(7)])));
+        assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, Epoch(1))], vec![Start::Head(7)])));
+        assert_eq!(log.starts(5, 7), Some((vec![], vec![Start::Epoch(10, Epoch(1)), Start::Head(7)])));
         log.applying = None;
-        let newer = [(20, 2), (21, 3), (22, 4)].map(|(lsn, epoch)| Start::Epoch(lsn, epoch));
-        assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, 1)], newer.to_vec())));
+        let newer = [(20, 2), (21, 3), (22, 4)].map(|(lsn, epoch)| Start::Epoch(lsn, Epoch(epoch)));
+        assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, Epoch(1))], newer.to_vec())));
     }
 
     /// Between a commit and its publication the catalog has content from which no record in memory

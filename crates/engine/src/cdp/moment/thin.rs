@@ -33,6 +33,7 @@ use crate::branch::{Branch, HEAD, View};
 use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::core::Core;
 use crate::error::{ErrorKind, Result};
+use crate::ids::Epoch;
 use crate::map::Held;
 use crate::staging::union;
 use std::collections::BTreeSet;
@@ -133,7 +134,7 @@ impl Core {
     fn shown_since(
         &self,
         branch: &Arc<Branch>,
-        (from, epoch): (u64, u32),
+        (from, epoch): (u64, Epoch),
         lsn: u64,
         bytes: &Range<u64>,
     ) -> Result<Vec<(Range<u64>, Shown)>> {
@@ -237,7 +238,7 @@ fn staged(branch: &Branch, bytes: &mut Range<u64>) -> Vec<Range<u64>> {
     if branch.staging.is_empty() {
         return Vec::new();
     }
-    let (mut found, end) = branch.staging.touched(bytes.clone(), 0..=HEAD, STAGED_PER_LOOK);
+    let (mut found, end) = branch.staging.touched(bytes.clone(), Epoch::NONE..=HEAD, STAGED_PER_LOOK);
     if end < bytes.end {
         // Something is staged there too, so what chunk that is in is known.
         found.push(end..end + 1);
@@ -298,7 +299,9 @@ mod tests {
         assert!(open.is_some() && branch.staging.is_empty());
         assert_eq!(look(), [(0..3 * 4096, Shown::Below)], "it is nowhere else");
         let lsn = pool.stats().sequenced_lsn;
-        branch.staging.insert_range(1, staging::Range { start: 0, end: 4096, lsn, keeps_space: false });
+        branch
+            .staging
+            .insert_range(Epoch(1), staging::Range { start: 0, end: 4096, lsn, keeps_space: false });
         assert_eq!(look(), shown, "committed");
         branch.cdp.change(|log| log.open = open);
         assert_eq!(look(), shown, "published");
@@ -313,7 +316,7 @@ mod tests {
         for n in 0..chunks {
             let start = n * 8192 + 512;
             let range = staging::Range { start, end: start + 512, lsn: 1000 + n, keeps_space: false };
-            branch.staging.insert_range(1, range);
+            branch.staging.insert_range(Epoch(1), range);
         }
         let (mut start, end, mut looks) = (0, chunks * 8192, 0);
         while start < end {

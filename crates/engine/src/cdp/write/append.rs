@@ -12,7 +12,7 @@ use crate::cdp::log::{Applying, LogState};
 use crate::codec::crc32c;
 use crate::disk::{Aligned, Dir, OpenFiles, SerialWriter, SyncPurpose};
 use crate::error::{Error, Result};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Epoch};
 use crate::settings::{CdpSettings, Compression, Encoding};
 use crate::units::SECTOR;
 use std::sync::Arc;
@@ -166,7 +166,7 @@ impl OpenSegmentWriter {
         &mut self,
         lane: &mut SerialWriter,
         mut entry: IndexEntry,
-        epoch: u32,
+        epoch: Epoch,
         payload: impl FnOnce(&mut Vec<u8>) -> Compression,
     ) -> Result<()> {
         if self.buffer.is_empty() {
@@ -261,7 +261,7 @@ pub(crate) struct RecordItem {
     pub(crate) lsn: u64,
     pub(crate) time: u64,
     pub(crate) chunk: u64,
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     /// The byte range inside the chunk: `start..end`.
     pub(crate) start: usize,
     pub(crate) end: usize,
@@ -453,7 +453,7 @@ impl Appender {
     pub(crate) fn put(
         &mut self,
         entry: IndexEntry,
-        epoch: u32,
+        epoch: Epoch,
         payload: impl FnOnce(&mut Packer, &mut Vec<u8>) -> Compression,
     ) -> Result<()> {
         if std::mem::take(&mut self.ends) {

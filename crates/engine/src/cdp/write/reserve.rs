@@ -143,7 +143,7 @@ mod tests {
     };
     use crate::cdp::write::runs::Runs;
     use crate::disk::{Dir, MemDir, OpenFiles, OpenMode};
-    use crate::ids::BranchId;
+    use crate::ids::{BranchId, Epoch};
     use crate::settings::{CdpSettings, Compression, Encoding, Method};
     use crate::units::SECTOR;
     use crate::world::{Rng, SplitMix};
@@ -200,7 +200,8 @@ mod tests {
                         _ => vec![0; end - start],
                     };
                     let new = old.clone();
-                    let item = RecordItem { lsn: self.lsn, time: self.lsn, chunk, epoch: 1, start, end };
+                    let item =
+                        RecordItem { lsn: self.lsn, time: self.lsn, chunk, epoch: Epoch(1), start, end };
                     appender.push(&item, &old, &mut 0, &new).unwrap();
                 }
             }
@@ -255,7 +256,8 @@ mod tests {
                     promised +=
                         record_room(&log.branch, Kind::Write, chunk * log.branch.chunk_size(), length);
                     let old: Vec<u8> = (0..length).map(|_| rng.next() as u8 | 1).collect();
-                    let item = RecordItem { lsn, time: lsn, chunk, epoch: 1, start: 0, end: length as usize };
+                    let item =
+                        RecordItem { lsn, time: lsn, chunk, epoch: Epoch(1), start: 0, end: length as usize };
                     writer.push(&item, &old, &mut 0, &old).unwrap();
                 }
                 let appended = writer.finish().unwrap().unwrap();
