@@ -11,7 +11,7 @@
 //! A clock that is set by more than [`JUMP`] suspends expiry by time until the clock agrees again,
 //! or the operator confirms it.
 
-use crate::ids::Stamp;
+use crate::ids::{Lsn, Stamp};
 use crate::world::Clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockChange {
     /// The LSN of the last record before the change.
-    pub lsn: u64,
+    pub lsn: Lsn,
     /// The time that the wall clock would have shown without the change, in nanoseconds since the
     /// Unix epoch.
     pub before: u64,
@@ -132,7 +132,7 @@ impl PoolClock {
             (None, None) if last.time > 0 => (last.time.wrapping_sub(monotonic), LONGEST_GAP, 0),
             (None, None) => (clock.now().wrapping_sub(monotonic), 0, 0),
         };
-        let first = ClockStretch { from: 0, lsn: 0, offset: 0 };
+        let first = ClockStretch { from: 0, lsn: Lsn::ZERO, offset: 0 };
         let pool = PoolClock {
             clock,
             base: AtomicU64::new(base),
@@ -216,7 +216,7 @@ impl PoolClock {
             }
         }
         if state.offset().abs_diff(offset) > STEP {
-            tracing::info!(last.lsn, offset, "a stretch of pool time begins");
+            tracing::info!(last.lsn = last.lsn.0, offset, "a stretch of pool time begins");
             state.begin(ClockStretch { from: now.max(last.time.saturating_add(1)), lsn: last.lsn, offset });
         }
         self.suspended.store(state.jumped || monotonic < state.settled_at, Ordering::Release);
@@ -428,7 +428,7 @@ pub(crate) struct ClockStretch {
     /// The pool time at which the stretch begins, in nanoseconds.
     pub(crate) from: u64,
     /// The LSN of the last record before the stretch.
-    pub(crate) lsn: u64,
+    pub(crate) lsn: Lsn,
     /// How far the wall clock is ahead of pool time in the stretch, in nanoseconds.
     pub(crate) offset: i64,
 }

@@ -14,7 +14,7 @@ use crate::disk::{CountingDir, OpenFiles};
 use crate::error::{ErrorKind, Result};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
-use crate::ids::VolumeId;
+use crate::ids::{Lsn, VolumeId};
 use crate::info::{JournalLoss, Salvage};
 use crate::journal::Journal;
 use crate::map::Map;
@@ -62,7 +62,7 @@ pub(crate) struct Core {
     pub(crate) positions: SharedPositions,
     pub(crate) deletions: Mutex<Deletions>,
     /// The lines of volumes, and their marks: by volume, then by LSN.
-    pub(crate) lines: RwLock<BTreeMap<VolumeId, BTreeMap<u64, LineRecord>>>,
+    pub(crate) lines: RwLock<BTreeMap<VolumeId, BTreeMap<Lsn, LineRecord>>>,
     pub(crate) flushes: Flushes,
     pub(crate) scrub: Scrub,
     pub(crate) stamping: Stamping,
@@ -82,8 +82,8 @@ pub(crate) struct Core {
 /// The part of the destager's state that other components read.
 #[derive(Default)]
 pub(crate) struct SharedPositions {
-    pub(crate) preserved: AtomicU64,
-    pub(crate) destaged: AtomicU64,
+    preserved: AtomicU64,
+    destaged: AtomicU64,
     /// Everything up to this LSN is in place and can be found, though the catalog may not have that
     /// yet. Every record with a pool time before `settled_time` is among it.
     pub(crate) settled: AtomicU64,
@@ -121,6 +121,29 @@ pub(crate) struct Work {
     pub(crate) closed: AtomicBool,
     /// The pool was closed without an error.
     pub(crate) done: AtomicBool,
+}
+
+impl SharedPositions {
+    /// Notes the positions of a commit.
+    pub(crate) fn committed(&self, preserved: Lsn, destaged: Lsn) {
+        self.preserved.store(preserved.0, Ordering::Relaxed);
+        self.destaged.store(destaged.0, Ordering::Relaxed);
+    }
+
+    /// Returns the last LSN up to which everything is preserved, as of the last commit.
+    pub(crate) fn preserved(&self) -> Lsn {
+        Lsn(self.preserved.load(Ordering::Relaxed))
+    }
+
+    /// Returns the last LSN up to which everything is in place, as of the last commit.
+    pub(crate) fn destaged(&self) -> Lsn {
+        Lsn(self.destaged.load(Ordering::Relaxed))
+    }
+
+    /// Returns the last LSN up to which everything is in place and can be found.
+    pub(crate) fn settled(&self) -> Lsn {
+        Lsn(self.settled.load(Ordering::Acquire))
+    }
 }
 
 impl Core {

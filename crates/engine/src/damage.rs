@@ -17,7 +17,7 @@
 
 use crate::catalog::{Catalog, DamageKey, DamageRecord, Txn};
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Lsn};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -43,7 +43,7 @@ struct State {
     places: BTreeMap<(u32, u64), u64>,
     /// The gaps of histories: (branch, chunk, LSN of the first record), and the LSN of the last
     /// record.
-    gaps: BTreeMap<(BranchId, u64, u64), u64>,
+    gaps: BTreeMap<(BranchId, u64, Lsn), Lsn>,
     /// The rows that differ from the catalog.
     changed: BTreeSet<DamageKey>,
 }
@@ -103,7 +103,7 @@ impl Damage {
             match key {
                 DamageKey::Place(pv, start) => drop(state.places.insert((pv, start), record.end)),
                 DamageKey::History(branch, chunk, first) => {
-                    state.gaps.insert((branch, chunk, first), record.end);
+                    state.gaps.insert((branch, chunk, first), Lsn(record.end));
                 }
             }
         }
@@ -152,7 +152,7 @@ impl Damage {
     }
 
     /// Notes that records `first..=last` of a chunk replaced content that could not be read.
-    pub(crate) fn add_gap(&self, branch: BranchId, chunk: u64, (first, last): (u64, u64)) {
+    pub(crate) fn add_gap(&self, branch: BranchId, chunk: u64, (first, last): (Lsn, Lsn)) {
         let mut state = self.state.lock();
         let known = state.gaps.entry((branch, chunk, first)).or_insert(last);
         *known = last.max(*known);
@@ -160,16 +160,16 @@ impl Damage {
     }
 
     /// Returns whether the records between two moments of a chunk (LSNs) contain a gap.
-    pub(crate) fn is_gap_between(&self, branch: BranchId, chunk: u64, from: u64, to: u64) -> bool {
+    pub(crate) fn is_gap_between(&self, branch: BranchId, chunk: u64, from: Lsn, to: Lsn) -> bool {
         let state = self.state.lock();
-        let mut gaps = state.gaps.range((branch, chunk, 0)..=(branch, chunk, to));
+        let mut gaps = state.gaps.range((branch, chunk, Lsn::ZERO)..=(branch, chunk, to));
         gaps.any(|(_, last)| *last > from)
     }
 
     /// Forgets the gaps of a branch up to an LSN, because its moments up to there are forgotten.
-    pub(crate) fn forget_gaps(&self, branch: BranchId, lsn: u64) {
+    pub(crate) fn forget_gaps(&self, branch: BranchId, lsn: Lsn) {
         let state = &mut *self.state.lock();
-        let of_branch = state.gaps.range((branch, 0, 0)..=(branch, u64::MAX, u64::MAX));
+        let of_branch = state.gaps.range((branch, 0, Lsn::ZERO)..=(branch, u64::MAX, Lsn::MAX));
         let gone: Vec<_> = of_branch.filter(|(_, last)| **last <= lsn).map(|(key, _)| *key).collect();
         for key in gone {
             state.gaps.remove(&key);
@@ -227,11 +227,13 @@ impl Damage {
             let state = &mut *self.state.lock();
             let (places, gaps) = (&state.places, &state.gaps);
             let row = |key| match key {
-                DamageKey::Place(pv, start) => places.get(&(pv, start)),
-                DamageKey::History(branch, chunk, first) => gaps.get(&(branch, chunk, first)),
+                DamageKey::Place(pv, start) => places.get(&(pv, start)).copied(),
+                DamageKey::History(branch, chunk, first) => {
+                    gaps.get(&(branch, chunk, first)).map(|last| last.0)
+                }
             };
             let changed = std::mem::take(&mut state.changed);
-            changed.into_iter().map(|key| (key, row(key).map(|end| DamageRecord { end: *end }))).collect()
+            changed.into_iter().map(|key| (key, row(key).map(|end| DamageRecord { end }))).collect()
         };
         rows.into_iter().try_for_each(|(key, record)| txn.put_damage(key, record))
     }
@@ -285,16 +287,15 @@ mod tests {
     #[test]
     fn a_gap_is_in_the_way_from_its_first_record_to_before_its_last() {
         let damage = Damage::default();
-        damage.add_gap(BranchId(1), 7, (10, 12));
-        let between = |from, to| damage.is_gap_between(BranchId(1), 7, from, to);
+        damage.add_gap(BranchId(1), 7, (Lsn(10), Lsn(12)));
+        let of = |branch, chunk, from, to| damage.is_gap_between(BranchId(branch), chunk, Lsn(from), Lsn(to));
+        let between = |from, to| of(1, 7, from, to);
         assert!(between(9, 10) && between(11, 12) && between(5, 20) && between(10, 11));
         assert!(!between(12, 20) && !between(3, 9));
-        assert!(
-            !damage.is_gap_between(BranchId(1), 8, 5, 20) && !damage.is_gap_between(BranchId(2), 7, 5, 20)
-        );
-        damage.forget_gaps(BranchId(1), 11);
+        assert!(!of(1, 8, 5, 20) && !of(2, 7, 5, 20));
+        damage.forget_gaps(BranchId(1), Lsn(11));
         assert!(between(5, 20));
-        damage.forget_gaps(BranchId(1), 12);
+        damage.forget_gaps(BranchId(1), Lsn(12));
         assert!(!between(5, 20));
     }
 }

@@ -68,13 +68,43 @@ number! {
     SnapshotId(u64)
 }
 
+number! {
+    /// A log sequence number: the place of a record of the journal in the order of all records.
+    /// LSNs grow, and may skip some. No record has the number 0.
+    Lsn(u64)
+}
+
+impl Lsn {
+    /// The number below all LSNs.
+    pub const ZERO: Lsn = Lsn(0);
+    /// The number above all LSNs. As a moment it stands for the present.
+    pub const MAX: Lsn = Lsn(u64::MAX);
+
+    /// Returns the number that follows.
+    #[must_use]
+    pub const fn next(self) -> Lsn {
+        Lsn(self.0.saturating_add(1))
+    }
+
+    /// Returns the number before, or 0 for 0.
+    #[must_use]
+    pub const fn prev(self) -> Lsn {
+        Lsn(self.0.saturating_sub(1))
+    }
+
+    /// Returns by how many numbers `earlier` lies before this one, or 0 if it does not.
+    pub const fn since(self, earlier: Lsn) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
 /// The place of a record in the order of all records, and when that was.
 ///
 /// Times grow with LSNs, and LSNs come first in the order of stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Stamp {
     /// The LSN of the record.
-    pub lsn: u64,
+    pub lsn: Lsn,
     /// The time of the record, in nanoseconds: pool time inside the engine, time of the wall clock
     /// in what users are told.
     pub time: u64,
@@ -82,7 +112,7 @@ pub struct Stamp {
 
 impl Stamp {
     /// Makes a stamp of an LSN and a time in nanoseconds.
-    pub const fn new(lsn: u64, time: u64) -> Stamp {
+    pub const fn new(lsn: Lsn, time: u64) -> Stamp {
         Stamp { lsn, time }
     }
 }

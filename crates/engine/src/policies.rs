@@ -9,7 +9,7 @@ use crate::control::{DeleteSnapshots, RemoveMark, RollBack, SetFill};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
-use crate::ids::{BranchId, SnapshotId, Stamp, VolumeId};
+use crate::ids::{BranchId, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::settings::AnchorPolicy;
 use crate::world::uuid;
 use std::collections::BTreeSet;
@@ -33,11 +33,11 @@ impl Destager {
 
 impl Core {
     /// Returns a mark before the recorded history of its volume: (volume, LSN).
-    fn expired_mark(&self) -> Option<(VolumeId, u64)> {
-        let marks: BTreeSet<(VolumeId, u64)> =
+    fn expired_mark(&self) -> Option<(VolumeId, Lsn)> {
+        let marks: BTreeSet<(VolumeId, Lsn)> =
             self.names.read().marks.iter().map(|((volume, _), lsn)| (*volume, *lsn)).collect();
         // A later mark may lie in a history of which nothing is carried out yet.
-        let settled = self.positions.settled.load(Ordering::Acquire);
+        let settled = self.positions.settled();
         let (mut of, mut begins) = (None, None);
         marks.into_iter().filter(|(_, lsn)| *lsn <= settled).find(|(volume, lsn)| {
             if of.replace(*volume) != Some(*volume) {
@@ -102,7 +102,7 @@ impl Destager {
                 let lsn = renewed?;
                 tracing::info!(
                     volume = id.0,
-                    lsn,
+                    lsn = lsn.0,
                     "a volume continues on a new branch, because its epochs were used up"
                 );
                 Ok(true)

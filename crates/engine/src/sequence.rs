@@ -13,7 +13,7 @@ use crate::branch::namespace::Namespace;
 use crate::control::Control;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::{BranchId, Epoch, Stamp};
+use crate::ids::{BranchId, Epoch, Lsn, Stamp};
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{Admission, Record};
 use crate::space::reservations::full;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 impl Destager {
     /// Sequences the operation that `build` makes from the current names, and makes it durable.
     /// Returns its LSN.
-    pub(crate) fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<u64> {
+    pub(crate) fn submit(&self, build: impl Fn(&Namespace) -> Result<Control>) -> Result<Lsn> {
         self.submit_with(|names| Ok((vec![build(names)?], None)))
     }
 
@@ -34,7 +34,7 @@ impl Destager {
     pub(crate) fn submit_with(
         &self,
         build: impl Fn(&Namespace) -> Result<(Vec<Control>, Option<Arc<Branch>>)>,
-    ) -> Result<u64> {
+    ) -> Result<Lsn> {
         self.submit_timed(build).map(|stamp| stamp.lsn)
     }
 
@@ -91,7 +91,7 @@ impl Destager {
                 }
                 continue;
             }
-            let mut last = 0;
+            let mut last = Lsn::ZERO;
             let count = controls.len();
             for (n, (control, data)) in controls.iter().zip(encoded).enumerate() {
                 let slot_of = slot_of.as_ref().filter(|_| n + 1 == count);

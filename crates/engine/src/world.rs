@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn identities_that_follow_from_something_stay() {
         let volume = Uuid::from_bytes(std::array::from_fn(|i| i as u8));
-        let moment = crate::cdp::moment_uuid(&volume, 0x1234);
+        let moment = crate::cdp::moment_uuid(&volume, crate::ids::Lsn(0x1234));
         assert_eq!(moment.to_string(), "41aa8805-7b66-729d-748c-53dc8c6cde88");
         let serial = derived_uuid("hindcast serial number", &[b"cd-2026"]);
         assert_eq!(serial.to_string(), "6118b7ae-76f2-73be-c7a7-a5c39438fd75");

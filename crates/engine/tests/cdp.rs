@@ -6,6 +6,7 @@ use bytes::Bytes;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, MemDir};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, PoolOptions, Progress};
 use hindcast_engine::testing::{KIB, MIB, Site, check, content_of, flip, idle};
 use hindcast_engine::world::{ManualClock, Rng, SplitMix, World};
@@ -22,7 +23,7 @@ struct Fixture {
     rng: SplitMix,
     pool: Option<Arc<Pool>>,
     now: Vec<u8>,
-    moments: BTreeMap<u64, Vec<u8>>,
+    moments: BTreeMap<Lsn, Vec<u8>>,
 }
 
 impl Fixture {
@@ -229,7 +230,7 @@ fn off_and_on_again() {
     f.verify();
     f.reopen();
     f.verify();
-    assert_eq!(f.read(&Moment::Lsn(u64::MAX)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(f.read(&Moment::Lsn(Lsn::MAX)).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[test]
@@ -318,7 +319,7 @@ fn a_damaged_undo_or_redo_record_costs_no_moment_that_does_not_need_it() {
                 let at = (start + at) as usize;
                 u64::from_le_bytes(record[at..at + 8].try_into().unwrap())
             };
-            let (damaged, chunk) = (field(8), field(24));
+            let (damaged, chunk) = (Lsn(field(8)), field(24));
             flip(&f.dir, &name, start + 16, 0xFF);
             for (lsn, content) in &f.moments {
                 let needs_it = match encoding {
@@ -413,12 +414,12 @@ fn history_and_changes_are_told() {
     assert!(history.anchors.len() >= 6 && history.anchors.iter().any(|a| a.snapshot.as_deref() == Some("s")));
     let info = f.pool().cdp("v").unwrap();
     assert_eq!(history.buckets.iter().map(|b| b.records).sum::<u64>(), info.records);
-    let changes = f.pool().changes("v", 8 * KIB..9 * KIB, 0..=written, 1000).unwrap();
+    let changes = f.pool().changes("v", 8 * KIB..9 * KIB, Lsn(0)..=written, 1000).unwrap();
     let last = changes.last().unwrap();
     assert_eq!((last.lsn, last.offset, last.length), (written, 8 * KIB, KIB));
     assert!(changes.is_sorted_by_key(|c| c.lsn) && changes.len() > 1);
     assert_eq!(
-        f.pool().changes("v", 8 * KIB..9 * KIB, 0..=written - 1, 1000).unwrap().len(),
+        f.pool().changes("v", 8 * KIB..9 * KIB, Lsn::ZERO..=written.prev(), 1000).unwrap().len(),
         changes.len() - 1
     );
     let flushed = f.pool().resolve("v", &Moment::FlushUpTo(written)).unwrap();
@@ -476,7 +477,7 @@ fn rollbacks_keep_what_they_leave() {
     f.set(CdpSettings { anchors: AnchorPolicy::Every(20), ..CdpSettings::default() });
     for round in 0..4 {
         f.change(30);
-        let lsns: Vec<u64> = f.moments.keys().copied().collect();
+        let lsns: Vec<Lsn> = f.moments.keys().copied().collect();
         let to = lsns[f.below(lsns.len() as u64) as usize];
         let undo = format!("before-{round}");
         f.pool().roll_back_to(&[("v", &undo)], &Moment::Lsn(to), false).unwrap();
@@ -511,7 +512,7 @@ fn history_expires_after_a_rollback_too() {
     f.reopen();
     f.idle();
     let all = f.moments.len();
-    let is_kept = |lsn: u64| match f.read(&Moment::Lsn(lsn)) {
+    let is_kept = |lsn: Lsn| match f.read(&Moment::Lsn(lsn)) {
         Ok(content) => {
             assert!(content == f.moments[&lsn], "LSN {lsn} is wrong");
             true

@@ -5,7 +5,7 @@
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpInfo, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::disk::{Dir, OpenMode};
-use hindcast_engine::ids::Stamp;
+use hindcast_engine::ids::{Lsn, Stamp};
 use hindcast_engine::pool::PoolOptions;
 use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 
@@ -32,7 +32,7 @@ fn site() -> Site {
 }
 
 /// Overwrites the whole volume, chunk by chunk, with `byte`. Returns the LSN of the last write.
-fn fill(site: &Site, byte: u8) -> u64 {
+fn fill(site: &Site, byte: u8) -> Lsn {
     let volume = site.pool.open_volume("v", false).unwrap();
     for chunk in 0..SIZE / CHUNK {
         site.clock.advance(1000);
@@ -188,7 +188,7 @@ fn what_is_held_longest_goes_all_the_same() {
     assert!(content(&view).iter().all(|b| *b == 1));
     // No expired moment seems to belong to what is left.
     let last = site.pool.stats().sequenced_lsn;
-    assert_eq!(moment(&site, Moment::Lsn(last - 5)), Err(ErrorKind::NotFound));
+    assert_eq!(moment(&site, Moment::Lsn(Lsn(last.0 - 5))), Err(ErrorKind::NotFound));
     drop(view);
     let site = site.reopen();
     pass(&site);
@@ -216,7 +216,7 @@ fn a_chain_of_moments_becomes_short_by_itself_and_expires() {
         flattened += u32::from(!site.pool.branch_bases().contains_key(&branch));
     }
     assert_eq!(flattened, 1, "once in eight times it rests on more than five levels");
-    assert!(info(&site).from.is_some_and(|from| from.lsn < 10), "all of it is wanted");
+    assert!(info(&site).from.is_some_and(|from| from.lsn < Lsn(10)), "all of it is wanted");
     let retention = Retention { time: Some(SECOND), bytes: None };
     site.pool.set_cdp("v", Some(CdpSettings { retention, ..settings() })).unwrap();
     pass(&site);
@@ -259,7 +259,7 @@ fn retention_passes_what_a_volume_was_taken_back_to() {
     let since = site.pool.stats().sequenced_lsn;
     pass(&site);
     assert!(site.pool.branch_bases().is_empty());
-    assert!(info(&site).from.is_some_and(|from| from.lsn >= since - 1), "{:?} {since}", info(&site));
+    assert!(info(&site).from.is_some_and(|from| from.lsn >= since.prev()), "{:?} {since}", info(&site));
     assert!(shows(&site, 1));
     let undone = content(&site.pool.open_snapshot("v", "undo").unwrap());
     assert!(undone.iter().all(|b| *b == 2));
@@ -281,7 +281,7 @@ fn the_first_moment_that_is_shown_is_found_by_its_time() {
     site.idle();
     let verify = |site: &Site| {
         let Stamp { lsn, time } = info(site).from.unwrap();
-        assert!(lsn > 60, "nothing has expired");
+        assert!(lsn > Lsn(60), "nothing has expired");
         for wanted in [time, time + 1] {
             let point = site.pool.resolve("v", &Moment::Time(wanted)).unwrap();
             assert_eq!((point.lsn, point.time), (lsn, time));
@@ -333,7 +333,7 @@ fn flattening_looks_only_at_segments_that_matter() {
     site.pool.drain().unwrap();
     let before: Vec<String> = site.dir.list().unwrap();
     // These writes fill segments of their own, all in the last page.
-    let mut lsn = 0;
+    let mut lsn = Lsn::ZERO;
     for n in 0..40u8 {
         write(&volume, 4 * MIB, n + 1, 64 * KIB);
         if n == 20 {

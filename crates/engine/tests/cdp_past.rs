@@ -6,6 +6,7 @@ use bytes::Bytes;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment, Retention};
 use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Origin, Pool};
 use hindcast_engine::testing::{KIB, MIB, Site, content, idle, write};
 use hindcast_engine::world::Clock;
@@ -24,7 +25,7 @@ fn cdp(site: &Site, encoding: Encoding) {
     site.pool.set_cdp("v", Some(settings)).unwrap();
 }
 
-fn changes(site: &Site, bytes: Range<u64>, lsns: RangeInclusive<u64>, limit: usize) -> Vec<u64> {
+fn changes(site: &Site, bytes: Range<u64>, lsns: RangeInclusive<Lsn>, limit: usize) -> Vec<Lsn> {
     site.pool.changes("v", bytes, lsns, limit).unwrap().iter().map(|c| c.lsn).collect()
 }
 
@@ -36,15 +37,19 @@ fn changes_tell_when_a_range_changed() {
     let a = f.put(0, 1, 4096);
     let b = f.put(12 * KIB, 2, 8 * KIB); // in two chunks
     let c = f.put(512 * KIB, 3, 512);
-    assert_eq!(changes(&f, 0..MIB, 0..=u64::MAX, 100), [a, b, b, c], "what was before CDP is not known");
-    assert_eq!(changes(&f, 0..512, 0..=u64::MAX, 100), [a]);
-    assert_eq!(changes(&f, 4096..12 * KIB, 0..=u64::MAX, 100), [] as [u64; 0]);
+    assert_eq!(
+        changes(&f, 0..MIB, Lsn::ZERO..=Lsn::MAX, 100),
+        [a, b, b, c],
+        "what was before CDP is not known"
+    );
+    assert_eq!(changes(&f, 0..512, Lsn::ZERO..=Lsn::MAX, 100), [a]);
+    assert_eq!(changes(&f, 4096..12 * KIB, Lsn::ZERO..=Lsn::MAX, 100), [] as [Lsn; 0]);
     assert_eq!(changes(&f, 0..MIB, b..=b, 100), [b, b]);
-    assert_eq!(changes(&f, 0..MIB, 0..=u64::MAX, 2), [a, b]);
-    let parts = f.pool.changes("v", 13 * KIB..17 * KIB, 0..=u64::MAX, 9).unwrap();
+    assert_eq!(changes(&f, 0..MIB, Lsn::ZERO..=Lsn::MAX, 2), [a, b]);
+    let parts = f.pool.changes("v", 13 * KIB..17 * KIB, Lsn::ZERO..=Lsn::MAX, 9).unwrap();
     let parts: Vec<(u64, u64)> = parts.iter().map(|c| (c.offset, c.length)).collect();
     assert_eq!(parts, [(13 * KIB, 3 * KIB), (16 * KIB, KIB)], "clipped to the range, a part for each chunk");
-    assert!(f.pool.changes("w", 0..MIB, 0..=u64::MAX, 1).is_err());
+    assert!(f.pool.changes("w", 0..MIB, Lsn::ZERO..=Lsn::MAX, 1).is_err());
 }
 
 #[test]
@@ -54,12 +59,12 @@ fn the_oldest_changes_are_told_though_a_batch_fills_several_segments() {
     // The chunks are written from both ends. The log of the batch is in the order of chunks, so its
     // first and last segment have the writes that came first.
     let chunks = (0..128).map(|n| if n % 2 == 0 { 63 - n / 2 % 32 } else { n / 2 % 32 });
-    let mut lsns: Vec<u64> = chunks.map(|chunk| f.put(chunk * 16 * KIB, 7, 16 * KIB)).collect();
+    let mut lsns: Vec<Lsn> = chunks.map(|chunk| f.put(chunk * 16 * KIB, 7, 16 * KIB)).collect();
     f.pool.drain().unwrap();
     assert!(f.pool.cdp("v").unwrap().segments > 2);
-    assert_eq!(changes(&f, 0..MIB, 0..=u64::MAX, 5), lsns[..5]);
+    assert_eq!(changes(&f, 0..MIB, Lsn::ZERO..=Lsn::MAX, 5), lsns[..5]);
     lsns.push(f.put(0, 8, 512));
-    assert_eq!(changes(&f, 0..MIB, 0..=u64::MAX, 1000), lsns);
+    assert_eq!(changes(&f, 0..MIB, Lsn::ZERO..=Lsn::MAX, 1000), lsns);
 }
 
 #[test]
@@ -96,7 +101,7 @@ fn a_history_has_spans_anchors_marks_and_sums() {
     assert_eq!(history.spans.len(), 2, "{:?}", history.spans);
     assert!(history.spans[0].to.is_some() && history.spans[1].to.is_none());
     assert!(history.spans[0].branch != history.spans[1].branch);
-    assert_eq!(changes(&f, 0..512, 0..=u64::MAX, 100).last(), Some(&after));
+    assert_eq!(changes(&f, 0..512, Lsn::ZERO..=Lsn::MAX, 100).last(), Some(&after));
     f.pool.set_cdp("v", None).unwrap();
     assert!(f.pool.history("v", 1).unwrap().spans[1].to.is_some());
 }
@@ -146,7 +151,7 @@ fn a_group_goes_back_together() {
     let before = records(&site);
     let undone =
         site.pool.roll_back_to(&[("a", "u"), ("b", "u"), ("c", "w")], &Moment::Lsn(then), false).unwrap();
-    assert_eq!(records(&site), before + 4, "one for all of them, and an anchor for each");
+    assert_eq!(records(&site), Lsn(before.0 + 4), "one for all of them, and an anchor for each");
     assert_eq!(undone.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["u", "u", "w"]);
     let twice = site.pool.roll_back_to(&[("a", "v"), ("a", "w")], &Moment::Lsn(then), false);
     assert_eq!(twice.unwrap_err().kind(), ErrorKind::Invalid);
@@ -160,7 +165,7 @@ fn a_group_goes_back_together() {
     assert_eq!(["a", "b", "c"].map(|name| first(&site, name)), [4, 1, 2]);
     let before = records(&site);
     site.pool.recover_volumes(&[("a", "a-then"), ("b", "b-then")], &Moment::Lsn(now)).unwrap();
-    assert_eq!(records(&site), before + 1);
+    assert_eq!(records(&site), before.next());
     let site = site.reopen();
     site.idle();
     assert_eq!(["a-then", "b-then", "a", "b", "c"].map(|name| first(&site, name)), [4, 1, 4, 1, 2]);
@@ -271,9 +276,9 @@ fn the_last_flush_is_that_of_the_moment_asked_for() {
     assert_eq!(first(&f.pool, "v", &Moment::FlushBefore(f.clock.now())), 3);
     assert_eq!(first(&f.pool, "v", &Moment::FlushUpTo(unflushed)), 3);
     let kind = |moment| f.pool.resolve("v", &moment).unwrap_err().kind();
-    assert_eq!(kind(Moment::FlushUpTo(lsns[0] - 1)), ErrorKind::NotFound);
+    assert_eq!(kind(Moment::FlushUpTo(lsns[0].prev())), ErrorKind::NotFound);
     assert_eq!(kind(Moment::FlushBefore(1)), ErrorKind::NotFound);
-    assert_eq!(kind(Moment::FlushUpTo(unflushed + 1)), ErrorKind::Invalid);
+    assert_eq!(kind(Moment::FlushUpTo(unflushed.next())), ErrorKind::Invalid);
     assert_eq!(kind(Moment::FlushBefore(u64::MAX)), ErrorKind::Invalid);
 }
 
@@ -548,12 +553,12 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
         v.flush().unwrap();
         (site.pool.stats().sequenced_lsn, site.clock.now())
     };
-    let mut points: Vec<(u64, u64)> = (0..3000u32).map(|n| flush(&site, n as u8)).collect();
+    let mut points: Vec<(Lsn, u64)> = (0..3000u32).map(|n| flush(&site, n as u8)).collect();
     let lsns = |site: &Site| {
         let found = site.pool.history("v", 0).unwrap().flushes;
-        found.into_iter().map(|point| point.lsn).collect::<Vec<u64>>()
+        found.into_iter().map(|point| point.lsn).collect::<Vec<Lsn>>()
     };
-    let known = |points: &[(u64, u64)]| points.iter().map(|(lsn, _)| *lsn).collect::<Vec<u64>>();
+    let known = |points: &[(Lsn, u64)]| points.iter().map(|(lsn, _)| *lsn).collect::<Vec<Lsn>>();
     assert_eq!(lsns(&site), known(&points), "staged");
     site.pool.close().unwrap();
     let mut site = site.reopen();
@@ -574,12 +579,12 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
         assert_eq!(at(Moment::FlushBefore(*time + 999_999_999)), *lsn, "flush {n}");
         if let Some((before, _)) = n.checked_sub(1).map(|n| points[n]) {
             assert_eq!(
-                (at(Moment::FlushUpTo(*lsn - 1)), at(Moment::FlushBefore(*time - 1))),
+                (at(Moment::FlushUpTo(lsn.prev())), at(Moment::FlushBefore(*time - 1))),
                 (before, before)
             );
         }
     }
-    let early = site.pool.resolve("v", &Moment::FlushUpTo(points[0].0 - 1)).unwrap_err();
+    let early = site.pool.resolve("v", &Moment::FlushUpTo(points[0].0.prev())).unwrap_err();
     assert_eq!(early.kind(), ErrorKind::NotFound);
     // Flush points expire with their moments, and a deleted volume loses all of them.
     site.clock.advance(9_500_000_000_000);
@@ -592,7 +597,7 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
     site.pool.delete_volume("v", true).unwrap();
     (0..3).for_each(|_| site.idle());
     drop(site.volume("v", MIB, 16 * KIB));
-    assert_eq!(lsns(&site), [] as [u64; 0]);
+    assert_eq!(lsns(&site), [] as [Lsn; 0]);
 }
 
 /// Flush points are stored even while a client keeps writing so little that nothing is destaged.

@@ -5,6 +5,7 @@
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::device::BlockDevice;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{PoolOptions, code};
 use hindcast_engine::testing::{KIB, Site, content, write};
 use hindcast_engine::world::Clock;
@@ -32,7 +33,7 @@ fn site(keep: u64) -> Site {
 }
 
 /// Fills the volume with a byte, and returns the LSN.
-fn put(site: &Site, byte: u8) -> u64 {
+fn put(site: &Site, byte: u8) -> Lsn {
     write(&site.pool.open_volume("v", false).unwrap(), 0, byte, SIZE);
     site.pool.stats().sequenced_lsn
 }
@@ -55,7 +56,7 @@ fn go(site: &Site, ns: u64) {
 }
 
 /// Writes once an hour, and returns the LSNs.
-fn hours(site: &Site, count: u8) -> Vec<u64> {
+fn hours(site: &Site, count: u8) -> Vec<Lsn> {
     let hour = |n| {
         go(site, HOUR);
         put(site, n)
@@ -169,7 +170,7 @@ fn times_are_those_of_the_newest_stretch_that_has_them() {
     assert_eq!((second(change.before), second(change.after)), (110, 5));
     assert_eq!(second(history.marks[0].time), 110);
     assert_eq!(second(history.flushes.last().unwrap().time), 20);
-    let changes = site.pool.changes("v", 0..1, 0..=u64::MAX, 9).unwrap();
+    let changes = site.pool.changes("v", 0..1, Lsn::ZERO..=Lsn::MAX, 9).unwrap();
     let times: Vec<u64> = changes.iter().map(|c| second(c.time)).collect();
     assert_eq!(times, [10, 110, 20]);
     let resolved = site.pool.resolve("v", &Moment::Time(right + 25 * SECOND)).unwrap();
@@ -249,6 +250,6 @@ fn background_work_waits_for_no_wall_clock() {
     site.idle();
     // The flush point is in the catalog: a kill does not lose it.
     let site = site.reopen();
-    assert_eq!(at(&site, &Moment::FlushUpTo(u64::MAX - 1)), Err(ErrorKind::Invalid));
+    assert_eq!(at(&site, &Moment::FlushUpTo(Lsn(u64::MAX - 1))), Err(ErrorKind::Invalid));
     assert_eq!(site.pool.history("v", 0).unwrap().flushes.len(), 1);
 }

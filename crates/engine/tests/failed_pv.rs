@@ -5,6 +5,7 @@
 use hindcast_engine::cdp::{CdpSettings, Moment};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, Layer, LayeredDir, LowerDisk, MemDir, SyncPurpose};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{
     Health, Method, NewVolume, Placement, Pool, PoolOptions, Progress, PvSpec, code,
 };
@@ -262,7 +263,7 @@ fn a_pool_opens_with_a_batch_half_done() {
         assert!(is_half_done(&pool), "{method:?}");
         drop((pool, volume));
         let mut opening = 0;
-        let moment = |pool: &Arc<Pool>, lsn: u64, offset: u64| {
+        let moment = |pool: &Arc<Pool>, lsn: Lsn, offset: u64| {
             byte(&*pool.open_moment("a", &Moment::Lsn(lsn)).unwrap(), offset)
         };
         let shows = |pool: &Arc<Pool>| {

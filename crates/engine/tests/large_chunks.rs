@@ -5,6 +5,7 @@ use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, OpenMode};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::Progress;
 use hindcast_engine::testing::{KIB, MIB, Site, content, write};
 use std::collections::BTreeMap;
@@ -38,7 +39,7 @@ fn change(site: &Site, volume: &str, n: u8, model: &mut [u8]) {
     model[(end - 16 * KIB) as usize..end as usize].fill(0);
 }
 
-fn moments(site: &Site, model: &mut [u8]) -> BTreeMap<u64, Vec<u8>> {
+fn moments(site: &Site, model: &mut [u8]) -> BTreeMap<Lsn, Vec<u8>> {
     let mut moments = BTreeMap::new();
     for n in 1..6 {
         change(site, "v", n, model);
@@ -113,7 +114,7 @@ fn a_volume_goes_back_and_on() {
         site = site.reopen();
     }
     site.pool.roll_back("v", "undo", "again", false).unwrap();
-    let before = moments.range(..=lsn + 1).count();
+    let before = moments.range(..=lsn.next()).count();
     let before = moments.values().nth(before + 1).unwrap();
     assert!(content(&site.pool.open_volume("v", false).unwrap()) == *before, "the fifth change was the last");
 }

@@ -5,6 +5,7 @@
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, MemDir, OpenMode, SyncPurpose};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{PoolOptions, Progress};
 use hindcast_engine::testing::{KIB, MIB, Site, content_of, flip, idle, write};
 use hindcast_engine::{ErrorKind, Volume};
@@ -30,7 +31,7 @@ fn settings(encoding: Encoding) -> CdpSettings {
 struct Many {
     site: Site,
     volumes: usize,
-    moments: Vec<Vec<(u64, u8)>>,
+    moments: Vec<Vec<(Lsn, u8)>>,
 }
 
 impl Many {
@@ -61,7 +62,7 @@ impl Many {
         self.site.pool.drain().unwrap();
     }
 
-    fn at(&self, n: usize, lsn: u64) -> Result<Vec<u8>, hindcast_engine::Error> {
+    fn at(&self, n: usize, lsn: Lsn) -> Result<Vec<u8>, hindcast_engine::Error> {
         let view = self.site.pool.open_moment(&format!("v{n}"), &Moment::Lsn(lsn))?;
         let mut content = vec![0; CHUNK as usize];
         view.read(0, &mut content)?;
@@ -297,7 +298,7 @@ impl Many {
 
     /// Returns the moments of a volume that are lost.
     fn lost(&self, n: usize) -> Vec<usize> {
-        let lost = |(_, (lsn, _)): &(usize, &(u64, u8))| {
+        let lost = |(_, (lsn, _)): &(usize, &(Lsn, u8))| {
             self.at(n, *lsn).is_err_and(|error| error.kind() == ErrorKind::Lost)
         };
         self.moments[n].iter().enumerate().filter(lost).map(|(at, _)| at).collect()

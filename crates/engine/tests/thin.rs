@@ -6,6 +6,7 @@
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment, Retention};
 use hindcast_engine::device::{BlockDevice, StatusRun};
 use hindcast_engine::disk::{Dir, OpenMode};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::Pool;
 use hindcast_engine::testing::differences::{assert_covers, ranges};
 use hindcast_engine::testing::{KIB, MIB, Site, content, write};
@@ -401,7 +402,7 @@ struct Random {
     name: &'static str,
     settings: CdpSettings,
     never: u64,
-    moments: Vec<u64>,
+    moments: Vec<Lsn>,
 }
 
 impl Random {
@@ -437,7 +438,7 @@ impl Random {
         self.rng.next() % n
     }
 
-    fn pick(&self) -> u64 {
+    fn pick(&self) -> Lsn {
         self.moments[self.below(self.moments.len() as u64) as usize]
     }
 
@@ -478,7 +479,7 @@ impl Random {
     /// Returns some moments, all snapshots, the volume, and one recovered volume.
     fn states(&self) -> Vec<(String, Arc<Volume>)> {
         let (pool, name) = (&self.site.pool, self.name);
-        let lsns: Vec<u64> = (0..10).map(|_| self.pick()).collect();
+        let lsns: Vec<Lsn> = (0..10).map(|_| self.pick()).collect();
         pool.recover_volume(name, &Moment::Lsn(lsns[0]), "r").unwrap();
         if self.below(3) == 0 {
             let retention = Retention { time: Some(self.below(40) * 1_000_000_000 + 1), bytes: None };

@@ -66,10 +66,10 @@ pub(crate) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api:
             capacity: stats.journal_capacity,
             used: stats.journal_used,
             turns: stats.journal_turns,
-            sequenced_lsn: stats.sequenced_lsn,
-            written_lsn: stats.written_lsn,
-            synced_lsn: stats.synced_lsn,
-            destaged_lsn: stats.destaged_lsn,
+            sequenced_lsn: stats.sequenced_lsn.0,
+            written_lsn: stats.written_lsn.0,
+            synced_lsn: stats.synced_lsn.0,
+            destaged_lsn: stats.destaged_lsn.0,
             backpressure_waits: stats.backpressure_waits,
         },
         map_cache: api::MapCache {
@@ -248,7 +248,7 @@ fn cdp_settings(settings: &cdp::CdpSettings) -> api::Cdp {
 }
 
 pub(crate) fn position(stamp: Stamp) -> api::Position {
-    api::Position { lsn: stamp.lsn, time: time(stamp.time) }
+    api::Position { lsn: stamp.lsn.0, time: time(stamp.time) }
 }
 
 pub(crate) fn cdp_status(volume: String, info: &cdp::CdpInfo) -> api::CdpStatus {
@@ -269,17 +269,17 @@ pub(crate) fn cdp_status(volume: String, info: &cdp::CdpInfo) -> api::CdpStatus 
 }
 
 pub(crate) fn mark(mark: &cdp::Mark) -> api::Mark {
-    api::Mark { name: mark.name.clone(), lsn: mark.lsn, time: time(mark.time) }
+    api::Mark { name: mark.name.clone(), lsn: mark.lsn.0, time: time(mark.time) }
 }
 
 pub(crate) fn change(change: &cdp::Change) -> api::Change {
-    api::Change { lsn: change.lsn, time: time(change.time), offset: change.offset, length: change.length }
+    api::Change { lsn: change.lsn.0, time: time(change.time), offset: change.offset, length: change.length }
 }
 
 pub(crate) fn history(volume: String, found: &cdp::History) -> api::History {
     let span = |s: &cdp::Span| api::HistorySpan { from: position(s.from), to: s.to.map(position) };
     let anchor =
-        |a: &cdp::Anchor| api::Anchor { lsn: a.lsn, time: time(a.time), snapshot: a.snapshot.clone() };
+        |a: &cdp::Anchor| api::Anchor { lsn: a.lsn.0, time: time(a.time), snapshot: a.snapshot.clone() };
     let bucket = |b: &cdp::Bucket| api::HistoryBucket {
         from: time(b.from),
         records: b.records,
@@ -298,7 +298,7 @@ pub(crate) fn history(volume: String, found: &cdp::History) -> api::History {
 }
 
 fn clock_change(change: &pool::ClockChange) -> api::ClockChange {
-    api::ClockChange { lsn: change.lsn, before: time(change.before), after: time(change.after) }
+    api::ClockChange { lsn: change.lsn.0, before: time(change.before), after: time(change.after) }
 }
 
 pub(crate) fn clock(clock: &pool::ClockInfo) -> api::Clock {

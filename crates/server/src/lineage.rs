@@ -2,7 +2,7 @@
 
 use crate::{clones, convert};
 use hindcast_api as api;
-use hindcast_engine::ids::{BranchId, Epoch};
+use hindcast_engine::ids::{BranchId, Epoch, Lsn};
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub(crate) struct Lineage<'a> {
     bases: OnceCell<BTreeMap<BranchId, (BranchId, Epoch)>>,
     /// Of branches that rest on a moment: the volume whose history it is, if it is there still, and
     /// the LSN.
-    moments: OnceCell<BTreeMap<BranchId, (Option<String>, u64)>>,
+    moments: OnceCell<BTreeMap<BranchId, (Option<String>, Lsn)>>,
     /// Volumes by what they rest on.
     clones: OnceCell<BTreeMap<(BranchId, Epoch), Vec<String>>>,
     /// Names of volumes by identity, as labels have it.

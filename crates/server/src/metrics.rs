@@ -212,7 +212,7 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
         ("preserved", stats.preserved_lsn),
         ("destaged", stats.destaged_lsn),
     ];
-    let positions = positions.into_iter().map(|(name, lsn)| ([("position", name.to_owned())], lsn));
+    let positions = positions.into_iter().map(|(name, lsn)| ([("position", name.to_owned())], lsn.0));
     out.gauges("hindcast_journal_lsn", "Positions of the pool in its journal.", positions)?;
     out.gauge("hindcast_journal_used_bytes", "Journal bytes in use.", stats.journal_used)?;
     out.gauge("hindcast_journal_capacity_bytes", "Journal bytes that can be used.", stats.journal_capacity)?;

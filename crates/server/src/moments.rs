@@ -3,6 +3,7 @@
 
 use crate::clones::open_behind;
 use hindcast_api::Moment;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, SnapshotInfo};
 use hindcast_engine::{Error, ErrorKind, Result, Volume, cdp};
 use jiff::Timestamp;
@@ -30,7 +31,7 @@ pub(crate) fn find(pool: &Pool, volume: &str, text: &str) -> Result<Past> {
             }
             Err(error) => Err(error),
         },
-        Moment::Lsn(lsn) => Ok(Past::Moment(cdp::Moment::Lsn(*lsn))),
+        Moment::Lsn(lsn) => Ok(Past::Moment(cdp::Moment::Lsn(Lsn(*lsn)))),
         Moment::Time(time) => Ok(Past::Moment(cdp::Moment::Time(nanos(*time)))),
         // The clock may have been set since.
         Moment::Ago(ago) => {
@@ -79,7 +80,7 @@ pub(crate) fn open_frozen(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<
         Past::Moment(moment) => {
             let lsn = pool.resolve(volume, &moment)?.lsn;
             let view = pool.open_moment(volume, &cdp::Moment::Lsn(lsn))?;
-            Ok((view, Moment::Lsn(lsn).to_string()))
+            Ok((view, Moment::Lsn(lsn.0).to_string()))
         }
     }
 }

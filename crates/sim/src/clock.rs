@@ -11,6 +11,7 @@ use crate::run::{Outcome, Run};
 use crate::survive;
 use crate::workload::{ClockMove, Op};
 use hindcast_engine::cdp::{Moment, Retention};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::code;
 use hindcast_engine::world::Clock;
 
@@ -160,7 +161,7 @@ impl Run {
 
     /// Ways to name a moment that was noted: by pool time for ever, by the wall clock as long as
     /// that is not set.
-    pub(crate) fn names_of(&self, vol: VolId, lsn: u64) -> Vec<Moment> {
+    pub(crate) fn names_of(&self, vol: VolId, lsn: Lsn) -> Vec<Moment> {
         let mut names = vec![Moment::Lsn(lsn)];
         if let Some(when) = self.past.get(&vol).and_then(|past| past.times.get(&lsn)).copied() {
             names.push(Moment::PoolTime(when.pool_time));

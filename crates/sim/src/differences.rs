@@ -8,6 +8,7 @@ use crate::survive;
 use crate::workload::Op;
 use hindcast_engine::cdp::Moment;
 use hindcast_engine::device::BlockDevice;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::{Difference, ErrorKind, Volume};
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ const PAIRS: usize = 4;
 enum Compared {
     View(View),
     /// By LSN.
-    Moment(VolId, u64),
+    Moment(VolId, Lsn),
 }
 
 impl Run {
@@ -67,7 +68,7 @@ impl Run {
     }
 
     /// What has changed since a moment.
-    pub(crate) fn verify_change_since(&mut self, vol: VolId, lsn: u64) -> Outcome<()> {
+    pub(crate) fn verify_change_since(&mut self, vol: VolId, lsn: Lsn) -> Outcome<()> {
         self.verify_difference(Compared::Moment(vol, lsn), Compared::View(View::Volume(vol)))
     }
 

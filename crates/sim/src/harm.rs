@@ -11,6 +11,7 @@ use crate::workload::{Crash, Op};
 use hindcast_engine::ErrorKind;
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::disk::{Dir, OpenMode, SyncPurpose};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, PoolOptions};
 
 const BLOCK: u64 = 4096;
@@ -150,7 +151,7 @@ impl Run {
     fn recovered(&mut self, promise: Promise) -> Outcome<()> {
         self.dir.clear_faults();
         let first_lost = self.compare(promise)?;
-        self.forget_lost_moments(first_lost)?;
+        self.forget_lost_moments(first_lost.map(Lsn))?;
         self.note_moments()
     }
 }

@@ -15,6 +15,7 @@ use hindcast_engine::ErrorKind;
 use hindcast_engine::Volume;
 use hindcast_engine::cdp::{CdpSettings, Moment, Retention};
 use hindcast_engine::device::BlockDevice;
+use hindcast_engine::ids::Lsn;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -45,12 +46,12 @@ pub(crate) struct Past {
     /// Moments may have expired: retention was limited.
     expires: bool,
     /// By LSN: what it held, and its size.
-    moments: BTreeMap<u64, (Content, u64)>,
+    moments: BTreeMap<Lsn, (Content, u64)>,
     /// When that was, of those of this boot.
-    pub(crate) times: BTreeMap<u64, When>,
+    pub(crate) times: BTreeMap<Lsn, When>,
     /// By LSN: flushes that succeeded with CDP on, and whether they must be known: no kill and no
     /// crash came since, or it was found after that.
-    flushes: BTreeMap<u64, bool>,
+    flushes: BTreeMap<Lsn, bool>,
 }
 
 /// The status of ranges of a device that shows `content`, with what lies behind each, and asked for
@@ -102,7 +103,7 @@ impl Run {
             let same = past.moments.values().next_back().is_some_and(|(content, size)| {
                 *size == model.size && content.zones().eq(model.content.zones())
             });
-            if past.on && (!same || lsn.is_multiple_of(8)) {
+            if past.on && (!same || lsn.0.is_multiple_of(8)) {
                 past.moments.insert(lsn, held());
                 past.times.insert(lsn, when);
             }
@@ -112,7 +113,7 @@ impl Run {
 
     /// The LSN before a request of so many records, and what a volume with CDP holds there, for
     /// [`Run::note_steps`].
-    pub(crate) fn before_steps(&self, vol: VolId, records: usize) -> Option<(u64, Content)> {
+    pub(crate) fn before_steps(&self, vol: VolId, records: usize) -> Option<(Lsn, Content)> {
         let kept = records > 1 && self.past.get(&vol).is_some_and(|past| past.on);
         let model = self.oracle.state().volumes.get(&vol).filter(|_| kept)?;
         Some((self.pool().ok()?.stats().sequenced_lsn, model.content.clone()))
@@ -121,10 +122,10 @@ impl Run {
     /// A request of several writes has succeeded, and was sequenced last. Notes what the volume
     /// held between the writes. If an anchor came with them, it is not known which record the
     /// anchor is.
-    pub(crate) fn note_steps(&mut self, vol: VolId, before: (u64, Content), writes: &[Effect]) {
+    pub(crate) fn note_steps(&mut self, vol: VolId, before: (Lsn, Content), writes: &[Effect]) {
         let (first, mut content) = before;
         let last = self.oracle.last_lsn();
-        if last - first != writes.len() as u64
+        if last - first.0 != writes.len() as u64
             || self.oracle.doubtful()
             || self.faults
             || self.dir.crashed()
@@ -134,7 +135,7 @@ impl Run {
         }
         let Some(size) = self.oracle.state().volumes.get(&vol).map(|model| model.size) else { return };
         let Some(past) = self.past.get_mut(&vol) else { return };
-        for (lsn, write) in (first + 1..last).zip(writes) {
+        for (lsn, write) in (first.0 + 1..last).map(Lsn).zip(writes) {
             if let Effect::Write { sector, count, stamp, .. } = write {
                 content.set(*sector, sector + count, *stamp);
             }
@@ -159,7 +160,7 @@ impl Run {
     }
 
     /// The last flush up to a moment is known, or one before it that was known by the last start.
-    fn check_last_flush(&mut self, vol: VolId, lsn: u64) -> Outcome<()> {
+    fn check_last_flush(&mut self, vol: VolId, lsn: Lsn) -> Outcome<()> {
         let (pool, name) = (self.pool()?, self.volume_name(vol)?);
         let found = survive(|| pool.resolve(&name, &Moment::FlushUpTo(lsn)));
         let (crashed, refusals) = (self.dir.crashed(), self.moment_refusals(vol));
@@ -167,7 +168,8 @@ impl Run {
         let sure = flushes.range(..=lsn).rev().find(|(_, sure)| **sure).map(|(lsn, _)| *lsn);
         match found {
             Ok(found)
-                if (sure.unwrap_or(0)..=lsn).contains(&found.lsn) && flushes.contains_key(&found.lsn) =>
+                if (sure.unwrap_or(Lsn::ZERO)..=lsn).contains(&found.lsn)
+                    && flushes.contains_key(&found.lsn) =>
             {
                 flushes.insert(found.lsn, true);
                 Ok(())
@@ -182,8 +184,8 @@ impl Run {
     /// After a crash: what lies behind the end of what was recovered has never been. Opening may
     /// have written records of its own by now, and the crash may have hit after that: what is
     /// written says less than the first record that is lost.
-    pub(crate) fn forget_lost_moments(&mut self, first_lost: Option<u64>) -> Outcome<()> {
-        let written = self.pool()?.stats().written_lsn + 1;
+    pub(crate) fn forget_lost_moments(&mut self, first_lost: Option<Lsn>) -> Outcome<()> {
+        let written = self.pool()?.stats().written_lsn.next();
         let end = first_lost.map_or(written, |lost| lost.min(written));
         let state = self.oracle.state();
         self.past.retain(|vol, _| state.volumes.contains_key(vol));
@@ -226,7 +228,7 @@ impl Run {
         }
     }
 
-    fn pick_moment(&self, vol: VolId, pick: u64) -> Option<(u64, Content, u64)> {
+    fn pick_moment(&self, vol: VolId, pick: u64) -> Option<(Lsn, Content, u64)> {
         let moments = &self.past.get(&vol)?.moments;
         let (lsn, (content, size)) = moments.iter().nth((pick % (moments.len() as u64).max(1)) as usize)?;
         Some((*lsn, content.clone(), *size))
@@ -260,7 +262,7 @@ impl Run {
         }
     }
 
-    fn hold_moment(&mut self, vol: VolId, lsn: u64, content: Content, size: u64) -> Outcome<()> {
+    fn hold_moment(&mut self, vol: VolId, lsn: Lsn, content: Content, size: u64) -> Outcome<()> {
         let name = self.volume_name(vol)?;
         let what = format!("volume {vol}, held at LSN {lsn}");
         let pool = self.pool()?;
@@ -298,7 +300,7 @@ impl Run {
         Ok(())
     }
 
-    fn check_moment(&mut self, vol: VolId, lsn: u64, content: &Content, size: u64) -> Outcome<()> {
+    fn check_moment(&mut self, vol: VolId, lsn: Lsn, content: &Content, size: u64) -> Outcome<()> {
         let name = self.volume_name(vol)?;
         let pool = self.pool()?;
         let names = self.names_of(vol, lsn);
@@ -348,12 +350,12 @@ impl Run {
     }
 
     /// All moments that are known, by LSN.
-    pub(crate) fn known_moments(&self) -> impl Iterator<Item = (VolId, u64)> {
+    pub(crate) fn known_moments(&self) -> impl Iterator<Item = (VolId, Lsn)> {
         self.past.iter().flat_map(|(vol, past)| past.moments.keys().map(|lsn| (*vol, *lsn)))
     }
 
     /// Moments of all volumes, about so many.
-    pub(crate) fn some_moments(&mut self, most: usize) -> Vec<(VolId, u64, Content, u64)> {
+    pub(crate) fn some_moments(&mut self, most: usize) -> Vec<(VolId, Lsn, Content, u64)> {
         let moments = self.past.iter().flat_map(|(vol, past)| {
             past.moments.iter().map(|(lsn, (content, size))| (*vol, *lsn, content.clone(), *size))
         });
@@ -435,7 +437,7 @@ impl Run {
 
     /// What a volume with CDP held at an LSN, and its size, if that is known: what it was noted to
     /// hold last. Where moments expire it may be that what was noted between is gone.
-    fn held_at(&self, vol: VolId, lsn: u64) -> Option<(Content, u64)> {
+    fn held_at(&self, vol: VolId, lsn: Lsn) -> Option<(Content, u64)> {
         let past = self.past.get(&vol)?;
         let (noted, held) = past.moments.range(..=lsn).next_back()?;
         (!past.expires || *noted == lsn).then(|| held.clone())

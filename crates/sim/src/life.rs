@@ -13,6 +13,7 @@ use crate::workload::{Crash, Op, Plan};
 use bytes::Bytes;
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Health, Pool, PoolOptions, PvSpec};
 use std::collections::BTreeSet;
 
@@ -113,7 +114,7 @@ impl Run {
             self.compare_salvaged(&salvaged)?;
         }
         let first_lost = self.compare(promise)?;
-        self.forget_lost_moments(first_lost)?;
+        self.forget_lost_moments(first_lost.map(Lsn))?;
         self.note_moments()
     }
 
@@ -173,7 +174,7 @@ impl Run {
         self.unborn = None;
         self.unborn_snapshots.clear();
         let stats = pool.stats();
-        let (lost, first_lost) = self.oracle.recover(&found, promise, stats.sequenced_lsn)?;
+        let (lost, first_lost) = self.oracle.recover(&found, promise, stats.sequenced_lsn.0)?;
         self.say(|| format!("recovered to LSN {}; {lost} acknowledged records are lost", stats.written_lsn));
         self.summary.lost += lost as u64;
         // What was brought in may be there without what it was brought in for.

@@ -163,7 +163,7 @@ impl Run {
 
     /// Sorts an answer that sequenced nothing of its own.
     pub(crate) fn around(&mut self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
-        self.oracle.observe(self.pool()?.stats().sequenced_lsn);
+        self.oracle.observe(self.pool()?.stats().sequenced_lsn.0);
         self.sort(result, may_refuse)
     }
 
@@ -205,7 +205,7 @@ impl Run {
         effects: &[Effect],
         durable: bool,
     ) -> Outcome<()> {
-        let lsn = self.pool()?.stats().sequenced_lsn;
+        let lsn = self.pool()?.stats().sequenced_lsn.0;
         let tried = if let Answer::Done = answer { effects.len() as u64 } else { 0 };
         let brought = std::mem::take(&mut self.brought);
         let extra = lsn.saturating_sub(self.oracle.last_lsn() + tried);
@@ -339,7 +339,7 @@ impl Run {
 
     /// How many records of a write that failed are there; of the request's others, `known` are.
     fn sequenced_of_it(&self, known: usize) -> Outcome<usize> {
-        let sequenced = (self.pool()?.stats().sequenced_lsn - self.oracle.last_lsn()) as usize;
+        let sequenced = (self.pool()?.stats().sequenced_lsn.0 - self.oracle.last_lsn()) as usize;
         // What was brought in for it comes before, and is observed with it.
         Ok(if self.brought > 0 { 0 } else { sequenced.saturating_sub(known) })
     }
@@ -493,7 +493,7 @@ impl Run {
             }
         }
         // Nothing of this came to be a record.
-        self.oracle.acknowledge(&[], self.pool()?.stats().sequenced_lsn)
+        self.oracle.acknowledge(&[], self.pool()?.stats().sequenced_lsn.0)
     }
 
     pub(crate) fn create_volume_of(

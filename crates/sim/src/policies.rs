@@ -126,7 +126,7 @@ impl Run {
         if failed {
             return Ok(());
         }
-        self.oracle.acknowledge(&[effect], stats.sequenced_lsn)?;
+        self.oracle.acknowledge(&[effect], stats.sequenced_lsn.0)?;
         self.oracle.all_durable();
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::run::{Outcome, Run};
 use crate::survive;
 use crate::workload::Op;
 use hindcast_engine::ErrorKind;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, PvInfo, PvSpec};
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ impl Run {
         self.make_room(4096)?;
         let spec: PvSpec = self.new_pv(size, device);
         let pool = self.pool()?;
-        self.coming_pvs.insert(spec.path.clone(), u64::MAX);
+        self.coming_pvs.insert(spec.path.clone(), Lsn::MAX);
         let result = survive(|| pool.add_pv(&spec).map(drop));
         let answer = self.durably(result, &[ErrorKind::NoSpace])?;
         self.note_coming(&spec.path, &answer)?;
@@ -82,7 +83,7 @@ impl Run {
         let drains = |pv: PvInfo| pv.path == path && pv.draining;
         let comes = !on && pool.pvs().into_iter().any(drains);
         if comes {
-            self.coming_pvs.insert(path.clone(), u64::MAX);
+            self.coming_pvs.insert(path.clone(), Lsn::MAX);
         }
         let result = survive(|| pool.drain_pv(&path, on));
         let answer = self.durably(result, &[ErrorKind::NoSpace, ErrorKind::Conflict])?;

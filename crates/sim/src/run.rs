@@ -13,6 +13,7 @@ use crate::survive;
 use crate::workload::{Crash, Op, Plan};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::Dir;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Health, Pool, Progress, PvSpec};
 use hindcast_engine::world::{Clock, ManualClock, Rng, SplitMix, World};
 use hindcast_engine::{ErrorKind, Volume};
@@ -118,7 +119,7 @@ pub struct Run {
     pub(crate) doubtful_pvs: BTreeSet<String>,
     /// Physical volumes that take data once the record with this LSN is carried out: one that was
     /// added, or is drained no more. The pool lists them as they will be from its acceptance on.
-    pub(crate) coming_pvs: BTreeMap<String, u64>,
+    pub(crate) coming_pvs: BTreeMap<String, Lsn>,
     pub(crate) next_pv: u64,
     /// Faults are planned or were met in this life of the pool: errors are no surprise.
     pub(crate) faults: bool,
@@ -450,7 +451,7 @@ impl Run {
             return Err(format!("positions overtake one another: {stats:?}"));
         }
         if !self.faults {
-            self.oracle.durable(stats.synced_lsn);
+            self.oracle.durable(stats.synced_lsn.0);
         }
         Ok(())
     }
@@ -572,7 +573,7 @@ impl Run {
         if let Some(watch) = watch {
             self.note_deletion(&watch, result.is_err())?;
         }
-        self.oracle.observe(pool.stats().sequenced_lsn);
+        self.oracle.observe(pool.stats().sequenced_lsn.0);
         self.summary.runs_sorted += sorted;
         match result {
             Ok(progress) => {

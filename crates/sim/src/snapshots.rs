@@ -333,7 +333,7 @@ impl Run {
         if !handle.info().read_only {
             return Err("a snapshot that is not read-only".into());
         }
-        self.oracle.acknowledge(&[], self.pool()?.stats().sequenced_lsn)
+        self.oracle.acknowledge(&[], self.pool()?.stats().sequenced_lsn.0)
     }
 
     /// Handles of snapshots go on after their deletion.

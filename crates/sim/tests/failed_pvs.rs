@@ -7,6 +7,7 @@ use bytes::Bytes;
 use hindcast_engine::cdp::{CdpSettings, Moment};
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{
     Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec,
 };
@@ -33,7 +34,7 @@ struct Site {
     volumes: BTreeMap<&'static str, Vec<u8>>,
     snapshots: BTreeMap<(&'static str, String), Vec<u8>>,
     /// What `kept` held at some LSNs.
-    moments: Vec<(u64, Vec<u8>)>,
+    moments: Vec<(Lsn, Vec<u8>)>,
     next: u32,
     failing: BTreeSet<&'static str>,
     away: Option<&'static str>,

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Moment, Retention};
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{
     Health, Method, NewVolume, Placement, Pool, PoolConfig, PoolOptions, Progress, PvSpec,
 };
@@ -33,7 +34,7 @@ struct Site {
     pool: Option<Arc<Pool>>,
     volumes: BTreeMap<&'static str, Vec<u8>>,
     snapshots: BTreeMap<(&'static str, String), Vec<u8>>,
-    moments: Vec<(&'static str, u64, Vec<u8>)>,
+    moments: Vec<(&'static str, Lsn, Vec<u8>)>,
     next: u32,
     refused: u32,
 }

@@ -9,6 +9,7 @@ mod scsi;
 
 use hindcast_engine::cdp::moment_uuid;
 use hindcast_engine::device::DeviceInfo;
+use hindcast_engine::ids::Lsn;
 use hindcast_target::scsi::*;
 use scsi::*;
 use std::collections::BTreeSet;
@@ -82,7 +83,7 @@ fn moments_have_naa_identifiers_of_their_own() {
     let volume = Uuid::from_bytes(*b"0123456789abcdef");
     let mut seen = BTreeSet::from([naa(volume)]);
     for lsn in 1..=4096 {
-        assert!(seen.insert(naa(moment_uuid(&volume, lsn))), "LSN {lsn}");
+        assert!(seen.insert(naa(moment_uuid(&volume, Lsn(lsn)))), "LSN {lsn}");
     }
 }
 

@@ -10,7 +10,7 @@ use crate::catalog::{
 };
 use crate::disk::Dir;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
-use crate::ids::{BranchId, Epoch, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, VolumeId};
 use crate::settings::{MAX_VOLUME_SIZE, Placement};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
@@ -59,7 +59,7 @@ pub(crate) struct Namespace {
     /// The number of branches that rest on each frozen state.
     children: HashMap<Frozen, u32>,
     /// Marks: (volume, name), and the LSN of the mark.
-    pub(crate) marks: BTreeMap<(VolumeId, String), u64>,
+    pub(crate) marks: BTreeMap<(VolumeId, String), Lsn>,
     /// The physical volumes that were added and not removed, by number.
     pub(crate) pvs: BTreeMap<u32, PvRecord>,
     pub(crate) placement: Placement,
@@ -358,7 +358,7 @@ pub(crate) fn until(labels: &Labels) -> Option<u64> {
 }
 
 /// The history of each volume: its line records, by LSN.
-pub(crate) type Lines = BTreeMap<VolumeId, BTreeMap<u64, LineRecord>>;
+pub(crate) type Lines = BTreeMap<VolumeId, BTreeMap<Lsn, LineRecord>>;
 
 /// The label with the pool time, in nanoseconds, at which a snapshot expires.
 pub(crate) const UNTIL: &str = "hindcast.until";

@@ -1,14 +1,14 @@
 //! Pinned moments. Nothing of a pinned moment expires while something rests on it.
 
 use super::{Branch, View};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Lsn};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// A moment of a branch that something rests on. Nothing of it expires before this is dropped.
 pub(crate) struct PinnedMoment {
     pub(crate) branch: Arc<Branch>,
-    pub(crate) lsn: u64,
+    pub(crate) lsn: Lsn,
     /// The moment was pinned before anything of it expired.
     pub(crate) kept: bool,
     /// The chunks that were read lately, oldest first.
@@ -16,13 +16,13 @@ pub(crate) struct PinnedMoment {
 }
 
 impl PinnedMoment {
-    pub(crate) fn new(branch: &Arc<Branch>, lsn: u64) -> Arc<PinnedMoment> {
+    pub(crate) fn new(branch: &Arc<Branch>, lsn: Lsn) -> Arc<PinnedMoment> {
         let kept = branch.cdp.pin(lsn);
         Arc::new(PinnedMoment { branch: branch.clone(), lsn, kept, cache: Mutex::default() })
     }
 
     /// Returns the branch's id and the LSN.
-    pub(crate) fn place(&self) -> (BranchId, u64) {
+    pub(crate) fn place(&self) -> (BranchId, Lsn) {
         (self.branch.id, self.lsn)
     }
 

@@ -6,7 +6,7 @@ use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
-use crate::ids::{BranchId, Epoch, SnapshotId, Stamp, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use redb::TableDefinition;
 
@@ -20,9 +20,9 @@ pub(super) const GROUPS: TableDefinition<'static, GroupKey, Bytes> = TableDefini
 type RunKey = (u64, u64);
 pub(super) const RUNS: TableDefinition<'static, RunKey, Bytes> = TableDefinition::new("cdp_runs");
 /// Lines and marks, by (volume, LSN).
-pub(super) const LINES: TableDefinition<'static, (VolumeId, u64), Bytes> = TableDefinition::new("cdp_lines");
+pub(super) const LINES: TableDefinition<'static, (VolumeId, Lsn), Bytes> = TableDefinition::new("cdp_lines");
 /// Events, by (branch, LSN).
-pub(super) const EVENTS: TableDefinition<'static, (BranchId, u64), Bytes> =
+pub(super) const EVENTS: TableDefinition<'static, (BranchId, Lsn), Bytes> =
     TableDefinition::new("cdp_events");
 
 /// A segment of a branch's log, as far as it counts.
@@ -48,7 +48,7 @@ pub(crate) struct SegmentRecord {
     /// Bytes of payload of the records.
     pub(crate) payload: u64,
     /// The (first, last) LSN of the records.
-    pub(crate) lsns: (u64, u64),
+    pub(crate) lsns: (Lsn, Lsn),
     pub(crate) times: (u64, u64),
     pub(crate) chunks: (u64, u64),
 }
@@ -77,7 +77,7 @@ impl SegmentRecord {
             records: 0,
             written: 0,
             payload: 0,
-            lsns: (u64::MAX, 0),
+            lsns: (Lsn::MAX, Lsn::ZERO),
             times: (u64::MAX, 0),
             chunks: (u64::MAX, 0),
         }
@@ -90,7 +90,8 @@ impl SegmentRecord {
 
     fn put(&self, w: &mut Writer) {
         w.u64(self.end).u64(self.index_at).u64(self.records).u64(self.written).u64(self.payload);
-        for (first, last) in [self.lsns, self.times, self.chunks] {
+        w.u64(self.lsns.0).u64(self.lsns.1);
+        for (first, last) in [self.times, self.chunks] {
             w.u64(first).u64(last);
         }
     }
@@ -179,7 +180,7 @@ impl Value for GroupRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The moments before (LSN, time) are gone. This event has LSN 0.
-    Floor { lsn: u64, time: u64 },
+    Floor { lsn: Lsn, time: u64 },
     /// From here on everything is recorded, with these settings. With `begins` recording was off
     /// before, and the volume had this size. The content of that moment is that of an anchor at the
     /// same LSN, or, for a new branch, of its base.
@@ -324,11 +325,11 @@ impl Catalog {
         Ok(rows)
     }
 
-    pub(crate) fn cdp_events(&self) -> Result<Vec<((BranchId, u64), Event)>> {
+    pub(crate) fn cdp_events(&self) -> Result<Vec<((BranchId, Lsn), Event)>> {
         self.rows(EVENTS, "an event of a CDP log")
     }
 
-    pub(crate) fn cdp_lines(&self) -> Result<Vec<((VolumeId, u64), LineRecord)>> {
+    pub(crate) fn cdp_lines(&self) -> Result<Vec<((VolumeId, Lsn), LineRecord)>> {
         self.rows(LINES, "a line of a volume")
     }
 }
@@ -380,19 +381,19 @@ impl Txn<'_> {
         self.remove(RUNS, key)
     }
 
-    pub(crate) fn put_cdp_event(&mut self, branch: BranchId, lsn: u64, value: &Event) -> Result<()> {
+    pub(crate) fn put_cdp_event(&mut self, branch: BranchId, lsn: Lsn, value: &Event) -> Result<()> {
         self.put(EVENTS, (branch, lsn), &value.encode())
     }
 
-    pub(crate) fn remove_cdp_event(&mut self, branch: BranchId, lsn: u64) -> Result<()> {
+    pub(crate) fn remove_cdp_event(&mut self, branch: BranchId, lsn: Lsn) -> Result<()> {
         self.remove(EVENTS, (branch, lsn))
     }
 
-    pub(crate) fn put_cdp_line(&mut self, volume: VolumeId, lsn: u64, value: &LineRecord) -> Result<()> {
+    pub(crate) fn put_cdp_line(&mut self, volume: VolumeId, lsn: Lsn, value: &LineRecord) -> Result<()> {
         self.put(LINES, (volume, lsn), &value.encode())
     }
 
-    pub(crate) fn remove_cdp_line(&mut self, volume: VolumeId, lsn: u64) -> Result<()> {
+    pub(crate) fn remove_cdp_line(&mut self, volume: VolumeId, lsn: Lsn) -> Result<()> {
         self.remove(LINES, (volume, lsn))
     }
 }
@@ -423,7 +424,7 @@ mod tests {
     /// Catalogs of older builds contain these bytes.
     #[test]
     fn golden_bytes() {
-        let (lsns, times, chunks) = ((1, 2), (3, 4), (5, 6));
+        let (lsns, times, chunks) = ((Lsn(1), Lsn(2)), (3, 4), (5, 6));
         let segment = SegmentRecord {
             edition: 1,
             sealed: true,
@@ -450,7 +451,7 @@ mod tests {
             GroupRecord { start: 4096, index_at: 8192, records: 3 },
             "010010000000000000002000000000000003000000000000004f7c7665",
         );
-        golden(Event::Floor { lsn: 1, time: 2 }, "010101000000000000000200000000000000e0e4dcf9");
+        golden(Event::Floor { lsn: Lsn(1), time: 2 }, "010101000000000000000200000000000000e0e4dcf9");
         golden(
             Event::On { settings: settings(), begins: true, size: 512, time: 3 },
             "010201000200000000000003000000000000000203010700000000000000000000000000000009000000000000000000000000000000ea09a0bb",

@@ -92,6 +92,7 @@ impl Txn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Lsn;
     use uuid::Uuid;
 
     fn hex(bytes: &[u8]) -> String {
@@ -113,7 +114,7 @@ mod tests {
             "010100000000000000020000000000000003030303030303030303030303030303fcffffffffffffff05000000000000000600000000000000d7f2a3b7"
         );
         assert_eq!(ClockRecord::decode(&clock.encode()), Some(clock));
-        let stretch = |from, offset| ClockStretch { from, lsn: from + 1, offset };
+        let stretch = |from, offset| ClockStretch { from, lsn: Lsn(from + 1), offset };
         let stretches = StretchesRecord(vec![stretch(0, 0), stretch(7, -8)]);
         assert_eq!(
             hex(&stretches.encode()),

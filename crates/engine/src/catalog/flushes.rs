@@ -5,11 +5,11 @@ use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn, decode};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
-use crate::ids::{Stamp, VolumeId};
+use crate::ids::{Lsn, Stamp, VolumeId};
 use redb::TableDefinition;
 
 /// Rows of flush points, by (volume, LSN of the last point).
-pub(super) const FLUSHES: TableDefinition<'static, (VolumeId, u64), Bytes> =
+pub(super) const FLUSHES: TableDefinition<'static, (VolumeId, Lsn), Bytes> =
     TableDefinition::new("cdp_flushes");
 
 /// The largest number of points of one row. A search reads some rows as a whole.
@@ -25,7 +25,7 @@ impl Value for FlushRecord {
             w.u16(self.0.len() as u16);
             let mut last = Stamp::default();
             for point in &self.0 {
-                put_number(w, point.lsn.wrapping_sub(last.lsn));
+                put_number(w, point.lsn.0.wrapping_sub(last.lsn.0));
                 put_number(w, point.time.wrapping_sub(last.time));
                 last = *point;
             }
@@ -38,7 +38,7 @@ impl Value for FlushRecord {
         let mut last = Stamp::default();
         let mut points = Vec::with_capacity(count.into());
         for _ in 0..count {
-            let lsn = last.lsn.checked_add(take_number(&mut r)?)?;
+            let lsn = Lsn(last.lsn.0.checked_add(take_number(&mut r)?)?);
             last = Stamp { lsn, time: last.time.checked_add(take_number(&mut r)?)? };
             points.push(last);
         }
@@ -73,14 +73,14 @@ impl Catalog {
     /// Returns the volumes that have flush points. For each it returns the key of the volume's
     /// oldest row, and its newest point. If the newest row is damaged, only the LSN of the point is
     /// known.
-    pub(crate) fn flushed_volumes(&self) -> Result<Vec<(VolumeId, u64, Stamp)>> {
+    pub(crate) fn flushed_volumes(&self) -> Result<Vec<(VolumeId, Lsn, Stamp)>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
             let mut found = Vec::new();
-            let mut from = (VolumeId(0), 0);
+            let mut from = (VolumeId(0), Lsn::ZERO);
             while let Some(row) = db!("read the flush points", table.range(from..)).next() {
                 let (volume, oldest) = db!("read the flush points", row).0.value();
-                let newest = db!("read the flush points", table.range((volume, oldest)..=(volume, u64::MAX)))
+                let newest = db!("read the flush points", table.range((volume, oldest)..=(volume, Lsn::MAX)))
                     .next_back();
                 let newest = match newest {
                     Some(row) => {
@@ -94,7 +94,7 @@ impl Catalog {
                 };
                 found.push((volume, oldest, newest));
                 let Some(next) = volume.0.checked_add(1) else { break };
-                from = (VolumeId(next), 0);
+                from = (VolumeId(next), Lsn::ZERO);
             }
             Ok(found)
         })
@@ -109,9 +109,9 @@ impl Catalog {
     ) -> Result<Option<Stamp>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
-            let row_from = |lsn: u64| {
+            let row_from = |lsn: Lsn| {
                 let row =
-                    db!("read the flush points", table.range((volume, lsn)..=(volume, u64::MAX))).next();
+                    db!("read the flush points", table.range((volume, lsn)..=(volume, Lsn::MAX))).next();
                 let Some(row) = row else { return Ok(None) };
                 let (key, value) = db!("read the flush points", row);
                 Ok(Some((key.value().1, decode::<FlushRecord>("flush points", value.value())?.0)))
@@ -121,10 +121,10 @@ impl Catalog {
             let mut best = None;
             while low <= high {
                 let middle = low + (high - low) / 2;
-                match row_from(middle)? {
+                match row_from(Lsn(middle))? {
                     Some((key, points)) if reaches(&points[0]) => {
                         best = points.into_iter().take_while(&reaches).last();
-                        let Some(next) = key.checked_add(1) else { break };
+                        let Some(next) = key.0.checked_add(1) else { break };
                         low = next;
                     }
                     _ => {
@@ -142,7 +142,9 @@ impl Catalog {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
             let mut found: Vec<Stamp> = Vec::new();
-            for row in db!("read the flush points", table.range((volume, 0)..=(volume, u64::MAX))).rev() {
+            for row in
+                db!("read the flush points", table.range((volume, Lsn::ZERO)..=(volume, Lsn::MAX))).rev()
+            {
                 if found.len() >= most {
                     break;
                 }
@@ -158,11 +160,11 @@ impl Catalog {
     /// Visits all rows in order: volume, key, and the points, unless the row is damaged.
     pub(crate) fn visit_flushes(
         &self,
-        mut visit: impl FnMut(VolumeId, u64, Option<FlushRecord>),
+        mut visit: impl FnMut(VolumeId, Lsn, Option<FlushRecord>),
     ) -> Result<()> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
-            for row in db!("read the flush points", table.range((VolumeId(0), 0)..)) {
+            for row in db!("read the flush points", table.range((VolumeId(0), Lsn::ZERO)..)) {
                 let (key, value) = db!("read the flush points", row);
                 let (volume, last) = key.value();
                 visit(volume, last, FlushRecord::decode(value.value()));
@@ -176,13 +178,13 @@ impl Catalog {
     pub(crate) fn flushes_before(
         &self,
         volume: VolumeId,
-        lsn: u64,
+        lsn: Lsn,
         most: usize,
-    ) -> Result<(Vec<u64>, Option<u64>)> {
+    ) -> Result<(Vec<Lsn>, Option<Lsn>)> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
             let mut found = Vec::new();
-            for row in db!("read the flush points", table.range((volume, 0)..=(volume, u64::MAX))) {
+            for row in db!("read the flush points", table.range((volume, Lsn::ZERO)..=(volume, Lsn::MAX))) {
                 let key = db!("read the flush points", row).0.value().1;
                 if key >= lsn || found.len() == most {
                     return Ok((found, Some(key)));
@@ -205,7 +207,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    pub(crate) fn remove_flushes(&mut self, volume: VolumeId, key: u64) -> Result<()> {
+    pub(crate) fn remove_flushes(&mut self, volume: VolumeId, key: Lsn) -> Result<()> {
         self.remove(FLUSHES, (volume, key))
     }
 }
@@ -217,13 +219,16 @@ mod tests {
     /// Catalogs of older builds contain these bytes.
     #[test]
     fn golden_bytes() {
-        let record =
-            FlushRecord(vec![Stamp::new(1, 2), Stamp::new(200, 300), Stamp::new(u64::MAX, u64::MAX)]);
+        let record = FlushRecord(vec![
+            Stamp::new(Lsn(1), 2),
+            Stamp::new(Lsn(200), 300),
+            Stamp::new(Lsn::MAX, u64::MAX),
+        ]);
         let bytes: String = record.encode().iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(&bytes[..bytes.len() - 8], "0103000102c701aa02b7feffffffffffffff01d3fdffffffffffffff01");
         assert_eq!(FlushRecord::decode(&record.encode()), Some(record));
         assert_eq!(FlushRecord::decode(&FlushRecord(Vec::new()).encode()), None);
-        let backwards = FlushRecord(vec![Stamp::new(2, 2), Stamp::new(1, 3)]);
+        let backwards = FlushRecord(vec![Stamp::new(Lsn(2), 2), Stamp::new(Lsn(1), 3)]);
         assert_eq!(FlushRecord::decode(&backwards.encode()), None);
     }
 }

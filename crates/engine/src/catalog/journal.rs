@@ -97,10 +97,15 @@ impl ScanStart {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Lsn;
 
     #[test]
     fn golden_bytes_and_damage() {
-        let row = JournalRecord { files: 3, destaged_lsn: 41, start: Cursor { seq: 5, at: 8192, lsn: 42 } };
+        let row = JournalRecord {
+            files: 3,
+            destaged_lsn: Lsn(41),
+            start: Cursor { seq: 5, at: 8192, lsn: Lsn(42) },
+        };
         let bytes = row.encode();
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "01030000002900000000000000050000000000000000200000000000002a00000000000000ad529aff");

@@ -3,7 +3,7 @@
 //! Each is stored as the number or tuple that it consists of: with the same bytes, in the same
 //! order, and under the same type name. The store refuses a table whose type name differs.
 
-use crate::ids::{BranchId, Epoch, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, VolumeId};
 use std::ops::RangeInclusive;
 
 macro_rules! stored_as {
@@ -126,6 +126,7 @@ impl UsageKey {
 
 stored_as!(BranchId, u64, BranchId, |id: BranchId| id.0);
 stored_as!(VolumeId, u64, VolumeId, |id: VolumeId| id.0);
+stored_as!(Lsn, u64, Lsn, |lsn: Lsn| lsn.0);
 stored_as!(SnapshotId, u64, SnapshotId, |id: SnapshotId| id.0);
 stored_as!(
     PageKey,
@@ -184,6 +185,7 @@ mod tests {
         let (one, two) = (BranchId(1), BranchId(1 << 40));
         same(&[(one, 1u64), (two, 1 << 40)]);
         same(&[(VolumeId(1), 1u64), (VolumeId(1 << 40), 1 << 40)]);
+        same(&[(Lsn(1), 1u64), (Lsn(1 << 40), 1 << 40)]);
         same(&[(SnapshotId(1), 1u64), (SnapshotId(1 << 40), 1 << 40)]);
         same(&[(PageKey::new(one, 9), (1u64, 9u64)), (PageKey::new(two, 3), (1 << 40, 3))]);
         same(&[

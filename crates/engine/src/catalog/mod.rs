@@ -58,7 +58,7 @@ pub(crate) use versions::{VERSION_BYTES, Version};
 
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, corrupt, no_space};
-use crate::ids::{BranchId, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Lsn, SnapshotId, VolumeId};
 use crate::journal::{Cursor, FIRST_RECORD, JournalRecord};
 use backend::BlockBackend;
 pub(crate) use keys::{PageKey, UsageKey, VersionKey};
@@ -155,8 +155,8 @@ impl Catalog {
         txn.create_tables()?;
         txn.put_superblock(superblock)?;
         txn.put_positions(&Positions { journal_seq: 1, ..Positions::default() })?;
-        let start = Cursor { seq: 1, at: FIRST_RECORD, lsn: 1 };
-        txn.put_journal(&JournalRecord { files: 0, destaged_lsn: 0, start })?;
+        let start = Cursor { seq: 1, at: FIRST_RECORD, lsn: Lsn(1) };
+        txn.put_journal(&JournalRecord { files: 0, destaged_lsn: Lsn::ZERO, start })?;
         for (pv, record) in pvs {
             txn.put_pv(*pv, record)?;
             // It counts when the catalog has its name, and the stamps are durable by then.

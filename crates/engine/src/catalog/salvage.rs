@@ -7,7 +7,7 @@ use super::{
     decode,
 };
 use crate::error::Result;
-use crate::ids::{BranchId, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Lsn, SnapshotId, VolumeId};
 use redb::{ReadableTable, TableDefinition, TableError};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -131,11 +131,11 @@ impl Catalog {
         self.left_ids(PVS, next_pv.into())
     }
 
-    pub(crate) fn events_left(&self) -> Left<(BranchId, u64), Event> {
+    pub(crate) fn events_left(&self) -> Left<(BranchId, Lsn), Event> {
         self.left(cdp::EVENTS)
     }
 
-    pub(crate) fn lines_left(&self) -> Left<(VolumeId, u64), LineRecord> {
+    pub(crate) fn lines_left(&self) -> Left<(VolumeId, Lsn), LineRecord> {
         self.left(cdp::LINES)
     }
 

@@ -2,7 +2,7 @@
 
 use super::page::{Entry, Slot};
 use crate::codec::{Reader, Writer, crc32c};
-use crate::ids::{BranchId, Epoch, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, VolumeId};
 use crate::settings::{Method, Order, Placement, SnapshotPolicy};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -51,11 +51,11 @@ pub(crate) struct Positions {
     /// The number of the pool's life. It grows at every open, before the first append.
     pub(crate) incarnation: u64,
     /// The last LSN up to which everything is preserved: new slots are written and in the map.
-    pub(crate) preserved_lsn: u64,
+    pub(crate) preserved_lsn: Lsn,
     /// The last LSN up to which everything is in place.
-    pub(crate) destaged_lsn: u64,
+    pub(crate) destaged_lsn: Lsn,
     /// The last LSN up to which everything was durable in the journal.
-    pub(crate) synced_lsn: u64,
+    pub(crate) synced_lsn: Lsn,
     /// The number of the journal segment that holds the record after `destaged_lsn`.
     pub(crate) journal_seq: u64,
     /// The least incarnation that the segment `journal_seq` may have.
@@ -245,7 +245,7 @@ pub(crate) struct BranchRecord {
     pub(crate) base: Option<BaseRecord>,
     /// The LSN of the record right after which the base branch is this branch's base. Without one
     /// the base is as its epoch shows it.
-    pub(crate) base_at: Option<u64>,
+    pub(crate) base_at: Option<Lsn>,
     /// The method by which the branch preserves.
     pub(crate) method: Method,
     /// Whether the branch's snapshots share what is preserved.
@@ -341,7 +341,7 @@ impl Value for BranchRecord {
             };
         }
         if version == 4 {
-            value.base_at = Some(Some(r.u64()?).filter(|at| *at != 0)?);
+            value.base_at = Some(Some(r.u64()?).filter(|at| *at != Lsn::ZERO)?);
         }
         r.end(value)
     }
@@ -568,9 +568,9 @@ mod tests {
         golden(
             Positions {
                 incarnation: 1,
-                preserved_lsn: 2,
-                destaged_lsn: 3,
-                synced_lsn: 4,
+                preserved_lsn: Lsn(2),
+                destaged_lsn: Lsn(3),
+                synced_lsn: Lsn(4),
                 journal_seq: 5,
                 journal_incarnation: 6,
                 time: 7,
@@ -642,7 +642,7 @@ mod tests {
         );
         golden(
             BranchRecord {
-                base_at: Some(33),
+                base_at: Some(Lsn(33)),
                 slots: 77,
                 ..BranchRecord::new(
                     14,

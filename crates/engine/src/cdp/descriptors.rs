@@ -5,6 +5,7 @@ use crate::catalog::{Catalog, SegmentRecord};
 use crate::cdp::log::record::SegmentHead;
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::{Dir, MemDir, OpenMode, ScarceDir};
+use crate::ids::Lsn;
 use crate::info::history::Moment;
 use crate::pool::Pool;
 use crate::settings::{
@@ -56,7 +57,7 @@ impl Site {
     }
 
     /// Fills the volume with `byte`, and returns the last LSN.
-    fn fill(&self, byte: u8) -> u64 {
+    fn fill(&self, byte: u8) -> Lsn {
         let volume = self.pool.open_volume("v", false).unwrap();
         for chunk in 0..SIZE / CHUNK {
             let mut op = [WriteOp::new(chunk * CHUNK, Bytes::from(vec![byte; CHUNK as usize]))];
@@ -66,7 +67,7 @@ impl Site {
         self.pool.stats().sequenced_lsn
     }
 
-    fn shows(&self, lsn: u64, byte: u8) {
+    fn shows(&self, lsn: Lsn, byte: u8) {
         let view = self.pool.open_moment("v", &Moment::Lsn(lsn)).unwrap();
         let mut content = vec![0; 16 * CHUNK as usize];
         view.read(0, &mut content).unwrap();
@@ -89,7 +90,7 @@ impl Site {
 #[test]
 fn a_long_history_works_with_few_descriptors() {
     let mut site = Site::new(100);
-    let moments: Vec<(u64, u8)> = (1..=45).map(|byte| (site.fill(byte), byte)).collect();
+    let moments: Vec<(Lsn, u8)> = (1..=45).map(|byte| (site.fill(byte), byte)).collect();
     site.pool.drain().unwrap();
     assert!(site.segments() > 150, "{} segments", site.segments());
     assert!(site.dir.most() < 60, "{} files were open at once", site.dir.most());
@@ -143,7 +144,7 @@ fn readers_keep_what_expires() {
 #[test]
 fn without_descriptors_a_moment_is_busy() {
     let site = Site::new(100);
-    let moments: Vec<(u64, u8)> = (1..=40).map(|byte| (site.fill(byte), byte)).collect();
+    let moments: Vec<(Lsn, u8)> = (1..=40).map(|byte| (site.fill(byte), byte)).collect();
     site.pool.drain().unwrap();
     let view = site.pool.open_moment("v", &Moment::Lsn(moments[3].0)).unwrap();
     site.pool.core.files.close_all();

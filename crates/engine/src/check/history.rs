@@ -164,6 +164,10 @@ fn check_records(
     }
 }
 
+fn within<T: Ord>((first, last): (T, T), at: T) -> bool {
+    (first..=last).contains(&at)
+}
+
 fn check_record(
     name: &str,
     (file, entry): (&SegmentDisk, &IndexEntry),
@@ -171,7 +175,6 @@ fn check_record(
     report: &mut CheckReport,
 ) {
     let object = || format!("{name} LSN {} chunk {}", entry.lsn, entry.chunk);
-    let within = |(first, last): (u64, u64), at: u64| (first..=last).contains(&at);
     let at = u64::from(entry.at);
     let placed = at >= record.start && at + entry.space() <= record.end;
     if !placed || !within(record.lsns, entry.lsn) || !within(record.chunks, entry.chunk) {

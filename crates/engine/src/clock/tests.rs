@@ -1,7 +1,7 @@
 //! The pool's clock through jumps of the wall clock, restarts and boots.
 
 use super::*;
-use crate::ids::Stamp;
+use crate::ids::{Lsn, Stamp};
 use crate::world::ManualClock;
 
 const DAY: u64 = 24 * HOUR;
@@ -12,7 +12,7 @@ const BEGIN: u64 = 50 * YEAR;
 struct Site {
     manual: Arc<ManualClock>,
     clock: PoolClock,
-    lsn: u64,
+    lsn: Lsn,
     last: u64,
 }
 
@@ -20,14 +20,14 @@ impl Site {
     fn new() -> Site {
         let manual = Arc::new(ManualClock::new(BEGIN));
         manual.boot_after(0);
-        let clock = PoolClock::new(manual.clone(), None, Vec::new(), Stamp::new(0, 0));
-        Site { manual, clock, lsn: 0, last: 0 }
+        let clock = PoolClock::new(manual.clone(), None, Vec::new(), Stamp::new(Lsn(0), 0));
+        Site { manual, clock, lsn: Lsn(0), last: 0 }
     }
 
     /// A record.
     fn stamp(&mut self) -> u64 {
         self.last = self.clock.next_time(Stamp::new(self.lsn, self.last));
-        self.lsn += 1;
+        self.lsn = self.lsn.next();
         self.last
     }
 
@@ -255,7 +255,7 @@ fn a_clock_that_begins_in_1970_heals() {
 #[test]
 fn a_pool_whose_last_record_lies_ahead_ages_from_now_on() {
     let manual = Arc::new(ManualClock::new(BEGIN));
-    let clock = PoolClock::new(manual.clone(), None, Vec::new(), Stamp::new(7, BEGIN + YEAR));
+    let clock = PoolClock::new(manual.clone(), None, Vec::new(), Stamp::new(Lsn(7), BEGIN + YEAR));
     assert_eq!(clock.now(), BEGIN + YEAR);
     assert!(clock.is_suspended());
     manual.advance(HOUR);
@@ -268,15 +268,15 @@ fn a_pool_whose_last_record_lies_ahead_ages_from_now_on() {
 #[test]
 fn a_pool_that_was_idle_under_an_older_build_ages_from_now_on() {
     let manual = Arc::new(ManualClock::new(BEGIN + YEAR));
-    let clock = PoolClock::new(manual.clone(), None, Vec::new(), Stamp::new(7, BEGIN));
+    let clock = PoolClock::new(manual.clone(), None, Vec::new(), Stamp::new(Lsn(7), BEGIN));
     assert!(!clock.is_suspended());
     manual.advance(HOUR);
-    clock.compare(Stamp::new(7, BEGIN));
+    clock.compare(Stamp::new(Lsn(7), BEGIN));
     assert_eq!((clock.now(), clock.wall(clock.now())), (BEGIN + HOUR, BEGIN + YEAR + HOUR));
     assert_eq!(clock.at(BEGIN - 1, clock.now()), Some(BEGIN - 1));
     // Less than what a machine may plausibly have been off counts.
     let clock =
-        PoolClock::new(Arc::new(ManualClock::new(BEGIN + HOUR)), None, Vec::new(), Stamp::new(7, BEGIN));
+        PoolClock::new(Arc::new(ManualClock::new(BEGIN + HOUR)), None, Vec::new(), Stamp::new(Lsn(7), BEGIN));
     assert_eq!(clock.now(), BEGIN + HOUR);
 }
 

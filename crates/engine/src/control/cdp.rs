@@ -6,7 +6,7 @@ use crate::catalog::{Event, LineRecord, Txn, decode_settings, encode_settings};
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::Result;
-use crate::ids::VolumeId;
+use crate::ids::{Lsn, VolumeId};
 use crate::settings::CdpSettings;
 
 /// Sets how the volume's history is kept, or that it is not kept.
@@ -32,7 +32,7 @@ impl Operation for SetCdp {
         Some(SetCdp { id, settings })
     }
 
-    fn apply(&self, names: &mut Namespace, lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, lsn: Lsn, _time: u64) -> Result<()> {
         names.on_volume(self.id, |v| {
             v.line.branch.cdp.want(self.settings);
             v.line.branch.cdp.wrote(lsn);
@@ -84,7 +84,7 @@ impl Operation for AddMark {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, lsn: Lsn, _time: u64) -> Result<()> {
         names.marks.insert((self.volume, self.name.clone()), lsn);
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Operation for AddMark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoveMark {
     pub(crate) volume: VolumeId,
-    pub(crate) lsn: u64,
+    pub(crate) lsn: Lsn,
 }
 
 impl Operation for RemoveMark {
@@ -120,7 +120,7 @@ impl Operation for RemoveMark {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.marks.retain(|(of, _), at| (*of, *at) != (self.volume, self.lsn));
         Ok(())
     }

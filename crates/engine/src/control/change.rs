@@ -5,12 +5,12 @@ use crate::branch::Branch;
 use crate::catalog::{Event, Txn};
 use crate::core::Core;
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{Lsn, Stamp};
 use std::sync::Arc;
 
 /// What one record changes with a commit: in the catalog, and in histories.
 pub(crate) struct OperationChange<'a> {
-    lsn: u64,
+    lsn: Lsn,
     /// The operation; `None` for a long discard.
     operation: Option<&'a Control>,
     history: HistoryChange,
@@ -25,11 +25,11 @@ impl<'a> OperationChange<'a> {
     }
 
     /// The change of a record that is no control operation, and adds an event to a history.
-    pub(crate) fn of_event(lsn: u64, branch: Arc<Branch>, event: Event) -> Self {
+    pub(crate) fn of_event(lsn: Lsn, branch: Arc<Branch>, event: Event) -> Self {
         OperationChange { lsn, operation: None, history: HistoryChange::of(branch, event) }
     }
 
-    pub(crate) fn lsn(&self) -> u64 {
+    pub(crate) fn lsn(&self) -> Lsn {
         self.lsn
     }
 

@@ -6,7 +6,7 @@ use crate::catalog::{BranchRecord, FillRecord, Txn};
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Lsn};
 use std::sync::atomic::Ordering;
 
 /// Makes branches complete, at this rate in bytes per second (0: without limit), or stops making
@@ -30,7 +30,7 @@ impl Operation for SetFill {
         Some(SetFill { branches, rate: set.then_some(rate) })
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         for branch in self.branches.iter().filter_map(|id| names.branches.get(id)) {
             branch.filling.store(self.rate.is_some() && branch.has_base(), Ordering::Release);
         }
@@ -46,7 +46,7 @@ impl Operation for SetFill {
         })
     }
 
-    fn after(&self, core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         let stored = |id: &BranchId| Ok((*id, core.catalog.branch(*id)?.and_then(|b| b.fill)));
         follow_ups.push(FollowUp::SetFill(self.branches.iter().map(stored).collect::<Result<_>>()?));
         Ok(())

@@ -6,6 +6,7 @@ use crate::catalog::Txn;
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::Result;
+use crate::ids::Lsn;
 
 /// Several operations, none of them a group, that are carried out as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +42,7 @@ impl Operation for Group {
         self.parts.iter().map(Control::rows).sum()
     }
 
-    fn apply(&self, names: &mut Namespace, lsn: u64, time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, lsn: Lsn, time: u64) -> Result<()> {
         self.parts.iter().try_for_each(|part| part.apply(names, lsn, time))
     }
 
@@ -57,7 +58,7 @@ impl Operation for Group {
         self.parts.iter().try_for_each(|part| part.store(txn))
     }
 
-    fn after(&self, core: &Core, lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, core: &Core, lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         self.parts.iter().try_for_each(|part| part.after(core, lsn, follow_ups))
     }
 }

@@ -5,7 +5,7 @@ use crate::branch::Branch;
 use crate::catalog::{Event, LineRecord, SnapshotRecord, Txn};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
-use crate::ids::{BranchId, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Lsn, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) struct HistoryChange {
     /// (volume, what happened to it)
     pub(super) lines: Vec<(VolumeId, LineRecord)>,
     /// (volume, LSN of a mark)
-    pub(super) forgotten: Option<(VolumeId, u64)>,
+    pub(super) forgotten: Option<(VolumeId, Lsn)>,
 }
 
 impl HistoryChange {
@@ -24,7 +24,7 @@ impl HistoryChange {
         HistoryChange { events: vec![(branch, event)], ..Self::default() }
     }
 
-    pub(super) fn store(&self, txn: &mut Txn<'_>, lsn: u64) -> Result<()> {
+    pub(super) fn store(&self, txn: &mut Txn<'_>, lsn: Lsn) -> Result<()> {
         for (branch, event) in &self.events {
             txn.put_cdp_event(branch.id, lsn, event)?;
         }
@@ -56,7 +56,7 @@ impl Core {
     }
 
     /// Shows committed changes to readers.
-    pub(super) fn remember(&self, change: HistoryChange, lsn: u64) {
+    pub(super) fn remember(&self, change: HistoryChange, lsn: Lsn) {
         // Lines come first: a reader that finds the anchor of a rollback must also find the
         // volume's new branch.
         {

@@ -5,7 +5,7 @@ use crate::branch::namespace::Namespace;
 use crate::catalog::{ImportRecord, Txn, decode_import, encode_import};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
-use crate::ids::VolumeId;
+use crate::ids::{Lsn, VolumeId};
 
 /// Sets how far a stream was imported. All its writes up to there come before this record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Operation for SetImport {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.on_volume(self.id, |v| v.set_import(self.import));
         Ok(())
     }

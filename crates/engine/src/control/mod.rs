@@ -43,7 +43,7 @@ use crate::catalog::{FillRecord, Txn, Value};
 use crate::codec::{Reader, Writer, align_up};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BranchId, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Lsn, SnapshotId, VolumeId};
 use crate::journal::record::RECORD_ALIGN;
 use crate::settings::Placement;
 
@@ -160,7 +160,7 @@ trait Operation {
 
     /// See [`Control::apply`]. An operation on something that an earlier operation deleted does
     /// nothing.
-    fn apply(&self, names: &mut Namespace, lsn: u64, time: u64) -> Result<()>;
+    fn apply(&self, names: &mut Namespace, lsn: Lsn, time: u64) -> Result<()>;
 
     /// See [`Control::prepare`].
     fn prepare(&self, _core: &Core, _preparation: &mut Preparation) -> Result<()> {
@@ -176,7 +176,7 @@ trait Operation {
     fn store(&self, txn: &mut Txn<'_>) -> Result<()>;
 
     /// See [`Control::after`].
-    fn after(&self, _core: &Core, _lsn: u64, _follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, _core: &Core, _lsn: Lsn, _follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         Ok(())
     }
 }
@@ -215,7 +215,7 @@ impl Control {
     /// Applies the operation to the names at its place in the order. It is called under the
     /// sequencing lock right after the operation's record was pushed, and for every such record at
     /// recovery.
-    pub(crate) fn apply(&self, names: &mut Namespace, lsn: u64, time: u64) -> Result<()> {
+    pub(crate) fn apply(&self, names: &mut Namespace, lsn: Lsn, time: u64) -> Result<()> {
         self.operation().apply(names, lsn, time)
     }
 
@@ -235,7 +235,7 @@ impl Control {
     }
 
     /// Does what follows from the operation's commit, and adds what destage has to do.
-    pub(crate) fn after(&self, core: &Core, lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    pub(crate) fn after(&self, core: &Core, lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         self.operation().after(core, lsn, follow_ups)
     }
 }
@@ -270,7 +270,7 @@ pub(crate) enum FollowUp {
 }
 
 /// Decodes the data of the control record with this LSN.
-pub(crate) fn decode_control(lsn: u64, data: &[u8]) -> Result<Control> {
+pub(crate) fn decode_control(lsn: Lsn, data: &[u8]) -> Result<Control> {
     Control::decode(data).ok_or_else(|| {
         Error::new(
             ErrorKind::Unsupported,
@@ -280,7 +280,7 @@ pub(crate) fn decode_control(lsn: u64, data: &[u8]) -> Result<Control> {
 }
 
 /// Appends the number of an operation that may rest on a moment, and the moment.
-fn put_at(w: &mut Writer, (plain, moment): (u8, u8), at: Option<u64>) {
+fn put_at(w: &mut Writer, (plain, moment): (u8, u8), at: Option<Lsn>) {
     match at {
         None => w.u8(plain),
         Some(at) => w.u8(moment).u64(at),
@@ -288,8 +288,8 @@ fn put_at(w: &mut Writer, (plain, moment): (u8, u8), at: Option<u64>) {
 }
 
 /// Reads the moment on which an operation rests: an LSN.
-fn take_at(r: &mut Reader<'_>) -> Option<u64> {
-    r.u64().filter(|at| *at != 0)
+fn take_at(r: &mut Reader<'_>) -> Option<Lsn> {
+    r.u64().filter(|at| *at != Lsn::ZERO)
 }
 
 /// Reads the log2 of a chunk size.

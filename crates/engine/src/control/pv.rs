@@ -7,6 +7,7 @@ use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::disk::OpenMode;
 use crate::error::{Result, corrupt};
+use crate::ids::Lsn;
 use crate::settings::Placement;
 use crate::space::label::wipe;
 use crate::space::pv::Pv;
@@ -37,7 +38,7 @@ impl Operation for AddPv {
         Some(AddPv { pv: r.u32()?, uuid: r.uuid()?, path: r.string()?, extents: r.u32()? })
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.next_pv = names.next_pv.max(self.pv + 1);
         names.pvs.insert(self.pv, self.record());
         Ok(())
@@ -54,7 +55,7 @@ impl Operation for AddPv {
         txn.change_superblock(|s| s.next_pv = s.next_pv.max(self.pv + 1))
     }
 
-    fn after(&self, _core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, _core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         follow_ups.push(FollowUp::AddPv { pv: self.pv, extents: self.extents });
         Ok(())
     }
@@ -97,7 +98,7 @@ impl Operation for SetDraining {
         Some(SetDraining { pv: r.u32()?, draining: r.u8()? != 0 })
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         if let Some(record) = names.pvs.get_mut(&self.pv) {
             record.draining = self.draining;
         }
@@ -111,7 +112,7 @@ impl Operation for SetDraining {
         }
     }
 
-    fn after(&self, core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         // A later operation counts already: nothing new may be placed on a physical volume that is
         // about to be removed.
         let stays = core.names.read().pvs.get(&self.pv).is_some_and(|record| !record.draining);
@@ -135,7 +136,7 @@ impl Operation for RemovePv {
         Some(RemovePv { pv: r.u32()? })
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.pvs.remove(&self.pv);
         Ok(())
     }
@@ -144,7 +145,7 @@ impl Operation for RemovePv {
         txn.remove_pv(self.pv)
     }
 
-    fn after(&self, _core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, _core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         follow_ups.push(FollowUp::RemovePv { pv: self.pv });
         Ok(())
     }
@@ -175,7 +176,7 @@ impl Operation for SetPlacement {
         Some(SetPlacement { placement: decode_placement(r.u8()?)? })
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.placement = self.placement;
         Ok(())
     }
@@ -184,7 +185,7 @@ impl Operation for SetPlacement {
         txn.change_superblock(|s| s.placement = self.placement)
     }
 
-    fn after(&self, _core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, _core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         follow_ups.push(FollowUp::SetPlacement(self.placement));
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::catalog::{
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
-use crate::ids::{BranchId, Epoch, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ pub(crate) struct RollBack {
     pub(crate) base: Frozen,
     /// The LSN of the record right after which the base branch is the base. Without one the base
     /// is as its epoch shows it.
-    pub(crate) at: Option<u64>,
+    pub(crate) at: Option<Lsn>,
     pub(crate) size: u64,
     pub(crate) undo_id: SnapshotId,
     pub(crate) undo: SnapshotRecord,
@@ -53,7 +53,7 @@ impl Operation for RollBack {
         })
     }
 
-    fn apply(&self, names: &mut Namespace, lsn: u64, time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, lsn: Lsn, time: u64) -> Result<()> {
         self.continue_volume(names, time)?;
         names.on_volume(self.id, |v| v.line.branch.cdp.wrote(lsn));
         Ok(())
@@ -94,7 +94,7 @@ impl Operation for RollBack {
         txn.change_superblock(|s| s.next_id = s.next_id.max(branch.0 + 1).max(undo_id.0 + 1))
     }
 
-    fn after(&self, core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         // A snapshot out of sight is deleted when nothing rests on it, unless it belongs to a
         // history.
         if self.undo.deleted && !core.anchors().contains(&self.undo_id) {

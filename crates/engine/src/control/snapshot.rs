@@ -9,7 +9,7 @@ use crate::catalog::{
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::Result;
-use crate::ids::{SnapshotId, VolumeId};
+use crate::ids::{Lsn, SnapshotId, VolumeId};
 use crate::settings::{Method, Order, SnapshotPolicy};
 use std::sync::atomic::Ordering;
 
@@ -43,7 +43,7 @@ impl Operation for CreateSnapshots {
         2 * self.snapshots.len()
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, time: u64) -> Result<()> {
         self.snapshots.iter().try_for_each(|(id, record)| create(names, *id, record, time))
     }
 
@@ -64,7 +64,7 @@ impl Operation for CreateSnapshots {
         txn.change_superblock(|s| s.next_id = s.next_id.max(last.0 + 1))
     }
 
-    fn after(&self, _core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, _core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         let hidden = self.snapshots.iter().find(|(_, s)| s.deleted).map(|(_, s)| s.of.branch);
         follow_ups.extend(hidden.map(|branch| FollowUp::ConfirmAnchor { branch }));
         Ok(())
@@ -108,7 +108,7 @@ impl Operation for DeleteSnapshots {
         self.ids.len()
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         self.ids.iter().for_each(|id| names.hide_snapshot(*id));
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Operation for DeleteSnapshots {
         self.ids.iter().try_for_each(|id| txn.change_snapshot(*id, |s| s.deleted = true))
     }
 
-    fn after(&self, core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         let deleted = self.ids.iter().copied().filter(|id| !core.is_anchor(*id)).collect();
         follow_ups.push(FollowUp::DeleteSnapshots(deleted));
         Ok(())
@@ -144,7 +144,7 @@ impl Operation for RenameSnapshot {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.rename_snapshot(self.id, &self.name);
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Operation for SetLabels {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         let Some(snapshot) = names.snapshots.get(&self.id) else { return Ok(()) };
         snapshot.protected.store(self.protected, Ordering::Release);
         self.labels.clone_into(&mut snapshot.labels.write());
@@ -217,7 +217,7 @@ impl Operation for SetPolicy {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.on_volume(self.id, |v| *v.policy.write() = self.policy);
         Ok(())
     }
@@ -247,7 +247,7 @@ impl Operation for SetMethod {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.on_volume(self.id, |v| v.line.branch.set_method(self.method));
         Ok(())
     }
@@ -280,7 +280,7 @@ impl Operation for SetOrder {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.on_volume(self.id, |v| v.line.branch.set_order(self.order));
         Ok(())
     }

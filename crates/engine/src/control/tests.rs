@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::catalog::{Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, VolumeRecord};
-use crate::ids::{BranchId, Epoch, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, VolumeId};
 use crate::settings::{
     AnchorPolicy, CdpSettings, Compression, Encoding, Method, Order, Retention, SnapshotPolicy,
 };
@@ -48,11 +48,11 @@ fn settings() -> CdpSettings {
     }
 }
 
-fn clone_volume(base: Frozen, at: Option<u64>) -> Control {
+fn clone_volume(base: Frozen, at: Option<Lsn>) -> Control {
     CloneVolume { id: VolumeId(7), chunk_log2: 14, base, at, method: Method::Copy, volume: volume() }.into()
 }
 
-fn roll_back(base: Frozen, at: Option<u64>) -> Control {
+fn roll_back(base: Frozen, at: Option<Lsn>) -> Control {
     let (id, branch, undo_id) = (VolumeId(1), BranchId(8), SnapshotId(7));
     RollBack { id, branch, base, at, size: 512, undo_id, undo: snapshot(2) }.into()
 }
@@ -103,9 +103,9 @@ fn every_kind() -> [Control; 28] {
         SetCdp { id: VolumeId(1), settings: Some(settings()) }.into(),
         SetCdp { id: VolumeId(1), settings: None }.into(),
         AddMark { volume: VolumeId(1), name: "here".into() }.into(),
-        RemoveMark { volume: VolumeId(1), lsn: 5 }.into(),
-        clone_volume(moment, Some(77)),
-        roll_back(moment, Some(77)),
+        RemoveMark { volume: VolumeId(1), lsn: Lsn(5) }.into(),
+        clone_volume(moment, Some(Lsn(77))),
+        roll_back(moment, Some(Lsn(77))),
     ]
 }
 

@@ -9,7 +9,7 @@ use crate::catalog::{
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
-use crate::ids::{Epoch, SnapshotId, VolumeId};
+use crate::ids::{Epoch, Lsn, SnapshotId, VolumeId};
 use crate::settings::{Method, SnapshotPolicy};
 use crate::staging::Range;
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ impl Operation for CreateVolume {
         Some(CreateVolume { id, chunk_log2, volume })
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         begin_volume(names, self.id, &self.volume, &self.branch())
     }
 
@@ -86,7 +86,7 @@ impl Operation for CreateOver {
         })
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         begin_volume(names, self.id, &self.volume, &self.branch())
     }
 
@@ -103,7 +103,7 @@ pub(crate) struct CloneVolume {
     pub(crate) base: Frozen,
     /// The LSN of the record right after which the base branch is the base. Without one the base
     /// is as its epoch shows it.
-    pub(crate) at: Option<u64>,
+    pub(crate) at: Option<Lsn>,
     pub(crate) method: Method,
     pub(crate) volume: VolumeRecord,
 }
@@ -138,7 +138,7 @@ impl Operation for CloneVolume {
         })
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         begin_volume(names, self.id, &self.volume, &self.branch())
     }
 
@@ -186,7 +186,7 @@ impl Operation for ResizeVolume {
         Some(ResizeVolume { id: r.u64()?, size: r.u64()? })
     }
 
-    fn apply(&self, names: &mut Namespace, lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, lsn: Lsn, _time: u64) -> Result<()> {
         names.on_volume(self.id, |v| resize(v, self.size, lsn));
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Operation for ResizeVolume {
         txn.change_volume(self.id, |v| v.size = self.size)
     }
 
-    fn after(&self, core: &Core, lsn: u64, _follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, core: &Core, lsn: Lsn, _follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         // The discarded tail leaves staging only now that the map is without it.
         if let Some(volume) = core.catalog.volume(self.id)?
             && let Some(branch) = core.names.read().branches.get(&volume.branch)
@@ -245,7 +245,7 @@ impl ResizeVolume {
     }
 }
 
-fn resize(volume: &VolumeState, size: u64, lsn: u64) {
+fn resize(volume: &VolumeState, size: u64, lsn: Lsn) {
     volume.line.branch.cdp.wrote(lsn);
     let old = volume.size.swap(size, Ordering::AcqRel);
     if size < old {
@@ -278,7 +278,7 @@ impl Operation for RenameVolume {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         if let Some(volume) = names.volume_by_id(self.id).cloned() {
             let old = std::mem::replace(&mut *volume.name.write(), self.name.clone());
             names.by_name.remove(&old);
@@ -312,7 +312,7 @@ impl Operation for SetReadOnly {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.on_volume(self.id, |v| v.read_only.store(self.read_only, Ordering::Release));
         Ok(())
     }
@@ -337,7 +337,7 @@ impl Operation for DeleteVolume {
         Some(DeleteVolume { id: r.u64()? })
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: u64, _time: u64) -> Result<()> {
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         if let Some(volume) = names.volume_by_id(self.id).cloned() {
             volume.deleted.store(true, Ordering::Release);
             names.remove_volume(&volume);
@@ -362,7 +362,7 @@ impl Operation for DeleteVolume {
         of_volume.map(|(id, _)| id).try_for_each(|id| txn.change_snapshot(id, |s| s.deleted = true))
     }
 
-    fn after(&self, core: &Core, _lsn: u64, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
+    fn after(&self, core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         let anchors = core.anchors();
         let snapshots = core.catalog.snapshots()?;
         let gone = snapshots.into_iter().filter(|(id, s)| s.deleted && !anchors.contains(id));

@@ -16,7 +16,6 @@ use crate::ids::BranchId;
 use crate::shortage::Task;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Destager {
     /// Applies, at open, a batch again that may have been half applied. The catalog already has its
@@ -26,7 +25,11 @@ impl Destager {
         let state = &mut *self.state.lock();
         if state.is_half_done() {
             let (preserved, destaged) = (state.committed.preserved_lsn, state.destaged);
-            tracing::info!(preserved, destaged, "a batch was interrupted: it is applied again");
+            tracing::info!(
+                preserved = preserved.0,
+                destaged = destaged.0,
+                "a batch was interrupted: it is applied again"
+            );
         }
         while let Err(error) = self.apply_again(state) {
             let error = self.failed(state, Task::Destage, error);
@@ -40,8 +43,7 @@ impl Destager {
             }
             return Err(error);
         }
-        self.core.positions.preserved.store(state.committed.preserved_lsn, Ordering::Relaxed);
-        self.core.positions.destaged.store(state.destaged, Ordering::Relaxed);
+        self.core.positions.committed(state.committed.preserved_lsn, state.destaged);
         self.checkpoint(state)?;
         // Nothing is promised before the backing space is measured.
         self.measure_backing(state);

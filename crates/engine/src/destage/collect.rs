@@ -9,7 +9,7 @@ use crate::control::decode_control;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Lsn};
 use crate::journal::record::{Header, Kind};
 use crate::journal::{Cursor, Located};
 use crate::pace::{BATCH_BESIDE_WRITERS, BATCH_WAITED_FOR};
@@ -93,7 +93,7 @@ impl Core {
 
     /// Collects from `cursor` up to LSN `last`, about `max_bytes` of journal, and moves the cursor
     /// behind it.
-    pub(super) fn collect(&self, cursor: &mut Cursor, last: u64, max_bytes: u64) -> Result<Collected> {
+    pub(super) fn collect(&self, cursor: &mut Cursor, last: Lsn, max_bytes: u64) -> Result<Collected> {
         let mut collector = Collector {
             core: self,
             // Copied, so that control operations need not wait for the journal to be read.
@@ -173,7 +173,7 @@ impl Collector<'_> {
     fn add_control(&mut self, header: &Header, data: &[u8]) -> Result<bool> {
         let control = decode_control(header.lsn, data)?;
         if !control.shares_commit() || header.slots > 0 {
-            if self.run.is_some() || self.batch.last.lsn > 0 {
+            if self.run.is_some() || self.batch.last.lsn > Lsn::ZERO {
                 return Ok(false);
             }
             let reserved = self.branches.get(&header.branch).map(|b| (b.slot_log2, header.slots.into()));
@@ -231,10 +231,10 @@ impl Collector<'_> {
         if let Some(alone) = self.alone {
             return alone;
         }
-        if let Some(run) = self.run.filter(|run| run.last.lsn > 0) {
+        if let Some(run) = self.run.filter(|run| run.last.lsn > Lsn::ZERO) {
             return Collected::Run(run);
         }
-        if self.batch.last.lsn == 0 {
+        if self.batch.last.lsn == Lsn::ZERO {
             return Collected::Nothing;
         }
         self.batch.items.sort_unstable_by_key(|i| (i.branch, i.chunk, i.order));

@@ -8,7 +8,7 @@ use crate::catalog::{Positions, Txn};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Lsn};
 use crate::journal::{Cursor, FIRST_RECORD};
 use crate::shortage::Task;
 use crate::space::reservations::BackingRoom;
@@ -66,8 +66,8 @@ impl Core {
     }
 
     /// Whether staging's memory is at its bound.
-    pub(crate) fn staging_full(&self, last_lsn: u64) -> bool {
-        last_lsn.saturating_sub(self.positions.destaged.load(Ordering::Relaxed)) > MAX_STAGED_RECORDS
+    pub(crate) fn staging_full(&self, last_lsn: Lsn) -> bool {
+        last_lsn.since(self.positions.destaged()) > MAX_STAGED_RECORDS
     }
 }
 
@@ -115,8 +115,8 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         mut txn: Txn<'_>,
-        preserved: u64,
-        destaged: u64,
+        preserved: Lsn,
+        destaged: Lsn,
         released: &[(u8, u64)],
     ) -> Result<()> {
         // An earlier holder of the allocator may have panicked with half of a plan in it.
@@ -175,8 +175,7 @@ impl Destager {
         for file in self.core.journal.release_below(positions.journal_seq) {
             state.retired_files.push(file);
         }
-        self.core.positions.preserved.store(preserved, Ordering::Relaxed);
-        self.core.positions.destaged.store(destaged, Ordering::Relaxed);
+        self.core.positions.committed(preserved, destaged);
         // Retired slots may still be in the map cache and in staging. Nothing is polled before the
         // caller has published and unstaged, and thereby turned away every new reader.
         Ok(())
@@ -247,14 +246,14 @@ impl Destager {
 
     /// Returns the place in the segment `seq` at which a scan may begin when everything up to
     /// `destaged` is in place.
-    fn scan_start(state: &BackgroundState, destaged: u64, seq: u64) -> Cursor {
-        let ends = state.ends.filter(|end| end.lsn == destaged + 1);
+    fn scan_start(state: &BackgroundState, destaged: Lsn, seq: u64) -> Cursor {
+        let ends = state.ends.filter(|end| end.lsn == destaged.next());
         let known = ends.or((destaged == state.destaged).then_some(state.cursor));
         let (at, lsn) = match known {
             Some(c) if c.seq == seq && c.at > FIRST_RECORD => (c.at, c.lsn),
-            Some(c) if c.seq <= seq => (FIRST_RECORD, destaged + 1),
+            Some(c) if c.seq <= seq => (FIRST_RECORD, destaged.next()),
             // The place is not known: the scan looks for it.
-            _ => (0, destaged + 1),
+            _ => (0, destaged.next()),
         };
         Cursor { seq, at, lsn }
     }

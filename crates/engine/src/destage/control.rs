@@ -5,7 +5,7 @@ use super::state::{BackgroundState, FlattenJob};
 use crate::control::{Control, FollowUp, OperationChange, Preparation};
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::Stamp;
+use crate::ids::{Lsn, Stamp};
 
 impl Destager {
     /// Carries out what follows from committed changes.
@@ -52,12 +52,12 @@ impl Destager {
         add.store(&mut txn)?;
         self.commit_aside(state, txn, &[])?;
         let mut follow_ups = Vec::new();
-        add.after(&self.core, 0, &mut follow_ups)?;
-        follow_ups.into_iter().try_for_each(|next| self.follow_up(state, next, 0))
+        add.after(&self.core, Lsn::ZERO, &mut follow_ups)?;
+        follow_ups.into_iter().try_for_each(|next| self.follow_up(state, next, Lsn::ZERO))
     }
 
     /// Does what follows from the operation with this LSN, which is committed.
-    fn follow_up(&self, state: &mut BackgroundState, next: FollowUp, lsn: u64) -> Result<()> {
+    fn follow_up(&self, state: &mut BackgroundState, next: FollowUp, lsn: Lsn) -> Result<()> {
         match next {
             FollowUp::DeleteSnapshots(ids) => state.deleted.extend(ids),
             FollowUp::DropHistory { volume } => drop(state.deleted_with_history.insert(volume)),

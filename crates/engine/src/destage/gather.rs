@@ -9,6 +9,7 @@ use crate::branch::{Branch, View};
 use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
 use crate::error::{Result, both};
+use crate::ids::Lsn;
 use crate::settings::Encoding;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -288,7 +289,7 @@ impl<'a> Gather<'a> {
         let of_chunk = items.iter().take_while(|item| (item.branch, item.chunk) == (items[0].branch, chunk));
         let lsns =
             of_chunk.filter_map(|item| self.batch.stamps.get(item.order as usize)).map(|stamp| stamp.lsn);
-        let lsns = lsns.fold(None, |range: Option<(u64, u64)>, lsn| Some((range.map_or(lsn, |r| r.0), lsn)));
+        let lsns = lsns.fold(None, |range: Option<(Lsn, Lsn)>, lsn| Some((range.map_or(lsn, |r| r.0), lsn)));
         if let Some(lsns) = lsns {
             self.core.damage.add_gap(self.head.branch.id, chunk, lsns);
         }

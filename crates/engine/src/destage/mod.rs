@@ -41,7 +41,7 @@ use crate::core::Core;
 use crate::disk::SyncPurpose;
 use crate::error::{Result, both};
 use crate::fault::{AlarmedMutex, died};
-use crate::ids::Epoch;
+use crate::ids::{Epoch, Lsn};
 use crate::journal::Cursor;
 use crate::shortage::Task;
 use batch::{Batch, Collected, Placed, joined};
@@ -123,7 +123,7 @@ impl Destager {
     fn note_settled(&self, state: &BackgroundState, time: u64) {
         self.core.journal.turns_passed(state.destaged);
         self.core.positions.settled_time.store(time, Ordering::Release);
-        self.core.positions.settled.store(state.destaged, Ordering::Release);
+        self.core.positions.settled.store(state.destaged.0, Ordering::Release);
         self.core.positions.batches.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -151,14 +151,14 @@ impl Destager {
         state: &mut BackgroundState,
         batch: &Batch,
         mut plan: Plan,
-        positions: impl Fn(&BackgroundState) -> (u64, u64),
+        positions: impl Fn(&BackgroundState) -> (Lsn, Lsn),
         meanwhile: Option<impl FnOnce() -> Option<M> + Send>,
         then: impl FnOnce(Option<M>) -> T,
     ) -> Result<T> {
         // The catalog must know that this part of the journal was durable before slots are
         // overwritten. Otherwise, the overwritten content could not be told from what a damaged
         // journal lost.
-        if !(1..=state.committed.synced_lsn).contains(&batch.last.lsn) {
+        if !(Lsn(1)..=state.committed.synced_lsn).contains(&batch.last.lsn) {
             plan.wait();
         }
         let at_once = std::mem::take(&mut plan.at_once);
@@ -179,7 +179,7 @@ impl Destager {
         state: &mut BackgroundState,
         batch: &Batch,
         mut plan: Plan,
-        positions: impl Fn(&BackgroundState) -> (u64, u64),
+        positions: impl Fn(&BackgroundState) -> (Lsn, Lsn),
     ) -> Result<()> {
         let begun = std::mem::take(&mut plan.recorded);
         let changes =
@@ -336,14 +336,14 @@ impl Core {
 
 impl Destager {
     /// Destages until the record with `lsn` is carried out.
-    pub(crate) fn destage_to(&self, lsn: u64) -> Result<()> {
+    pub(crate) fn destage_to(&self, lsn: Lsn) -> Result<()> {
         while self.destage_once(lsn)? {}
         Ok(())
     }
 
     /// Destages one batch, unless the record with `lsn` is already carried out. False when it is,
     /// or when there is nothing to destage.
-    pub(crate) fn destage_once(&self, lsn: u64) -> Result<bool> {
+    pub(crate) fn destage_once(&self, lsn: Lsn) -> Result<bool> {
         let state = &mut *self.state.lock();
         self.core.check_usable()?;
         self.poll_retired(state)?;

@@ -6,7 +6,7 @@ use super::record::Recorder;
 use crate::catalog::PageKey;
 use crate::catalog::{FillRecord, Positions, VersionKey};
 use crate::grace::Retired;
-use crate::ids::{BranchId, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Lsn, SnapshotId, VolumeId};
 use crate::journal::{Cursor, SegmentFile};
 use crate::space::allocator::{Allocator, FreedSlot};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,7 @@ pub(crate) struct BackgroundState {
     /// The positions as of the last commit.
     pub(crate) committed: Positions,
     /// Everything up to this LSN is in place, durably. The catalog may not have that yet.
-    pub(crate) destaged: u64,
+    pub(crate) destaged: Lsn,
     /// Branches without a writer that may still have something to free: (branch, map page at which
     /// that continues).
     pub(crate) orphan_branches: BTreeMap<BranchId, u64>,
@@ -50,7 +50,7 @@ pub(crate) struct BackgroundState {
     /// Deleted volumes that have a history. The history is dropped when nothing rests on it.
     pub(crate) deleted_with_history: BTreeSet<VolumeId>,
     /// Branches with an anchor behind which recording is to begin, by the anchor's LSN.
-    pub(crate) unconfirmed_anchors: BTreeMap<u64, BranchId>,
+    pub(crate) unconfirmed_anchors: BTreeMap<Lsn, BranchId>,
     /// Branches whose history has expired, and on which something rests.
     pub(crate) pinned_expired: BTreeSet<BranchId>,
     /// Whether marks may have expired.
@@ -82,7 +82,7 @@ pub(crate) struct BackgroundState {
     pub(crate) retired_slots: Retired<FreedSlot>,
     pub(crate) retired_files: Retired<Arc<SegmentFile>>,
     /// The number of bytes written, and of calls for work, at the last idle step.
-    pub(crate) seen: (u64, u64),
+    pub(crate) seen: (Lsn, u64),
 }
 
 impl BackgroundState {
@@ -114,7 +114,7 @@ impl BackgroundState {
             forgot_of: VolumeId(0),
             retired_slots: Retired::default(),
             retired_files: Retired::default(),
-            seen: (0, 0),
+            seen: (Lsn::ZERO, 0),
         }
     }
 
@@ -124,7 +124,7 @@ impl BackgroundState {
     }
 
     /// (preserved, destaged) of a commit that carries out no record.
-    pub(crate) fn current_positions(&self) -> (u64, u64) {
+    pub(crate) fn current_positions(&self) -> (Lsn, Lsn) {
         (self.committed.preserved_lsn.max(self.destaged), self.destaged)
     }
 }

@@ -4,7 +4,7 @@
 //! the next.
 
 use crate::clock::ClockChange;
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, Lsn, Stamp};
 use crate::settings::CdpSettings;
 
 /// A moment of a volume's past, as a caller names it.
@@ -12,7 +12,7 @@ use crate::settings::CdpSettings;
 pub enum Moment {
     /// The moment after the record with this LSN. 0 and LSNs of other volumes' records are moments
     /// too.
-    Lsn(u64),
+    Lsn(Lsn),
     /// The moment after the last write not later than this time of the wall clock, in nanoseconds
     /// since the Unix epoch. If the clock was put back and showed this time more than once, the
     /// newest one counts.
@@ -23,7 +23,7 @@ pub enum Moment {
     /// later than the writes that it covers.
     FlushBefore(u64),
     /// The last flush that covers nothing after the record with this LSN.
-    FlushUpTo(u64),
+    FlushUpTo(Lsn),
     /// The moment after the last write not later than this pool time: see
     /// [`crate::pool::Pool::ago`].
     PoolTime(u64),
@@ -35,7 +35,7 @@ pub enum Moment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
     /// The moment includes everything up to this LSN, and nothing after it.
-    pub lsn: u64,
+    pub lsn: Lsn,
     /// Time of the moment, in nanoseconds since the Unix epoch.
     pub time: u64,
     /// The branch on which the moment lies. Each rollback begins another branch.
@@ -50,7 +50,7 @@ pub struct Mark {
     /// Name, unique among the volume's marks.
     pub name: String,
     /// LSN of the moment.
-    pub lsn: u64,
+    pub lsn: Lsn,
     /// Time of the moment, in nanoseconds since the Unix epoch.
     pub time: u64,
 }
@@ -59,7 +59,7 @@ pub struct Mark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Anchor {
     /// LSN of the anchor's moment.
-    pub lsn: u64,
+    pub lsn: Lsn,
     /// Time of the anchor's moment, in nanoseconds since the Unix epoch.
     pub time: u64,
     /// The name of the anchor's snapshot, if that is visible.
@@ -112,7 +112,7 @@ pub struct History {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// LSN of the record.
-    pub lsn: u64,
+    pub lsn: Lsn,
     /// Time of the record, in nanoseconds since the Unix epoch.
     pub time: u64,
     /// Byte offset in the volume.

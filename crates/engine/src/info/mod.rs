@@ -5,7 +5,7 @@ pub(crate) mod history;
 
 use crate::disk::SyncPurpose;
 use crate::health::Health;
-use crate::ids::{BranchId, Epoch};
+use crate::ids::{BranchId, Epoch, Lsn};
 use crate::settings::{CachePolicy, Method, Order, Placement, PoolConfig, SnapshotPolicy};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -280,15 +280,15 @@ pub struct PoolInfo {
 #[derive(Debug, Clone, Default)]
 pub struct PoolStats {
     /// The last LSN that was assigned.
-    pub sequenced_lsn: u64,
+    pub sequenced_lsn: Lsn,
     /// The LSN up to which all records are written.
-    pub written_lsn: u64,
+    pub written_lsn: Lsn,
     /// The LSN up to which all records are durable.
-    pub synced_lsn: u64,
+    pub synced_lsn: Lsn,
     /// The LSN up to which all records are preserved in the catalog.
-    pub preserved_lsn: u64,
+    pub preserved_lsn: Lsn,
     /// The LSN up to which all records are in place.
-    pub destaged_lsn: u64,
+    pub destaged_lsn: Lsn,
     /// Number of stretches of the journal that wait for destage and can't share a commit.
     pub journal_turns: u64,
     /// Bytes of the journal that are used.
@@ -407,7 +407,7 @@ pub enum Origin {
         /// Name of the volume whose history it is; empty if it was deleted.
         volume: String,
         /// LSN of the moment.
-        lsn: u64,
+        lsn: Lsn,
         /// Time of the moment in nanoseconds since the Unix epoch; `None` if damage has made it
         /// unknown.
         time: Option<u64>,
@@ -440,11 +440,11 @@ pub struct JournalLoss {
     /// The damages, each with its file.
     pub damages: Vec<String>,
     /// Everything up to this LSN was recovered.
-    pub recovered_lsn: u64,
+    pub recovered_lsn: Lsn,
     /// Everything up to this LSN is known to have been durable.
-    pub durable_lsn: u64,
+    pub durable_lsn: Lsn,
     /// The largest LSN that is known to have been assigned.
-    pub last_lsn: u64,
+    pub last_lsn: Lsn,
     /// The writes behind the damage that were still found in the journal and are given up, by
     /// volume.
     pub volumes: Vec<VolumeLoss>,
@@ -463,7 +463,7 @@ pub struct VolumeLoss {
     /// Number of bytes that the records wrote.
     pub bytes: u64,
     /// First and last LSN of the records.
-    pub lsns: (u64, u64),
+    pub lsns: (Lsn, Lsn),
 }
 
 impl fmt::Display for JournalLoss {
@@ -473,7 +473,7 @@ impl fmt::Display for JournalLoss {
             write!(
                 f,
                 "LSN {} to {} are lost, and writes acknowledged later may be lost",
-                self.recovered_lsn + 1,
+                self.recovered_lsn.next(),
                 self.durable_lsn
             )?;
         } else {

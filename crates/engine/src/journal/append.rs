@@ -7,6 +7,7 @@ use super::{Journal, Pending, State};
 use crate::codec::align_up;
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
+use crate::ids::Lsn;
 use crate::staging::{Range, StagedExtent, Staging};
 use crate::units::{BLOCK, SECTOR};
 use parking_lot::MutexGuard;
@@ -27,7 +28,7 @@ const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 impl Journal {
     /// Returns when every record up to `lsn` is written and staged. The calling thread leads the
     /// group or follows its leader.
-    pub(crate) fn write_out(&self, lsn: u64) -> Result<()> {
+    pub(crate) fn write_out(&self, lsn: Lsn) -> Result<()> {
         if self.written() >= lsn {
             return Ok(());
         }
@@ -80,7 +81,7 @@ impl Journal {
                 }
             }
             if let Some(last) = last {
-                self.written.store(last, Ordering::Release);
+                self.written.store(last.0, Ordering::Release);
             }
         }
         if state.waiters > 0 {
@@ -123,14 +124,14 @@ impl Journal {
             pool: self.config.pool,
             seq,
             incarnation: 0,
-            first_lsn: 0,
-            prev_lsn: 0,
+            first_lsn: Lsn::ZERO,
+            prev_lsn: Lsn::ZERO,
         }
         .salt()
     }
 
     /// Returns when every record up to `lsn` is durable. After a failure the pool is poisoned (I7).
-    pub(crate) fn sync_to(&self, lsn: u64) -> Result<()> {
+    pub(crate) fn sync_to(&self, lsn: Lsn) -> Result<()> {
         loop {
             if self.synced() >= lsn {
                 return Ok(());
@@ -157,7 +158,7 @@ impl Journal {
             let time = self.clock.now().saturating_sub(began);
             let mut state = syncing.end();
             if outcome.is_ok() {
-                self.synced.fetch_max(target, Ordering::AcqRel);
+                self.synced.fetch_max(target.0, Ordering::AcqRel);
                 let newly = bytes.saturating_sub(state.durable_bytes);
                 if newly >= MEASURED {
                     self.sync_rate.took(newly, time);
@@ -175,7 +176,7 @@ impl Journal {
         }
     }
 
-    fn sync_prefix(&self, target: u64) -> Result<()> {
+    fn sync_prefix(&self, target: Lsn) -> Result<()> {
         self.write_out(target)?;
         let dirty = std::mem::take(&mut self.state.lock().dirty);
         for file in &dirty {
@@ -326,7 +327,7 @@ mod tests {
     fn what_a_sync_covers_does_not_call_for_another_one() {
         let site = Site::builder(63).journal(8 << 20, 1 << 20).build().having("v", 1 << 20, 4096);
         let journal = &site.pool.core.journal;
-        let mut last = 0;
+        let mut last = Lsn::ZERO;
         // Sequenced before the sync begins, and written by it.
         for _ in 0..=WRITE_BACK / (128 << 10) {
             let data = Bytes::from(vec![0; 128 << 10]);

@@ -4,13 +4,14 @@ use super::Journal;
 use super::record::Header;
 use super::segment::{FIRST_RECORD, SegmentReader};
 use crate::error::{Error, Result, corrupt};
+use crate::ids::Lsn;
 
 /// A place in the log: the next record is the one with `lsn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) seq: u64,
     pub(crate) at: u64,
-    pub(crate) lsn: u64,
+    pub(crate) lsn: Lsn,
 }
 
 /// A record and the place of its data.
@@ -31,14 +32,14 @@ impl Journal {
     pub(crate) fn visit(
         &self,
         cursor: &mut Cursor,
-        last: u64,
+        last: Lsn,
         visit: &mut dyn FnMut(&Located, &[u8]) -> Result<bool>,
     ) -> Result<()> {
         while cursor.lsn <= last {
             let Some(segment) = self.segment(cursor.seq) else {
                 // Everything in the segment was carried out, and it was let go of: the log goes on
                 // in the next one.
-                if self.segment(cursor.seq + 1).is_some_and(|s| s.header.prev_lsn + 1 == cursor.lsn) {
+                if self.segment(cursor.seq + 1).is_some_and(|s| s.header.prev_lsn.next() == cursor.lsn) {
                     *cursor = Cursor { seq: cursor.seq + 1, at: FIRST_RECORD, lsn: cursor.lsn };
                     continue;
                 }
@@ -68,7 +69,7 @@ impl Journal {
                 if !visit(&located, data)? {
                     return Ok(());
                 }
-                *cursor = Cursor { seq: cursor.seq, at: found.next, lsn: cursor.lsn + 1 };
+                *cursor = Cursor { seq: cursor.seq, at: found.next, lsn: cursor.lsn.next() };
             }
         }
         Ok(())
@@ -89,7 +90,7 @@ pub(crate) struct JournalRecord {
     /// it is first used.
     pub(crate) files: u32,
     /// The `destaged_lsn` of the positions for which `start` was written.
-    pub(crate) destaged_lsn: u64,
+    pub(crate) destaged_lsn: Lsn,
     /// The start of the scan. No record before this place is needed.
     pub(crate) start: Cursor,
 }

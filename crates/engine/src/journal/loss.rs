@@ -1,7 +1,7 @@
 //! What an opening gives up when the operator has accepted the loss of a damaged journal.
 
 use super::record::{Header, Kind};
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Lsn};
 use std::collections::BTreeMap;
 
 /// The records of one branch that were found behind the damage.
@@ -11,8 +11,8 @@ pub(crate) struct BranchLoss {
     /// Bytes of the volume that these records would have changed. Every record's bytes are counted,
     /// also where records overlap.
     pub(crate) bytes: u64,
-    pub(crate) first_lsn: u64,
-    pub(crate) last_lsn: u64,
+    pub(crate) first_lsn: Lsn,
+    pub(crate) last_lsn: Lsn,
 }
 
 /// Records behind the tail, by branch. Branch 0 holds the control operations.
@@ -55,11 +55,11 @@ pub(crate) struct Accepted {
     /// Descriptions of the damages, each with its file.
     pub(crate) damages: Vec<String>,
     /// The last LSN that was recovered. Everything up to it was recovered.
-    pub(crate) recovered_lsn: u64,
+    pub(crate) recovered_lsn: Lsn,
     /// The largest LSN that is known to have been given out.
-    pub(crate) last_lsn: u64,
+    pub(crate) last_lsn: Lsn,
     /// The last LSN that is known to have been durable. Everything up to it was durable.
-    pub(crate) durable_lsn: u64,
+    pub(crate) durable_lsn: Lsn,
     pub(crate) beyond: Beyond,
 }
 

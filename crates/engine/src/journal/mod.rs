@@ -41,7 +41,7 @@ use crate::clock::PoolClock;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::fault::{Alarm, Fault};
-use crate::ids::{BranchId, Epoch, Stamp};
+use crate::ids::{BranchId, Epoch, Lsn, Stamp};
 use crate::pace::Rate;
 use crate::staging::Staging;
 use crate::throttle::{Fill, Lag};
@@ -104,13 +104,13 @@ pub(crate) struct Counters {
 
 struct State {
     /// The last LSN given out to a record that exists.
-    last_lsn: u64,
+    last_lsn: Lsn,
     /// The next LSN to give out. It is larger than every LSN ever seen, so after a torn tail it may
-    /// be larger than `last_lsn + 1`.
-    next_lsn: u64,
+    /// be larger than `last_lsn.next()`.
+    next_lsn: Lsn,
     last_time: u64,
     /// The LSN of the last record that may take space away from a chunk, or change a branch.
-    last_unmapping: u64,
+    last_unmapping: Lsn,
     /// The segments of the log, oldest first. If `open`, records are appended to the last segment.
     chain: VecDeque<ChainSegment>,
     open: bool,
@@ -199,7 +199,7 @@ impl Journal {
         let created = files.iter().filter(|f| f.get().is_some()).count() as u32;
         let state = State {
             last_lsn: scanned.tail_lsn,
-            next_lsn: scanned.max_lsn + 1,
+            next_lsn: scanned.max_lsn.next(),
             last_time: scanned.max_time,
             last_unmapping: scanned.tail_lsn,
             chain: scanned.chain.into(),
@@ -224,8 +224,8 @@ impl Journal {
             dir,
             clock,
             fault,
-            written: AtomicU64::new(scanned.tail_lsn),
-            synced: AtomicU64::new(scanned.tail_lsn),
+            written: AtomicU64::new(scanned.tail_lsn.0),
+            synced: AtomicU64::new(scanned.tail_lsn.0),
             state: Mutex::new(state),
             changed: Condvar::new(),
             write_back: Condvar::new(),
@@ -241,13 +241,13 @@ impl Journal {
     }
 
     /// Returns the end of the contiguous written prefix.
-    pub(crate) fn written(&self) -> u64 {
-        self.written.load(Ordering::Acquire)
+    pub(crate) fn written(&self) -> Lsn {
+        Lsn(self.written.load(Ordering::Acquire))
     }
 
     /// Returns the end of the contiguous durable prefix.
-    pub(crate) fn synced(&self) -> u64 {
-        self.synced.load(Ordering::Acquire)
+    pub(crate) fn synced(&self) -> Lsn {
+        Lsn(self.synced.load(Ordering::Acquire))
     }
 
     /// Returns the last LSN and the last pool time given out.
@@ -273,7 +273,7 @@ impl Journal {
     }
 
     /// Notes that everything up to `lsn` is carried out.
-    pub(crate) fn turns_passed(&self, lsn: u64) {
+    pub(crate) fn turns_passed(&self, lsn: Lsn) {
         let mut state = self.state.lock();
         state.turns.passed(lsn);
         self.turn_passed.notify_all();
@@ -347,9 +347,9 @@ impl Journal {
     ///
     /// A segment with that number and an older incarnation is a leftover of an older life of the
     /// pool.
-    pub(crate) fn start_after(&self, lsn: u64) -> (u64, u64) {
+    pub(crate) fn start_after(&self, lsn: Lsn) -> (u64, u64) {
         let state = self.state.lock();
-        let holds = state.chain.iter().rev().find(|s| s.header.first_lsn <= lsn + 1);
+        let holds = state.chain.iter().rev().find(|s| s.header.first_lsn <= lsn.next());
         let seq = match holds {
             Some(s) if s.last_lsn > lsn || (state.open && s.header.seq + 1 == state.next_seq) => s.header.seq,
             Some(s) => s.header.seq + 1,
@@ -480,7 +480,7 @@ impl Sequencing<'_> {
     }
 
     /// The last LSN given out.
-    pub(crate) fn last_lsn(&self) -> u64 {
+    pub(crate) fn last_lsn(&self) -> Lsn {
         self.state.last_lsn
     }
 
@@ -491,13 +491,13 @@ impl Sequencing<'_> {
 
     /// The LSN of the last record that may take space away from a chunk: a discard or a control
     /// operation.
-    pub(crate) fn last_unmapping(&self) -> u64 {
+    pub(crate) fn last_unmapping(&self) -> Lsn {
         self.state.last_unmapping
     }
 
     /// Gives `record` its LSN, time and place. The caller has checked with [`Sequencing::room`]
     /// that the record can be placed.
-    pub(crate) fn push(&mut self, record: Record) -> Result<u64> {
+    pub(crate) fn push(&mut self, record: Record) -> Result<Lsn> {
         self.journal.fault.check()?;
         let lsn = self.state.next_lsn;
         let data_len = record.data.len() as u64;
@@ -517,7 +517,7 @@ impl Sequencing<'_> {
         state.pad = false;
         state.last_time = self.journal.clock.next_time(Stamp { lsn: state.last_lsn, time: state.last_time });
         state.last_lsn = lsn;
-        state.next_lsn = lsn + 1;
+        state.next_lsn = lsn.next();
         if matches!(record.kind, Kind::Discard | Kind::Control) {
             state.last_unmapping = lsn;
         }
@@ -525,7 +525,7 @@ impl Sequencing<'_> {
         let header = Header {
             incarnation: self.journal.config.incarnation,
             lsn,
-            synced_lsn: 0,
+            synced_lsn: Lsn::ZERO,
             time: state.last_time,
             branch: record.branch,
             offset: record.offset,
@@ -548,7 +548,7 @@ impl Sequencing<'_> {
         Ok(lsn)
     }
 
-    fn open_segment(&mut self, first_lsn: u64) -> Result<SegmentHeader> {
+    fn open_segment(&mut self, first_lsn: Lsn) -> Result<SegmentHeader> {
         let state = &mut *self.state;
         let Some(file) = state.free.pop() else {
             return Err(crate::error::corrupt("open a journal segment without a free file"));

@@ -10,6 +10,7 @@ use super::record::{HEADER_LEN, Header, RECORD_ALIGN};
 use super::scan::{ScanStart, Scanned};
 use super::segment::{FIRST_RECORD, SegmentHeader, SegmentReader, file_name};
 use crate::disk::Disk;
+use crate::ids::Lsn;
 use crate::units::BLOCK;
 use std::collections::BTreeSet;
 
@@ -22,8 +23,8 @@ const MAX_UNREADABLE: u32 = 64;
 /// A record that proves that more had been durable than the log holds.
 #[derive(Debug, Clone)]
 pub(super) struct Witness {
-    pub(super) durable: u64,
-    pub(super) lsn: u64,
+    pub(super) durable: Lsn,
+    pub(super) lsn: Lsn,
     pub(super) file: u32,
 }
 

@@ -23,7 +23,7 @@
 //! record.
 
 use crate::codec::{crc32c, outer_sum};
-use crate::ids::{BranchId, Epoch, Stamp};
+use crate::ids::{BranchId, Epoch, Lsn, Stamp};
 pub(crate) use crate::units::{BLOCK, SECTOR};
 
 /// The size of a header in bytes.
@@ -64,8 +64,8 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) incarnation: u64,
-    pub(crate) lsn: u64,
-    pub(crate) synced_lsn: u64,
+    pub(crate) lsn: Lsn,
+    pub(crate) synced_lsn: Lsn,
     pub(crate) time: u64,
     pub(crate) branch: BranchId,
     pub(crate) offset: u64,
@@ -90,8 +90,8 @@ impl Header {
         let mut b = [0u8; HEADER_LEN];
         b[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         b[8..16].copy_from_slice(&self.incarnation.to_le_bytes());
-        b[16..24].copy_from_slice(&self.lsn.to_le_bytes());
-        b[24..32].copy_from_slice(&self.synced_lsn.to_le_bytes());
+        b[16..24].copy_from_slice(&self.lsn.0.to_le_bytes());
+        b[24..32].copy_from_slice(&self.synced_lsn.0.to_le_bytes());
         b[32..40].copy_from_slice(&self.time.to_le_bytes());
         b[40..48].copy_from_slice(&self.branch.0.to_le_bytes());
         b[48..56].copy_from_slice(&self.offset.to_le_bytes());
@@ -135,8 +135,8 @@ impl Header {
         };
         let header = Header {
             incarnation: u64_at(8),
-            lsn: u64_at(16),
-            synced_lsn: u64_at(24),
+            lsn: Lsn(u64_at(16)),
+            synced_lsn: Lsn(u64_at(24)),
             time: u64_at(32),
             branch: BranchId(u64_at(40)),
             offset: u64_at(48),
@@ -238,8 +238,8 @@ mod tests {
     fn sample() -> Header {
         Header {
             incarnation: 3,
-            lsn: 77,
-            synced_lsn: 70,
+            lsn: Lsn(77),
+            synced_lsn: Lsn(70),
             time: 1_000_000_007,
             branch: BranchId(5),
             offset: 4096 * 9 + 512,

@@ -29,6 +29,7 @@ use super::turns::Turns;
 use crate::codec::align_up;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
+use crate::ids::Lsn;
 use crate::units::BLOCK;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -42,10 +43,10 @@ pub(crate) struct ScanStart {
     /// The least incarnation of that segment.
     pub(crate) incarnation: u64,
     /// The last LSN that is in place. Everything up to it is in place.
-    pub(crate) destaged_lsn: u64,
+    pub(crate) destaged_lsn: Lsn,
     /// The last LSN that the catalog knows to have been durable. A missing record up to it is
     /// damage.
-    pub(crate) synced_lsn: u64,
+    pub(crate) synced_lsn: Lsn,
     /// What the catalog knows of the files; `None` in a pool that only older builds have written.
     pub(crate) record: Option<JournalRecord>,
     pub(crate) segment_size: u64,
@@ -58,7 +59,7 @@ impl ScanStart {
     /// older build moves the positions without the place.
     pub(super) fn position(&self) -> Option<Cursor> {
         let row = self.record.filter(|r| r.destaged_lsn == self.destaged_lsn && r.start.seq == self.seq)?;
-        (row.start.at >= FIRST_RECORD && row.start.lsn <= self.destaged_lsn + 1).then_some(row.start)
+        (row.start.at >= FIRST_RECORD && row.start.lsn <= self.destaged_lsn.next()).then_some(row.start)
     }
 }
 
@@ -74,9 +75,9 @@ pub(crate) struct Scanned {
     /// to count that many.
     pub(crate) files: u32,
     /// The last LSN of the log.
-    pub(crate) tail_lsn: u64,
+    pub(crate) tail_lsn: Lsn,
     /// The largest LSN seen anywhere, leftovers included. The next LSN exceeds it.
-    pub(crate) max_lsn: u64,
+    pub(crate) max_lsn: Lsn,
     pub(crate) max_time: u64,
     pub(crate) max_incarnation: u64,
     pub(crate) next_seq: u64,
@@ -88,7 +89,7 @@ pub(crate) struct Scanned {
     /// The damage, if the opening was to accept it.
     pub(crate) accepted: Option<Accepted>,
     /// The last LSN that is known to have been durable, by the catalog or by a record.
-    synced_lsn: u64,
+    synced_lsn: Lsn,
     /// The places of the records after `synced_lsn`.
     unsynced: VecDeque<Cursor>,
     /// Descriptions of the damages found.
@@ -111,7 +112,7 @@ impl Scanned {
             max_time: 0,
             max_incarnation: 0,
             next_seq: start.seq,
-            cursor: Cursor { seq: start.seq, at: FIRST_RECORD, lsn: start.destaged_lsn + 1 },
+            cursor: Cursor { seq: start.seq, at: FIRST_RECORD, lsn: start.destaged_lsn.next() },
             turns: Turns::default(),
             accepted: None,
             synced_lsn: start.synced_lsn,
@@ -157,12 +158,13 @@ impl Scanned {
         if self.damages.is_empty() {
             return Ok(());
         }
-        let durable = self.witness.as_ref().map_or(0, |w| w.durable).max(start.synced_lsn).max(self.tail_lsn);
-        let lost = match durable - self.tail_lsn {
+        let durable =
+            self.witness.as_ref().map_or(Lsn::ZERO, |w| w.durable).max(start.synced_lsn).max(self.tail_lsn);
+        let lost = match durable.since(self.tail_lsn) {
             0 => format!("writes acknowledged after LSN {} may be lost", self.tail_lsn),
             _ => format!(
                 "LSN {} to {durable} are lost, and writes acknowledged later may be lost",
-                self.tail_lsn + 1
+                self.tail_lsn.next()
             ),
         };
         if !start.accept_loss {
@@ -214,7 +216,7 @@ pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> R
     let first = scanned.unsynced.front();
     tracing::info!(
         segments = scanned.chain.len(),
-        tail_lsn = scanned.tail_lsn,
+        tail_lsn = scanned.tail_lsn.0,
         unsynced = scanned.unsynced.len(),
         damages = scanned.damages.len(),
         "the journal was scanned; records that are not known to be durable are written again"
@@ -278,7 +280,7 @@ fn work_out_header(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) 
         first_lsn: h.lsn,
         prev_lsn,
     };
-    let wanted = scanned.tail_lsn + 1;
+    let wanted = scanned.tail_lsn.next();
     let (least, newer) = match scanned.chain.last() {
         Some(last) => (last.header.incarnation, last.header.incarnation + 1),
         None => (start.incarnation, start.incarnation),
@@ -294,8 +296,8 @@ fn work_out_header(candidate: &Candidate, start: &ScanStart, scanned: &Scanned) 
         // As if the record before it, which is in place, were its first one: where the known place
         // is not, it is sought again.
         return found.map(|FoundRecord { header: h, .. }| {
-            let first_lsn = if position.is_some() { h.lsn } else { h.lsn - 1 };
-            SegmentHeader { first_lsn, ..header(h, first_lsn.saturating_sub(1)) }
+            let first_lsn = if position.is_some() { h.lsn } else { h.lsn.prev() };
+            SegmentHeader { first_lsn, ..header(h, first_lsn.prev()) }
         });
     }
     let mut head = [0; HEADER_LEN];
@@ -341,13 +343,13 @@ fn follow(
         if let Some(c) = start.position().filter(|c| c.seq == header.seq && c.lsn >= header.first_lsn) {
             (at, lsn) = (c.at, if c.at == FIRST_RECORD { header.first_lsn } else { c.lsn });
         }
-        scanned.cursor = Cursor { seq: header.seq, at, lsn: lsn.min(start.destaged_lsn + 1) };
+        scanned.cursor = Cursor { seq: header.seq, at, lsn: lsn.min(start.destaged_lsn.next()) };
     }
     let begin = at;
     while let Some(found) = read_next(&mut reader, candidate, &header, (&mut at, &mut lsn), start, scanned) {
         scanned.note_unsynced(&found.header, Cursor { seq: header.seq, at, lsn });
         at = found.next;
-        lsn += 1;
+        lsn = lsn.next();
         scanned.max_time = scanned.max_time.max(found.header.time);
         if found.header.lsn <= start.destaged_lsn {
             scanned.cursor = Cursor { seq: header.seq, at, lsn };
@@ -361,7 +363,7 @@ fn follow(
     if lsn == header.first_lsn && begin == FIRST_RECORD {
         return Ok(false);
     }
-    let last_lsn = lsn - 1;
+    let last_lsn = lsn.prev();
     candidate.file.seq.store(header.seq, std::sync::atomic::Ordering::Relaxed);
     scanned.tail_lsn = scanned.tail_lsn.max(last_lsn);
     scanned.max_lsn = scanned.max_lsn.max(last_lsn);
@@ -377,14 +379,14 @@ fn read_next(
     reader: &mut SegmentReader<'_>,
     candidate: &Candidate,
     header: &SegmentHeader,
-    (at, lsn): (&mut u64, &mut u64),
+    (at, lsn): (&mut u64, &mut Lsn),
     start: &ScanStart,
     scanned: &mut Scanned,
 ) -> Option<FoundRecord> {
-    let accept = |wanted: u64| move |h: &Header| h.lsn == wanted && h.incarnation == header.incarnation;
+    let accept = |wanted: Lsn| move |h: &Header| h.lsn == wanted && h.incarnation == header.incarnation;
     let mut found = reader.next_record(*at, accept(*lsn));
     if !matches!(found, Ok(Some(_))) && *lsn <= start.destaged_lsn {
-        *lsn = start.destaged_lsn + 1;
+        *lsn = start.destaged_lsn.next();
         let needed = find_record(reader, &*candidate.file.disk, *at, accept(*lsn));
         if let Some(found) = needed {
             *at = found.data_at - HEADER_LEN as u64;
@@ -393,7 +395,7 @@ fn read_next(
         return needed;
     }
     let fresh = align_up(*at, BLOCK);
-    if found.is_err() && *lsn == start.synced_lsn + 1 && *at != fresh {
+    if found.is_err() && *lsn == start.synced_lsn.next() && *at != fresh {
         // The sync that the catalog knows of ended with the record before: the next one began a
         // block.
         found = reader.next_record(fresh, accept(*lsn));

@@ -7,6 +7,7 @@
 use super::record::Header;
 use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::Disk;
+use crate::ids::Lsn;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use uuid::Uuid;
@@ -28,9 +29,9 @@ pub(crate) struct SegmentHeader {
     pub(crate) seq: u64,
     pub(crate) incarnation: u64,
     /// The LSN of the segment's first record.
-    pub(crate) first_lsn: u64,
+    pub(crate) first_lsn: Lsn,
     /// The LSN of the record before the segment's first one.
-    pub(crate) prev_lsn: u64,
+    pub(crate) prev_lsn: Lsn,
 }
 
 impl SegmentHeader {
@@ -197,7 +198,7 @@ pub(crate) struct ChainSegment {
     pub(crate) header: SegmentHeader,
     /// The last LSN that has a place in the segment. It is `header.prev_lsn` while the segment is
     /// empty.
-    pub(crate) last_lsn: u64,
+    pub(crate) last_lsn: Lsn,
     /// The end of the last record, in bytes of the segment.
     pub(crate) end: u64,
 }
@@ -212,8 +213,8 @@ mod tests {
             pool: Uuid::from_bytes([9; 16]),
             seq: 5,
             incarnation: 2,
-            first_lsn: 100,
-            prev_lsn: 99,
+            first_lsn: Lsn(100),
+            prev_lsn: Lsn(99),
         };
         let block = header.encode();
         assert_eq!(block.len() as u64, FIRST_RECORD);

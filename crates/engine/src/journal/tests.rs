@@ -34,7 +34,7 @@ fn forget(pool: &Pool) {
 /// Moves the positions on without the row, as an older build does.
 fn leave_behind(pool: &Pool) {
     let mut txn = pool.core.catalog.begin().unwrap();
-    txn.change_journal(|row| row.destaged_lsn -= 1).unwrap();
+    txn.change_journal(|row| row.destaged_lsn = row.destaged_lsn.prev()).unwrap();
     txn.commit().unwrap();
 }
 

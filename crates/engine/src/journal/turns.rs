@@ -6,7 +6,7 @@
 //! counts turns while it grows. The count follows the rules by which destage collects a batch,
 //! except for the limit on a batch's size.
 
-use crate::ids::Epoch;
+use crate::ids::{Epoch, Lsn};
 use crate::staging::Staging;
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 #[derive(Default)]
 pub(crate) struct Turns {
     /// The LSNs of the first records of the turns, oldest first.
-    begins: VecDeque<u64>,
+    begins: VecDeque<Lsn>,
     /// The number of the last turn.
     number: u32,
     /// The last record is carried out alone.
@@ -24,7 +24,7 @@ pub(crate) struct Turns {
 impl Turns {
     /// Notes the next record, in order. With `alone` no other record shares its commit. `staging`
     /// is the staging index of the record's branch, and `epoch` is the record's epoch.
-    pub(crate) fn note(&mut self, lsn: u64, alone: bool, staging: Option<&Staging>, epoch: Epoch) {
+    pub(crate) fn note(&mut self, lsn: Lsn, alone: bool, staging: Option<&Staging>, epoch: Epoch) {
         let parted = || staging.is_some_and(|s| s.turn().is_some_and(|t| t.0 == self.number && t.1 != epoch));
         if alone || self.after_alone || self.number == 0 || parted() {
             self.number = self.number.wrapping_add(1).max(1);
@@ -37,7 +37,7 @@ impl Turns {
     }
 
     /// Notes that everything up to `lsn` is carried out.
-    pub(crate) fn passed(&mut self, lsn: u64) {
+    pub(crate) fn passed(&mut self, lsn: Lsn) {
         while self.begins.front().is_some_and(|begin| *begin <= lsn) {
             self.begins.pop_front();
         }
@@ -60,15 +60,15 @@ mod tests {
         // Two volumes take turns in writing and being snapshotted: a round is a turn.
         for round in 0..3 {
             let lsn = 1 + round * 4;
-            turns.note(lsn, false, Some(&a), Epoch(round as u32));
-            turns.note(lsn + 1, false, None, Epoch::NONE);
-            turns.note(lsn + 2, false, Some(&b), Epoch(round as u32));
-            turns.note(lsn + 3, false, None, Epoch::NONE);
+            turns.note(Lsn(lsn), false, Some(&a), Epoch(round as u32));
+            turns.note(Lsn(lsn + 1), false, None, Epoch::NONE);
+            turns.note(Lsn(lsn + 2), false, Some(&b), Epoch(round as u32));
+            turns.note(Lsn(lsn + 3), false, None, Epoch::NONE);
         }
-        assert_eq!(turns.begins, [1, 5, 9]);
-        turns.passed(4);
+        assert_eq!(turns.begins, [1, 5, 9].map(Lsn));
+        turns.passed(Lsn(4));
         assert_eq!(turns.len(), 2);
-        turns.passed(12);
+        turns.passed(Lsn(12));
         assert_eq!(turns.len(), 0);
     }
 
@@ -77,8 +77,8 @@ mod tests {
         let a = Staging::new();
         let mut turns = Turns::default();
         for (lsn, alone) in [(1, false), (2, true), (3, true), (4, false), (5, false)] {
-            turns.note(lsn, alone, Some(&a), Epoch(0));
+            turns.note(Lsn(lsn), alone, Some(&a), Epoch(0));
         }
-        assert_eq!(turns.begins, [1, 2, 3, 4]);
+        assert_eq!(turns.begins, [1, 2, 3, 4].map(Lsn));
     }
 }

@@ -8,7 +8,7 @@ use crate::branch::{Branch, View, VolumeState};
 use crate::catalog::{Frozen, SnapshotRecord, VolumeRecord};
 use crate::control::{AddMark, CloneVolume, Control, Group, RemoveMark, RollBack, SetCdp};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
-use crate::ids::{BranchId, Epoch, SnapshotId, Stamp, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::info::history::{CdpInfo, Mark, Moment, Point};
 use crate::info::{SnapshotInfo, VolumeInfo};
 use crate::settings::{CdpSettings, SnapshotPolicy};
@@ -271,9 +271,9 @@ impl Pool {
         info.window = info.from.map_or(0, |from| self.core.now().saturating_sub(from.time));
         info.from = info.from.map(|from| Stamp { time: self.core.clock.wall(from.time), ..from });
         let wanted = cdp.wanted().map(|s| s.retention).filter(|r| r.bytes.is_some()).and_then(|r| r.time);
-        let began = stretches.first().map_or(0, |s| s.branch.cdp.log.read().floor());
+        let began = stretches.first().map_or(Lsn::ZERO, |s| s.branch.cdp.log.read().floor());
         // If nothing has expired yet, history is as long as it can be.
-        info.short = began > 0 && wanted.is_some_and(|time| info.window < time);
+        info.short = began > Lsn::ZERO && wanted.is_some_and(|time| info.window < time);
         Ok(info)
     }
 }
@@ -312,7 +312,7 @@ mod tests {
         drop(held);
 
         let site = site.reopen();
-        let moments: Vec<(u8, u64)> = (3..6).map(|byte| (byte, site.put(0, byte, 512))).collect();
+        let moments: Vec<(u8, Lsn)> = (3..6).map(|byte| (byte, site.put(0, byte, 512))).collect();
         site.pool.drain().unwrap();
         for (byte, lsn) in moments {
             let past = site.pool.open_moment("v", &Moment::Lsn(lsn)).unwrap();

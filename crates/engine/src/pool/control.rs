@@ -10,7 +10,7 @@ use crate::control::{
 };
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
-use crate::ids::{BranchId, VolumeId};
+use crate::ids::{BranchId, Lsn, VolumeId};
 use crate::info::{PvInfo, VolumeInfo};
 use crate::settings::{DEFAULT_CHUNK_SIZE, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy};
 use crate::shortage::Task;
@@ -193,12 +193,12 @@ impl Pool {
         let state = &mut *self.destager.state.lock();
         self.core.check_usable()?;
         self.destager.commit_pv(state, add)?;
-        add.apply(&mut self.core.names.write(), 0, 0)
+        add.apply(&mut self.core.names.write(), Lsn::ZERO, 0)
     }
 
     /// Carries out a sequenced operation, and waits for the end of a shortage if necessary. If the
     /// wait is too long, an error is returned, and the operation is still carried out later.
-    fn see_through(&self, lsn: u64) -> Result<()> {
+    fn see_through(&self, lsn: Lsn) -> Result<()> {
         let mut waits = 0;
         loop {
             match self.destager.destage_to(lsn) {

@@ -8,7 +8,7 @@ use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of, spread};
 use crate::cdp::moment::sample::CdpSample;
 use crate::cdp::moment::spans::RecordedSpan;
 use crate::error::{Result, invalid};
-use crate::ids::{SnapshotId, Stamp, VolumeId};
+use crate::ids::{Lsn, SnapshotId, Stamp, VolumeId};
 use crate::info::history::{Anchor, Bucket, Change, History, Mark, Span};
 use crate::units::SECTOR;
 use std::collections::BTreeSet;
@@ -61,7 +61,7 @@ impl Pool {
         &self,
         volume: &str,
         bytes: Range<u64>,
-        lsns: RangeInclusive<u64>,
+        lsns: RangeInclusive<Lsn>,
         limit: usize,
     ) -> Result<Vec<Change>> {
         let id = self.core.names.read().volume(volume)?.id;
@@ -83,13 +83,13 @@ impl Pool {
         }
         let mut newest = anchors.iter().rev();
         let between = match (newest.next(), newest.next()) {
-            (Some(last), Some(before)) => before.saturating_add(1)..=*last,
-            _ => 0..=u64::MAX,
+            (Some(last), Some(before)) => before.next()..=*last,
+            _ => Lsn::ZERO..=Lsn::MAX,
         };
         let everything = 0..u64::MAX;
         let mut changes = self.recorded(state.id, &everything, &between, limit)?;
         if changes.is_empty() {
-            changes = self.recorded(state.id, &everything, &(0..=u64::MAX), limit)?;
+            changes = self.recorded(state.id, &everything, &(Lsn::ZERO..=Lsn::MAX), limit)?;
         }
         let chunk_size = state.line.branch.chunk_size();
         Ok(changes.iter().map(|change| change.offset / chunk_size).collect())
@@ -100,7 +100,7 @@ impl Pool {
         &self,
         volume: VolumeId,
         bytes: &Range<u64>,
-        lsns: &RangeInclusive<u64>,
+        lsns: &RangeInclusive<Lsn>,
         limit: usize,
     ) -> Result<Vec<Change>> {
         let mut found = Vec::new();

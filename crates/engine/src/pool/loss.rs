@@ -22,7 +22,7 @@ impl Pool {
             let state: &mut BackgroundState = &mut self.destager.state.lock();
             state.destaged = state.destaged.max(last);
             state.cursor =
-                Cursor { seq: self.core.journal.start_after(last).0, at: FIRST_RECORD, lsn: last + 1 };
+                Cursor { seq: self.core.journal.start_after(last).0, at: FIRST_RECORD, lsn: last.next() };
             state.ends = None;
             // This commit is made even if no position has moved. What an earlier incarnation wrote
             // behind it does not count any more, even if it becomes readable again later.

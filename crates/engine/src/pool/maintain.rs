@@ -140,7 +140,7 @@ impl Pool {
             || recorded
             || self.core.is_pressed()
             || self.core.journal.turns() >= self.core.pace.turns(self.core.options.lazy_turns)
-            || written - state.cursor.lsn > MAX_STAGED_RECORDS / 2
+            || written.since(state.cursor.lsn) > MAX_STAGED_RECORDS / 2
     }
 
     /// Whether flush points have waited long enough for a commit of another kind.

@@ -90,8 +90,8 @@ impl Pool {
             sequenced_lsn: self.core.journal.last().lsn,
             written_lsn: self.core.journal.written(),
             synced_lsn: self.core.journal.synced(),
-            preserved_lsn: get(&self.core.positions.preserved),
-            destaged_lsn: get(&self.core.positions.destaged),
+            preserved_lsn: self.core.positions.preserved(),
+            destaged_lsn: self.core.positions.destaged(),
             journal_turns: self.core.journal.turns() as u64,
             journal_used,
             journal_capacity,
@@ -243,7 +243,7 @@ impl Pool {
         self.core.journal.sync_all()?;
         self.destager.stamp_last()?;
         self.core.work.done.store(true, Ordering::Release);
-        tracing::info!(last_lsn = self.core.journal.last().lsn, "the pool is closed");
+        tracing::info!(last_lsn = self.core.journal.last().lsn.0, "the pool is closed");
         Ok(())
     }
 }

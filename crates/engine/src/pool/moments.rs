@@ -6,7 +6,7 @@ use crate::branch::{Base, Branch, View, VolumeState};
 use crate::catalog::LineRecord;
 use crate::cdp::moment::{By, moment_uuid, yet_to_come};
 use crate::error::{Result, not_found};
-use crate::ids::{BranchId, Epoch, Stamp, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, Stamp, VolumeId};
 use crate::info::Origin;
 use crate::info::history::{Moment, Point};
 use crate::volume::Volume;
@@ -92,7 +92,7 @@ impl Pool {
     /// Returns the moment of a snapshot, as LSN. Returns [`crate::ErrorKind::NotFound`] if the
     /// volume's history does not have it: CDP was off when the snapshot was taken, or that part of
     /// the history has expired.
-    pub fn moment_of_snapshot(&self, volume: &str, snapshot: &str) -> Result<u64> {
+    pub fn moment_of_snapshot(&self, volume: &str, snapshot: &str) -> Result<Lsn> {
         let (id, frozen) = {
             let names = self.core.names.read();
             let volume = names.volume(volume)?;
@@ -116,7 +116,7 @@ impl Pool {
         let lines = self.core.lines.read();
         let line = lines.get(&id).and_then(|of_volume| of_volume.get(&lsn));
         let left = matches!(line, Some(LineRecord::Branch { branch: to, .. }) if *to != branch.id);
-        Ok(if left { lsn - 1 } else { lsn })
+        Ok(if left { lsn.prev() } else { lsn })
     }
 
     /// Returns the branch that a volume wrote to at a moment, and the last record there by then.
@@ -161,7 +161,7 @@ impl Pool {
     /// Returns the branches that rest on a moment: those of volumes that were recovered, or taken
     /// back. Each comes with the LSN and with the name of the volume whose history it is, if that
     /// volume still exists.
-    pub fn moment_bases(&self) -> BTreeMap<BranchId, (Option<String>, u64)> {
+    pub fn moment_bases(&self) -> BTreeMap<BranchId, (Option<String>, Lsn)> {
         let owners: BTreeMap<BranchId, VolumeId> = {
             let lines = self.core.lines.read();
             let all =

@@ -22,7 +22,7 @@ use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
-use crate::ids::{Epoch, SnapshotId, Stamp, VolumeId};
+use crate::ids::{Epoch, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::journal::cursor::JournalRecord;
 use crate::journal::place::JournalPosition;
 use crate::journal::record::{Kind, PieceCrcs};
@@ -243,8 +243,8 @@ impl Pool {
         tracing::info!(
             volumes = names.by_name.len(),
             branches = names.branches.len(),
-            last_lsn = self.core.journal.last().lsn,
-            destaged_lsn = positions.destaged.load(Ordering::Relaxed),
+            last_lsn = self.core.journal.last().lsn.0,
+            destaged_lsn = positions.destaged().0,
             "the pool is open"
         );
         Ok(())
@@ -552,7 +552,7 @@ fn load_lines(catalog: &Catalog) -> Result<(Lines, BTreeSet<VolumeId>)> {
 fn recover_journal(
     dir: &dyn Dir,
     start: ScanStart,
-    preserved: u64,
+    preserved: Lsn,
     names: &mut Namespace,
     (space, catalog_room, batch): (&Space, &CatalogRoom, u64),
 ) -> Result<Scanned> {
@@ -571,7 +571,7 @@ fn recover_journal(
         let place = JournalPosition {
             segment: located.file.into(),
             at: located.data_at,
-            after: header.lsn - 1,
+            after: header.lsn.prev(),
             cut: if matches!(header.kind, Kind::Control | Kind::Discard) {
                 std::mem::replace(&mut cut, header.lsn)
             } else {

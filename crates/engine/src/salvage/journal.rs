@@ -5,6 +5,7 @@ use crate::catalog::Positions;
 use crate::control::decode_control;
 use crate::disk::Dir;
 use crate::error::{Error, Result};
+use crate::ids::Lsn;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::{Accepted, Beyond, Located, ScanStart, Scanned, scan, stage_located};
 
@@ -50,9 +51,14 @@ pub(super) fn recover(
                 let mut beyond = Beyond::default();
                 beyond.add(header);
                 let text = format!("the operation with LSN {} can't be carried out: {e}", header.lsn);
-                let (recovered_lsn, last_lsn) = (header.lsn - 1, header.lsn);
-                given_up =
-                    Some(Accepted { damages: vec![text], recovered_lsn, last_lsn, durable_lsn: 0, beyond });
+                let (recovered_lsn, last_lsn) = (header.lsn.prev(), header.lsn);
+                given_up = Some(Accepted {
+                    damages: vec![text],
+                    recovered_lsn,
+                    last_lsn,
+                    durable_lsn: Lsn::ZERO,
+                    beyond,
+                });
             }
         } else if let Some(branch) = names.branches.get(&header.branch) {
             stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);

@@ -309,8 +309,7 @@ impl Opening {
     /// Reports what was found, and makes the pool read-only.
     fn conclude(mut self, pool: &Pool, loss: Option<Accepted>, unrecorded: Option<u64>) {
         let Positions { preserved_lsn, destaged_lsn, .. } = self.positions;
-        pool.core.positions.preserved.store(preserved_lsn, Ordering::Relaxed);
-        pool.core.positions.destaged.store(destaged_lsn, Ordering::Relaxed);
+        pool.core.positions.committed(preserved_lsn, destaged_lsn);
         let interrupted = preserved_lsn > destaged_lsn;
         // A write to a physical volume that is not whole would give it a length, and zeros, that it
         // does not have.
@@ -336,7 +335,7 @@ impl Opening {
         }
         if self.found.histories.is_none() {
             // Moments up to this LSN can be shown. Later ones are in the journal only.
-            pool.core.positions.settled.store(preserved_lsn, Ordering::Release);
+            pool.core.positions.settled.store(preserved_lsn.0, Ordering::Release);
             pool.core.positions.settled_time.store(unrecorded.unwrap_or(u64::MAX), Ordering::Release);
         }
         if let Some(loss) = loss {

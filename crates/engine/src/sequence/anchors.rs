@@ -4,7 +4,7 @@ use crate::branch::VolumeState;
 use crate::branch::namespace::Namespace;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::{Stamp, VolumeId};
+use crate::ids::{Lsn, Stamp, VolumeId};
 use crate::journal::Record;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ impl Destager {
         &self,
         state: &VolumeState,
         mut record: impl FnMut() -> Result<Record>,
-    ) -> Result<u64> {
+    ) -> Result<Lsn> {
         let sequenced = self.sequence_control(
             |names| {
                 let on = state.line.branch.cdp.is_on() && !state.deleted.load(Ordering::Acquire);

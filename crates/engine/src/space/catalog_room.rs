@@ -9,7 +9,7 @@
 use crate::branch::Branch;
 use crate::catalog::page::CHUNKS;
 use crate::error::{Error, no_space};
-use crate::ids::Epoch;
+use crate::ids::{Epoch, Lsn};
 use crate::journal::record::Kind;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ pub(crate) struct CatalogRoom {
     /// Bytes that were promised to records that are carried out; a part of `sequenced`.
     settled: AtomicU64,
     /// Values of `sequenced` at some LSNs: (LSN, bytes).
-    marks: Mutex<VecDeque<(u64, u64)>>,
+    marks: Mutex<VecDeque<(Lsn, u64)>>,
 }
 
 impl Default for CatalogRoom {
@@ -114,7 +114,7 @@ impl CatalogRoom {
 
     /// Notes that the records up to `lsn` hold all promises made by now. The caller holds the
     /// sequencing lock.
-    pub(crate) fn mark(&self, lsn: u64) {
+    pub(crate) fn mark(&self, lsn: Lsn) {
         let promised = self.sequenced.load(Ordering::Relaxed);
         let mut marks = self.marks.lock();
         if marks.back().is_none_or(|last| last.1 < promised) {
@@ -123,7 +123,7 @@ impl CatalogRoom {
     }
 
     /// Ends the promises of the records up to `lsn`, which are carried out.
-    pub(crate) fn settle(&self, lsn: u64) {
+    pub(crate) fn settle(&self, lsn: Lsn) {
         let mut marks = self.marks.lock();
         while let Some((_, promised)) = marks.pop_front_if(|(last, _)| *last <= lsn) {
             self.settled.store(promised, Ordering::Relaxed);
@@ -182,16 +182,16 @@ mod tests {
         );
         first.take(3_000);
         drop(first);
-        room.mark(7);
+        room.mark(Lsn(7));
         let mut second = room.promise(7_000).unwrap();
         second.take(7_000);
-        room.settle(6);
+        room.settle(Lsn(6));
         assert_eq!(room.promised(), 10_000);
         assert!(room.promise(1).is_none() && room.promise(0).is_some());
-        room.settle(7);
+        room.settle(Lsn(7));
         assert_eq!(room.promised(), 7_000, "what came after the mark stays");
-        room.mark(9);
-        room.settle(20);
+        room.mark(Lsn(9));
+        room.settle(Lsn(20));
         assert_eq!(room.promised(), 0);
     }
 

@@ -9,6 +9,7 @@
 //! the same file system, which must not be promised twice.
 
 use crate::error::{Error, no_space};
+use crate::ids::Lsn;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
@@ -37,9 +38,9 @@ struct Inner {
     log: u64,
     /// The part of `log` that records in the journal may need: (last LSN of some records, bytes),
     /// by LSN.
-    unlogged: VecDeque<(u64, u64)>,
+    unlogged: VecDeque<(Lsn, u64)>,
     /// The LSN up to which records are in their logs.
-    logged_lsn: u64,
+    logged_lsn: Lsn,
     /// Number of all extents on physical volumes that take data.
     total_extents: u64,
     classes: [Class; CLASSES],
@@ -132,7 +133,7 @@ impl Space {
                 logged: 0,
                 log: 0,
                 unlogged: VecDeque::new(),
-                logged_lsn: 0,
+                logged_lsn: Lsn::ZERO,
                 total_extents: 0,
                 classes: [Class::default(); CLASSES],
                 needed: 0,
@@ -276,7 +277,7 @@ impl Space {
 
     /// Assigns promised bytes: records up to `lsn` may need `kept` of them, and `rest` is taken
     /// back.
-    pub(crate) fn assign_log(&self, lsn: u64, kept: u64, rest: u64) {
+    pub(crate) fn assign_log(&self, lsn: Lsn, kept: u64, rest: u64) {
         let mut inner = self.inner.lock();
         inner.log = inner.log.saturating_sub(rest);
         if kept == 0 {
@@ -286,7 +287,7 @@ impl Space {
             return inner.log_written(kept);
         }
         match inner.unlogged.back_mut() {
-            Some(last) if last.0 >> SHARED_BITS == lsn >> SHARED_BITS => {
+            Some(last) if last.0.0 >> SHARED_BITS == lsn.0 >> SHARED_BITS => {
                 *last = (lsn.max(last.0), last.1 + kept);
             }
             _ => inner.unlogged.push_back((lsn, kept)),
@@ -295,7 +296,7 @@ impl Space {
 
     /// Ends the promises of records up to `lsn`, which are in their logs now. Their bytes count as
     /// taken until the next measurement of the file system. False when there were none.
-    pub(crate) fn settle_log(&self, lsn: u64) -> bool {
+    pub(crate) fn settle_log(&self, lsn: Lsn) -> bool {
         let mut inner = self.inner.lock();
         inner.logged_lsn = inner.logged_lsn.max(lsn);
         let mut written = 0;
@@ -508,18 +509,18 @@ mod tests {
         let backing = BackingRoom { solid: 9, log_bytes: 100 * KIB, ..BackingRoom::ALL };
         let space = backed_by(backing);
         assert!(space.try_reserve_log(60 * KIB));
-        space.assign_log(70, 40 * KIB, 20 * KIB);
+        space.assign_log(Lsn(70), 40 * KIB, 20 * KIB);
         assert!(space.try_reserve_log(50 * KIB));
-        space.assign_log(300, 50 * KIB, 0);
-        assert!(!space.settle_log(69) && space.log() == 90 * KIB);
-        assert!(space.settle_log(70) && space.log() == 50 * KIB);
+        space.assign_log(Lsn(300), 50 * KIB, 0);
+        assert!(!space.settle_log(Lsn(69)) && space.log() == 90 * KIB);
+        assert!(space.settle_log(Lsn(70)) && space.log() == 50 * KIB);
         assert!(space.try_reserve_log(10 * KIB) && !space.try_reserve_log(1));
-        space.assign_log(0, 0, 10 * KIB);
+        space.assign_log(Lsn(0), 0, 10 * KIB);
         space.set_backing(BackingRoom { log_bytes: 80 * KIB, ..backing }, 0);
         assert!(space.try_reserve_log(30 * KIB) && !space.try_reserve_log(1));
         // This comes too late: the record is in its log already.
-        space.assign_log(60, 30 * KIB, 0);
-        assert!(space.settle_log(300));
+        space.assign_log(Lsn(60), 30 * KIB, 0);
+        assert!(space.settle_log(Lsn(300)));
         assert_eq!(space.log(), 0);
     }
 
@@ -543,14 +544,14 @@ mod tests {
             let space = Space::new(64 << 10);
             assert!(space.change_capacity(100, &free(100), false));
             space.set_backing(measured(room, free_solid), 0);
-            let (mut lsn, mut slots, mut records) = (0, 0u64, VecDeque::new());
+            let (mut lsn, mut slots, mut records) = (Lsn::ZERO, 0u64, VecDeque::new());
             for _ in 0..300 {
                 match below(5) {
                     0 if space.try_reserve(16, 1) => slots += 1,
                     1 | 2 => {
                         let bytes = 1 + below(60 * KIB);
                         if space.try_reserve_log(bytes) {
-                            (lsn, _) = (lsn + 1, records.push_back((lsn + 1, bytes)));
+                            (lsn, _) = (lsn.next(), records.push_back((lsn.next(), bytes)));
                             space.assign_log(lsn, bytes, 0);
                         }
                     }

@@ -17,7 +17,7 @@ mod ranges;
 mod watch;
 
 use crate::hash::Mix;
-use crate::ids::Epoch;
+use crate::ids::{Epoch, Lsn};
 use crate::units::{BLOCK, SECTOR};
 use parking_lot::{Mutex, RwLock};
 use ranges::RangeMap;
@@ -41,7 +41,7 @@ const BLOCKS_PER_STRIPE: u64 = 256;
 /// A staged part of one block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StagedExtent {
-    pub(crate) lsn: u64,
+    pub(crate) lsn: Lsn,
     /// Position of its data in its journal file, in bytes.
     pub(crate) at: u32,
     /// CRC32C of its data.
@@ -181,7 +181,7 @@ impl Staging {
     /// Returns the sources of the sectors of `block` as `epoch` sees them.
     pub(crate) fn resolve(&self, block: u64, epoch: Epoch) -> [SectorSource; SECTORS] {
         let mut sources = [SectorSource::Below; SECTORS];
-        let mut lsns = [0u64; SECTORS];
+        let mut lsns = [Lsn::ZERO; SECTORS];
         // Held until the pieces are read too: a removal takes both away as one (see `remove`). A
         // reader that finds no range needs no lock: ranges go after the pieces that they hide.
         let ranges = (self.range_count.load(Ordering::Acquire) > 0).then(|| self.ranges.read());
@@ -215,7 +215,7 @@ impl Staging {
     ///
     /// A range and a newer piece above it must vanish together. Otherwise a reader in between would
     /// see the range alone.
-    pub(crate) fn remove(&self, blocks: impl Iterator<Item = u64>, lsn: u64) {
+    pub(crate) fn remove(&self, blocks: impl Iterator<Item = u64>, lsn: Lsn) {
         let mut ranges = (self.range_count.load(Ordering::Acquire) > 0).then(|| self.ranges.write());
         for block in blocks {
             self.remove_block(block, lsn);
@@ -240,7 +240,7 @@ impl Staging {
         self.range_count.store(count, Ordering::Release);
     }
 
-    fn remove_block(&self, block: u64, lsn: u64) {
+    fn remove_block(&self, block: u64, lsn: Lsn) {
         let mut shard = self.shard(block).lock();
         let MapEntry::Occupied(mut slot) = shard.entry(block) else {
             return;
@@ -421,14 +421,14 @@ mod tests {
     use super::*;
 
     fn piece(lsn: u64, start: u8, count: u8) -> StagedExtent {
-        StagedExtent { lsn, at: lsn as u32 * 8192, crc: 0, epoch: Epoch(1), file: 0, start, count }
+        StagedExtent { lsn: Lsn(lsn), at: lsn as u32 * 8192, crc: 0, epoch: Epoch(1), file: 0, start, count }
     }
 
     fn lsns(staging: &Staging, block: u64) -> [u64; SECTORS] {
         staging.resolve(block, Epoch(1)).map(|s| match s {
             SectorSource::Below => 0,
             SectorSource::Zeros(_) => u64::MAX,
-            SectorSource::Journal(p) => p.lsn,
+            SectorSource::Journal(p) => p.lsn.0,
         })
     }
 
@@ -451,10 +451,10 @@ mod tests {
         let s = Staging::new();
         s.insert([(1, piece(1, 0, 8)), (2, piece(1, 0, 8)), (300, piece(1, 0, 2))].into_iter());
         s.insert([(2, piece(4, 2, 2))].into_iter());
-        s.remove([1, 2, 77].into_iter(), 3);
+        s.remove([1, 2, 77].into_iter(), Lsn(3));
         assert_eq!(lsns(&s, 1), [0; 8]);
         assert_eq!(lsns(&s, 2), [0, 0, 4, 4, 0, 0, 0, 0]);
-        s.remove([2, 300].into_iter(), 4);
+        s.remove([2, 300].into_iter(), Lsn(4));
         assert!(s.is_empty());
     }
 
@@ -465,13 +465,13 @@ mod tests {
         s.insert([(0, at(1, 1, 0, 8))].into_iter());
         s.insert([(0, at(2, 1, 0, 4))].into_iter());
         s.insert([(0, at(4, 2, 0, 8))].into_iter());
-        s.insert_range(Epoch(3), Range { start: 0, end: 1024, lsn: 6, keeps_space: false });
+        s.insert_range(Epoch(3), Range { start: 0, end: 1024, lsn: Lsn(6), keeps_space: false });
         s.insert([(0, at(8, 4, 7, 1))].into_iter());
         let seen = |epoch| {
             s.resolve(0, Epoch(epoch)).map(|s| match s {
                 SectorSource::Below => 0,
                 SectorSource::Zeros(_) => 99,
-                SectorSource::Journal(p) => p.lsn,
+                SectorSource::Journal(p) => p.lsn.0,
             })
         };
         assert_eq!(seen(0), [0; 8]);
@@ -482,7 +482,7 @@ mod tests {
         assert!(
             s.touches(3584, 4096, Epoch(4)) && !s.touches(0, 3584, Epoch(4)) && s.touches(0, 512, Epoch(3))
         );
-        s.remove([0].into_iter(), 4);
+        s.remove([0].into_iter(), Lsn(4));
         assert_eq!(seen(2), [0; 8]);
         assert_eq!(seen(4), [99, 99, 0, 0, 0, 0, 0, 8]);
     }
@@ -491,13 +491,13 @@ mod tests {
     fn ranges_and_pieces_by_lsn() {
         let s = Staging::new();
         s.insert([(0, piece(1, 0, 8)), (1, piece(1, 0, 8))].into_iter());
-        s.insert_range(Epoch(1), Range { start: 1024, end: 8192, lsn: 2, keeps_space: false });
+        s.insert_range(Epoch(1), Range { start: 1024, end: 8192, lsn: Lsn(2), keeps_space: false });
         s.insert([(1, piece(3, 0, 1))].into_iter());
         let max = u64::MAX;
         assert_eq!(lsns(&s, 0), [1, 1, max, max, max, max, max, max]);
         assert_eq!(lsns(&s, 1), [3, max, max, max, max, max, max, max]);
         assert!(s.has_range(0, 4096) && !s.has_range(8192, 9000));
-        s.remove([1].into_iter(), 2);
+        s.remove([1].into_iter(), Lsn(2));
         assert_eq!(lsns(&s, 0), [1; 8]);
         assert_eq!(lsns(&s, 1), [3, 0, 0, 0, 0, 0, 0, 0]);
     }

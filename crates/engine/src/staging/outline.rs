@@ -73,6 +73,7 @@ fn unwritten(zeros: &RangeMap, bytes: Bytes<u64>, stretches: &mut Vec<(Bytes<u64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Lsn;
     use crate::staging::{SectorSource, StagedExtent};
     use crate::units::SECTOR;
     use crate::world::{Rng, SplitMix};
@@ -84,8 +85,8 @@ mod tests {
         for seed in 0..300 {
             let rng = SplitMix::new(seed);
             let staging = Staging::new();
-            for lsn in 1..1 + rng.next() % 20 {
-                let epoch = Epoch(lsn as u32 / 4);
+            for lsn in (1..1 + rng.next() % 20).map(Lsn) {
+                let epoch = Epoch(lsn.0 as u32 / 4);
                 let sectors = BLOCKS * BLOCK / SECTOR;
                 let start = rng.next() % sectors;
                 let end = start + 1 + rng.next() % (sectors - start);
@@ -104,7 +105,7 @@ mod tests {
                     staging.insert([(start / 8, piece)].into_iter());
                 }
             }
-            staging.remove(0..rng.next() % BLOCKS, rng.next() % 8);
+            staging.remove(0..rng.next() % BLOCKS, Lsn(rng.next() % 8));
             let epoch = Epoch(rng.next() as u32 % 6);
             let (from, to) = (rng.next() % 8 * SECTOR, BLOCKS * BLOCK - rng.next() % 8 * SECTOR);
             let mut at = from;

@@ -1,5 +1,6 @@
 //! Disjoint ranges of bytes with an LSN each. Where ranges would overlap, the larger LSN wins.
 
+use crate::ids::Lsn;
 use std::collections::BTreeMap;
 
 /// A discarded or zeroed range `start..end` of bytes.
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Range {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    pub(crate) lsn: u64,
+    pub(crate) lsn: Lsn,
     /// The range was zeroed, not discarded: its chunks keep or get slots.
     pub(crate) keeps_space: bool,
 }
@@ -69,7 +70,7 @@ impl RangeMap {
     }
 
     /// Removes the ranges with an LSN up to `lsn`.
-    pub(crate) fn remove_up_to(&mut self, lsn: u64) {
+    pub(crate) fn remove_up_to(&mut self, lsn: Lsn) {
         self.ranges.retain(|_, range| range.lsn > lsn);
     }
 }
@@ -105,7 +106,7 @@ mod tests {
             for lsn in lsns {
                 let start = rng.next() % 64;
                 let end = start + 1 + rng.next() % (64 - start);
-                map.insert(Range { start, end, lsn, keeps_space: false });
+                map.insert(Range { start, end, lsn: Lsn(lsn), keeps_space: false });
                 for slot in &mut plain[start as usize..end as usize] {
                     *slot = (*slot).max(lsn);
                 }
@@ -114,13 +115,13 @@ mod tests {
                 for range in map.overlapping(0, 64) {
                     assert!(range.start >= last && range.start < range.end, "disjoint and in order");
                     last = range.end;
-                    got[range.start as usize..range.end as usize].fill(range.lsn);
+                    got[range.start as usize..range.end as usize].fill(range.lsn.0);
                 }
                 assert_eq!(got, plain, "seed {seed}");
                 assert!(map.overlapping(10, 20).all(|r| r.start < 20 && r.end > 10));
             }
-            map.remove_up_to(15);
-            assert!(map.overlapping(0, 64).all(|r| r.lsn > 15));
+            map.remove_up_to(Lsn(15));
+            assert!(map.overlapping(0, 64).all(|r| r.lsn > Lsn(15)));
         }
     }
 }

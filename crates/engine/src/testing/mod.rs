@@ -11,6 +11,7 @@ use crate::check::{CheckOptions, CheckReport, Finding};
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::{Dir, MemDir, OpenMode};
 use crate::error::{ErrorKind, Result};
+use crate::ids::Lsn;
 use crate::info::SnapshotInfo;
 use crate::info::history::Moment;
 use crate::pool::{Pool, Progress};
@@ -193,17 +194,17 @@ impl Site {
     }
 
     /// Opens a volume as it was at an LSN.
-    pub fn moment(&self, volume: &str, lsn: u64) -> Arc<Volume> {
+    pub fn moment(&self, volume: &str, lsn: Lsn) -> Arc<Volume> {
         self.pool.open_moment(volume, &Moment::Lsn(lsn)).unwrap()
     }
 
     /// Returns the LSN of the last record.
-    pub fn lsn(&self) -> u64 {
+    pub fn lsn(&self) -> Lsn {
         self.pool.stats().sequenced_lsn
     }
 
     /// Writes `len` times `byte` to the volume `v`, durably. Returns the LSN.
-    pub fn put(&self, offset: u64, byte: u8, len: u64) -> u64 {
+    pub fn put(&self, offset: u64, byte: u8, len: u64) -> Lsn {
         let mut op = [WriteOp::new(offset, Bytes::from(vec![byte; len as usize]))];
         self.open("v").write(&mut op, true);
         op[0].result.as_ref().unwrap();

@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
 use crate::error::Result;
-use crate::ids::{BranchId, SnapshotId, Stamp, VolumeId};
+use crate::ids::{BranchId, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::settings::{Encoding, Retention};
 use crate::shortage::Task;
 use std::sync::Arc;
@@ -46,13 +46,13 @@ struct Raise {
     branch: Arc<Branch>,
     floor: Stamp,
     segments: Vec<Listed>,
-    events: Vec<u64>,
+    events: Vec<Lsn>,
     anchors: Vec<SnapshotId>,
 }
 
 impl Due {
     /// Returns the stretches that are expired as a whole.
-    fn expired(&self) -> impl Iterator<Item = (&RecordedSpan, u64)> {
+    fn expired(&self) -> impl Iterator<Item = (&RecordedSpan, Lsn)> {
         let is_old = |time: u64| self.cutoff.is_some_and(|cutoff| time <= cutoff);
         // An excess of bytes never removes the newest stretch, which only loses its beginning.
         let in_the_way = self.excess > 0 && self.stretches.len() > 1;
@@ -109,7 +109,7 @@ impl Destager {
     fn forget_begun(&self, state: &mut BackgroundState) -> Result<bool> {
         // The records that follow the anchor were sequenced with it, so they come next.
         let (destaged, names) = (state.destaged, self.core.names.read());
-        let of = |lsn: u64, id: &BranchId| {
+        let of = |lsn: Lsn, id: &BranchId| {
             names.branches.get(id).filter(|b| b.cdp.log.read().begun() == Some(lsn)).cloned()
         };
         state.unconfirmed_anchors.retain(|lsn, id| *lsn >= destaged || of(*lsn, id).is_some());
@@ -138,7 +138,7 @@ impl Destager {
         let ended: Vec<VolumeId> = state.deleted_with_history.iter().copied().collect();
         for volume in ended {
             let stretches = self.core.stretches(volume);
-            if let Some(free) = stretches.iter().find(|s| s.branch.cdp.may_forget(u64::MAX)) {
+            if let Some(free) = stretches.iter().find(|s| s.branch.cdp.may_forget(Lsn::MAX)) {
                 self.forget_branch(state, &free.branch)?;
                 return Ok(true);
             }
@@ -154,7 +154,7 @@ impl Destager {
     }
 
     /// Removes lines of a volume, and its marks, with these LSNs.
-    fn drop_lines(&self, state: &mut BackgroundState, volume: VolumeId, lsns: Vec<u64>) -> Result<()> {
+    fn drop_lines(&self, state: &mut BackgroundState, volume: VolumeId, lsns: Vec<Lsn>) -> Result<()> {
         let mut txn = self.core.catalog.begin()?;
         lsns.iter().try_for_each(|lsn| txn.remove_cdp_line(volume, *lsn))?;
         self.commit_aside(state, txn, &[])?;
@@ -204,13 +204,13 @@ impl Destager {
     fn forget_branch(&self, state: &mut BackgroundState, branch: &Arc<Branch>) -> Result<()> {
         let (segments, events, anchors) = {
             let log = branch.cdp.log.read();
-            let events: Vec<u64> = log.events.keys().copied().collect();
+            let events: Vec<Lsn> = log.events.keys().copied().collect();
             (log.all_segments(), events, log.anchors().collect::<Vec<SnapshotId>>())
         };
         let mut txn = self.core.catalog.begin()?;
         segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch.id))?;
         events.iter().try_for_each(|lsn| txn.remove_cdp_event(branch.id, *lsn))?;
-        self.core.damage.forget_gaps(branch.id, u64::MAX);
+        self.core.damage.forget_gaps(branch.id, Lsn::MAX);
         self.commit_aside(state, txn, &[])?;
         self.core.space.adjust_log(-(branch.cdp.log.read().closing_room() as i64));
         let mut gone = Default::default();
@@ -228,7 +228,7 @@ impl Destager {
             let branch = raise.branch.id;
             raise.segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch))?;
             raise.events.iter().try_for_each(|at| txn.remove_cdp_event(branch, *at))?;
-            txn.put_cdp_event(branch, 0, &raise.floor())?;
+            txn.put_cdp_event(branch, Lsn::ZERO, &raise.floor())?;
         }
         raises.iter().for_each(|raise| self.core.damage.forget_gaps(raise.branch.id, raise.floor.lsn));
         self.commit_aside(state, txn, &[])?;
@@ -246,7 +246,7 @@ impl Destager {
                     gone.extend(log.remove_sealed(listed.seq));
                 }
                 events.iter().for_each(|at| log.remove_event(*at));
-                log.put_event(0, raise.floor());
+                log.put_event(Lsn::ZERO, raise.floor());
             });
             self.core.shared.let_go(&gone);
             self.core.space.adjust_log(-(closing as i64));
@@ -283,7 +283,7 @@ impl Destager {
 impl Core {
     /// Returns the oldest lines of a volume whose branches have nothing any more. Younger ones
     /// stay: without them, their moments would seem to belong to the line before.
-    fn empty_lines(&self, volume: VolumeId) -> Vec<u64> {
+    fn empty_lines(&self, volume: VolumeId) -> Vec<Lsn> {
         let lines = self.lines.read();
         let names = self.names.read();
         let is_empty =
@@ -325,7 +325,7 @@ impl crate::cdp::log::BranchCdp {
     pub(crate) fn needs_anchor_to_forget(&self, now: u64) -> bool {
         let log = self.log.read();
         let Some(settings) = log.settings.filter(|s| s.encoding == Encoding::Redo) else { return false };
-        let anchor = |(at, event): (&u64, &Event)| match event {
+        let anchor = |(at, event): (&Lsn, &Event)| match event {
             Event::Anchor { time, .. } => Some(Stamp::new(*at, *time)),
             _ => None,
         };
@@ -344,15 +344,15 @@ impl crate::cdp::log::BranchCdp {
     /// bytes, it is the first such place behind the excess.
     fn new_floor(&self, due: &Due, excess: Option<u64>) -> Option<Stamp> {
         let log = self.log.read();
-        let (floor, pinned) = (log.floor(), self.oldest_pin().unwrap_or(u64::MAX));
+        let (floor, pinned) = (log.floor(), self.oldest_pin().unwrap_or(Lsn::MAX));
         if pinned <= floor {
             return None;
         }
-        let anchor = |(at, event): (&u64, &Event)| match event {
+        let anchor = |(at, event): (&Lsn, &Event)| match event {
             Event::Anchor { time, .. } => Some(Stamp::new(*at, *time)),
             _ => None,
         };
-        let backward = |at: u64| log.settings_at(at).is_some_and(|s| s.encoding != Encoding::Redo);
+        let backward = |at: Lsn| log.settings_at(at).is_some_and(|s| s.encoding != Encoding::Redo);
         // The last segment, if it is open, has no final end yet.
         let behind = log.is_open_behind();
         let closed = || log.in_order().map(|(_, record)| record).filter(|r| r.sealed || behind);
@@ -362,7 +362,7 @@ impl crate::cdp::log::BranchCdp {
         };
         let by_time = due.cutoff.and_then(|cutoff| {
             // Times grow with LSNs.
-            let anchors = log.events.range(floor + 1..=pinned).filter_map(anchor);
+            let anchors = log.events.range(floor.next()..=pinned).filter_map(anchor);
             let anchor = anchors.take_while(|anchor| anchor.time <= cutoff).last();
             ends().filter(|end| end.time <= cutoff).max().max(anchor)
         });
@@ -384,7 +384,7 @@ impl crate::cdp::log::BranchCdp {
             free.last().map(|record| record.lsns.1)
         });
         let by_size = first_end.and_then(|end| {
-            let anchor = log.events.range(end.max(floor + 1)..=pinned).find_map(anchor);
+            let anchor = log.events.range(end.max(floor.next())..=pinned).find_map(anchor);
             ends().filter(|stamp| stamp.lsn >= end).chain(anchor).min()
         });
         by_time.max(by_size)
@@ -394,13 +394,13 @@ impl crate::cdp::log::BranchCdp {
 impl Destager {
     /// Takes a step of removing flush points of expired moments. False when there are none.
     pub(super) fn forget_flushes(&self, state: &mut BackgroundState) -> Result<bool> {
-        let volumes: Vec<(VolumeId, u64)> = {
+        let volumes: Vec<(VolumeId, Lsn)> = {
             let all = self.core.flushes.0.lock();
             all.iter().filter_map(|(volume, of)| Some((*volume, of.oldest?))).collect()
         };
         for (volume, oldest) in volumes {
             // A record that is not carried out yet may begin a history.
-            let begins = self.core.begins(volume).min(state.destaged + 1);
+            let begins = self.core.begins(volume).min(state.destaged.next());
             if oldest >= begins {
                 continue;
             }
@@ -414,7 +414,7 @@ impl Destager {
             let mut all = self.core.flushes.0.lock();
             if let Some(of) = all.get_mut(&volume) {
                 // The commit may have stored some flush points.
-                of.oldest = if gone.is_empty() { next } else { Some(0) };
+                of.oldest = if gone.is_empty() { next } else { Some(Lsn::ZERO) };
                 if of.oldest.is_none() && of.waiting.is_empty() && !exists {
                     all.remove(&volume);
                 }

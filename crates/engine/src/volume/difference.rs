@@ -13,7 +13,7 @@ use crate::catalog::Event;
 use crate::catalog::page::{CHUNKS, Entry, MapPage};
 use crate::cdp::moment::changed::Recorded;
 use crate::error::{Error, ErrorKind, Result, invalid};
-use crate::ids::Epoch;
+use crate::ids::{Epoch, Lsn};
 use crate::map::Held;
 use crate::staging::union;
 use crate::units::BLOCK;
@@ -289,7 +289,7 @@ impl<'a> Ways<'a> {
                 Event::Anchor { epoch, .. } => Some((*lsn, *epoch)),
                 _ => None,
             });
-            let (until, epoch) = next.unwrap_or((u64::MAX, HEAD));
+            let (until, epoch) = next.unwrap_or((Lsn::MAX, HEAD));
             self.recorded.push(Recorded::between(&line.branch, lsn, until)?);
             line.epoch = epoch;
         }
@@ -432,12 +432,12 @@ impl<'a> Ways<'a> {
 
 /// Returns the LSN of the moment of its branch that a line is. The volume as it is now is the last
 /// of all.
-fn lsn_of(line: &View) -> Result<u64> {
+fn lsn_of(line: &View) -> Result<Lsn> {
     if let Some(at) = &line.at {
         return Ok(at.place().1);
     }
     if line.epoch == HEAD {
-        return Ok(u64::MAX);
+        return Ok(Lsn::MAX);
     }
     let log = line.branch.cdp.log.read();
     // Anchors are in the order of epochs, and the newest are used most.

@@ -308,7 +308,7 @@ impl Volume {
             let cdp = &self.branch().cdp;
             let of_volume = self.state.line.epoch == HEAD && self.state.line.at.is_none();
             let recorded = || of_volume && cdp.is_on() && !self.state.deleted.load(Ordering::Acquire);
-            let (before, written) = (recorded(), cdp.written.load(Ordering::Acquire));
+            let (before, written) = (recorded(), cdp.written());
             let Stamp { lsn, .. } = self.core.journal.last();
             // The time is later than everything that the flush covers. So going back to a flush by
             // time never includes anything later.

@@ -9,7 +9,7 @@ use crate::cdp::moment::thin::Shown;
 use crate::core::Core;
 use crate::device::StatusRun;
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Lsn};
 use crate::staging::{SectorSource, Stretch};
 use crate::units::{BLOCK, SECTOR};
 use std::ops::Range;
@@ -45,7 +45,7 @@ struct Runs {
 
 /// What a moment shows of a range, end to end.
 struct Seen {
-    moment: (BranchId, u64),
+    moment: (BranchId, Lsn),
     parts: Vec<(Range<u64>, Shown)>,
 }
 

@@ -5,7 +5,7 @@ use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::cdp::write::reserve::{LogReservation, no_room};
 use crate::device::{WriteOp, first_difference};
 use crate::error::{Error, ErrorKind, Result, invalid};
-use crate::ids::Epoch;
+use crate::ids::{Epoch, Lsn};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs, space};
 use crate::journal::{Admission, Record, Sequencing};
 use crate::sequence::relief::Relief;
@@ -58,7 +58,7 @@ struct Request {
 impl Volume {
     pub(super) fn write_batch(&self, ops: &mut [WriteOp], fua: bool) {
         self.core.wait_until_paid(self.branch());
-        let mut last = 0;
+        let mut last = Lsn::ZERO;
         let mut requests: Vec<Result<Request>> = ops
             .iter()
             .map(|op| {
@@ -110,7 +110,7 @@ impl Volume {
                 self.sequence(&mut None, request)?
             };
             // CDP was switched on just now: the request is prepared again.
-            if last > 0 || len == 0 {
+            if last > Lsn::ZERO || len == 0 {
                 return self.finish(last, fua);
             }
         }
@@ -164,7 +164,7 @@ impl Volume {
 
     /// Sequences a discard that is not recorded as such, behind an anchor that keeps the old
     /// content. The request must have one record.
-    fn sequence_long_discard(&self, mut request: Request) -> Result<u64> {
+    fn sequence_long_discard(&self, mut request: Request) -> Result<Lsn> {
         let _alarm = self.core.fault.alarm(PROMISED);
         let branch = self.branch();
         if self.reserve(&mut None, &mut request)?.is_some() {
@@ -228,10 +228,10 @@ impl Volume {
     }
 
     /// Waits until everything up to `lsn` is written, and durable if `fua` is set.
-    fn finish(&self, lsn: u64, fua: bool) -> Result<()> {
+    fn finish(&self, lsn: Lsn, fua: bool) -> Result<()> {
         self.core.journal.write_out(lsn)?;
         // A request that was refused as a whole leaves no trace.
-        if lsn > 0 && self.branch().cdp.is_on() {
+        if lsn > Lsn::ZERO && self.branch().cdp.is_on() {
             self.branch().cdp.wrote(lsn);
             self.destager.anchor_if_due(&self.state)?;
         }
@@ -303,7 +303,7 @@ impl Volume {
     /// Sequences a request's records under the lock in `held`, and takes the lock if necessary. The
     /// lock is released only to wait for room. Returns the LSN of the last record, which may still
     /// have to be written, or 0 if the request turned out to need an anchor.
-    fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<u64> {
+    fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<Lsn> {
         let _alarm = self.core.fault.alarm(PROMISED);
         let journal = &self.core.journal;
         let branch = self.branch();
@@ -311,7 +311,7 @@ impl Volume {
         let mut room = self.promise_room(held, &request.records)?;
         let exact_in = self.reserve(held, &mut request)?;
         let mut unsequenced: u64 = request.records.iter().map(|r| r.slots as u64).sum();
-        let mut last = 0;
+        let mut last = Lsn::ZERO;
         let mut checked = false;
         let sequenced: Result<()> = request.records.into_iter().try_for_each(|mut record| {
             loop {

@@ -14,7 +14,7 @@ use hindcast_api::{
     Mark, Recover, RecoverInPlace, Recovered, RolledBack, Volume,
 };
 use hindcast_engine::cdp;
-use hindcast_engine::ids::Stamp;
+use hindcast_engine::ids::{Lsn, Stamp};
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -109,7 +109,7 @@ async fn changes(
             }
             None => Ok(None),
         };
-        let (from, to) = (lsn(&query.from)?.unwrap_or(0), lsn(&query.to)?.unwrap_or(u64::MAX));
+        let (from, to) = (lsn(&query.from)?.unwrap_or(Lsn::ZERO), lsn(&query.to)?.unwrap_or(Lsn::MAX));
         let end = query.length.map_or(u64::MAX, |length| query.offset.saturating_add(length));
         let found = app.pool.changes(&volume, query.offset..end, from..=to, limit as usize)?;
         Ok(Json(found.iter().map(convert::change).collect()))
@@ -125,7 +125,7 @@ async fn moment(
 ) -> Result<Json<FoundMoment>, ApiError> {
     blocking(&app, move |app| {
         let point = app.pool.resolve(&volume, &moments::moment(&app.pool, &volume, &moment)?)?;
-        Ok(Json(FoundMoment { lsn: point.lsn, time: convert::time(point.time), size: point.size, volume }))
+        Ok(Json(FoundMoment { lsn: point.lsn.0, time: convert::time(point.time), size: point.size, volume }))
     })
     .await
 }
@@ -139,7 +139,7 @@ async fn create_mark(
 ) -> Result<(StatusCode, Json<Mark>), ApiError> {
     blocking(&app, move |app| {
         let mark = app.pool.mark(&volume, &new.name)?;
-        tracing::info!(volume, name = mark.name, lsn = mark.lsn, "moment marked");
+        tracing::info!(volume, name = mark.name, lsn = mark.lsn.0, "moment marked");
         Ok((StatusCode::CREATED, Json(convert::mark(&mark))))
     })
     .await

@@ -27,7 +27,7 @@ fn state(app: &App, volume: &str) -> Result<Flattening, ApiError> {
         Origin::Image { path, length, unavailable } => VolumeOrigin::Image { path, length, unavailable },
         Origin::Snapshot { volume, snapshot } => VolumeOrigin::Snapshot { volume, snapshot },
         Origin::Moment { volume, lsn, time } => {
-            VolumeOrigin::Moment { volume, lsn, time: time.map(convert::time) }
+            VolumeOrigin::Moment { volume, lsn: lsn.0, time: time.map(convert::time) }
         }
     });
     Ok(Flattening { origin, running })

@@ -1,6 +1,7 @@
 //! The names of targets: iSCSI names, and the short names that people type.
 
 use hindcast_api::Moment;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{IscsiName, fold};
@@ -61,8 +62,8 @@ pub(crate) fn of_snapshot(snapshot: &SnapshotInfo) -> String {
 /// The name of the target that shows a moment: after the volume's, `:at:` and the moment. Other
 /// ways to say the moment, such as a time, make names of the same target as long as iSCSI names can
 /// hold them.
-pub(crate) fn of_moment(volume: &VolumeInfo, lsn: u64) -> String {
-    format!("{}{MOMENT}{}", of_volume(volume), Moment::Lsn(lsn))
+pub(crate) fn of_moment(volume: &VolumeInfo, lsn: Lsn) -> String {
+    format!("{}{MOMENT}{}", of_volume(volume), Moment::Lsn(lsn.0))
 }
 
 /// The name of a volume's target, and the moment, if a target's name could mean one.
@@ -215,7 +216,7 @@ mod tests {
             ("DB_1", "iqn.2026-11.io.hindcast:db-1:abababab:at:lsn:4711"),
         ] {
             let volume = volume(volume_name);
-            assert_eq!(of_moment(&volume, 4711), iqn);
+            assert_eq!(of_moment(&volume, Lsn(4711)), iqn);
             assert_eq!(iqn.parse::<IscsiName>().unwrap().as_str(), iqn);
             assert_eq!(moment_part(iqn), Some((of_volume(&volume).as_str(), "lsn:4711")));
         }

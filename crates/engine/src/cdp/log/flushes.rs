@@ -2,7 +2,7 @@
 
 use crate::catalog::{Catalog, Txn};
 use crate::error::Result;
-use crate::ids::{Stamp, VolumeId};
+use crate::ids::{Lsn, Stamp, VolumeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(crate) struct Of {
     begun: bool,
     pub(crate) waiting: Vec<Stamp>,
     /// The key of the volume's oldest row in the catalog.
-    pub(crate) oldest: Option<u64>,
+    pub(crate) oldest: Option<Lsn>,
 }
 
 impl Flushes {
@@ -35,7 +35,7 @@ impl Flushes {
     /// of `point` sequenced. The volume's own writes were sequenced up to `written`. The flush is a
     /// new point if the volume has anything that the last point does not cover. A volume without a
     /// flush since the pool was opened gets a new point as well.
-    pub(crate) fn add(&self, volume: VolumeId, written: u64, point: Stamp) {
+    pub(crate) fn add(&self, volume: VolumeId, written: Lsn, point: Stamp) {
         let mut all = self.0.lock();
         let of = all.entry(volume).or_default();
         if point.lsn > of.last.lsn && (written > of.last.lsn || !of.begun) {
@@ -54,7 +54,7 @@ impl Flushes {
 
     /// Puts the waiting points into a transaction. The caller passes what is returned to
     /// [`Flushes::stored`], which drops them.
-    pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<Vec<(VolumeId, u64)>> {
+    pub(crate) fn store(&self, txn: &mut Txn<'_>) -> Result<Vec<(VolumeId, Lsn)>> {
         let all: Vec<(VolumeId, Vec<Stamp>)> = {
             let all = self.0.lock();
             let waiting = all.iter().filter(|(_, of)| !of.waiting.is_empty());
@@ -70,13 +70,13 @@ impl Flushes {
 
     /// Notes that the commit succeeded: the points of these volumes up to these LSNs are in the
     /// catalog.
-    pub(crate) fn stored(&self, upto: Vec<(VolumeId, u64)>) {
+    pub(crate) fn stored(&self, upto: Vec<(VolumeId, Lsn)>) {
         let mut all = self.0.lock();
         for (volume, last) in upto {
             if let Some(of) = all.get_mut(&volume) {
                 of.waiting.retain(|point| point.lsn > last);
                 // Or a newer one: the next look at it will tell.
-                of.oldest.get_or_insert(0);
+                of.oldest.get_or_insert(Lsn(0));
             }
         }
     }
@@ -93,20 +93,20 @@ mod tests {
     #[test]
     fn points_are_in_order_and_only_of_volumes_that_write() {
         let flushes = Flushes(Mutex::default());
-        flushes.add(VolumeId(1), 10, Stamp::new(10, 1000));
-        flushes.add(VolumeId(1), 12, Stamp::new(14, 950)); // the clock went back
-        flushes.add(VolumeId(1), 11, Stamp::new(12, 960)); // noted late
-        flushes.add(VolumeId(1), 14, Stamp::new(20, 2000)); // nothing new of this volume
-        flushes.add(VolumeId(1), 21, Stamp::new(21, 2100));
+        flushes.add(VolumeId(1), Lsn(10), Stamp::new(Lsn(10), 1000));
+        flushes.add(VolumeId(1), Lsn(12), Stamp::new(Lsn(14), 950)); // the clock went back
+        flushes.add(VolumeId(1), Lsn(11), Stamp::new(Lsn(12), 960)); // noted late
+        flushes.add(VolumeId(1), Lsn(14), Stamp::new(Lsn(20), 2000)); // nothing new of this volume
+        flushes.add(VolumeId(1), Lsn(21), Stamp::new(Lsn(21), 2100));
         assert_eq!(
             flushes.waiting(VolumeId(1)),
-            [Stamp::new(10, 1000), Stamp::new(14, 1000), Stamp::new(21, 2100)]
+            [Stamp::new(Lsn(10), 1000), Stamp::new(Lsn(14), 1000), Stamp::new(Lsn(21), 2100)]
         );
-        flushes.stored(vec![(VolumeId(1), 14)]);
-        assert_eq!(flushes.waiting(VolumeId(1)), [Stamp::new(21, 2100)]);
+        flushes.stored(vec![(VolumeId(1), Lsn(14))]);
+        assert_eq!(flushes.waiting(VolumeId(1)), [Stamp::new(Lsn(21), 2100)]);
         // The first flush of a life counts, whatever was written before.
-        flushes.add(VolumeId(2), 0, Stamp::new(21, 2100));
-        flushes.add(VolumeId(2), 0, Stamp::new(30, 2200));
-        assert_eq!(flushes.waiting(VolumeId(2)), [Stamp::new(21, 2100)]);
+        flushes.add(VolumeId(2), Lsn::ZERO, Stamp::new(Lsn(21), 2100));
+        flushes.add(VolumeId(2), Lsn::ZERO, Stamp::new(Lsn(30), 2200));
+        assert_eq!(flushes.waiting(VolumeId(2)), [Stamp::new(Lsn(21), 2100)]);
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod stretch;
 use crate::catalog::page::CHUNKS;
 use crate::catalog::{Event, SegmentRecord, Txn};
 use crate::error::Result;
-use crate::ids::{BranchId, SnapshotId, Stamp};
+use crate::ids::{BranchId, Lsn, SnapshotId, Stamp};
 use crate::settings::CdpSettings;
 use parking_lot::{Mutex, RwLock};
 use segment::{LogFile, Open, Sealed};
@@ -32,7 +32,7 @@ pub(crate) struct BranchCdp {
     /// touches, so this is the number of records that will be recorded.
     pub(crate) writes: AtomicU64,
     /// The LSN of the last record, since the pool was opened, that changed the volume's content.
-    pub(crate) written: AtomicU64,
+    written: AtomicU64,
     /// The pool time at which the last anchor was sequenced.
     pub(crate) anchored: AtomicU64,
     /// See [`BranchCdp::model`]; 0 stands for no result.
@@ -54,9 +54,9 @@ pub(crate) struct BranchCdp {
 #[derive(Default)]
 struct Pins {
     /// The pinned moments, by LSN, and how many pins each has.
-    held: BTreeMap<u64, u32>,
+    held: BTreeMap<Lsn, u32>,
     /// Moments before this LSN are being forgotten, or are gone.
-    floor: u64,
+    floor: Lsn,
 }
 
 /// The state of a branch's log as of the last batch that was carried out.
@@ -65,15 +65,15 @@ pub(crate) struct LogState {
     /// The settings with which destage records now.
     pub(crate) settings: Option<CdpSettings>,
     /// The events, by LSN.
-    pub(crate) events: BTreeMap<u64, Event>,
+    pub(crate) events: BTreeMap<Lsn, Event>,
     /// The sums of chunks whose last change is recorded. With them the next change of such a chunk
     /// is recorded without reading the whole chunk.
     pub(crate) sums: HashMap<u64, u32>,
     /// The snapshots that are anchors, by the events, and the LSN of each.
-    anchors: BTreeMap<SnapshotId, u64>,
+    anchors: BTreeMap<SnapshotId, Lsn>,
     /// The events that state how the branch was recorded and how large the volume was. They are few
     /// among many anchors.
-    turns: BTreeMap<u64, Event>,
+    turns: BTreeMap<Lsn, Event>,
     /// The closed segments of the branch's own and its runs in shared segments, by number. LSNs
     /// grow with the number.
     pub(crate) sealed: BTreeMap<u64, Arc<Sealed>>,
@@ -92,7 +92,7 @@ pub(crate) struct Applying {
     /// The parts of chunks, sorted by (chunk, order), as (chunk, start, end, new content).
     pub(crate) parts: Vec<(u64, u32, u32, Patch)>,
     /// The last LSN up to which everything is in place.
-    pub(crate) in_place: u64,
+    pub(crate) in_place: Lsn,
 }
 
 impl Applying {
@@ -156,8 +156,14 @@ impl BranchCdp {
     }
 
     /// Notes that the record with this LSN changed the volume's content.
-    pub(crate) fn wrote(&self, lsn: u64) {
-        self.written.fetch_max(lsn, Ordering::AcqRel);
+    pub(crate) fn wrote(&self, lsn: Lsn) {
+        self.written.fetch_max(lsn.0, Ordering::AcqRel);
+    }
+
+    /// Returns the LSN of the last record, since the pool was opened, that changed the volume's
+    /// content.
+    pub(crate) fn written(&self) -> Lsn {
+        Lsn(self.written.load(Ordering::Acquire))
     }
 
     /// Notes that an anchor was sequenced at this pool time.
@@ -168,13 +174,13 @@ impl BranchCdp {
 
     /// Keeps a moment from expiring. Returns false when the call comes too late. The moment is
     /// pinned all the same, but what it needs may be gone.
-    pub(crate) fn pin(&self, lsn: u64) -> bool {
+    pub(crate) fn pin(&self, lsn: Lsn) -> bool {
         let mut pins = self.pins.lock();
         *pins.held.entry(lsn).or_insert(0) += 1;
         pins.floor <= lsn
     }
 
-    pub(crate) fn unpin(&self, lsn: u64) {
+    pub(crate) fn unpin(&self, lsn: Lsn) {
         let mut pins = self.pins.lock();
         if let Some(count) = pins.held.get_mut(&lsn) {
             *count -= 1;
@@ -185,13 +191,13 @@ impl BranchCdp {
     }
 
     /// Returns the oldest pinned moment.
-    pub(crate) fn oldest_pin(&self) -> Option<u64> {
+    pub(crate) fn oldest_pin(&self) -> Option<Lsn> {
         self.pins.lock().held.keys().next().copied()
     }
 
     /// Asks whether the moments before `lsn` may be forgotten. Returns false when one of them is
     /// pinned. After true they can't be pinned any more.
-    pub(crate) fn may_forget(&self, lsn: u64) -> bool {
+    pub(crate) fn may_forget(&self, lsn: Lsn) -> bool {
         let mut pins = self.pins.lock();
         let free = pins.held.keys().next().is_none_or(|oldest| *oldest >= lsn);
         if free {
@@ -226,7 +232,7 @@ impl BranchCdp {
             let sealed: Vec<_> = log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
             let next = |open: &Open| {
                 open.check()?;
-                Ok(open.entries.range((first, 0)..).next().map(|((chunk, _), _)| chunk / CHUNKS))
+                Ok(open.entries.range((first, Lsn::ZERO)..).next().map(|((chunk, _), _)| chunk / CHUNKS))
             };
             let open = log.open.as_ref().filter(|open| touches(&open.record));
             (sealed, open.map(next).transpose()?.flatten())
@@ -244,7 +250,7 @@ impl BranchCdp {
         Ok(Some(best).filter(|page| pages.contains(page)))
     }
 
-    pub(crate) fn load_event(&self, lsn: u64, event: Event) {
+    pub(crate) fn load_event(&self, lsn: Lsn, event: Event) {
         let mut log = self.log.write();
         match &event {
             Event::On { settings, .. } => log.settings = Some(*settings),
@@ -263,7 +269,7 @@ impl BranchCdp {
 
 impl LogState {
     /// Returns the size of the volume at a moment, in bytes.
-    pub(crate) fn size_at(&self, lsn: u64) -> u64 {
+    pub(crate) fn size_at(&self, lsn: Lsn) -> u64 {
         let size = self.turns.range(..=lsn).rev().find_map(|(_, event)| match event {
             Event::On { size, .. } | Event::Resized { size, .. } => Some(*size),
             _ => None,
@@ -272,20 +278,20 @@ impl LogState {
     }
 
     /// Returns the LSN before which moments are gone.
-    pub(crate) fn floor(&self) -> u64 {
-        match self.events.get(&0) {
+    pub(crate) fn floor(&self) -> Lsn {
+        match self.events.get(&Lsn::ZERO) {
             Some(Event::Floor { lsn, .. }) => *lsn,
-            _ => 0,
+            _ => Lsn::ZERO,
         }
     }
 
     /// Returns the settings of the last time that recording was on.
     pub(crate) fn last_settings(&self) -> Option<CdpSettings> {
-        self.settings_at(u64::MAX)
+        self.settings_at(Lsn::MAX)
     }
 
     /// Returns the settings of the last time, up to an LSN, that recording was on.
-    pub(crate) fn settings_at(&self, lsn: u64) -> Option<CdpSettings> {
+    pub(crate) fn settings_at(&self, lsn: Lsn) -> Option<CdpSettings> {
         self.turns.range(..=lsn).rev().find_map(|(_, event)| match event {
             Event::On { settings, .. } => Some(*settings),
             _ => None,
@@ -293,7 +299,7 @@ impl LogState {
     }
 
     /// Returns the LSN since which everything is recorded without a gap, as of this moment.
-    pub(crate) fn recording_since(&self, lsn: u64) -> Option<u64> {
+    pub(crate) fn recording_since(&self, lsn: Lsn) -> Option<Lsn> {
         let mut begins = self.turns.range(..=lsn).rev().filter_map(|(at, event)| match event {
             Event::Off { .. } => Some(None),
             Event::On { begins: true, .. } => Some(Some(*at)),
@@ -310,23 +316,23 @@ impl LogState {
 
     /// Returns the LSN of the anchor behind which recording is to begin, if there is no other event
     /// after it yet.
-    pub(crate) fn begun(&self) -> Option<u64> {
+    pub(crate) fn begun(&self) -> Option<Lsn> {
         let last = self.events.last_key_value().filter(|_| self.settings.is_none());
         last.filter(|(_, event)| matches!(event, Event::Anchor { .. })).map(|(lsn, _)| *lsn)
     }
 
     /// Returns the LSN at which recording was switched off for the first time after `lsn`.
-    pub(crate) fn off_after(&self, lsn: u64) -> Option<u64> {
-        let mut later = self.turns.range(lsn.saturating_add(1)..);
+    pub(crate) fn off_after(&self, lsn: Lsn) -> Option<Lsn> {
+        let mut later = self.turns.range(lsn.next()..);
         later.find(|(_, event)| matches!(event, Event::Off { .. })).map(|(at, _)| *at)
     }
 
     /// Returns the first moment that exists.
     pub(crate) fn begins(&self) -> Option<Stamp> {
-        if let Some(Event::Floor { lsn, time }) = self.events.get(&0) {
+        if let Some(Event::Floor { lsn, time }) = self.events.get(&Lsn::ZERO) {
             return Some(Stamp::new(*lsn, *time));
         }
-        let on = |(at, event): (&u64, &Event)| match event {
+        let on = |(at, event): (&Lsn, &Event)| match event {
             Event::On { time, .. } => Some(Stamp::new(*at, *time)),
             _ => None,
         };
@@ -334,9 +340,9 @@ impl LogState {
     }
 
     /// Returns the last LSN of what was recorded. The content in place has everything up to it.
-    pub(crate) fn last_lsn(&self) -> u64 {
+    pub(crate) fn last_lsn(&self) -> Lsn {
         let recorded = self.segment_records().map(|record| record.lsns.1);
-        recorded.chain(self.events.keys().next_back().copied()).max().unwrap_or(0)
+        recorded.chain(self.events.keys().next_back().copied()).max().unwrap_or(Lsn::ZERO)
     }
 
     /// Returns whether records are appended to this segment.
@@ -402,7 +408,7 @@ impl LogState {
     }
 
     /// Returns the LSNs of the events that moments from `lsn` on don't need.
-    pub(crate) fn events_before(&self, lsn: u64) -> Vec<u64> {
+    pub(crate) fn events_before(&self, lsn: Lsn) -> Vec<Lsn> {
         let turns = || self.turns.range(..lsn).rev();
         let last = |is: fn(&Event) -> bool| turns().find(|(_, e)| is(e)).map(|(at, _)| *at);
         let kept = [
@@ -411,7 +417,7 @@ impl LogState {
             last(|e| matches!(e, Event::Off { .. })),
             last(|e| matches!(e, Event::On { .. } | Event::Resized { .. })),
         ];
-        self.events.range(1..lsn).map(|(at, _)| *at).filter(|at| !kept.contains(&Some(*at))).collect()
+        self.events.range(Lsn(1)..lsn).map(|(at, _)| *at).filter(|at| !kept.contains(&Some(*at))).collect()
     }
 
     /// Empties the log. Returns its closed segments and runs, and the file of its open segment.
@@ -422,7 +428,7 @@ impl LogState {
         (old.sealed.into_values().collect(), old.open.map(|open| open.file))
     }
 
-    pub(crate) fn put_event(&mut self, lsn: u64, event: Event) {
+    pub(crate) fn put_event(&mut self, lsn: Lsn, event: Event) {
         match event {
             Event::Anchor { snapshot, .. } => _ = self.anchors.insert(snapshot, lsn),
             Event::On { .. } | Event::Off { .. } | Event::Resized { .. } => {
@@ -436,7 +442,7 @@ impl LogState {
         self.events.insert(lsn, event);
     }
 
-    pub(crate) fn remove_event(&mut self, lsn: u64) {
+    pub(crate) fn remove_event(&mut self, lsn: Lsn) {
         if let Some(Event::Anchor { snapshot, .. }) = self.events.remove(&lsn) {
             self.anchors.remove(&snapshot);
         }
@@ -444,7 +450,7 @@ impl LogState {
     }
 
     /// Returns the snapshot that is the anchor of this LSN.
-    pub(crate) fn anchor_at(&self, lsn: u64) -> Option<SnapshotId> {
+    pub(crate) fn anchor_at(&self, lsn: Lsn) -> Option<SnapshotId> {
         match self.events.get(&lsn) {
             Some(Event::Anchor { snapshot, .. }) => Some(*snapshot),
             _ => None,
@@ -461,7 +467,7 @@ impl LogState {
     }
 
     /// Returns the LSN of the anchor, if `snapshot` is one.
-    pub(crate) fn anchor(&self, snapshot: SnapshotId) -> Option<u64> {
+    pub(crate) fn anchor(&self, snapshot: SnapshotId) -> Option<Lsn> {
         self.anchors.get(&snapshot).copied()
     }
 
@@ -498,14 +504,14 @@ mod tests {
     #[test]
     fn what_is_being_forgotten_is_not_pinned_any_more() {
         let cdp = BranchCdp::default();
-        assert!(cdp.pin(10));
-        assert!(!cdp.may_forget(11) && cdp.may_forget(10));
-        assert!(!cdp.pin(9), "it is going");
-        assert!(cdp.pin(10), "the first one that stays");
+        assert!(cdp.pin(Lsn(10)));
+        assert!(!cdp.may_forget(Lsn(11)) && cdp.may_forget(Lsn(10)));
+        assert!(!cdp.pin(Lsn(9)), "it is going");
+        assert!(cdp.pin(Lsn(10)), "the first one that stays");
         for lsn in [9, 10, 10] {
-            cdp.unpin(lsn);
+            cdp.unpin(Lsn(lsn));
         }
-        assert!(cdp.oldest_pin().is_none() && cdp.may_forget(u64::MAX));
-        assert!(!cdp.pin(1 << 40));
+        assert!(cdp.oldest_pin().is_none() && cdp.may_forget(Lsn::MAX));
+        assert!(!cdp.pin(Lsn(1 << 40)));
     }
 }

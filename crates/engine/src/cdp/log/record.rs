@@ -24,7 +24,7 @@
 //! a damaged record, and a damaged index can be rebuilt from the records.
 
 use crate::codec::{Reader, Writer, align_up, crc32c};
-use crate::ids::{BranchId, Epoch, Stamp};
+use crate::ids::{BranchId, Epoch, Lsn, Stamp};
 use crate::settings::{Compression, Encoding};
 use crate::units::SECTOR;
 use uuid::Uuid;
@@ -57,7 +57,7 @@ const _: () = assert!(ENTRIES == 72);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) chunk: u64,
-    pub(crate) lsn: u64,
+    pub(crate) lsn: Lsn,
     pub(crate) time: u64,
     /// The byte in the segment at which the record starts.
     pub(crate) at: u32,
@@ -338,7 +338,7 @@ mod tests {
     pub(super) fn entry(chunk: u64, lsn: u64) -> IndexEntry {
         IndexEntry {
             chunk,
-            lsn,
+            lsn: Lsn(lsn),
             time: 0x1122_3344_5566_7788,
             at: 64,
             stored: 5,

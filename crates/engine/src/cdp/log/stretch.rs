@@ -1,6 +1,7 @@
 //! Stretches of the journal for which a branch was promised room for groups in its log.
 
 use super::record::{BLOCK_LEN, ENTRIES};
+use crate::ids::Lsn;
 use crate::journal::place::JournalPosition;
 
 /// Returns the bytes of the index of this number of records.
@@ -13,7 +14,7 @@ pub(crate) fn index_room(records: u64) -> u64 {
 pub(crate) struct JournalSpan {
     segment: u64,
     part: u64,
-    after: u64,
+    after: Lsn,
 }
 
 impl JournalSpan {

@@ -4,6 +4,7 @@ use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
 use crate::cdp::log::record::{ENTRIES, IndexEntry};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ids::Lsn;
 use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::sync::Arc;
 
@@ -14,12 +15,12 @@ const ENTRIES_PER_STEP: usize = 16 << 10;
 /// The changes of a branch after one moment and up to another.
 pub(crate) struct Recorded {
     branch: Arc<Branch>,
-    lsns: RangeInclusive<u64>,
+    lsns: RangeInclusive<Lsn>,
 }
 
 /// One search of the indexes, chunk after chunk in each segment.
 struct Step<'a> {
-    lsns: &'a RangeInclusive<u64>,
+    lsns: &'a RangeInclusive<Lsn>,
     chunk_size: u64,
     found: Vec<Range<u64>>,
     /// The first chunk that the answer does not cover.
@@ -37,11 +38,11 @@ struct Step<'a> {
 }
 
 impl Recorded {
-    /// The changes between two moments, in any order. `u64::MAX` stands for the present at each
+    /// The changes between two moments, in any order. [`Lsn::MAX`] stands for the present at each
     /// look. Fails with [`ErrorKind::Unsupported`] if not everything was recorded, or is not known
     /// any more.
-    pub(crate) fn between(branch: &Arc<Branch>, one: u64, other: u64) -> Result<Recorded> {
-        let lsns = one.min(other).saturating_add(1)..=one.max(other);
+    pub(crate) fn between(branch: &Arc<Branch>, one: Lsn, other: Lsn) -> Result<Recorded> {
+        let lsns = one.min(other).next()..=one.max(other);
         let recorded = Recorded { branch: branch.clone(), lsns };
         recorded.check()?;
         Ok(recorded)
@@ -49,15 +50,15 @@ impl Recorded {
 
     /// The changes after an anchor and up to a moment that is kept. The caller ensures that the
     /// anchor still exists: as long as it exists, all of these records exist too.
-    pub(super) fn since_anchor(branch: &Arc<Branch>, anchor: u64, lsn: u64) -> Recorded {
-        Recorded { branch: branch.clone(), lsns: anchor.saturating_add(1)..=lsn }
+    pub(super) fn since_anchor(branch: &Arc<Branch>, anchor: Lsn, lsn: Lsn) -> Recorded {
+        Recorded { branch: branch.clone(), lsns: anchor.next()..=lsn }
     }
 
     fn check(&self) -> Result<()> {
         if self.lsns.is_empty() {
             return Ok(());
         }
-        let from = *self.lsns.start() - 1;
+        let from = self.lsns.start().prev();
         let log = self.branch.cdp.log.read();
         let why = if log.floor() > from {
             format!("the history begins at LSN {}, later than LSN {from}", log.floor())
@@ -126,7 +127,7 @@ impl Recorded {
 }
 
 impl<'a> Step<'a> {
-    fn new(lsns: &'a RangeInclusive<u64>, chunk_size: u64, end: u64) -> Self {
+    fn new(lsns: &'a RangeInclusive<Lsn>, chunk_size: u64, end: u64) -> Self {
         let found = Vec::new();
         Step { lsns, chunk_size, found, end, most: 0, looked: 0, chunk: 0, of_chunk: 0, go_on: None }
     }

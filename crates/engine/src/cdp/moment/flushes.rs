@@ -8,7 +8,7 @@
 
 use crate::core::Core;
 use crate::error::Result;
-use crate::ids::{Stamp, VolumeId};
+use crate::ids::{Lsn, Stamp, VolumeId};
 
 /// The number of rows that one step forgets.
 pub(crate) const ROWS_PER_STEP: usize = 4096;
@@ -35,7 +35,7 @@ impl Core {
     pub(crate) fn newest_flushes(&self, volume: VolumeId) -> Result<Vec<Stamp>> {
         let waiting = self.flushes.waiting(volume);
         let mut all = self.catalog.newest_flushes(volume, TOLD)?;
-        let last = all.last().map_or(0, |point| point.lsn);
+        let last = all.last().map_or(Lsn::ZERO, |point| point.lsn);
         all.extend(waiting.into_iter().filter(|point| point.lsn > last));
         let begins = self.begins(volume);
         all.retain(|point| point.lsn >= begins);

@@ -7,7 +7,7 @@ use crate::cdp::log::LogState;
 use crate::cdp::log::record::IndexEntry;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::{BranchId, SnapshotId, Stamp};
+use crate::ids::{BranchId, Lsn, SnapshotId, Stamp};
 use crate::info::history::{Bucket, Change, Span};
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
@@ -17,8 +17,8 @@ pub(crate) const MAX_BUCKETS: usize = 10_000;
 
 impl Destager {
     /// Records everything up to `lsn`: it is written to the journal, and then carried out.
-    pub(crate) fn record_until(&self, lsn: u64) -> Result<()> {
-        if self.core.positions.settled.load(Ordering::Acquire) >= lsn {
+    pub(crate) fn record_until(&self, lsn: Lsn) -> Result<()> {
+        if self.core.positions.settled() >= lsn {
             return Ok(());
         }
         self.core.journal.write_out(lsn.min(self.core.journal.last().lsn))?;
@@ -32,7 +32,7 @@ impl Destager {
         let is_recorded = || {
             // Times grow with LSNs.
             time < self.core.positions.settled_time.load(Ordering::Acquire)
-                || last <= self.core.positions.settled.load(Ordering::Acquire)
+                || last <= self.core.positions.settled()
         };
         while !is_recorded() {
             self.core.journal.write_out(last)?;
@@ -75,7 +75,7 @@ impl LogState {
     /// Returns the stretches in which a branch was recorded. The last one continues unless the
     /// branch ended.
     pub(crate) fn spans(&self, branch: BranchId, end: Option<Stamp>) -> Vec<Span> {
-        let floor = match self.events.get(&0) {
+        let floor = match self.events.get(&Lsn::ZERO) {
             Some(Event::Floor { lsn, time }) => Stamp::new(*lsn, *time),
             _ => Stamp::default(),
         };
@@ -108,7 +108,7 @@ impl Branch {
     pub(crate) fn changes(
         &self,
         bytes: &Range<u64>,
-        lsns: &RangeInclusive<u64>,
+        lsns: &RangeInclusive<Lsn>,
         limit: usize,
         found: &mut Vec<Change>,
     ) -> Result<()> {
@@ -150,7 +150,7 @@ impl Branch {
         };
         // Of a segment that begins before the floor, records may be there still.
         let kept = |change: &Change| change.lsn > floor;
-        let (mut count, mut newest) = (0, 0);
+        let (mut count, mut newest) = (0, Lsn::ZERO);
         for segment in sealed {
             if count >= limit && segment.record.lsns.0 > newest {
                 // What is here, and in all that follow, is newer than what was found.

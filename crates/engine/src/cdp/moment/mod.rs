@@ -18,7 +18,7 @@ use crate::catalog::{Event, SegmentRecord};
 use crate::cdp::log::record::IndexEntry;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, invalid};
-use crate::ids::Stamp;
+use crate::ids::{Lsn, Stamp};
 use crate::world::derived_uuid;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -29,8 +29,8 @@ const CACHED_BYTES: usize = 1 << 20;
 
 /// Returns the identity of the device that shows a volume at an LSN. The identity is equal each
 /// time the device is opened.
-pub fn moment_uuid(volume: &Uuid, lsn: u64) -> Uuid {
-    derived_uuid("hindcast moment", &[volume.as_bytes(), &lsn.to_be_bytes()])
+pub fn moment_uuid(volume: &Uuid, lsn: Lsn) -> Uuid {
+    derived_uuid("hindcast moment", &[volume.as_bytes(), &lsn.0.to_be_bytes()])
 }
 
 impl PinnedMoment {
@@ -82,7 +82,7 @@ pub(crate) fn yet_to_come(of: std::fmt::Arguments<'_>) -> crate::Error {
 /// The key by which a moment is looked up. A time is pool time.
 #[derive(Clone, Copy)]
 pub(crate) enum By {
-    Lsn(u64),
+    Lsn(Lsn),
     Time(u64),
 }
 

@@ -9,7 +9,7 @@ use crate::cdp::log::{LogState, Patch};
 use crate::codec::crc32c;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::Epoch;
+use crate::ids::{Epoch, Lsn};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ const TRIES: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
     /// An anchor: everything up to this LSN, as the epoch shows it.
-    Epoch(u64, Epoch),
+    Epoch(Lsn, Epoch),
     /// The content in place, in this version of the log.
     Head(u64),
 }
@@ -39,14 +39,14 @@ fn note(why: &mut Option<Error>, error: Error) {
 impl LogState {
     /// Returns the starts of reconstructions of a moment: those before it (nearest first) and those
     /// after it. Returns `None` when nothing was recorded at the moment.
-    fn starts(&self, lsn: u64, version: u64) -> Option<(Vec<Start>, Vec<Start>)> {
+    fn starts(&self, lsn: Lsn, version: u64) -> Option<(Vec<Start>, Vec<Start>)> {
         let began = self.recording_since(lsn)?;
-        let anchor = |(at, event): (&u64, &Event)| match event {
+        let anchor = |(at, event): (&Lsn, &Event)| match event {
             Event::Anchor { epoch, .. } => Some(Start::Epoch(*at, *epoch)),
             _ => None,
         };
         // The anchor with which recording begins comes right before it.
-        let floor = self.floor().max(began.saturating_sub(1));
+        let floor = self.floor().max(began.prev());
         let mut older: Vec<Start> = Vec::new();
         if floor <= lsn {
             older.extend(self.events.range(floor..=lsn).rev().filter_map(anchor).take(TRIES));
@@ -54,7 +54,7 @@ impl LogState {
         let off = self.off_after(lsn);
         let mut newer: Vec<Start> = self
             .events
-            .range(lsn.saturating_add(1)..)
+            .range(lsn.next()..)
             // What a batch brings to its place now is read at the head only.
             .take_while(|(at, _)| self.applying.as_ref().is_none_or(|a| **at <= a.in_place))
             .take_while(|(at, _)| off.is_none_or(|off| **at < off))
@@ -70,7 +70,7 @@ impl LogState {
     /// Returns the anchor before a moment from which a reconstruction would start, as (LSN, epoch).
     /// The outer `None` means that nothing was recorded at the moment. The inner `None` means that
     /// there is no such anchor.
-    pub(super) fn anchor_before(&self, lsn: u64) -> Option<Option<(u64, Epoch)>> {
+    pub(super) fn anchor_before(&self, lsn: Lsn) -> Option<Option<(Lsn, Epoch)>> {
         let (older, _) = self.starts(lsn, 0)?;
         Some(older.first().and_then(|start| match start {
             Start::Epoch(at, epoch) => Some((*at, *epoch)),
@@ -80,11 +80,11 @@ impl LogState {
 
     /// Returns the parts of the chunk that became zeros without a record after `from` and up to
     /// `to`, with their LSNs.
-    fn emptied(&self, chunk: Range<u64>, from: u64, to: u64) -> Vec<(u64, Range<usize>)> {
+    fn emptied(&self, chunk: Range<u64>, from: Lsn, to: Lsn) -> Vec<(Lsn, Range<usize>)> {
         if from >= to {
             return Vec::new();
         }
-        let events = self.events.range(from + 1..=to);
+        let events = self.events.range(from.next()..=to);
         let parts = events.filter_map(|(at, event)| {
             let bytes = event.emptied().filter(|b| b.start < chunk.end && b.end > chunk.start)?;
             let (start, end) = (chunk.start.max(bytes.start), chunk.end.min(bytes.end));
@@ -97,7 +97,7 @@ impl LogState {
 impl Core {
     /// Returns a chunk as it was on `branch` right after the record with `lsn`. Everything up to
     /// there must be carried out.
-    pub(crate) fn chunk_at(&self, branch: &Arc<Branch>, chunk: u64, lsn: u64) -> Result<Vec<u8>> {
+    pub(crate) fn chunk_at(&self, branch: &Arc<Branch>, chunk: u64, lsn: Lsn) -> Result<Vec<u8>> {
         self.check_histories()?;
         loop {
             let version = branch.cdp.version.load(Ordering::SeqCst);
@@ -140,12 +140,12 @@ impl Core {
         branch: &Branch,
         chunk: u64,
         start: Start,
-        lsn: u64,
+        lsn: Lsn,
         way: Result<Replay>,
     ) -> Result<Replay> {
         let at = match start {
             Start::Epoch(at, _) => at,
-            Start::Head(_) => u64::MAX,
+            Start::Head(_) => Lsn::MAX,
         };
         if self.damage.is_gap_between(branch.id, chunk, at.min(lsn), at.max(lsn)) {
             return Err(lost(format!(
@@ -156,7 +156,7 @@ impl Core {
     }
 
     /// Returns the way from a start to the moment.
-    fn way(&self, branch: &Arc<Branch>, chunk: u64, start: Start, lsn: u64, forward: bool) -> Result<Replay> {
+    fn way(&self, branch: &Arc<Branch>, chunk: u64, start: Start, lsn: Lsn, forward: bool) -> Result<Replay> {
         let (from, to) = match start {
             Start::Epoch(at, _) if forward => (at, lsn),
             Start::Epoch(at, _) => (lsn, at),
@@ -164,7 +164,7 @@ impl Core {
         };
         let size = branch.chunk_size();
         let emptied = branch.cdp.log.read().emptied(chunk * size..(chunk + 1) * size, from, to);
-        Replay::new(&branch.cdp, (chunk, size), from + 1..=to, emptied, forward)
+        Replay::new(&branch.cdp, (chunk, size), from.next()..=to, emptied, forward)
     }
 
     /// Reconstructs the chunk by the shorter of two ways, or by the other one if the shorter one
@@ -173,7 +173,7 @@ impl Core {
         &self,
         branch: &Arc<Branch>,
         chunk: u64,
-        lsn: u64,
+        lsn: Lsn,
         before: Option<(Start, Result<Replay>)>,
         after: Option<(Start, Result<Replay>)>,
     ) -> Result<Vec<u8>> {
@@ -196,7 +196,7 @@ impl Core {
     fn go(
         &self,
         branch: &Arc<Branch>,
-        (chunk, lsn): (u64, u64),
+        (chunk, lsn): (u64, Lsn),
         start: Start,
         way: &Replay,
         sum: Option<u32>,
@@ -258,16 +258,22 @@ mod tests {
         let settings = CdpSettings::default();
         let mut log = LogState::default();
         log.settings = Some(settings);
-        log.put_event(1, Event::On { settings, begins: true, size: 1 << 20, time: 1 });
+        log.put_event(Lsn(1), Event::On { settings, begins: true, size: 1 << 20, time: 1 });
         for (epoch, lsn) in (1..).map(Epoch).zip([10, 20, 21, 22]) {
-            log.put_event(lsn, Event::Anchor { epoch, snapshot: SnapshotId(epoch.0.into()), time: lsn });
+            log.put_event(Lsn(lsn), Event::Anchor { epoch, snapshot: SnapshotId(epoch.0.into()), time: lsn });
         }
-        log.applying = Some(Arc::new(Applying { parts: Vec::new(), in_place: 15 }));
-        assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, Epoch(1))], vec![Start::Head(7)])));
-        assert_eq!(log.starts(5, 7), Some((vec![], vec![Start::Epoch(10, Epoch(1)), Start::Head(7)])));
+        log.applying = Some(Arc::new(Applying { parts: Vec::new(), in_place: Lsn(15) }));
+        assert_eq!(
+            log.starts(Lsn(12), 7),
+            Some((vec![Start::Epoch(Lsn(10), Epoch(1))], vec![Start::Head(7)]))
+        );
+        assert_eq!(
+            log.starts(Lsn(5), 7),
+            Some((vec![], vec![Start::Epoch(Lsn(10), Epoch(1)), Start::Head(7)]))
+        );
         log.applying = None;
-        let newer = [(20, 2), (21, 3), (22, 4)].map(|(lsn, epoch)| Start::Epoch(lsn, Epoch(epoch)));
-        assert_eq!(log.starts(12, 7), Some((vec![Start::Epoch(10, Epoch(1))], newer.to_vec())));
+        let newer = [(20, 2), (21, 3), (22, 4)].map(|(lsn, epoch)| Start::Epoch(Lsn(lsn), Epoch(epoch)));
+        assert_eq!(log.starts(Lsn(12), 7), Some((vec![Start::Epoch(Lsn(10), Epoch(1))], newer.to_vec())));
     }
 
     /// Between a commit and its publication the catalog has content from which no record in memory

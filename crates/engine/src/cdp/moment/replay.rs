@@ -11,6 +11,7 @@ use crate::cdp::log::record::IndexEntry;
 use crate::cdp::log::segment::{LogFile, Sealed};
 use crate::codec::crc32c;
 use crate::error::{Error, Result};
+use crate::ids::Lsn;
 use std::borrow::Cow;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ struct Part {
 /// in order, because they were appended in order.
 struct Records {
     chunk: u64,
-    lsns: RangeInclusive<u64>,
+    lsns: RangeInclusive<Lsn>,
     parts: Vec<Part>,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Replay {
     forward: bool,
     records: Records,
     /// The LSNs at which bytes of the chunk became zeros, and these bytes, in the order of the way.
-    emptied: Vec<(u64, Range<usize>)>,
+    emptied: Vec<(Lsn, Range<usize>)>,
     /// The number of all steps.
     pub(super) len: usize,
     /// The chunk's sum at the moment, if the step nearest to the moment has it.
@@ -56,8 +57,8 @@ impl Replay {
     pub(super) fn new(
         cdp: &BranchCdp,
         chunk: (u64, u64),
-        lsns: RangeInclusive<u64>,
-        mut emptied: Vec<(u64, Range<usize>)>,
+        lsns: RangeInclusive<Lsn>,
+        mut emptied: Vec<(Lsn, Range<usize>)>,
         forward: bool,
     ) -> Result<Replay> {
         let (chunk, chunk_size) = chunk;
@@ -84,7 +85,7 @@ impl Replay {
         // Backward nothing is known of what was emptied, and forward only if that was the whole
         // chunk.
         let last = if forward { emptied.last() } else { emptied.first() };
-        let is_nearer = |at: u64| nearest.is_none_or(|record| (at > record.lsn) == forward);
+        let is_nearer = |at: Lsn| nearest.is_none_or(|record| (at > record.lsn) == forward);
         let sum = match last.filter(|(at, _)| is_nearer(*at)) {
             Some((_, range)) => {
                 (forward && range.len() as u64 == chunk_size).then(|| crc_of_zeros(chunk_size))
@@ -137,7 +138,7 @@ impl Replay {
     fn empty(
         &self,
         content: &mut [u8],
-        (lsn, range): &(u64, Range<usize>),
+        (lsn, range): &(Lsn, Range<usize>),
         known: &mut Option<u32>,
     ) -> Result<()> {
         if known.is_some_and(|sum| crc32c(content) != sum) {
@@ -157,7 +158,7 @@ impl Records {
     fn find(
         cdp: &BranchCdp,
         chunk: u64,
-        lsns: RangeInclusive<u64>,
+        lsns: RangeInclusive<Lsn>,
         mut look: impl FnMut(&[IndexEntry]),
     ) -> Result<Records> {
         let mut records = Records { chunk, lsns, parts: Vec::new() };
@@ -228,7 +229,7 @@ mod tests {
             let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
             site.pool.set_cdp("v", Some(settings)).unwrap();
             let volume = site.pool.open_volume("v", false).unwrap();
-            let first = site.pool.stats().sequenced_lsn + 1;
+            let first = site.pool.stats().sequenced_lsn.next();
             let written = |n: u64| Bytes::from(n.to_le_bytes().repeat(64));
             let place = |n: u64| n % 8 * 512;
             let count = 3 * KEPT as u64 + 100;
@@ -239,14 +240,14 @@ mod tests {
             }
             site.pool.drain().unwrap();
             let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.clone();
-            let way = Replay::new(&branch.cdp, (0, 4096), 0..=u64::MAX, Vec::new(), true).unwrap();
+            let way = Replay::new(&branch.cdp, (0, 4096), Lsn::ZERO..=Lsn::MAX, Vec::new(), true).unwrap();
             assert_eq!(way.len as u64, count);
             let held = way.records.parts.iter().filter(|part| part.sealed.is_some());
             let held: usize = held.filter_map(|part| part.entries.as_ref()).map(Vec::len).sum();
             assert!(held <= KEPT && way.records.parts.iter().any(|part| part.entries.is_none()), "{held}");
             // From the first anchor, and from now (with parities).
             for n in [8, 9, 1000, count / 2 - 1, count / 2 + 1, count - 10, count - 1] {
-                let view = site.pool.open_moment("v", &Moment::Lsn(first + n)).unwrap();
+                let view = site.pool.open_moment("v", &Moment::Lsn(Lsn(first.0 + n))).unwrap();
                 let mut found = vec![0; 4096];
                 view.read(0, &mut found).unwrap();
                 let expected = |sector: u64| written(n - (n + 8 - sector) % 8);

@@ -3,7 +3,7 @@
 use crate::branch::Branch;
 use crate::catalog::LineRecord;
 use crate::core::Core;
-use crate::ids::{Stamp, VolumeId};
+use crate::ids::{Lsn, Stamp, VolumeId};
 use std::sync::Arc;
 
 /// A stretch of a volume's history on one branch.
@@ -49,9 +49,9 @@ impl Core {
 impl Core {
     /// Returns the first LSN that a volume can be taken back to, or the largest LSN if there is
     /// none.
-    pub(crate) fn begins(&self, volume: VolumeId) -> u64 {
+    pub(crate) fn begins(&self, volume: VolumeId) -> Lsn {
         let stretches = self.stretches(volume);
         let begins = stretches.iter().filter_map(|s| s.branch.cdp.log.read().begins());
-        begins.map(|stamp| stamp.lsn).min().unwrap_or(u64::MAX)
+        begins.map(|stamp| stamp.lsn).min().unwrap_or(Lsn::MAX)
     }
 }

@@ -33,7 +33,7 @@ use crate::branch::{Branch, HEAD, View};
 use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::core::Core;
 use crate::error::{ErrorKind, Result};
-use crate::ids::Epoch;
+use crate::ids::{Epoch, Lsn};
 use crate::map::Held;
 use crate::staging::union;
 use std::collections::BTreeSet;
@@ -134,8 +134,8 @@ impl Core {
     fn shown_since(
         &self,
         branch: &Arc<Branch>,
-        (from, epoch): (u64, Epoch),
-        lsn: u64,
+        (from, epoch): (Lsn, Epoch),
+        lsn: Lsn,
         bytes: &Range<u64>,
     ) -> Result<Vec<(Range<u64>, Shown)>> {
         let mut bytes = bytes.clone();
@@ -156,14 +156,14 @@ impl Core {
     fn shown_until(
         &self,
         branch: &Arc<Branch>,
-        lsn: u64,
+        lsn: Lsn,
         bytes: &Range<u64>,
     ) -> Result<Vec<(Range<u64>, Shown)>> {
         let (mut bytes, size) = (bytes.clone(), branch.chunk_size());
         let chunks = branch.chunks(bytes.start, bytes.end - bytes.start);
         let placed = self.ever_placed_in(branch, chunks)?;
         let mut changed = staged(branch, &mut bytes);
-        changed.extend(Recorded::since_anchor(branch, lsn, u64::MAX).records(&mut bytes)?);
+        changed.extend(Recorded::since_anchor(branch, lsn, Lsn::MAX).records(&mut bytes)?);
         let parts = placed.under(&touched(branch, &changed), Shown::Data);
         Ok(parts.in_bytes(size, &bytes))
     }
@@ -271,8 +271,8 @@ mod tests {
         let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.clone();
         branch.cdp.change(|log| {
             let is_anchor =
-                |(at, event): (&u64, &Event)| matches!(event, Event::Anchor { .. }).then_some(*at);
-            let anchors: Vec<u64> = log.events.iter().filter_map(is_anchor).collect();
+                |(at, event): (&Lsn, &Event)| matches!(event, Event::Anchor { .. }).then_some(*at);
+            let anchors: Vec<Lsn> = log.events.iter().filter_map(is_anchor).collect();
             assert!(!anchors.is_empty());
             anchors.into_iter().for_each(|at| log.remove_event(at));
         });
@@ -315,7 +315,7 @@ mod tests {
         let chunks = 3 * STAGED_PER_LOOK as u64;
         for n in 0..chunks {
             let start = n * 8192 + 512;
-            let range = staging::Range { start, end: start + 512, lsn: 1000 + n, keeps_space: false };
+            let range = staging::Range { start, end: start + 512, lsn: Lsn(1000 + n), keeps_space: false };
             branch.staging.insert_range(Epoch(1), range);
         }
         let (mut start, end, mut looks) = (0, chunks * 8192, 0);
@@ -336,8 +336,8 @@ mod tests {
         let (site, at) = without_an_anchor();
         let bytes = 8192..16384;
         assert_eq!(site.pool.core.shown_at(&at, bytes.clone()).unwrap(), [(bytes.clone(), Shown::Below)]);
-        let lsn = at.place().1 + 1;
-        at.branch().cdp.change(|log| log.put_event(0, Event::Floor { lsn, time: 1 }));
+        let lsn = at.place().1.next();
+        at.branch().cdp.change(|log| log.put_event(Lsn::ZERO, Event::Floor { lsn, time: 1 }));
         assert_eq!(site.pool.core.shown_at(&at, bytes.clone()).unwrap(), [(bytes, Shown::Data)]);
     }
 }

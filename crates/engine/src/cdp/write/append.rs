@@ -12,7 +12,7 @@ use crate::cdp::log::{Applying, LogState};
 use crate::codec::crc32c;
 use crate::disk::{Aligned, Dir, OpenFiles, SerialWriter, SyncPurpose};
 use crate::error::{Error, Result};
-use crate::ids::{BranchId, Epoch};
+use crate::ids::{BranchId, Epoch, Lsn};
 use crate::settings::{CdpSettings, Compression, Encoding};
 use crate::units::SECTOR;
 use std::sync::Arc;
@@ -179,10 +179,6 @@ impl OpenSegmentWriter {
         record.records += 1;
         record.written += entry.raw_len() as u64;
         record.payload += u64::from(entry.stored);
-        let widen = |(first, last): &mut (u64, u64), at: u64| {
-            *first = at.min(*first);
-            *last = at.max(*last);
-        };
         widen(&mut record.lsns, entry.lsn);
         widen(&mut record.times, entry.time);
         widen(&mut record.chunks, entry.chunk);
@@ -258,7 +254,7 @@ impl OpenSegmentWriter {
 
 /// The description of one record, before it is encoded.
 pub(crate) struct RecordItem {
-    pub(crate) lsn: u64,
+    pub(crate) lsn: Lsn,
     pub(crate) time: u64,
     pub(crate) chunk: u64,
     pub(crate) epoch: Epoch,
@@ -621,4 +617,10 @@ impl StagedSegments {
     pub(crate) fn branch(&self) -> &Arc<Branch> {
         &self.branch
     }
+}
+
+/// Makes a range (first, last) include `at`.
+fn widen<T: Copy + Ord>((first, last): &mut (T, T), at: T) {
+    *first = at.min(*first);
+    *last = at.max(*last);
 }

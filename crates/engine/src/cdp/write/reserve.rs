@@ -17,6 +17,7 @@ use crate::cdp::log::record::{BLOCK_LEN, ENTRIES, HEADER_LEN};
 use crate::cdp::log::stretch::STRETCH_ROOM;
 use crate::core::Core;
 use crate::error::{Error, Result, no_space};
+use crate::ids::Lsn;
 use crate::journal::place::JournalPosition;
 use crate::journal::record::Kind;
 use crate::journal::{Record, Sequencing};
@@ -64,7 +65,7 @@ pub(crate) struct LogReservation<'a> {
     /// The room that is promised and not yet taken, in bytes.
     left: u64,
     taken: u64,
-    last: u64,
+    last: Lsn,
 }
 
 impl<'a> LogReservation<'a> {
@@ -85,7 +86,7 @@ impl<'a> LogReservation<'a> {
             refused.store(false, Ordering::Relaxed);
         }
         // Only what was promised may be given back, when it is dropped.
-        promised.then(|| LogReservation { core, left, taken: 0, last: 0 })
+        promised.then(|| LogReservation { core, left, taken: 0, last: Lsn::ZERO })
     }
 
     /// Takes the room of the next record, which is about to be sequenced. Only now it is known
@@ -95,7 +96,7 @@ impl<'a> LogReservation<'a> {
             return Ok(());
         }
         let mut place = next.place(record.data.len() as u64);
-        place.cut = place.cut.max(self.core.positions.preserved.load(Ordering::Relaxed));
+        place.cut = place.cut.max(self.core.positions.preserved());
         let mut room = record_room(branch, record.kind, record.offset, record.length);
         room += branch.cdp.stretch.lock().extend(&place, self.core.options.batch_bytes);
         if room > self.left {
@@ -110,7 +111,7 @@ impl<'a> LogReservation<'a> {
     }
 
     /// Notes the LSN of the record that took room and was sequenced.
-    pub(crate) fn sequenced(&mut self, lsn: u64) {
+    pub(crate) fn sequenced(&mut self, lsn: Lsn) {
         self.last = lsn;
     }
 }
@@ -155,7 +156,7 @@ mod tests {
         shelf: SegmentFactory,
         branch: Arc<Branch>,
         settings: CdpSettings,
-        lsn: u64,
+        lsn: Lsn,
     }
 
     impl Log {
@@ -173,7 +174,7 @@ mod tests {
                 most: MAX_RECORDS,
             };
             let settings = CdpSettings { encoding: Encoding::Undo, compression, ..CdpSettings::default() };
-            Log { dir, shelf, branch, settings, lsn: 0 }
+            Log { dir, shelf, branch, settings, lsn: Lsn(0) }
         }
 
         fn bytes(&self) -> u64 {
@@ -189,7 +190,7 @@ mod tests {
             let chunk_size = self.branch.chunk_size();
             for (at, sectors) in records {
                 let (offset, end) = (at * SECTOR, (at + sectors) * SECTOR);
-                self.lsn += 1;
+                self.lsn = self.lsn.next();
                 promised += record_room(&self.branch, Kind::Write, offset, end - offset);
                 for chunk in self.branch.chunks(offset, end - offset) {
                     let base = chunk * chunk_size;
@@ -201,13 +202,13 @@ mod tests {
                     };
                     let new = old.clone();
                     let item =
-                        RecordItem { lsn: self.lsn, time: self.lsn, chunk, epoch: Epoch(1), start, end };
+                        RecordItem { lsn: self.lsn, time: self.lsn.0, chunk, epoch: Epoch(1), start, end };
                     appender.push(&item, &old, &mut 0, &new).unwrap();
                 }
             }
             let appended = appender.finish().unwrap().unwrap();
             let closing = appended.closing_room();
-            appended.publish(&SharedLog::default(), Applying { parts: Vec::new(), in_place: u64::MAX });
+            appended.publish(&SharedLog::default(), Applying { parts: Vec::new(), in_place: Lsn::MAX });
             ((self.bytes() - before) as i64 + closing, promised)
         }
     }
@@ -241,7 +242,7 @@ mod tests {
         for round in 0..8u64 {
             let chunk_log2 = [9, 12, 14, 17][round as usize % 4];
             let log = Log::new(chunk_log2, 256 << 10, Compression::None);
-            let (shared, mut lsn) = (SharedLog::default(), 0);
+            let (shared, mut lsn) = (SharedLog::default(), Lsn::ZERO);
             let shelf = SegmentFactory { branch: SHARED, ..log.shelf.clone() };
             for batch in 0..60 {
                 let before = log.bytes();
@@ -252,18 +253,24 @@ mod tests {
                     let chunk_sectors = log.branch.chunk_size() / SECTOR;
                     let (chunk, sectors) = (below(512), 1 + below(chunk_sectors));
                     let length = sectors * SECTOR;
-                    lsn += 1;
+                    lsn = lsn.next();
                     promised +=
                         record_room(&log.branch, Kind::Write, chunk * log.branch.chunk_size(), length);
                     let old: Vec<u8> = (0..length).map(|_| rng.next() as u8 | 1).collect();
-                    let item =
-                        RecordItem { lsn, time: lsn, chunk, epoch: Epoch(1), start: 0, end: length as usize };
+                    let item = RecordItem {
+                        lsn,
+                        time: lsn.0,
+                        chunk,
+                        epoch: Epoch(1),
+                        start: 0,
+                        end: length as usize,
+                    };
                     writer.push(&item, &old, &mut 0, &old).unwrap();
                 }
                 let appended = writer.finish().unwrap().unwrap();
                 runs.finish().unwrap();
                 assert_eq!(appended.closing_room(), 0);
-                appended.publish(&shared, Applying { parts: Vec::new(), in_place: u64::MAX });
+                appended.publish(&shared, Applying { parts: Vec::new(), in_place: Lsn::MAX });
                 let taken = log.bytes() - before;
                 assert!(taken <= promised, "round {round}, batch {batch}: {taken} of {promised}");
             }
@@ -301,7 +308,10 @@ mod tests {
     #[test]
     fn each_stretch_of_the_journal_is_promised_its_groups_once() {
         let mut stretch = JournalSpan::default();
-        let place = |segment, at, after, cut| JournalPosition { segment, at, after, cut };
+        let place = |segment, at, after, cut| {
+            let (after, cut) = (Lsn(after), Lsn(cut));
+            JournalPosition { segment, at, after, cut }
+        };
         let mut extend = |place| stretch.extend(&place, 1000) > 0;
         assert!(extend(place(4, 900, 10, 0)) && !extend(place(4, 950, 11, 0)));
         assert!(extend(place(4, 1000, 12, 0)), "so far on that another batch may begin");

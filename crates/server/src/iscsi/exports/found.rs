@@ -4,6 +4,7 @@ use crate::clones::clone_behind;
 use crate::iscsi::names;
 use crate::iscsi::registry::{Registry, Scope};
 use hindcast_engine::cdp::moment_uuid;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -26,7 +27,7 @@ pub(super) enum Shown {
     /// The clone behind a writable snapshot.
     Clone(Uuid),
     /// An LSN.
-    Moment(u64),
+    Moment(Lsn),
 }
 
 /// The target that a name asks for, as far as the name alone tells it.

@@ -3,6 +3,7 @@
 use super::found::{Found, Shown};
 use crate::iscsi::registry::Scope;
 use crate::passthrough::FileDevice;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::scsi::{LogicalUnit, Target};
 use std::collections::{HashMap, HashSet};
@@ -20,7 +21,7 @@ pub(super) struct Live {
     pub(super) targets: HashMap<String, LiveTarget>,
     /// Moments that are in use: the identity of their logical units, with the volume's identity and
     /// the LSN.
-    pub(super) moments: HashMap<Uuid, (Uuid, u64)>,
+    pub(super) moments: HashMap<Uuid, (Uuid, Lsn)>,
     /// Volumes that are being deleted: no initiator may begin to use them.
     pub(super) going: HashSet<Uuid>,
 }

@@ -12,6 +12,7 @@ use crate::iscsi::store::Store;
 use crate::passthrough::FileDevice;
 use hindcast_api::Moment;
 use hindcast_engine::disk::Dir;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result, Volume, cdp};
 use hindcast_target::iscsi::access::Otherwise;
@@ -41,7 +42,7 @@ pub(crate) enum Source {
     /// With its volume.
     Snapshot(SnapshotInfo, VolumeInfo),
     /// An LSN, and its volume.
-    Moment(u64, VolumeInfo),
+    Moment(Lsn, VolumeInfo),
 }
 
 impl Source {
@@ -50,7 +51,7 @@ impl Source {
         match self {
             Source::Volume(volume) => volume.name.clone(),
             Source::Snapshot(snapshot, _) => format!("{}@{}", snapshot.volume, snapshot.name),
-            Source::Moment(lsn, volume) => format!("{}@{}", volume.name, Moment::Lsn(*lsn)),
+            Source::Moment(lsn, volume) => format!("{}@{}", volume.name, Moment::Lsn(lsn.0)),
         }
     }
 }
@@ -153,7 +154,7 @@ impl Exports {
         moment.map_or_else(|| self.stored(id), |of| self.moment(&of))
     }
 
-    fn moment(&self, (volume, lsn): &(Uuid, u64)) -> Result<Source> {
+    fn moment(&self, (volume, lsn): &(Uuid, Lsn)) -> Result<Source> {
         let volume = self.pool.volumes().into_iter().find(|v| v.uuid == *volume);
         let volume = volume
             .ok_or_else(|| Error::new(ErrorKind::NotFound, "find the volume of a moment: it was deleted"))?;

@@ -7,6 +7,7 @@ use super::*;
 use crate::world;
 use hindcast_api as api;
 use hindcast_engine::ErrorKind;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
 use hindcast_target::iscsi::{AuthPolicy, Denied, Initiator, Portal, Proof, Targets};
 use hindcast_target::scsi::{Access, Command, Nexus, Status, Target};
@@ -480,7 +481,7 @@ fn everything_survives_a_restart() {
 }
 
 /// A volume `db` whose first byte was each of `1..=bytes`, and the LSNs of these moments.
-fn with_history(f: &Fixture, bytes: u16) -> Vec<u64> {
+fn with_history(f: &Fixture, bytes: u16) -> Vec<Lsn> {
     f.volume("db");
     f.pool().set_cdp("db", Some(hindcast_engine::cdp::CdpSettings::default())).unwrap();
     let volume = f.pool().open_volume("db", false).unwrap();
@@ -579,7 +580,7 @@ fn a_moment_has_one_identity_and_no_other_has_it() {
 fn only_so_many_moments_are_open_at_once() {
     let f = local();
     let lsns = with_history(&f, exports::MAX_SHOWN as u16 + 2);
-    let login = |lsn: &u64| f.login(&iqn(&format!("db:at:lsn:{lsn}")));
+    let login = |lsn: &Lsn| f.login(&iqn(&format!("db:at:lsn:{lsn}")));
     // Those that no session uses any more make room.
     for lsn in &lsns {
         login(lsn).unwrap();
