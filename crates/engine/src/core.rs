@@ -25,6 +25,7 @@ use crate::space::catalog_room::CatalogRoom;
 use crate::space::pv::PvTable;
 use crate::space::reservations::Space;
 use crate::space::stamping::Stamping;
+use crate::throttle::Neighbours;
 use crate::world::World;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -53,6 +54,7 @@ pub(crate) struct Core {
     pub(crate) damage: Damage,
     pub(crate) shortages: Shortages,
     pub(crate) pace: Pace,
+    pub(crate) neighbours: Neighbours,
     pub(crate) catalog_room: CatalogRoom,
     pub(crate) readers: Readers,
     pub(crate) space: Space,

@@ -71,9 +71,9 @@ pub struct PoolOptions {
     /// Number of files of histories that are kept open; a history may have any number of files.
     /// Files to which a batch writes are kept open in addition.
     pub open_files: usize,
-    /// The longest time that a write waits because writes before it filled the journal faster than
-    /// destage empties it (zero: no write waits before the journal is full; default: 1 s). See
-    /// `throttle.rs`.
+    /// The longest time that a write waits because its volume filled the journal faster than
+    /// destage empties it, while others write, too (zero: no write waits before the journal is full;
+    /// default: 1 s). See `throttle.rs`.
     pub longest_delay: Duration,
     /// Number of times, at intervals of 5 ms, that a writer that finds the journal full checks for
     /// room while background work waits for the end of a shortage. After that, its write is

@@ -14,7 +14,11 @@
 //! What is written and not yet durable is charged in the same way. Without that, a disk slower than
 //! memory would get seconds of work into its queue, and each flush and each commit would wait for
 //! all of it.
+//!
+//! A volume that is the only one to write pays nothing: it would only wait earlier for what it
+//! waits for anyway, and nobody gains.
 
+use crate::ids::BranchId;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -24,6 +28,10 @@ const MOST: u64 = 32;
 const QUANTUM: u64 = 10_000_000;
 /// The nanoseconds that it may take to make durable what is not, before writes are charged.
 const SHORT_LAG: u64 = 100_000_000;
+
+/// Nanoseconds after the last change from one writing branch to another in which a branch does not
+/// count as the only one that writes. File systems commit every 5 s when little is written.
+const ALONE: u64 = 10_000_000_000;
 
 /// How full the journal is, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +88,35 @@ impl Lag {
         let above = self.time.saturating_sub(SHORT_LAG).min(SHORT_LAG * MOST);
         let cost = u128::from(self.time_of(bytes)) * u128::from(above) / u128::from(SHORT_LAG);
         u64::try_from(cost).unwrap_or(u64::MAX)
+    }
+}
+
+/// Whether several branches write.
+#[derive(Default)]
+pub(crate) struct Neighbours {
+    /// The branch that wrote last; 0: none yet.
+    last: AtomicU64,
+    /// The monotonic time, in nanoseconds, at which another branch wrote than the one before; 0:
+    /// never.
+    changed: AtomicU64,
+}
+
+impl Neighbours {
+    /// Notes that `branch` writes. The caller holds the sequencing lock.
+    pub(crate) fn wrote(&self, branch: BranchId, now: impl FnOnce() -> u64) {
+        let last = self.last.load(Ordering::Relaxed);
+        if last != branch.0 {
+            self.last.store(branch.0, Ordering::Relaxed);
+            if last != 0 {
+                self.changed.store(now().max(1), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether several branches have written lately.
+    pub(crate) fn are_there(&self, now: u64) -> bool {
+        let changed = self.changed.load(Ordering::Relaxed);
+        changed != 0 && now.saturating_sub(changed) < ALONE
     }
 }
 
@@ -149,6 +186,19 @@ mod tests {
         assert!(near(cost(100_000), 10 * MS * MOST), "bounded: {}", cost(100_000));
         assert_eq!(Lag { bytes: 1000 * MIB, time: 0 }.cost(MIB), 0, "not known");
         assert!(Lag { bytes: 1, time: 100 * MS }.is_short() && !Lag { bytes: 1, time: 101 * MS }.is_short());
+    }
+
+    #[test]
+    fn a_branch_is_alone_when_no_other_has_written_for_a_while() {
+        let neighbours = Neighbours::default();
+        let wrote = |branch, now| neighbours.wrote(BranchId(branch), || now);
+        (0..3).for_each(|now| wrote(7, now));
+        assert!(!neighbours.are_there(3), "it is the only one");
+        wrote(8, 3);
+        wrote(7, 4);
+        wrote(7, ALONE);
+        assert!(neighbours.are_there(4) && neighbours.are_there(ALONE + 3));
+        assert!(!neighbours.are_there(ALONE + 4));
     }
 
     #[test]

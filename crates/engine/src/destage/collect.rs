@@ -87,7 +87,7 @@ impl Core {
     /// less (`cdp/write/reserve.rs`). A full batch has at least this length, so it ends in another
     /// segment than it begins in, and a segment has parts of two batches at most.
     fn batch_bytes(&self) -> u64 {
-        let time = if self.options.longest_delay.is_zero() { BATCH_WAITED_FOR } else { BATCH_BESIDE_WRITERS };
+        let time = if self.is_throttled() { BATCH_BESIDE_WRITERS } else { BATCH_WAITED_FOR };
         self.pace.batch(time, self.config.segment_size, self.options.batch_bytes)
     }
 

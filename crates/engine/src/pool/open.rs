@@ -42,6 +42,7 @@ use crate::space::pv::{Pv, PvTable, open_known, open_new};
 use crate::space::reservations::Space;
 use crate::space::stamp::Age;
 use crate::space::stamping::{Stamping, age_of, stamp_all};
+use crate::throttle::Neighbours;
 use crate::world::{World, uuid};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
@@ -298,6 +299,7 @@ impl Parts {
             journal: self.journal,
             shortages: Shortages::default(),
             pace: Pace::default(),
+            neighbours: Neighbours::default(),
             catalog_room: self.room,
             readers: Readers::default(),
             space: self.space,

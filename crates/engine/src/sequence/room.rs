@@ -75,20 +75,26 @@ impl Core {
         }
     }
 
-    /// Makes `branch` pay for the `bytes` of a record that was just sequenced.
+    /// Makes `branch` pay for the `bytes` of a record that was just sequenced, if others write too.
     pub(crate) fn charge(&self, branch: &Branch, bytes: u64, sequencing: &Sequencing<'_>) {
         if self.options.longest_delay.is_zero() {
             return;
         }
+        self.neighbours.wrote(branch.id, || self.world.clock.monotonic());
         let lag = sequencing.lag();
         // Before the pace of destage is known, destage counts as no slower than a sync.
         let time = Some(self.pace.time(bytes)).filter(|time| *time > 0).unwrap_or(lag.time_of(bytes));
         let room = sequencing.fill().cost(time, self.options.destage_start_percent);
         let cost = room.saturating_add(lag.cost(bytes));
-        if cost > 0 {
+        if cost > 0 && self.is_throttled() {
             let most = u64::try_from(self.options.longest_delay.as_nanos()).unwrap_or(u64::MAX);
             branch.debt.add(self.world.clock.monotonic(), cost, most);
         }
+    }
+
+    /// Whether writers pay for room before the journal is full.
+    pub(crate) fn is_throttled(&self) -> bool {
+        !self.options.longest_delay.is_zero() && self.neighbours.are_there(self.world.clock.monotonic())
     }
 
     /// Whether so many turns wait that none may be added. That is never so while destage waits for
@@ -139,14 +145,18 @@ mod tests {
         testing::write(volume, offset, 7, len);
     }
 
-    /// A pool of two volumes, with a journal that is nearly full with writes to the first.
-    /// Destage carries out a MiB in a second.
-    fn filling() -> (Site, Arc<Volume>, Arc<Volume>) {
+    /// A pool of two volumes, with a journal that is nearly full with writes to the first. The
+    /// second has been written to as well, unless the first is `alone`. Destage carries out a MiB
+    /// in a second.
+    fn filling(alone: bool) -> (Site, Arc<Volume>, Arc<Volume>) {
         let delay = Duration::from_secs(1);
         let options =
             PoolOptions { longest_delay: delay, destage_start_percent: 20, ..PoolOptions::default() };
         let site = Site::builder(63).journal(8 * MIB, MIB).build().reopen_with(options);
         let (v, w) = (site.volume("v", 16 * MIB, 4096), site.volume("w", MIB, 4096));
+        if !alone {
+            write(&w, 0, 512);
+        }
         for at in 0..22 {
             write(&v, at * MIB / 4, MIB / 4);
         }
@@ -156,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_volume_that_fills_the_journal_waits_and_others_do_not() {
-        let (site, v, w) = filling();
+        let (site, v, w) = filling(false);
         let waits = || site.pool.stats().backpressure_waits;
         // No write was charged before the pace was known, so this one doesn't wait.
         write(&v, 0, MIB / 8);
@@ -181,8 +191,15 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_that_writes_alone_does_not_wait_before_the_journal_is_full() {
+        let (site, v, _) = filling(true);
+        (0..3).for_each(|_| write(&v, 0, MIB / 8));
+        assert_eq!((site.pool.stats().backpressure_waits, v.branch().debt.may_exist()), (0, false));
+    }
+
+    #[test]
     fn a_write_waits_for_a_bounded_time_and_not_at_all_without_data() {
-        let (site, v, _) = filling();
+        let (site, v, _) = filling(false);
         v.write_zeroes(0, 4 * MIB, false, false).unwrap();
         assert!(!v.branch().debt.may_exist());
         for _ in 0..3 {
