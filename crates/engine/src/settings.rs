@@ -72,8 +72,8 @@ pub struct PoolOptions {
     /// Files to which a batch writes are kept open in addition.
     pub open_files: usize,
     /// The longest time that a write waits because its volume filled the journal faster than
-    /// destage empties it, while others write, too (zero: no write waits before the journal is full;
-    /// default: 1 s). See `throttle.rs`.
+    /// destage empties it, while others write, too. Zero: no write waits before the journal is
+    /// full. Default: 1 s. See `throttle.rs`.
     pub longest_delay: Duration,
     /// Number of times, at intervals of 5 ms, that a writer that finds the journal full checks for
     /// room while background work waits for the end of a shortage. After that, its write is

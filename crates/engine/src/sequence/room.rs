@@ -92,11 +92,6 @@ impl Core {
         }
     }
 
-    /// Whether writers pay for room before the journal is full.
-    pub(crate) fn is_throttled(&self) -> bool {
-        !self.options.longest_delay.is_zero() && self.neighbours.are_there(self.world.clock.monotonic())
-    }
-
     /// Whether so many turns wait that none may be added. That is never so while destage waits for
     /// the end of a shortage, since a deletion may end the shortage.
     pub(crate) fn too_many_turns(&self, waiting: usize) -> bool {
