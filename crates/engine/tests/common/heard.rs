@@ -1,18 +1,24 @@
 //! The engine's tracing events: a subscriber that keeps the events of one thread.
 
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 /// Events as text: level, message, and fields as `name=value`.
 #[derive(Clone, Default)]
 pub(crate) struct Heard(Arc<Mutex<Vec<String>>>);
 
+/// A second subscriber, which nobody uses. While `tracing` knows only one, the first thread that
+/// comes to an event decides whether the event is ever sent to anybody: a thread of another test,
+/// which has no subscriber, would switch the event off for all.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Heard::default()));
+
 impl Heard {
     /// Runs `act` while the subscriber collects events.
     pub(crate) fn during<T>(&self, act: impl FnOnce() -> T) -> T {
+        LazyLock::force(&SECOND);
         tracing::subscriber::with_default(self.clone(), act)
     }
 
