@@ -151,7 +151,7 @@ impl SharedPositions {
 impl Core {
     /// Whether writers pay for room before the journal is full.
     pub(crate) fn is_throttled(&self) -> bool {
-        !self.options.longest_delay.is_zero() && self.neighbours.are_there(self.world.clock.monotonic())
+        !self.options.longest_delay.is_zero() && self.neighbours.are_there(|| self.world.clock.monotonic())
     }
 
     /// Number of bytes of data that one journal record has at most. A longer write may survive a

@@ -15,8 +15,8 @@
 //! memory would get seconds of work into its queue, and each flush and each commit would wait for
 //! all of it.
 //!
-//! A volume that is the only one to write pays nothing: it would only wait earlier for what it
-//! waits for anyway, and nobody gains.
+//! A volume that is the only one to write pays nothing. The throttle would slow it down, and no
+//! other volume would gain.
 
 use crate::ids::BranchId;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,9 +114,9 @@ impl Neighbours {
     }
 
     /// Whether several branches have written lately.
-    pub(crate) fn are_there(&self, now: u64) -> bool {
+    pub(crate) fn are_there(&self, now: impl FnOnce() -> u64) -> bool {
         let changed = self.changed.load(Ordering::Relaxed);
-        changed != 0 && now.saturating_sub(changed) < ALONE
+        changed != 0 && now().saturating_sub(changed) < ALONE
     }
 }
 
@@ -193,12 +193,13 @@ mod tests {
         let neighbours = Neighbours::default();
         let wrote = |branch, now| neighbours.wrote(BranchId(branch), || now);
         (0..3).for_each(|now| wrote(7, now));
-        assert!(!neighbours.are_there(3), "it is the only one");
+        let are_there = |now| neighbours.are_there(|| now);
+        assert!(!are_there(3), "it is the only one");
         wrote(8, 3);
         wrote(7, 4);
         wrote(7, ALONE);
-        assert!(neighbours.are_there(4) && neighbours.are_there(ALONE + 3));
-        assert!(!neighbours.are_there(ALONE + 4));
+        assert!(are_there(4) && are_there(ALONE + 3));
+        assert!(!are_there(ALONE + 4));
     }
 
     #[test]

@@ -145,30 +145,18 @@ mod tests {
 
     #[test]
     fn only_what_differs_between_pages_is_counted() {
-        let page = |entries: &[(usize, u64, Epoch)]| {
+        let page = |entries: &[(usize, u64, u32)]| {
             let mut page = MapPage::default();
             for (at, slot, born) in entries {
-                page.set(*at, Entry { slot: Slot(*slot), born: *born });
+                page.set(*at, Entry { slot: Slot(*slot), born: Epoch(*born) });
             }
             page
         };
         let hole = Slot::HOLE.0;
         let mut change = UsageChange::default();
-        let old = page(&[
-            (0, 8, Epoch(1)),
-            (1, 9, Epoch(1)),
-            (2, hole, Epoch(1)),
-            (3, 10, Epoch(2)),
-            (4, 11, Epoch(2)),
-        ]);
+        let old = page(&[(0, 8, 1), (1, 9, 1), (2, hole, 1), (3, 10, 2), (4, 11, 2)]);
         // As it was; moved; a hole that is filled; overwritten; gone; new.
-        let new = page(&[
-            (0, 8, Epoch(1)),
-            (1, 20, Epoch(1)),
-            (2, 21, Epoch(3)),
-            (3, 22, Epoch(3)),
-            (9, 23, Epoch(3)),
-        ]);
+        let new = page(&[(0, 8, 1), (1, 20, 1), (2, 21, 3), (3, 22, 3), (9, 23, 3)]);
         change.replace_page(BranchId(5), &old, &new);
         let key = |born| UsageKey { branch: BranchId(5), last: CURRENT, born };
         let counted = |change: &UsageChange| -> Vec<(UsageKey, i64)> {
@@ -176,13 +164,7 @@ mod tests {
         };
         assert_eq!(counted(&change), [(key(Epoch(2)), -2), (key(Epoch(3)), 3)]);
         // All chunks are there in both: one moved, the rest as they were.
-        let moved = page(&[
-            (0, 8, Epoch(1)),
-            (1, 20, Epoch(1)),
-            (2, 21, Epoch(3)),
-            (3, 22, Epoch(3)),
-            (9, 24, Epoch(4)),
-        ]);
+        let moved = page(&[(0, 8, 1), (1, 20, 1), (2, 21, 3), (3, 22, 3), (9, 24, 4)]);
         let mut of_moved = UsageChange::default();
         of_moved.replace_page(BranchId(5), &new, &moved);
         assert_eq!(counted(&of_moved), [(key(Epoch(3)), -1), (key(Epoch(4)), 1)]);

@@ -81,12 +81,15 @@ impl Core {
             return;
         }
         self.neighbours.wrote(branch.id, || self.world.clock.monotonic());
+        if !self.is_throttled() {
+            return;
+        }
         let lag = sequencing.lag();
         // Before the pace of destage is known, destage counts as no slower than a sync.
         let time = Some(self.pace.time(bytes)).filter(|time| *time > 0).unwrap_or(lag.time_of(bytes));
         let room = sequencing.fill().cost(time, self.options.destage_start_percent);
         let cost = room.saturating_add(lag.cost(bytes));
-        if cost > 0 && self.is_throttled() {
+        if cost > 0 {
             let most = u64::try_from(self.options.longest_delay.as_nanos()).unwrap_or(u64::MAX);
             branch.debt.add(self.world.clock.monotonic(), cost, most);
         }
