@@ -302,8 +302,9 @@ pub struct Settings {
     pub destage_start: Option<u8>,
 
     /// Longest time, in milliseconds, that a write waits because its volume writes faster than the
-    /// disks can follow while others write, too; up to 10000. Those then wait less. With 0, no
-    /// write waits before the journal is full [default: 1000]
+    /// disks can follow, up to 10000. Writes wait for this only while several volumes write. The
+    /// other volumes then wait less. With 0, no write waits before the journal is full [default:
+    /// 1000]
     #[arg(long, env = "HINDCAST_LONGEST_DELAY", value_name = "MS", help_heading = "Tuning")]
     pub longest_delay: Option<u16>,
 
