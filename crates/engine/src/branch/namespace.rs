@@ -46,8 +46,9 @@ pub(crate) struct Namespace {
     dir: Arc<dyn Dir>,
     pub(crate) by_name: BTreeMap<String, Arc<VolumeState>>,
     by_id: HashMap<VolumeId, Arc<VolumeState>>,
-    /// All branches that have rows in the catalog, or will have them, including dead ones.
-    pub(crate) branches: HashMap<BranchId, Arc<Branch>>,
+    /// All branches that have rows in the catalog, or will have them, including dead ones. They are
+    /// in order, so that background work takes the same branch first in every run.
+    pub(crate) branches: BTreeMap<BranchId, Arc<Branch>>,
     /// Snapshots by id, including deleted ones that still have rows in the catalog.
     pub(crate) snapshots: BTreeMap<SnapshotId, Arc<Snapshot>>,
     /// The ids of visible snapshots, by (volume, name).
@@ -77,7 +78,7 @@ impl Namespace {
             dir,
             by_name: BTreeMap::new(),
             by_id: HashMap::new(),
-            branches: HashMap::new(),
+            branches: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             snapshot_names: BTreeMap::new(),
             in_sight: BTreeMap::new(),

@@ -13,7 +13,7 @@ use crate::ids::{BranchId, Lsn};
 use crate::journal::record::{Header, Kind};
 use crate::journal::{Cursor, Located};
 use crate::pace::{BATCH_BESIDE_WRITERS, BATCH_WAITED_FOR};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Number of chunk operations of one batch. It bounds the batch's memory, at 48 bytes each.
@@ -127,7 +127,7 @@ impl Core {
 /// What a visit of the journal has found so far.
 struct Collector<'a> {
     core: &'a Core,
-    branches: HashMap<BranchId, Arc<Branch>>,
+    branches: BTreeMap<BranchId, Arc<Branch>>,
     /// Bytes of the journal at which the batch is full. `most_pages` and `most_rows` bound its map
     /// pages and its rows of control records.
     max_bytes: u64,
