@@ -95,6 +95,8 @@ pub(crate) struct SharedPositions {
     pub(crate) allocated: AtomicU64,
     /// The last write that needed room for its history was refused.
     pub(crate) history_refused: AtomicBool,
+    /// Open moments that were not settled when they were opened.
+    pub(crate) unsettled: crate::branch::unsettled::UnsettledMoments,
     /// Number of snapshots that policies deleted.
     pub(crate) auto_deleted: AtomicU64,
     /// Bytes of slots that were freed and can be given out again, since the pool was opened.

@@ -147,7 +147,7 @@ fn tell(line: &str) {
 fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summary) {
     say!(
         "{what}: {} operations, {} crashes, {} records, {} snapshots ({} at once), {} clones and rollbacks, \
-         {} moments compared, {} runs sorted, {} streams taken in, {} snapshots deleted by policy, {} unflushed records lost, {} writes refused, {} catalogs full, {:.1} s",
+         {} moments compared, {} opened before they were carried out, {} runs sorted, {} streams taken in, {} snapshots deleted by policy, {} unflushed records lost, {} writes refused, {} catalogs full, {:.1} s",
         summary.ops,
         summary.crashes,
         summary.records,
@@ -155,6 +155,7 @@ fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summa
         summary.most_snapshots,
         summary.clones,
         summary.moments_compared,
+        summary.moments_waiting,
         summary.runs_sorted,
         summary.imports,
         summary.auto_deleted,

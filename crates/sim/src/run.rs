@@ -52,6 +52,8 @@ pub struct Summary {
     pub clones: u64,
     /// Moments that were compared with other states.
     pub moments_compared: u64,
+    /// Moments that were opened before they were carried out.
+    pub moments_waiting: u64,
     /// Runs of histories that were sorted apart.
     pub runs_sorted: u64,
     /// Snapshots deleted by policy.
@@ -76,6 +78,7 @@ impl Summary {
         self.most_snapshots = self.most_snapshots.max(other.most_snapshots);
         self.clones += other.clones;
         self.moments_compared += other.moments_compared;
+        self.moments_waiting += other.moments_waiting;
         self.runs_sorted += other.runs_sorted;
         self.auto_deleted += other.auto_deleted;
         self.ran_full += other.ran_full;
@@ -279,7 +282,10 @@ impl Run {
         // Never not at all: what an operation sequences is later than all before it.
         self.pass(1 + self.rand.clone().below(1_000_000));
         self.emptied += self.empties(op);
-        self.perform(op).map_err(|e| format!("{op:?}: {e}"))?;
+        self.read_some_new_moment()?;
+        if !self.dir.crashed() && !self.dir.panicked() {
+            self.perform(op).map_err(|e| format!("{op:?}: {e}"))?;
+        }
         if self.dir.crashed() {
             let promise = self.end_process();
             return self.open(promise).map_err(|e| format!("after a crash in {op:?}: {e}"));

@@ -4,6 +4,7 @@ pub(crate) mod counters;
 pub(crate) mod image;
 pub(crate) mod namespace;
 pub(crate) mod pinned;
+pub(crate) mod unsettled;
 
 use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::cdp::log::BranchCdp;
@@ -151,6 +152,7 @@ impl Branch {
             Some(Base::View(line)) => line.branch.depth + 1,
             _ => 0,
         };
+        let staging = Arc::new(Staging::new());
         let branch = Branch {
             id,
             chunk_log2: record.chunk_log2,
@@ -166,10 +168,10 @@ impl Branch {
             method: AtomicU8::new(0),
             independent: AtomicBool::new(record.order == Order::Independent),
             generation: Generation::new(),
-            staging: Arc::new(Staging::new()),
+            cdp: BranchCdp::new(staging.waiting.clone()),
+            staging,
             slots: AtomicU64::new(record.slots),
             kept: AtomicU64::new(0),
-            cdp: BranchCdp::default(),
             preserved,
             debt: Debt::default(),
         };

@@ -1,8 +1,9 @@
 //! Pinned moments. Nothing of a pinned moment expires while something rests on it.
 
+use super::unsettled::Unsettled;
 use super::{Branch, View};
 use crate::ids::{BranchId, Lsn};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
 /// A moment of a branch that something rests on. Nothing of it expires before this is dropped.
@@ -13,12 +14,35 @@ pub(crate) struct PinnedMoment {
     pub(crate) kept: bool,
     /// The chunks that were read lately, oldest first.
     pub(crate) cache: Mutex<Vec<(u64, Arc<[u8]>)>>,
+    /// What makes the moment from one that is settled. `None` once the moment itself is settled.
+    unsettled: RwLock<Option<Arc<Unsettled>>>,
 }
 
 impl PinnedMoment {
     pub(crate) fn new(branch: &Arc<Branch>, lsn: Lsn) -> Arc<PinnedMoment> {
-        let kept = branch.cdp.pin(lsn);
-        Arc::new(PinnedMoment { branch: branch.clone(), lsn, kept, cache: Mutex::default() })
+        PinnedMoment::with(branch, lsn, None)
+    }
+
+    /// Pins a moment that is not settled.
+    pub(crate) fn not_settled(branch: &Arc<Branch>, lsn: Lsn, unsettled: Unsettled) -> Arc<PinnedMoment> {
+        PinnedMoment::with(branch, lsn, Some(Arc::new(unsettled)))
+    }
+
+    fn with(branch: &Arc<Branch>, lsn: Lsn, unsettled: Option<Arc<Unsettled>>) -> Arc<PinnedMoment> {
+        let (kept, unsettled) = (branch.cdp.pin(lsn), RwLock::new(unsettled));
+        Arc::new(PinnedMoment { branch: branch.clone(), lsn, kept, cache: Mutex::default(), unsettled })
+    }
+
+    /// Returns what makes the moment from one that is settled. `None` if the moment itself is
+    /// settled.
+    pub(crate) fn unsettled(&self) -> Option<Arc<Unsettled>> {
+        self.unsettled.read().clone()
+    }
+
+    /// Notes that the moment is settled.
+    pub(crate) fn settle(&self) {
+        let released = self.unsettled.write().take();
+        drop(released);
     }
 
     /// Returns the branch's id and the LSN.

@@ -36,6 +36,7 @@ impl Operation for SetCdp {
         names.on_volume(self.id, |v| {
             v.line.branch.cdp.want(self.settings);
             v.line.branch.cdp.wrote(lsn);
+            v.line.branch.cdp.waiting.turn(lsn);
         });
         Ok(())
     }

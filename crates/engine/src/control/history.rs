@@ -8,6 +8,7 @@ use crate::error::{Result, corrupt};
 use crate::ids::{BranchId, Lsn, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Changes of histories that follow from an operation.
 #[derive(Default)]
@@ -71,6 +72,8 @@ impl Core {
             }
         }
         for (branch, event) in change.events {
+            // Later ones are not published as settled yet.
+            branch.cdp.waiting.remove_anchors(Lsn(self.positions.settled.load(Ordering::Acquire)));
             branch.cdp.change(|log| {
                 match &event {
                     Event::On { settings, .. } => log.settings = Some(*settings),

@@ -9,7 +9,7 @@ use crate::catalog::{
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::Result;
-use crate::ids::{Lsn, SnapshotId, VolumeId};
+use crate::ids::{Lsn, SnapshotId, Stamp, VolumeId};
 use crate::settings::{Method, Order, SnapshotPolicy};
 use std::sync::atomic::Ordering;
 
@@ -43,8 +43,9 @@ impl Operation for CreateSnapshots {
         2 * self.snapshots.len()
     }
 
-    fn apply(&self, names: &mut Namespace, _lsn: Lsn, time: u64) -> Result<()> {
-        self.snapshots.iter().try_for_each(|(id, record)| create(names, *id, record, time))
+    fn apply(&self, names: &mut Namespace, lsn: Lsn, time: u64) -> Result<()> {
+        let at = Stamp::new(lsn, time);
+        self.snapshots.iter().try_for_each(|(id, record)| create(names, *id, record, at))
     }
 
     fn history(&self, core: &Core, time: u64, change: &mut HistoryChange) -> Result<()> {
@@ -71,11 +72,14 @@ impl Operation for CreateSnapshots {
     }
 }
 
-fn create(names: &mut Namespace, id: SnapshotId, record: &SnapshotRecord, time: u64) -> Result<()> {
+fn create(names: &mut Namespace, id: SnapshotId, record: &SnapshotRecord, at: Stamp) -> Result<()> {
     names.load_snapshot(id, record)?;
     let branch = &names.snapshots[&id].state.line.branch;
     branch.set_epoch(record.of.epoch.next());
-    branch.cdp.anchored(time);
+    branch.cdp.anchored(at.time);
+    if record.deleted || branch.cdp.is_on() {
+        branch.cdp.waiting.push_anchor(at);
+    }
     if !record.origin.is_nil() {
         // The stream has arrived.
         names.on_volume(record.volume, |v| v.set_import(None));

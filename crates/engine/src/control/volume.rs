@@ -247,6 +247,7 @@ impl ResizeVolume {
 
 fn resize(volume: &VolumeState, size: u64, lsn: Lsn) {
     volume.line.branch.cdp.wrote(lsn);
+    volume.line.branch.cdp.waiting.turn(lsn);
     let old = volume.size.swap(size, Ordering::AcqRel);
     if size < old {
         // Should it grow again before the tail is discarded, the tail reads as zeros already.

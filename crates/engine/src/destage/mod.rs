@@ -124,6 +124,7 @@ impl Destager {
         self.core.journal.turns_passed(state.destaged);
         self.core.positions.settled_time.store(time, Ordering::Release);
         self.core.positions.settled.store(state.destaged.0, Ordering::Release);
+        self.core.positions.unsettled.settled(state.destaged);
         self.core.positions.batches.fetch_add(1, Ordering::Relaxed);
     }
 

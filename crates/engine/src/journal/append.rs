@@ -8,7 +8,7 @@ use crate::codec::align_up;
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
-use crate::staging::{Range, StagedExtent, Staging};
+use crate::staging::{Range, StagedExtent, StagedRecord, Staging};
 use crate::units::{BLOCK, SECTOR};
 use parking_lot::MutexGuard;
 use std::io::IoSlice;
@@ -285,6 +285,18 @@ fn stage(pending: &Pending) {
 /// Adds a record to `staging`, from wherever it was found.
 pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Staging) {
     let header = &located.header;
+    if header.kind != Kind::Control {
+        staging.waiting.push(StagedRecord {
+            stamp: header.stamp(),
+            offset: header.offset,
+            length: header.length,
+            at: located.data_at as u32,
+            sum: header.data_crc,
+            version: header.version,
+            file: located.file as u16,
+            zeros: header.kind != Kind::Write,
+        });
+    }
     match header.kind {
         Kind::Write => {
             let cuts = cuts(header.offset, header.length);

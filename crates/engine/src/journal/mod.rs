@@ -18,6 +18,7 @@ pub(crate) mod loss;
 pub(crate) mod place;
 mod proof;
 pub(crate) mod record;
+mod reread;
 pub(crate) mod scan;
 mod segment;
 pub(crate) mod tail;

@@ -166,14 +166,20 @@ impl Header {
 
     /// Returns whether `data` is what the record was written with.
     pub(crate) fn verifies(&self, data: &[u8]) -> bool {
-        let sum = if self.version == CRC32C_VERSION { crc32c } else { outer_sum };
-        data.len() == self.data_len as usize && PieceCrcs::by(sum, self.offset, data).total() == self.data_crc
+        data.len() == self.data_len as usize && verifies(self.version, self.offset, data, self.data_crc)
     }
 
     /// Returns the bytes that the record takes in a segment, data and alignment included.
     pub(crate) fn space(&self) -> u64 {
         space(self.data_len as u64)
     }
+}
+
+/// Returns whether `data` is that of a record of a format version, at byte `offset` of a volume,
+/// whose header has the sum `sum`.
+pub(crate) fn verifies(version: u8, offset: u64, data: &[u8], sum: u32) -> bool {
+    let by = if version == CRC32C_VERSION { crc32c } else { outer_sum };
+    PieceCrcs::by(by, offset, data).total() == sum
 }
 
 /// Returns the bytes that a record with `data_len` bytes of data takes in a segment.

@@ -21,13 +21,19 @@ impl Pool {
         self.core.check_histories()?;
         let id = self.core.names.read().volume(volume)?.id;
         let by = self.wanted(volume, id, moment)?;
-        // Everything that was sequenced by then is carried out first, since that records it.
-        match by {
-            By::Lsn(lsn) => self.destager.record_until(lsn)?,
-            By::Time(time) => self.destager.record_until_time(time)?,
+        let unsettled = self.core.last_unsettled(id, by)?;
+        if unsettled.is_none() {
+            // Everything that was sequenced by then is carried out first, since that records it.
+            match by {
+                By::Lsn(lsn) => self.destager.record_until(lsn)?,
+                By::Time(time) => self.destager.record_until_time(time)?,
+            }
         }
         let (branch, found) = self.look_up(volume, id, by)?;
+        let found = unsettled.flatten().map_or(found, |last| last.max(found));
         let lsn = if let By::Lsn(lsn) = by { lsn } else { found.lsn };
+        // No crash takes back a moment that was named, so its number never means another one.
+        self.core.journal.sync_to(lsn)?;
         let log = branch.cdp.log.read();
         if lsn < log.floor() {
             return Err(not_found(format!(
@@ -185,19 +191,37 @@ impl Pool {
     /// Opens a volume as it was at a moment, read-only. While the handle is held, nothing of that
     /// moment expires.
     pub fn open_moment(self: &Arc<Self>, volume: &str, moment: &Moment) -> Result<Arc<Volume>> {
-        let (state, line, point) = self.hold(volume, moment)?;
+        let (state, line, point) = self.hold_as(volume, moment, false)?;
         let of = (moment_uuid(&state.uuid, point.lsn), state.block_size, point.time);
         let view = VolumeState::frozen(state.id, of, line, format!("{volume}@lsn-{}", point.lsn), point.size);
         Ok(Arc::new(Volume::new(self.destager.clone(), Arc::new(view), true, false)))
     }
 
-    /// Finds a moment and keeps it from expiring.
+    /// Finds a moment and keeps it from expiring. Everything up to it is carried out.
     pub(crate) fn hold(&self, volume: &str, moment: &Moment) -> Result<(Arc<VolumeState>, View, Point)> {
+        self.hold_as(volume, moment, true)
+    }
+
+    /// Finds a moment and keeps it from expiring. With `settle` everything up to it is carried out.
+    /// Otherwise it may be read from what waits in the journal.
+    fn hold_as(
+        &self,
+        volume: &str,
+        moment: &Moment,
+        settle: bool,
+    ) -> Result<(Arc<VolumeState>, View, Point)> {
         let state = self.core.names.read().volume(volume)?.clone();
         let point = self.resolve(volume, moment)?;
         let branch = self.core.names.read().branches.get(&point.branch).cloned();
         let branch = branch.ok_or_else(|| not_found("go back to a moment: it has just expired"))?;
-        let at = PinnedMoment::new(&branch, point.lsn);
+        let unsettled = if settle { None } else { self.core.pin_unsettled(&branch, point.lsn) };
+        let at = match unsettled {
+            Some(at) => at,
+            None => {
+                self.destager.record_until(point.lsn)?;
+                PinnedMoment::new(&branch, point.lsn)
+            }
+        };
         if !at.kept || branch.cdp.log.read().floor() > point.lsn {
             return Err(not_found("go back to a moment: it has just expired"));
         }

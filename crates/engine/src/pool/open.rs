@@ -235,6 +235,8 @@ impl Pool {
         if let Some(accepted) = accepted {
             self.give_up(accepted)?;
         }
+        let destaged = self.destager.state.lock().destaged;
+        self.core.positions.settled.fetch_max(destaged.0, Ordering::AcqRel);
         self.destager.make_up_anchors()?;
         self.store_clock()?;
         // Reads that are under way are served nevertheless.

@@ -14,6 +14,7 @@
 
 mod outline;
 mod ranges;
+mod waiting;
 mod watch;
 
 use crate::hash::Mix;
@@ -30,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use outline::Stretch;
 pub(crate) use ranges::Range;
+pub(crate) use waiting::{StagedRecord, Waiting};
 pub(crate) use watch::Watch;
 
 /// The number of sectors of a block.
@@ -107,6 +109,8 @@ pub(crate) struct Staging {
     /// record's epoch in the lower half. It changes under the sequencing lock. See
     /// [`crate::journal::Turns`].
     turn: AtomicU64,
+    /// The records in their order, if the branch keeps a history.
+    pub(crate) waiting: Arc<Waiting>,
     /// The ranges that are compared now. `watched` states whether there are any, so that a write
     /// need not take this lock.
     watches: Mutex<Vec<Arc<watch::Spot>>>,
@@ -121,6 +125,7 @@ impl Staging {
             range_count: AtomicUsize::new(0),
             pieces: AtomicU64::new(0),
             turn: AtomicU64::new(0),
+            waiting: Arc::default(),
             watches: Mutex::default(),
             watched: AtomicBool::new(false),
         }
@@ -216,6 +221,7 @@ impl Staging {
     /// A range and a newer piece above it must vanish together. Otherwise a reader in between would
     /// see the range alone.
     pub(crate) fn remove(&self, blocks: impl Iterator<Item = u64>, lsn: Lsn) {
+        self.waiting.remove(lsn);
         let mut ranges = (self.range_count.load(Ordering::Acquire) > 0).then(|| self.ranges.write());
         for block in blocks {
             self.remove_block(block, lsn);

@@ -118,6 +118,10 @@ impl Difference {
         if !Arc::ptr_eq(&from.core, &to.core) {
             return Err(invalid("compare two states: they belong to different pools"));
         }
+        for at in [&line.at, &other.at].into_iter().flatten() {
+            // The changes since a moment are known when it is carried out.
+            from.destager.record_until(at.place().1)?;
+        }
         if Ways::by(line, &to, By::Histories).is_err() {
             // The moment of a snapshot is known once its record is carried out.
             let carried_out = from.destager.record_until(from.core.journal.last().lsn);

@@ -12,6 +12,7 @@ use crate::catalog::{Event, SegmentRecord, Txn};
 use crate::error::Result;
 use crate::ids::{BranchId, Lsn, SnapshotId, Stamp};
 use crate::settings::CdpSettings;
+use crate::staging::Waiting;
 use parking_lot::{Mutex, RwLock};
 use segment::{LogFile, Open, Sealed};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -48,6 +49,8 @@ pub(crate) struct BranchCdp {
     /// [`crate::cdp::write::committing::Committing`].
     pub(crate) committing: AtomicU64,
     pins: Mutex<Pins>,
+    /// The records and anchors that the log does not have yet.
+    pub(crate) waiting: Arc<Waiting>,
 }
 
 /// The moments that are kept, and the moments that are being forgotten. One lock decides both.
@@ -113,6 +116,11 @@ pub(crate) enum Patch {
 }
 
 impl BranchCdp {
+    /// The history of a branch whose staging has `waiting`.
+    pub(crate) fn new(waiting: Arc<Waiting>) -> Self {
+        BranchCdp { waiting, ..BranchCdp::default() }
+    }
+
     /// Counts `chunks` more chunks that were written to since the last anchor, if recording is on.
     pub(crate) fn count_writes(&self, chunks: u64) {
         if self.is_on() {
@@ -131,6 +139,7 @@ impl BranchCdp {
     pub(crate) fn want(&self, settings: Option<CdpSettings>) {
         let mut wanted = self.wanted.write();
         self.on.store(settings.is_some(), Ordering::Release);
+        self.waiting.keep(settings.is_some());
         *wanted = settings;
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod sample;
 pub(crate) mod spans;
 pub(crate) mod thin;
 pub(crate) mod time;
+pub(crate) mod unsettled;
 
 use crate::branch::pinned::PinnedMoment;
 use crate::branch::{Branch, ExternalBase};
@@ -59,7 +60,7 @@ impl PinnedMoment {
         if let Some(content) = self.cached(chunk) {
             return Ok(content);
         }
-        let content: Arc<[u8]> = core.chunk_at(&self.branch, chunk, self.lsn)?.into();
+        let content: Arc<[u8]> = core.chunk_of_moment(self, chunk)?.into();
         let mut cache = self.cache.lock();
         if cache.len() >= (CACHED_BYTES / content.len()).max(1) {
             cache.remove(0);
@@ -99,9 +100,15 @@ impl Core {
     /// Returns the first map page in `first..=last` in which a moment may show anything.
     pub(crate) fn next_page_at(&self, at: &PinnedMoment, first: u64, last: u64) -> Result<Option<u64>> {
         let branch = &at.branch;
+        // This comes first: what is settled meanwhile is found below.
+        let unsettled = at.unsettled().and_then(|unsettled| {
+            let from = first.saturating_mul(CHUNKS).saturating_mul(branch.chunk_size());
+            let first = unsettled.touched(from..u64::MAX).next();
+            first.map(|range| range.start / branch.chunk_size() / CHUNKS)
+        });
         let placed = self.catalog.next_mapped(branch.id, first, last)?;
         let kept = self.catalog.next_version(branch.id, first * CHUNKS)?.map(|chunk| chunk / CHUNKS);
-        let known = placed.into_iter().chain(kept).min().filter(|page| *page <= last);
+        let known = placed.into_iter().chain(kept).chain(unsettled).min().filter(|page| *page <= last);
         // Only what comes before that is looked for in the log.
         let recorded = branch.cdp.next_page(first..known.unwrap_or(last.saturating_add(1)))?;
         Ok(recorded.or(known))

@@ -99,17 +99,31 @@ impl Core {
     /// `bytes`, chunk by chunk. They may end before the end of `bytes`, but cover at least one
     /// chunk.
     pub(crate) fn shown_at(&self, at: &PinnedMoment, bytes: Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
-        match self.look_at(at, &bytes) {
+        let _reading = self.readers.enter();
+        let (lsn, unsettled) = self.settled_before(at);
+        match self.look_at(at.branch(), lsn, &bytes) {
             // A read of it may still succeed (another way leads there), or fails in a way of its
             // own.
             Err(error) if error.kind() != ErrorKind::Poisoned => Ok(vec![(bytes, Shown::Data)]),
-            found => found,
+            found => match unsettled {
+                // As if they were recorded.
+                Some(unsettled) => {
+                    let touched: Vec<_> = unsettled.touched(bytes).collect();
+                    Ok(Parts(found?).under(&touched, Shown::Data).0)
+                }
+                None => found,
+            },
         }
     }
 
-    fn look_at(&self, at: &PinnedMoment, bytes: &Range<u64>) -> Result<Vec<(Range<u64>, Shown)>> {
+    /// Returns what a settled moment shows.
+    fn look_at(
+        &self,
+        branch: &Arc<Branch>,
+        lsn: Lsn,
+        bytes: &Range<u64>,
+    ) -> Result<Vec<(Range<u64>, Shown)>> {
         self.check_histories()?;
-        let (branch, lsn) = (at.branch(), at.place().1);
         loop {
             let Some(anchor) = branch.cdp.log.read().anchor_before(lsn) else {
                 return Ok(vec![(bytes.clone(), Shown::Data)]);

@@ -1,0 +1,198 @@
+//! Moments that destage has not come to yet. They are opened and read at once.
+//!
+//! Everything up to an LSN is settled, so the moment of that LSN can be reconstructed. A later
+//! moment is that one, with the records between the two applied. Their data is in the journal.
+//! While the moment is open, destage goes on. So each read begins with the moment that is settled
+//! now, and needs only the records behind that one. When the moment itself is settled, no record is
+//! needed any more.
+//!
+//! These things make a read right while destage is at work:
+//!
+//! - The reader enters a grace period, and then looks up what is settled. A segment of the journal
+//!   that is released after that is not used again before the reader leaves. A segment that was
+//!   released before has only records that are settled by then: destage polls for segments without
+//!   readers only after it has published the LSN that is settled.
+//! - What is settled can be reconstructed at any time, while anything is carried out: that is so
+//!   for all moments. The moment that was settled at the opening is pinned, so none after it
+//!   expires.
+//! - The list of records is made once. It is complete from what is settled at the opening up to the
+//!   moment, and both are known before the list is made.
+//!
+//! The records do not state everything. Where the volume's size, its branch or the way in which it
+//! is recorded changed behind what is settled, the moment is carried out first.
+
+use super::By;
+use crate::branch::Branch;
+use crate::branch::pinned::PinnedMoment;
+use crate::branch::unsettled::Unsettled;
+use crate::catalog::LineRecord;
+use crate::core::Core;
+use crate::error::Result;
+use crate::ids::{Lsn, Stamp, VolumeId};
+use crate::staging::StagedRecord;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The number of times that a list of records is asked for. It has no record that is in place, and
+/// a moment later that record is settled.
+const TRIES: usize = 1000;
+
+impl Core {
+    /// Returns the settled moment that a moment is made from, and the records that make it. Returns
+    /// the moment itself, and no records, if it is settled. The caller has entered a grace period.
+    pub(super) fn settled_before(&self, at: &PinnedMoment) -> (Lsn, Option<Arc<Unsettled>>) {
+        let Some(unsettled) = at.unsettled() else { return (at.lsn, None) };
+        let settled = Lsn(self.positions.settled.load(Ordering::Acquire));
+        if settled >= at.lsn {
+            at.settle();
+            return (at.lsn, None);
+        }
+        (settled, Some(unsettled))
+    }
+
+    /// Returns a chunk as it was at a moment.
+    pub(super) fn chunk_of_moment(&self, at: &PinnedMoment, chunk: u64) -> Result<Vec<u8>> {
+        let _reading = self.readers.enter();
+        let (settled, unsettled) = self.settled_before(at);
+        let Some(unsettled) = unsettled else { return self.chunk_at(&at.branch, chunk, settled) };
+        self.check_histories()?;
+        let size = at.branch.chunk_size();
+        let bytes = chunk * size..(chunk + 1) * size;
+        let mut content = vec![0; size as usize];
+        // The parts that no newer record has.
+        let mut left = vec![bytes.clone()];
+        for record in unsettled.newest_first(bytes.clone(), settled) {
+            let (found, rest) = split(left, &(record.offset..record.offset + record.length));
+            left = rest;
+            if !found.is_empty() && !record.zeros {
+                let data = self.data_of(&unsettled, record)?;
+                for part in found {
+                    let from = (part.start - record.offset) as usize;
+                    let len = (part.end - part.start) as usize;
+                    let to = (part.start - bytes.start) as usize;
+                    content[to..to + len].copy_from_slice(&data[from..from + len]);
+                }
+            }
+            if left.is_empty() {
+                return Ok(content);
+            }
+        }
+        let before = self.chunk_at(&at.branch, chunk, settled)?;
+        for part in left {
+            let part = (part.start - bytes.start) as usize..(part.end - bytes.start) as usize;
+            content[part.clone()].copy_from_slice(&before[part]);
+        }
+        Ok(content)
+    }
+
+    /// Returns the data of a record from the journal, verified.
+    fn data_of(&self, unsettled: &Unsettled, record: &StagedRecord) -> Result<Arc<[u8]>> {
+        let lsn = record.stamp.lsn;
+        if let Some((_, data)) = unsettled.read_last.lock().as_ref().filter(|(of, _)| *of == lsn) {
+            return Ok(data.clone());
+        }
+        let data = self.journal.read_again(record)?;
+        *unsettled.read_last.lock() = Some((lsn, data.clone()));
+        Ok(data)
+    }
+
+    /// Returns the last record or anchor of a volume that is not settled and that `by` reaches, if
+    /// there is one. Returns the outer `None` if everything up to there is settled,
+    /// or has to be, before the moment can be shown.
+    pub(crate) fn last_unsettled(&self, volume: VolumeId, by: By) -> Result<Option<Option<Stamp>>> {
+        let last = match by {
+            By::Lsn(lsn) => lsn.min(self.journal.last().lsn),
+            By::Time(_) => self.journal.last().lsn,
+        };
+        for _ in 0..TRIES {
+            let settled = Lsn(self.positions.settled.load(Ordering::Acquire));
+            let is_settled = match by {
+                By::Lsn(lsn) => lsn <= settled,
+                By::Time(time) => {
+                    last <= settled || time < self.positions.settled_time.load(Ordering::Acquire)
+                }
+            };
+            if is_settled {
+                return Ok(None);
+            }
+            let Some(branch) = self.shown_by_journal(volume, settled) else { return Ok(None) };
+            self.check_usable()?;
+            self.journal.write_out(last)?;
+            if let Some(found) = branch.cdp.waiting.last(settled, |at| by.reaches(at)) {
+                return Ok(Some(found));
+            }
+            std::thread::yield_now();
+        }
+        Ok(None)
+    }
+
+    /// Returns the branch that a volume has written to since `settled`, if the records of the
+    /// journal state everything that has changed since then.
+    fn shown_by_journal(&self, volume: VolumeId, settled: Lsn) -> Option<Arc<Branch>> {
+        if self.salvage.get().is_some() {
+            // Nothing is carried out there.
+            return None;
+        }
+        let branch = self.names.read().volume_by_id(volume)?.line.branch.clone();
+        let lines = self.lines.read();
+        let of_volume = lines.get(&volume)?.values().rev();
+        let mut branches = of_volume.filter_map(|line| match line {
+            LineRecord::Branch { branch, .. } => Some(*branch),
+            LineRecord::Mark { .. } => None,
+        });
+        let is_last = branches.next() == Some(branch.id);
+        drop(lines);
+        (is_last && is_recorded(&branch, settled)).then_some(branch)
+    }
+
+    /// Pins a moment and keeps the records that make it, if it is not settled. Returns `None` if it
+    /// is settled, or has to be, before it can be shown. Everything up to it must be written.
+    pub(crate) fn pin_unsettled(&self, branch: &Arc<Branch>, lsn: Lsn) -> Option<Arc<PinnedMoment>> {
+        for _ in 0..TRIES {
+            let settled = Lsn(self.positions.settled.load(Ordering::Acquire));
+            if lsn <= settled {
+                return None;
+            }
+            // Pinned first: what is looked at after this stays.
+            let from = PinnedMoment::new(branch, settled);
+            if !from.kept || !is_recorded(branch, settled) {
+                return None;
+            }
+            let Some(records) = branch.cdp.waiting.between(settled, lsn) else {
+                std::thread::yield_now();
+                continue;
+            };
+            if !self.positions.unsettled.has_room(records.len()) {
+                return None;
+            }
+            let at = PinnedMoment::not_settled(branch, lsn, Unsettled::new(branch, from, records));
+            self.positions.unsettled.add(&at);
+            return Some(at);
+        }
+        None
+    }
+}
+
+/// Returns whether a branch was recorded at a settled moment, and since then as it was.
+fn is_recorded(branch: &Branch, settled: Lsn) -> bool {
+    let log = branch.cdp.log.read();
+    let was = log.settings.is_some() && log.floor() <= settled && log.recording_since(settled).is_some();
+    was && !branch.cdp.waiting.turned_after(settled)
+}
+
+/// Returns the parts of ranges that lie in `with`, and those that do not.
+fn split(ranges: Vec<Range<u64>>, with: &Range<u64>) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
+    let (mut inside, mut outside) = (Vec::new(), Vec::with_capacity(ranges.len() + 1));
+    for range in ranges {
+        let part = range.start.max(with.start)..range.end.min(with.end);
+        if part.is_empty() {
+            outside.push(range);
+            continue;
+        }
+        let rest = [range.start..part.start, part.end..range.end];
+        outside.extend(rest.into_iter().filter(|rest| !rest.is_empty()));
+        inside.push(part);
+    }
+    (inside, outside)
+}
