@@ -95,6 +95,8 @@ pub(crate) struct SharedPositions {
     pub(crate) allocated: AtomicU64,
     /// The last write that needed room for its history was refused.
     pub(crate) history_refused: AtomicBool,
+    /// Number of times that a request carried out records itself, for a history.
+    pub(crate) history_waits: AtomicU64,
     /// Open moments that were not settled when they were opened.
     pub(crate) unsettled: crate::branch::unsettled::UnsettledMoments,
     /// Number of snapshots that policies deleted.

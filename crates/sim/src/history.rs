@@ -208,8 +208,8 @@ impl Run {
             drop(past.times.split_off(&end));
             past.flushes.values_mut().for_each(|sure| *sure = false);
         }
-        // Not always: a moment is destaged when it is opened, and what is staged is to be met by
-        // other things too.
+        // Not always: comparing a moment with another state carries it out, and what is staged is
+        // to be met by other things too.
         if self.wild && self.rand.percent(30) { self.verify_moments(AFTER_RECOVERY) } else { Ok(()) }
     }
 
@@ -288,7 +288,8 @@ impl Run {
         let Some((lsn, (content, size))) = newest.map(|(lsn, held)| (*lsn, held.clone())) else {
             return Ok(());
         };
-        let (known, before) = (past.moments.len(), self.pool()?.stats().destaged_lsn);
+        let (known, waits) = (past.moments.len(), self.pool()?.stats().history_waits);
+        let waiting = self.pool()?.stats().settled_lsn < lsn;
         self.check_moment(vol, lsn, &content, size)?;
         let found = self.past.get(&vol).is_some_and(|past| past.moments.len() == known);
         if self.dir.crashed() || !found {
@@ -296,7 +297,8 @@ impl Run {
         }
         // It has a number that no crash takes away again.
         self.oracle.durable(lsn.0);
-        self.summary.moments_waiting += u64::from(before < lsn && self.pool()?.stats().destaged_lsn < lsn);
+        let at_once = self.pool()?.stats().history_waits == waits;
+        self.summary.moments_waiting += u64::from(waiting && at_once);
         if self.rand.percent(60) {
             if self.held.len() >= HELD {
                 self.held.remove(0);

@@ -28,6 +28,8 @@ macro_rules! say {
 
 /// A run that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How often that is looked at.
+const TICK: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 struct Args {
@@ -178,7 +180,7 @@ fn many_seeds(from: u64, count: u64, args: &Args) -> u64 {
     let jobs = jobs(args).min(count.max(1) as usize);
     let (next, passed, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let summary = Mutex::new(Summary::default());
-    let running: Vec<Mutex<Option<(u64, Instant)>>> = (0..jobs).map(|_| Mutex::new(None)).collect();
+    let running: Vec<Mutex<Option<u64>>> = (0..jobs).map(|_| Mutex::new(None)).collect();
     let trace = args.verbose.then_some(tell as fn(&str));
     std::thread::scope(|scope| {
         for slot in &running {
@@ -190,7 +192,7 @@ fn many_seeds(from: u64, count: u64, args: &Args) -> u64 {
                         return set(slot, None);
                     }
                     let seed = from + number;
-                    set(slot, Some((seed, Instant::now())));
+                    set(slot, Some(seed));
                     match random_run(seed, ops, args.dropped, trace) {
                         Ok(done) => {
                             passed.fetch_add(1, Ordering::Relaxed);
@@ -222,19 +224,26 @@ fn command(seed: u64, args: &Args) -> String {
     format!("sim --seed {seed}{ops}{dropped} --verbose")
 }
 
-/// Shows progress, and ends everything when a run hangs.
-fn watch(running: &[Mutex<Option<(u64, Instant)>>], next: &AtomicU64, count: u64, args: &Args) {
+/// Shows progress, and ends everything when a run hangs. Only the time counts in which this thread
+/// wakes up as well, so that a machine or a process that was stopped for a while is no failure.
+fn watch(running: &[Mutex<Option<u64>>], next: &AtomicU64, count: u64, args: &Args) {
     let mut last = Instant::now();
+    // The seed of each thread, and the time for which it runs.
+    let mut since = vec![(None, Duration::ZERO); running.len()];
     loop {
-        std::thread::sleep(Duration::from_millis(50));
-        let now: Vec<Option<(u64, Instant)>> =
-            running.iter().map(|slot| *slot.lock().unwrap_or_else(|e| e.into_inner())).collect();
+        std::thread::sleep(TICK);
+        for (slot, (seed, time)) in running.iter().zip(&mut since) {
+            let now = *slot.lock().unwrap_or_else(|e| e.into_inner());
+            *time = if now == *seed { *time + TICK } else { Duration::ZERO };
+            *seed = now;
+        }
         let begun = next.load(Ordering::Relaxed).min(count);
-        if begun >= count && now.iter().all(Option::is_none) {
+        if begun >= count && since.iter().all(|(seed, _)| seed.is_none()) {
             return;
         }
-        if let Some((seed, _)) = now.iter().flatten().find(|(_, since)| since.elapsed() > PATIENCE) {
-            say!("seed {seed} FAILED: it hangs\n  repeat: {}", command(*seed, args));
+        let hangs = |(seed, time): &(Option<u64>, Duration)| seed.filter(|_| *time > PATIENCE);
+        if let Some(seed) = since.iter().find_map(hangs) {
+            say!("seed {seed} FAILED: it hangs\n  repeat: {}", command(seed, args));
             std::process::exit(1);
         }
         if last.elapsed() > Duration::from_secs(10) {

@@ -3,19 +3,22 @@
 
 use super::Branch;
 use super::pinned::PinnedMoment;
+use crate::error::Result;
 use crate::ids::Lsn;
 use crate::staging::{StagedRecord, union};
 use parking_lot::Mutex;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// log2 of the least number of bytes that an index looks up at once.
 const CELL_LOG2: u8 = 16;
 /// Records that touch more cells than this are not in the index of cells.
 const LONG: u64 = 32;
-/// The number of records that all moments which are open and not settled hold, at some 80 bytes
-/// each.
-pub(crate) const MAX_HELD: usize = 1 << 20;
+/// Bytes that the records of all moments take together which are open and not settled.
+const MAX_HELD: usize = 128 << 20;
+/// Bytes of data that a moment keeps of the records that were read lately.
+const READ_LATELY: usize = 1 << 20;
 
 /// The records of a branch between a settled moment and a later one. The data is in the journal.
 /// While it is needed, the journal keeps it: it frees only what is settled, and what has no reader.
@@ -30,28 +33,45 @@ pub(crate) struct Unsettled {
     /// The bytes of all chunks to which the records write data, sorted and disjoint. Zeros make no
     /// data of what was none, and what was data before them may be called data after them.
     touched: Vec<Range<u64>>,
-    /// The data that was read last, and the LSN of its record. A record may have data of many
-    /// chunks, which are often read one after another.
-    pub(crate) read_last: Mutex<Option<(Lsn, Arc<[u8]>)>>,
+    /// The data of records that were read lately, by their LSNs, oldest first. A record may have
+    /// data of many chunks, which are often read one after another.
+    lately: Mutex<Vec<(Lsn, Arc<[u8]>)>>,
     /// The moment that was settled when this was made. Moments after it don't expire either, and
     /// each of them may be what reads begin with.
     _from: Arc<PinnedMoment>,
+    _room: Room,
 }
 
 impl Unsettled {
     /// `records` are all records of the branch after the settled moment `from` and up to another
-    /// one, by LSN.
-    pub(crate) fn new(branch: &Branch, from: Arc<PinnedMoment>, records: Vec<StagedRecord>) -> Self {
+    /// one, by LSN, for which there is `room`. Returns `None` if there is no room for their index.
+    pub(crate) fn new(
+        branch: &Branch,
+        from: Arc<PinnedMoment>,
+        records: Vec<StagedRecord>,
+        mut room: Room,
+    ) -> Option<Self> {
         let cell_log2 = branch.chunk_log2.max(CELL_LOG2);
-        let (mut cells, mut long) = (Vec::with_capacity(records.len()), Vec::new());
-        let mut touched = Vec::with_capacity(records.len());
-        for (index, record) in (0u32..).zip(&records) {
+        let cells_of = |record: &StagedRecord| {
             let end = record.offset + record.length;
-            let (first, last) = (record.offset >> cell_log2, (end - 1) >> cell_log2);
-            if last - first < LONG {
-                cells.extend((first..=last).map(|cell| (cell, index)));
-            } else {
+            record.offset >> cell_log2..((end - 1) >> cell_log2) + 1
+        };
+        let is_long = |cells: &Range<u64>| cells.end - cells.start > LONG;
+        let count =
+            |record| Some(cells_of(record)).filter(|cells| !is_long(cells)).map_or(0, |c| c.end - c.start);
+        let short = records.iter().map(count).sum::<u64>() as usize;
+        let with_data = records.iter().filter(|record| !record.zeros).count();
+        if !room.grow(short * size_of::<(u64, u32)>() + with_data * size_of::<Range<u64>>()) {
+            return None;
+        }
+        let (mut cells, mut long) = (Vec::with_capacity(short), Vec::new());
+        let mut touched = Vec::with_capacity(with_data);
+        for (index, record) in (0u32..).zip(&records) {
+            let of_record = cells_of(record);
+            if is_long(&of_record) {
                 long.push(index);
+            } else {
+                cells.extend(of_record.map(|cell| (cell, index)));
             }
             if !record.zeros {
                 let chunks = branch.chunks(record.offset, record.length);
@@ -59,13 +79,32 @@ impl Unsettled {
             }
         }
         cells.sort_unstable();
-        let (touched, read_last) = (union(touched), Mutex::default());
-        Unsettled { records, cells, long, cell_log2, touched, read_last, _from: from }
+        let (touched, lately) = (union(touched), Mutex::default());
+        Some(Unsettled { records, cells, long, cell_log2, touched, lately, _from: from, _room: room })
     }
 
-    /// The number of records.
-    pub(crate) fn len(&self) -> usize {
-        self.records.len()
+    /// Returns the data of a record, which `read` reads unless that was done lately.
+    pub(crate) fn data_of(
+        &self,
+        record: &StagedRecord,
+        read: impl FnOnce() -> Result<Arc<[u8]>>,
+    ) -> Result<Arc<[u8]>> {
+        let lsn = record.stamp.lsn;
+        if let Some((_, data)) = self.lately.lock().iter().find(|(of, _)| *of == lsn) {
+            return Ok(data.clone());
+        }
+        let data = read()?;
+        let mut lately = self.lately.lock();
+        lately.push((lsn, data.clone()));
+        let mut bytes: usize = lately.iter().map(|(_, data)| data.len()).sum();
+        let too_many = lately.iter().take_while(|(_, data)| {
+            let over = bytes > READ_LATELY;
+            bytes -= data.len();
+            over
+        });
+        let too_many = too_many.count().min(lately.len() - 1);
+        lately.drain(..too_many);
+        Ok(data)
     }
 
     /// Returns the records after `lsn` that touch `bytes`, newest first. The bytes must lie in one
@@ -97,30 +136,72 @@ impl Unsettled {
 
 /// The moments that are open and that were not settled when they were opened.
 #[derive(Default)]
-pub(crate) struct UnsettledMoments(Mutex<Vec<Weak<PinnedMoment>>>);
+pub(crate) struct UnsettledMoments {
+    open: Mutex<Vec<Weak<PinnedMoment>>>,
+    /// Bytes that are held or promised.
+    held: Arc<AtomicUsize>,
+}
+
+/// Memory for the records of one moment. It counts until this is dropped.
+pub(crate) struct Room {
+    bytes: usize,
+    held: Arc<AtomicUsize>,
+}
+
+impl Room {
+    /// Takes so many bytes more. False if there is no room for them.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let more = |held: usize| held.checked_add(bytes).filter(|held| *held <= MAX_HELD);
+        let grown = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        self.bytes += if grown { bytes } else { 0 };
+        grown
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
 
 impl UnsettledMoments {
-    /// Returns whether there is room for so many more records.
-    pub(crate) fn has_room(&self, records: usize) -> bool {
-        let held = |at: &Weak<PinnedMoment>| Some(at.upgrade()?.unsettled()?.len());
-        self.0.lock().iter().filter_map(held).sum::<usize>() + records <= MAX_HELD
+    /// Returns room for nothing yet.
+    pub(crate) fn room(&self) -> Room {
+        Room { bytes: 0, held: self.held.clone() }
     }
 
     pub(crate) fn add(&self, at: &Arc<PinnedMoment>) {
-        self.0.lock().push(Arc::downgrade(at));
+        let mut open = self.open.lock();
+        open.retain(|at| at.strong_count() > 0);
+        open.push(Arc::downgrade(at));
     }
 
     /// Notes that everything up to `lsn` is settled: the moments up to there need no records any
     /// more.
     pub(crate) fn settled(&self, lsn: Lsn) {
-        let mut settled = Vec::new();
-        self.0.lock().retain(|at| {
+        let mut held = Vec::new();
+        self.open.lock().retain(|at| {
             let Some(at) = at.upgrade() else { return false };
             let waits = at.lsn > lsn;
-            settled.extend((!waits).then_some(at));
+            held.push(at);
             waits
         });
         // Outside the lock: the last one that holds a moment releases all that it has pinned.
-        settled.iter().for_each(|at| at.settle());
+        held.iter().filter(|at| at.lsn <= lsn).for_each(|at| at.settle());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_all_moments_is_bounded() {
+        let moments = UnsettledMoments::default();
+        let (mut one, mut other) = (moments.room(), moments.room());
+        assert!(one.grow(MAX_HELD - 10) && other.grow(10));
+        assert!(!other.grow(1) && !one.grow(usize::MAX));
+        drop(one);
+        assert!(other.grow(MAX_HELD - 10) && !moments.room().grow(1));
     }
 }

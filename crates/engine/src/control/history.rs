@@ -8,7 +8,6 @@ use crate::error::{Result, corrupt};
 use crate::ids::{BranchId, Lsn, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Changes of histories that follow from an operation.
 #[derive(Default)]
@@ -72,8 +71,8 @@ impl Core {
             }
         }
         for (branch, event) in change.events {
-            // Later ones are not published as settled yet.
-            branch.cdp.waiting.remove_anchors(Lsn(self.positions.settled.load(Ordering::Acquire)));
+            // Anchors may come without records, with which destage takes them off the list.
+            branch.cdp.waiting.settled(self.positions.settled());
             branch.cdp.change(|log| {
                 match &event {
                     Event::On { settings, .. } => log.settings = Some(*settings),

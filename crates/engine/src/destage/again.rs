@@ -61,11 +61,12 @@ impl Destager {
                     self.apply_batch_again(state, &batch)?;
                     self.core.in_place(&batch);
                     time = Some(batch.last.time);
+                    state.landed.extend(batch.branches);
                 }
                 Collected::Nothing => break,
                 // Other records are committed as preserved and in place at once.
                 Collected::Control(..) => {}
-                Collected::Run(run) => run.unstage(),
+                Collected::Run(run) => state.landed.extend(run.unstage()),
             }
             state.cursor = cursor;
         }

@@ -49,13 +49,16 @@ impl ControlRun {
         self.passed(header);
     }
 
-    /// Removes from staging what the run discards.
-    pub(super) fn unstage(&self) {
+    /// Removes from staging what the run discards. Returns the branches of that.
+    pub(super) fn unstage(&self) -> Vec<Arc<Branch>> {
+        let mut branches = Vec::new();
         for (stamp, step) in &self.steps {
             if let RunStep::Discard(range) = step {
                 range.branch.staging.remove(std::iter::empty(), stamp.lsn);
+                branches.push(range.branch.clone());
             }
         }
+        branches
     }
 
     pub(crate) fn passed(&mut self, header: &Header) {

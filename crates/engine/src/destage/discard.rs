@@ -37,7 +37,7 @@ impl Destager {
         changes.iter().try_for_each(|change| change.store(&mut txn))?;
         self.commit(state, txn, run.last.lsn, run.last.lsn, &run.reserved)?;
         self.changes_done(state, changes)?;
-        run.unstage();
+        state.landed.extend(run.unstage());
         Ok(())
     }
 

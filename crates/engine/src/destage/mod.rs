@@ -120,11 +120,14 @@ impl Destager {
     }
 
     /// Publishes how far the journal is destaged; `time` is that of the last record.
-    fn note_settled(&self, state: &BackgroundState, time: u64) {
+    fn note_settled(&self, state: &mut BackgroundState, time: u64) {
         self.core.journal.turns_passed(state.destaged);
         self.core.positions.settled_time.store(time, Ordering::Release);
         self.core.positions.settled.store(state.destaged.0, Ordering::Release);
         self.core.positions.unsettled.settled(state.destaged);
+        for branch in state.landed.drain(..) {
+            branch.staging.waiting.settled(state.destaged);
+        }
         self.core.positions.batches.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -141,6 +144,7 @@ impl Destager {
         state.ahead = self.place(state, &batch, plan, positions, collect, look_ahead)?;
         state.destaged = batch.last.lsn;
         self.core.in_place(&batch);
+        state.landed.extend(batch.branches);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 
 use super::batch::Batch;
 use super::record::Recorder;
+use crate::branch::Branch;
 use crate::catalog::PageKey;
 use crate::catalog::{FillRecord, Positions, VersionKey};
 use crate::grace::Retired;
@@ -42,6 +43,8 @@ pub(crate) struct BackgroundState {
     pub(crate) committed: Positions,
     /// Everything up to this LSN is in place, durably. The catalog may not have that yet.
     pub(crate) destaged: Lsn,
+    /// Branches of which records are in place that are not published as settled yet.
+    pub(crate) landed: Vec<Arc<Branch>>,
     /// Branches without a writer that may still have something to free: (branch, map page at which
     /// that continues).
     pub(crate) orphan_branches: BTreeMap<BranchId, u64>,
@@ -94,6 +97,7 @@ impl BackgroundState {
             ahead: None,
             lent: Vec::new(),
             destaged: committed.destaged_lsn,
+            landed: Vec::new(),
             committed,
             orphan_branches: BTreeMap::new(),
             deleted: BTreeSet::new(),

@@ -307,6 +307,12 @@ pub struct PoolStats {
     pub staged_pieces: u64,
     /// Number of destage batches that are done.
     pub destage_batches: u64,
+    /// Everything up to this LSN is in place and can be found. It runs ahead of `destaged_lsn`,
+    /// which the catalog has.
+    pub settled_lsn: Lsn,
+    /// Number of times that a request carried out records itself, because it needed what a history
+    /// records of them.
+    pub history_waits: u64,
     /// Number of bytes written to physical volumes.
     pub destage_bytes: u64,
     /// Bytes of slots that were newly allocated.

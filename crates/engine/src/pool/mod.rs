@@ -101,6 +101,8 @@ impl Pool {
             backpressure_waits: get(&self.core.journal.counters.waits),
             staged_pieces: self.staged_pieces(),
             destage_batches: get(&self.core.positions.batches),
+            settled_lsn: self.core.positions.settled(),
+            history_waits: get(&self.core.positions.history_waits),
             destage_bytes: get(&self.core.positions.bytes),
             allocated_bytes: get(&self.core.positions.allocated),
             map_cache_policy: self.core.options.map_cache_policy,

@@ -221,7 +221,6 @@ impl Staging {
     /// A range and a newer piece above it must vanish together. Otherwise a reader in between would
     /// see the range alone.
     pub(crate) fn remove(&self, blocks: impl Iterator<Item = u64>, lsn: Lsn) {
-        self.waiting.remove(lsn);
         let mut ranges = (self.range_count.load(Ordering::Acquire) > 0).then(|| self.ranges.write());
         for block in blocks {
             self.remove_block(block, lsn);

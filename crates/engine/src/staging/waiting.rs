@@ -2,19 +2,22 @@
 //!
 //! The indexes of staging keep only the newest content. A moment of the last seconds also needs
 //! what was overwritten since then, so a branch with a history keeps the places of all its records
-//! until they are in place. The bound on the number of sequenced records that wait for destage
-//! bounds the memory of this, at 48 bytes each.
+//! until they are settled. The bound on the number of sequenced records that wait for destage
+//! bounds the memory of this: 48 bytes each, and up to four times that in a list that has shrunk.
 //!
-//! A list states from which LSN on it is complete. Whoever needs an earlier record has to wait
-//! until destage has carried that record out.
+//! A record leaves its list only after destage has published its LSN as settled. So a list is
+//! complete behind what is settled, except for the records from before the branch kept a history.
 
 use crate::ids::{Lsn, Stamp};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The number of records for which an empty list keeps memory.
-const KEPT_EMPTY: usize = 1024;
+/// The number of records for which a list keeps memory.
+const KEPT: usize = 64;
+/// The number of records that are copied while writers wait.
+const COPIED_AT_ONCE: usize = 4096;
 
 /// A record that changed content of a branch, and where its data is in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,51 +90,89 @@ impl Waiting {
         self.turned.load(Ordering::Acquire) > lsn.0
     }
 
-    /// Removes the records up to `lsn`, which are in place. The caller then notes that they are
-    /// settled.
-    pub(super) fn remove(&self, lsn: Lsn) {
+    /// Removes the records and anchors up to `lsn`. The caller has published that they are settled.
+    pub(crate) fn settled(&self, lsn: Lsn) {
         let mut records = self.records.lock();
         while let Some(record) = records.pop_front_if(|record| record.stamp.lsn <= lsn) {
             self.missing.fetch_max(record.stamp.lsn.0, Ordering::AcqRel);
         }
-        if records.is_empty() && records.capacity() > KEPT_EMPTY {
-            records.shrink_to(0);
+        if records.capacity() > KEPT && records.len() < records.capacity() / 4 {
+            let keep = records.len() * 2;
+            records.shrink_to(keep);
         }
-    }
-
-    /// Removes the anchors up to `lsn`, which are settled.
-    pub(crate) fn remove_anchors(&self, lsn: Lsn) {
+        drop(records);
         let mut anchors = self.anchors.lock();
         while let Some(at) = anchors.pop_front_if(|at| at.lsn <= lsn) {
             self.missing.fetch_max(at.lsn.0, Ordering::AcqRel);
         }
     }
 
-    /// Returns the records after `from` and up to `to`, in order, or `None` if some of them are
-    /// missing. Everything up to `to` must be written.
-    pub(crate) fn between(&self, from: Lsn, to: Lsn) -> Option<Vec<StagedRecord>> {
-        let records = self.records.lock();
-        if self.missing.load(Ordering::Acquire) > from.0 {
+    /// Returns the LSN that is settled, and the records after it and up to `to`, in order. Returns
+    /// `None` if some of them are missing, or if `has_room` refuses that many. Everything up to
+    /// `to` must be written.
+    ///
+    /// A long list is copied in parts, between which writers go on.
+    pub(crate) fn unsettled(
+        &self,
+        settled: impl Fn() -> Lsn,
+        to: Lsn,
+        has_room: impl FnOnce(usize) -> bool,
+    ) -> Option<(Lsn, Vec<StagedRecord>)> {
+        let (mut from, count) = {
+            let records = self.records.lock();
+            let from = self.complete_from(&settled)?;
+            (from, part(&records, from, to).len())
+        };
+        if !has_room(count) {
             return None;
         }
-        let first = records.partition_point(|record| record.stamp.lsn <= from);
-        let end = records.partition_point(|record| record.stamp.lsn <= to);
-        Some(records.range(first..end.max(first)).copied().collect())
+        let mut found: Vec<StagedRecord> = Vec::with_capacity(count);
+        loop {
+            let records = self.records.lock();
+            let mut copied = found.last().map_or(from, |record| record.stamp.lsn);
+            if self.missing.load(Ordering::Acquire) > copied.0 {
+                // What is missing is settled, and so is all that was copied.
+                from = self.complete_from(&settled)?;
+                copied = from;
+                found.clear();
+            }
+            let left = part(&records, copied, to);
+            found.extend(records.range(left.start..left.end.min(left.start + COPIED_AT_ONCE)));
+            if left.len() <= COPIED_AT_ONCE {
+                return Some((from, found));
+            }
+        }
     }
 
-    /// Returns the last record or anchor after `from` that `reaches` accepts, or the outer `None`
-    /// if some are missing. `reaches` accepts everything up to one of them.
-    pub(crate) fn last(&self, from: Lsn, reaches: impl Fn(Stamp) -> bool) -> Option<Option<Stamp>> {
+    /// Returns the last record or anchor that is not settled and that `reaches` accepts, or the
+    /// outer `None` if some are missing. `reaches` accepts everything up to one of them.
+    pub(crate) fn last(
+        &self,
+        settled: impl Fn() -> Lsn,
+        reaches: impl Fn(Stamp) -> bool,
+    ) -> Option<Option<Stamp>> {
         let records = self.records.lock();
         let anchors = self.anchors.lock();
-        if self.missing.load(Ordering::Acquire) > from.0 {
-            return None;
-        }
+        let from = self.complete_from(settled)?;
         let end = records.partition_point(|record| reaches(record.stamp));
         let record = end.checked_sub(1).and_then(|last| records.get(last)).map(|record| record.stamp);
         let anchor = anchors.iter().rev().find(|at| reaches(**at)).copied();
         Some(record.into_iter().chain(anchor).filter(|at| at.lsn > from).max())
     }
+
+    /// Returns what is settled, if the lists are complete from there on. The caller holds the lock
+    /// of a list, so that no more is taken from that list than is settled.
+    fn complete_from(&self, settled: impl Fn() -> Lsn) -> Option<Lsn> {
+        let settled = settled();
+        (self.missing.load(Ordering::Acquire) <= settled.0).then_some(settled)
+    }
+}
+
+/// Returns the places of the records after `from` and up to `to`.
+fn part(records: &VecDeque<StagedRecord>, from: Lsn, to: Lsn) -> Range<usize> {
+    let first = records.partition_point(|record| record.stamp.lsn <= from);
+    let end = records.partition_point(|record| record.stamp.lsn <= to);
+    first..end.max(first)
 }
 
 #[cfg(test)]
@@ -143,8 +184,10 @@ mod tests {
         StagedRecord { stamp, offset: 0, length: 512, at: 0, sum: 0, version: 2, file: 0, zeros: true }
     }
 
-    fn lsns(waiting: &Waiting, from: u64, to: u64) -> Option<Vec<u64>> {
-        Some(waiting.between(Lsn(from), Lsn(to))?.iter().map(|record| record.stamp.lsn.0).collect())
+    fn lsns(waiting: &Waiting, settled: u64, to: u64) -> Option<Vec<u64>> {
+        let (from, found) = waiting.unsettled(|| Lsn(settled), Lsn(to), |_| true)?;
+        assert_eq!(from, Lsn(settled));
+        Some(found.iter().map(|record| record.stamp.lsn.0).collect())
     }
 
     #[test]
@@ -155,11 +198,51 @@ mod tests {
         [5, 7, 9].into_iter().for_each(|lsn| waiting.push(record(lsn)));
         assert_eq!(lsns(&waiting, 2, 9), None, "the record before it was kept is missing");
         assert_eq!(lsns(&waiting, 3, 8), Some(vec![5, 7]));
-        waiting.remove(Lsn(6));
-        assert_eq!((lsns(&waiting, 4, 9), lsns(&waiting, 5, 9)), (None, Some(vec![7, 9])));
+        waiting.settled(Lsn(6));
+        assert_eq!((lsns(&waiting, 4, 9), lsns(&waiting, 6, 9)), (None, Some(vec![7, 9])));
         assert_eq!(lsns(&waiting, 9, 8), Some(vec![]));
+        assert_eq!(waiting.unsettled(|| Lsn(6), Lsn(9), |count| count < 2), None, "there is no room");
         waiting.keep(false);
         assert_eq!((lsns(&waiting, 8, 9), lsns(&waiting, 9, 20)), (None, Some(vec![])));
+    }
+
+    #[test]
+    fn a_long_list_is_right_though_destage_goes_on_while_it_is_copied() {
+        let waiting = Waiting::default();
+        waiting.keep(true);
+        let count = 5 * COPIED_AT_ONCE as u64;
+        (1..=count).for_each(|lsn| waiting.push(record(lsn)));
+        let settled = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            let _destage = scope.spawn(|| {
+                for lsn in (1..=count).step_by(777) {
+                    settled.store(lsn, Ordering::Release);
+                    waiting.settled(Lsn(lsn));
+                    std::thread::yield_now();
+                }
+            });
+            loop {
+                let from = || Lsn(settled.load(Ordering::Acquire));
+                let (from, found) = waiting.unsettled(from, Lsn(count - 3), |_| true).unwrap();
+                let lsns = found.iter().map(|record| record.stamp.lsn.0);
+                assert!(lsns.eq(from.0 + 1..=count - 3), "from {from}");
+                if from.0 > count - 1000 {
+                    break;
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_list_gives_its_memory_back() {
+        let waiting = Waiting::default();
+        waiting.keep(true);
+        (1..=10_000).for_each(|lsn| waiting.push(record(lsn)));
+        waiting.settled(Lsn(9_990));
+        assert!(waiting.records.lock().capacity() <= KEPT);
+        assert_eq!(lsns(&waiting, 9_990, 20_000).unwrap().len(), 10);
+        waiting.settled(Lsn(10_000));
+        assert!(waiting.records.lock().capacity() <= KEPT);
     }
 
     #[test]
@@ -169,11 +252,11 @@ mod tests {
         waiting.push(record(5));
         waiting.push_anchor(Stamp::new(Lsn(6), 60));
         waiting.push(record(8));
-        let by = |time| waiting.last(Lsn(4), |at| at.time <= time).unwrap().map(|at| at.lsn.0);
+        let by = |time| waiting.last(|| Lsn(4), |at| at.time <= time).unwrap().map(|at| at.lsn.0);
         assert_eq!([by(49), by(50), by(60), by(79), by(80)], [None, Some(5), Some(6), Some(6), Some(8)]);
-        assert_eq!(waiting.last(Lsn(6), |at| at.time <= 70), Some(None), "what is settled does not count");
-        waiting.remove_anchors(Lsn(6));
-        assert_eq!(waiting.last(Lsn(5), |_| true), None);
+        assert_eq!(waiting.last(|| Lsn(6), |at| at.time <= 70), Some(None), "what is settled does not count");
+        waiting.settled(Lsn(6));
+        assert_eq!(waiting.last(|| Lsn(5), |_| true), None);
         assert!(!waiting.turned_after(Lsn(0)));
         waiting.turn(Lsn(9));
         assert!(waiting.turned_after(Lsn(8)) && !waiting.turned_after(Lsn(9)));

@@ -21,6 +21,7 @@ impl Destager {
         if self.core.positions.settled() >= lsn {
             return Ok(());
         }
+        self.core.positions.history_waits.fetch_add(1, Ordering::Relaxed);
         self.core.journal.write_out(lsn.min(self.core.journal.last().lsn))?;
         self.destage_to(lsn)
     }
@@ -34,6 +35,9 @@ impl Destager {
             time < self.core.positions.settled_time.load(Ordering::Acquire)
                 || last <= self.core.positions.settled()
         };
+        if !is_recorded() {
+            self.core.positions.history_waits.fetch_add(1, Ordering::Relaxed);
+        }
         while !is_recorded() {
             self.core.journal.write_out(last)?;
             if !self.destage_once(last)? {

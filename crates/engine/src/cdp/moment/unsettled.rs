@@ -16,7 +16,7 @@
 //!   for all moments. The moment that was settled at the opening is pinned, so none after it
 //!   expires.
 //! - The list of records is made once. It is complete from what is settled at the opening up to the
-//!   moment, and both are known before the list is made.
+//!   moment. A record leaves the lists of staging only after its LSN was published as settled.
 //!
 //! The records do not state everything. Where the volume's size, its branch or the way in which it
 //! is recorded changed behind what is settled, the moment is carried out first.
@@ -34,16 +34,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The number of times that a list of records is asked for. It has no record that is in place, and
-/// a moment later that record is settled.
-const TRIES: usize = 1000;
-
 impl Core {
     /// Returns the settled moment that a moment is made from, and the records that make it. Returns
     /// the moment itself, and no records, if it is settled. The caller has entered a grace period.
     pub(super) fn settled_before(&self, at: &PinnedMoment) -> (Lsn, Option<Arc<Unsettled>>) {
         let Some(unsettled) = at.unsettled() else { return (at.lsn, None) };
-        let settled = Lsn(self.positions.settled.load(Ordering::Acquire));
+        let settled = self.positions.settled();
         if settled >= at.lsn {
             at.settle();
             return (at.lsn, None);
@@ -66,7 +62,7 @@ impl Core {
             let (found, rest) = split(left, &(record.offset..record.offset + record.length));
             left = rest;
             if !found.is_empty() && !record.zeros {
-                let data = self.data_of(&unsettled, record)?;
+                let data = unsettled.data_of(record, || self.journal.read_again(record))?;
                 for part in found {
                     let from = (part.start - record.offset) as usize;
                     let len = (part.end - part.start) as usize;
@@ -86,17 +82,6 @@ impl Core {
         Ok(content)
     }
 
-    /// Returns the data of a record from the journal, verified.
-    fn data_of(&self, unsettled: &Unsettled, record: &StagedRecord) -> Result<Arc<[u8]>> {
-        let lsn = record.stamp.lsn;
-        if let Some((_, data)) = unsettled.read_last.lock().as_ref().filter(|(of, _)| *of == lsn) {
-            return Ok(data.clone());
-        }
-        let data = self.journal.read_again(record)?;
-        *unsettled.read_last.lock() = Some((lsn, data.clone()));
-        Ok(data)
-    }
-
     /// Returns the last record or anchor of a volume that is not settled and that `by` reaches, if
     /// there is one. Returns the outer `None` if everything up to there is settled,
     /// or has to be, before the moment can be shown.
@@ -105,26 +90,18 @@ impl Core {
             By::Lsn(lsn) => lsn.min(self.journal.last().lsn),
             By::Time(_) => self.journal.last().lsn,
         };
-        for _ in 0..TRIES {
-            let settled = Lsn(self.positions.settled.load(Ordering::Acquire));
-            let is_settled = match by {
-                By::Lsn(lsn) => lsn <= settled,
-                By::Time(time) => {
-                    last <= settled || time < self.positions.settled_time.load(Ordering::Acquire)
-                }
-            };
-            if is_settled {
-                return Ok(None);
-            }
-            let Some(branch) = self.shown_by_journal(volume, settled) else { return Ok(None) };
-            self.check_usable()?;
-            self.journal.write_out(last)?;
-            if let Some(found) = branch.cdp.waiting.last(settled, |at| by.reaches(at)) {
-                return Ok(Some(found));
-            }
-            std::thread::yield_now();
+        let settled = self.positions.settled();
+        let is_settled = match by {
+            By::Lsn(lsn) => lsn <= settled,
+            By::Time(time) => last <= settled || time < self.positions.settled_time.load(Ordering::Acquire),
+        };
+        if is_settled {
+            return Ok(None);
         }
-        Ok(None)
+        let Some(branch) = self.shown_by_journal(volume, settled) else { return Ok(None) };
+        self.check_usable()?;
+        self.journal.write_out(last)?;
+        Ok(branch.cdp.waiting.last(|| self.positions.settled(), |at| by.reaches(at)))
     }
 
     /// Returns the branch that a volume has written to since `settled`, if the records of the
@@ -149,28 +126,24 @@ impl Core {
     /// Pins a moment and keeps the records that make it, if it is not settled. Returns `None` if it
     /// is settled, or has to be, before it can be shown. Everything up to it must be written.
     pub(crate) fn pin_unsettled(&self, branch: &Arc<Branch>, lsn: Lsn) -> Option<Arc<PinnedMoment>> {
-        for _ in 0..TRIES {
-            let settled = Lsn(self.positions.settled.load(Ordering::Acquire));
-            if lsn <= settled {
-                return None;
-            }
-            // Pinned first: what is looked at after this stays.
-            let from = PinnedMoment::new(branch, settled);
-            if !from.kept || !is_recorded(branch, settled) {
-                return None;
-            }
-            let Some(records) = branch.cdp.waiting.between(settled, lsn) else {
-                std::thread::yield_now();
-                continue;
-            };
-            if !self.positions.unsettled.has_room(records.len()) {
-                return None;
-            }
-            let at = PinnedMoment::not_settled(branch, lsn, Unsettled::new(branch, from, records));
-            self.positions.unsettled.add(&at);
-            return Some(at);
+        // Pinned first: what is looked at after this stays.
+        let from = PinnedMoment::new(branch, self.positions.settled());
+        if !from.kept || lsn <= from.lsn || !is_recorded(branch, from.lsn) {
+            return None;
         }
-        None
+        let (waiting, mut room) = (&branch.cdp.waiting, self.positions.unsettled.room());
+        let has_room = |count| room.grow(count * size_of::<StagedRecord>());
+        let (settled, records) = waiting.unsettled(|| self.positions.settled(), lsn, has_room)?;
+        if lsn <= settled {
+            return None;
+        }
+        let at = PinnedMoment::not_settled(branch, lsn, Unsettled::new(branch, from, records, room)?);
+        self.positions.unsettled.add(&at);
+        if lsn <= self.positions.settled() {
+            // Destage has not seen this one.
+            at.settle();
+        }
+        Some(at)
     }
 }
 
