@@ -33,7 +33,8 @@ const SHORT_LAG: u64 = 100_000_000;
 /// count as the only one that writes. File systems commit every 5 s when little is written.
 const ALONE: u64 = 10_000_000_000;
 
-/// How full the journal is, in bytes.
+/// How full the journal is, in bytes. `capacity` is what records with data may use: a write waits
+/// for room in any case when no more of it is left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fill {
     pub(crate) used: u64,

@@ -56,6 +56,35 @@ fn a_round_of_snapshots_shares_a_commit() {
     check(&f.reopen());
 }
 
+/// While several volumes write, turns that can't grow any more don't wait until the journal is as
+/// full as for data alone. The last turn waits, so that writes coalesce.
+#[test]
+fn old_turns_are_carried_out_when_the_journal_begins_to_fill() {
+    let f = Site::builder(64).journal(8 * MIB, MIB).build();
+    let (v, w) = (f.volume("v", 8 * MIB, 4 * KIB), f.volume("w", MIB, 4 * KIB));
+    f.idle();
+    let turns = || f.pool.stats().journal_turns;
+    // Something new is written before each step, so the pool is never quiet.
+    let step = |at: u64| {
+        write(&w, at, 1, KIB);
+        f.pool.maintain().unwrap()
+    };
+    for n in 0..4 {
+        write(&v, 0, n, 4 * KIB);
+        f.snap("v", &format!("s{n}"));
+    }
+    write(&v, 0, 9, 4 * KIB);
+    let before = turns();
+    assert!(before > 2, "{before} turns");
+    (0..10).for_each(|n| _ = step(n * KIB));
+    assert_eq!(turns(), before, "the journal is nearly empty");
+    (0..12).for_each(|n| write(&v, MIB + n * 256 * KIB, 7, 256 * KIB));
+    assert!(!f.pool.is_pressed());
+    (0..20).for_each(|n| _ = step(n * KIB));
+    assert_eq!(turns(), 1);
+    assert!(f.pool.stats().journal_used > 3 * MIB, "the last turn waits");
+}
+
 /// Many deleted snapshots with little content are dissolved at a time.
 #[test]
 fn deleted_snapshots_share_commits() {

@@ -21,6 +21,12 @@ impl Core {
         used >= capacity / 100 * self.options.destage_start_percent as u64
     }
 
+    /// Whether half as much of the journal is in use as when destage can't wait.
+    pub(crate) fn is_filling(&self) -> bool {
+        let (used, capacity) = self.journal.usage();
+        used >= capacity / 200 * u64::from(self.options.destage_start_percent)
+    }
+
     /// Notes that the records sequenced by now hold all promises of catalog pages made by now.
     fn mark_promised_pages(&self) {
         let sequencing = self.journal.sequence();

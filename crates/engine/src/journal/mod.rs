@@ -283,7 +283,7 @@ impl Journal {
     /// The bytes in use, and the bytes of the whole journal.
     pub(crate) fn usage(&self) -> (u64, u64) {
         let fill = self.fill(&self.state.lock());
-        (fill.used, fill.capacity)
+        (fill.used, fill.capacity + self.config.segment_size)
     }
 
     fn fill(&self, state: &State) -> Fill {
@@ -291,7 +291,9 @@ impl Journal {
         // Retired segments wait for their readers: neither free nor in the chain, and in use.
         let idle = state.free.len() as u64 + (self.config.max_files.saturating_sub(state.created)) as u64;
         let tail = state.chain.back().filter(|_| state.open).map_or(0, |s| self.config.segment_size - s.end);
-        Fill { used: total - idle * self.config.segment_size - tail, capacity: total }
+        let used = total - idle * self.config.segment_size - tail;
+        // The last segment is kept for control records.
+        Fill { used, capacity: total.saturating_sub(self.config.segment_size) }
     }
 
     /// Returns the bytes of files that may still be created.

@@ -140,7 +140,15 @@ impl Pool {
             || recorded
             || self.core.is_pressed()
             || self.core.journal.turns() >= self.core.pace.turns(self.core.options.lazy_turns)
+            || self.has_old_turns()
             || written.since(state.cursor.lsn) > MAX_STAGED_RECORDS / 2
+    }
+
+    /// Whether turns wait to which no write can be added any more, while several volumes write and
+    /// the journal fills. Nothing is gained by waiting: later writes coalesce in the last turn
+    /// only. And each turn delays the data behind it, once the journal is nearly full.
+    fn has_old_turns(&self) -> bool {
+        self.core.journal.turns() > 1 && self.core.is_throttled() && self.core.is_filling()
     }
 
     /// Whether flush points have waited long enough for a commit of another kind.

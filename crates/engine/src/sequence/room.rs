@@ -85,8 +85,10 @@ impl Core {
             return;
         }
         let lag = sequencing.lag();
-        // Before the pace of destage is known, destage counts as no slower than a sync.
-        let time = Some(self.pace.time(bytes)).filter(|time| *time > 0).unwrap_or(lag.time_of(bytes));
+        // Before the pace of destage is known, destage counts as half as fast as a sync: the two
+        // share a disk, as a rule.
+        let time = Some(self.pace.time(bytes)).filter(|time| *time > 0);
+        let time = time.unwrap_or(lag.time_of(bytes).saturating_mul(2));
         let room = sequencing.fill().cost(time, self.options.destage_start_percent);
         let cost = room.saturating_add(lag.cost(bytes));
         if cost > 0 {
@@ -134,6 +136,7 @@ pub(crate) const STEPS_OF_HELP: u32 = 16;
 mod tests {
     use crate::Volume;
     use crate::device::BlockDevice;
+    use crate::journal::Admission;
     use crate::settings::PoolOptions;
     use crate::testing::{self, MIB, Site};
     use std::sync::Arc;
@@ -205,6 +208,27 @@ mod tests {
             write(&v, 0, MIB / 8);
         }
         assert_eq!(site.pool.stats().backpressure_waits, 2);
+    }
+
+    /// A write that finds only the segment for control records left has to wait. So this segment is
+    /// no room that the throttle can count on.
+    #[test]
+    fn the_journal_counts_as_full_when_a_write_finds_no_room() {
+        let site = Site::builder(64).journal(8 * MIB, MIB).build();
+        let v = site.volume("v", 16 * MIB, 4096);
+        let len = MIB / 16;
+        loop {
+            let sequencing = site.pool.core.journal.sequence();
+            let (fill, room) = (sequencing.fill(), sequencing.room(len, false));
+            assert!(fill.used <= fill.capacity);
+            if room == Admission::Full {
+                assert!(fill.capacity - fill.used < 2 * len, "{fill:?}");
+                break;
+            }
+            drop(sequencing);
+            write(&v, 0, len);
+        }
+        assert_eq!(site.pool.stats().journal_capacity, 8 * MIB);
     }
 
     #[test]
