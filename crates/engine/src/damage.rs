@@ -17,7 +17,7 @@
 
 use crate::catalog::{Catalog, DamageKey, DamageRecord, Txn};
 use crate::error::Result;
-use crate::ids::{BranchId, Lsn};
+use crate::ids::{BranchId, Chunk, Lsn};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -43,7 +43,7 @@ struct State {
     places: BTreeMap<(u32, u64), u64>,
     /// The gaps of histories: (branch, chunk, LSN of the first record), and the LSN of the last
     /// record.
-    gaps: BTreeMap<(BranchId, u64, Lsn), Lsn>,
+    gaps: BTreeMap<(BranchId, Chunk, Lsn), Lsn>,
     /// The rows that differ from the catalog.
     changed: BTreeSet<DamageKey>,
 }
@@ -152,7 +152,7 @@ impl Damage {
     }
 
     /// Notes that records `first..=last` of a chunk replaced content that could not be read.
-    pub(crate) fn add_gap(&self, branch: BranchId, chunk: u64, (first, last): (Lsn, Lsn)) {
+    pub(crate) fn add_gap(&self, branch: BranchId, chunk: Chunk, (first, last): (Lsn, Lsn)) {
         let mut state = self.state.lock();
         let known = state.gaps.entry((branch, chunk, first)).or_insert(last);
         *known = last.max(*known);
@@ -160,7 +160,7 @@ impl Damage {
     }
 
     /// Returns whether the records between two moments of a chunk (LSNs) contain a gap.
-    pub(crate) fn is_gap_between(&self, branch: BranchId, chunk: u64, from: Lsn, to: Lsn) -> bool {
+    pub(crate) fn is_gap_between(&self, branch: BranchId, chunk: Chunk, from: Lsn, to: Lsn) -> bool {
         let state = self.state.lock();
         let mut gaps = state.gaps.range((branch, chunk, Lsn::ZERO)..=(branch, chunk, to));
         gaps.any(|(_, last)| *last > from)
@@ -169,7 +169,7 @@ impl Damage {
     /// Forgets the gaps of a branch up to an LSN, because its moments up to there are forgotten.
     pub(crate) fn forget_gaps(&self, branch: BranchId, lsn: Lsn) {
         let state = &mut *self.state.lock();
-        let of_branch = state.gaps.range((branch, 0, Lsn::ZERO)..=(branch, u64::MAX, Lsn::MAX));
+        let of_branch = state.gaps.range((branch, Chunk::FIRST, Lsn::ZERO)..=(branch, Chunk::MAX, Lsn::MAX));
         let gone: Vec<_> = of_branch.filter(|(_, last)| **last <= lsn).map(|(key, _)| *key).collect();
         for key in gone {
             state.gaps.remove(&key);
@@ -287,8 +287,10 @@ mod tests {
     #[test]
     fn a_gap_is_in_the_way_from_its_first_record_to_before_its_last() {
         let damage = Damage::default();
-        damage.add_gap(BranchId(1), 7, (Lsn(10), Lsn(12)));
-        let of = |branch, chunk, from, to| damage.is_gap_between(BranchId(branch), chunk, Lsn(from), Lsn(to));
+        damage.add_gap(BranchId(1), Chunk(7), (Lsn(10), Lsn(12)));
+        let of = |branch, chunk, from, to| {
+            damage.is_gap_between(BranchId(branch), Chunk(chunk), Lsn(from), Lsn(to))
+        };
         let between = |from, to| of(1, 7, from, to);
         assert!(between(9, 10) && between(11, 12) && between(5, 20) && between(10, 11));
         assert!(!between(12, 20) && !between(3, 9));

@@ -4,6 +4,7 @@
 //! On disk they are plain numbers. Codecs and tables convert them.
 
 use std::fmt;
+use std::ops::Range;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($number:ty)) => {
@@ -55,6 +56,60 @@ impl Epoch {
     #[must_use]
     pub const fn next(self) -> Epoch {
         Epoch(self.0.saturating_add(1))
+    }
+}
+
+number! {
+    /// A chunk: the number of chunks that lie before it in the address space of its branch. The
+    /// first chunk has the number 0. Chunk `n` has the bytes from `n * size` to `(n + 1) * size`,
+    /// where `size` is the branch's chunk size, a power of two. A branch and the branches below it
+    /// have one chunk size, so a number means the same bytes in all of them. It is no place on a
+    /// physical volume, and no index within a map page.
+    Chunk(u64)
+}
+
+impl Chunk {
+    /// The first chunk of a branch.
+    pub const FIRST: Chunk = Chunk(0);
+    /// The number above all chunks.
+    pub const MAX: Chunk = Chunk(u64::MAX);
+
+    /// Returns the chunk that has the byte `offset`, where the chunk size is `1 << chunk_log2`.
+    #[must_use]
+    pub const fn of(offset: u64, chunk_log2: u8) -> Chunk {
+        Chunk(offset >> chunk_log2)
+    }
+
+    /// Returns the first byte of the chunk, or `u64::MAX` if that lies behind all bytes.
+    pub const fn start(self, chunk_log2: u8) -> u64 {
+        self.0.saturating_mul(1 << chunk_log2)
+    }
+
+    /// Returns the bytes of the chunk.
+    pub const fn bytes(self, chunk_log2: u8) -> Range<u64> {
+        self.start(chunk_log2)..self.next().start(chunk_log2)
+    }
+
+    /// Returns the chunk that follows.
+    #[must_use]
+    pub const fn next(self) -> Chunk {
+        Chunk(self.0.saturating_add(1))
+    }
+
+    /// Returns the chunk before, or the first for the first.
+    #[must_use]
+    pub const fn prev(self) -> Chunk {
+        Chunk(self.0.saturating_sub(1))
+    }
+
+    /// Returns by how many chunks this one lies behind `earlier`, or 0 if it does not.
+    pub const fn since(self, earlier: Chunk) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// Returns each chunk of a range, in order.
+    pub fn each(chunks: Range<Chunk>) -> impl Iterator<Item = Chunk> {
+        (chunks.start.0..chunks.end.0).map(Chunk)
     }
 }
 
@@ -114,5 +169,28 @@ impl Stamp {
     /// Makes a stamp of an LSN and a time in nanoseconds.
     pub const fn new(lsn: Lsn, time: u64) -> Stamp {
         Stamp { lsn, time }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_of_bytes_and_bytes_of_chunks() {
+        assert_eq!([0, 511, 512, 1023, 1024].map(|at| Chunk::of(at, 9)), [0, 0, 1, 1, 2].map(Chunk));
+        assert_eq!(Chunk(3).bytes(12), 12288..16384);
+        assert_eq!((Chunk(3).next(), Chunk(3).prev()), (Chunk(4), Chunk(2)));
+        assert_eq!((Chunk(7).since(Chunk(3)), Chunk(3).since(Chunk(7))), (4, 0));
+        assert_eq!(Chunk::each(Chunk(3)..Chunk(6)).collect::<Vec<_>>(), [3, 4, 5].map(Chunk));
+        assert_eq!(Chunk::each(Chunk(6)..Chunk(3)).next(), None);
+    }
+
+    /// A chunk's number comes from disk, too.
+    #[test]
+    fn numbers_that_no_volume_has_do_not_overflow() {
+        assert_eq!(Chunk(1 << 60).bytes(14), u64::MAX..u64::MAX);
+        assert_eq!((Chunk::MAX.next(), Chunk::FIRST.prev()), (Chunk::MAX, Chunk::FIRST));
+        assert_eq!(Chunk::MAX.start(9), u64::MAX);
     }
 }

@@ -7,6 +7,7 @@ use crate::core::Core;
 use crate::damage::{BLOCK, SECTOR};
 use crate::disk::is_unreadable;
 use crate::error::{Error, ErrorKind, Result, corrupt};
+use crate::ids::Chunk;
 use crate::space::pv::Pv;
 use std::cell::Cell;
 use std::ops::Range;
@@ -14,13 +15,13 @@ use std::sync::Arc;
 
 impl Core {
     /// Reads a chunk of a branch as it is in place, without staged content.
-    pub(crate) fn placed_chunk(&self, branch: &Arc<Branch>, chunk: u64) -> Result<Vec<u8>> {
+    pub(crate) fn placed_chunk(&self, branch: &Arc<Branch>, chunk: Chunk) -> Result<Vec<u8>> {
         self.frozen_chunk(&View::head(branch), chunk)
     }
 
     /// Reads a chunk of a branch as it is in place, with zeros for what can't be read. Also returns
     /// whether there is any of that.
-    pub(crate) fn placed_parts(&self, branch: &Arc<Branch>, chunk: u64) -> Result<(Vec<u8>, bool)> {
+    pub(crate) fn placed_parts(&self, branch: &Arc<Branch>, chunk: Chunk) -> Result<(Vec<u8>, bool)> {
         let lost = Cell::new(false);
         let line = View::head(branch);
         let content = self.chunk_of(&line, chunk, Some(&lost))?;
@@ -28,13 +29,13 @@ impl Core {
     }
 
     /// Reads a chunk as a line shows it. The line's content must be in place as a whole.
-    pub(crate) fn frozen_chunk(&self, line: &View, chunk: u64) -> Result<Vec<u8>> {
+    pub(crate) fn frozen_chunk(&self, line: &View, chunk: Chunk) -> Result<Vec<u8>> {
         self.chunk_of(line, chunk, None)
     }
 
     /// Reads a chunk of a line. With `lost`, content that can't be read becomes zeros, and `lost`
     /// is set.
-    fn chunk_of(&self, line: &View, chunk: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
+    fn chunk_of(&self, line: &View, chunk: Chunk, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
         let (number, at) = MapPage::locate(chunk);
         let branch = &line.branch;
@@ -57,7 +58,7 @@ impl Core {
     }
 
     /// Reads a chunk of the base of a branch.
-    fn base_chunk(&self, branch: &Arc<Branch>, chunk: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
+    fn base_chunk(&self, branch: &Arc<Branch>, chunk: Chunk, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
         let mut content = vec![0; branch.chunk_size() as usize];
         match branch.base() {
             None => {}
@@ -65,7 +66,9 @@ impl Core {
                 Some(at) => content.copy_from_slice(&at.chunk(self, chunk)?),
                 None => return self.chunk_of(&line, chunk, lost),
             },
-            Some(Base::Image(image)) => drop(image.read(&mut content, chunk * branch.chunk_size(), true)?),
+            Some(Base::Image(image)) => {
+                image.read(&mut content, chunk.start(branch.chunk_log2), true)?;
+            }
         }
         Ok(content)
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment, Retention};
 use hindcast_engine::device::{BlockDevice, WriteOp};
-use hindcast_engine::ids::Lsn;
+use hindcast_engine::ids::{Chunk, Lsn};
 use hindcast_engine::pool::{Origin, Pool};
 use hindcast_engine::testing::{KIB, MIB, Site, content, idle, write};
 use hindcast_engine::world::Clock;
@@ -490,7 +490,11 @@ fn what_the_model_and_marks_want_to_know_destages_nothing() {
     f.pool.drain().unwrap();
     f.put(768 * KIB, 4, 512);
     let before = f.pool.stats().destaged_lsn;
-    assert_eq!(Vec::from_iter(f.pool.recorded_chunks("v", 100).unwrap()), [0, 1], "between two anchors");
+    assert_eq!(
+        Vec::from_iter(f.pool.recorded_chunks("v", 100).unwrap()),
+        [0, 1].map(Chunk),
+        "between two anchors"
+    );
     assert_eq!(f.pool.recorded_chunks("v", 1).unwrap().len(), 1);
     let mark = f.pool.mark("v", "here").unwrap();
     assert!(f.pool.cdp_samples("v", 9).unwrap().len() > 1);

@@ -7,6 +7,7 @@ use hindcast_api::CdpMeasured;
 use hindcast_engine::cdp::model::{Constants, Load, VolumeModel, Weights};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSample};
 use hindcast_engine::device::BlockDevice;
+use hindcast_engine::ids::Chunk;
 use hindcast_engine::pool::Pool;
 use hindcast_engine::{Error, ErrorKind, Result};
 use std::collections::BTreeSet;
@@ -76,14 +77,14 @@ fn times(samples: &[CdpSample]) -> (f64, f64) {
 }
 
 /// Bytes a second at which chunks of the volume are read, as recovery would.
-fn reading(pool: &Arc<Pool>, volume: &str, chunk: u64, chunks: &BTreeSet<u64>) -> Result<f64> {
+fn reading(pool: &Arc<Pool>, volume: &str, chunk: u64, chunks: &BTreeSet<Chunk>) -> Result<f64> {
     let device = pool.open_unmetered(volume)?;
     let stride = (chunks.len() / READS).max(1);
     let size = device.info().size;
     let mut buffer = vec![0; usize::try_from(chunk).unwrap_or(0)];
     let mut read = 0;
     let start = Instant::now();
-    for place in chunks.iter().step_by(stride).take(READS).map(|n| n * chunk) {
+    for place in chunks.iter().step_by(stride).take(READS).map(|n| n.0 * chunk) {
         let Some(len) = size.checked_sub(place).map(|left| left.min(chunk)) else { continue };
         let part = &mut buffer[..usize::try_from(len).unwrap_or(0)];
         device.read(place, part)?;

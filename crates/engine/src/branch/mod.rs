@@ -10,7 +10,7 @@ use crate::catalog::{BranchRecord, Frozen, ImportRecord};
 use crate::cdp::log::BranchCdp;
 use crate::error::{Result, conflict, not_found};
 use crate::generation::Generation;
-use crate::ids::{BranchId, Epoch, VolumeId};
+use crate::ids::{BranchId, Chunk, Epoch, VolumeId};
 use crate::info::VolumeInfo;
 use crate::settings::{LONG_DISCARD, Method, Order, SnapshotPolicy};
 use crate::staging::Staging;
@@ -129,9 +129,8 @@ impl Branch {
     /// steps. With `recorded` this also holds for a discard that came right behind an anchor, so
     /// that nothing need be recorded.
     pub(crate) fn discards_alone(&self, offset: u64, length: u64, recorded: bool) -> bool {
-        let size = 1u64 << self.chunk_log2;
-        let whole = ((offset + length) / size).saturating_sub(offset.div_ceil(size));
-        whole > MAX_HOLES || recorded && length > LONG_DISCARD
+        let whole = self.whole_chunks(&(offset..offset + length));
+        whole.end.since(whole.start) > MAX_HOLES || recorded && length > LONG_DISCARD
     }
 
     pub(crate) fn new(
@@ -209,8 +208,13 @@ impl Branch {
     }
 
     /// Returns the chunks that `offset..offset+len` touches.
-    pub(crate) fn chunks(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
-        offset >> self.chunk_log2..(offset + len).div_ceil(1 << self.chunk_log2)
+    pub(crate) fn chunks(&self, offset: u64, len: u64) -> Range<Chunk> {
+        Chunk::of(offset, self.chunk_log2)..Chunk((offset + len).div_ceil(1 << self.chunk_log2))
+    }
+
+    /// Returns the chunks that lie in `bytes` as a whole. The range may end before it starts.
+    pub(crate) fn whole_chunks(&self, bytes: &Range<u64>) -> Range<Chunk> {
+        Chunk(bytes.start.div_ceil(1 << self.chunk_log2))..Chunk::of(bytes.end, self.chunk_log2)
     }
 
     /// Returns the epoch of the newest snapshot that sees content born in `born` and not what is

@@ -2,7 +2,7 @@
 
 use super::unsettled::Unsettled;
 use super::{Branch, View};
-use crate::ids::{BranchId, Lsn};
+use crate::ids::{BranchId, Chunk, Lsn};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(crate) struct PinnedMoment {
     /// The moment was pinned before anything of it expired.
     pub(crate) kept: bool,
     /// The chunks that were read lately, oldest first.
-    pub(crate) cache: Mutex<Vec<(u64, Arc<[u8]>)>>,
+    pub(crate) cache: Mutex<Vec<(Chunk, Arc<[u8]>)>>,
     /// What makes the moment from one that is settled. `None` once the moment itself is settled.
     unsettled: RwLock<Option<Arc<Unsettled>>>,
 }
@@ -64,7 +64,7 @@ impl PinnedMoment {
         self.branch.cdp.log.read().size_at(self.lsn)
     }
 
-    pub(crate) fn cached(&self, chunk: u64) -> Option<Arc<[u8]>> {
+    pub(crate) fn cached(&self, chunk: Chunk) -> Option<Arc<[u8]>> {
         self.cache.lock().iter().find(|(of, _)| *of == chunk).map(|(_, content)| content.clone())
     }
 }

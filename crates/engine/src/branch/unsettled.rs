@@ -75,7 +75,7 @@ impl Unsettled {
             }
             if !record.zeros {
                 let chunks = branch.chunks(record.offset, record.length);
-                touched.push(chunks.start << branch.chunk_log2..chunks.end << branch.chunk_log2);
+                touched.push(chunks.start.start(branch.chunk_log2)..chunks.end.start(branch.chunk_log2));
             }
         }
         cells.sort_unstable();

@@ -6,7 +6,7 @@ use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn};
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
-use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, Stamp, VolumeId};
+use crate::ids::{BranchId, Chunk, Epoch, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use redb::TableDefinition;
 
@@ -50,7 +50,7 @@ pub(crate) struct SegmentRecord {
     /// The (first, last) LSN of the records.
     pub(crate) lsns: (Lsn, Lsn),
     pub(crate) times: (u64, u64),
-    pub(crate) chunks: (u64, u64),
+    pub(crate) chunks: (Chunk, Chunk),
 }
 
 impl SegmentRecord {
@@ -79,7 +79,7 @@ impl SegmentRecord {
             payload: 0,
             lsns: (Lsn::MAX, Lsn::ZERO),
             times: (u64::MAX, 0),
-            chunks: (u64::MAX, 0),
+            chunks: (Chunk::MAX, Chunk::FIRST),
         }
     }
 
@@ -91,9 +91,8 @@ impl SegmentRecord {
     fn put(&self, w: &mut Writer) {
         w.u64(self.end).u64(self.index_at).u64(self.records).u64(self.written).u64(self.payload);
         w.u64(self.lsns.0).u64(self.lsns.1);
-        for (first, last) in [self.times, self.chunks] {
-            w.u64(first).u64(last);
-        }
+        w.u64(self.times.0).u64(self.times.1);
+        w.u64(self.chunks.0).u64(self.chunks.1);
     }
 
     fn take(r: &mut Reader<'_>, (edition, sealed, compact): (u32, bool, bool)) -> Option<Self> {
@@ -424,7 +423,7 @@ mod tests {
     /// Catalogs of older builds contain these bytes.
     #[test]
     fn golden_bytes() {
-        let (lsns, times, chunks) = ((Lsn(1), Lsn(2)), (3, 4), (5, 6));
+        let (lsns, times, chunks) = ((Lsn(1), Lsn(2)), (3, 4), (Chunk(5), Chunk(6)));
         let segment = SegmentRecord {
             edition: 1,
             sealed: true,

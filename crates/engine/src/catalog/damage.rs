@@ -8,7 +8,7 @@ use super::store::db;
 use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn, decode};
 use crate::error::Result;
-use crate::ids::{BranchId, Lsn};
+use crate::ids::{BranchId, Chunk, Lsn};
 use redb::{ReadableTable, TableDefinition, TableError};
 
 /// The key of a row: what is damaged.
@@ -18,21 +18,21 @@ pub(crate) enum DamageKey {
     Place(u32, u64),
     /// A branch, a chunk of it, and the LSN of the first record that replaced content that could
     /// not be read.
-    History(BranchId, u64, Lsn),
+    History(BranchId, Chunk, Lsn),
 }
 
 impl DamageKey {
     fn row(self) -> (u8, u64, u64, u64) {
         match self {
             DamageKey::Place(pv, start) => (0, pv.into(), start, 0),
-            DamageKey::History(branch, chunk, first) => (1, branch.0, chunk, first.0),
+            DamageKey::History(branch, chunk, first) => (1, branch.0, chunk.0, first.0),
         }
     }
 
     pub(super) fn of(row: (u8, u64, u64, u64)) -> Option<DamageKey> {
         match row {
             (0, pv, start, 0) => Some(DamageKey::Place(u32::try_from(pv).ok()?, start)),
-            (1, branch, chunk, first) => Some(DamageKey::History(BranchId(branch), chunk, Lsn(first))),
+            (1, branch, chunk, first) => Some(DamageKey::History(BranchId(branch), Chunk(chunk), Lsn(first))),
             _ => None,
         }
     }
@@ -112,7 +112,7 @@ mod tests {
             broken[at] ^= 1;
             assert_eq!(DamageRecord::decode(&broken), None, "byte {at}");
         }
-        for key in [DamageKey::Place(7, 1 << 20), DamageKey::History(BranchId(3), 9, Lsn(1000))] {
+        for key in [DamageKey::Place(7, 1 << 20), DamageKey::History(BranchId(3), Chunk(9), Lsn(1000))] {
             assert_eq!(DamageKey::of(key.row()), Some(key));
         }
         assert_eq!(DamageKey::of((2, 0, 0, 0)), None);

@@ -3,7 +3,7 @@
 //! Each is stored as the number or tuple that it consists of: with the same bytes, in the same
 //! order, and under the same type name. The store refuses a table whose type name differs.
 
-use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Chunk, Epoch, Lsn, SnapshotId, VolumeId};
 use std::ops::RangeInclusive;
 
 macro_rules! stored_as {
@@ -61,13 +61,13 @@ impl PageKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct VersionKey {
     pub(crate) branch: BranchId,
-    pub(crate) chunk: u64,
+    pub(crate) chunk: Chunk,
     /// The last epoch that needs the version.
     pub(crate) last: Epoch,
 }
 
 impl VersionKey {
-    pub(crate) const fn new(branch: BranchId, chunk: u64, last: Epoch) -> VersionKey {
+    pub(crate) const fn new(branch: BranchId, chunk: Chunk, last: Epoch) -> VersionKey {
         VersionKey { branch, chunk, last }
     }
 
@@ -82,7 +82,7 @@ impl VersionKey {
 pub(super) struct ByLast {
     pub(super) branch: BranchId,
     pub(super) last: Epoch,
-    pub(super) chunk: u64,
+    pub(super) chunk: Chunk,
 }
 
 impl ByLast {
@@ -137,14 +137,14 @@ stored_as!(
 stored_as!(
     VersionKey,
     (u64, u64, u32),
-    |(branch, chunk, last)| VersionKey { branch: BranchId(branch), chunk, last: Epoch(last) },
-    |key: VersionKey| (key.branch.0, key.chunk, key.last.0)
+    |(branch, chunk, last)| VersionKey { branch: BranchId(branch), chunk: Chunk(chunk), last: Epoch(last) },
+    |key: VersionKey| (key.branch.0, key.chunk.0, key.last.0)
 );
 stored_as!(
     ByLast,
     (u64, u32, u64),
-    |(branch, last, chunk)| ByLast { branch: BranchId(branch), last: Epoch(last), chunk },
-    |key: ByLast| (key.branch.0, key.last.0, key.chunk)
+    |(branch, last, chunk)| ByLast { branch: BranchId(branch), last: Epoch(last), chunk: Chunk(chunk) },
+    |key: ByLast| (key.branch.0, key.last.0, key.chunk.0)
 );
 stored_as!(
     UsageKey,
@@ -189,13 +189,13 @@ mod tests {
         same(&[(SnapshotId(1), 1u64), (SnapshotId(1 << 40), 1 << 40)]);
         same(&[(PageKey::new(one, 9), (1u64, 9u64)), (PageKey::new(two, 3), (1 << 40, 3))]);
         same(&[
-            (VersionKey::new(one, 9, Epoch(7)), (1u64, 9u64, 7u32)),
-            (VersionKey::new(one, 7, Epoch(9)), (1, 7, 9)),
-            (VersionKey::new(two, 1, Epoch(300)), (1 << 40, 1, 300)),
+            (VersionKey::new(one, Chunk(9), Epoch(7)), (1u64, 9u64, 7u32)),
+            (VersionKey::new(one, Chunk(7), Epoch(9)), (1, 7, 9)),
+            (VersionKey::new(two, Chunk(1), Epoch(300)), (1 << 40, 1, 300)),
         ]);
         same(&[
-            (VersionKey::new(one, 9, Epoch(7)).by_last(), (1u64, 7u32, 9u64)),
-            (VersionKey::new(two, 300, Epoch(1)).by_last(), (1 << 40, 1, 300)),
+            (VersionKey::new(one, Chunk(9), Epoch(7)).by_last(), (1u64, 7u32, 9u64)),
+            (VersionKey::new(two, Chunk(300), Epoch(1)).by_last(), (1 << 40, 1, 300)),
         ]);
         same(&[
             (UsageKey { branch: one, last: Epoch(2), born: Epoch(3) }, (1u64, 2u32, 3u32)),

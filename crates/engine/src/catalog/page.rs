@@ -16,7 +16,8 @@
 
 use super::PageKey;
 use crate::codec::crc32c;
-use crate::ids::Epoch;
+use crate::ids::{Chunk, Epoch};
+use std::ops::Range;
 
 /// The number of chunks of a page.
 pub(crate) const CHUNKS: u64 = 256;
@@ -58,6 +59,28 @@ pub(crate) struct Entry {
     pub(crate) born: Epoch,
 }
 
+impl Chunk {
+    /// Returns the number of the chunk's map page.
+    pub(crate) const fn page(self) -> u64 {
+        self.0 / CHUNKS
+    }
+
+    /// Returns the numbers of the map pages in which `chunks` lie.
+    pub(crate) const fn pages(chunks: &Range<Chunk>) -> Range<u64> {
+        chunks.start.page()..chunks.end.0.div_ceil(CHUNKS)
+    }
+
+    /// Returns the first chunk of map page `page`.
+    pub(crate) const fn first_of(page: u64) -> Chunk {
+        Chunk(page.saturating_mul(CHUNKS))
+    }
+
+    /// Returns the chunk at `index` of map page `page`.
+    pub(crate) const fn in_page(page: u64, index: usize) -> Chunk {
+        Chunk(Chunk::first_of(page).0.saturating_add(index as u64))
+    }
+}
+
 /// A map page in memory. Chunks without an entry take no space.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct MapPage {
@@ -67,8 +90,8 @@ pub(crate) struct MapPage {
 
 impl MapPage {
     /// Returns the page of a chunk, and the chunk's index in the page.
-    pub(crate) fn locate(chunk: u64) -> (u64, usize) {
-        (chunk / CHUNKS, (chunk % CHUNKS) as usize)
+    pub(crate) fn locate(chunk: Chunk) -> (u64, usize) {
+        (chunk.page(), (chunk.0 % CHUNKS) as usize)
     }
 
     /// Makes a page in which every chunk is a hole since epoch `born`.
@@ -256,5 +279,15 @@ mod tests {
     fn slots() {
         let slot = Slot::new(65_535, (1 << 50) + 512);
         assert_eq!((slot.pv(), slot.offset()), (65_535, (1 << 50) + 512));
+    }
+
+    #[test]
+    fn pages_of_chunks_and_chunks_of_pages() {
+        for chunk in [0, 255, 256, 257, 511, 512, u64::MAX].map(Chunk) {
+            let (page, index) = MapPage::locate(chunk);
+            assert_eq!((Chunk::in_page(page, index), chunk.page()), (chunk, page));
+            assert!(Chunk::first_of(page) <= chunk && index < CHUNKS as usize);
+        }
+        assert_eq!(Chunk::first_of(u64::MAX), Chunk::MAX);
     }
 }

@@ -7,7 +7,7 @@ use super::page::Entry;
 use super::store::{db, guarded};
 use super::{Catalog, Txn, Value, VersionKey, decode};
 use crate::error::Result;
-use crate::ids::{BranchId, Epoch};
+use crate::ids::{BranchId, Chunk, Epoch};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition};
 
 /// The content of a chunk for the snapshots of a branch in the epochs `entry.born..=key.last`.
@@ -47,7 +47,7 @@ impl Catalog {
         &self,
         branch: BranchId,
         epoch: Epoch,
-        chunks: (u64, u64),
+        chunks: (Chunk, Chunk),
     ) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
@@ -75,19 +75,23 @@ impl Catalog {
                         found.push(version);
                     }
                 }
-                chunk = key.chunk + 1;
+                chunk = key.chunk.next();
             }
             Ok(found)
         })
     }
 
     /// Returns all versions of one chunk of `branch`, oldest first.
-    pub(crate) fn versions_of(&self, branch: BranchId, chunk: u64) -> Result<Vec<Version>> {
-        self.versions_in(branch, chunk..chunk + 1)
+    pub(crate) fn versions_of(&self, branch: BranchId, chunk: Chunk) -> Result<Vec<Version>> {
+        self.versions_in(branch, chunk..chunk.next())
     }
 
     /// Returns all versions of the chunks `chunks` of `branch`, in order.
-    pub(crate) fn versions_in(&self, branch: BranchId, chunks: std::ops::Range<u64>) -> Result<Vec<Version>> {
+    pub(crate) fn versions_in(
+        &self,
+        branch: BranchId,
+        chunks: std::ops::Range<Chunk>,
+    ) -> Result<Vec<Version>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
             let range = VersionKey::new(branch, chunks.start, Epoch::NONE)
@@ -102,14 +106,14 @@ impl Catalog {
     }
 
     /// Returns the first chunk of `branch` at or after `chunk` that has any version.
-    pub(crate) fn next_version(&self, branch: BranchId, chunk: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_version(&self, branch: BranchId, chunk: Chunk) -> Result<Option<Chunk>> {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
             let next = db!(
                 "read versions",
                 table.range(
                     VersionKey::new(branch, chunk, Epoch::NONE)
-                        ..=VersionKey::new(branch, u64::MAX, Epoch::MAX)
+                        ..=VersionKey::new(branch, Chunk::MAX, Epoch::MAX)
                 )
             )
             .next();
@@ -131,7 +135,9 @@ impl Catalog {
             let mut found = Vec::new();
             let rows = db!(
                 "read versions",
-                index.range(ByLast { branch, last, chunk: 0 }..=ByLast { branch, last, chunk: u64::MAX })
+                index.range(
+                    ByLast { branch, last, chunk: Chunk::FIRST }..=ByLast { branch, last, chunk: Chunk::MAX }
+                )
             );
             for row in rows.take(limit) {
                 let key = db!("read versions", row).0.value().version();

@@ -5,7 +5,7 @@ use crate::catalog::{Catalog, SegmentRecord};
 use crate::cdp::log::record::SegmentHead;
 use crate::device::{BlockDevice, WriteOp};
 use crate::disk::{Dir, MemDir, OpenMode, ScarceDir};
-use crate::ids::Lsn;
+use crate::ids::{Chunk, Lsn};
 use crate::info::history::Moment;
 use crate::pool::Pool;
 use crate::settings::{
@@ -177,7 +177,7 @@ fn opening_touches_no_sealed_segment() {
     let last = known.iter().map(|((_, seq), _)| *seq).max().unwrap();
     let mut txn = catalog.begin().unwrap();
     for seq in last + 1..last + 1 + MANY {
-        let record = SegmentRecord { chunks: (1 << 40, 1 << 40), ..sealed };
+        let record = SegmentRecord { chunks: (Chunk(1 << 40), Chunk(1 << 40)), ..sealed };
         txn.put_cdp_segment(branch, seq, &record).unwrap();
         let head = SegmentHead { pool: superblock.pool, branch, seq, edition: record.edition };
         files.open(&head.file_name(), OpenMode::CreateNew).unwrap();

@@ -2,10 +2,10 @@
 
 use super::{CheckReport, Marks, Tables, marks, versions};
 use crate::catalog::PageKey;
-use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
+use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::catalog::{BranchRecord, CURRENT, Catalog, UsageKey};
 use crate::error::Result;
-use crate::ids::{BranchId, Epoch};
+use crate::ids::{BranchId, Chunk, Epoch};
 use std::collections::BTreeMap;
 
 /// Number of map pages that one query of the catalog reads.
@@ -107,8 +107,8 @@ fn check_counts(catalog: &Catalog, tables: &Tables, used: &Used, report: &mut Ch
 }
 
 /// For every branch that a volume writes to, the chunk behind its end.
-fn ends(tables: &Tables) -> BTreeMap<BranchId, u64> {
-    let end = |branch: &BranchRecord, size: u64| size.div_ceil(1 << branch.chunk_log2.min(62));
+fn ends(tables: &Tables) -> BTreeMap<BranchId, Chunk> {
+    let end = |branch: &BranchRecord, size: u64| Chunk(size.div_ceil(1 << branch.chunk_log2.min(62)));
     let known = tables
         .volumes
         .iter()
@@ -120,7 +120,7 @@ fn check_page(
     key: PageKey,
     page: &MapPage,
     tables: &Tables,
-    ends: &BTreeMap<BranchId, u64>,
+    ends: &BTreeMap<BranchId, Chunk>,
     used: &mut Used,
     report: &mut CheckReport,
 ) {
@@ -133,7 +133,7 @@ fn check_page(
     };
     for (index, entry) in page.iter() {
         report.chunks += 1;
-        let chunk = key.page * CHUNKS + index as u64;
+        let chunk = Chunk::in_page(key.page, index);
         let object = || format!("branch {} chunk {chunk}", key.branch);
         if entry.born == Epoch::NONE || entry.born > branch.epoch {
             report.find(

@@ -2,11 +2,11 @@
 
 use super::record::Recorder;
 use crate::branch::{Branch, DiscardRange, ExternalBase};
-use crate::catalog::page::{MapPage, Slot};
+use crate::catalog::page::Slot;
 use crate::control::Control;
 use crate::error::Result;
 use crate::fault::died;
-use crate::ids::{BranchId, Epoch, Stamp};
+use crate::ids::{BranchId, Chunk, Epoch, Stamp};
 use crate::journal::Located;
 use crate::journal::record::{Header, Kind};
 use crate::units::BLOCK;
@@ -87,7 +87,7 @@ pub(crate) struct BatchItem {
     pub(super) branch: u32,
     /// The record's position in the order of the batch's records.
     pub(super) order: u32,
-    pub(super) chunk: u64,
+    pub(super) chunk: Chunk,
     /// Byte range inside the chunk.
     pub(super) start: u32,
     pub(super) end: u32,
@@ -165,11 +165,11 @@ impl Batch {
         let header = &located.header;
         let index = self.branch_index(branch, header.epoch);
         let end = header.offset + header.length;
-        for chunk in branch.chunks(header.offset, header.length) {
-            self.pages.insert((index, MapPage::locate(chunk).0));
-            let chunk_start = chunk << branch.chunk_log2;
-            let from = header.offset.max(chunk_start);
-            let to = end.min(chunk_start + (1 << branch.chunk_log2));
+        for chunk in Chunk::each(branch.chunks(header.offset, header.length)) {
+            self.pages.insert((index, chunk.page()));
+            let bytes = chunk.bytes(branch.chunk_log2);
+            let from = header.offset.max(bytes.start);
+            let to = end.min(bytes.end);
             let source = match header.kind {
                 Kind::Write => {
                     PartSource::Journal(located.file, (located.data_at + from - header.offset) as u32)
@@ -181,8 +181,8 @@ impl Batch {
                 branch: index,
                 order: self.records,
                 chunk,
-                start: (from - chunk_start) as u32,
-                end: (to - chunk_start) as u32,
+                start: (from - bytes.start) as u32,
+                end: (to - bytes.start) as u32,
                 source,
             });
         }

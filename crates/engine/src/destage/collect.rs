@@ -4,7 +4,6 @@
 use super::batch::{Batch, Collected, ControlRun, Reserved, RunStep};
 use super::state::{Ahead, BackgroundState};
 use crate::branch::{Branch, DiscardRange};
-use crate::catalog::page::MapPage;
 use crate::control::decode_control;
 use crate::core::Core;
 use crate::destage::Destager;
@@ -118,8 +117,8 @@ impl Core {
         if !whole || branch.has_base() || range.bytes.is_empty() {
             return Ok(true);
         }
-        let chunks = range.bytes.start / size..range.bytes.end / size;
-        let (first, last) = (MapPage::locate(chunks.start).0, MapPage::locate(chunks.end - 1).0);
+        let chunks = branch.whole_chunks(&range.bytes);
+        let (first, last) = (chunks.start.page(), chunks.end.prev().page());
         Ok(!self.catalog.page_numbers(branch.id, first, last, 1)?.is_empty())
     }
 }

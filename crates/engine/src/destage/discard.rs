@@ -13,7 +13,7 @@ use crate::control::OperationChange;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::{Epoch, Stamp};
+use crate::ids::{Chunk, Epoch, Stamp};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,18 +44,16 @@ impl Destager {
     /// Frees the whole chunks of a range and zeroes its edges in place.
     pub(super) fn discard_in_steps(&self, state: &mut BackgroundState, range: &DiscardRange) -> Result<()> {
         let branch = &range.branch;
-        let size = 1u64 << branch.chunk_log2;
-        let first = range.bytes.start.div_ceil(size);
-        let end = range.bytes.end / size;
+        let Range { start: first, end } = branch.whole_chunks(&range.bytes);
         if first > end {
             return self.zero_part(state, range, range.bytes.start, range.bytes.end);
         }
-        self.zero_part(state, range, range.bytes.start, first * size)?;
-        self.zero_part(state, range, end * size, range.bytes.end)?;
+        self.zero_part(state, range, range.bytes.start, first.start(branch.chunk_log2))?;
+        self.zero_part(state, range, end.start(branch.chunk_log2), range.bytes.end)?;
         if !branch.has_base() {
             // Pages in the middle vanish. The two pages at the edges may stay, so each is handled
             // together with what follows it.
-            let (first_page, last_page) = (first / CHUNKS, end.saturating_sub(1) / CHUNKS);
+            let (first_page, last_page) = (first.page(), end.prev().page());
             loop {
                 let most = self.core.catalog_room.pages(PAGES_PER_STEP) + 2;
                 let numbers = self.core.catalog.page_numbers(branch.id, first_page, last_page, most)?;
@@ -68,21 +66,26 @@ impl Destager {
         }
         // Over a base, every discarded chunk needs an entry that makes it a hole. Whole pages are
         // recorded as one hole.
-        let whole = first.div_ceil(CHUNKS)..end / CHUNKS;
+        let whole = first.0.div_ceil(CHUNKS)..end.page();
         if whole.is_empty() {
             return self.hole_edge(state, range, first..end);
         }
-        self.hole_edge(state, range, first..whole.start * CHUNKS)?;
-        self.hole_edge(state, range, whole.end * CHUNKS..end)?;
+        self.hole_edge(state, range, first..Chunk::first_of(whole.start))?;
+        self.hole_edge(state, range, Chunk::first_of(whole.end)..end)?;
         self.hole_pages(state, range, whole)
     }
 
     /// Makes holes of chunks in one page or two.
-    fn hole_edge(&self, state: &mut BackgroundState, range: &DiscardRange, chunks: Range<u64>) -> Result<()> {
+    fn hole_edge(
+        &self,
+        state: &mut BackgroundState,
+        range: &DiscardRange,
+        chunks: Range<Chunk>,
+    ) -> Result<()> {
         if chunks.is_empty() {
             return Ok(());
         }
-        let numbers = (chunks.start / CHUNKS..=(chunks.end - 1) / CHUNKS).collect();
+        let numbers = (chunks.start.page()..=chunks.end.prev().page()).collect();
         let step = self.empty_pages(state, range, chunks, numbers)?;
         if step.pages.is_empty() {
             Ok(())
@@ -108,7 +111,7 @@ impl Destager {
                     // The new hole is younger than the content or hole that a snapshot sees here.
                     match branch.newest_snapshot_seeing(entry.born, range.epoch) {
                         Some(last) => {
-                            let key = VersionKey::new(branch.id, number * CHUNKS + at as u64, last);
+                            let key = VersionKey::new(branch.id, Chunk::in_page(number, at), last);
                             step.versions.push(Version { key, entry });
                         }
                         None if entry.slot != Slot::HOLE => {
@@ -138,8 +141,8 @@ impl Destager {
             return Ok(());
         }
         let branch = &range.branch;
-        let chunk = start >> branch.chunk_log2;
-        let base = chunk << branch.chunk_log2;
+        let chunk = Chunk::of(start, branch.chunk_log2);
+        let base = chunk.start(branch.chunk_log2);
         let item = BatchItem {
             branch: 0,
             order: 0,
@@ -160,7 +163,7 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         range: &DiscardRange,
-        all: Range<u64>,
+        all: Range<Chunk>,
         numbers: Vec<u64>,
     ) -> Result<DiscardStep> {
         let branch = &range.branch;
@@ -169,7 +172,8 @@ impl Destager {
             let key = PageKey::new(branch.id, number);
             let mut page = (*self.core.map.read(key)?).clone();
             let mut touched = false;
-            for chunk in all.start.max(number * CHUNKS)..all.end.min((number + 1) * CHUNKS) {
+            let of_page = Chunk::first_of(number)..Chunk::first_of(number + 1);
+            for chunk in Chunk::each(all.start.max(of_page.start)..all.end.min(of_page.end)) {
                 let (_, at) = MapPage::locate(chunk);
                 let current = page.get(at);
                 let kept_for = current.and_then(|e| branch.newest_snapshot_seeing(e.born, range.epoch));

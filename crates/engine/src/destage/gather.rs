@@ -9,7 +9,7 @@ use crate::branch::{Branch, View};
 use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
 use crate::error::{Result, both};
-use crate::ids::Lsn;
+use crate::ids::{Chunk, Lsn};
 use crate::settings::Encoding;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -31,13 +31,13 @@ const MAX_ANNOUNCED: u64 = 128 << 10;
 /// The contents of chunks before a batch, and what the batch writes there.
 #[derive(Default)]
 pub(super) struct RecordPart {
-    pub(super) chunks: Vec<Chunk>,
+    pub(super) chunks: Vec<ChunkPart>,
     pub(super) old: Window,
     pub(super) new: Window,
 }
 
 /// A chunk, or a part of its items, that is recorded with one piece.
-pub(super) struct Chunk {
+pub(super) struct ChunkPart {
     /// Range in the batch's items. What the items write lies one after another in
     /// [`RecordPart::new`].
     pub(super) items: Range<usize>,
@@ -155,7 +155,7 @@ pub(super) struct Gather<'a> {
     head: View,
     encoding: Encoding,
     /// Known sums of chunks, as before the batch.
-    sums: &'a HashMap<u64, u32>,
+    sums: &'a HashMap<Chunk, u32>,
     /// The items of each chunk.
     chunks: Iter<'a, Range<usize>>,
     /// Chunks whose place is still to be found. `found` has the places of chunks that were found
@@ -175,7 +175,7 @@ impl<'a> Gather<'a> {
         batch: &'a Batch,
         branch: &Arc<Branch>,
         encoding: Encoding,
-        sums: &'a HashMap<u64, u32>,
+        sums: &'a HashMap<Chunk, u32>,
         chunks: &'a [Range<usize>],
     ) -> Gather<'a> {
         Gather {
@@ -254,7 +254,7 @@ impl<'a> Gather<'a> {
                 self.read_item(&mut piece.new)?;
             }
             let ends = self.rest.is_empty();
-            piece.chunks.push(Chunk { items: first..self.rest.start, before, ends });
+            piece.chunks.push(ChunkPart { items: first..self.rest.start, before, ends });
         }
         piece.old.finish(self.core)?;
         piece.new.finish(self.core)?;

@@ -11,7 +11,7 @@ use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{Result, corrupt, no_space};
-use crate::ids::{BranchId, Epoch};
+use crate::ids::{BranchId, Chunk, Epoch};
 use crate::info::PreserveStats;
 use crate::settings::{Method, Order};
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,7 +161,7 @@ struct Target<'a> {
     epoch: Epoch,
     /// A history records what is in place before it is overwritten.
     recorded: bool,
-    chunk: u64,
+    chunk: Chunk,
     current: Option<Entry>,
     /// The entry of the chunk before this one.
     neighbour: Option<Entry>,
@@ -463,7 +463,7 @@ impl Core {
             // The content of an image or a moment was materialized before the first write to a part
             // of the chunk.
             Below::External(external) => {
-                let start = target.chunk << target.branch.chunk_log2;
+                let start = target.chunk.start(target.branch.chunk_log2);
                 let shown = external.shown().saturating_sub(start);
                 if overlay.covers(shown.min(1 << target.branch.chunk_log2)) {
                     return Ok(Under::Covered);
@@ -477,7 +477,7 @@ impl Core {
     }
 
     /// Finds the content of a chunk for which a line has no entry.
-    pub(crate) fn find_below(&self, line: &View, chunk: u64) -> Result<Below> {
+    pub(crate) fn find_below(&self, line: &View, chunk: Chunk) -> Result<Below> {
         let (number, at) = MapPage::locate(chunk);
         let mut base = line.branch.base();
         loop {
@@ -582,7 +582,7 @@ mod tests {
                     1 => PartSource::Zeros,
                     _ => PartSource::Journal(order, 1000 + start),
                 };
-                items.push(BatchItem { branch: 0, order, chunk: 0, start, end, source });
+                items.push(BatchItem { branch: 0, order, chunk: Chunk::FIRST, start, end, source });
                 for (at, cell) in plain.iter_mut().enumerate() {
                     let at = at as u32;
                     if (start..end).contains(&at) {

@@ -22,7 +22,7 @@ use crate::codec::crc32c;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::{BranchId, Epoch, Stamp};
+use crate::ids::{BranchId, Chunk, Epoch, Stamp};
 use crate::settings::CdpSettings;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -62,7 +62,7 @@ pub(super) struct Recorder<A = Appender> {
     appender: A,
     /// Sums of chunks, as of what is recorded. They belong to the branch's log, which gets them
     /// back when everything is recorded. A recorder that is dropped takes them with it.
-    sums: HashMap<u64, u32>,
+    sums: HashMap<Chunk, u32>,
     /// The items of each chunk that is not recorded yet, in the batch's order.
     left: Vec<Range<usize>>,
     /// Number of bytes that are on disk.
@@ -71,7 +71,7 @@ pub(super) struct Recorder<A = Appender> {
 
 impl<A: Records> Recorder<A> {
     /// Records the remaining chunks for which `now` is true.
-    fn record(&mut self, core: &Core, batch: &Batch, now: impl Fn(u64) -> bool) -> Result<()> {
+    fn record(&mut self, core: &Core, batch: &Batch, now: impl Fn(Chunk) -> bool) -> Result<()> {
         let is_now = |items: &Range<usize>| now(batch.items[items.start].chunk);
         let (now, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.left).into_iter().partition(is_now);
         self.left = left;
@@ -118,7 +118,7 @@ fn record_piece(
     epoch: Epoch,
     piece: &mut RecordPart,
     halfway: &mut Halfway,
-    after: &mut Vec<(u64, u32)>,
+    after: &mut Vec<(Chunk, u32)>,
 ) -> Result<()> {
     let RecordPart { chunks, old, new } = piece;
     let (all_old, mut new) = (old.bytes(), &*new.bytes());
@@ -168,7 +168,7 @@ struct Recordable {
 }
 
 /// Begins to record a branch's part of a batch.
-fn recorder<A>(batch: &Batch, index: u32, appender: A, sums: HashMap<u64, u32>) -> Recorder<A> {
+fn recorder<A>(batch: &Batch, index: u32, appender: A, sums: HashMap<Chunk, u32>) -> Recorder<A> {
     let (branch, items) = (&batch.branches[index as usize], items_of(batch, index));
     let mut at = items.start;
     let chunks = batch.items[items].chunk_by(|a, b| a.chunk == b.chunk);
@@ -309,7 +309,7 @@ impl Core {
     }
 
     /// Takes the known sums from a branch's log.
-    fn sums(&self, branch: &Branch) -> HashMap<u64, u32> {
+    fn sums(&self, branch: &Branch) -> HashMap<Chunk, u32> {
         let most = self.shared.portion(ALL_SUMS, LEAST_SUMS, MAX_SUMS);
         let sums = std::mem::take(&mut branch.cdp.log.write().sums);
         if sums.len() as u64 > most { HashMap::new() } else { sums }
@@ -327,7 +327,8 @@ impl Core {
             && let Below::External(external) = self.find_below(head, chunk)?
         {
             let mut content = vec![0; branch.chunk_size() as usize];
-            let shown = external.shown().saturating_sub(chunk * branch.chunk_size()).min(branch.chunk_size());
+            let shown =
+                external.shown().saturating_sub(chunk.start(branch.chunk_log2)).min(branch.chunk_size());
             if shown == 0 {
                 return Ok((content, false));
             }

@@ -12,7 +12,7 @@ use crate::catalog::PageKey;
 use crate::catalog::page::{CHUNKS, MapPage};
 use crate::error::Result;
 use crate::fault::Fault;
-use crate::ids::{BranchId, Epoch};
+use crate::ids::{BranchId, Chunk, Epoch};
 use cache::{Cache, CacheStats};
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -94,7 +94,7 @@ impl Map {
     /// versions.
     fn frozen_page(&self, line: &View, number: u64) -> Result<Arc<MapPage>> {
         let current = self.read(PageKey::new(line.branch.id, number))?;
-        let chunks = (number * CHUNKS, number * CHUNKS + CHUNKS - 1);
+        let chunks = (Chunk::first_of(number), Chunk::in_page(number, CHUNKS as usize - 1));
         let versions = self.catalog.versions_at(line.branch.id, line.epoch, chunks);
         let mut page = MapPage::default();
         for version in versions.inspect_err(|e| self.fault.damage(e))? {
@@ -112,8 +112,8 @@ impl Map {
         if line.epoch == HEAD {
             return Ok(current);
         }
-        let version = self.catalog.next_version(line.branch.id, first * CHUNKS)?;
-        let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
+        let version = self.catalog.next_version(line.branch.id, Chunk::first_of(first))?;
+        let version = version.map(Chunk::page).filter(|page| *page <= last);
         Ok(current.into_iter().chain(version).min())
     }
 
@@ -128,8 +128,8 @@ impl Map {
                     return Ok(Held::Hole(hole.born));
                 }
                 // It came later: the line sees what was there before.
-                let version = self.catalog.next_version(line.branch.id, number * CHUNKS)?;
-                version.map(|chunk| chunk / CHUNKS)
+                let version = self.catalog.next_version(line.branch.id, Chunk::first_of(number))?;
+                version.map(Chunk::page)
             }
             None => self.next_page(line, number, *end - 1)?,
         };
@@ -149,8 +149,8 @@ impl Map {
         if line.epoch == HEAD {
             return Ok(current);
         }
-        let version = self.catalog.next_version(line.branch.id, first * CHUNKS)?;
-        let version = version.map(|chunk| chunk / CHUNKS).filter(|page| *page <= last);
+        let version = self.catalog.next_version(line.branch.id, Chunk::first_of(first))?;
+        let version = version.map(Chunk::page).filter(|page| *page <= last);
         Ok(current.into_iter().chain(version).min())
     }
 

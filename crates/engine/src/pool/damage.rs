@@ -4,6 +4,7 @@ use super::Pool;
 use crate::branch::View;
 use crate::catalog::page::{CHUNKS, MapPage, Slot};
 use crate::error::Result;
+use crate::ids::Chunk;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +19,7 @@ impl Pool {
         let state = self.core.names.read().volume(volume)?.clone();
         let _reading = self.core.readers.enter();
         let levels: Vec<View> = state.line.levels().collect();
-        let size = state.line.branch.chunk_size();
+        let (log2, size) = (state.line.branch.chunk_log2, state.line.branch.chunk_size());
         let pages = state.size.load(Ordering::Acquire).div_ceil(CHUNKS * size);
         for (depth, level) in levels.iter().enumerate() {
             let mut from = 0;
@@ -33,7 +34,7 @@ impl Pool {
                         continue;
                     }
                     let start = entry.slot.offset();
-                    let chunk = (number * CHUNKS + at as u64) * size;
+                    let chunk = Chunk::in_page(number, at).start(log2);
                     let parts = self.core.damage.overlaps(entry.slot.pv(), start..start + size);
                     found.extend(parts.iter().map(|p| (chunk + p.start - start, p.end - p.start)));
                 }

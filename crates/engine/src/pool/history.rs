@@ -8,7 +8,7 @@ use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of, spread};
 use crate::cdp::moment::sample::CdpSample;
 use crate::cdp::moment::spans::RecordedSpan;
 use crate::error::{Result, invalid};
-use crate::ids::{Lsn, SnapshotId, Stamp, VolumeId};
+use crate::ids::{Chunk, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::info::history::{Anchor, Bucket, Change, History, Mark, Span};
 use crate::units::SECTOR;
 use std::collections::BTreeSet;
@@ -75,7 +75,7 @@ impl Pool {
     /// were none, in all recorded history. At most `limit` writes are read, the oldest first. The
     /// cost model calls this repeatedly, so writes that are not destaged yet do not count, and are
     /// not destaged for it.
-    pub fn recorded_chunks(&self, volume: &str, limit: usize) -> Result<BTreeSet<u64>> {
+    pub fn recorded_chunks(&self, volume: &str, limit: usize) -> Result<BTreeSet<Chunk>> {
         let state = self.core.names.read().volume(volume)?.clone();
         let mut anchors = BTreeSet::new();
         for stretch in self.core.stretches(state.id) {
@@ -91,8 +91,8 @@ impl Pool {
         if changes.is_empty() {
             changes = self.recorded(state.id, &everything, &(Lsn::ZERO..=Lsn::MAX), limit)?;
         }
-        let chunk_size = state.line.branch.chunk_size();
-        Ok(changes.iter().map(|change| change.offset / chunk_size).collect())
+        let chunk_log2 = state.line.branch.chunk_log2;
+        Ok(changes.iter().map(|change| Chunk::of(change.offset, chunk_log2)).collect())
     }
 
     /// Returns the changes that [`Pool::changes`] returns, as far as they are recorded by now.

@@ -5,6 +5,7 @@ use crate::catalog::PageKey;
 use crate::catalog::page::{CHUNKS, Slot};
 use crate::destage::state::Relocation;
 use crate::error::{Result, not_found};
+use crate::ids::Chunk;
 use crate::info::{Layout, RelocationInfo};
 use crate::upkeep::relocate::{PAGES_PER_STEP, follows};
 
@@ -48,17 +49,19 @@ impl Pool {
     pub fn layout(&self, volume: &str) -> Result<Layout> {
         let branch = self.core.names.read().volume(volume)?.line.branch.clone();
         let mut layout = Layout::default();
-        let (mut from, mut before) = (0, None);
+        let (mut from, mut before) = (0, None::<(Chunk, Slot)>);
         loop {
             let numbers = self.core.catalog.page_numbers(branch.id, from, u64::MAX, PAGES_PER_STEP)?;
             for number in &numbers {
                 let page = self.core.map.read(PageKey::new(branch.id, *number))?;
                 for (at, entry) in page.iter().filter(|(_, e)| e.slot != Slot::HOLE) {
-                    let here = (number * CHUNKS + at as u64, entry.slot);
-                    let goes_on = before.is_some_and(|before| follows(before, here, branch.slot_log2));
+                    let chunk = Chunk::in_page(*number, at);
+                    let goes_on = before.is_some_and(|(earlier, slot)| {
+                        follows((slot, entry.slot), chunk.since(earlier), branch.slot_log2)
+                    });
                     layout.chunks += 1;
                     layout.runs += u64::from(!goes_on);
-                    before = Some(here);
+                    before = Some((chunk, entry.slot));
                 }
             }
             match numbers.last() {

@@ -7,8 +7,9 @@
 use crate::branch::image::ExternalImage;
 use crate::branch::pinned::PinnedMoment;
 use crate::branch::{Base, View};
-use crate::catalog::page::{CHUNKS, MapPage, Slot};
+use crate::catalog::page::{MapPage, Slot};
 use crate::error::Result;
+use crate::ids::Chunk;
 use crate::pool::Pool;
 use crate::staging::SectorSource;
 use crate::units::{BLOCK, SECTOR};
@@ -199,17 +200,17 @@ impl Walk<'_> {
             return;
         }
         let log2 = line.branch.chunk_log2;
-        let clamp = |chunk: u64| chunk.saturating_mul(1 << log2).clamp(bytes.start, bytes.end);
-        let last = ((bytes.end - 1) >> log2) / CHUNKS;
-        let mut number = (bytes.start >> log2) / CHUNKS;
+        let start = |page: u64| Chunk::first_of(page).start(log2).clamp(bytes.start, bytes.end);
+        let last = Chunk::of(bytes.end - 1, log2).page();
+        let mut number = Chunk::of(bytes.start, log2).page();
         let mut gap = Gap { walk: self, line, range: bytes.start..bytes.start };
         while number <= last {
             let next = self.next(line, number, last);
-            gap.extend(clamp(number * CHUNKS)..clamp(next * CHUNKS));
+            gap.extend(start(number)..start(next));
             if next > last {
                 break;
             }
-            let range = clamp(next * CHUNKS)..clamp((next + 1) * CHUNKS);
+            let range = start(next)..start(next + 1);
             match self.pool.core.map.load(line, next) {
                 Err(_) => {
                     gap.flush(sink);
@@ -242,8 +243,8 @@ impl Walk<'_> {
         let log2 = line.branch.chunk_log2;
         let mut at = bytes.start;
         while at < bytes.end {
-            let chunk = at >> log2;
-            let end = ((chunk + 1) << log2).min(bytes.end);
+            let chunk = Chunk::of(at, log2);
+            let end = chunk.next().start(log2).min(bytes.end);
             match page.get(MapPage::locate(chunk).1) {
                 None => gap.extend(at..end),
                 Some(entry) => {
@@ -251,7 +252,7 @@ impl Walk<'_> {
                     if entry.slot == Slot::HOLE {
                         sink(at..end, Kind::Zeros);
                     } else {
-                        let from = entry.slot.offset() + (at - (chunk << log2));
+                        let from = entry.slot.offset() + (at - chunk.start(log2));
                         self.slot(entry.slot.pv(), from, at..end, sink);
                     }
                 }
@@ -285,11 +286,11 @@ impl Walk<'_> {
 
     /// Walks a moment of a history. Only the attempt shows whether a chunk can be reconstructed.
     fn moment(&self, at: &PinnedMoment, bytes: Range<u64>, sink: Sink<'_>) {
-        let size = at.line().branch.chunk_size();
+        let log2 = at.line().branch.chunk_log2;
         let mut start = bytes.start;
         while start < bytes.end {
-            let chunk = start / size;
-            let end = ((chunk + 1) * size).min(bytes.end);
+            let chunk = Chunk::of(start, log2);
+            let end = chunk.next().start(log2).min(bytes.end);
             let kind = match at.chunk(&self.pool.core, chunk) {
                 Ok(_) => Kind::Data,
                 Err(e) => Kind::Lost(LossReason::History(e.to_string().into())),

@@ -7,9 +7,8 @@
 //! both.
 
 use crate::branch::Branch;
-use crate::catalog::page::CHUNKS;
 use crate::error::{Error, no_space};
-use crate::ids::{Epoch, Lsn};
+use crate::ids::{Chunk, Epoch, Lsn};
 use crate::journal::record::Kind;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -153,11 +152,11 @@ pub(crate) fn growth(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u
     let chunks = branch.chunks(offset, length);
     // Only the ends of a discard may be parts of chunks, and need a page. What it frees makes room.
     let ends = if kind == Kind::Discard { 2 } else { u64::MAX };
-    let pages = chunks.end.div_ceil(CHUNKS) - chunks.start / CHUNKS;
+    let pages = Chunk::pages(&chunks);
     // Snapshots keep the old content as versions.
     let has_snapshots = branch.epoch() > Epoch::FIRST && kind != Kind::Discard;
-    let versions = if has_snapshots { chunks.end - chunks.start } else { 0 };
-    RECORD + pages.min(ends) * NEW_PAGE + versions * VERSION
+    let versions = if has_snapshots { chunks.end.since(chunks.start) } else { 0 };
+    RECORD + (pages.end - pages.start).min(ends) * NEW_PAGE + versions * VERSION
 }
 
 /// The error of a write for which the catalog has no room.

@@ -76,7 +76,7 @@ impl RangeMap {
 }
 
 /// Sorts ranges and joins those that touch.
-pub(crate) fn union(mut ranges: Vec<std::ops::Range<u64>>) -> Vec<std::ops::Range<u64>> {
+pub(crate) fn union<T: Copy + Ord>(mut ranges: Vec<std::ops::Range<T>>) -> Vec<std::ops::Range<T>> {
     ranges.sort_unstable_by_key(|r| r.start);
     ranges.dedup_by(|next, last| {
         let joins = next.start <= last.end;

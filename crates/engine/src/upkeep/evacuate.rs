@@ -10,7 +10,7 @@ use crate::destage::Destager;
 use crate::destage::state::{BackgroundState, EvacuateFrom};
 use crate::disk::SyncPurpose;
 use crate::error::Result;
-use crate::ids::{BranchId, Epoch};
+use crate::ids::{BranchId, Chunk, Epoch};
 use crate::shortage::Task;
 use crate::space::pv::Pv;
 use std::collections::BTreeSet;
@@ -104,12 +104,10 @@ impl Destager {
             }
             moves.pages.extend(touched.then_some((key, page)));
         }
-        Ok(Some(
-            next.map_or(
-                EvacuateFrom::Versions(VersionKey::new(BranchId(0), 0, Epoch::NONE)),
-                EvacuateFrom::Map,
-            ),
-        ))
+        Ok(Some(next.map_or(
+            EvacuateFrom::Versions(VersionKey::new(BranchId(0), Chunk::FIRST, Epoch::NONE)),
+            EvacuateFrom::Map,
+        )))
     }
 
     /// Moves chunks of a few versions. Returns the place at which the pass continues.

@@ -28,7 +28,7 @@ use crate::destage::batch::Below;
 use crate::destage::state::{BackgroundState, FlattenJob};
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result, no_space, not_found};
-use crate::ids::{BranchId, Epoch};
+use crate::ids::{BranchId, Chunk, Epoch};
 use crate::shortage::Task;
 use crate::space::reservations::full;
 use std::collections::BTreeSet;
@@ -152,7 +152,12 @@ impl Destager {
     /// of it is written. `content` is what the chunk shows (none: zeros). Destage must not read it
     /// from the base, and it is too long for one journal record. The caller holds off writers of
     /// the volume meanwhile. [`crate::ErrorKind::NoSpace`] leaves everything as it was.
-    pub(crate) fn fill_chunk(&self, volume: &VolumeState, chunk: u64, content: Option<&[u8]>) -> Result<()> {
+    pub(crate) fn fill_chunk(
+        &self,
+        volume: &VolumeState,
+        chunk: Chunk,
+        content: Option<&[u8]>,
+    ) -> Result<()> {
         let branch = &volume.line.branch;
         for carried_out in [false, true] {
             {
@@ -185,7 +190,7 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         branch: &Arc<Branch>,
-        chunk: u64,
+        chunk: Chunk,
         content: Option<&[u8]>,
     ) -> Result<()> {
         let (number, at) = MapPage::locate(chunk);
@@ -259,7 +264,7 @@ impl Destager {
             if last == Some(None) {
                 continue;
             }
-            let chunk = number * CHUNKS + at as u64;
+            let chunk = Chunk::in_page(number, at);
             if step.budget == 0 {
                 looked = Looked::Part;
                 break;
@@ -291,7 +296,7 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         branch: &Arc<Branch>,
-        chunk: u64,
+        chunk: Chunk,
         step: &mut Step,
     ) -> Result<Option<Slot>> {
         let below = self.core.find_below(&View::head(branch), chunk)?;
@@ -304,7 +309,7 @@ impl Destager {
                 // The whole content is read before a slot is taken: content that can't be read
                 // leaves nothing behind.
                 bytes.resize(branch.chunk_size() as usize, 0);
-                if let Err(error) = external.read(&self.core, &mut bytes, chunk << branch.chunk_log2) {
+                if let Err(error) = external.read(&self.core, &mut bytes, chunk.start(branch.chunk_log2)) {
                     step.stalled = Some(error);
                     return Ok(None);
                 }
@@ -451,8 +456,8 @@ impl Core {
         for (at, entry) in page.iter() {
             oldest[at] = Some(entry.born);
         }
-        let first = number * CHUNKS;
-        for version in self.catalog.versions_in(branch.id, first..first + CHUNKS)? {
+        let chunks = Chunk::first_of(number)..Chunk::first_of(number + 1);
+        for version in self.catalog.versions_in(branch.id, chunks)? {
             let born = &mut oldest[MapPage::locate(version.key.chunk).1];
             *born = Some(born.unwrap_or(Epoch::MAX).min(version.entry.born));
         }

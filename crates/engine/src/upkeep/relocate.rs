@@ -16,7 +16,7 @@ use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::destage::Destager;
 use crate::destage::state::{BackgroundState, Relocation};
 use crate::error::Result;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, Chunk};
 use crate::shortage::Task;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -169,7 +169,7 @@ impl Destager {
             return Ok(());
         }
         self.return_last(state);
-        let chunk = number * CHUNKS + at as u64;
+        let chunk = Chunk::in_page(number, at);
         let versions = self.core.catalog.versions_of(branch.id, chunk)?;
         if let Some(version) = versions.into_iter().find(|v| v.entry.slot == wanted)
             && let Some(slot) = self.move_one(state, branch, wanted, moves)?
@@ -242,19 +242,20 @@ fn majority(segment: &[(usize, Entry)], slot_log2: u8) -> Option<Distance> {
     votes.into_iter().find(|(_, count)| count * 2 > segment.len()).map(|(distance, _)| distance)
 }
 
-/// Whether a chunk lies in order behind an earlier one: forward, and skipping no more than the
-/// volume does. Between them, room for chunks that were never written is allowed but not required.
-pub(crate) fn follows(before: (u64, Slot), here: (u64, Slot), slot_log2: u8) -> bool {
-    let ((a, from), (b, to)) = (before, here);
-    let gap = (b - a) << slot_log2;
+/// Whether the slot of a chunk lies in order behind the slot of the chunk that is `chunks` earlier:
+/// forward, and skipping no more than the volume does. Between them, room for chunks that were
+/// never written is allowed but not required.
+pub(crate) fn follows((from, to): (Slot, Slot), chunks: u64, slot_log2: u8) -> bool {
+    let gap = chunks << slot_log2;
     from.pv() == to.pv() && from.offset() < to.offset() && to.offset() - from.offset() <= gap
 }
 
 /// Returns the chunks in runs shorter than `least`.
 fn misplaced(segment: &[(usize, Entry)], slot_log2: u8, least: usize) -> Vec<(usize, Entry)> {
-    let place = |(at, entry): &(usize, Entry)| (*at as u64, entry.slot);
-    let runs: Vec<&[(usize, Entry)]> =
-        segment.chunk_by(|a, b| follows(place(a), place(b), slot_log2)).collect();
+    let goes_on = |(at, earlier): &(usize, Entry), (next, later): &(usize, Entry)| {
+        follows((earlier.slot, later.slot), (next - at) as u64, slot_log2)
+    };
+    let runs: Vec<&[(usize, Entry)]> = segment.chunk_by(goes_on).collect();
     if runs.len() <= 1 {
         return Vec::new();
     }

@@ -10,10 +10,10 @@
 use super::Volume;
 use crate::branch::{Based, Branch, ExternalBase, HEAD, View};
 use crate::catalog::Event;
-use crate::catalog::page::{CHUNKS, Entry, MapPage};
+use crate::catalog::page::{Entry, MapPage};
 use crate::cdp::moment::changed::Recorded;
 use crate::error::{Error, ErrorKind, Result, invalid};
-use crate::ids::{Epoch, Lsn};
+use crate::ids::{Chunk, Epoch, Lsn};
 use crate::map::Held;
 use crate::staging::union;
 use crate::units::BLOCK;
@@ -359,10 +359,10 @@ impl<'a> Ways<'a> {
     fn mapped(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         let chunk_log2 = self.to.branch().chunk_log2;
         let asked = bytes.clone();
-        let clamp = |chunk: u64| chunk.saturating_mul(1 << chunk_log2).clamp(asked.start, asked.end);
-        let chunks = asked.start >> chunk_log2..asked.end.div_ceil(1 << chunk_log2);
+        let clamp = |chunk: Chunk| chunk.start(chunk_log2).clamp(asked.start, asked.end);
+        let chunks = self.to.branch().chunks(asked.start, asked.end - asked.start);
         let mut found: Vec<Range<u64>> = Vec::new();
-        let mut add = |chunks: Range<u64>| {
+        let mut add = |chunks: Range<Chunk>| {
             let range = clamp(chunks.start)..clamp(chunks.end);
             match found.last_mut() {
                 Some(run) if run.end == range.start => run.end = range.end,
@@ -377,16 +377,17 @@ impl<'a> Ways<'a> {
                 break;
             }
             looked += 1;
-            let (number, first) = (chunk / CHUNKS, chunk);
-            let (end, verdict) = self.span(number, (chunks.end - 1) / CHUNKS)?;
-            chunk = chunks.end.min(end.saturating_mul(CHUNKS));
+            let (number, first) = (chunk.page(), chunk);
+            let (end, verdict) = self.span(number, chunks.end.prev().page())?;
+            chunk = chunks.end.min(Chunk::first_of(end));
             match verdict {
                 Some(true) => ranges = add(first..chunk),
                 Some(false) => {}
                 None => {
                     let pages = self.pages(number)?;
-                    for differs in (first..chunk).filter(|chunk| pages.differ(MapPage::locate(*chunk).1)) {
-                        ranges = add(differs..differs + 1);
+                    let differs = |chunk: &Chunk| pages.differ(MapPage::locate(*chunk).1);
+                    for chunk in Chunk::each(first..chunk).filter(differs) {
+                        ranges = add(chunk..chunk.next());
                     }
                 }
             }

@@ -16,7 +16,7 @@ use super::Volume;
 use crate::branch::{Base, ExternalBase};
 use crate::catalog::page::MapPage;
 use crate::error::{ErrorKind, Result};
-use crate::ids::Epoch;
+use crate::ids::{Chunk, Epoch};
 use crate::sequence::relief::Relief;
 use parking_lot::RwLockReadGuard;
 
@@ -56,15 +56,15 @@ impl Volume {
             return Ok(());
         }
         let (size, end) = (1u64 << branch.chunk_log2, offset + len);
-        let mut chunks = branch.chunks(offset, len);
+        let chunks = branch.chunks(offset, len);
         if recorded && branch.cdp.is_on() || size > most {
-            return chunks.try_for_each(|chunk| self.materialize_chunk(chunk));
+            return Chunk::each(chunks).try_for_each(|chunk| self.materialize_chunk(chunk));
         }
-        let is_part = |chunk: &u64| {
-            let start = chunk << branch.chunk_log2;
+        let is_part = |chunk: &Chunk| {
+            let start = chunk.start(branch.chunk_log2);
             offset > start || end < (start + size).min(self.size())
         };
-        let last = (chunks.end - 1 > chunks.start).then_some(chunks.end - 1);
+        let last = Some(chunks.end.prev()).filter(|last| *last > chunks.start);
         [chunks.start].into_iter().chain(last).filter(is_part).try_for_each(|c| self.materialize_chunk(c))
     }
 
@@ -74,15 +74,15 @@ impl Volume {
         if !branch.has_external_base || !branch.has_base() || at.is_multiple_of(1 << branch.chunk_log2) {
             return Ok(());
         }
-        self.materialize_chunk(at >> branch.chunk_log2)
+        self.materialize_chunk(Chunk::of(at, branch.chunk_log2))
     }
 
     /// Copies a chunk that is too long for a record to its place.
-    pub(super) fn fill_chunk(&self, chunk: u64, below: &ExternalBase) -> Result<()> {
+    pub(super) fn fill_chunk(&self, chunk: Chunk, below: &ExternalBase) -> Result<()> {
         let size = self.branch().chunk_size();
         let mut content = vec![0; size as usize];
         // Only writers of this volume wait for this read.
-        below.read(&self.core, &mut content, chunk * size)?;
+        below.read(&self.core, &mut content, chunk.start(self.branch().chunk_log2))?;
         let content = Some(&content[..]).filter(|content| content.iter().any(|b| *b != 0));
         let mut relief = Relief::default();
         loop {
@@ -101,11 +101,10 @@ impl Volume {
 
     /// Returns the image or moment that a chunk shows, if no line above it has content for the
     /// chunk in the pool.
-    pub(super) fn falls_to_external(&self, chunk: u64) -> Result<Option<ExternalBase>> {
+    pub(super) fn falls_to_external(&self, chunk: Chunk) -> Result<Option<ExternalBase>> {
         let (number, index) = MapPage::locate(chunk);
         let mut line = self.state.line.clone();
-        let start = chunk << line.branch.chunk_log2;
-        let bytes = start..start + (1 << line.branch.chunk_log2);
+        let bytes = chunk.bytes(line.branch.chunk_log2);
         loop {
             // Staging is read before the map: a record leaves staging only after it has entered the
             // map.
@@ -129,7 +128,7 @@ impl Volume {
                 Some(Base::Image(image)) => ExternalBase::Image(image),
                 None => return Ok(None),
             };
-            return Ok(Some(external).filter(|external| start < external.shown()));
+            return Ok(Some(external).filter(|external| bytes.start < external.shown()));
         }
     }
 }
@@ -140,6 +139,7 @@ mod tests {
     use crate::device::BlockDevice;
     use crate::disk::{Dir, OpenMode};
     use crate::error::ErrorKind;
+    use crate::ids::Chunk;
     use crate::info::Progress;
     use crate::settings::CdpSettings;
     use crate::testing::{Site, new_volume};
@@ -179,7 +179,7 @@ mod tests {
         dir.open("image", OpenMode::CreateNew).unwrap().write_at(&[7; 1 << 16], 0).unwrap();
         pool.create_volume_over(&new_volume("v", 1 << 16, 4096), "image").unwrap();
         let volume = pool.open_volume("v", false).unwrap();
-        let fill = |chunk| pool.destager.fill_chunk(&volume.state, chunk, Some(&[7; 4096]));
+        let fill = |chunk| pool.destager.fill_chunk(&volume.state, Chunk(chunk), Some(&[7; 4096]));
         // The branch is in the journal only.
         fill(0).unwrap();
         let allocated = pool.volume("v").unwrap().allocated;

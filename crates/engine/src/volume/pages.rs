@@ -2,9 +2,9 @@
 
 use crate::branch::Branch;
 use crate::catalog::PageKey;
-use crate::catalog::page::CHUNKS;
 use crate::core::Core;
 use crate::error::Result;
+use crate::ids::Chunk;
 use crate::journal::Record;
 use crate::journal::record::Kind;
 use crate::space::catalog_room::{Promise, growth};
@@ -24,7 +24,7 @@ impl Core {
         }
         for record in records {
             let chunks = branch.chunks(record.offset, record.length);
-            for number in chunks.start / CHUNKS..chunks.end.div_ceil(CHUNKS) {
+            for number in Chunk::pages(&chunks) {
                 if self.map.read(PageKey::new(branch.id, number))?.iter().next().is_none() {
                     return Ok(false);
                 }

@@ -6,6 +6,7 @@ use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::codec::outer_sum;
 use crate::disk::Disk;
 use crate::error::{Error, Result, corrupt};
+use crate::ids::Chunk;
 use crate::space::pv::Pv;
 use crate::staging::{SECTORS, SectorSource, StagedExtent};
 use crate::units::{BLOCK, SECTOR};
@@ -214,8 +215,8 @@ impl Volume {
         let mut run = (Place::Zeros, 0);
         while done < buf.len() {
             let at = offset + done as u64;
-            let chunk = at >> branch.chunk_log2;
-            let inside = at - (chunk << branch.chunk_log2);
+            let chunk = Chunk::of(at, branch.chunk_log2);
+            let inside = at - chunk.start(branch.chunk_log2);
             let len = ((1u64 << branch.chunk_log2) - inside).min((buf.len() - done) as u64) as usize;
             let (number, index) = MapPage::locate(chunk);
             if page.as_ref().is_none_or(|(held, _)| *held != number) {

@@ -9,7 +9,7 @@ use crate::cdp::moment::thin::Shown;
 use crate::core::Core;
 use crate::device::StatusRun;
 use crate::error::Result;
-use crate::ids::{BranchId, Lsn};
+use crate::ids::{BranchId, Chunk, Lsn};
 use crate::staging::{SectorSource, Stretch};
 use crate::units::{BLOCK, SECTOR};
 use std::ops::Range;
@@ -98,8 +98,8 @@ impl Volume {
         self.check_range(offset, len)?;
         let _reading = self.core.readers.enter();
         let chunks = self.branch().chunks(offset, len);
-        let last = chunks.end.min(chunks.start + MAX_CHUNKS);
-        let end = (offset + len).min(last << self.branch().chunk_log2);
+        let last = chunks.end.min(Chunk(chunks.start.0 + MAX_CHUNKS));
+        let end = (offset + len).min(last.start(self.branch().chunk_log2));
         loop {
             let based = self.state.line.based();
             let mut runs =
@@ -244,7 +244,7 @@ impl Walk<'_> {
         let chunk_log2 = self.line.branch.chunk_log2;
         let mut start = bytes.start;
         while start < bytes.end {
-            let chunk_end = ((start >> chunk_log2) + 1) << chunk_log2;
+            let chunk_end = Chunk::of(start, chunk_log2).next().start(chunk_log2);
             let next = ((start / STRIDE + 1) * STRIDE).min(chunk_end).min(bytes.end);
             if !self.staged_part(start..next)? {
                 return Ok(false);
@@ -258,9 +258,7 @@ impl Walk<'_> {
     fn mapped(&mut self, bytes: Range<u64>) -> Result<bool> {
         let (line, map) = (self.line, &self.volume.core.map);
         let chunks = line.branch.chunks(bytes.start, bytes.end - bytes.start);
-        let clamp = |chunk: u64| {
-            chunk.checked_shl(line.branch.chunk_log2.into()).unwrap_or(u64::MAX).clamp(bytes.start, bytes.end)
-        };
+        let clamp = |chunk: Chunk| chunk.start(line.branch.chunk_log2).clamp(bytes.start, bytes.end);
         let mut page: Option<(u64, Arc<MapPage>)> = None;
         let mut chunk = chunks.start;
         while chunk < chunks.end {
@@ -269,8 +267,8 @@ impl Walk<'_> {
                 page = map.cached(line, number).map(|page| (number, page));
                 if page.is_none() {
                     // Pages that do not exist are skipped with one query.
-                    let next = map.next_page(line, number, (chunks.end - 1) / CHUNKS)?;
-                    let next = next.map_or(chunks.end, |n| (n * CHUNKS).clamp(chunk, chunks.end));
+                    let next = map.next_page(line, number, chunks.end.prev().page())?;
+                    let next = next.map_or(chunks.end, |n| Chunk::first_of(n).clamp(chunk, chunks.end));
                     if next > chunk {
                         self.absent(clamp(chunk)..clamp(next));
                         chunk = next;
@@ -279,7 +277,7 @@ impl Walk<'_> {
                     page = Some((number, map.load(line, number)?));
                 }
             }
-            let range = clamp(chunk)..clamp(chunk + 1);
+            let range = clamp(chunk)..clamp(chunk.next());
             match page.as_ref().and_then(|(_, p)| p.get(index)) {
                 None => self.absent(range),
                 Some(entry) => {
@@ -289,7 +287,7 @@ impl Walk<'_> {
                     }
                 }
             }
-            chunk += 1;
+            chunk = chunk.next();
         }
         Ok(true)
     }
@@ -300,7 +298,7 @@ impl Walk<'_> {
         let (branch, epoch) = (&self.line.branch, self.line.epoch);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
         let sources: Vec<_> = blocks.clone().map(|b| branch.staging.resolve(b, epoch)).collect();
-        let (number, index) = MapPage::locate(bytes.start >> branch.chunk_log2);
+        let (number, index) = MapPage::locate(Chunk::of(bytes.start, branch.chunk_log2));
         let entry = self.volume.core.map.load(self.line, number)?.get(index);
         let mapped = entry.is_some_and(|e| e.slot != Slot::HOLE);
         let kind = |source: &SectorSource| match source {

@@ -5,7 +5,7 @@ use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::cdp::write::reserve::{LogReservation, no_room};
 use crate::device::{WriteOp, first_difference};
 use crate::error::{Error, ErrorKind, Result, invalid};
-use crate::ids::{Epoch, Lsn};
+use crate::ids::{Chunk, Epoch, Lsn};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs, space};
 use crate::journal::{Admission, Record, Sequencing};
 use crate::sequence::relief::Relief;
@@ -15,6 +15,7 @@ use crate::space::reservations::full;
 use crate::staging::Watch;
 use bytes::Bytes;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Number of chunks of a request for which the need is computed exactly. That takes time under the
@@ -197,7 +198,7 @@ impl Volume {
     /// Materializes a chunk of which a part is about to be written: writes it to the journal with
     /// the content of the image or moment below. Then destage does not need the image, which may be
     /// gone by then. Writers of the volume wait until the record is staged.
-    pub(super) fn materialize_chunk(&self, chunk: u64) -> Result<()> {
+    pub(super) fn materialize_chunk(&self, chunk: Chunk) -> Result<()> {
         let branch = self.branch();
         if self.falls_to_external(chunk)?.is_none() {
             return Ok(());
@@ -208,7 +209,7 @@ impl Volume {
             return self.fill_chunk(chunk, &external);
         }
         loop {
-            let start = chunk << branch.chunk_log2;
+            let start = chunk.start(branch.chunk_log2);
             let size = self.size();
             let len = size.saturating_sub(start).min(1 << branch.chunk_log2);
             if len == 0 {
@@ -293,11 +294,11 @@ impl Volume {
     fn most_slots(&self, kind: Kind, offset: u64, len: u64) -> u16 {
         let chunks = self.branch().chunks(offset, len);
         if kind != Kind::Discard {
-            return (chunks.end - chunks.start) as u16;
+            return chunks.end.since(chunks.start) as u16;
         }
         let size = 1u64 << self.branch().chunk_log2;
         let (head, tail) = (!offset.is_multiple_of(size), !(offset + len).is_multiple_of(size));
-        if chunks.end - chunks.start == 1 { (head || tail) as u16 } else { head as u16 + tail as u16 }
+        if chunks.end == chunks.start.next() { (head || tail) as u16 } else { head as u16 + tail as u16 }
     }
 
     /// Sequences a request's records under the lock in `held`, and takes the lock if necessary. The
@@ -358,7 +359,7 @@ impl Volume {
                     }
                     room.sequenced(last);
                     unsequenced -= slots;
-                    branch.cdp.count_writes(chunks.end - chunks.start);
+                    branch.cdp.count_writes(chunks.end.since(chunks.start));
                     return Ok(());
                 }
                 let sequenced = sequencing.last_lsn();
@@ -523,10 +524,9 @@ impl Volume {
             let content = record.kind != Kind::Discard;
             let chunks = branch.chunks(record.offset, record.length);
             // A discard, however long it is, leaves parts of chunks only at its ends.
-            let step = if content { 1 } else { (chunks.end - chunks.start).saturating_sub(1).max(1) };
-            for chunk in chunks.step_by(step as usize) {
-                let start = chunk << branch.chunk_log2;
-                let end = start + (1 << branch.chunk_log2);
+            let step = if content { 1 } else { chunks.end.since(chunks.start).saturating_sub(1).max(1) };
+            for chunk in (chunks.start.0..chunks.end.0).step_by(step as usize).map(Chunk) {
+                let Range { start, end } = chunk.bytes(branch.chunk_log2);
                 if !content && record.offset <= start && end <= record.offset + record.length {
                     continue;
                 }
@@ -551,7 +551,7 @@ impl Volume {
     }
 
     /// Whether the chunk has a slot that a write of `epoch` may overwrite.
-    fn has_own_slot(&self, chunk: u64, epoch: Epoch) -> Result<bool> {
+    fn has_own_slot(&self, chunk: Chunk, epoch: Epoch) -> Result<bool> {
         let (number, index) = MapPage::locate(chunk);
         let page = self.core.map.load(&self.state.line, number)?;
         let own =

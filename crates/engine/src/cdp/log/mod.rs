@@ -7,10 +7,9 @@ pub(crate) mod segment;
 pub(crate) mod shared;
 pub(crate) mod stretch;
 
-use crate::catalog::page::CHUNKS;
 use crate::catalog::{Event, SegmentRecord, Txn};
 use crate::error::Result;
-use crate::ids::{BranchId, Lsn, SnapshotId, Stamp};
+use crate::ids::{BranchId, Chunk, Lsn, SnapshotId, Stamp};
 use crate::settings::CdpSettings;
 use crate::staging::Waiting;
 use parking_lot::{Mutex, RwLock};
@@ -71,7 +70,7 @@ pub(crate) struct LogState {
     pub(crate) events: BTreeMap<Lsn, Event>,
     /// The sums of chunks whose last change is recorded. With them the next change of such a chunk
     /// is recorded without reading the whole chunk.
-    pub(crate) sums: HashMap<u64, u32>,
+    pub(crate) sums: HashMap<Chunk, u32>,
     /// The snapshots that are anchors, by the events, and the LSN of each.
     anchors: BTreeMap<SnapshotId, Lsn>,
     /// The events that state how the branch was recorded and how large the volume was. They are few
@@ -93,14 +92,14 @@ pub(crate) struct LogState {
 /// A batch whose records are in the log and that is being applied.
 pub(crate) struct Applying {
     /// The parts of chunks, sorted by (chunk, order), as (chunk, start, end, new content).
-    pub(crate) parts: Vec<(u64, u32, u32, Patch)>,
+    pub(crate) parts: Vec<(Chunk, u32, u32, Patch)>,
     /// The last LSN up to which everything is in place.
     pub(crate) in_place: Lsn,
 }
 
 impl Applying {
     /// Returns the parts of one chunk, in order.
-    pub(crate) fn of(&self, chunk: u64) -> &[(u64, u32, u32, Patch)] {
+    pub(crate) fn of(&self, chunk: Chunk) -> &[(Chunk, u32, u32, Patch)] {
         let start = self.parts.partition_point(|part| part.0 < chunk);
         let end = self.parts.partition_point(|part| part.0 <= chunk);
         &self.parts[start..end]
@@ -234,14 +233,14 @@ impl BranchCdp {
         if pages.is_empty() {
             return Ok(None);
         }
-        let first = pages.start.saturating_mul(CHUNKS);
-        let touches = |r: &SegmentRecord| r.chunks.1 >= first && r.chunks.0 / CHUNKS < pages.end;
+        let first = Chunk::first_of(pages.start);
+        let touches = |r: &SegmentRecord| r.chunks.1 >= first && r.chunks.0.page() < pages.end;
         let (mut sealed, open) = {
             let log = self.log.read();
             let sealed: Vec<_> = log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
             let next = |open: &Open| {
                 open.check()?;
-                Ok(open.entries.range((first, Lsn::ZERO)..).next().map(|((chunk, _), _)| chunk / CHUNKS))
+                Ok(open.entries.range((first, Lsn::ZERO)..).next().map(|((chunk, _), _)| chunk.page()))
             };
             let open = log.open.as_ref().filter(|open| touches(&open.record));
             (sealed, open.map(next).transpose()?.flatten())
@@ -251,10 +250,10 @@ impl BranchCdp {
         sealed.sort_unstable_by_key(|segment| segment.record.chunks.0);
         let mut best = open.unwrap_or(pages.end);
         for segment in sealed {
-            if best == pages.start || segment.record.chunks.0 / CHUNKS >= best {
+            if best == pages.start || segment.record.chunks.0.page() >= best {
                 break;
             }
-            best = best.min(segment.next_chunk(first)?.map_or(best, |chunk| chunk / CHUNKS));
+            best = best.min(segment.next_chunk(first)?.map_or(best, |chunk| chunk.page()));
         }
         Ok(Some(best).filter(|page| pages.contains(page)))
     }

@@ -24,7 +24,7 @@
 //! a damaged record, and a damaged index can be rebuilt from the records.
 
 use crate::codec::{Reader, Writer, align_up, crc32c};
-use crate::ids::{BranchId, Epoch, Lsn, Stamp};
+use crate::ids::{BranchId, Chunk, Epoch, Lsn, Stamp};
 use crate::settings::{Compression, Encoding};
 use crate::units::SECTOR;
 use uuid::Uuid;
@@ -56,7 +56,7 @@ const _: () = assert!(ENTRIES == 72);
 /// An entry of the index: everything that a record's header contains, and the record's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
-    pub(crate) chunk: u64,
+    pub(crate) chunk: Chunk,
     pub(crate) lsn: Lsn,
     pub(crate) time: u64,
     /// The byte in the segment at which the record starts.
@@ -337,7 +337,7 @@ mod tests {
 
     pub(super) fn entry(chunk: u64, lsn: u64) -> IndexEntry {
         IndexEntry {
-            chunk,
+            chunk: Chunk(chunk),
             lsn: Lsn(lsn),
             time: 0x1122_3344_5566_7788,
             at: 64,

@@ -16,7 +16,7 @@ use super::record::{
 use crate::catalog::{GroupRecord, SegmentRecord};
 use crate::disk::{Disk, NamedFile};
 use crate::error::{Error, Result};
-use crate::ids::{BranchId, Epoch, Lsn};
+use crate::ids::{BranchId, Chunk, Epoch, Lsn};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, RangeInclusive};
@@ -51,7 +51,7 @@ pub(crate) struct Sealed {
     pub(crate) file: LogFile,
     pub(crate) record: SegmentRecord,
     /// The last keys of index blocks that were read. With them a search mostly reads one block.
-    fences: Mutex<HashMap<u64, (u64, Lsn)>>,
+    fences: Mutex<HashMap<u64, (Chunk, Lsn)>>,
     /// All entries, rebuilt from the records because the index is damaged, or `None` if the records
     /// don't suffice.
     rebuilt: OnceLock<Option<Vec<IndexEntry>>>,
@@ -64,7 +64,7 @@ pub(crate) struct Open {
     pub(crate) file: LogFile,
     pub(crate) record: SegmentRecord,
     pub(crate) groups: Vec<GroupRecord>,
-    pub(crate) entries: BTreeMap<(u64, Lsn), IndexEntry>,
+    pub(crate) entries: BTreeMap<(Chunk, Lsn), IndexEntry>,
     /// An index and a record of one group are damaged, so it is not known what is missing.
     pub(crate) incomplete: bool,
 }
@@ -234,7 +234,7 @@ impl Sealed {
     }
 
     /// Returns the entries of a chunk with LSNs in a range, in order.
-    pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<Lsn>) -> Result<Vec<IndexEntry>> {
+    pub(crate) fn find(&self, chunk: Chunk, lsns: RangeInclusive<Lsn>) -> Result<Vec<IndexEntry>> {
         match self.search(&self.file.open()?, chunk, &lsns) {
             Some(found) => Ok(found),
             None => {
@@ -245,7 +245,7 @@ impl Sealed {
     }
 
     /// Returns the first chunk at or after `chunk` of which there are records.
-    pub(crate) fn next_chunk(&self, chunk: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_chunk(&self, chunk: Chunk) -> Result<Option<Chunk>> {
         let first = |entries: &[IndexEntry]| entries.iter().map(|e| e.chunk).find(|c| *c >= chunk);
         match self.first_block(&self.file.open()?, (chunk, Lsn::ZERO)) {
             Some((_, held)) => Ok(held.and_then(|(_, block)| first(&block))),
@@ -255,7 +255,7 @@ impl Sealed {
 
     /// Returns the first block of the index whose last entry is not below `key`, and its entries if
     /// there is such a block. Returns `None` when the index is damaged.
-    fn first_block(&self, file: &SegmentDisk, key: (u64, Lsn)) -> Option<(u64, Option<HeldBlock>)> {
+    fn first_block(&self, file: &SegmentDisk, key: (Chunk, Lsn)) -> Option<(u64, Option<HeldBlock>)> {
         let (mut low, mut high) = (0, self.blocks());
         let mut held = None;
         while low < high {
@@ -284,7 +284,12 @@ impl Sealed {
     }
 
     /// Searches by the index. Returns `None` when the index is damaged.
-    fn search(&self, file: &SegmentDisk, chunk: u64, lsns: &RangeInclusive<Lsn>) -> Option<Vec<IndexEntry>> {
+    fn search(
+        &self,
+        file: &SegmentDisk,
+        chunk: Chunk,
+        lsns: &RangeInclusive<Lsn>,
+    ) -> Option<Vec<IndexEntry>> {
         let (low, mut held) = self.first_block(file, (chunk, *lsns.start()))?;
         let mut found = Vec::new();
         for number in low..self.blocks() {
@@ -304,7 +309,7 @@ impl Sealed {
     /// Passes the entries from a chunk on to `take`, in order, until `take` breaks.
     pub(crate) fn visit(
         &self,
-        chunk: u64,
+        chunk: Chunk,
         take: &mut dyn FnMut(&IndexEntry) -> ControlFlow<()>,
     ) -> Result<()> {
         let file = &self.file.open()?;
@@ -381,7 +386,7 @@ impl Open {
     }
 
     /// Returns the entries of a chunk with LSNs in a range, in order.
-    pub(crate) fn find(&self, chunk: u64, lsns: RangeInclusive<Lsn>) -> Result<Vec<IndexEntry>> {
+    pub(crate) fn find(&self, chunk: Chunk, lsns: RangeInclusive<Lsn>) -> Result<Vec<IndexEntry>> {
         self.check()?;
         let keys = (chunk, *lsns.start())..=(chunk, *lsns.end());
         Ok(self.entries.range(keys).map(|(_, entry)| *entry).collect())
@@ -390,7 +395,7 @@ impl Open {
     /// Passes the entries from a chunk on to `take`, in order, until `take` breaks.
     pub(crate) fn visit(
         &self,
-        chunk: u64,
+        chunk: Chunk,
         take: &mut dyn FnMut(&IndexEntry) -> ControlFlow<()>,
     ) -> Result<()> {
         self.check()?;

@@ -4,7 +4,7 @@ use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
 use crate::cdp::log::record::{ENTRIES, IndexEntry};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::Lsn;
+use crate::ids::{Chunk, Lsn};
 use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::sync::Arc;
 
@@ -21,20 +21,20 @@ pub(crate) struct Recorded {
 /// One search of the indexes, chunk after chunk in each segment.
 struct Step<'a> {
     lsns: &'a RangeInclusive<Lsn>,
-    chunk_size: u64,
+    chunk_log2: u8,
     found: Vec<Range<u64>>,
     /// The first chunk that the answer does not cover.
-    end: u64,
+    end: Chunk,
     /// The number of entries of a segment after which the step ends. It ends behind the chunk that
     /// it has begun.
     most: usize,
     looked: usize,
-    chunk: u64,
+    chunk: Chunk,
     /// The number of entries of the current chunk that were read.
     of_chunk: usize,
     /// The chunk from which the search of the segment continues. The chunk before it had more
     /// entries than a step reads, and counts as changed as a whole.
-    go_on: Option<u64>,
+    go_on: Option<Chunk>,
 }
 
 impl Recorded {
@@ -95,15 +95,15 @@ impl Recorded {
         if self.lsns.is_empty() {
             return Ok(Vec::new());
         }
-        let chunk_size = self.branch.chunk_size();
-        let chunks = bytes.start / chunk_size..bytes.end.div_ceil(chunk_size);
+        let chunk_log2 = self.branch.chunk_log2;
+        let chunks = self.branch.chunks(bytes.start, bytes.end - bytes.start);
         let touches = |r: &SegmentRecord| {
             r.lsns.0 <= *self.lsns.end()
                 && r.lsns.1 >= *self.lsns.start()
                 && r.chunks.0 < chunks.end
                 && r.chunks.1 >= chunks.start
         };
-        let mut step = Step::new(&self.lsns, chunk_size, chunks.end);
+        let mut step = Step::new(&self.lsns, chunk_log2, chunks.end);
         let mut sealed: Vec<_> = {
             let log = self.branch.cdp.log.read();
             let sealed: Vec<_> = log.sealed.values().filter(|s| touches(&s.record)).cloned().collect();
@@ -121,22 +121,32 @@ impl Recorded {
             }
             step.look(chunks.start, |from, take| segment.visit(from, take))?;
         }
-        bytes.end = bytes.end.min(step.end.saturating_mul(chunk_size));
+        bytes.end = bytes.end.min(step.end.start(chunk_log2));
         Ok(step.found)
     }
 }
 
 impl<'a> Step<'a> {
-    fn new(lsns: &'a RangeInclusive<Lsn>, chunk_size: u64, end: u64) -> Self {
+    fn new(lsns: &'a RangeInclusive<Lsn>, chunk_log2: u8, end: Chunk) -> Self {
         let found = Vec::new();
-        Step { lsns, chunk_size, found, end, most: 0, looked: 0, chunk: 0, of_chunk: 0, go_on: None }
+        Step {
+            lsns,
+            chunk_log2,
+            found,
+            end,
+            most: 0,
+            looked: 0,
+            chunk: Chunk::FIRST,
+            of_chunk: 0,
+            go_on: None,
+        }
     }
 
     /// Searches one segment from a chunk on.
     fn look(
         &mut self,
-        first: u64,
-        visit: impl Fn(u64, &mut dyn FnMut(&IndexEntry) -> ControlFlow<()>) -> Result<()>,
+        first: Chunk,
+        visit: impl Fn(Chunk, &mut dyn FnMut(&IndexEntry) -> ControlFlow<()>) -> Result<()>,
     ) -> Result<()> {
         (self.looked, self.of_chunk, self.go_on) = (0, 0, Some(first));
         while let Some(from) = self.go_on.take() {
@@ -157,15 +167,15 @@ impl<'a> Step<'a> {
         }
         self.chunk = entry.chunk;
         (self.looked, self.of_chunk) = (self.looked + 1, self.of_chunk + 1);
-        let start = entry.chunk.saturating_mul(self.chunk_size);
+        let chunk = entry.chunk.bytes(self.chunk_log2);
         if self.of_chunk > self.most {
-            self.found.push(start..start.saturating_add(self.chunk_size));
-            self.go_on = Some(entry.chunk.saturating_add(1));
+            self.found.push(chunk);
+            self.go_on = Some(entry.chunk.next());
             return ControlFlow::Break(());
         }
         if self.lsns.contains(&entry.lsn) {
-            let bytes = entry.bytes();
-            self.found.push(start.saturating_add(bytes.start as u64)..start.saturating_add(bytes.end as u64));
+            let at = |inside: usize| chunk.start.saturating_add(inside as u64);
+            self.found.push(at(entry.bytes().start)..at(entry.bytes().end));
         }
         ControlFlow::Continue(())
     }

@@ -7,7 +7,7 @@ use crate::cdp::log::LogState;
 use crate::cdp::log::record::IndexEntry;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::ids::{BranchId, Lsn, SnapshotId, Stamp};
+use crate::ids::{BranchId, Chunk, Lsn, SnapshotId, Stamp};
 use crate::info::history::{Bucket, Change, Span};
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
@@ -116,8 +116,9 @@ impl Branch {
         limit: usize,
         found: &mut Vec<Change>,
     ) -> Result<()> {
-        let chunk_size = self.chunk_size();
-        let chunks = bytes.start / chunk_size..=bytes.end.saturating_sub(1) / chunk_size;
+        let chunk_log2 = self.chunk_log2;
+        let last = Chunk::of(bytes.end.saturating_sub(1), chunk_log2);
+        let chunks = Chunk::of(bytes.start, chunk_log2)..=last;
         let touches = |r: &SegmentRecord| {
             r.lsns.0 <= *lsns.end()
                 && r.lsns.1 >= *lsns.start()
@@ -125,7 +126,7 @@ impl Branch {
                 && r.chunks.1 >= *chunks.start()
         };
         let change = |e: &IndexEntry| {
-            let start = e.chunk.saturating_mul(chunk_size).saturating_add(e.bytes().start as u64);
+            let start = e.chunk.start(chunk_log2).saturating_add(e.bytes().start as u64);
             let end = start.saturating_add(e.bytes().len() as u64);
             clipped(start..end, bytes).map(|(offset, length)| Change {
                 lsn: e.lsn,

@@ -14,12 +14,11 @@ pub(crate) mod unsettled;
 
 use crate::branch::pinned::PinnedMoment;
 use crate::branch::{Branch, ExternalBase};
-use crate::catalog::page::CHUNKS;
 use crate::catalog::{Event, SegmentRecord};
 use crate::cdp::log::record::IndexEntry;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, invalid};
-use crate::ids::{Lsn, Stamp};
+use crate::ids::{Chunk, Lsn, Stamp};
 use crate::world::derived_uuid;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -42,11 +41,11 @@ impl PinnedMoment {
         let mut done = 0;
         while done < out.len() {
             let place = offset + done as u64;
-            let inside = (place % size) as usize;
+            let (chunk, inside) = (Chunk::of(place, self.branch.chunk_log2), (place % size) as usize);
             let len = (size as usize - inside).min(out.len() - done);
-            let content = match self.cached(place / size) {
+            let content = match self.cached(chunk) {
                 Some(content) => content,
-                None if may_block => self.chunk(core, place / size)?,
+                None if may_block => self.chunk(core, chunk)?,
                 None => return Ok(false),
             };
             out[done..done + len].copy_from_slice(&content[inside..inside + len]);
@@ -56,7 +55,7 @@ impl PinnedMoment {
     }
 
     /// Returns a chunk as it was at the moment, from the cache or reconstructed.
-    pub(crate) fn chunk(&self, core: &Core, chunk: u64) -> Result<Arc<[u8]>> {
+    pub(crate) fn chunk(&self, core: &Core, chunk: Chunk) -> Result<Arc<[u8]>> {
         if let Some(content) = self.cached(chunk) {
             return Ok(content);
         }
@@ -102,12 +101,12 @@ impl Core {
         let branch = &at.branch;
         // This comes first: what is settled meanwhile is found below.
         let unsettled = at.unsettled().and_then(|unsettled| {
-            let from = first.saturating_mul(CHUNKS).saturating_mul(branch.chunk_size());
+            let from = Chunk::first_of(first).start(branch.chunk_log2);
             let first = unsettled.touched(from..u64::MAX).next();
-            first.map(|range| range.start / branch.chunk_size() / CHUNKS)
+            first.map(|range| Chunk::of(range.start, branch.chunk_log2).page())
         });
         let placed = self.catalog.next_mapped(branch.id, first, last)?;
-        let kept = self.catalog.next_version(branch.id, first * CHUNKS)?.map(|chunk| chunk / CHUNKS);
+        let kept = self.catalog.next_version(branch.id, Chunk::first_of(first))?.map(Chunk::page);
         let known = placed.into_iter().chain(kept).chain(unsettled).min().filter(|page| *page <= last);
         // Only what comes before that is looked for in the log.
         let recorded = branch.cdp.next_page(first..known.unwrap_or(last.saturating_add(1)))?;

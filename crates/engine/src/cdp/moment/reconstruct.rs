@@ -9,7 +9,7 @@ use crate::cdp::log::{LogState, Patch};
 use crate::codec::crc32c;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{Epoch, Lsn};
+use crate::ids::{Chunk, Epoch, Lsn};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -97,7 +97,7 @@ impl LogState {
 impl Core {
     /// Returns a chunk as it was on `branch` right after the record with `lsn`. Everything up to
     /// there must be carried out.
-    pub(crate) fn chunk_at(&self, branch: &Arc<Branch>, chunk: u64, lsn: Lsn) -> Result<Vec<u8>> {
+    pub(crate) fn chunk_at(&self, branch: &Arc<Branch>, chunk: Chunk, lsn: Lsn) -> Result<Vec<u8>> {
         self.check_histories()?;
         loop {
             let version = branch.cdp.version.load(Ordering::SeqCst);
@@ -138,7 +138,7 @@ impl Core {
     fn without_gap(
         &self,
         branch: &Branch,
-        chunk: u64,
+        chunk: Chunk,
         start: Start,
         lsn: Lsn,
         way: Result<Replay>,
@@ -156,14 +156,21 @@ impl Core {
     }
 
     /// Returns the way from a start to the moment.
-    fn way(&self, branch: &Arc<Branch>, chunk: u64, start: Start, lsn: Lsn, forward: bool) -> Result<Replay> {
+    fn way(
+        &self,
+        branch: &Arc<Branch>,
+        chunk: Chunk,
+        start: Start,
+        lsn: Lsn,
+        forward: bool,
+    ) -> Result<Replay> {
         let (from, to) = match start {
             Start::Epoch(at, _) if forward => (at, lsn),
             Start::Epoch(at, _) => (lsn, at),
             Start::Head(_) => (lsn, branch.cdp.log.read().last_lsn().max(lsn)),
         };
         let size = branch.chunk_size();
-        let emptied = branch.cdp.log.read().emptied(chunk * size..(chunk + 1) * size, from, to);
+        let emptied = branch.cdp.log.read().emptied(chunk.bytes(branch.chunk_log2), from, to);
         Replay::new(&branch.cdp, (chunk, size), from.next()..=to, emptied, forward)
     }
 
@@ -172,7 +179,7 @@ impl Core {
     fn settle(
         &self,
         branch: &Arc<Branch>,
-        chunk: u64,
+        chunk: Chunk,
         lsn: Lsn,
         before: Option<(Start, Result<Replay>)>,
         after: Option<(Start, Result<Replay>)>,
@@ -196,7 +203,7 @@ impl Core {
     fn go(
         &self,
         branch: &Arc<Branch>,
-        (chunk, lsn): (u64, Lsn),
+        (chunk, lsn): (Chunk, Lsn),
         start: Start,
         way: &Replay,
         sum: Option<u32>,
@@ -223,7 +230,7 @@ impl Core {
 
     /// Returns the content of a chunk in place on a branch now. The content is whole even while the
     /// chunk is being overwritten. The call fails if the content is of another version.
-    fn head_chunk(&self, branch: &Arc<Branch>, chunk: u64, version: u64) -> Result<Vec<u8>> {
+    fn head_chunk(&self, branch: &Arc<Branch>, chunk: Chunk, version: u64) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
         let applying = branch.cdp.log.read().applying.clone();
         let mut content = self.placed_chunk(branch, chunk)?;
@@ -286,7 +293,7 @@ mod tests {
         site.pool.drain().unwrap();
         let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.clone();
         let version = branch.cdp.version.load(Ordering::SeqCst);
-        let head = || site.pool.core.head_chunk(&branch, 0, version);
+        let head = || site.pool.core.head_chunk(&branch, Chunk::FIRST, version);
         assert_eq!(head().unwrap(), [7; 4096]);
         let committing = Committing::begin(&branch);
         assert_eq!(head().unwrap_err().kind(), ErrorKind::Lost);

@@ -11,7 +11,7 @@ use crate::cdp::log::record::IndexEntry;
 use crate::cdp::log::segment::{LogFile, Sealed};
 use crate::codec::crc32c;
 use crate::error::{Error, Result};
-use crate::ids::Lsn;
+use crate::ids::{Chunk, Lsn};
 use std::borrow::Cow;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Part {
 /// All records of a chunk with LSNs in a range. The segments of a log have the records of one chunk
 /// in order, because they were appended in order.
 struct Records {
-    chunk: u64,
+    chunk: Chunk,
     lsns: RangeInclusive<Lsn>,
     parts: Vec<Part>,
 }
@@ -56,7 +56,7 @@ impl Replay {
     /// parts of it, oldest first.
     pub(super) fn new(
         cdp: &BranchCdp,
-        chunk: (u64, u64),
+        chunk: (Chunk, u64),
         lsns: RangeInclusive<Lsn>,
         mut emptied: Vec<(Lsn, Range<usize>)>,
         forward: bool,
@@ -157,7 +157,7 @@ impl Records {
     /// Looks up the records, and passes those of each segment to `look`, in order.
     fn find(
         cdp: &BranchCdp,
-        chunk: u64,
+        chunk: Chunk,
         lsns: RangeInclusive<Lsn>,
         mut look: impl FnMut(&[IndexEntry]),
     ) -> Result<Records> {
@@ -240,7 +240,8 @@ mod tests {
             }
             site.pool.drain().unwrap();
             let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.clone();
-            let way = Replay::new(&branch.cdp, (0, 4096), Lsn::ZERO..=Lsn::MAX, Vec::new(), true).unwrap();
+            let way = Replay::new(&branch.cdp, (Chunk::FIRST, 4096), Lsn::ZERO..=Lsn::MAX, Vec::new(), true)
+                .unwrap();
             assert_eq!(way.len as u64, count);
             let held = way.records.parts.iter().filter(|part| part.sealed.is_some());
             let held: usize = held.filter_map(|part| part.entries.as_ref()).map(Vec::len).sum();

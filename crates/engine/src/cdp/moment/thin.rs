@@ -30,10 +30,10 @@
 use super::changed::Recorded;
 use crate::branch::pinned::PinnedMoment;
 use crate::branch::{Branch, HEAD, View};
-use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
+use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::core::Core;
 use crate::error::{ErrorKind, Result};
-use crate::ids::{Epoch, Lsn};
+use crate::ids::{Chunk, Epoch, Lsn};
 use crate::map::Held;
 use crate::staging::union;
 use std::collections::BTreeSet;
@@ -54,12 +54,11 @@ pub(crate) enum Shown {
     Below,
 }
 
-/// Ranges that follow one another, and what each shows.
-#[derive(Default)]
-struct Parts(Vec<(Range<u64>, Shown)>);
+/// Ranges of bytes or chunks that follow one another, and what each shows.
+struct Parts<T>(Vec<(Range<T>, Shown)>);
 
-impl Parts {
-    fn push(&mut self, range: Range<u64>, shown: Shown) {
+impl<T: Copy + Ord> Parts<T> {
+    fn push(&mut self, range: Range<T>, shown: Shown) {
         match self.0.last_mut() {
             Some((last, kind)) if *kind == shown => last.end = range.end,
             _ => self.0.push((range, shown)),
@@ -68,9 +67,9 @@ impl Parts {
 
     /// Returns the ranges with the ranges `over` laid over them. `over` is in order, and its ranges
     /// do not touch.
-    fn under(self, over: &[Range<u64>], shown: Shown) -> Parts {
+    fn under(self, over: &[Range<T>], shown: Shown) -> Parts<T> {
         let mut over = over.iter().peekable();
-        let mut found = Parts::default();
+        let mut found = Parts(Vec::new());
         for (part, kind) in self.0 {
             let mut at = part.start;
             while at < part.end {
@@ -86,9 +85,11 @@ impl Parts {
         }
         found
     }
+}
 
-    fn in_bytes(self, chunk_size: u64, bytes: &Range<u64>) -> Vec<(Range<u64>, Shown)> {
-        let clamp = |chunk: u64| chunk.saturating_mul(chunk_size).clamp(bytes.start, bytes.end);
+impl Parts<Chunk> {
+    fn in_bytes(self, chunk_log2: u8, bytes: &Range<u64>) -> Vec<(Range<u64>, Shown)> {
+        let clamp = |chunk: Chunk| chunk.start(chunk_log2).clamp(bytes.start, bytes.end);
         let parts = self.0.into_iter().map(|(part, shown)| (clamp(part.start)..clamp(part.end), shown));
         parts.filter(|(part, _)| !part.is_empty()).collect()
     }
@@ -155,15 +156,13 @@ impl Core {
         let mut bytes = bytes.clone();
         let recorded = Recorded::since_anchor(branch, from, lsn);
         let records = recorded.records(&mut bytes)?;
-        let (size, chunks) = (branch.chunk_size(), branch.chunks(bytes.start, bytes.end - bytes.start));
+        let chunks = branch.chunks(bytes.start, bytes.end - bytes.start);
         let line = View { branch: branch.clone(), epoch, at: None };
-        // Whole chunks only.
-        let emptied =
-            recorded.emptied().into_iter().map(|range| range.start.div_ceil(size)..range.end / size);
+        let emptied = recorded.emptied().into_iter().map(|range| branch.whole_chunks(&range));
         let emptied = union(emptied.filter(|range| range.start < range.end).collect());
         let placed = self.placed_in(&line, chunks)?;
         let parts = placed.under(&emptied, Shown::Zeros).under(&touched(branch, &records), Shown::Data);
-        Ok(parts.in_bytes(size, &bytes))
+        Ok(parts.in_bytes(branch.chunk_log2, &bytes))
     }
 
     /// Finds what the moment shows from what lies behind it, because there is no anchor before it.
@@ -173,37 +172,37 @@ impl Core {
         lsn: Lsn,
         bytes: &Range<u64>,
     ) -> Result<Vec<(Range<u64>, Shown)>> {
-        let (mut bytes, size) = (bytes.clone(), branch.chunk_size());
+        let mut bytes = bytes.clone();
         let chunks = branch.chunks(bytes.start, bytes.end - bytes.start);
         let placed = self.ever_placed_in(branch, chunks)?;
         let mut changed = staged(branch, &mut bytes);
         changed.extend(Recorded::since_anchor(branch, lsn, Lsn::MAX).records(&mut bytes)?);
         let parts = placed.under(&touched(branch, &changed), Shown::Data);
-        Ok(parts.in_bytes(size, &bytes))
+        Ok(parts.in_bytes(branch.chunk_log2, &bytes))
     }
 
     /// Returns what the map of a line has.
-    fn placed_in(&self, line: &View, chunks: Range<u64>) -> Result<Parts> {
-        let mut parts = Parts::default();
+    fn placed_in(&self, line: &View, chunks: Range<Chunk>) -> Result<Parts<Chunk>> {
+        let mut parts = Parts(Vec::new());
         let mut chunk = chunks.start;
         while chunk < chunks.end {
-            let number = chunk / CHUNKS;
-            let mut end = (chunks.end - 1) / CHUNKS + 1;
+            let number = chunk.page();
+            let mut end = chunks.end.prev().page() + 1;
             let held = self.map.held(line, number, &mut end)?;
-            let next =
-                if held == Held::Page { number + 1 } else { end }.saturating_mul(CHUNKS).min(chunks.end);
+            let next = if held == Held::Page { number + 1 } else { end };
+            let next = Chunk::first_of(next).min(chunks.end);
             match held {
                 Held::Nothing => parts.push(chunk..next, Shown::Below),
                 Held::Hole(_) => parts.push(chunk..next, Shown::Zeros),
                 Held::Page => {
                     let page = self.map.load(line, number)?;
-                    for chunk in chunk..next {
+                    for chunk in Chunk::each(chunk..next) {
                         let shown = match page.get(MapPage::locate(chunk).1) {
                             None => Shown::Below,
                             Some(Entry { slot: Slot::HOLE, .. }) => Shown::Zeros,
                             Some(_) => Shown::Data,
                         };
-                        parts.push(chunk..chunk + 1, shown);
+                        parts.push(chunk..chunk.next(), shown);
                     }
                 }
             }
@@ -214,31 +213,30 @@ impl Core {
 
     /// Returns what a branch has in place, or has a version of. A hole may have come at any time,
     /// so it proves nothing.
-    fn ever_placed_in(&self, branch: &Arc<Branch>, chunks: Range<u64>) -> Result<Parts> {
+    fn ever_placed_in(&self, branch: &Arc<Branch>, chunks: Range<Chunk>) -> Result<Parts<Chunk>> {
         let head = View::head(branch);
-        let mut parts = Parts::default();
+        let mut parts = Parts(Vec::new());
         let mut chunk = chunks.start;
         while chunk < chunks.end {
-            let (number, last) = (chunk / CHUNKS, (chunks.end - 1) / CHUNKS);
+            let (number, last) = (chunk.page(), chunks.end.prev().page());
             // In this order: what leaves its place becomes a version.
             let placed = self.catalog.next_mapped(branch.id, number, last)?;
-            let kept = self.catalog.next_version(branch.id, number * CHUNKS)?.map(|chunk| chunk / CHUNKS);
-            let next =
-                placed.into_iter().chain(kept).min().map_or(chunks.end, |page| page.saturating_mul(CHUNKS));
+            let kept = self.catalog.next_version(branch.id, Chunk::first_of(number))?.map(Chunk::page);
+            let next = placed.into_iter().chain(kept).min().map_or(chunks.end, Chunk::first_of);
             if next > chunk {
                 let next = next.min(chunks.end);
                 parts.push(chunk..next, Shown::Below);
                 chunk = next;
                 continue;
             }
-            let end = (number + 1).saturating_mul(CHUNKS).min(chunks.end);
+            let end = Chunk::first_of(number + 1).min(chunks.end);
             let page = self.map.load(&head, number)?;
             let kept = self.catalog.versions_in(branch.id, chunk..end)?;
-            let kept: BTreeSet<u64> = kept.iter().map(|version| version.key.chunk).collect();
-            for chunk in chunk..end {
+            let kept: BTreeSet<Chunk> = kept.iter().map(|version| version.key.chunk).collect();
+            for chunk in Chunk::each(chunk..end) {
                 let placed = page.get(MapPage::locate(chunk).1).is_some_and(|entry| entry.slot != Slot::HOLE);
                 let shown = if placed || kept.contains(&chunk) { Shown::Data } else { Shown::Below };
-                parts.push(chunk..chunk + 1, shown);
+                parts.push(chunk..chunk.next(), shown);
             }
             chunk = end;
         }
@@ -262,7 +260,7 @@ fn staged(branch: &Branch, bytes: &mut Range<u64>) -> Vec<Range<u64>> {
 }
 
 /// Returns the chunks that ranges of bytes lie in.
-fn touched(branch: &Branch, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+fn touched(branch: &Branch, ranges: &[Range<u64>]) -> Vec<Range<Chunk>> {
     union(ranges.iter().map(|range| branch.chunks(range.start, range.end - range.start)).collect())
 }
 

@@ -28,7 +28,7 @@ use crate::branch::unsettled::Unsettled;
 use crate::catalog::LineRecord;
 use crate::core::Core;
 use crate::error::Result;
-use crate::ids::{Lsn, Stamp, VolumeId};
+use crate::ids::{Chunk, Lsn, Stamp, VolumeId};
 use crate::staging::StagedRecord;
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,14 +48,13 @@ impl Core {
     }
 
     /// Returns a chunk as it was at a moment.
-    pub(super) fn chunk_of_moment(&self, at: &PinnedMoment, chunk: u64) -> Result<Vec<u8>> {
+    pub(super) fn chunk_of_moment(&self, at: &PinnedMoment, chunk: Chunk) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
         let (settled, unsettled) = self.settled_before(at);
         let Some(unsettled) = unsettled else { return self.chunk_at(&at.branch, chunk, settled) };
         self.check_histories()?;
-        let size = at.branch.chunk_size();
-        let bytes = chunk * size..(chunk + 1) * size;
-        let mut content = vec![0; size as usize];
+        let bytes = chunk.bytes(at.branch.chunk_log2);
+        let mut content = vec![0; at.branch.chunk_size() as usize];
         // The parts that no newer record has.
         let mut left = vec![bytes.clone()];
         for record in unsettled.newest_first(bytes.clone(), settled) {

@@ -12,7 +12,7 @@ use crate::cdp::log::{Applying, LogState};
 use crate::codec::crc32c;
 use crate::disk::{Aligned, Dir, OpenFiles, SerialWriter, SyncPurpose};
 use crate::error::{Error, Result};
-use crate::ids::{BranchId, Epoch, Lsn};
+use crate::ids::{BranchId, Chunk, Epoch, Lsn};
 use crate::settings::{CdpSettings, Compression, Encoding};
 use crate::units::SECTOR;
 use std::sync::Arc;
@@ -256,7 +256,7 @@ impl OpenSegmentWriter {
 pub(crate) struct RecordItem {
     pub(crate) lsn: Lsn,
     pub(crate) time: u64,
-    pub(crate) chunk: u64,
+    pub(crate) chunk: Chunk,
     pub(crate) epoch: Epoch,
     /// The byte range inside the chunk: `start..end`.
     pub(crate) start: usize,

@@ -39,7 +39,7 @@ fn record_room(branch: &Branch, kind: Kind, offset: u64, length: u64) -> u64 {
         return 0;
     }
     let chunks = branch.chunks(offset, length);
-    let records = length + (chunks.end - chunks.start) * RECORD_ROOM;
+    let records = length + chunks.end.since(chunks.start) * RECORD_ROOM;
     records + records.div_ceil(SEGMENT_PARTS)
 }
 
@@ -144,7 +144,7 @@ mod tests {
     };
     use crate::cdp::write::runs::Runs;
     use crate::disk::{Dir, MemDir, OpenFiles, OpenMode};
-    use crate::ids::{BranchId, Epoch};
+    use crate::ids::{BranchId, Chunk, Epoch};
     use crate::settings::{CdpSettings, Compression, Encoding, Method};
     use crate::units::SECTOR;
     use crate::world::{Rng, SplitMix};
@@ -187,15 +187,16 @@ mod tests {
         fn append(&mut self, records: &[(u64, u64)], rng: &SplitMix) -> (i64, u64) {
             let (before, mut promised) = (self.bytes(), GROUP_ROOM);
             let mut appender = Appender::new(&self.branch, self.shelf.clone(), self.settings, false).unwrap();
-            let chunk_size = self.branch.chunk_size();
+            let chunk_log2 = self.branch.chunk_log2;
             for (at, sectors) in records {
                 let (offset, end) = (at * SECTOR, (at + sectors) * SECTOR);
                 self.lsn = self.lsn.next();
                 promised += record_room(&self.branch, Kind::Write, offset, end - offset);
-                for chunk in self.branch.chunks(offset, end - offset) {
-                    let base = chunk * chunk_size;
+                for chunk in Chunk::each(self.branch.chunks(offset, end - offset)) {
+                    let bytes = chunk.bytes(chunk_log2);
+                    let base = bytes.start;
                     let start = (offset.max(base) - base) as usize;
-                    let end = (end.min(base + chunk_size) - base) as usize;
+                    let end = (end.min(bytes.end) - base) as usize;
                     let old: Vec<u8> = match self.settings.compression {
                         Compression::None => vec![rng.next() as u8 | 1; end - start],
                         _ => vec![0; end - start],
@@ -251,11 +252,11 @@ mod tests {
                 let mut promised = GROUP_ROOM;
                 for _ in 0..1 + below([1, 60][round as usize / 4]) {
                     let chunk_sectors = log.branch.chunk_size() / SECTOR;
-                    let (chunk, sectors) = (below(512), 1 + below(chunk_sectors));
+                    let (chunk, sectors) = (Chunk(below(512)), 1 + below(chunk_sectors));
                     let length = sectors * SECTOR;
                     lsn = lsn.next();
                     promised +=
-                        record_room(&log.branch, Kind::Write, chunk * log.branch.chunk_size(), length);
+                        record_room(&log.branch, Kind::Write, chunk.start(log.branch.chunk_log2), length);
                     let old: Vec<u8> = (0..length).map(|_| rng.next() as u8 | 1).collect();
                     let item = RecordItem {
                         lsn,
