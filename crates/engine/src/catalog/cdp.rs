@@ -40,8 +40,9 @@ pub(crate) struct SegmentRecord {
     pub(crate) start: u64,
     /// The end of the bytes that count. What lies behind belongs to no commit.
     pub(crate) end: u64,
-    /// The byte of the index of all records, if the segment is sealed.
-    pub(crate) index_at: u64,
+    /// The byte of the index of all records. `None` until the segment is sealed; on disk 0 stands
+    /// for `None`.
+    pub(crate) index_at: Option<u64>,
     pub(crate) records: u64,
     /// Bytes that the host wrote in the records.
     pub(crate) written: u64,
@@ -73,7 +74,7 @@ impl SegmentRecord {
             compact: false,
             start,
             end,
-            index_at: 0,
+            index_at: None,
             records: 0,
             written: 0,
             payload: 0,
@@ -89,7 +90,7 @@ impl SegmentRecord {
     }
 
     fn put(&self, w: &mut Writer) {
-        w.u64(self.end).u64(self.index_at).u64(self.records).u64(self.written).u64(self.payload);
+        w.u64(self.end).u64(self.index_at.unwrap_or(0)).u64(self.records).u64(self.written).u64(self.payload);
         w.u64(self.lsns.0).u64(self.lsns.1);
         w.u64(self.times.0).u64(self.times.1);
         w.u64(self.chunks.0).u64(self.chunks.1);
@@ -102,7 +103,7 @@ impl SegmentRecord {
             compact,
             start: 0,
             end: r.u64()?,
-            index_at: r.u64()?,
+            index_at: Some(r.u64()?).filter(|at| *at > 0),
             records: r.u64()?,
             written: r.u64()?,
             payload: r.u64()?,
@@ -430,7 +431,7 @@ mod tests {
             compact: false,
             start: 0,
             end: 4096,
-            index_at: 512,
+            index_at: Some(512),
             records: 7,
             written: 8,
             payload: 9,
@@ -441,6 +442,10 @@ mod tests {
         golden(
             segment,
             "01010000000100001000000000000000020000000000000700000000000000080000000000000009000000000000000100000000000000020000000000000003000000000000000400000000000000050000000000000006000000000000001a2ba0cb",
+        );
+        golden(
+            SegmentRecord { sealed: false, index_at: None, ..segment },
+            "0101000000000000100000000000000000000000000000070000000000000008000000000000000900000000000000010000000000000002000000000000000300000000000000040000000000000005000000000000000600000000000000e09d7a7a",
         );
         golden(
             RunRecord { branch: BranchId(10), seq: 11, record: SegmentRecord { edition: 0, ..segment } },

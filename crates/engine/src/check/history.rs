@@ -93,7 +93,7 @@ fn check_runs(dir: &dyn Dir, catalog: &Catalog, tables: &Tables, report: &mut Ch
             // In a segment that was cut short, the runs that are left are checked.
             if let Some((file, _)) = opened.as_ref().filter(|(_, len)| run.record.end <= *len) {
                 let name = format!("branch {} in {}", run.branch, head.file_name());
-                let indexes = [(run.record.index_at, run.record.records)];
+                let indexes = index_of(&run.record);
                 check_records(&name, &file.clone().of_run(run.branch), &run.record, &indexes, report);
             }
         }
@@ -125,6 +125,11 @@ fn open_segment(
     Some((SegmentDisk::new(*head, disk), len))
 }
 
+/// Returns the index of all records of a closed segment, as (byte, number of records).
+fn index_of(record: &SegmentRecord) -> Vec<(u64, u64)> {
+    record.index_at.map(|at| (at, record.records)).into_iter().collect()
+}
+
 fn check_segment(
     dir: &dyn Dir,
     head: &SegmentHead,
@@ -135,7 +140,7 @@ fn check_segment(
     let opened = open_segment(dir, head, record.end, report);
     let Some((file, _)) = opened.filter(|(_, len)| record.end <= *len) else { return };
     let indexes: Vec<(u64, u64)> = match record.sealed {
-        true => vec![(record.index_at, record.records)],
+        true => index_of(record),
         false => groups.iter().map(|g| (g.index_at, g.records)).collect(),
     };
     check_records(&head.file_name(), &file, record, &indexes, report);

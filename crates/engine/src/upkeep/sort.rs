@@ -154,7 +154,8 @@ fn stored(run: &Sealed) -> Result<Vec<Stored>> {
     let mut entries = run.all_entries()?;
     entries.sort_unstable_by_key(|entry| entry.at);
     let (file, start) = (run.file.open()?, run.record.start);
-    let mut bytes = vec![0; run.record.index_at.saturating_sub(start) as usize];
+    let end = run.record.index_at.unwrap_or(start);
+    let mut bytes = vec![0; end.saturating_sub(start) as usize];
     file.disk.read_at(&mut bytes, start).map_err(|e| {
         let context = format!("read {}", run.file.head.file_name());
         let passes = is_shortage(&e);

@@ -229,7 +229,7 @@ impl Sealed {
     }
 
     fn block(&self, file: &SegmentDisk, number: u64) -> Option<Vec<IndexEntry>> {
-        let entries = file.block(self.record.index_at, number, self.record.records);
+        let entries = file.block(self.record.index_at?, number, self.record.records);
         entries.filter(|entries| !entries.is_empty())
     }
 
@@ -340,12 +340,13 @@ impl Sealed {
     /// the records.
     pub(crate) fn all_entries(&self) -> Result<Vec<IndexEntry>> {
         let file = self.file.open()?;
-        if let Some(entries) = file.index(self.record.index_at, self.record.records) {
+        let index_at = self.record.index_at;
+        if let Some(entries) = index_at.and_then(|at| file.index(at, self.record.records)) {
             return Ok(entries);
         }
         let rebuilt = self.rebuilt.get_or_init(|| {
             let part = match self.run() {
-                Some((_, start)) => start..self.record.index_at,
+                Some((_, start)) => start..index_at.unwrap_or(start),
                 None => SEGMENT_HEAD..self.record.end,
             };
             let entries = file.scan(part).ok()?;

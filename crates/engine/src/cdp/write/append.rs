@@ -135,7 +135,7 @@ impl OpenSegmentWriter {
         if self.entries.is_empty() {
             return Ok(None);
         }
-        self.record.index_at = self.len();
+        self.record.index_at = Some(self.len());
         self.entries.sort_unstable_by_key(|e| (e.chunk, e.lsn));
         put_packed_index(&self.entries, self.salt(), self.buffer.append());
         self.entries.clear();
@@ -227,13 +227,13 @@ impl OpenSegmentWriter {
     ) -> Result<()> {
         self.record.sealed = true;
         if let [only] = self.groups[..] {
-            self.record.index_at = only.index_at;
+            self.record.index_at = Some(only.index_at);
             return Ok(());
         }
         let mut all: Vec<IndexEntry> = earlier.chain(self.fresh.iter().copied()).collect();
         all.sort_unstable_by_key(|e| (e.chunk, e.lsn));
         put_index(&all, self.salt(), self.buffer.append());
-        self.record.index_at = self.record.end;
+        self.record.index_at = Some(self.record.end);
         self.record.end = self.len();
         self.write(lane)
     }
@@ -477,7 +477,7 @@ impl Appender {
         let open = log.open.as_ref().filter(|_| std::mem::take(&mut self.continued));
         if open.is_some_and(|open| open.incomplete) {
             // An index of what is left would hide that something is missing.
-            draft.record.index_at = draft.record.end;
+            draft.record.index_at = Some(draft.record.end);
             draft.record.sealed = true;
         } else {
             let earlier = open.into_iter().flat_map(|open| open.entries.values().copied());
