@@ -183,7 +183,10 @@ const TARGET: Layers<'_> = Layers {
         "iscsi::reply",
         "iscsi::work",
         "iscsi::transfer",
-        "iscsi::conn iscsi::registry iscsi::session",
+        "iscsi::record",
+        "iscsi::session",
+        "iscsi::registry",
+        "iscsi::conn",
         // What connections do.
         "iscsi::discovery",
         "iscsi::manage",

@@ -5,11 +5,11 @@ use super::active::{Active, OnEnd};
 use super::config::{IscsiConfig, Portal};
 use super::exchange::Exchange;
 use super::params::Params;
-use super::pdu::{Bhs, Numbers, stamp};
+use super::pdu::{Bhs, Digests, Numbers, stamp};
+use super::record::Record;
 use super::refusals::Refusals;
-use super::registry::Record;
 use super::reply::{self, Request, Shape};
-use super::session::{Held, Session};
+use super::session::{Held, Member, Session};
 use super::stats::IscsiTraffic;
 use super::targets::Targets;
 use super::transfer::Transfers;
@@ -65,7 +65,7 @@ pub(super) struct Shared {
 pub(super) struct Numbering {
     session: Arc<Session>,
     stat_sn: u32,
-    digests: super::pdu::Digests,
+    digests: Digests,
 }
 
 impl Stamp for Numbering {
@@ -198,34 +198,18 @@ impl Conn {
         self.flight.jobs() >= 2 * self.shared.config.max_jobs_per_connection
     }
 
-    /// Carries out a request that had to wait for its turn. Others' threads call this: it does not
-    /// wait.
-    pub(super) fn run_held(self: Arc<Self>, held: Held) {
-        let pool = self.shared.pool.clone();
-        let client = u64::from(self.session.tsih) << 16;
-        pool.submit(client, Box::new(move || (self.shared.run_held)(&self, held)));
-    }
-
-    pub(super) fn forget_transfer(&self, itt: u32) {
-        let forgotten = self.transfers.lock().remove(itt);
-        drop(forgotten);
-    }
-
     pub(super) fn count(&self, traffic: &IscsiTraffic) {
         self.record.counters.add(traffic);
     }
 
+    /// Breaks the connection off.
     pub(super) fn abort(&self) {
-        self.outbox.transport.abort();
+        Member::abort(self);
     }
 
     /// The connection is logged out: its end is no failure.
     pub(super) fn log_out(&self) {
         self.logged_out.store(true, Ordering::Release);
-    }
-
-    pub(super) fn is_logged_out(&self) -> bool {
-        self.logged_out.load(Ordering::Acquire)
     }
 
     /// The connection's end: waits for what workers still do, and leaves the session.
@@ -248,6 +232,43 @@ impl Conn {
         self.outbox.wait_sent();
         self.outbox.transport.close();
         self.session.leave(self);
+    }
+}
+
+impl Member for Conn {
+    fn cid(&self) -> u16 {
+        self.cid
+    }
+
+    fn record(&self) -> &Arc<Record> {
+        &self.record
+    }
+
+    fn digests(&self) -> Digests {
+        self.params.digests
+    }
+
+    fn post(&self, bhs: Bhs, data: &[u8]) {
+        Conn::post(self, bhs, data);
+    }
+
+    fn run_held(self: Arc<Self>, held: Held) {
+        let pool = self.shared.pool.clone();
+        let client = u64::from(self.session.tsih) << 16;
+        pool.submit(client, Box::new(move || (self.shared.run_held)(&self, held)));
+    }
+
+    fn forget_transfer(&self, itt: u32) {
+        let forgotten = self.transfers.lock().remove(itt);
+        drop(forgotten);
+    }
+
+    fn log_out(&self) {
+        Conn::log_out(self);
+    }
+
+    fn is_logged_out(&self) -> bool {
+        self.logged_out.load(Ordering::Acquire)
     }
 }
 

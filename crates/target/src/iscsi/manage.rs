@@ -10,7 +10,7 @@ use super::pdu::{
     sn_before,
 };
 use super::reply::put;
-use super::session::Managing;
+use super::session::{Managing, is_same};
 use super::stats::IscsiTraffic;
 use crate::net::buffers::ReplyBuf;
 use crate::net::transport::Transport;
@@ -115,7 +115,7 @@ fn close_session(conn: &Arc<Conn>, bhs: &Bhs) {
     let (own, answer) = (conn.clone(), logged_out(conn, bhs.itt(), CLOSED));
     let waiter = OnEnd::new(move || own.post(answer, &[]));
     conn.session.abort_tasks(|_, _| true, &waiter);
-    for other in conn.session.conns().iter().filter(|other| !Arc::ptr_eq(other, conn)) {
+    for other in conn.session.conns().iter().filter(|other| !is_same(other, conn)) {
         other.log_out();
         other.abort();
     }
@@ -224,12 +224,10 @@ fn cold_reset(conn: &Arc<Conn>, bhs: &Bhs) {
     let (own, itt) = (conn.clone(), bhs.itt());
     let waiter = OnEnd::new(move || {
         respond(&own, itt, TaskResponse::Complete);
-        if let (Some(registry), Some(target)) = (own.session.registry(), &own.session.key.target) {
-            for session in registry.sessions_of(target) {
-                let is_own = Arc::ptr_eq(&session, &own.session);
-                for conn in session.conns() {
-                    if is_own { conn.outbox.transport.close() } else { conn.abort() }
-                }
+        for session in own.session.all_of_target() {
+            let is_own = Arc::ptr_eq(&session, &own.session);
+            for conn in session.conns() {
+                if is_own { conn.record().transport.close() } else { conn.abort() }
             }
         }
     });

@@ -32,6 +32,7 @@ mod manage;
 mod news;
 mod params;
 pub mod pdu;
+mod record;
 mod refusal;
 mod refusals;
 mod registry;

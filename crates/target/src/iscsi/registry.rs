@@ -1,40 +1,20 @@
 //! The registry of connections and sessions: it counts them, limits them, finds them, and ends them
 //! on request of the daemon.
 
-use super::conn::Conn;
 use super::pdu::{AsyncEvent, async_message};
-use super::session::{Key, Session};
-use super::stats::{ConnectionInfo, Counters, IscsiStats, IscsiTraffic, SessionInfo};
+use super::record::{Record, Records};
+use super::session::{Key, Member, Session, SessionList};
+use super::stats::{ConnectionInfo, IscsiStats, SessionInfo};
 use crate::net::admission::{Limits, Source};
-use crate::net::connections::{ABORT_WAIT, Connections, Entry};
+use crate::net::connections::{ABORT_WAIT, Connections};
 use crate::net::repeated::Repeated;
 use crate::net::transport::Transport;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tracing::field::display;
-
-/// A connection as others see it. Unregisters itself when its thread and the workers let go of it.
-pub(super) struct Record {
-    pub(super) id: u64,
-    pub(super) peer: SocketAddr,
-    pub(super) local: SocketAddr,
-    pub(super) portal_group: u16,
-    pub(super) transport: Arc<dyn Transport>,
-    /// The target that the initiator asked for. It is noted before the target is opened, so that a
-    /// daemon that makes opening fail and then disconnects the target misses no connection.
-    pub(super) target: Mutex<Option<String>>,
-    /// The initiator, from the same moment on.
-    pub(super) initiator: Mutex<Option<String>>,
-    /// It is a connection of a session.
-    pub(super) logged_in: AtomicBool,
-    pub(super) counters: Counters,
-    pub(super) accepted: Instant,
-    registry: Arc<Registry>,
-}
 
 /// Bounds on sessions.
 #[derive(Debug, Clone, Copy)]
@@ -70,29 +50,11 @@ pub(super) enum NoSession {
 
 /// All connections and sessions of a server.
 pub(super) struct Registry {
-    connections: Connections<Record, Totals>,
+    connections: Arc<Records>,
     sessions: Mutex<Sessions>,
     session_ended: Condvar,
     session_limits: SessionLimits,
     reinstatements: Repeated,
-}
-
-/// What is counted of connections that have ended, and of logins.
-#[derive(Default)]
-struct Totals {
-    failed_logins: u64,
-    failed_authentications: u64,
-    past: IscsiTraffic,
-}
-
-impl Entry for Record {
-    fn id(&self) -> u64 {
-        self.id
-    }
-
-    fn transport(&self) -> &dyn Transport {
-        &*self.transport
-    }
 }
 
 /// A session, and the source that it counts for.
@@ -155,10 +117,22 @@ impl Sessions {
     }
 }
 
+impl SessionList for Registry {
+    fn forget(&self, session: &Session) {
+        let gone = self.sessions.lock().all.remove(&session.tsih);
+        drop(gone);
+        self.session_ended.notify_all();
+    }
+
+    fn all(&self) -> Vec<Arc<Session>> {
+        self.sessions.lock().all.values().map(|s| s.session.clone()).collect()
+    }
+}
+
 impl Registry {
     pub(super) fn new(limits: Limits, session_limits: SessionLimits) -> Registry {
         Registry {
-            connections: Connections::new("iSCSI", limits),
+            connections: Arc::new(Connections::new("iSCSI", limits)),
             sessions: Mutex::default(),
             session_ended: Condvar::new(),
             session_limits,
@@ -168,24 +142,12 @@ impl Registry {
 
     /// Registers a connection that is not logged in yet; `None` if there is no room for it.
     pub(super) fn admit(
-        registry: &Arc<Registry>,
+        &self,
         transport: Arc<dyn Transport>,
-        (peer, local): (SocketAddr, SocketAddr),
+        addresses: (SocketAddr, SocketAddr),
         portal_group: u16,
     ) -> Option<Arc<Record>> {
-        registry.connections.admit((display(peer), Source::of(peer.ip())), |id| Record {
-            id,
-            peer,
-            local,
-            portal_group,
-            transport,
-            target: Mutex::default(),
-            initiator: Mutex::default(),
-            logged_in: AtomicBool::new(false),
-            counters: Counters::default(),
-            accepted: Instant::now(),
-            registry: registry.clone(),
-        })
+        Record::admit(&self.connections, transport, addresses, portal_group)
     }
 
     /// A connection is about to belong to a session: it counts among those that do. `false`: there
@@ -255,7 +217,7 @@ impl Registry {
         let Some(turn) = self.reinstatements.turn() else { return };
         let (tsih, unsaid) = (old.tsih, turn.unsaid());
         let (initiator, target) = (&old.key.initiator, old.key.target.as_deref().unwrap_or("(discovery)"));
-        let before: Vec<SocketAddr> = old.conns().iter().map(|conn| conn.record.peer).collect();
+        let before: Vec<SocketAddr> = old.conns().iter().map(|conn| conn.record().peer).collect();
         let elsewhere = !before.is_empty()
             && before.iter().all(|old| old.ip().to_canonical() != peer.ip().to_canonical());
         let old_peer = before.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
@@ -281,23 +243,6 @@ impl Registry {
         sessions.all.get(&tsih).map(|s| &s.session).filter(|s| s.key == *key).cloned()
     }
 
-    /// A session has ended.
-    pub(super) fn forget(&self, session: &Session) {
-        let gone = self.sessions.lock().all.remove(&session.tsih);
-        drop(gone);
-        self.session_ended.notify_all();
-    }
-
-    pub(super) fn sessions_of(&self, target: &str) -> Vec<Arc<Session>> {
-        let sessions = self.sessions.lock();
-        let all = sessions.all.values().map(|s| &s.session);
-        all.filter(|s| s.key.target.as_deref() == Some(target)).cloned().collect()
-    }
-
-    pub(super) fn all_sessions(&self) -> Vec<Arc<Session>> {
-        self.sessions.lock().all.values().map(|s| s.session.clone()).collect()
-    }
-
     pub(super) fn stats(&self) -> IscsiStats {
         let records = self.connections.entries();
         let sessions = self.sessions.lock().all.len();
@@ -317,7 +262,7 @@ impl Registry {
     }
 
     pub(super) fn sessions(&self) -> Vec<SessionInfo> {
-        self.all_sessions().iter().map(|session| describe(session)).collect()
+        self.all().iter().map(|session| describe(session)).collect()
     }
 
     pub(super) fn disconnect(&self, target: &str, initiator: Option<&str>, wait: Duration) -> (usize, bool) {
@@ -337,7 +282,7 @@ impl Registry {
             entered.map(|entered| entered.session.clone()).collect()
         };
         let conns = sessions.iter().flat_map(|session| session.conns());
-        let records = conns.map(|conn| conn.record.clone()).collect();
+        let records = conns.map(|conn| conn.record().clone()).collect();
         drop(sessions);
         self.connections.end(records, wait)
     }
@@ -346,7 +291,7 @@ impl Registry {
     pub(super) fn shutdown(&self, grace: Duration) -> usize {
         let end = Instant::now() + grace;
         let seconds = u16::try_from(grace.as_secs()).unwrap_or(u16::MAX);
-        for session in self.all_sessions() {
+        for session in self.all() {
             for conn in session.conns() {
                 // Parameter3 is the time that is left (11.9.1).
                 conn.post(async_message(AsyncEvent::RequestLogout, [0; 8], [0, 0, seconds]), &[]);
@@ -364,43 +309,18 @@ impl Registry {
     }
 }
 
-impl Record {
-    /// What log lines about the connection are marked with.
-    pub(super) fn span(&self) -> tracing::Span {
-        tracing::debug_span!("iscsi", id = self.id, peer = %self.peer)
-    }
-
-    /// Whom memory is counted to.
-    pub(super) fn source(&self) -> Source {
-        Source::of(self.peer.ip())
-    }
-
-    /// Logs that the connection has ended. A client that can connect can break off before a login
-    /// as often as it likes, so the number of such lines is limited.
-    pub(super) fn report(&self, result: &std::io::Result<()>) {
-        static BROKEN: Repeated = Repeated::new();
-        let (Err(error), peer) = (result, self.peer) else {
-            return;
-        };
-        if !self.logged_in.load(Ordering::Relaxed) {
-            tracing::debug!(%peer, %error, "the connection ended before a login");
-        } else if let Some(turn) = BROKEN.turn() {
-            let (initiator, target) = (self.initiator.lock().clone(), self.target.lock().clone());
-            let unsaid = turn.unsaid();
-            tracing::info!(initiator, %peer, target, %error, unsaid, "the iSCSI connection was broken");
-        }
-    }
-}
-
 fn describe(session: &Session) -> SessionInfo {
-    let connection = |conn: &Arc<Conn>| ConnectionInfo {
-        cid: conn.cid,
-        peer: conn.record.peer,
-        portal: conn.record.local,
-        header_digest: conn.params.digests.header,
-        data_digest: conn.params.digests.data,
-        age: conn.record.accepted.elapsed(),
-        traffic: conn.record.counters.read(),
+    let connection = |conn: &Arc<dyn Member>| {
+        let (record, digests) = (conn.record(), conn.digests());
+        ConnectionInfo {
+            cid: conn.cid(),
+            peer: record.peer,
+            portal: record.local,
+            header_digest: digests.header,
+            data_digest: digests.data,
+            age: record.accepted.elapsed(),
+            traffic: record.counters.read(),
+        }
     };
     SessionInfo {
         tsih: session.tsih,
@@ -414,11 +334,5 @@ fn describe(session: &Session) -> SessionInfo {
         age: session.began.elapsed(),
         keys: session.params.describe(),
         connections: session.conns().iter().map(connection).collect(),
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        self.registry.connections.leave(self.id, |totals| totals.past.add(&self.counters.read()));
     }
 }

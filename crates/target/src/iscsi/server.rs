@@ -7,11 +7,12 @@ use super::conn::{Conn, Shared};
 use super::login::{self, Identity, Login, Step, denied};
 use super::params::{Params, Wishes};
 use super::pdu::{BHS_LEN, Bhs, Digests};
+use super::record::Record;
 use super::refusal::{Refusal, Status};
 use super::refusals::Line;
-use super::registry::{NoSession, Record, Registry, SessionLimits};
+use super::registry::{NoSession, Registry, SessionLimits};
 use super::serve;
-use super::session::{Key, Session};
+use super::session::{Key, Session, SessionList};
 use super::stats::{IscsiStats, SessionInfo};
 use super::targets::{AuthPolicy, Grant, Initiator, Proof, Targets};
 use crate::net::admission::Limits;
@@ -189,7 +190,7 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
             return;
         }
     };
-    let Some(record) = Registry::admit(&context.registry, Arc::new(socket), addresses, group) else {
+    let Some(record) = context.registry.admit(Arc::new(socket), addresses, group) else {
         return;
     };
     let context = context.clone();
@@ -220,7 +221,7 @@ pub fn serve_transport(
     let pools = [pool.clone(), pool.clone(), pool];
     let shared = shared(config.clone(), config.portals.clone(), targets, None, pools);
     let registry = registry(config);
-    match Registry::admit(&registry, transport, addresses, 1) {
+    match registry.admit(transport, addresses, 1) {
         Some(record) => run(&shared, &registry, record).unwrap_or(Ok(())),
         None => Ok(()),
     }
@@ -388,7 +389,8 @@ fn begin_session(
     let user = identity.user.clone();
     let make = |tsih| {
         let agreed = (identity, entered, params);
-        Session::new(tsih, agreed, record.portal_group, shared.config.queue_depth, Arc::downgrade(registry))
+        let list: Arc<dyn SessionList> = registry.clone();
+        Session::new(tsih, agreed, record.portal_group, shared.config.queue_depth, Arc::downgrade(&list))
     };
     let who = (user.as_deref(), record.peer);
     Ok(registry.make_session(key, who, make)?)
@@ -441,7 +443,7 @@ fn establish(
         return refuse(Status::AuthorizationFailure, "the connection has fewer rights than its session");
     }
     let conn = Conn::new(cid, session.clone(), params, login.next_stat_sn(), shared.clone(), record.clone());
-    match session.join(&conn, first) {
+    match session.join(conn.clone(), first) {
         Ok(None) => {}
         Ok(Some(old)) => {
             old.log_out(); // connection reinstatement (6.3.4)

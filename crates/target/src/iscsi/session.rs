@@ -2,12 +2,11 @@
 //! tasks under way, and the I_T nexus.
 
 use super::active::{Active, OnEnd, Waiter};
-use super::conn::Conn;
 use super::login::Identity;
 use super::news::News;
 use super::params::Params;
-use super::pdu::{AsyncEvent, Bhs, async_message, opcode};
-use super::registry::Registry;
+use super::pdu::{AsyncEvent, Bhs, Digests, async_message, opcode};
+use super::record::Record;
 use super::window::{Admission, Ticketed, Window};
 use crate::net::budget::Ticket;
 use crate::scsi::{self, Access, Asc, Event, Nexus, NexusEvents, Target, lun_to_wire};
@@ -22,9 +21,57 @@ use std::time::Instant;
 /// Task management functions of one session that may be under way.
 const MAX_MANAGING: usize = 16;
 
+/// A connection, as far as its session knows it.
+pub(super) trait Member: Send + Sync {
+    /// The number that the initiator gave it, the CID.
+    fn cid(&self) -> u16;
+
+    /// What others see of it.
+    fn record(&self) -> &Arc<Record>;
+
+    /// The digests that it uses.
+    fn digests(&self) -> Digests;
+
+    /// Sends a PDU from any thread, without waiting.
+    fn post(&self, bhs: Bhs, data: &[u8]);
+
+    /// Carries out a request that had to wait for its turn. Others' threads call this: it does not
+    /// wait.
+    fn run_held(self: Arc<Self>, held: Held);
+
+    /// Forgets the data of a command, by the command's tag.
+    fn forget_transfer(&self, itt: u32);
+
+    /// Logs the connection out: its end is no failure.
+    fn log_out(&self);
+
+    /// Whether the connection was logged out.
+    fn is_logged_out(&self) -> bool;
+
+    /// Breaks the connection off.
+    fn abort(&self) {
+        self.record().transport.abort();
+    }
+}
+
+/// Whether two members are the same connection. A connection that takes another's place has the
+/// other's CID.
+pub(super) fn is_same<A: ?Sized, B: ?Sized>(one: &Arc<A>, other: &Arc<B>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
+
+/// The list of a server's sessions, as far as a session knows it.
+pub(super) trait SessionList: Send + Sync {
+    /// Takes a session that has ended out of the list.
+    fn forget(&self, session: &Session);
+
+    /// Returns all sessions.
+    fn all(&self) -> Vec<Arc<Session>>;
+}
+
 /// A request that has to wait for its turn.
 pub(super) struct Held {
-    pub(super) conn: Arc<Conn>,
+    pub(super) conn: Arc<dyn Member>,
     pub(super) bhs: Bhs,
     pub(super) ahs: Vec<u8>,
     pub(super) data: Bytes,
@@ -72,11 +119,11 @@ pub(super) struct Session {
     exp_cmd_sn: AtomicU32,
     max_cmd_sn: AtomicU32,
     tasks: Mutex<HashMap<u32, Arc<Active>>>,
-    conns: Mutex<BTreeMap<u16, Arc<Conn>>>,
+    conns: Mutex<BTreeMap<u16, Arc<dyn Member>>>,
     /// Task management functions that are not answered yet.
     managing: AtomicUsize,
     news: Mutex<News>,
-    registry: Weak<Registry>,
+    list: Weak<dyn SessionList>,
 }
 
 /// A task management function under way.
@@ -132,7 +179,7 @@ impl Session {
         (identity, entered, params): (Identity, Option<(Arc<Target>, Access)>, Params),
         portal_group: u16,
         depth: u32,
-        registry: Weak<Registry>,
+        list: Weak<dyn SessionList>,
     ) -> Option<Arc<Session>> {
         let events = Arc::new(Events(OnceLock::new()));
         let nexus = match entered {
@@ -166,7 +213,7 @@ impl Session {
             conns: Mutex::default(),
             managing: AtomicUsize::new(0),
             news: Mutex::default(),
-            registry,
+            list,
         });
         let _ = events.0.set(Arc::downgrade(&session));
         Some(session)
@@ -292,8 +339,8 @@ impl Session {
     /// A connection has ended: drops its requests that wait for their turn, because no initiator is
     /// left to answer them to. If they were kept they would keep the connection, and by it this
     /// session, for ever.
-    pub(super) fn forget_requests_of(&self, conn: &Arc<Conn>) {
-        self.drop_waiting(|held| Arc::ptr_eq(&held.conn, conn));
+    pub(super) fn forget_requests_of(&self, conn: &Arc<impl Member>) {
+        self.drop_waiting(|held| is_same(&held.conn, conn));
     }
 
     /// ABORT TASK for a command that is still on its way: its number counts as received (11.5.1).
@@ -309,35 +356,36 @@ impl Session {
         plugged
     }
 
-    pub(super) fn conn(&self, cid: u16) -> Option<Arc<Conn>> {
+    pub(super) fn conn(&self, cid: u16) -> Option<Arc<dyn Member>> {
         self.conns.lock().get(&cid).cloned()
     }
 
-    pub(super) fn conns(&self) -> Vec<Arc<Conn>> {
+    pub(super) fn conns(&self) -> Vec<Arc<dyn Member>> {
         self.conns.lock().values().cloned().collect()
     }
 
     /// A connection joins. One with the same CID is reinstated: the old one is given back, to be
     /// broken off (6.3.4). `Err` if there are as many as were agreed on, or the session has just
     /// ended.
-    pub(super) fn join(&self, conn: &Arc<Conn>, first: bool) -> Result<Option<Arc<Conn>>, ()> {
+    pub(super) fn join(&self, conn: Arc<dyn Member>, first: bool) -> Result<Option<Arc<dyn Member>>, ()> {
         let mut conns = self.conns.lock();
-        let full = conns.len() >= usize::from(self.params.max_connections) && !conns.contains_key(&conn.cid);
+        let full =
+            conns.len() >= usize::from(self.params.max_connections) && !conns.contains_key(&conn.cid());
         if full || (conns.is_empty() && !first) {
             return Err(());
         }
-        Ok(conns.insert(conn.cid, conn.clone()))
+        Ok(conns.insert(conn.cid(), conn))
     }
 
     /// A connection is gone, and its tasks with it. With the last connection the session ends; and,
     /// unless the connection was logged out, the others end too: error recovery level 0 recovers
     /// sessions and nothing less (7.1.5).
-    pub(super) fn leave(&self, conn: &Arc<Conn>) {
+    pub(super) fn leave(&self, conn: &Arc<impl Member>) {
         let last = {
             let mut conns = self.conns.lock();
-            match conns.get(&conn.cid) {
-                Some(present) if Arc::ptr_eq(present, conn) => {
-                    conns.remove(&conn.cid);
+            match conns.get(&conn.cid()) {
+                Some(present) if is_same(present, conn) => {
+                    conns.remove(&conn.cid());
                     conns.is_empty()
                 }
                 _ => false,
@@ -360,13 +408,21 @@ impl Session {
         if let Some(nexus) = &self.nexus {
             nexus.detach();
         }
-        if let Some(registry) = self.registry.upgrade() {
-            registry.forget(self);
+        if let Some(list) = self.list.upgrade() {
+            list.forget(self);
         }
     }
 
-    pub(super) fn registry(&self) -> Option<Arc<Registry>> {
-        self.registry.upgrade()
+    /// Returns all sessions of the server, or none if the server is gone.
+    fn listed(&self) -> Vec<Arc<Session>> {
+        self.list.upgrade().map_or_else(Vec::new, |list| list.all())
+    }
+
+    /// Returns all sessions of its target.
+    pub(super) fn all_of_target(&self) -> Vec<Arc<Session>> {
+        let mut sessions = self.listed();
+        sessions.retain(|session| self.key.target.is_some() && session.key.target == self.key.target);
+        sessions
     }
 
     /// A unit attention is new: the initiator is told now, later, or by the attention alone.
@@ -415,21 +471,20 @@ impl Session {
     /// same name, has proven the same account, and comes from an address that this one comes from,
     /// too. The name alone is not enough, because any initiator can use any name.
     fn others_of_initiator(&self) -> Vec<Arc<Nexus>> {
-        let registry = self.registry();
-        let sessions = registry.map_or_else(Vec::new, |registry| registry.all_sessions());
+        let sessions = self.listed();
         let own = self.peers();
-        let is_same = |other: &&Arc<Session>| {
+        let is_of_same = |other: &&Arc<Session>| {
             !std::ptr::eq(self, &***other)
                 && other.key.initiator == self.key.initiator
                 && other.identity.proof == self.identity.proof
                 && other.peers().iter().any(|peer| own.contains(peer))
         };
-        sessions.iter().filter(is_same).filter_map(|other| other.nexus.clone()).collect()
+        sessions.iter().filter(is_of_same).filter_map(|other| other.nexus.clone()).collect()
     }
 
     /// Where its connections come from.
     fn peers(&self) -> Vec<IpAddr> {
-        self.conns.lock().values().map(|conn| conn.record.peer.ip().to_canonical()).collect()
+        self.conns.lock().values().map(|conn| conn.record().peer.ip().to_canonical()).collect()
     }
 
     /// Breaks every connection off.
