@@ -5,38 +5,39 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How to back the metadata up.
+/// Request for a backup of the pool's metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackUp {
-    /// A directory, absolute, on the server's machine; created if missing. Without it: `metadata`
-    /// in the data directory.
+    /// Absolute path of the directory for the backup, on the server's machine. The server creates
+    /// the directory if it does not exist. Absent: `metadata` in the data directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
 
-/// A backup of the metadata.
+/// A backup of the pool's metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Backup {
-    /// Its file, on the server's machine.
+    /// Path of the backup's file, on the server's machine.
     pub path: String,
-    /// The pool's UUID.
+    /// UUID of the pool.
     pub pool: String,
-    /// A later backup of the pool has a larger one.
+    /// Number of the backup. A later backup of the pool has a larger number.
     pub sequence: u64,
-    /// When it was made.
+    /// Time at which the backup was made.
     pub made: Timestamp,
-    /// Rows of the catalog.
+    /// Number of rows of the catalog in the backup.
     pub rows: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// Physical volumes that got a copy; none when it does not fit there.
+    /// Number of physical volumes that hold a copy of the backup. A physical volume gets a copy if
+    /// the backup fits in its reserved space.
     pub pvs: u32,
 }
 
-/// Backups of the metadata.
+/// Requests about backups of the metadata.
 impl Client {
-    /// Backs the metadata up.
+    /// Backs up the pool's metadata.
     pub fn back_up(&self, how: &BackUp) -> Result<Backup, ClientError> {
         self.send(hyper::Method::POST, "/pool/backups", how)
     }

@@ -1,4 +1,5 @@
-//! Requests and responses about continuous data protection: settings, history, moments, recovery.
+//! Requests and responses about continuous data protection (CDP): settings, history, moments and
+//! recovery.
 
 use crate::client::{Client, ClientError, segment};
 use crate::named::named;
@@ -8,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 named! {
-    /// What a record of the CDP log holds.
+    /// Content of a record of the CDP log.
     pub enum Encoding {
-        /// Old content XOR new: small where a write changes little of a block, and damage loses no
-        /// moment (TRAP).
+        /// The old content XOR the new content (TRAP). A record is small if the write changes
+        /// little of a block. Damage of a record makes no other moment unrecoverable.
         Parity = "parity",
         /// The old content (COW-CDP).
         Undo = "undo",
@@ -21,9 +22,9 @@ named! {
 }
 
 named! {
-    /// How records of the CDP log are compressed.
+    /// Compression of the records of the CDP log.
     pub enum Compression {
-        /// Not at all.
+        /// No compression.
         None = "none",
         /// Runs of zeros are left out.
         ZeroRun = "zero-run",
@@ -34,267 +35,276 @@ named! {
     }
 }
 
-/// When anchors are inserted: snapshots, mostly hidden, from which moments are found.
+/// When the server inserts anchors. An anchor is a snapshot, usually hidden, from which moments are
+/// reconstructed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "policy", rename_all = "snake_case")]
 pub enum Anchors {
-    /// After as many writes as the cost model says, from what the server measures.
+    /// After a number of writes. The server computes it by the cost model from its own
+    /// measurements.
     Model,
-    /// Never, but where CDP begins or its encoding changes.
+    /// Never, except when CDP begins or its encoding changes.
     Never,
-    /// After so many writes; one that touches several chunks counts for each.
+    /// After a number of writes. A write to several chunks counts once for each.
     Writes {
-        /// How many.
+        /// Number of writes.
         count: u64,
     },
-    /// After so much time in which something was written.
+    /// After a time in which there were writes.
     Time {
-        /// Seconds.
+        /// Time in seconds.
         seconds: u64,
     },
 }
 
-/// How a volume keeps its history.
+/// Settings of a volume's history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Cdp {
-    /// What a record holds.
+    /// Content of a record.
     pub encoding: Encoding,
-    /// How it is compressed.
+    /// Compression of the records.
     pub compression: Compression,
-    /// When anchors are inserted.
+    /// When the server inserts anchors.
     pub anchors: Anchors,
-    /// The most writes between two anchors, whatever `anchors` says.
+    /// Maximum number of writes between two anchors, whatever `anchors` is. Absent: no limit.
     pub max_distance: Option<u64>,
-    /// Seconds that history is to be kept; absent: no limit.
+    /// Time in seconds for which history is kept. Absent: no limit.
     pub retain_seconds: Option<u64>,
-    /// Bytes of log at most; absent: no limit.
+    /// Maximum size of the log in bytes. Absent: no limit.
     pub retain_bytes: Option<u64>,
 }
 
-/// Changes to how a volume keeps its history. Absent fields stay as they are, or get their default
-/// where CDP was off.
+/// Changes to the settings of a volume's history. Absent fields stay unchanged. If CDP was off,
+/// absent fields get their default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchCdp {
-    /// False: keep no more history; what was kept stays, as long as retention says. An encoding
-    /// switches it on.
+    /// true: record history. false: record no more history; the recorded history stays until its
+    /// retention ends. Absent: a request that sets `encoding` turns CDP on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// What a record holds.
+    /// Content of a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
-    /// How it is compressed.
+    /// Compression of the records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<Compression>,
-    /// When anchors are inserted.
+    /// When the server inserts anchors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anchors: Option<Anchors>,
-    /// The most writes between two anchors; 0: no limit.
+    /// Maximum number of writes between two anchors. 0: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_distance: Option<u64>,
-    /// Seconds that history is to be kept; 0: no limit.
+    /// Time in seconds for which history is kept. 0: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain_seconds: Option<u64>,
-    /// Bytes of log at most; 0: no limit.
+    /// Maximum size of the log in bytes. 0: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain_bytes: Option<u64>,
 }
 
-/// A place in the order of all writes of the pool.
+/// A position in the order of all writes of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Position {
-    /// Number of the record.
+    /// LSN of the record.
     pub lsn: u64,
-    /// Its time.
+    /// Time of the record.
     pub time: Timestamp,
 }
 
-/// The state of a volume's history.
+/// State of a volume's history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CdpStatus {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// How history is kept; absent: it is not, but what was kept of the past may still be there.
+    /// Settings of the history. Absent if CDP is off; history that was recorded earlier may still
+    /// exist.
     pub settings: Option<Cdp>,
-    /// Writes between two anchors, now; absent: no limit.
+    /// Current number of writes between two anchors. Absent: no limit.
     pub distance: Option<u64>,
-    /// The first moment that can be gone back to.
+    /// The first moment that can be recovered. Absent if there is none.
     pub from: Option<Position>,
-    /// Seconds that can be gone back, from now.
+    /// Length of the recoverable history up to now, in seconds.
     pub window_seconds: f64,
-    /// Retention by time is not achieved, because there is a limit in bytes and it is too low.
+    /// Whether the history is shorter than `retain_seconds` because the limit `retain_bytes` is too
+    /// low.
     pub short: bool,
-    /// Records in the log.
+    /// Number of records in the log.
     pub records: u64,
-    /// Bytes that clients wrote, as far as records of them are kept.
+    /// Number of bytes that clients wrote in the writes whose records are kept.
     pub written: u64,
-    /// Bytes of content in records, compressed.
+    /// Compressed size of the content of all records in bytes.
     pub payload: u64,
-    /// Bytes of log files.
+    /// Size of the log's files in bytes.
     pub stored: u64,
-    /// Log files.
+    /// Number of files of the log.
     pub segments: u64,
-    /// Anchors.
+    /// Number of anchors.
     pub anchors: u64,
 }
 
-/// What the server measures of a volume's history and of itself: the inputs of the cost model.
+/// Inputs of the cost model: the server's measurements of a volume's history and of itself, and the
+/// configured prices.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CdpMeasured {
-    /// *S_blk*: bytes of a chunk.
+    /// *S_blk*: size of a chunk in bytes.
     pub block_size: f64,
-    /// *S_log*: bytes of a record, on average.
+    /// *S_log*: average size of a record in bytes.
     pub record_size: f64,
-    /// *T_dec*: seconds to decode one.
+    /// *T_dec*: seconds to decode one record.
     pub decode_seconds: f64,
-    /// *T_xor*: seconds to apply one.
+    /// *T_xor*: seconds to apply one record.
     pub xor_seconds: f64,
-    /// *IO_rate*: bytes per second that the volume is read with, chunk by chunk.
+    /// *IO_rate*: bytes per second of reads of the volume, chunk by chunk.
     pub io_bytes_per_second: f64,
-    /// *W_total*: records a day: writes, once for each chunk that they touch.
+    /// *W_total*: number of records per day. A write makes one record for each chunk that it
+    /// touches.
     pub writes_per_day: f64,
-    /// *N*: distinct chunks written between two anchors.
+    /// *N*: number of distinct chunks written between two anchors.
     pub distinct_blocks: f64,
-    /// *M_max*: the volume's most writes between two anchors; absent: no limit.
+    /// *M_max*: the volume's maximum number of writes between two anchors. Absent: no limit.
     pub max_distance: Option<u64>,
-    /// Price of an hour of recovery that the server reckons with.
+    /// Configured price of an hour of recovery.
     pub price_per_hour: f64,
-    /// Price of a gigabyte, in the same money.
+    /// Configured price of a gigabyte, in the same currency as `price_per_hour`.
     pub price_per_gigabyte: f64,
 }
 
-/// A moment that was found.
+/// A moment that the server found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FoundMoment {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// Everything up to this record is part of it, and nothing after.
+    /// LSN of the last record that is part of the moment. No later record is part of it.
     pub lsn: u64,
-    /// Its time.
+    /// Time of the moment.
     pub time: Timestamp,
-    /// The volume's size then, bytes.
+    /// Size of the volume at that moment, in bytes.
     pub size: u64,
 }
 
-/// A stretch of time in which a volume kept one line of history.
+/// A period in which the volume recorded one continuous history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistorySpan {
-    /// First moment that can be gone back to.
+    /// First moment of the period that can be recovered.
     pub from: Position,
-    /// Last one; absent: it goes on.
+    /// Last moment of the period. Absent while the period continues.
     pub to: Option<Position>,
 }
 
-/// A snapshot from which moments are found.
+/// A snapshot from which moments are reconstructed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Anchor {
-    /// Number of its record.
+    /// LSN of the anchor's record.
     pub lsn: u64,
-    /// Its time.
+    /// Time of the anchor.
     pub time: Timestamp,
-    /// Name of the snapshot that it is, if it is a snapshot that a client or a schedule took.
+    /// Name of the snapshot, if a client or a schedule took it. Absent if the anchor is hidden.
     pub snapshot: Option<String>,
 }
 
-/// A named moment.
+/// A mark: the name of a moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Mark {
-    /// Name; `VOLUME@NAME` is its address.
+    /// Name of the mark. `VOLUME@NAME` is its address.
     pub name: String,
-    /// Number of its record.
+    /// LSN of the mark's record.
     pub lsn: u64,
-    /// Its time.
+    /// Time of the marked moment.
     pub time: Timestamp,
 }
 
-/// A mark to make, of the present moment.
+/// A mark to create for the present moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateMark {
-    /// 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric; no snapshot of the
-    /// volume has it.
+    /// Name of the mark: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric. No
+    /// snapshot of the volume may have the same name.
     pub name: String,
 }
 
-/// How much was written in a stretch of time.
+/// Amount of writes in one part of a history's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryBucket {
-    /// Where it starts; it ends where the next one starts.
+    /// Start of the part. The part ends where the next one starts.
     pub from: Timestamp,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Bytes that clients wrote.
+    /// Number of bytes that clients wrote.
     pub written: u64,
-    /// Bytes of log.
+    /// Size of the log in bytes.
     pub stored: u64,
 }
 
-/// What of a volume's past can be gone back to.
+/// The recoverable history of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct History {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// Oldest first; more than one after rollbacks, or where CDP was off for a while.
+    /// Periods of continuous history, oldest first. There are several after rollbacks, or if CDP
+    /// was off for a time.
     pub spans: Vec<HistorySpan>,
-    /// Oldest first.
+    /// Anchors, oldest first.
     pub anchors: Vec<Anchor>,
-    /// Oldest first.
+    /// Marks, oldest first.
     pub marks: Vec<Mark>,
-    /// The newest flushes, oldest first: what clients had on stable storage.
+    /// Positions of the newest flushes, oldest first. At a flush, a client had all its data on
+    /// stable storage.
     pub flushes: Vec<Position>,
-    /// Change over time.
+    /// Amount of writes over time, in parts of equal length, oldest first.
     pub buckets: Vec<HistoryBucket>,
-    /// Where the server's clock was set, oldest first. Times are what the clock said, so they may
-    /// go back there.
+    /// Changes of the server's clock, oldest first. All times are those of the clock, so they may
+    /// go back at a change.
     #[serde(default)]
     pub clock: Vec<ClockChange>,
 }
 
-/// A write that changed a range, as far as it lies in one chunk.
+/// A write to a range, as far as the write lies in one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Change {
-    /// Number of the record: `lsn:` and this is the moment just after it.
+    /// LSN of the record. `lsn:` and this number is the moment just after the write.
     pub lsn: u64,
-    /// Its time.
+    /// Time of the record.
     pub time: Timestamp,
-    /// Byte of the volume that it begins at.
+    /// Offset in the volume, in bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// Changes that one answer has at most.
+/// Maximum number of changes in one response.
 pub const MAX_CHANGES: u64 = 100_000;
 
-/// Which changes to list.
+/// Selects the changes to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangesQuery {
-    /// Byte of the volume that the range begins at.
+    /// Offset of the range in the volume, in bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Length of the range in bytes.
     pub length: u64,
-    /// Moment from which on; absent: from the first.
+    /// First moment. Absent: the beginning of the history.
     pub from: Option<String>,
-    /// Moment until which; absent: now.
+    /// Last moment. Absent: now.
     pub to: Option<String>,
-    /// At most so many, the oldest; never more than [`MAX_CHANGES`].
+    /// Maximum number of changes, up to [`MAX_CHANGES`]. The oldest ones are listed.
     pub limit: u64,
 }
 
-/// Volumes to recover, as new ones.
+/// Request to recover the content of volumes into new volumes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recover {
-    /// Which, and under which names; all at one moment.
+    /// Volumes to recover, and the names of the new volumes. All are recovered to the same moment.
     pub volumes: Vec<RecoverVolume>,
-    /// The moment: a time, how long ago, `lsn:N`, or the name of a mark or snapshot of the first
-    /// volume.
+    /// The moment: a time, a time before now like `-90s`, `lsn:N`, or the name of a mark or
+    /// snapshot of the first volume.
     pub to: String,
-    /// To the last flush at or before that moment instead.
+    /// Recover to the last flush at or before the moment.
     #[serde(default)]
     pub last_flush: bool,
-    /// Then make them independent of the history, in the background: bytes a second at most, 0: as
-    /// fast as it goes. Absent: they rest on it, and keep it from expiring.
+    /// Make the new volumes independent of the history by a copy in the background. The value is
+    /// the limit of the copy rate in bytes per second; 0: no limit. Absent: the new volumes depend
+    /// on the history, and that part of the history does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<u64>,
 }
@@ -303,44 +313,44 @@ pub struct Recover {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecoverVolume {
-    /// The volume.
+    /// Name of the existing volume.
     pub volume: String,
-    /// Name of the new volume.
+    /// Name of the new volume: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     pub name: String,
 }
 
-/// A volume that was recovered.
+/// Result of the recovery of one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Recovered {
     /// The new volume.
     #[serde(flatten)]
     pub volume: Volume,
-    /// The moment that it shows: the last record by then of the volume that it was made of. Absent
-    /// where it shows a snapshot.
+    /// The recovered moment: the last record, at that moment, of the volume from which the new one
+    /// was created. Absent if the new volume was created from a snapshot.
     pub moment: Option<Position>,
 }
 
-/// Volumes to take back to a moment, in place.
+/// Request to roll volumes back to a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecoverInPlace {
-    /// Which; all to one moment.
+    /// Names of the volumes. All are rolled back to the same moment.
     pub volumes: Vec<String>,
-    /// The moment: a time, how long ago, `lsn:N`, or the name of a mark or snapshot of the first
-    /// volume.
+    /// The moment: a time, a time before now like `-90s`, `lsn:N`, or the name of a mark or
+    /// snapshot of the first volume.
     pub to: String,
-    /// To the last flush at or before that moment instead.
+    /// Roll back to the last flush at or before the moment.
     #[serde(default)]
     pub last_flush: bool,
-    /// Name of the snapshots that keep what the volumes are now; absent: `before-recovery-` and the
-    /// time.
+    /// Name of the snapshots that keep the volumes' content from before the rollback. Absent:
+    /// `before-recovery-` and the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
-    /// Seconds after which those snapshots are deleted by themselves; absent: they stay.
+    /// Seconds after which the server deletes these snapshots automatically. Absent: they stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo_keep_seconds: Option<u64>,
-    /// Also while clients use them: NBD clients are disconnected, iSCSI initiators get a unit
-    /// attention.
+    /// Roll back even while clients use the volumes. The server disconnects NBD clients and sends a
+    /// unit attention to iSCSI initiators.
     #[serde(default)]
     pub force: bool,
 }
@@ -351,24 +361,24 @@ fn route(volume: &str, what: &str) -> String {
     format!("/volumes/{}/{what}", segment(volume))
 }
 
-/// Continuous data protection.
+/// Requests about continuous data protection.
 impl Client {
-    /// The state of a volume's history.
+    /// Returns the state of a volume's history.
     pub fn cdp(&self, volume: &str) -> Result<CdpStatus> {
         self.get(&route(volume, "cdp"))
     }
 
-    /// What the server measures for the cost model; takes a moment.
+    /// Returns the inputs of the cost model for a volume. The measurement takes about a second.
     pub fn cdp_measured(&self, volume: &str) -> Result<CdpMeasured> {
         self.get(&route(volume, "cdp/measured"))
     }
 
-    /// What can be gone back to; change over time in so many buckets.
+    /// Returns the recoverable history of a volume. `buckets` is the number of parts of its time.
     pub fn history(&self, volume: &str, buckets: u32) -> Result<History> {
         self.get(&route(volume, &format!("history?buckets={buckets}")))
     }
 
-    /// When a range of a volume changed, oldest first.
+    /// Returns the changes of a range of a volume, oldest first.
     pub fn changes(&self, volume: &str, which: &ChangesQuery) -> Result<Vec<Change>> {
         let ChangesQuery { offset, length, limit, .. } = which;
         let mut query = format!("changes?offset={offset}&length={length}&limit={limit}");
@@ -385,22 +395,22 @@ impl Client {
         self.get(&route(volume, &format!("moments/{}", segment(moment))))
     }
 
-    /// Names the present moment.
+    /// Creates a mark for the present moment.
     pub fn create_mark(&self, volume: &str, new: &CreateMark) -> Result<Mark> {
         self.send(hyper::Method::POST, &route(volume, "marks"), new)
     }
 
-    /// Forgets the name of a moment.
+    /// Deletes a mark. Its moment stays.
     pub fn delete_mark(&self, volume: &str, name: &str) -> Result<()> {
         self.delete(&route(volume, &format!("marks/{}", segment(name))))
     }
 
-    /// Makes volumes as others were at a moment: there at once.
+    /// Creates volumes with the content that others had at a moment. They can be used at once.
     pub fn recover(&self, what: &Recover) -> Result<Vec<Recovered>> {
         self.send(hyper::Method::POST, "/recoveries", what)
     }
 
-    /// Takes volumes back to a moment.
+    /// Rolls volumes back to a moment.
     pub fn recover_in_place(&self, what: &RecoverInPlace) -> Result<Vec<RolledBack>> {
         self.send(hyper::Method::POST, "/recoveries/in-place", what)
     }

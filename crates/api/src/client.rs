@@ -26,24 +26,25 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Questions are answered from memory, or by a few reads.
+/// Time that the server has to answer a request that changes nothing. Such a request takes memory
+/// accesses and a few reads.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Orders wait for disks, and for what freezes a volume, which may take 300 seconds; one that takes
-/// longer will not end.
+/// Time that the server has to answer a request that changes something. Such a request waits for
+/// disks, and for hooks, which may take 300 seconds.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(330);
-/// A transfer in which nothing moves for so long will not go on.
+/// Time without progress after which a transfer fails.
 const STALL_TIMEOUT: Duration = Duration::from_secs(330);
-/// Between looks at whether something moved.
+/// Interval between checks whether a transfer makes progress.
 const LOOK: Duration = Duration::from_secs(1);
-/// Before a listener whose queue is full is asked again.
+/// Pause before the next attempt to connect to a listener whose queue is full.
 const RETRY: Duration = Duration::from_millis(50);
-/// Bounds what a wrong address (not our server) can make us hold.
+/// Largest response in bytes. It limits the memory that a wrong server can make the client use.
 const MAX_ANSWER: usize = 256 << 20;
 
-/// Where a server is.
+/// Address of a server's admin API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// A Unix socket.
+    /// Path of a Unix socket.
     Unix(PathBuf),
     /// `HOST:PORT`, plain HTTP.
     Tcp(String),
@@ -52,7 +53,7 @@ pub enum Endpoint {
 impl FromStr for Endpoint {
     type Err = String;
 
-    /// `unix:PATH`, `http://HOST:PORT`, or a plain path.
+    /// Parses `unix:PATH`, `http://HOST:PORT`, or a plain path of a Unix socket.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(rest) = text.strip_prefix("http://") {
             let authority = rest.trim_end_matches('/');
@@ -84,16 +85,16 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Why a request had no result.
+/// Why a request has no result.
 #[derive(Debug)]
 pub enum ClientError {
-    /// No server answers there.
+    /// No server answers at the endpoint.
     Unreachable(String),
-    /// A server is there, and does not answer in time. What was ordered may still be done.
+    /// The server did not answer in time. It may still carry out the request.
     NoAnswer(String),
-    /// The server refused.
+    /// The server refused the request.
     Api(ErrorBody),
-    /// What came back is not this API.
+    /// The response is not one of this API, or a local operation failed.
     Protocol(String),
 }
 
@@ -112,18 +113,19 @@ impl std::error::Error for ClientError {}
 
 type Result<T, E = ClientError> = std::result::Result<T, E>;
 
-/// The client.
+/// A blocking client of the admin API.
 #[derive(Debug)]
 pub struct Client {
     endpoint: Endpoint,
     token: Option<String>,
-    /// Instead of what each kind of request has.
+    /// Time limit that replaces the default limits of all requests.
     patience: Option<Duration>,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Client {
-    /// A client of the server at `endpoint`; nothing is sent yet. `token` is needed over TCP.
+    /// Makes a client of the server at `endpoint`, and sends nothing. The server needs `token` over
+    /// TCP.
     pub fn new(endpoint: Endpoint, token: Option<String>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -132,22 +134,23 @@ impl Client {
         Ok(Client { endpoint, token, patience: None, runtime })
     }
 
-    /// Waits so long for each answer, and in a transfer for something to move.
+    /// Sets the time to wait for each response, and in a transfer for progress. `None`: the default
+    /// limits.
     pub fn with_patience(self, patience: Option<Duration>) -> Self {
         Client { patience, ..self }
     }
 
-    /// The server.
+    /// Returns the state of the server.
     pub fn status(&self) -> Result<Status> {
         self.get("/status")
     }
 
-    /// Health of the pool.
+    /// Returns the health of the pool.
     pub fn health(&self) -> Result<Health> {
         self.get("/health")
     }
 
-    /// The pool.
+    /// Returns the state of the pool.
     pub fn pool(&self) -> Result<Pool> {
         self.get("/pool")
     }
@@ -157,32 +160,32 @@ impl Client {
         self.send(Method::PATCH, "/pool", patch)
     }
 
-    /// All physical volumes.
+    /// Returns all physical volumes.
     pub fn pvs(&self) -> Result<Vec<Pv>> {
         self.get("/pool/pvs")
     }
 
-    /// Takes a physical volume into the pool.
+    /// Adds a physical volume to the pool.
     pub fn add_pv(&self, pv: &AddPv) -> Result<Pv> {
         self.send(Method::POST, "/pool/pvs", pv)
     }
 
-    /// Starts or stops draining a physical volume, named by number, UUID or path.
+    /// Starts or stops draining a physical volume. `pv` is its number, UUID or path.
     pub fn patch_pv(&self, pv: &str, patch: &PatchPv) -> Result<Pv> {
         self.send(Method::PATCH, &format!("/pool/pvs/{}", segment(pv)), patch)
     }
 
-    /// Takes an empty physical volume out of the pool.
+    /// Removes an empty physical volume from the pool. `pv` is its number, UUID or path.
     pub fn remove_pv(&self, pv: &str) -> Result<()> {
         self.delete(&format!("/pool/pvs/{}", segment(pv)))
     }
 
-    /// All volumes, by name.
+    /// Returns all volumes, sorted by name.
     pub fn volumes(&self) -> Result<Vec<Volume>> {
         self.get("/volumes")
     }
 
-    /// One volume.
+    /// Returns one volume.
     pub fn volume(&self, name: &str) -> Result<Volume> {
         self.get(&format!("/volumes/{}", segment(name)))
     }
@@ -197,18 +200,20 @@ impl Client {
         self.send(Method::PATCH, &format!("/volumes/{}", segment(name)), patch)
     }
 
-    /// Deletes a volume; with `force` also one that clients use.
+    /// Deletes a volume. With `force` it also deletes a volume that clients use, that is a LUN of a
+    /// target, or that has snapshots or a history.
     pub fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
         let query = if force { "?force=true" } else { "" };
         self.delete(&format!("/volumes/{}{query}", segment(name)))
     }
 
-    /// All iSCSI targets, by name.
+    /// Returns all iSCSI targets, sorted by name.
     pub fn targets(&self) -> Result<Vec<Target>> {
         self.get("/targets")
     }
 
-    /// One iSCSI target, by its iSCSI name, short name, or volume.
+    /// Returns one iSCSI target. `name` is its iSCSI name, its short name, or the name of its
+    /// volume.
     pub fn target(&self, name: &str) -> Result<Target> {
         self.get(&format!("/targets/{}", segment(name)))
     }
@@ -223,7 +228,7 @@ impl Client {
         self.send(Method::PATCH, &format!("/targets/{}", segment(name)), patch)
     }
 
-    /// Deletes an iSCSI target; with `force` also one that initiators use.
+    /// Deletes an iSCSI target. With `force` it also deletes a target that initiators use.
     pub fn delete_target(&self, name: &str, force: bool) -> Result<()> {
         let query = if force { "?force=true" } else { "" };
         self.delete(&format!("/targets/{}{query}", segment(name)))
@@ -234,51 +239,55 @@ impl Client {
         self.send(Method::POST, &format!("/targets/{}/luns", segment(name)), new)
     }
 
-    /// Removes a logical unit from a target; with `force` also while initiators use the target.
+    /// Removes a logical unit from a target. With `force` it does so even while initiators use the
+    /// target.
     pub fn remove_lun(&self, name: &str, lun: u16, force: bool) -> Result<()> {
         let query = if force { "?force=true" } else { "" };
         self.delete(&format!("/targets/{}/luns/{lun}{query}", segment(name)))
     }
 
-    /// Adds an access rule to a target, or with `None` for all targets.
+    /// Adds an access rule to a target, or with `None` to the defaults for all targets.
     pub fn add_rule(&self, name: Option<&str>, rule: &AddRule) -> Result<()> {
         self.send::<serde::de::IgnoredAny>(Method::POST, &format!("{}/rules", scope(name)), rule).map(|_| ())
     }
 
-    /// Removes an access rule by its number, from 1.
+    /// Removes an access rule by its number, from 1, from a target, or with `None` from the
+    /// defaults for all targets.
     pub fn remove_rule(&self, name: Option<&str>, number: usize) -> Result<()> {
         self.delete(&format!("{}/rules/{number}", scope(name)))
     }
 
-    /// Adds or replaces a CHAP account of a target, or with `None` of all that have none of their
-    /// own.
+    /// Adds or replaces a CHAP account of a target. With `None` the account applies to all targets
+    /// that have no account of their own.
     pub fn set_chap(&self, name: Option<&str>, chap: &SetChap) -> Result<()> {
         self.send::<serde::de::IgnoredAny>(Method::PUT, &format!("{}/chap", scope(name)), chap).map(|_| ())
     }
 
-    /// Asks for CHAP no more.
+    /// Removes all CHAP accounts of a target, or with `None` of the defaults for all targets.
     pub fn remove_chap(&self, name: Option<&str>) -> Result<()> {
         self.delete(&format!("{}/chap", scope(name)))
     }
 
-    /// Removes one of several CHAP accounts.
+    /// Removes one of several CHAP accounts of a target, or with `None` of the defaults for all
+    /// targets.
     pub fn remove_account(&self, name: Option<&str>, user: &str) -> Result<()> {
         self.delete(&format!("{}/chap/{}", scope(name), segment(user)))
     }
 
-    /// Drops all reservations of a target's logical units, or of one of them.
+    /// Removes all reservations of one logical unit of a target, or with `None` of all its logical
+    /// units.
     pub fn clear_reservations(&self, name: &str, lun: Option<u16>) -> Result<()> {
         let query = lun.map_or_else(String::new, |lun| format!("?lun={lun}"));
         self.delete(&format!("/targets/{}/reservations{query}", segment(name)))
     }
 
-    /// What applies to all targets.
+    /// Returns the settings that apply to all targets.
     pub fn target_defaults(&self) -> Result<TargetDefaults> {
         self.get("/target-defaults")
     }
 
-    /// The answer to a GET of `path`, which comes after `/api/v1`, as the server sent it. It is not
-    /// decoded, so that a caller can measure the server alone.
+    /// Returns the body of the response to a GET request of `path`, which is relative to `/api/v1`.
+    /// The body is not decoded, so that a caller can measure the server alone.
     pub fn raw(&self, path: &str) -> Result<Bytes> {
         self.request(Method::GET, path, Bytes::new())
     }
@@ -298,7 +307,7 @@ impl Client {
         parse(&self.request(method, path, body.into())?)
     }
 
-    /// A request that is answered by nothing.
+    /// Sends a request whose response has no body.
     pub(crate) fn order(&self, method: Method, path: &str, body: &impl Serialize) -> Result<()> {
         let body =
             serde_json::to_vec(body).map_err(|e| ClientError::Protocol(format!("write request: {e}")))?;
@@ -309,7 +318,7 @@ impl Client {
         self.request(Method::DELETE, path, Bytes::new()).map(|_| ())
     }
 
-    /// Writes an answer of any length to `out`; tells its length.
+    /// Writes a response of any length to `out`, and returns its length in bytes.
     pub(crate) fn download(&self, path: &str, out: &mut dyn Write) -> Result<u64> {
         self.runtime.block_on(async {
             let begun = self.begin(Method::GET, path, Full::default());
@@ -340,7 +349,8 @@ impl Client {
         })
     }
 
-    /// Sends a body of any length, for as long as it moves.
+    /// Sends a body of any length. The request fails if the transfer makes no progress for the time
+    /// limit.
     pub(crate) fn upload<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -384,7 +394,7 @@ impl Client {
         Ok(body.map_err(|e| self.unreachable(&e))?.to_bytes())
     }
 
-    /// A connection. A listener whose queue is full is asked again.
+    /// Connects to the server. If the listener's queue is full, it tries again.
     async fn connect(&self) -> io::Result<Stream> {
         loop {
             let connected = match &self.endpoint {
@@ -402,14 +412,14 @@ impl Client {
         ClientError::Unreachable(format!("reach the server at {}: {why}", self.endpoint))
     }
 
-    /// The whole answer, if it is one of success.
+    /// Returns the whole response body, if the status is one of success.
     async fn answer(&self, response: Response<Incoming>) -> Result<Bytes> {
         let status = response.status();
         let body = self.whole(response.into_body()).await?;
         if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
     }
 
-    /// Connects and sends a request; the head of the answer is there.
+    /// Connects, sends a request, and returns when the head of the response has arrived.
     async fn begin<B>(&self, method: Method, path: &str, body: B) -> Result<Response<Incoming>>
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -464,16 +474,16 @@ impl Client {
     }
 }
 
-/// What moves of a body.
+/// Progress of a body that is being sent.
 #[derive(Default)]
 struct Moves {
     pieces: AtomicU64,
-    /// The next piece is not there yet: it is not the server that is waited for.
+    /// Whether the client waits for the next piece. Then the client does not wait for the server.
     starving: AtomicBool,
 }
 
 impl Moves {
-    /// Ends when the server has taken nothing for so long, nor answered.
+    /// Returns when the server has neither taken a piece nor answered for `limit`.
     async fn stalled(&self, limit: Duration) {
         let (mut seen, mut since) = (0, Instant::now());
         loop {
@@ -488,7 +498,7 @@ impl Moves {
     }
 }
 
-/// A body, watched.
+/// A body whose progress is recorded in `moves`.
 struct Watched {
     body: ChannelBody,
     moves: Arc<Moves>,
@@ -529,12 +539,13 @@ fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
     }
 }
 
-/// The route of a target, or of what applies to all.
+/// Returns the route of a target, or of the defaults for all targets.
 fn scope(target: Option<&str>) -> String {
     target.map_or_else(|| "/target-defaults".into(), |name| format!("/targets/{}", segment(name)))
 }
 
-/// One path segment, percent-encoded but for the unreserved characters of RFC 3986.
+/// Returns `text` as one path segment. All bytes but the unreserved characters of RFC 3986 are
+/// percent-encoded.
 pub(crate) fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -572,7 +583,7 @@ mod tests {
         assert!(matches!(client.status(), Err(ClientError::Unreachable(_))));
     }
 
-    /// Answers one connection with `answer`, whatever it asks, and hands back the request.
+    /// Accepts one connection, sends `answer` whatever the request is, and returns the request.
     fn one_answer(answer: &'static str) -> (Endpoint, std::thread::JoinHandle<String>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
@@ -599,7 +610,7 @@ mod tests {
         assert!(request.contains("authorization: Bearer sesame\r\n"), "{request}");
     }
 
-    /// A server that takes connections and says nothing.
+    /// The server accepts connections and sends nothing.
     #[test]
     fn a_server_that_says_nothing_is_not_waited_for_without_end() {
         let dir = tempfile::tempdir().unwrap();

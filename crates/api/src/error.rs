@@ -4,39 +4,39 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// What a client can do about an error.
+/// Kind of an error. It decides what a client can do about the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// The named object or route does not exist.
     NotFound,
-    /// The name or state conflicts with what exists.
+    /// The request conflicts with the name or the state of an existing object.
     Conflict,
     /// The request can never succeed as written.
     Invalid,
     /// The request reaches past the end of the volume.
     OutOfRange,
-    /// The volume or the pool accepts no writes by configuration.
+    /// The configuration of the volume or the pool forbids writes.
     ReadOnly,
-    /// The pool cannot promise the space.
+    /// The pool does not have the space that the request needs.
     NoSpace,
     /// A disk returned an error.
     Io,
-    /// Stored bytes do not verify.
+    /// Stored bytes do not match their checksum.
     Corrupt,
-    /// A part of the past can't be reconstructed, because of damage.
+    /// A part of a history can't be reconstructed, because records are damaged.
     Lost,
-    /// The pool stopped trusting itself; the server must be restarted to recover.
+    /// The pool refuses writes after a failed write or sync. A restart of the server recovers it.
     Poisoned,
-    /// Something else holds what is needed; retry later.
+    /// Another request or process holds what this request needs. A later attempt can succeed.
     Busy,
-    /// Not available in this configuration or version.
+    /// The request is not available in this configuration or version.
     Unsupported,
-    /// The image that a volume rests on is missing, or is not what it was.
+    /// The image that a volume depends on is missing or has changed.
     Unavailable,
     /// The bearer token is missing or wrong.
     Unauthorized,
-    /// The configuration does not allow this client to do it.
+    /// The configuration forbids this request for this client.
     Forbidden,
     /// A defect of the server, or a kind that this client does not know.
     #[serde(other)]
@@ -44,7 +44,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The HTTP status that carries an error of this kind.
+    /// Returns the HTTP status of a response with an error of this kind.
     pub fn http_status(self) -> u16 {
         match self {
             ErrorKind::Invalid | ErrorKind::OutOfRange => 400,
@@ -63,9 +63,9 @@ impl ErrorKind {
 /// Body of every response whose status is 400 or above.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// What a program acts on.
+    /// Kind of the error, for programs.
     pub kind: ErrorKind,
-    /// What a person reads.
+    /// Text of the error, for people.
     pub message: String,
 }
 

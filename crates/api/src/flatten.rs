@@ -1,67 +1,70 @@
-//! Requests and responses about flattening: it makes a volume independent of what it rests on.
+//! Requests and responses about flattening. Flattening makes a volume independent of its origin.
 
 use crate::client::{Client, ClientError, segment};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How to flatten.
+/// Request to flatten a volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Flatten {
-    /// Bytes a second at most; 0: as fast as it goes.
+    /// Limit of the copy rate in bytes per second. 0: no limit.
     #[serde(default)]
     pub rate: u64,
 }
 
-/// What a volume rests on, and how far it is on its way to being independent of it.
+/// The origin of a volume, and the progress of its flattening.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Flattening {
-    /// What the volume shows where it has nothing of its own; absent when it rests on nothing else.
+    /// The origin of the volume's content. Absent if the volume depends on no other content.
     pub origin: Option<VolumeOrigin>,
-    /// The copying that goes on, if it does.
+    /// Progress of the flattening. Absent if none is running.
     pub running: Option<FlattenProgress>,
 }
 
-/// What a volume shows where it has nothing of its own.
+/// The origin of a volume's content. Reads of chunks that the volume has not stored itself come
+/// from its origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum VolumeOrigin {
     /// An image outside of the pool.
     Image {
-        /// File or block device.
+        /// Path of the file or block device.
         path: String,
-        /// Its length in bytes.
+        /// Length of the image in bytes.
         length: u64,
-        /// Why it can't be used now.
+        /// Why the image can't be used now. Absent if it can be used.
         unavailable: Option<String>,
     },
-    /// A snapshot of another volume.
+    /// A snapshot of a volume.
     Snapshot {
-        /// The volume; empty when it was deleted.
+        /// Name of the snapshot's volume. Empty if that volume was deleted.
         volume: String,
-        /// The snapshot, which may be deleted from sight.
+        /// Name of the snapshot. The snapshot may have been deleted; its content is kept while a
+        /// volume depends on it.
         snapshot: String,
     },
-    /// A moment of a volume's history, to which it was recovered.
+    /// A moment of a volume's history, from which this volume was recovered.
     Moment {
-        /// The volume; empty when it was deleted.
+        /// Name of the volume whose history it is. Empty if that volume was deleted.
         volume: String,
-        /// Number of the moment's record.
+        /// LSN of the moment.
         lsn: u64,
-        /// Its time; absent where damage has made it unknown.
+        /// Time of the moment. Absent if damage has made it unknown.
         time: Option<Timestamp>,
     },
 }
 
-/// How far it is.
+/// Progress of a flattening.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlattenProgress {
-    /// Byte of the volume that it has come to.
+    /// Offset in the volume that the flattening has reached, in bytes.
     pub position: u64,
-    /// Bytes copied so far.
+    /// Number of bytes copied so far.
     pub copied: u64,
-    /// Why it does not go on for now; it tries again by itself.
+    /// Why the flattening can't continue now. The server retries automatically. Absent if it
+    /// continues.
     pub stalled: Option<String>,
 }
 
@@ -71,19 +74,19 @@ fn route(volume: &str) -> String {
     format!("/volumes/{}/flatten", segment(volume))
 }
 
-/// Flattening.
+/// Requests about flattening.
 impl Client {
-    /// What a volume rests on, and how far its flattening is.
+    /// Returns the origin of a volume, and the progress of its flattening.
     pub fn flattening(&self, volume: &str) -> Result<Flattening> {
         self.get(&route(volume))
     }
 
-    /// Begins to make a volume independent, or goes on at another rate.
+    /// Starts the flattening of a volume, or changes its rate.
     pub fn flatten(&self, volume: &str, how: &Flatten) -> Result<Flattening> {
         self.send(hyper::Method::POST, &route(volume), how)
     }
 
-    /// Ends a flattening where it is.
+    /// Stops a flattening. What was copied stays copied.
     pub fn stop_flattening(&self, volume: &str) -> Result<()> {
         self.delete(&route(volume))
     }

@@ -1,24 +1,26 @@
-//! Moments of a volume's past as people write them: after the `@` of an address, or wherever a
-//! moment is asked for.
+//! Moments of a volume's history in the form that people write: after the `@` of an address, and in
+//! every request that takes a moment.
 
 use jiff::{SignedDuration, Timestamp};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which moment is meant. What it comes to is decided by the server when it is used.
+/// A moment of a volume's history, as a user wrote it. The server finds the moment when a request
+/// uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Moment {
-    /// The last write at or before a time: `2026-11-21T10:00:00.5Z`, or with an offset.
+    /// The state after the last write at or before a time: `2026-11-21T10:00:00.5Z`. An offset from
+    /// UTC may replace the `Z`.
     Time(Timestamp),
-    /// So long before it is asked for, by the server's clock: `-90s`, `-1.5h`.
+    /// A time before the request, by the server's clock: `-90s`, `-1.5h`.
     Ago(SignedDuration),
-    /// Just after the write with this number: `lsn:4711`.
+    /// The state just after the write with this LSN: `lsn:4711`.
     Lsn(u64),
-    /// A snapshot or mark of the volume.
+    /// The name of a snapshot or mark of the volume.
     Name(String),
 }
 
-/// Why a moment was refused.
+/// Why a text is not a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseMomentError(String);
 
@@ -35,7 +37,7 @@ impl fmt::Display for ParseMomentError {
 
 impl std::error::Error for ParseMomentError {}
 
-/// Units of what is so long ago, in nanoseconds.
+/// Units of `-90s` and similar moments, in nanoseconds.
 const UNITS: [(&str, i128); 6] = [
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
@@ -45,8 +47,8 @@ const UNITS: [(&str, i128); 6] = [
     ("w", 604_800_000_000_000),
 ];
 
-/// A colon or a leading minus tells moments from names, which have neither. iSCSI names have no
-/// capitals: all of it may be written small.
+/// A colon or a leading minus distinguishes moments from names, which have neither. iSCSI names
+/// have no capitals, so the letters of a time may be lower case.
 impl FromStr for Moment {
     type Err = ParseMomentError;
 
@@ -85,7 +87,7 @@ fn is_name(text: &str) -> bool {
     first && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
-/// A number, whole or with a fraction, and a unit.
+/// Parses a number, whole or with a fraction, and a unit.
 fn duration(text: &str) -> Option<SignedDuration> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(split);
@@ -103,7 +105,7 @@ fn duration(text: &str) -> Option<SignedDuration> {
     Some(SignedDuration::new(seconds, i32::try_from(nanos % 1_000_000_000).ok()?))
 }
 
-/// Seconds with as many decimals as it takes.
+/// Returns seconds with as many decimals as the number needs.
 fn seconds(nanos: i128) -> String {
     let (whole, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
     match rest {

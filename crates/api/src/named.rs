@@ -1,5 +1,5 @@
-//! Enums whose values have names: in JSON, in tables for people, in settings and on the command
-//! line.
+//! Enums whose values have names. The names are used in JSON, in tables for people, in settings and
+//! on the command line.
 
 /// Defines such an enum. Each value has one name, which is written once.
 ///
@@ -20,10 +20,10 @@ macro_rules! named {
         }
 
         impl $type {
-            /// The names of all values, in their order.
+            /// Names of all values, in the order of the enum.
             pub const NAMES: &[&str] = &[$($name),+];
 
-            /// The name, as in JSON.
+            /// Returns the name of the value, as in JSON.
             pub const fn name(self) -> &'static str {
                 match self { $($type::$value => $name),+ }
             }

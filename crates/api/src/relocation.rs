@@ -1,37 +1,39 @@
-//! Requests and responses about relocation: it brings a volume's chunks back into order.
+//! Requests and responses about relocation. Relocation moves the chunks of a volume into order.
 
 use crate::client::{Client, ClientError, segment};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How to relocate.
+/// Request to relocate a volume's chunks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Relocate {
-    /// Bytes a second at most; 0: as fast as it goes.
+    /// Limit of the rate in bytes per second. 0: no limit.
     #[serde(default)]
     pub rate: u64,
 }
 
-/// How a volume's own chunks lie, and how far a relocation is.
+/// Layout of a volume's own chunks, and the progress of a relocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Relocation {
-    /// Chunks that the volume has of its own.
+    /// Number of chunks that the volume itself stores.
     pub chunks: u64,
-    /// Runs of chunks that lie one after another: reading the whole volume jumps so often.
+    /// Number of runs of chunks that are contiguous on a physical volume. A read of the whole
+    /// volume seeks once for each run.
     pub runs: u64,
-    /// The relocation that goes on, if one does.
+    /// Progress of the relocation. Absent if none is running.
     pub running: Option<Relocating>,
 }
 
-/// A relocation that goes on.
+/// Progress of a relocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Relocating {
-    /// From 1; what could not be moved in one pass is tried again in the next.
+    /// Number of the current pass, from 1. Chunks that could not be moved in one pass are tried
+    /// again in the next one.
     pub pass: u32,
-    /// Byte of the volume that the pass has come to.
+    /// Offset in the volume that the current pass has reached, in bytes.
     pub position: u64,
-    /// Bytes moved in all passes.
+    /// Number of bytes moved in all passes.
     pub moved: u64,
 }
 
@@ -41,19 +43,19 @@ fn route(volume: &str) -> String {
     format!("/volumes/{}/relocation", segment(volume))
 }
 
-/// Relocation.
+/// Requests about relocation.
 impl Client {
-    /// How a volume's chunks lie, and how far its relocation is.
+    /// Returns the layout of a volume's chunks, and the progress of its relocation.
     pub fn relocation(&self, volume: &str) -> Result<Relocation> {
         self.get(&route(volume))
     }
 
-    /// Begins to bring a volume's chunks back into order, or goes on at another rate.
+    /// Starts the relocation of a volume's chunks, or changes its rate.
     pub fn relocate(&self, volume: &str, how: &Relocate) -> Result<Relocation> {
         self.send(hyper::Method::POST, &route(volume), how)
     }
 
-    /// Ends a relocation where it is.
+    /// Stops a relocation. Chunks that were moved stay at their new places.
     pub fn stop_relocation(&self, volume: &str) -> Result<()> {
         self.delete(&route(volume))
     }

@@ -1,57 +1,59 @@
-//! Requests and responses about schedules: snapshots that are taken and deleted by time.
+//! Requests and responses about schedules. A schedule takes and deletes snapshots at intervals.
 
 use crate::client::{Client, ClientError, segment};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How many snapshots a schedule keeps, of each kind; a snapshot that counts for any kind stays.
-/// All times are UTC. With nothing but zeros every snapshot is kept.
+/// Number of snapshots that a schedule keeps, by kind. A snapshot is kept if any kind keeps it. All
+/// times are UTC. If all numbers are 0, every snapshot is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retention {
-    /// The newest ones.
+    /// Number of newest snapshots to keep.
     #[serde(default)]
     pub last: u32,
-    /// The newest of each of so many hours that have one.
+    /// Number of hours of which the newest snapshot is kept. Hours without a snapshot do not count.
     #[serde(default)]
     pub hourly: u32,
-    /// The newest of each of so many days that have one.
+    /// Number of days of which the newest snapshot is kept. Days without a snapshot do not count.
     #[serde(default)]
     pub daily: u32,
-    /// The newest of each of so many weeks (from Monday) that have one.
+    /// Number of weeks of which the newest snapshot is kept. A week begins on Monday. Weeks without
+    /// a snapshot do not count.
     #[serde(default)]
     pub weekly: u32,
-    /// The newest of each of so many months that have one.
+    /// Number of months of which the newest snapshot is kept. Months without a snapshot do not
+    /// count.
     #[serde(default)]
     pub monthly: u32,
 }
 
-/// A schedule.
+/// A schedule of snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Schedule {
-    /// Name.
+    /// Name of the schedule.
     pub name: String,
-    /// What its snapshots' names begin with: `PREFIX-20261122T031400Z`.
+    /// Prefix of the names of its snapshots. The names have the form `PREFIX-20261122T031400Z`.
     pub prefix: String,
-    /// The volumes, whose snapshots are taken at one instant.
+    /// Names of the volumes. Their snapshots are taken at one instant.
     pub volumes: Vec<String>,
-    /// Seconds between snapshots. They fall on multiples of it since 1970-01-01T00:00:00Z: hourly
-    /// ones on the hour.
+    /// Interval between snapshots in seconds. Snapshots are due at multiples of it since
+    /// 1970-01-01T00:00:00Z. For example, hourly snapshots are due on the hour.
     pub every: u64,
-    /// What is kept.
+    /// Number of snapshots that the schedule keeps.
     pub keep: Retention,
-    /// It does nothing for now.
+    /// Whether the schedule is paused. A paused schedule takes and deletes no snapshots.
     pub paused: bool,
-    /// When it was created, or resumed.
+    /// Time at which the schedule was created or resumed.
     pub since: Timestamp,
-    /// When the next snapshots are due; absent while it is paused.
+    /// Time at which the next snapshots are due. Absent while the schedule is paused.
     pub next: Option<Timestamp>,
-    /// When it last took snapshots since the server was started.
+    /// Time of the last run that took snapshots. Absent if there was none since the server started.
     pub last_run: Option<Timestamp>,
-    /// Why it last failed, if its last run did.
+    /// Error of the last run. Absent if the last run succeeded.
     pub error: Option<String>,
-    /// How many snapshots of it there are.
+    /// Number of existing snapshots that belong to the schedule.
     pub snapshots: u64,
 }
 
@@ -59,46 +61,47 @@ pub struct Schedule {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSchedule {
-    /// 1 to 64 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+    /// Name of the schedule: 1 to 64 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     pub name: String,
-    /// What its snapshots' names begin with, of the same characters; no other schedule may have it.
-    /// Absent: the name.
+    /// Prefix of the names of the schedule's snapshots: 1 to 64 characters of `[A-Za-z0-9._-]`, the
+    /// first one alphanumeric. No other schedule may have the same prefix. Absent: the name of the
+    /// schedule.
     #[serde(default)]
     pub prefix: Option<String>,
-    /// The volumes, 1 to 200.
+    /// Names of 1 to 200 volumes.
     pub volumes: Vec<String>,
-    /// Seconds between snapshots: 10 to 31 days.
+    /// Interval between snapshots in seconds, from 10 to 2678400 (31 days).
     pub every: u64,
-    /// What is kept.
+    /// Number of snapshots to keep. Absent: every snapshot is kept.
     #[serde(default)]
     pub keep: Retention,
 }
 
-/// Changes to a schedule. Absent fields stay as they are.
+/// Changes to a schedule. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchSchedule {
-    /// Stop for now, or go on. What was missed meanwhile is not made up for.
+    /// Pause or resume the schedule. Snapshots that were due during the pause are not taken later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// Seconds between snapshots.
+    /// Interval between snapshots in seconds, from 10 to 2678400 (31 days).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<u64>,
-    /// What is kept.
+    /// Number of snapshots to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Retention>,
 }
 
 type Result<T, E = ClientError> = std::result::Result<T, E>;
 
-/// Schedules.
+/// Requests about schedules.
 impl Client {
-    /// All schedules, by name.
+    /// Returns all schedules, sorted by name.
     pub fn schedules(&self) -> Result<Vec<Schedule>> {
         self.get("/schedules")
     }
 
-    /// One schedule.
+    /// Returns one schedule.
     pub fn schedule(&self, name: &str) -> Result<Schedule> {
         self.get(&format!("/schedules/{}", segment(name)))
     }
@@ -113,7 +116,7 @@ impl Client {
         self.send(hyper::Method::PATCH, &format!("/schedules/{}", segment(name)), patch)
     }
 
-    /// Deletes a schedule; its snapshots stay.
+    /// Deletes a schedule. Its snapshots stay.
     pub fn delete_schedule(&self, name: &str) -> Result<()> {
         self.delete(&format!("/schedules/{}", segment(name)))
     }

@@ -1,15 +1,15 @@
-//! Sizes as people write them: `512`, `16K`, `10G`, `1.5T`, binary multiples.
+//! Sizes in the form that people write: `512`, `16K`, `10G`, `1.5T`. Units are powers of 1024.
 
 use serde::{Deserialize, Deserializer, de};
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes. Parses and prints with binary units (`K` = 1024 bytes); serialized as an
-/// integer elsewhere.
+/// A number of bytes. It parses and prints with binary units (`K` is 1024 bytes). Everywhere else a
+/// size is an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub u64);
 
-/// Why a size was refused.
+/// Why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseSizeError(String);
 
@@ -23,8 +23,8 @@ impl std::error::Error for ParseSizeError {}
 
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// Fractions that do not come to whole blocks are rounded down to this: `1.3G` should be a usable
-/// volume size.
+/// A size with a fraction is rounded down to a multiple of this number of bytes. So `1.3G` is a
+/// valid volume size.
 const FRACTION_UNIT: u64 = 4096;
 
 impl FromStr for Size {
@@ -73,8 +73,8 @@ impl FromStr for Size {
 }
 
 impl fmt::Display for Size {
-    /// At most one decimal, rounded down, so that free space is never overstated: `10 GiB`, `1.5
-    /// TiB`, `512 B`.
+    /// Prints at most one decimal, rounded down, so that free space is never overstated: `10 GiB`,
+    /// `1.5 TiB`, `512 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut unit = 0;
         while unit + 1 < UNITS.len() && self.0 >> (10 * (unit + 1)) > 0 {
@@ -91,7 +91,7 @@ impl fmt::Display for Size {
 }
 
 impl<'de> Deserialize<'de> for Size {
-    /// An integer of bytes, or a string as on the command line.
+    /// Reads an integer of bytes, or a string in the form of the command line.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {

@@ -10,50 +10,54 @@ use utoipa::ToSchema;
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
-    /// The volume that it is of.
+    /// Name of the volume to which the snapshot belongs.
     pub volume: String,
-    /// Name, unique among the volume's snapshots. `VOLUME@NAME` is its address, and the name of its
-    /// exports.
+    /// Name of the snapshot, unique among the volume's snapshots. `VOLUME@NAME` is its address and
+    /// the name of its exports.
     pub name: String,
-    /// Identity; survives renaming.
+    /// UUID of the snapshot. It stays the same when the snapshot is renamed.
     pub uuid: String,
-    /// Size of the volume at that instant, bytes.
+    /// Size of the volume when the snapshot was taken, in bytes.
     pub size: u64,
-    /// The instant.
+    /// Time at which the snapshot was taken.
     pub created: Timestamp,
-    /// What was noted about it.
+    /// Labels of the snapshot: keys and values that users and programs have set.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Name of the clone that stands behind its address, where it was made writable: exports show
-    /// that. Rollback, differences, streams and clones are of what the snapshot froze.
+    /// Name of the clone that the exports of this snapshot show, if the snapshot was made writable.
+    /// Rollbacks, differences, streams and new clones still use the content that the snapshot
+    /// froze. Absent if the snapshot is read-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<String>,
-    /// What the clone took over of the volume's access, where it was made for this and there was
-    /// something.
+    /// Access settings that a new writable clone copied from the volume. Only the response to the
+    /// request that created the clone has this field. Absent if there was nothing to copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inherited: Option<Inherited>,
-    /// When it is deleted by itself, unless it is protected or in use then.
+    /// Time at which the server deletes the snapshot automatically, unless the snapshot is
+    /// protected or in use then. Absent if the snapshot does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// Neither deleted by request, nor by a schedule, nor to make room.
+    /// Whether the snapshot is protected from deletion: by request, by a schedule, and to free
+    /// space.
     pub protected: bool,
-    /// Address of the snapshot that comes before it in its line of history, if there is one in
-    /// sight.
+    /// Address of the newest existing snapshot that precedes this one in its history. Absent if
+    /// there is none.
     pub parent: Option<String>,
-    /// Names of the volumes whose content begins with it: clones, and its own volume after it was
-    /// rolled back.
+    /// Names of the volumes whose content depends on this snapshot: its clones, and its own volume
+    /// after a rollback to it.
     pub clones: Vec<String>,
-    /// Open handles: exports of it that clients use.
+    /// Number of open handles. Connections to the snapshot's exports hold them.
     pub handles: u64,
-    /// Bytes that it holds alone: what its deletion gives back. As of the last destage; absent
-    /// right after it was taken.
+    /// Bytes that only this snapshot uses, as of the last destage. Deletion of the snapshot frees
+    /// them. Absent directly after the snapshot was taken.
     pub unique: Option<u64>,
-    /// Bytes that it shares with other snapshots, or with the volume as it is now.
+    /// Bytes that this snapshot shares with other snapshots or with the volume's current content,
+    /// as of the last destage. Absent directly after the snapshot was taken.
     pub shared: Option<u64>,
 }
 
 impl Snapshot {
-    /// `VOLUME@NAME`.
+    /// Returns the address of the snapshot, `VOLUME@NAME`.
     pub fn address(&self) -> String {
         format!("{}@{}", self.volume, self.name)
     }
@@ -63,12 +67,13 @@ impl Snapshot {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshots {
-    /// Of which volumes, and under which names: 1 to 200, each volume once.
+    /// Volumes, and the names of their snapshots: 1 to 200 entries, each volume once.
     pub snapshots: Vec<NewSnapshot>,
-    /// What to note about all of them.
+    /// Labels for all of these snapshots.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Leave out the commands that the server's configuration runs before and after.
+    /// Do not run the hooks: commands that the server is configured to run before and after a
+    /// snapshot.
     #[serde(default)]
     pub no_hooks: bool,
 }
@@ -77,37 +82,38 @@ pub struct CreateSnapshots {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSnapshot {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric; absent: the time, like
-    /// `20261122T031415Z`.
+    /// Name of the snapshot: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+    /// Absent: the time, in the form `20261122T031415Z`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// Changes to a snapshot. Absent fields stay as they are.
+/// Changes to a snapshot. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchSnapshot {
-    /// New name.
+    /// New name: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Labels to set; one that is null is removed, others stay.
+    /// Labels to set. A label whose value is null is removed. Other labels stay unchanged.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, Option<String>>,
-    /// Protect it from deletion, or no more.
+    /// Whether the snapshot is protected from deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<bool>,
-    /// Have its exports show a clone that can be written to, or again what it froze; the clone
-    /// stays then.
+    /// true: the snapshot's exports show a writable clone. false: they show the content that the
+    /// snapshot froze, and the clone stays as a volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<bool>,
-    /// Name of that clone: a clone of the snapshot, or a new one; absent: a new one,
-    /// `VOLUME.SNAPSHOT`.
+    /// Name of the clone for `writable`: an existing clone of the snapshot, or a new volume.
+    /// Absent: a new volume with the name `VOLUME.SNAPSHOT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clone: Option<String>,
-    /// Also while NBD clients use its export: they are disconnected. While initiators are logged in
-    /// it is refused.
+    /// Change `writable` while NBD clients use the snapshot's exports. The server disconnects these
+    /// clients. While iSCSI initiators are logged in, the server refuses the change even with
+    /// `force`.
     #[serde(default)]
     pub force: bool,
 }
@@ -116,51 +122,54 @@ pub struct PatchSnapshot {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeleteSnapshots {
-    /// Their names; all of them are deleted or none.
+    /// Names of the snapshots. The server deletes all of them or none.
     pub names: Vec<String>,
-    /// Also those that a target has as a LUN, which it loses.
+    /// Delete snapshots even if a target has them as a LUN. The target loses the LUN.
     #[serde(default)]
     pub force: bool,
 }
 
-/// How to take a volume back to a snapshot.
+/// Request to roll a volume back to a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RollBack {
-    /// Name of the snapshot that keeps what the volume is now; absent: `before-rollback-` and the
-    /// time.
+    /// Name of the snapshot that keeps the volume's content from before the rollback. Absent:
+    /// `before-rollback-` and the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
-    /// Seconds after which that snapshot is deleted by itself; absent: it stays.
+    /// Seconds after which the server deletes that snapshot automatically. Absent: the snapshot
+    /// stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo_keep_seconds: Option<u64>,
-    /// Also while clients use the volume: NBD clients are disconnected, iSCSI initiators get a unit
-    /// attention.
+    /// Roll back even while clients use the volume. The server disconnects NBD clients and sends a
+    /// unit attention to iSCSI initiators.
     #[serde(default)]
     pub force: bool,
 }
 
-/// What a rollback did.
+/// Result of a rollback.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RolledBack {
-    /// The volume as it is now.
+    /// The volume after the rollback.
     pub volume: Volume,
-    /// What it was before: rolling back to this undoes the rollback.
+    /// Snapshot of the volume's content from before the rollback. A rollback to this snapshot
+    /// undoes the rollback.
     pub undo: Snapshot,
 }
 
-/// A clone to make.
+/// A clone to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateClone {
-    /// Name of the new volume.
+    /// Name of the new volume: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     pub name: String,
-    /// How the clone preserves what its own snapshots need; absent: as the snapshot's volume does.
+    /// How the clone preserves content that its own snapshots need. Absent: the method of the
+    /// snapshot's volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
 }
 
-/// Splits an address, `VOLUME@SNAPSHOT`.
+/// Splits an address, `VOLUME@SNAPSHOT`, into its two parts. Returns `None` if a part is missing.
 pub fn split_address(address: &str) -> Option<(&str, &str)> {
     address.split_once('@').filter(|(volume, snapshot)| !volume.is_empty() && !snapshot.is_empty())
 }
@@ -171,9 +180,10 @@ fn route(volume: &str, snapshot: &str) -> String {
     format!("/volumes/{}/snapshots/{}", segment(volume), segment(snapshot))
 }
 
-/// Snapshots, clones and rollback.
+/// Requests about snapshots, clones and rollback.
 impl Client {
-    /// The snapshots of one volume, or of all: by volume, and of each oldest first.
+    /// Returns the snapshots of one volume, or of all volumes. They are sorted by volume, and those
+    /// of one volume from the oldest to the newest.
     pub fn snapshots(&self, volume: Option<&str>) -> Result<Vec<Snapshot>> {
         match volume {
             Some(volume) => self.get(&format!("/volumes/{}/snapshots", segment(volume))),
@@ -181,7 +191,7 @@ impl Client {
         }
     }
 
-    /// One snapshot.
+    /// Returns one snapshot.
     pub fn snapshot(&self, volume: &str, snapshot: &str) -> Result<Snapshot> {
         self.get(&route(volume, snapshot))
     }
@@ -202,12 +212,12 @@ impl Client {
         self.order(hyper::Method::POST, &path, which)
     }
 
-    /// Takes a volume back to a snapshot.
+    /// Rolls a volume back to a snapshot.
     pub fn roll_back(&self, volume: &str, snapshot: &str, how: &RollBack) -> Result<RolledBack> {
         self.send(hyper::Method::POST, &format!("{}/rollback", route(volume, snapshot)), how)
     }
 
-    /// Makes a writable volume of a snapshot.
+    /// Creates a writable volume from a snapshot.
     pub fn create_clone(&self, volume: &str, snapshot: &str, new: &CreateClone) -> Result<Volume> {
         self.send(hyper::Method::POST, &format!("{}/clones", route(volume, snapshot)), new)
     }

@@ -1,5 +1,5 @@
-//! Responses about statistics: what preservation costs, how large the index is, and which regions
-//! the requests touch.
+//! Responses about statistics: the cost of preservation, the size of the metadata, and requests by
+//! region of a volume.
 
 use crate::VolumeStats;
 use crate::client::{Client, ClientError, segment};
@@ -8,93 +8,96 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 named! {
-    /// Replacement in the map cache.
+    /// Replacement policy of the map cache.
     pub enum CachePolicy {
-        /// The oldest page leaves first.
+        /// The page that was inserted first is evicted first.
         RoundRobin = "round-robin",
-        /// The page that was not used for longest leaves first.
+        /// The least recently used page is evicted first.
         Lru = "lru",
-        /// The page that was used least often leaves first.
+        /// The least frequently used page is evicted first.
         Lfu = "lfu",
-        /// S3-FIFO: a page that was used only once leaves early.
+        /// S3-FIFO: a page that was used only once is evicted early.
         S3Fifo = "s3-fifo",
     }
 }
 
-/// What preserving for snapshots has cost since the server started.
+/// Cost of preserving content for snapshots, since the server started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Preservation {
-    /// Chunks whose old content was copied to a place of its own (`cow`, and the copies of the
-    /// independent order).
+    /// Number of chunks whose old content was copied to a new place. Method `cow` and order
+    /// `independent` make such copies.
     pub copies: u64,
-    /// Bytes of them.
+    /// Number of bytes copied for `copies`.
     pub copied_bytes: u64,
-    /// Chunks whose new content was given another place (`row`).
+    /// Number of chunks whose new content got a new place (method `row`).
     pub redirects: u64,
-    /// Bytes written there.
+    /// Number of bytes written for `redirects`.
     pub redirected_bytes: u64,
-    /// Parts of chunks that were read to complete a chunk at a new place which was written to in
-    /// part.
+    /// Number of parts of chunks that were read to complete a chunk. A chunk that a client writes
+    /// in part is completed when its content gets a new place.
     pub fill_reads: u64,
-    /// Bytes of them.
+    /// Number of bytes read for `fill_reads`.
     pub fill_bytes: u64,
-    /// Bytes that clients wrote into chunks that had to be preserved for it.
+    /// Number of bytes that clients wrote to chunks whose old content had to be preserved.
     pub host_bytes: u64,
-    /// `host_bytes` over bytes written to snapshot space; absent before anything was preserved.
+    /// `host_bytes` divided by the sum of `copied_bytes` and `redirected_bytes`. Absent if nothing
+    /// was preserved yet.
     pub space_efficiency: Option<f64>,
 }
 
-/// The metadata that tells where chunks are.
+/// Size of the pool's metadata.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolIndex {
-    /// Pages of current maps, up to 256 chunks each.
+    /// Number of pages of current maps. A page maps up to 256 chunks.
     pub map_pages: u64,
-    /// Contents kept for snapshots.
+    /// Number of versions: chunk contents that are kept for snapshots.
     pub versions: u64,
-    /// Bytes of the catalog, which holds them and everything else.
+    /// Size of the catalog's file in bytes. It contains the map pages, the versions and all other
+    /// metadata.
     pub catalog_bytes: u64,
 }
 
-/// The metadata of one volume and its snapshots, as of the last destage.
+/// Size of the metadata of one volume and its snapshots, as of the last destage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeIndex {
-    /// Chunks in maps that hold space.
+    /// Number of chunks in current maps that take space.
     pub chunks: u64,
-    /// Contents kept for snapshots that hold space.
+    /// Number of versions that take space. A version is chunk content that is kept for snapshots.
     pub versions: u64,
-    /// Bytes of their entries.
+    /// Size of the entries of `chunks` and `versions` in bytes.
     pub bytes: u64,
 }
 
-/// Requests that touched a part of a volume: each counts once in every region that it touches.
+/// Number of requests that touched a region of a volume. A request counts once in every region that
+/// it touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Region {
-    /// Reads.
+    /// Number of read requests.
     pub reads: u64,
-    /// Writes.
+    /// Number of write requests.
     pub writes: u64,
 }
 
-/// Everything that is counted of one volume, since the server started.
+/// All counters of one volume, since the server started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeStatistics {
-    /// The volume.
+    /// Name of the volume.
     pub name: String,
-    /// Requests.
+    /// Counters of requests.
     pub requests: VolumeStats,
-    /// What preserving for its snapshots has cost.
+    /// Cost of preserving content for the volume's snapshots.
     pub preservation: Preservation,
-    /// Its metadata.
+    /// Size of the volume's metadata.
     pub index: VolumeIndex,
-    /// Bytes of a region, a power of two.
+    /// Size of a region in bytes, a power of two.
     pub region_size: u64,
-    /// In order, at most 256; the last one may be cut by the end of the volume.
+    /// At most 256 regions, in the order of offsets. The end of the volume may cut the last one.
     pub regions: Vec<Region>,
 }
 
-/// Statistics.
+/// Requests about statistics.
 impl Client {
-    /// Everything that is counted of one volume.
+    /// Returns all counters of one volume.
     pub fn volume_statistics(&self, name: &str) -> Result<VolumeStatistics, ClientError> {
         self.get(&format!("/volumes/{}/stats", segment(name)))
     }

@@ -9,28 +9,32 @@ use utoipa::ToSchema;
 /// An iSCSI target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Target {
-    /// Its iSCSI name.
+    /// iSCSI name of the target.
     pub name: String,
-    /// The volume whose target it is by default; absent for targets that were created.
+    /// Name of the volume, if this is the volume's own target. Absent if an operator created the
+    /// target.
     pub volume: Option<String>,
-    /// Text for people, shown to initiators.
+    /// Text for people. Initiators see it.
     pub alias: Option<String>,
-    /// Initiators may log in. A target that is off is not shown to them either.
+    /// Whether initiators may log in. Initiators do not see a disabled target.
     pub enabled: bool,
-    /// Its logical units, by number.
+    /// Logical units of the target, sorted by number.
     pub luns: Vec<Lun>,
-    /// Its own access rules, in their order. The rules for all targets follow.
+    /// The target's own access rules, in order. The server checks the default rules for all targets
+    /// after them.
     pub rules: Vec<AccessRule>,
-    /// What happens to initiators that no rule matches.
+    /// What the target does with an initiator that no rule matches.
     pub unmatched: Unmatched,
-    /// How initiators prove who they are; absent: as the defaults say.
+    /// CHAP accounts of the target. Absent: the default accounts for all targets apply.
     pub chap: Option<Chap>,
-    /// The sessions that are logged in.
+    /// Sessions of initiators that are logged in.
     pub sessions: Vec<TargetSession>,
-    /// The registrations for persistent reservations of its logical units, by whichever target.
+    /// Registrations for persistent reservations of the target's logical units. They include
+    /// registrations that were made through other targets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<TargetReservation>,
-    /// Doors to the same data that let in others than this one.
+    /// Warnings, one sentence each, about other targets that serve the same data under different
+    /// access settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -40,48 +44,50 @@ pub struct Target {
 pub struct TargetReservation {
     /// Number of the logical unit.
     pub lun: u16,
-    /// The initiator port that registered: its name and ISID.
+    /// Initiator port that registered: `NAME,i,0xISID`.
     pub initiator: String,
-    /// The target port by which it registered: a target's name and a portal group.
+    /// Target port through which it registered: `NAME,t,0xTAG`. TAG is the number of the portal
+    /// group.
     pub port: String,
-    /// Its key, hexadecimal.
+    /// Reservation key, 16 hexadecimal digits.
     pub key: String,
-    /// The type of the reservation, where it holds that.
+    /// Type of the reservation, if this initiator port holds it. Absent if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holds: Option<String>,
 }
 
-/// What a new volume took over of the one that it was made of, when that had rules of its own.
+/// Access settings that a new volume copied from the volume from which it was created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Inherited {
-    /// The volume that it was made of.
+    /// Name of the volume from which the new one was created.
     pub volume: String,
-    /// How many access rules.
+    /// Number of access rules that were copied.
     pub rules: usize,
-    /// CHAP accounts.
+    /// User names of the CHAP accounts that were copied.
     pub chap_users: Vec<String>,
-    /// Initiators may log in to its own target.
+    /// Whether initiators may log in to the new volume's own target.
     pub enabled: bool,
-    /// NBD serves it.
+    /// Whether NBD serves the new volume.
     pub nbd: bool,
 }
 
-/// What applies to all targets.
+/// Settings that apply to all targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TargetDefaults {
-    /// Access rules, asked after a target's own.
+    /// Access rules that the server checks after a target's own rules.
     pub rules: Vec<AccessRule>,
-    /// What happens to initiators that no rule matches, at targets that have no rule of their own.
+    /// What a target without own rules does with an initiator that no rule matches.
     pub unmatched: Unmatched,
-    /// CHAP of discovery, and of targets that have none of their own.
+    /// CHAP accounts for discovery sessions, and for targets without own accounts.
     pub chap: Option<Chap>,
 }
 
-/// What happens where no access rule matches.
+/// What a target does with an initiator that no access rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unmatched {
-    /// Everything is allowed: there is no rule, and the server listens on this machine only.
+    /// The initiator has full access. This holds if there is no rule and the server listens only on
+    /// addresses of its own machine.
     Open,
     /// The initiator is refused.
     Refused,
@@ -90,71 +96,75 @@ pub enum Unmatched {
 /// A logical unit of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Lun {
-    /// Logical unit number.
+    /// Number of the logical unit.
     pub lun: u16,
-    /// What is behind it.
+    /// Kind of the object behind the logical unit.
     pub backing: Backing,
-    /// The volume's name, or the path of the file or block device.
+    /// Name of the volume, address of the snapshot or moment, or path of the file or block device.
     pub source: String,
-    /// Identity that initiators see; the same by every target.
+    /// UUID of the logical unit. Initiators see it. It is the same at every target.
     pub uuid: String,
-    /// Size in bytes; absent when it can't be opened.
+    /// Size in bytes. Absent if the logical unit can't be opened.
     pub size: Option<u64>,
-    /// Logical block size, bytes.
+    /// Logical block size in bytes. Absent if the logical unit can't be opened.
     pub block_size: Option<u32>,
-    /// Writes of all initiators are refused.
+    /// Whether the logical unit refuses the writes of all initiators.
     pub read_only: bool,
-    /// Why it can't be opened; initiators don't see it then.
+    /// Why the logical unit can't be opened. Initiators do not see it then. Absent if it can be
+    /// opened.
     pub error: Option<String>,
 }
 
 named! {
-    /// Kinds of what is behind a logical unit.
+    /// Kind of the object behind a logical unit.
     pub enum Backing {
         /// A volume of the pool.
         Volume = "volume",
         /// A snapshot of a volume, read-only.
         Snapshot = "snapshot",
-        /// A moment of a volume's past, read-only.
+        /// A moment of a volume's history, read-only.
         Moment = "moment",
-        /// A plain file.
+        /// A regular file.
         File = "file",
         /// A block device.
         Device = "device",
     }
 }
 
-/// An access rule. Of the rules that apply to a target the first that matches an initiator decides.
+/// An access rule. The server checks a target's own rules, and then the default rules for all
+/// targets. The first rule that matches an initiator decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AccessRule {
-    /// Initiator names it matches; `*` is any text, `?` any one character.
+    /// Pattern of the initiator names that the rule matches. `*` matches any text, `?` any one
+    /// character.
     pub initiator: String,
-    /// Addresses it matches, an address or a range like 10.0.0.0/8; absent: any.
+    /// Address that the rule matches, or a range like 10.0.0.0/8. Absent: every address.
     pub address: Option<String>,
-    /// The CHAP account they have proven; absent: any, or none.
+    /// CHAP account that an initiator must have proven to match the rule. Absent: any account, or
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// What initiators that match may do.
+    /// Access of initiators that match the rule.
     pub access: Access,
-    /// The logical units they see; absent: all.
+    /// Numbers of the logical units that these initiators see. Absent: all.
     pub luns: Option<Vec<u16>>,
 }
 
-/// What a rule says.
+/// Access of an initiator to a target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
-    /// Read and write.
+    /// The initiator may read and write.
     #[default]
     ReadWrite,
-    /// Read.
+    /// The initiator may read.
     ReadOnly,
-    /// Nothing: the login is refused.
+    /// The initiator has no access. The target refuses its login.
     Denied,
 }
 
 impl Access {
-    /// The name for people.
+    /// Returns the name of the value, for people.
     pub fn name(self) -> &'static str {
         match self {
             Access::ReadWrite => "read-write",
@@ -164,21 +174,21 @@ impl Access {
     }
 }
 
-/// CHAP as it is set. Secrets are never reported.
+/// CHAP settings. Responses never have secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Chap {
-    /// The name that initiators use; of several accounts, the first.
+    /// User name of the first account, which initiators use.
     pub user: String,
-    /// The other accounts, where there are several.
+    /// User names of the other accounts. Absent if there is only one account.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<String>,
-    /// The name that the target uses towards initiators that ask for its proof; absent: it has
-    /// none.
+    /// User name with which the target authenticates to an initiator that asks for it. Absent if
+    /// mutual CHAP is not set.
     pub mutual_user: Option<String>,
 }
 
 impl Chap {
-    /// The names of all accounts.
+    /// Returns the user names of all accounts.
     pub fn users(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&*self.user).chain(self.others.iter().map(String::as_str))
     }
@@ -187,31 +197,31 @@ impl Chap {
 /// The session of an initiator that is logged in to a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TargetSession {
-    /// The initiator's name.
+    /// Name of the initiator.
     pub initiator: String,
-    /// The initiator's part of the session's identity, hexadecimal.
+    /// The initiator's part of the session's identity (ISID), 12 hexadecimal digits.
     pub isid: String,
-    /// The target's part of it.
+    /// The target's part of the session's identity (TSIH).
     pub tsih: u16,
-    /// The portal group that it came in by.
+    /// Number of the portal group through which the initiator logged in.
     pub portal_group: u16,
-    /// Where its connections come from.
+    /// Addresses of the initiator, one for each connection of the session.
     pub addresses: Vec<String>,
-    /// The CHAP account that it has proven.
+    /// CHAP account that the initiator has proven. Absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Writes are refused to it.
+    /// Whether the target refuses writes of this session.
     pub read_only: bool,
-    /// The logical units that it sees.
+    /// Numbers of the logical units that the initiator sees.
     #[serde(default)]
     pub luns: Vec<u16>,
-    /// Seconds since it logged in.
+    /// Seconds since the login.
     pub age: u64,
-    /// Commands that it sent.
+    /// Number of commands that the initiator sent on the session's connections.
     pub commands: u64,
-    /// Bytes that it read.
+    /// Number of bytes that the initiator read on the session's connections.
     pub read_bytes: u64,
-    /// Bytes that it wrote.
+    /// Number of bytes that the initiator wrote on the session's connections.
     pub write_bytes: u64,
 }
 
@@ -219,50 +229,52 @@ pub struct TargetSession {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateTarget {
-    /// An iSCSI name, or a short one that becomes `iqn.2026-11.io.hindcast:NAME`.
+    /// iSCSI name, or a short name NAME that becomes `iqn.2026-11.io.hindcast:NAME`.
     pub name: String,
-    /// Text for people.
+    /// Text for people. Initiators see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
 }
 
-/// Changes to a target. Absent fields stay as they are.
+/// Changes to a target. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchTarget {
-    /// Let initiators log in, or end their sessions and refuse them.
+    /// true: initiators may log in. false: the target ends its sessions and refuses logins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Text for people; empty: none.
+    /// Text for people. Empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
 }
 
-/// A logical unit to add: exactly one of `volume`, `file` and `device`.
+/// A logical unit to add. Exactly one of `volume`, `file` and `device` is required.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddLun {
-    /// Its number, 0 to 16383; absent: the lowest that is free.
+    /// Number of the logical unit, 0 to 16383. Absent: the lowest free number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lun: Option<u16>,
-    /// Name of a volume, or address of a snapshot (`VOLUME@NAME`), which refuses writes.
+    /// Name of a volume, or address of a snapshot (`VOLUME@NAME`). A snapshot refuses writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
-    /// Absolute path of a plain file, exported as it is.
+    /// Absolute path of a regular file on the server's machine. It is exported unchanged, without
+    /// the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Absolute path of a block device, exported as it is.
+    /// Absolute path of a block device on the server's machine. It is exported unchanged, without
+    /// the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Refuse writes. For files and devices; a volume has a property of its own.
+    /// Refuse writes to the file or device. A volume has its own setting.
     #[serde(default)]
     pub read_only: bool,
-    /// Logical block size of a file or device, 512 or 4096. Default: 512.
+    /// Logical block size of the file or device in bytes: 512 or 4096. Absent: 512.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
-    /// Serial number of a file or device, 1 to 64 letters, digits, '-', '_', '.' and ':'. All that
-    /// identifies it follows from that, here and on other servers. One that looks like a UUID is
-    /// its identity. Default: a random identity.
+    /// Serial number of the file or device: 1 to 64 letters, digits, `-`, `_`, `.` and `:`. All
+    /// identifiers of the logical unit are derived from it, so they are the same on every server. A
+    /// serial number in the form of a UUID becomes the logical unit's UUID. Absent: a random UUID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
 }
@@ -271,42 +283,44 @@ pub struct AddLun {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddRule {
-    /// Initiator names it matches; `*` is any text, `?` any one character.
+    /// Pattern of the initiator names that the rule matches. `*` matches any text, `?` any one
+    /// character.
     pub initiator: String,
-    /// Addresses it matches, an address or a range like 10.0.0.0/8; absent: any.
+    /// Address that the rule matches, or a range like 10.0.0.0/8. Absent: every address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The CHAP account they have to prove; absent: any, or none.
+    /// CHAP account that an initiator must have proven to match the rule. Absent: any account, or
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// What initiators that match may do.
+    /// Access of initiators that match the rule.
     #[serde(default)]
     pub access: Access,
-    /// The logical units they see; absent: all.
+    /// Numbers of the logical units that these initiators see. Absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub luns: Option<Vec<u16>>,
-    /// Its place in the order, from 1; absent: the last.
+    /// Position of the rule in the order, from 1. Absent: the last position.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<usize>,
 }
 
-/// A CHAP account to add, or to replace where there is one of that name. Secrets have 12 to 255
-/// bytes, and no secret is used in both directions.
+/// A CHAP account to add. It replaces an account with the same user name. A secret has 12 to 255
+/// bytes. No secret may serve in both directions.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetChap {
-    /// The name that initiators use.
+    /// User name that initiators use.
     pub user: String,
-    /// What they prove to know.
+    /// Secret that initiators prove to know.
     pub secret: String,
-    /// The name that the target uses towards initiators that ask for its proof; with
-    /// `mutual_secret` or not at all. What was set before stays where it is absent.
+    /// User name with which the target authenticates to an initiator that asks for it. It requires
+    /// `mutual_secret`. Absent: the mutual account stays unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutual_user: Option<String>,
-    /// What the target proves to know.
+    /// Secret that the target proves to know. It requires `mutual_user`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutual_secret: Option<String>,
-    /// The target proves itself no more.
+    /// Remove the mutual account. The target then no longer authenticates to initiators.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_mutual: bool,
 }

@@ -1,5 +1,5 @@
-//! Requests and responses about differences between two states, and about snapshots as streams of
-//! bytes.
+//! Requests and responses about differences between two states of a volume, and about streams. A
+//! stream is a snapshot, or a difference, as bytes.
 
 use crate::Snapshot;
 use crate::client::{Client, ClientError, segment};
@@ -12,57 +12,61 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
-/// Bytes that an import reads at once.
+/// Number of bytes that an import reads at a time.
 const PIECE: usize = 256 << 10;
-/// Pieces between the thread that reads and the connection.
+/// Number of pieces that may wait between the thread that reads and the connection.
 const PIECES: usize = 4;
 
 /// A range of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ByteRange {
-    /// Where it begins.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// A part of the difference between two states.
+/// A part of the difference between two states of a volume. A large difference takes several
+/// requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Difference {
-    /// What was compared: the name of a snapshot, or `lsn:NUMBER`. Asked for by these the next part
-    /// is of the same.
+    /// The earlier state: the name of a snapshot, or `lsn:NUMBER`. A request for the next part
+    /// passes this name.
     pub from: String,
-    /// With what; absent: the volume as it is now.
+    /// The later state: the name of a snapshot, or `lsn:NUMBER`. Absent: the current content of the
+    /// volume.
     pub to: Option<String>,
-    /// What these names meant: a next part that is asked for with it is of the same, or refused.
+    /// Identity of the two states. A request for the next part passes it. The server refuses that
+    /// request if a name now means another state.
     pub identity: String,
-    /// Size of the later state, bytes.
+    /// Size of the later state in bytes.
     pub size: u64,
-    /// What may differ, in order. It can be too much (whole chunks, what was written again as it
-    /// was), never too little.
+    /// Ranges that may differ, in the order of offsets. They can include equal bytes, for example
+    /// in whole chunks or where a client wrote the same content again. They never omit a
+    /// difference.
     pub ranges: Vec<ByteRange>,
-    /// Where to go on; absent when this is all.
+    /// Offset at which the next part begins. Absent in the last part.
     pub next: Option<u64>,
 }
 
-/// An import that was begun and did not end.
+/// An import that was started and is not complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UnfinishedImport {
-    /// The volume that it fills.
+    /// Name of the volume that the import fills.
     pub volume: String,
-    /// Where an export that goes on with it has to start, a byte of the volume.
+    /// Offset in the volume, in bytes, at which an export that continues the import has to start.
     pub position: u64,
-    /// Identity of the content that it builds upon; absent: it is a whole snapshot.
+    /// Identity of the content on which the stream builds. Absent: the stream is a whole snapshot.
     pub from: Option<String>,
-    /// Identity of the content that results.
+    /// Identity of the resulting content.
     pub to: String,
-    /// A stream arrives for it now. A new one of the same content takes over: the one that arrives
-    /// now is refused.
+    /// Whether the server is receiving a stream for this import now. A new stream of the same
+    /// content takes over, and the server then refuses the earlier one.
     #[serde(default)]
     pub running: bool,
 }
 
-/// A body that arrives piece by piece.
+/// A body whose pieces arrive through a channel.
 #[derive(Debug)]
 pub struct ChannelBody(pub mpsc::Receiver<io::Result<Bytes>>);
 
@@ -80,16 +84,16 @@ impl Body for ChannelBody {
 
 type Result<T, E = ClientError> = std::result::Result<T, E>;
 
-/// Differences and streams.
+/// Requests about differences and streams.
 impl Client {
-    /// What differs between a snapshot or a moment and a later one of the same volume, or the
-    /// volume as it is now: the first part of it.
+    /// Returns the first part of the difference between a snapshot or moment and a later one of the
+    /// same volume. With `to` absent, the later state is the current content of the volume.
     pub fn difference(&self, volume: &str, from: &str, to: Option<&str>) -> Result<Difference> {
         let (from, to) = (segment(from), to.map(|to| format!("&to={}", segment(to))).unwrap_or_default());
         self.get(&format!("/volumes/{}/difference?from={from}{to}", segment(volume)))
     }
 
-    /// The part that follows; `None` after the last.
+    /// Returns the part of a difference after `part`, or `None` after the last one.
     pub fn difference_after(&self, volume: &str, part: &Difference) -> Result<Option<Difference>> {
         let Some(next) = part.next else { return Ok(None) };
         let to = part.to.as_ref().map(|to| format!("&to={}", segment(to))).unwrap_or_default();
@@ -98,8 +102,9 @@ impl Client {
         self.get(&format!("/volumes/{volume}/difference?{query}")).map(Some)
     }
 
-    /// Writes a snapshot to `out`, or what differs from the snapshot `from`, beginning at byte
-    /// `start` of the volume. Tells how many bytes that were.
+    /// Writes a snapshot to `out` as a stream that begins at byte `start` of the volume. With
+    /// `from`, the stream has only the difference from that snapshot. Returns the number of bytes
+    /// written.
     pub fn export(
         &self,
         (volume, snapshot): (&str, &str),
@@ -116,8 +121,8 @@ impl Client {
         self.download(&path, out)
     }
 
-    /// Takes a stream in, into the volume `name` or the one that it names. Returns the snapshot
-    /// that it brought.
+    /// Imports a stream into the volume `name`, or into the volume that the stream names. Returns
+    /// the resulting snapshot.
     pub fn import(&self, name: Option<&str>, mut input: impl Read + Send + 'static) -> Result<Snapshot> {
         let (pieces, receiver) = mpsc::channel(PIECES);
         let read = move || {
@@ -146,12 +151,12 @@ impl Client {
         self.upload(Method::POST, &format!("/imports{name}"), ChannelBody(receiver))
     }
 
-    /// The import into a volume that did not end, if there is one.
+    /// Returns the unfinished import into a volume, if there is one.
     pub fn unfinished_import(&self, volume: &str) -> Result<Option<UnfinishedImport>> {
         self.get(&format!("/volumes/{}/import", segment(volume)))
     }
 
-    /// Gives an import up: the volume takes writes again, with what has arrived so far.
+    /// Cancels an import. The volume accepts writes again and keeps the content that has arrived.
     pub fn cancel_import(&self, volume: &str) -> Result<()> {
         self.delete(&format!("/volumes/{}/import", segment(volume)))
     }

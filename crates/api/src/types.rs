@@ -8,213 +8,218 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 named! {
-    /// Whether the pool can be trusted.
+    /// Whether the pool works and accepts writes.
     pub enum HealthState {
-        /// All is well.
+        /// The server has found no problem.
         Healthy = "healthy",
-        /// The pool works, but an operator should look.
+        /// The pool works. An operator should read the problems.
         Warning = "warning",
-        /// Writes are refused until the server is restarted.
+        /// The pool refuses writes until the server is restarted.
         Poisoned = "poisoned",
     }
 }
 
-/// State of the pool, with what to look at.
+/// State of the pool, and its problems.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// Summary.
+    /// Summary of the pool's state.
     pub state: HealthState,
-    /// What is not well.
+    /// Problems that the server has found. Empty if the pool is healthy.
     #[serde(default)]
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is not well.
+/// A problem that the server has found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// What kind of thing it is: a word that never changes its meaning, listed in
-    /// docs/OPERATIONS.md.
+    /// Kind of the problem, for programs. docs/OPERATIONS.md lists the codes; a code never changes
+    /// its meaning.
     pub code: String,
-    /// One sentence with the names and numbers that matter.
+    /// One sentence for people, with the relevant names and numbers.
     pub message: String,
 }
 
-/// The server as it stands.
+/// State of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// Version of the server.
     pub version: String,
-    /// Its process id.
+    /// Process ID of the server.
     pub pid: u32,
-    /// When it started.
+    /// Time at which the server started.
     pub started: Timestamp,
-    /// Its data directory.
+    /// Path of the data directory.
     pub data: String,
-    /// Where it listens.
+    /// Addresses on which the server listens.
     pub listeners: Listeners,
     /// Health of the pool.
     pub health: Health,
-    /// Bytes that physical volumes offer.
+    /// Total bytes of the physical volumes that can store data.
     pub capacity: u64,
     /// Bytes in use.
     pub used: u64,
-    /// Bytes that can still be promised to new writes.
+    /// Bytes available for new writes.
     pub available: u64,
     /// Number of volumes.
     pub volumes: u64,
-    /// Open NBD connections.
+    /// Number of open NBD connections.
     pub nbd_connections: u64,
-    /// iSCSI sessions, discovery sessions included.
+    /// Number of iSCSI sessions, including discovery sessions.
     pub iscsi_sessions: u64,
-    /// What may be open at once.
+    /// Limits of open files and connections.
     #[serde(default)]
     pub limits: Limits,
 }
 
-/// What the server may have open at once: as configured, or what the limit of open files leaves
-/// beside the pool's own files.
+/// Limits of open files and connections. The server starts from the configured limits. It reduces
+/// them if the process may not open enough files for them and for the pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Limits {
-    /// Files that the process may have open.
+    /// Number of files that the process may have open.
     pub open_files: u64,
-    /// Of them, those that are kept for the pool.
+    /// Number of open files, of `open_files`, that are reserved for the pool.
     pub reserved: u64,
-    /// NBD connections.
+    /// Number of NBD connections that the server accepts at a time.
     pub nbd: u64,
-    /// iSCSI connections.
+    /// Number of iSCSI connections that the server accepts at a time.
     pub iscsi: u64,
-    /// Connections of the admin API.
+    /// Number of connections of the admin API that the server accepts at a time.
     pub api: u64,
 }
 
-/// Addresses as they are bound: `HOST:PORT` or `unix:PATH`.
+/// Addresses on which the server listens, in the form `HOST:PORT` or `unix:PATH`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Listeners {
-    /// Of this API.
+    /// Addresses of the admin API.
     pub api: Vec<String>,
-    /// Of the NBD target.
+    /// Addresses of the NBD target.
     pub nbd: Vec<String>,
-    /// Of the iSCSI target.
+    /// Addresses of the iSCSI target.
     pub iscsi: Vec<String>,
 }
 
 named! {
-    /// Where new slots go on physical volumes.
+    /// Where new slots are placed on physical volumes.
     pub enum Placement {
         /// In the first free slot.
         Anywhere = "anywhere",
-        /// Beside the volume's other data, where possible.
+        /// Next to the volume's other data, where possible.
         Contiguous = "contiguous",
     }
 }
 
 named! {
-    /// How a volume preserves what its snapshots need when it is written to.
+    /// How a volume preserves content that its snapshots need, when a client overwrites it.
     pub enum Method {
-        /// Copy-on-write: the old content is copied away, and overwritten where it was. Volumes
-        /// stay in order.
+        /// Copy-on-write: the old content is copied to a new place, and then overwritten in its old
+        /// place. The volume's chunks stay in order.
         Cow = "cow",
-        /// Redirect-on-write: the new content gets a new place. Writes move less.
+        /// Redirect-on-write: the old content keeps its place, and the new content gets a new
+        /// place. A write moves less data.
         Row = "row",
     }
 }
 
 named! {
-    /// What a write preserves when several snapshots see what is there.
+    /// What a write preserves when several snapshots need the old content.
     pub enum Order {
-        /// One version serves all of them: a write costs the same however many snapshots there are.
+        /// One copy serves all snapshots. The cost of a write does not depend on the number of
+        /// snapshots.
         Dependent = "dependent",
-        /// Each gets a copy of its own while there is space to spare: for comparison.
+        /// Each snapshot gets its own copy, as long as there is free space. This order is for
+        /// comparison.
         Independent = "independent",
     }
 }
 
-/// The pool: configuration, space, positions and counters since it was opened.
+/// The pool: its configuration, space and positions, and its counters since it was opened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {
-    /// Identity.
+    /// UUID of the pool.
     pub uuid: String,
-    /// Unit of allocation, bytes.
+    /// Size of an extent in bytes. An extent is the unit of allocation on a physical volume.
     pub extent_size: u64,
-    /// Bytes that physical volumes write atomically.
+    /// Number of bytes that the physical volumes write atomically, 512 or 4096.
     pub atomic_unit: u32,
-    /// Where new slots go.
+    /// Where new slots are placed.
     pub placement: Placement,
-    /// Bytes that physical volumes offer.
+    /// Total bytes of the physical volumes that can store data.
     pub capacity: u64,
-    /// Bytes of extents in use.
+    /// Bytes of slots in use.
     pub used: u64,
-    /// Bytes that can still be promised to new writes.
+    /// Bytes available for new writes.
     pub available: u64,
-    /// Bytes reserved for writes that are in the journal but not yet in place.
+    /// Bytes reserved for writes that are in the journal and not yet in place.
     pub reserved: u64,
-    /// Sum of the sizes of all volumes.
+    /// Sum of the sizes of all volumes in bytes.
     pub provisioned: u64,
     /// Number of volumes.
     pub volumes: u64,
-    /// Health.
+    /// Health of the pool.
     pub health: Health,
-    /// The journal.
+    /// Space and positions of the journal.
     pub journal: Journal,
-    /// The map cache.
+    /// Size and hit rate of the map cache.
     pub map_cache: MapCache,
-    /// The metadata that tells where chunks are.
+    /// Size of the pool's metadata.
     pub index: PoolIndex,
-    /// What preserving for snapshots has cost.
+    /// Cost of preserving content for snapshots.
     pub preservation: Preservation,
 }
 
-/// The journal: room and positions. Positions are LSNs, and grow from `destaged` to `sequenced`.
+/// Space and positions of the journal. Positions are LSNs. They satisfy `destaged_lsn` <=
+/// `synced_lsn` <= `written_lsn` <= `sequenced_lsn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Journal {
-    /// Configured size, bytes.
+    /// Configured size in bytes.
     pub size: u64,
-    /// Bytes of one segment.
+    /// Size of a segment in bytes.
     pub segment_size: u64,
     /// Bytes that can hold records.
     pub capacity: u64,
     /// Bytes in use.
     pub used: u64,
-    /// Stretches that wait to be carried out and can't share a commit of the catalog. Snapshots,
-    /// marks and long discards make them; from 256 on, these wait.
+    /// Number of turns that wait for destage. A turn is a stretch of the journal that can't share a
+    /// commit of the catalog with another one. Snapshots, marks and long discards begin a new turn.
+    /// They wait when 96 turns wait, or as many as take 150 ms.
     #[serde(default)]
     pub turns: u64,
-    /// Last position given out.
+    /// Last LSN that was assigned.
     pub sequenced_lsn: u64,
-    /// End of the contiguous written prefix.
+    /// LSN up to which all records are written.
     pub written_lsn: u64,
-    /// End of the durable prefix.
+    /// LSN up to which all records are durable.
     pub synced_lsn: u64,
-    /// End of what is in place.
+    /// LSN up to which all records are in place.
     pub destaged_lsn: u64,
-    /// Times that a writer had to wait for room.
+    /// Number of times that a writer waited for room in the journal.
     pub backpressure_waits: u64,
 }
 
-/// The cache of map pages, shared by all volumes.
+/// The cache of map pages, which all volumes share.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MapCache {
-    /// Its replacement: the rate of hits below is that policy's.
+    /// Replacement policy of the cache.
     pub policy: CachePolicy,
-    /// Bytes that it may hold.
+    /// Maximum size in bytes.
     pub size: u64,
-    /// Bytes held.
+    /// Bytes in use.
     pub used: u64,
-    /// Look-ups answered.
+    /// Number of lookups that found their page in the cache.
     pub hits: u64,
-    /// Look-ups that read the catalog.
+    /// Number of lookups that read the catalog.
     pub misses: u64,
-    /// Pages evicted.
+    /// Number of pages evicted.
     pub evictions: u64,
-    /// Hits per look-up, 0 to 1; absent before the first look-up.
+    /// Hits divided by lookups, from 0 to 1. Absent before the first lookup.
     pub hit_rate: Option<f64>,
 }
 
-/// Changes to the pool. Absent fields stay as they are.
+/// Changes to the pool. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchPool {
-    /// Where new slots go from now on.
+    /// Where new slots are placed from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
 }
@@ -222,31 +227,32 @@ pub struct PatchPool {
 /// A physical volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pv {
-    /// Number inside the pool, never used twice.
+    /// Number of the physical volume in the pool. A number is never used twice.
     pub id: u32,
-    /// Identity on its label.
+    /// UUID in the label of the physical volume.
     pub uuid: String,
-    /// File in the data directory, or absolute path.
+    /// File name in the data directory, or absolute path of a file or block device.
     pub path: String,
     /// Usable bytes.
     pub size: u64,
-    /// Bytes in use.
+    /// Bytes of extents in use.
     pub used: u64,
-    /// Data is being moved away.
+    /// Whether the pool moves data off the physical volume. New slots are then placed elsewhere.
     pub draining: bool,
-    /// What a write to it failed with: nothing is written there any more until the server is
-    /// started again. It is still read.
+    /// Error of a write that failed. Until the server is restarted, the pool reads from the
+    /// physical volume and does not write to it. Absent if no write failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// A physical volume to take into the pool.
+/// A physical volume to add to the pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddPv {
-    /// File name inside the data directory, or an absolute path of a file or block device.
+    /// File name in the data directory, or absolute path of a file or block device.
     pub path: String,
-    /// Size of a file to create, bytes; absent: the file or device exists and is used whole.
+    /// Size in bytes of a file to create. Absent: the file or device exists, and the pool uses all
+    /// of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     /// Overwrite the label of another pool.
@@ -258,97 +264,103 @@ pub struct AddPv {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchPv {
-    /// Start (or stop) moving data away.
+    /// Start or stop moving data off the physical volume.
     pub draining: bool,
 }
 
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
-    /// Name, also of its exports.
+    /// Name of the volume and of its exports.
     pub name: String,
-    /// Identity; survives renaming.
+    /// UUID of the volume. It stays the same when the volume is renamed.
     pub uuid: String,
     /// Size in bytes.
     pub size: u64,
-    /// Unit of mapping, bytes.
+    /// Size of a chunk in bytes. A chunk is the volume's unit of mapping.
     pub chunk_size: u64,
-    /// Logical block size, bytes.
+    /// Logical block size in bytes.
     pub block_size: u32,
-    /// Writes are refused.
+    /// Whether the volume refuses writes.
     pub read_only: bool,
-    /// How it preserves what its snapshots need.
+    /// How the volume preserves content that its snapshots need.
     pub method: Method,
-    /// Whether its snapshots share what is preserved.
+    /// Whether the volume's snapshots share preserved content.
     pub order: Order,
-    /// Bytes that are kept for its snapshots only. As of the last destage; absent in lists.
+    /// Bytes that are used for the volume's snapshots only, as of the last destage. Absent in
+    /// lists.
     pub snapshot_space: Option<u64>,
-    /// What its snapshots are expected to take, in per cent of its size; taking more is a warning.
+    /// Space that the volume's snapshots are expected to take, in percent of the volume's size. The
+    /// server reports a warning when they take more.
     pub snapshot_reserve: u8,
-    /// The oldest unprotected snapshots are deleted while they take more than that, or the pool is
-    /// low on space.
+    /// Whether the server deletes the oldest unprotected snapshots while the snapshots take more
+    /// than `snapshot_reserve`, or while the pool is low on space.
     pub auto_delete: bool,
-    /// It is being filled from a stream, and takes no other writes.
+    /// Whether the volume is being imported from a stream. It accepts no other writes meanwhile.
     pub importing: bool,
-    /// NBD serves it, its snapshots and its moments.
+    /// Whether NBD serves the volume, its snapshots and its moments.
     #[serde(default = "served")]
     pub nbd: bool,
-    /// What it took over of the volume that it was made of; told by the answer to its making only.
+    /// Access settings that this volume copied from the volume from which it was created. Only the
+    /// response to the request that created the volume has this field. Absent if there was nothing
+    /// to copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inherited: Option<Inherited>,
-    /// How it keeps its history; absent: only its snapshots.
+    /// Settings of the volume's history. Absent if CDP is off; the volume then has only its
+    /// snapshots.
     #[serde(default)]
     pub cdp: Option<Cdp>,
-    /// Address of the snapshot or moment that its content begins with, if it is a clone, or was
-    /// recovered or rolled back; or the path of the image that it rests on. Absent when it rests on
-    /// nothing (any more).
+    /// Address of the snapshot or moment on which the volume's content depends, if the volume is a
+    /// clone, or was recovered or rolled back. For a volume over an image, the path of the image.
+    /// Absent if the volume depends on no other content.
     pub origin: Option<String>,
-    /// Address of the newest snapshot in sight that its content comes after, on its own line of
-    /// history or before.
+    /// Address of the newest existing snapshot that precedes the volume's current content: a
+    /// snapshot of the volume, or one in the history on which the volume depends. Absent if there
+    /// is none.
     pub parent: Option<String>,
-    /// When it was created.
+    /// Time at which the volume was created.
     pub created: Timestamp,
-    /// Bytes that it occupies in the pool.
+    /// Bytes that the volume uses in the pool.
     pub allocated: u64,
-    /// Open handles (client connections).
+    /// Number of open handles. Client connections hold them.
     pub handles: u64,
-    /// What of it can't be read any more, until it is written again. As of the last destage; absent
-    /// in lists.
+    /// Ranges that can't be read until they are written again, as of the last destage. Absent if
+    /// there are none, and in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<DamagedRange>,
-    /// Counters since the server started.
+    /// Counters of requests since the server started.
     pub stats: VolumeStats,
 }
 
-/// A range of a volume that can't be read any more.
+/// A range of a volume that can't be read until it is written again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DamagedRange {
-    /// Byte offset.
+    /// Offset in bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// Counters of a volume since the server started.
+/// Counters of a volume's requests since the server started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeStats {
-    /// Read requests.
+    /// Number of read requests.
     pub reads: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub read_bytes: u64,
-    /// Write requests.
+    /// Number of write requests.
     pub writes: u64,
-    /// Bytes written.
+    /// Number of bytes written.
     pub write_bytes: u64,
-    /// Flush requests.
+    /// Number of flush requests.
     pub flushes: u64,
-    /// Discard requests.
+    /// Number of discard requests.
     pub discards: u64,
-    /// Bytes discarded.
+    /// Number of bytes discarded.
     pub discard_bytes: u64,
-    /// Bytes of reads that came from the journal.
+    /// Number of bytes that reads found in the journal.
     pub staged_read_bytes: u64,
-    /// Requests that failed.
+    /// Number of requests that failed.
     pub errors: u64,
 }
 
@@ -356,74 +368,76 @@ pub struct VolumeStats {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
-    /// 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+    /// Name of the volume: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     pub name: String,
-    /// Bytes; a multiple of the block size, up to 64 TiB. 0 over an image: as long as that.
+    /// Size in bytes: a multiple of the block size, up to 64 TiB. With `origin`, 0 means the length
+    /// of the image.
     pub size: u64,
-    /// Absolute path, on the server's machine, of a raw image file or block device whose content
-    /// the volume shows until it is written to. The image must not change from then on.
+    /// Absolute path of a raw image file or block device on the server's machine. The volume shows
+    /// the content of the image until a client writes to it. The image must not change any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// Bytes; a power of two from 512 up to the pool's extent size. Default: as the server is
-    /// configured.
+    /// Size of a chunk in bytes: a power of two from 512 to the pool's extent size. Absent: the
+    /// configured default of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_size: Option<u64>,
-    /// 512 or 4096. Default: 512, which every client and disk image knows.
+    /// Logical block size in bytes: 512 or 4096. Absent: 512, which every client and disk image
+    /// supports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
     /// Refuse writes from the start.
     #[serde(default)]
     pub read_only: bool,
-    /// How it preserves what its snapshots need. Default: `row`.
+    /// How the volume preserves content that its snapshots need. Absent: `row`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
-    /// Keep its history from the start.
+    /// Record the volume's history from the start. Absent: CDP is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdp: Option<PatchCdp>,
 }
 
-/// What servers do that know no other way.
+/// Value of `Volume::nbd` for servers that do not report it. Such servers serve every volume over
+/// NBD.
 fn served() -> bool {
     true
 }
 
-/// Changes to a volume. Absent fields stay as they are; the others are applied in the order
-/// read_only, method, order, policy of snapshots, history, NBD, size, name, and the first that
-/// fails ends the request.
+/// Changes to a volume. Absent fields stay unchanged. The server applies the others in the order
+/// read_only, method, order, snapshot_reserve and auto_delete, cdp, nbd, size, name. The first
+/// change that fails ends the request; the changes before it stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {
-    /// Refuse (or accept) writes.
+    /// Refuse or accept writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
-    /// How it preserves what its snapshots need, from now on.
+    /// How the volume preserves content that its snapshots need, from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
-    /// Whether its snapshots share what is preserved from now on.
+    /// Whether the volume's snapshots share content that is preserved from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// What its snapshots are expected to take, in per cent of its size.
+    /// Space that the volume's snapshots are expected to take, in percent of the volume's size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_reserve: Option<u8>,
-    /// Delete the oldest unprotected snapshots while they take more than that, or the pool is low
-    /// on space.
+    /// Delete the oldest unprotected snapshots while the snapshots take more than
+    /// `snapshot_reserve`, or while the pool is low on space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_delete: Option<bool>,
-    /// How it keeps its history, from now on.
+    /// Changes to the settings of the volume's history, from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdp: Option<PatchCdp>,
-    /// Serve it over NBD, with its snapshots and moments, or keep it out of that and end the
-    /// connections there are.
+    /// true: NBD serves the volume, its snapshots and its moments. false: NBD does not serve them,
+    /// and the server closes their NBD connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<bool>,
-    /// New size in bytes. Making a volume smaller needs `force`: what lies past the new end is
-    /// lost.
+    /// New size in bytes. A smaller size needs `force`, because the data after the new end is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// New name.
+    /// New name: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Allow what loses data.
+    /// Allow a change that loses data.
     #[serde(default)]
     pub force: bool,
 }
