@@ -9,23 +9,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// How long a newcomer waits for those that make room for it. They go as soon as their threads
-/// run, which on a busy machine is not at once.
+/// Time that a new connection waits for another one that was asked to end. A connection ends when
+/// its thread runs, and on a busy machine that takes a while.
 pub const ROOM_WAIT: Duration = Duration::from_secs(1);
 
-/// The source that a connection counts for.
+/// The source of a connection. Limits of connections per source count by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
-    /// All processes of this machine that may open a Unix socket.
+    /// A Unix socket. All processes of this machine that may open the socket are one source.
     Local,
     /// An IPv4 address.
     V4(Ipv4Addr),
-    /// The first 64 bits of an IPv6 address: a host has all addresses behind them to choose from.
+    /// The first 64 bits of an IPv6 address. A host can use all addresses that begin with them.
     V6(u64),
 }
 
 impl Source {
-    /// The source of an address.
+    /// Returns the source of a connection from `address`.
     pub fn of(address: IpAddr) -> Source {
         match address.to_canonical() {
             IpAddr::V4(address) => Source::V4(address),
@@ -34,39 +34,40 @@ impl Source {
     }
 }
 
-/// Bounds on connections.
+/// Limits of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Settled connections.
+    /// Maximum number of settled connections.
     pub all: usize,
-    /// Of them, those of one address.
+    /// Maximum number of settled connections of one address.
     pub own: usize,
-    /// Of them, those that only Unix sockets may use, and as many that only TCP may use. 0 where
-    /// there is only one of both.
+    /// Number of settled connections, of `all`, that only Unix sockets may use. The same number is
+    /// reserved for TCP. 0 if the server listens on only one of the two.
     pub reserve: usize,
-    /// Pending connections, beside the settled ones.
+    /// Maximum number of pending connections. They do not count in `all`.
     pub pending: usize,
 }
 
 impl Limits {
-    /// Limits with a pool of pending connections that goes with `all`.
+    /// Makes limits with a maximum of pending connections that fits `all`. `reserve` is at most
+    /// half of `all`.
     pub fn new(all: usize, own: usize, reserve: usize) -> Limits {
         Limits { all, own, reserve: reserve.min(all / 2), pending: pending(all) }
     }
 
-    /// What one kind of socket may use.
+    /// Returns the maximum number of settled connections over one kind of socket.
     fn of_kind(&self) -> usize {
         self.all - self.reserve
     }
 }
 
-/// Pending connections beside so many settled ones.
+/// Returns the maximum number of pending connections beside `all` settled ones.
 fn pending(all: usize) -> usize {
     (all / 4).clamp(4, 256)
 }
 
-/// Descriptors that so many settled connections may need, with pending ones and those that are just
-/// being closed.
+/// Returns the number of file descriptors that `all` settled connections may need, including those
+/// of pending connections and of connections that are closing.
 pub fn descriptors(all: usize) -> usize {
     all + 2 * pending(all)
 }
@@ -74,18 +75,18 @@ pub fn descriptors(all: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Pending,
-    /// It was told to end, and has not yet.
+    /// The connection was asked to end and has not ended yet.
     Leaving,
     Settled,
 }
 
-/// The connections there are, as far as limits go.
+/// The connections of a server, counted against its limits.
 #[derive(Debug)]
 pub struct Admission {
     limits: Limits,
-    /// By number, which is the order in which they came.
+    /// Connections by number. A later connection has a larger number.
     seats: BTreeMap<u64, (Source, Stage)>,
-    /// Settled ones of each source; none is absent.
+    /// Number of settled connections of each source. A source without any has no entry.
     own: HashMap<Source, usize>,
     local: usize,
     settled: usize,
@@ -93,19 +94,20 @@ pub struct Admission {
     leaving: usize,
 }
 
-/// Why there is no room.
+/// Why a connection was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
-    /// All, or all of this kind of socket, are in use.
+    /// All connections, or all of this kind of socket, are in use.
     All,
-    /// The source has as many as it may.
+    /// The source has its maximum number of connections.
     Own,
-    /// Many were told to go and have not yet: there is room as soon as one of them has.
+    /// Many connections were asked to end and have not ended yet. A place is free when one of them
+    /// ends.
     Leaving,
 }
 
 impl Admission {
-    /// No connections yet.
+    /// Makes a value without connections.
     pub fn new(limits: Limits) -> Admission {
         let (seats, own) = Default::default();
         Admission { limits, seats, own, local: 0, settled: 0, pending: 0, leaving: 0 }
@@ -120,9 +122,10 @@ impl Admission {
         if source != Source::Local && own >= self.limits.own { Err(Full::Own) } else { Ok(()) }
     }
 
-    /// Takes in a pending connection with a number larger than all before it; one of a Unix socket
-    /// is settled at once. `Some`: the one with this number has to go, and is to be told so.
-    /// [`Full::Leaving`] is worth [`ROOM_WAIT`].
+    /// Adds a connection. `id` must be larger than the numbers of all connections before it. A
+    /// connection over a Unix socket is settled at once; another one is pending. If the result is
+    /// `Some(id)`, the caller must ask that connection to end, to make room. After
+    /// [`Full::Leaving`] the caller may try again for [`ROOM_WAIT`].
     pub fn enter(&mut self, id: u64, source: Source) -> Result<Option<u64>, Full> {
         self.room(source)?;
         let mut goes = None;
@@ -149,7 +152,7 @@ impl Admission {
         Ok(goes)
     }
 
-    /// The oldest pending connection of the source that has most of them.
+    /// Returns the oldest pending connection of the source that has most of them.
     fn greediest(&self) -> Option<u64> {
         let mut sources: HashMap<Source, (usize, u64)> = HashMap::new();
         for (id, (source, _)) in self.seats.iter().filter(|(_, (_, stage))| *stage == Stage::Pending) {
@@ -158,7 +161,8 @@ impl Admission {
         sources.into_values().max_by_key(|(count, oldest)| (*count, u64::MAX - oldest)).map(|(_, id)| id)
     }
 
-    /// Counts a connection as settled. An error: there is no room, or it has to go already.
+    /// Makes a pending connection settled. Fails if the limits leave no place, or if the connection
+    /// was already asked to end.
     pub fn settle(&mut self, id: u64) -> Result<(), Full> {
         let Some((source, stage)) = self.seats.get(&id).copied() else { return Err(Full::All) };
         match stage {
@@ -178,7 +182,7 @@ impl Admission {
         *self.own.entry(source).or_insert(0) += 1;
     }
 
-    /// A connection is gone.
+    /// Removes a connection that has ended.
     pub fn leave(&mut self, id: u64) {
         match self.seats.remove(&id) {
             None => {}

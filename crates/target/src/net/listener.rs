@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Where to listen, or where a server listens.
+/// An address on which a server listens, or is to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// A TCP address; port 0 lets the system choose.
+    /// A TCP address. With port 0 the system chooses the port.
     Tcp(SocketAddr),
-    /// A Unix socket. A stale one is replaced; one that is in use, or any other file, is left alone
-    /// and an error.
+    /// Path of a Unix socket. A socket that no process listens on is replaced. A socket in use, or
+    /// any other file, stays and is an error.
     Unix(PathBuf),
 }
 
@@ -57,8 +57,8 @@ fn listen_tcp(address: &SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Creates a Unix socket and listens on it. The socket has the permissions `mode` from the first
-/// moment on, whatever the umask is: no client can connect before they are set.
+/// Creates a Unix socket and listens on it. The socket has the permissions `mode` from the start,
+/// whatever the umask is. No client can connect before they are set.
 pub fn listen_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The file that bind makes has no more than these.

@@ -13,10 +13,11 @@ type Job = Box<dyn FnOnce() + Send>;
 /// A thread beyond the usual number ends after so much time without work.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Some threads. Clients take turns, one job each, so that a client with many jobs delays others by
-/// one at a time; the jobs of one client begin in the order of arrival. What waits is bounded by
-/// those who submit: a connection has a limited number of jobs in flight. A pool that is
-/// [watched](WorkerPool::watched) gets more threads when all of its own wait for a disk.
+/// A pool of worker threads, which carry out jobs that may block. Clients take turns, one job each,
+/// so a client with many jobs delays others by one job at a time. The jobs of one client begin in
+/// the order of their arrival. The queue has no limit of its own: the code that submits jobs limits
+/// how many each connection has in flight. A pool that is [watched](WorkerPool::watched) gets more
+/// threads while all its threads wait for a disk.
 pub struct WorkerPool {
     shared: Option<Arc<Shared>>,
 }
@@ -89,8 +90,8 @@ impl State {
 }
 
 impl WorkerPool {
-    /// Starts `threads` threads, called `name` and a number. One client has at most `share` of them
-    /// at a time.
+    /// Starts `threads` threads. Their names are `name` and a number. Jobs of one client use at
+    /// most `share` threads at a time.
     pub fn start(name: &str, threads: usize, share: usize) -> std::io::Result<WorkerPool> {
         let base = threads.max(1);
         let shared = Arc::new_cyclic(|own| Shared {
@@ -121,7 +122,8 @@ impl WorkerPool {
         self
     }
 
-    /// A pool without threads: a job is done by who submits it. For tests that must be repeatable.
+    /// Makes a pool without threads, for tests that must be repeatable. The thread that submits a
+    /// job carries it out.
     pub fn inline() -> WorkerPool {
         WorkerPool { shared: None }
     }

@@ -3,44 +3,45 @@
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// Lines that may be written in a row.
+/// Number of lines that may be written in a row.
 const BURST: u32 = 8;
-/// Then one after each of these.
+/// After `BURST` lines, one line may be written in each interval.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Bounds how often one kind of line is written: a few in a row, then one a second. The next line
-/// that is written tells how many were not.
+/// Limits how often one kind of log line is written: 8 lines in a row, then one each second. The
+/// next line that is written reports how many lines were suppressed before it.
 #[derive(Debug)]
 pub struct Repeated(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// Lines that may be written at once.
+    /// Number of lines that may be written now.
     left: u32,
-    /// When `left` was last added to.
+    /// Time at which `left` was last increased.
     filled: Option<Instant>,
     unsaid: u64,
 }
 
-/// A line may be written.
+/// Permission to write one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn(u64);
 
 impl Turn {
-    /// How many lines of its kind were not written since the last one; `None` when it was the last
-    /// one.
+    /// Returns the number of lines of this kind that were suppressed since the last one. Returns
+    /// `None` if there were none, so that the log line has no such key.
     pub fn unsaid(self) -> Option<u64> {
         (self.0 > 0).then_some(self.0)
     }
 }
 
 impl Repeated {
-    /// Nothing was written yet.
+    /// Makes a limit. No line counts as written yet.
     pub const fn new() -> Repeated {
         Repeated(Mutex::new(State { left: BURST, filled: None, unsaid: 0 }))
     }
 
-    /// Something happened that is worth a line. `None`: it is counted instead.
+    /// Asks whether a line may be written now. `None` means that the line is suppressed. It is then
+    /// counted for the next one.
     pub fn turn(&self) -> Option<Turn> {
         self.turn_at(Instant::now())
     }

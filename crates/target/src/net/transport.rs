@@ -9,33 +9,33 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// A connected byte stream that one thread receives from and any thread sends to, one at a time.
+/// A connected byte stream. One thread receives from it. Any thread may send, one at a time.
 pub trait Transport: Send + Sync + 'static {
-    /// Receives at least one byte; 0 is the end of the stream. `WouldBlock` when the receive
-    /// timeout passed.
+    /// Receives at least one byte, and returns the number of bytes. 0 means the end of the stream.
+    /// Fails with `WouldBlock` when the receive timeout has passed.
     fn receive(&self, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends from the front of `bufs` and tells how many bytes it took, at least one. Without
-    /// `wait` it is `WouldBlock` instead of blocking; with it, `TimedOut` when the send timeout
-    /// passed without any progress.
+    /// Sends bytes from the front of `bufs`, at least one, and returns how many were sent. Without
+    /// `wait` it fails with `WouldBlock` where it would block. With `wait` it fails with `TimedOut`
+    /// when the send timeout has passed without progress.
     fn send(&self, bufs: &[IoSlice<'_>], wait: bool) -> io::Result<usize>;
 
-    /// Makes sure that all that was taken has been handed to the network.
+    /// Hands all bytes that were sent so far to the network.
     fn flush(&self, wait: bool) -> io::Result<()> {
         let _ = wait;
         Ok(())
     }
 
-    /// Bounds every single receive and send from now on.
+    /// Sets the timeouts of each single receive and send from now on.
     fn set_timeouts(&self, receive: Duration, send: Duration) -> io::Result<()>;
 
-    /// Ends the stream in order: what was sent still arrives.
+    /// Ends the stream in order. Bytes that were sent before still arrive.
     fn close(&self);
 
-    /// Breaks the stream off; receivers and senders return.
+    /// Breaks the stream. Threads that wait in `receive` or `send` return.
     fn abort(&self);
 
-    /// No more requests: what has arrived can still be received, then the stream ends.
+    /// Stops receiving. Bytes that have arrived can still be received, and then the stream ends.
     fn stop_receiving(&self) {}
 }
 
