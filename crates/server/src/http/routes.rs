@@ -123,7 +123,7 @@ fn tell_of_wrong_token(peer: Option<IpAddr>) {
     if let Some(turn) = WRONG.turn() {
         tracing::warn!(
             peer = shown(peer),
-            unsaid = turn.unsaid(),
+            suppressed = turn.suppressed(),
             "a request to the admin API had a wrong token"
         );
     }
@@ -132,10 +132,10 @@ fn tell_of_wrong_token(peer: Option<IpAddr>) {
 fn tell_of_guessing(peer: Option<IpAddr>) {
     static MANY: Repeated = Repeated::new();
     if let Some(turn) = MANY.turn() {
-        let (peer, unsaid) = (shown(peer), turn.unsaid());
+        let (peer, suppressed) = (shown(peer), turn.suppressed());
         tracing::warn!(
             peer,
-            unsaid,
+            suppressed,
             "many requests to the admin API have a wrong token; the server answers them with 429"
         );
     }

@@ -122,7 +122,7 @@ async fn accept(listener: Listener, reception: Reception, mut stopped: watch::Re
             Ok(Connection::Unix(stream)) => reception.receive(stream, None).await,
             Err(error) => {
                 if let Some(turn) = FAILURES.turn() {
-                    tracing::warn!(%error, unsaid = turn.unsaid(), "accept an admin connection");
+                    tracing::warn!(%error, suppressed = turn.suppressed(), "accept an admin connection");
                 }
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
@@ -200,7 +200,7 @@ impl Reception {
         static REFUSED: Repeated = Repeated::new();
         if let Some(turn) = REFUSED.turn() {
             let peer = address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
-            tracing::warn!(peer, unsaid = turn.unsaid(), "too many admin connections");
+            tracing::warn!(peer, suppressed = turn.suppressed(), "too many admin connections");
         }
         let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return };
         tokio::spawn(async move {

@@ -96,8 +96,8 @@ impl Record {
             tracing::debug!(%peer, %error, "the connection ended before a login");
         } else if let Some(turn) = BROKEN.turn() {
             let (initiator, target) = (self.initiator.lock().clone(), self.target.lock().clone());
-            let unsaid = turn.unsaid();
-            tracing::info!(initiator, %peer, target, %error, unsaid, "the iSCSI connection was broken");
+            let suppressed = turn.suppressed();
+            tracing::info!(initiator, %peer, target, %error, suppressed, "the iSCSI connection was broken");
         }
     }
 }

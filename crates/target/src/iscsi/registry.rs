@@ -215,7 +215,7 @@ impl Registry {
     /// host that says it is the first: each throws the other out.
     fn tell_reinstatement(&self, old: &Session, peer: SocketAddr) {
         let Some(turn) = self.reinstatements.turn() else { return };
-        let (tsih, unsaid) = (old.tsih, turn.unsaid());
+        let (tsih, suppressed) = (old.tsih, turn.suppressed());
         let (initiator, target) = (&old.key.initiator, old.key.target.as_deref().unwrap_or("(discovery)"));
         let before: Vec<SocketAddr> = old.conns().iter().map(|conn| conn.record().peer).collect();
         let elsewhere = !before.is_empty()
@@ -228,11 +228,11 @@ impl Registry {
                 old_peer,
                 target,
                 tsih,
-                unsaid,
+                suppressed,
                 "a session was reinstated from another address; two hosts may have the same initiator name"
             ),
             false => {
-                tracing::info!(initiator, %peer, old_peer, target, tsih, unsaid, "a session was reinstated")
+                tracing::info!(initiator, %peer, old_peer, target, tsih, suppressed, "a session was reinstated")
             }
         }
     }

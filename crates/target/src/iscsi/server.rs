@@ -204,7 +204,7 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
     if let Err(e) = spawned
         && let Some(turn) = NO_THREAD.turn()
     {
-        tracing::warn!(error = %e, unsaid = turn.unsaid(), "the thread of an iSCSI connection could not be started");
+        tracing::warn!(error = %e, suppressed = turn.suppressed(), "the thread of an iSCSI connection could not be started");
     }
 }
 
@@ -476,7 +476,7 @@ fn tell_login(record: &Record, session: &Session, cid: u16) {
     if let Some(turn) = LOGINS.turn() {
         let Key { initiator, target, .. } = &session.key;
         let target = target.as_deref().unwrap_or("(discovery)");
-        let (peer, tsih, unsaid) = (record.peer, session.tsih, turn.unsaid());
-        tracing::info!(initiator, %peer, target, tsih, cid, unsaid, "logged in");
+        let (peer, tsih, suppressed) = (record.peer, session.tsih, turn.suppressed());
+        tracing::info!(initiator, %peer, target, tsih, cid, suppressed, "logged in");
     }
 }

@@ -142,7 +142,7 @@ impl Record {
             Err(e) => {
                 if let Some(turn) = BROKEN.turn() {
                     let (peer, export) = (&self.peer, self.export.lock().clone());
-                    tracing::info!(peer, export, error = %e, unsaid = turn.unsaid(), "the NBD connection was broken");
+                    tracing::info!(peer, export, error = %e, suppressed = turn.suppressed(), "the NBD connection was broken");
                 }
             }
         }

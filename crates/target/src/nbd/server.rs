@@ -283,7 +283,7 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
     if let Err(e) = spawned
         && let Some(turn) = NO_THREAD.turn()
     {
-        tracing::warn!(error = %e, unsaid = turn.unsaid(), "the thread of an NBD connection could not be started");
+        tracing::warn!(error = %e, suppressed = turn.suppressed(), "the thread of an NBD connection could not be started");
     }
 }
 

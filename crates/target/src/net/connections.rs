@@ -104,8 +104,8 @@ impl<E: Entry, T: Default> Connections<E, T> {
                 Full::All | Full::Leaving => "",
                 Full::Own => " of one address",
             };
-            let unsaid = turn.unsaid();
-            tracing::warn!(peer = peer, refused, unsaid, "too many {protocol} connections{whose}");
+            let suppressed = turn.suppressed();
+            tracing::warn!(peer = peer, refused, suppressed, "too many {protocol} connections{whose}");
         }
     }
 

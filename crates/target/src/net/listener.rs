@@ -129,7 +129,7 @@ impl Listener {
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(e) => {
                     if let Some(turn) = failures.turn() {
-                        tracing::warn!(error = %e, unsaid = turn.unsaid(), "accept a connection");
+                        tracing::warn!(error = %e, suppressed = turn.suppressed(), "accept a connection");
                     }
                     thread::sleep(pause);
                     pause = (pause * 2).min(LONGEST_PAUSE);

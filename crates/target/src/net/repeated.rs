@@ -19,7 +19,8 @@ struct State {
     left: u32,
     /// Time at which `left` was last increased.
     filled: Option<Instant>,
-    unsaid: u64,
+    /// Number of lines that were suppressed since the last one that was written.
+    suppressed: u64,
 }
 
 /// Permission to write one line.
@@ -29,7 +30,7 @@ pub struct Turn(u64);
 impl Turn {
     /// Returns the number of lines of this kind that were suppressed since the last one. Returns
     /// `None` if there were none, so that the log line has no such key.
-    pub fn unsaid(self) -> Option<u64> {
+    pub fn suppressed(self) -> Option<u64> {
         (self.0 > 0).then_some(self.0)
     }
 }
@@ -37,7 +38,7 @@ impl Turn {
 impl Repeated {
     /// Makes a limit. No line counts as written yet.
     pub const fn new() -> Repeated {
-        Repeated(Mutex::new(State { left: BURST, filled: None, unsaid: 0 }))
+        Repeated(Mutex::new(State { left: BURST, filled: None, suppressed: 0 }))
     }
 
     /// Asks whether a line may be written now. `None` means that the line is suppressed. It is then
@@ -56,11 +57,11 @@ impl Repeated {
             state.filled = Some(if state.left == BURST { now } else { filled + INTERVAL * passed });
         }
         if state.left == 0 {
-            state.unsaid += 1;
+            state.suppressed += 1;
             return None;
         }
         state.left -= 1;
-        Some(Turn(std::mem::take(&mut state.unsaid)))
+        Some(Turn(std::mem::take(&mut state.suppressed)))
     }
 }
 
@@ -80,15 +81,16 @@ mod tests {
         let start = Instant::now();
         // 10,000 a second, for ten seconds.
         let at = |n: u64| start + Duration::from_micros(100) * u32::try_from(n).unwrap();
-        let said: Vec<u64> = (0..100_000).filter_map(|n| lines.turn_at(at(n))).map(|turn| turn.0).collect();
-        assert_eq!(said.len(), 8 + 9);
-        assert_eq!(said[..9], [0, 0, 0, 0, 0, 0, 0, 0, 9_992]);
-        assert_eq!(lines.turn_at(at(200_000)).unwrap().unsaid(), Some(9_999));
-        assert_eq!(lines.turn_at(at(200_000)).unwrap().unsaid(), None);
+        let written: Vec<u64> =
+            (0..100_000).filter_map(|n| lines.turn_at(at(n))).map(|turn| turn.0).collect();
+        assert_eq!(written.len(), 8 + 9);
+        assert_eq!(written[..9], [0, 0, 0, 0, 0, 0, 0, 0, 9_992]);
+        assert_eq!(lines.turn_at(at(200_000)).unwrap().suppressed(), Some(9_999));
+        assert_eq!(lines.turn_at(at(200_000)).unwrap().suppressed(), None);
     }
 
     #[test]
-    fn what_is_rare_is_always_said() {
+    fn rare_lines_are_always_written() {
         let lines = Repeated::new();
         let start = Instant::now();
         for n in 0..1000 {
