@@ -58,9 +58,10 @@ pub(crate) struct Args {
 /// The machine-readable report.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Nothing is wrong, or everything that was has been repaired.
+    /// Whether no finding is left without a repair.
     clean: bool,
-    /// So it is with the storage itself: findings of code `server-file` are about files beside it.
+    /// Whether no finding about the storage is left without a repair. Findings of code
+    /// `server-file` are about other files.
     storage_clean: bool,
     pool: String,
     pvs: u64,
@@ -70,11 +71,11 @@ struct Report {
     extents: u64,
     slots: u64,
     journal_records: u64,
-    /// Findings beyond the first thousand.
+    /// Number of findings beyond the first thousand.
     unlisted: u64,
-    /// Why a repair takes no mark of used space away, if it does not.
+    /// Why the repair frees no space that is marked as used. Absent if it may.
     doubt: Option<String>,
-    /// Why the pool could not be locked, if it could not.
+    /// Why the pool could not be locked. Absent if it was locked.
     unlocked: Option<String>,
     findings: Vec<Finding>,
 }
@@ -122,7 +123,7 @@ impl From<CheckReport> for Report {
 }
 
 impl Report {
-    /// Adds the server's own files that can't be used. A repair can't bring back what they said.
+    /// Adds the server's own files that can't be used. A repair can't restore their content.
     fn add_files(&mut self, damaged: Vec<DamagedFile>) {
         self.clean &= damaged.is_empty();
         self.findings.extend(damaged.into_iter().map(|file| Finding {
@@ -201,7 +202,7 @@ fn table(report: &Report) -> String {
     format!("{counts}\n\n{findings}{unlisted}{}", doubt.collect::<String>())
 }
 
-/// What remains, if anything does.
+/// Describes the findings that remain. `None` if there are none.
 fn verdict(report: &Report) -> Option<String> {
     let listed = report.findings.iter().filter(|f| !f.repaired).count();
     let remaining = listed + report.unlisted as usize;

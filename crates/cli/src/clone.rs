@@ -63,7 +63,8 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     }
 }
 
-/// A volume that rests on a snapshot of its own was rolled back, and is no clone.
+/// Returns whether a volume is a clone. A volume that depends on its own snapshot was rolled back
+/// and is no clone.
 fn is_clone(volume: &Volume, of: Option<&str>) -> bool {
     let origin = volume.origin.as_deref().and_then(|o| o.split_once('@'));
     origin.is_some_and(|(origin, _)| origin != volume.name && of.is_none_or(|of| of == origin))

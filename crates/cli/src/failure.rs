@@ -4,18 +4,18 @@ use hindcast_api::{ClientError, ErrorBody, ErrorKind};
 use std::fmt;
 use std::io;
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The server, or the engine in this process, refused or failed.
+    /// The server, or the engine in this process, refused the request or failed.
     Refused(ErrorBody),
     /// No server answers.
     Unreachable(String),
-    /// The command line is wrong in a way that its parser did not see.
+    /// The command line is wrong in a way that the parser can't detect.
     Usage(String),
-    /// Ran, with a result that counts as failure (findings remain, a wait that ended badly).
+    /// The command ran, and its result counts as a failure. For example, findings remain.
     Failed(String),
-    /// Output could not be written.
+    /// The output could not be written.
     Output(io::Error),
 }
 
@@ -28,7 +28,7 @@ impl Failure {
         matches!(self, Failure::Output(e) if e.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// As documented in `--help`.
+    /// Returns the exit code, as `--help` documents it.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Failure::Refused(body) => match body.kind {

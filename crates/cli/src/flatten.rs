@@ -19,7 +19,7 @@ into its snapshots, in the background, while the volume is in use. Zeros take no
 finished, the origin is shown as \"-\": the image can be removed, and a deleted snapshot that was \
 kept for the clone is freed. Flattening continues after a restart of the server.";
 
-/// How often --wait looks.
+/// Interval of the checks of --wait.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Make a volume independent of its origin: an image, a snapshot, or a moment of a history

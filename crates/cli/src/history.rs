@@ -26,7 +26,7 @@ Each moment of a history has an address: db@2026-11-22T03:14:15.5Z, db@-90s, db@
 NBD and iSCSI clients can open such an address, read-only. hindcast volume set VOLUME --cdp parity \
 begins a history.";
 
-/// Anchors, marks and flushes that are listed for people.
+/// Number of anchors, marks and flushes that a table shows.
 const NEWEST: usize = 10;
 
 const MARK_EXAMPLES: &str = "\
@@ -85,7 +85,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
-/// Checked here, so that a slip is a usage error; sent as it was written.
+/// Checks a moment, so that a mistake is a usage error. The server gets the text unchanged.
 pub(crate) fn moment(text: &str) -> Result<String, String> {
     text.parse::<Moment>().map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
@@ -136,7 +136,7 @@ pub(crate) fn mark(args: &Mark, session: &Session) -> Result<(), Failure> {
     session.output.show(&mark, |m| format!("{volume}@{} is {} (lsn:{})", m.name, m.time, m.lsn))
 }
 
-/// What one write changed in neighbouring chunks is one row.
+/// Merges the changes of one write in adjacent chunks into one row.
 fn merged(changes: &[Change]) -> Vec<Change> {
     let mut rows: Vec<Change> = Vec::new();
     for change in changes {
@@ -157,7 +157,8 @@ fn table(changes: &[Change]) -> String {
     list(&["TIME", "MOMENT", "OFFSET", "LENGTH"], &[2, 3], rows)
 }
 
-/// A table of places in a history, oldest first: the newest ones unless all are wanted.
+/// Makes a table of positions in a history, oldest first. It has the newest ones, or all on
+/// request.
 fn places(heading: &str, rows: Vec<(String, Timestamp, u64)>, all: bool) -> String {
     let left_out = if all { 0 } else { rows.len().saturating_sub(NEWEST) };
     let rows = rows.into_iter().skip(left_out);
@@ -236,7 +237,7 @@ fn settings(cdp: &Cdp) -> String {
     format!("{}, {}; anchors {anchors}; kept {kept}", cdp.encoding.name(), cdp.compression.name())
 }
 
-/// How much was written in each part of the time, and how long a part is.
+/// Draws the amount of writes in each part of the time, with the length of a part.
 fn sparkline(buckets: &[HistoryBucket]) -> Option<String> {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = buckets.iter().map(|b| b.written).max().filter(|most| *most > 0)?;
@@ -264,7 +265,7 @@ fn seconds_between(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64()
 }
 
-/// For people: two units at most.
+/// Formats a time for people, with at most two units.
 pub(crate) fn time(seconds: f64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     if seconds < 60.0 {

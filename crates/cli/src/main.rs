@@ -41,7 +41,8 @@ use std::io::Write;
 use std::process::ExitCode;
 use tikv_jemallocator::Jemalloc;
 
-/// Gives back what a flood of connections took, from threads of its own: decision 0057.
+/// The allocator returns the memory of a flood of connections to the system, from its own threads:
+/// decision 0057.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
@@ -174,8 +175,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     }
 }
 
-/// Errors are one line: what a parser says before its usage text, and what a message says with line
-/// breaks, joined.
+/// Makes an error one line: the parser's text before its usage, and the lines of a message, joined.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let kept: Vec<&str> = lines.filter(|l| !l.is_empty() && !l.starts_with("For more information")).collect();

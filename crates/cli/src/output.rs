@@ -12,7 +12,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Where results go.
+/// The format of a command's results.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output(pub(crate) Format);
 
@@ -21,7 +21,7 @@ impl Output {
         self.0 == Format::Json
     }
 
-    /// A value: as JSON, or as the text that `human` makes of it.
+    /// Prints a value: as JSON, or as the text that `human` makes from it.
     pub(crate) fn show<T: Serialize, D: Display>(
         self,
         value: &T,
@@ -33,17 +33,18 @@ impl Output {
         }
     }
 
-    /// A value as indented JSON.
+    /// Prints a value as indented JSON.
     pub(crate) fn json<T: Serialize>(self, value: &T) -> Result<(), Failure> {
         line(&serde_json::to_string_pretty(value).map_err(std::io::Error::from)?)
     }
 
-    /// A value as one line of JSON, for sequences of them.
+    /// Prints a value as one line of JSON, for sequences of values.
     pub(crate) fn json_line<T: Serialize>(self, value: &T) -> Result<(), Failure> {
         line(&serde_json::to_string(value).map_err(std::io::Error::from)?)
     }
 
-    /// That something was done; programs know by the exit code.
+    /// Reports that a command succeeded. It prints nothing as JSON, because programs use the exit
+    /// code.
     pub(crate) fn done(self, message: impl Display) -> Result<(), Failure> {
         match self.0 {
             Format::Json => Ok(()),
@@ -52,7 +53,7 @@ impl Output {
     }
 }
 
-/// One write to stdout, complete when it returns.
+/// Writes to stdout and flushes it.
 pub(crate) fn line(text: &dyn Display) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{text}")?;
@@ -60,7 +61,7 @@ pub(crate) fn line(text: &dyn Display) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A list with a heading; the columns named in `right` are numbers.
+/// Makes a table with a heading. The columns named in `right` are numbers.
 pub(crate) fn list(heading: &[&str], right: &[usize], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(heading.to_vec()).add_rows(rows);
@@ -72,20 +73,20 @@ pub(crate) fn list(heading: &[&str], right: &[usize], rows: impl Iterator<Item =
     flush_left(&table)
 }
 
-/// One thing, a line for each property.
+/// Makes a table with one line for each property of one object.
 pub(crate) fn properties<const N: usize>(rows: [(&str, String); N]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).add_rows(rows.map(|(name, value)| vec![name.to_owned(), value]));
     flush_left(&table)
 }
 
-/// Without the table's outer padding, so that lines can be cut and pasted.
+/// Removes the table's outer padding, so that lines can be cut and pasted.
 fn flush_left(table: &Table) -> String {
     let lines = table.lines().map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A share in per cent, for people.
+/// Formats a share in percent, for people.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.0} %", part as f64 / whole as f64 * 100.0) }
 }

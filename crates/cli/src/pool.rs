@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Between looks at a physical volume that is being drained.
+/// Interval between checks of a physical volume that is being drained.
 const POLL: Duration = Duration::from_millis(500);
 
 const ADD_EXAMPLES: &str = "\
@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Reidentify(reidentify::Args),
 }
 
-/// What a server does.
+/// Commands that the server carries out.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Served {
     /// Show the space, journal and map cache of the pool
@@ -198,7 +198,7 @@ fn clock_table(clock: &Clock) -> String {
     text
 }
 
-/// A table of where the clock was set.
+/// Makes a table of the changes of the clock.
 pub(crate) fn clock_changes(changes: &[ClockChange]) -> String {
     let row = |c: &ClockChange| vec![c.before.to_string(), c.after.to_string(), format!("lsn:{}", c.lsn)];
     list(&["CLOCK SET AT", "TO", "AFTER"], &[], changes.iter().map(row))
@@ -298,7 +298,7 @@ fn table(pool: &Pool) -> String {
     ])
 }
 
-/// What a physical volume takes: new data, or none.
+/// Returns whether a physical volume accepts new data.
 fn state(pv: &Pv) -> &'static str {
     match (&pv.failure, pv.draining) {
         (Some(_), true) => "failed, draining",

@@ -6,7 +6,8 @@ use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_server::{Identified, Identity, Reidentified, reidentify, survey_identities};
 use std::path::PathBuf;
 
-/// Backups of the metadata that are kept: all. How many a server keeps is an option of its own.
+/// Number of backups of the metadata that are kept: all. The limit of a server is an option of the
+/// server.
 const KEEP: usize = usize::MAX;
 
 const AFTER_HELP: &str = "\
@@ -87,7 +88,8 @@ fn counts(found: &Identified, what: &str) -> String {
     )
 }
 
-/// Names are not changed: people have them in their configurations.
+/// Lists the targets that have the name of a target of the original. Target names do not change,
+/// because users have them in their configurations.
 fn same_targets(names: &[String]) -> String {
     if names.is_empty() {
         return "no target has the name of a target of the original".to_owned();

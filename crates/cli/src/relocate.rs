@@ -18,7 +18,7 @@ is written to other places. A sequential read of the volume then jumps on the di
 the chunks back into order, in the background, while the volume is in use. It can be stopped at any \
 time. A restart of the server ends it: start it again, and it skips chunks that are in order.";
 
-/// How often --wait looks.
+/// Interval of the checks of --wait.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Move the chunks of a volume back into order on disk (defragment)

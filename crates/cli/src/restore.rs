@@ -50,17 +50,17 @@ pub(crate) struct Args {
 /// The machine-readable report.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Where the backup is.
+    /// Path of the backup.
     from: String,
     pool: String,
     sequence: u64,
     made: Timestamp,
-    /// It was made at an orderly stop: it can be restored.
+    /// Whether the backup was made at an orderly stop. Such a backup can be restored.
     closed: bool,
     rows: u64,
     bytes: u64,
     restored: bool,
-    /// Where the old catalog is now.
+    /// New path of the old catalog.
     kept: Option<String>,
 }
 
@@ -94,7 +94,7 @@ fn report(path: &Path, info: &BackupInfo) -> Report {
     }
 }
 
-/// The backup that was named, or the newest of the data directory that verifies.
+/// Returns the named backup, or the newest valid one of the data directory.
 fn choose(args: &Args) -> Result<(PathBuf, Found), Failure> {
     let at = |path: &Path| -> Result<Found, Failure> {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());

@@ -47,7 +47,7 @@ Examples:
 
 hindcast serve --salvage serves what can be read over NBD and iSCSI, read-only.";
 
-/// Ranges of one device that a table shows.
+/// Number of ranges of one device that a table shows.
 const SHOWN: usize = 20;
 
 /// List the losses of a damaged pool, and copy what can be read, offline
@@ -110,9 +110,9 @@ fn device(text: &str) -> Result<Device, String> {
 struct Range {
     offset: u64,
     length: u64,
-    /// A fixed word.
+    /// Kind of the loss, for programs.
     code: &'static str,
-    /// For people.
+    /// Reason of the loss, for people.
     reason: String,
 }
 
@@ -123,7 +123,7 @@ impl From<Loss> for Range {
     }
 }
 
-/// A bar on stderr, drawn only on a terminal.
+/// Makes a progress bar on stderr. It is drawn only on a terminal.
 fn progress(message: &'static str, length: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(length).with_message(message);
     if let Ok(style) = ProgressStyle::with_template(template) {

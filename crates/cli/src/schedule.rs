@@ -99,7 +99,7 @@ pub(crate) struct Keep {
 }
 
 impl Keep {
-    /// None where nothing was said.
+    /// Returns the retention, or `None` if no option is given.
     fn retention(&self) -> Option<Retention> {
         let all = [self.keep_last, self.keep_hourly, self.keep_daily, self.keep_weekly, self.keep_monthly];
         let [last, hourly, daily, weekly, monthly] = all.map(Option::unwrap_or_default);
@@ -144,7 +144,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     }
 }
 
-/// The largest unit that it is whole in.
+/// Formats an interval in the largest unit of which it is a whole number.
 fn interval(seconds: u64) -> String {
     let units = [(604_800, "w"), (86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
     let (unit, name) = units.into_iter().find(|(unit, _)| seconds.is_multiple_of(*unit)).unwrap_or((1, "s"));

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// `90s`, `30m`, `12h`, `7d`, `4w`; a bare number is seconds.
+/// Parses `90s`, `30m`, `12h`, `7d`, `4w`. A bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a time: write for example 90s, 30m, 12h, 7d or 4w");
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -23,7 +23,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     seconds.filter(|s| *s <= 1000 * 366 * 24 * 3600).map(Duration::from_secs).ok_or_else(wrong)
 }
 
-/// How long what a rollback kept stays, in seconds.
+/// Parses the time in seconds for which the snapshot of a rollback is kept.
 pub(crate) fn undo_keep(text: &str) -> Result<u64, String> {
     match duration(text)?.as_secs() {
         0 => Err("the time must be at least 1s".into()),
@@ -31,7 +31,7 @@ pub(crate) fn undo_keep(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `VOLUME@NAME`, either of which may be a pattern.
+/// `VOLUME@NAME`. Each part may be a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern {
     volume: String,
@@ -55,7 +55,7 @@ impl Pattern {
     }
 }
 
-/// `*` is any text, `?` any one character.
+/// Returns whether a text matches a pattern. `*` matches any text, `?` any one character.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     // The last star, and where it began to match: to go back to when the rest fails.
     let (mut p, mut t, mut star) = (0, 0, None);
@@ -78,9 +78,9 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
-/// When each of these snapshots was taken, as far as the clock can be believed. They come by
-/// volume, in the order in which they were taken: none is older than one before it, whatever the
-/// clock said. A time that lies ahead of `now` tells nothing; the next snapshot's counts.
+/// Returns when each snapshot was taken, in spite of wrong clocks. The snapshots come by volume, in
+/// the order in which they were taken, so no snapshot gets an earlier time than the one before it.
+/// A time after `now` is wrong; the time of the next snapshot replaces it.
 fn believed(all: &[Snapshot], now: Timestamp) -> Vec<Timestamp> {
     let of_volume = |snapshots: &[Snapshot]| {
         let mut next = now;
@@ -99,8 +99,8 @@ fn believed(all: &[Snapshot], now: Timestamp) -> Vec<Timestamp> {
     all.chunk_by(|a, b| a.volume == b.volume).flat_map(of_volume).collect()
 }
 
-/// The snapshots that are meant; or the first exact name that nothing has. What is protected is
-/// meant only by name. An age is one at `now`.
+/// Returns the selected snapshots, or the first exact name that does not exist. A pattern selects
+/// no protected snapshots. Ages are measured at `now`.
 pub(crate) fn choose<'a>(
     all: &'a [Snapshot],
     patterns: &[Pattern],
@@ -126,14 +126,14 @@ pub(crate) fn choose<'a>(
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Branch<'a> {
     pub(crate) depth: usize,
-    /// The address.
+    /// Address of the snapshot, or name of the volume.
     pub(crate) label: String,
-    /// None for a volume as it is now.
+    /// The snapshot. `None` for the current content of a volume.
     pub(crate) snapshot: Option<&'a Snapshot>,
 }
 
-/// Puts everything below what it comes after. The eldest child goes on at its parent's depth, if it
-/// is of the same volume: a long line of history is not a long slope.
+/// Puts each snapshot and volume below its parent. A child of the same volume has the depth of its
+/// parent, so that a long history does not move to the right.
 pub(crate) fn tree<'a>(snapshots: &'a [Snapshot], volumes: &[Volume]) -> Vec<Branch<'a>> {
     let known: BTreeSet<String> = snapshots.iter().map(Snapshot::address).collect();
     let mut children: BTreeMap<Option<String>, Vec<Branch>> = BTreeMap::new();

@@ -43,7 +43,7 @@ pub(crate) struct Global {
     output: Format,
 }
 
-/// A command's means: the server, and a place for its result.
+/// The server and the output format of a command.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client: Client,
@@ -55,7 +55,7 @@ impl Global {
         Output(self.output)
     }
 
-    /// Nothing is sent before the command needs it.
+    /// Makes the session. It sends nothing to the server.
     pub(crate) fn session(&self) -> Result<Session, Failure> {
         let endpoint = match &self.socket {
             Some(text) => text.parse().map_err(|e| Failure::usage(format!("--socket: {e}")))?,

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The server deletes so many at once.
+/// Number of snapshots that the server deletes in one request.
 const DELETE_AT_ONCE: usize = 200;
 
 const CREATE_EXAMPLES: &str = "\
@@ -217,14 +217,14 @@ pub(crate) struct Create {
     no_hooks: bool,
 }
 
-/// A snapshot that was named.
+/// A snapshot on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) volume: String,
     pub(crate) name: String,
 }
 
-/// `VOLUME@NAME`.
+/// Parses `VOLUME@NAME`.
 pub(crate) fn address(text: &str) -> Result<Address, String> {
     match split_address(text) {
         Some((volume, name)) => Ok(Address { volume: volume.into(), name: name.into() }),
@@ -354,8 +354,8 @@ fn protect(session: &Session, snapshots: &[Address], protected: bool) -> Result<
     session.output.show(&changed, |changed| format!("{verb} {}", addresses(changed)))
 }
 
-/// What the server's clock says, unless it is in doubt: by a clock that is a year ahead everything
-/// is old.
+/// Returns the time of the server's clock, and fails while that clock is in doubt. By a clock that
+/// is a year ahead, all snapshots are old.
 fn trusted_now(session: &Session) -> Result<Timestamp, Failure> {
     let clock = session.client.clock()?;
     let Some(by) = clock.jumped_seconds else { return Ok(clock.now) };
@@ -426,7 +426,7 @@ fn bytes(size: Option<u64>) -> String {
     size.map_or_else(|| "-".into(), |size| Size(size).to_string())
 }
 
-/// Each snapshot below the one that it comes after.
+/// Makes a table with each snapshot below its parent.
 fn tree(snapshots: &[Snapshot], volumes: &[Volume]) -> String {
     let rows = select::tree(snapshots, volumes).into_iter().map(|branch| {
         let name = format!("{}{}", "  ".repeat(branch.depth), branch.label);

@@ -7,7 +7,7 @@ use hindcast_api::{Preservation, Size, VolumeStatistics, VolumeStats};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Characters of the longest bar.
+/// Length of the longest bar in characters.
 const BAR: u64 = 40;
 
 const EXAMPLES: &str = "\
@@ -81,12 +81,13 @@ fn details(stats: &VolumeStatistics) -> String {
     text
 }
 
-/// Bytes that clients wrote, of the bytes written to snapshot space because of it.
+/// Formats the space efficiency: bytes that clients wrote, divided by the bytes that were therefore
+/// written to snapshot space.
 pub(crate) fn efficiency(of: &Preservation) -> String {
     of.space_efficiency.map_or_else(|| "-".into(), |ratio| format!("{:.1} %", ratio * 100.0))
 }
 
-/// A line for each region that was touched, with a bar: reads are dark, writes light.
+/// Makes one line for each region that was touched, with a bar. Reads are dark, writes are light.
 fn regions(stats: &VolumeStatistics) -> String {
     let most = stats.regions.iter().map(|r| r.reads + r.writes).max().unwrap_or(0);
     if most == 0 {
@@ -114,7 +115,7 @@ struct Sample {
     stats: VolumeStats,
 }
 
-/// Per second, over one interval.
+/// Requests and bytes of one volume per second, over one interval.
 #[derive(Debug, Serialize, PartialEq)]
 struct Rate {
     name: String,
@@ -184,8 +185,8 @@ fn watch(session: &Session, name: Option<&str>, interval: Duration, count: u64) 
     Ok(())
 }
 
-/// Volumes that came meanwhile begin at zero; those whose counters went back (a restart, a new
-/// volume of the same name) as well.
+/// Computes rates from two samples. A volume that is new in `after` counts from zero. A counter
+/// that went down also counts from zero: the server restarted, or the name belongs to a new volume.
 fn rates(before: &[Sample], after: &[Sample], seconds: f64) -> Vec<Rate> {
     let rate = |sample: &Sample| {
         let old = before.iter().find(|s| s.name == sample.name).map(|s| s.stats).unwrap_or_default();

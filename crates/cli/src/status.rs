@@ -9,7 +9,7 @@ pub(crate) fn run(session: &Session) -> Result<(), Failure> {
     session.output.show(&session.client.status()?, table)
 }
 
-/// The state, and why.
+/// Describes the state of the pool, and its problems.
 pub(crate) fn health(health: &Health) -> String {
     let mut text = health.state.name().to_owned();
     for problem in &health.problems {

@@ -224,7 +224,7 @@ pub(crate) struct ChapArgs {
     off: bool,
 }
 
-/// One target, or all.
+/// One target, or the defaults for all targets.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
     /// iSCSI name, short name, or volume
@@ -245,7 +245,7 @@ impl Which {
     }
 }
 
-/// Whom a rule is about.
+/// The initiators that a rule matches.
 #[derive(Debug, Args)]
 pub(crate) struct Who {
     /// Initiator name; * matches any text, ? matches one character
@@ -325,7 +325,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     }
 }
 
-/// `hindcast target chap`.
+/// Runs `hindcast target chap`.
 fn run_chap(args: ChapArgs, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     let ChapArgs {
@@ -371,7 +371,7 @@ fn add_rule(session: &Session, which: &Which, rule: &AddRule) -> Result<(), Fail
     warn_of(session, which)
 }
 
-/// Whom a rule is about, and which LUNs.
+/// Describes the initiators that a rule matches, and its LUNs.
 fn whom(rule: &AddRule) -> String {
     let mut text = rule.initiator.clone();
     let mut add = |what: &str, value: &str| text.extend([", ", what, " ", value]);
@@ -388,7 +388,8 @@ fn whom(rule: &AddRule) -> String {
     text
 }
 
-/// Other doors to the same data, told beside the result.
+/// Prints the warnings of a target to stderr: other targets serve the same data under different
+/// access settings.
 fn warn(target: &Target) {
     target.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
 }
@@ -400,7 +401,7 @@ fn warn_of(session: &Session, which: &Which) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A CHAP account, as it is listed.
+/// A CHAP account in a list.
 #[derive(serde::Serialize)]
 struct AccountRow {
     user: String,
@@ -419,7 +420,7 @@ fn accounts(session: &Session, which: &Which) -> Result<Vec<AccountRow>, Failure
     Ok(all)
 }
 
-/// Without the line's end that editors and `openssl rand` leave behind.
+/// Reads a secret without the line end that editors and `openssl rand` write.
 fn read_secret(path: &Path) -> Result<String, Failure> {
     let fail = |e: &dyn std::fmt::Display| Failure::usage(format!("secret file {}: {e}", path.display()));
     let mut text = String::new();
@@ -445,7 +446,7 @@ fn state(target: &Target) -> &'static str {
     if target.enabled { "enabled" } else { "disabled" }
 }
 
-/// Which initiators are let in, in a word.
+/// Describes in a few words which initiators a target accepts.
 fn access(target: &Target) -> String {
     match (target.rules.len(), target.unmatched) {
         (0, Unmatched::Open) => "open".into(),

@@ -15,8 +15,7 @@ fn the_description_is_consistent() {
     Cli::command().debug_assert();
 }
 
-/// The words of an example as a shell would see them, up to what is not the command's: an
-/// explanation, a pipe.
+/// Splits an example into the words that a shell would see, up to a comment or a pipe.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec!["hindcast".to_owned()];
     // What is quoted has every other place.
@@ -40,7 +39,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Every example in every help text that is a plain `hindcast` command has to parse.
+/// Every example in every help text that is a plain `hindcast` command must parse.
 #[test]
 fn examples_in_the_help_parse() {
     fn walk(command: &clap::Command, seen: &mut usize) {

@@ -105,7 +105,7 @@ pub(crate) struct Import {
     cancel: bool,
 }
 
-/// All that differs.
+/// The whole difference.
 #[derive(Debug, Serialize)]
 struct Changes {
     from: String,
@@ -114,7 +114,7 @@ struct Changes {
     ranges: Vec<ByteRange>,
 }
 
-/// `VOLUME@MOMENT`.
+/// Parses `VOLUME@MOMENT`.
 fn past(text: &str) -> Result<Address, String> {
     let Some((volume, at)) = text.split_once('@').filter(|(volume, at)| !volume.is_empty() && !at.is_empty())
     else {

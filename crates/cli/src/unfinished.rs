@@ -13,7 +13,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// One process at a time has it.
+/// A file that receives a stream and is not complete. A lock keeps other processes from writing it.
 pub(crate) struct Unfinished {
     whole: PathBuf,
     path: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// What an earlier try has left of the file `whole`, or a new file.
+    /// Opens the part of the file `whole` that an earlier attempt has left, or creates a new one.
     pub(crate) fn open(whole: &Path) -> Result<Unfinished, Failure> {
         let mut path = whole.as_os_str().to_owned();
         path.push(".part");
@@ -60,10 +60,10 @@ impl Unfinished {
         }
     }
 
-    /// Has `fetch` write a stream that starts at the byte of the volume that it gets: what is
-    /// missing of the one that starts at `start`. Makes the file durable and gives it its name.
-    /// Returns the bytes of the whole stream. What is there stays as it is unless the stream goes
-    /// on with it.
+    /// Completes the stream that begins at byte `start` of the volume. `fetch` gets the byte at
+    /// which the missing part begins, and writes that part. Makes the file durable and gives it its
+    /// final name. Returns the number of bytes of the whole stream. If the new part does not fit,
+    /// the existing one stays unchanged.
     pub(crate) fn complete(
         self,
         start: u64,
@@ -100,14 +100,14 @@ impl Unfinished {
     }
 }
 
-/// Is the open file the one that has this name?
+/// Returns whether the open file is the one at `path`.
 fn is_at(file: &File, path: &Path) -> bool {
     let identity = |m: std::fs::Metadata| (m.dev(), m.ino());
     let (open, named) = (file.metadata().map(identity), path.metadata().map(identity));
     matches!((open, named), (Ok(open), Ok(named)) if open == named)
 }
 
-/// Gives a file its name, durably, unless there is one of that name by now.
+/// Gives a file its final name, durably. Fails if a file of that name exists.
 fn put_in_place(path: &Path, whole: &Path) -> Result<(), Failure> {
     match std::fs::hard_link(path, whole) {
         Ok(()) => std::fs::remove_file(path).map_err(|e| local("remove", path, e))?,
@@ -130,7 +130,7 @@ fn conflict(message: String) -> Failure {
     ErrorBody { kind: Kind::Conflict, message }.into()
 }
 
-/// A failure of this machine's file system.
+/// Makes a failure of this machine's file system.
 fn local(verb: &str, path: &Path, error: io::Error) -> Failure {
     error_body(Error::io(format!("{verb} {}", path.display()), error)).into()
 }
@@ -139,7 +139,8 @@ fn useless(path: &Path, why: &dyn Display) -> Failure {
     conflict(format!("continue {}: {why}; remove it, or name another file", path.display()))
 }
 
-/// The failure, and what can be done with what is there.
+/// Adds to a failure how the user can continue the incomplete file. Removes the file if it is
+/// empty.
 fn left(failure: Failure, path: &Path, file: &File) -> Failure {
     if file.metadata().is_ok_and(|m| m.len() == 0) {
         let _ = std::fs::remove_file(path);
@@ -154,7 +155,7 @@ fn left(failure: Failure, path: &Path, file: &File) -> Failure {
     }
 }
 
-/// The end of a file. What is behind it is cut off before the first write.
+/// Writes at the end of a file. The first write removes everything after that end.
 struct Tail<'a> {
     file: &'a File,
     cut_at: Option<u64>,
@@ -174,7 +175,7 @@ impl Write for Tail<'_> {
     }
 }
 
-/// Shows how far the stream has come, on a terminal, and keeps what was wrong with it.
+/// Shows the progress of a stream on a terminal, and keeps the error of the file that receives it.
 struct Watched<'a> {
     file: StreamFile<Tail<'a>>,
     refused: Option<Error>,

@@ -231,15 +231,15 @@ fn history(volume: &Volume) -> String {
         .map_or_else(|| "no history".into(), |cdp| format!("history as {}", cdp.encoding.name()))
 }
 
-/// The server does not know where this command runs.
+/// Makes a path absolute, because the server does not know the directory of this command.
 fn absolute(path: &std::path::Path) -> Result<String, Failure> {
     let path = std::path::absolute(path).map_err(|e| Failure::Usage(format!("{}: {e}", path.display())))?;
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| Failure::Usage(format!("{}: a path must be UTF-8", path.display())))
 }
 
-/// What a volume took over of the one that it was made of, on lines of their own; nothing where
-/// that had nothing.
+/// Describes the access settings that a new volume copied from the volume from which it was
+/// created, on lines of their own. Empty if nothing was copied.
 pub(crate) fn inherited(name: &str, inherited: Option<&Inherited>) -> String {
     let Some(taken) = inherited else { return String::new() };
     let mut what = Vec::new();
@@ -288,7 +288,7 @@ fn table(volumes: &[Volume]) -> String {
     )
 }
 
-/// What can't be read any more; `-o json` has all of it.
+/// Lists the first ranges that can't be read. `-o json` has all of them.
 fn damaged(v: &Volume) -> String {
     const TOLD: usize = 10;
     let range = |r: &DamagedRange| format!("bytes {} to {}", r.offset, r.offset + r.length - 1);

@@ -4,9 +4,9 @@ use hindcast_plot::{Curve, grouped};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// How far a curve reaches to either side of what is in its middle, as a factor.
+/// Factor by which a curve extends to either side of its middle.
 const REACH: f64 = 32.0;
-/// Columns and rows of a plot in text; a curve has one point for each column.
+/// Columns and rows of a plot in text. A curve has one point for each column.
 const COLUMNS: u32 = 65;
 const ROWS: u32 = 12;
 
@@ -16,12 +16,12 @@ pub(crate) struct Point {
     pub(crate) cost: f64,
 }
 
-/// Points as [`Curve`] has them.
+/// Returns points in the form of [`Curve`].
 pub(crate) fn pairs(points: &[Point]) -> Vec<(f64, f64)> {
     points.iter().map(|point| (point.x, point.cost)).collect()
 }
 
-/// Points of a cost, spread evenly over the logarithm of its argument, around `middle`.
+/// Computes points of a cost around `middle`, evenly spaced on the logarithm of its argument.
 pub(crate) fn sample(middle: f64, cost: impl Fn(f64) -> f64) -> Vec<Point> {
     let (first, last) = ((middle / REACH).max(1.0), middle.max(1.0) * REACH);
     let point = |i: u32| {
@@ -31,7 +31,7 @@ pub(crate) fn sample(middle: f64, cost: impl Fn(f64) -> f64) -> Vec<Point> {
     (0..COLUMNS).map(point).collect()
 }
 
-/// A curve for a terminal.
+/// Draws a curve for a terminal.
 pub(crate) fn text(curve: &Curve<'_>) -> String {
     let (least, most) = curve.range();
     let ends = curve.points.first().zip(curve.points.last()).map_or((1.0, 1.0), |(a, b)| (a.0, b.0));
@@ -72,7 +72,7 @@ pub(crate) fn text(curve: &Curve<'_>) -> String {
 mod tests {
     use super::*;
 
-    /// With its minimum at 100.
+    /// Makes points with their minimum at 100.
     fn points() -> Vec<Point> {
         sample(100.0, |x| x / 100.0 + 100.0 / x)
     }

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::select::duration;
 use hindcast_api::{Anchors, Compression, Encoding, PatchCdp, Size};
 
-/// Of `volume create` and `volume set`.
+/// Options about history of `volume create` and `volume set`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Keep {
     /// Keep a history of every write, as parity (old content XOR new content), undo (the old
@@ -59,7 +59,7 @@ fn anchors(text: &str) -> Result<Anchors, String> {
     }
 }
 
-/// Nothing is the API's way to say no limit.
+/// Parses a retention time. `all` becomes 0, which means no limit in the API.
 fn retain(text: &str) -> Result<u64, String> {
     match text {
         "all" => Ok(0),
@@ -81,7 +81,7 @@ fn retain_size(text: &str) -> Result<u64, String> {
 }
 
 impl Keep {
-    /// What a new volume is to keep, if anything.
+    /// Returns the history settings of a new volume, if there are any.
     pub(crate) fn begin(&self) -> Result<Option<PatchCdp>, Failure> {
         match self.cdp.is_none() && self.patch().is_some() {
             true => Err(Failure::usage("options of a history need --cdp: add for example --cdp parity")),
@@ -89,7 +89,7 @@ impl Keep {
         }
     }
 
-    /// What is to be changed, if anything is.
+    /// Returns the changes of the history settings, if there are any.
     pub(crate) fn change(&self) -> Result<Option<PatchCdp>, Failure> {
         let rest = Keep { cdp: None, ..self.clone() };
         match self.cdp == Some(Mode::Off) && rest.patch().is_some() {

@@ -5,12 +5,12 @@ use hindcast_engine::cdp::{CdpSample, Compression, Encoding};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// How long each of the two is repeated.
+/// Duration of each of the two measurements.
 const TIME: Duration = Duration::from_millis(200);
-/// Records that take turns, so that no single one stays in the nearest cache.
+/// Number of records that are used in turn, so that no single one stays in the nearest cache.
 const RECORDS: usize = 64;
 
-/// What a record costs.
+/// Measured size and times of a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     pub(crate) record_size: f64,
@@ -18,8 +18,8 @@ pub(crate) struct Measured {
     pub(crate) xor_seconds: f64,
 }
 
-/// Of writes to a block that change a share of it, in runs of 32 bytes here and there, as a
-/// database does.
+/// Measures records of writes that change a share of a block. The changes are runs of 32 bytes,
+/// spread over the block, as a database makes them.
 pub(super) fn run(
     block: usize,
     changed: f64,
@@ -49,7 +49,8 @@ pub(super) fn run(
     })
 }
 
-/// Seconds that one call takes: the best of several rounds, since others use the machine, too.
+/// Returns the seconds that one call takes. It is the best of several rounds, because other
+/// programs use the machine too.
 fn seconds_of(mut call: impl FnMut(usize)) -> f64 {
     let end = Instant::now() + TIME;
     let mut best = f64::INFINITY;
@@ -61,7 +62,7 @@ fn seconds_of(mut call: impl FnMut(usize)) -> f64 {
     best
 }
 
-/// Bytes that no compressor makes smaller: xorshift.
+/// Returns bytes that no compressor makes smaller (xorshift).
 fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 const DAY: f64 = 86400.0;
 const HOUR: f64 = 3600.0;
 
-/// Blocks that the benchmark makes records of.
+/// Largest block, in bytes, for which the benchmark makes records.
 const MAX_MEASURED: f64 = 16.0 * 1024.0 * 1024.0;
 
 const EXAMPLES: &str = "\
@@ -93,7 +93,7 @@ pub(crate) struct Args {
     svg: Option<PathBuf>,
 }
 
-/// Seconds, from a number with a unit.
+/// Parses a time with a unit into seconds.
 fn seconds(text: &str) -> Result<f64, String> {
     let wrong = || format!("{text:?} is not a time: write for example 800ns, 2.5us, 1ms or 1s");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
@@ -127,13 +127,13 @@ fn percent(text: &str) -> Result<f64, String> {
     number(text, |n| n > 0.0 && n <= 100.0, "a share in per cent: more than 0, at most 100")
 }
 
-/// Where an input comes from.
+/// Origin of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Source {
     Given,
     Measured,
-    /// The server is set to it.
+    /// The configuration of the server has the value.
     Configured,
     Assumed,
 }
@@ -153,8 +153,8 @@ fn pick(given: Option<f64>, measured: Option<f64>, assumed: f64) -> Input {
     }
 }
 
-/// Like [`pick`], for a price. Prices are never measured: the value from the server is a configured
-/// one.
+/// Works like [`pick`], for a price. Prices are never measured: the value from the server is a
+/// configured one.
 fn price_of(given: Option<f64>, configured: Option<f64>, assumed: f64) -> Input {
     let input = pick(given, configured, assumed);
     match input.source {
@@ -181,8 +181,9 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// What is assumed is a machine of today: it decodes 1 GB/s, XORs 10 GB/s, reads 200 MB/s; and
-    /// a volume that writes five per cent of a block at a time, a million times a day.
+    /// Collects the inputs. The defaults describe a current machine: it decodes 1 GB/s, XORs 10
+    /// GB/s and reads 200 MB/s. The default volume gets a million writes a day, each of which
+    /// changes five percent of a block.
     fn gather(args: &Args, running: Option<&CdpMeasured>) -> Result<Inputs, Failure> {
         let block_size = pick(bytes(args.block_size), running.map(|r| r.block_size), 16384.0);
         if args.measure && !(512.0..=MAX_MEASURED).contains(&block_size.value) {
@@ -269,7 +270,7 @@ impl Inputs {
     }
 }
 
-/// One block: parities between anchors.
+/// Results for one block: parities between anchors.
 #[derive(Debug, Serialize)]
 struct SubLog {
     d_0: f64,
@@ -277,15 +278,15 @@ struct SubLog {
     compression_ratio: f64,
     recovery_seconds: f64,
     bytes_per_write: f64,
-    /// To a moment a day ago without anchors.
+    /// Seconds of a recovery to a moment a day ago, without anchors.
     native_recovery_seconds: f64,
     curve: Vec<Point>,
 }
 
-/// A volume: writes between anchors.
+/// Results for a volume: writes between anchors.
 #[derive(Debug, Serialize)]
 struct Interval {
-    /// Null when time costs nothing: without a bound there would be no anchor.
+    /// Null if recovery time costs nothing. Without a bound there would then be no anchor.
     m_0: f64,
     m_max: Option<u64>,
     m: u64,
@@ -412,7 +413,7 @@ impl Plan {
     }
 }
 
-/// With three digits, and the unit that makes them readable.
+/// Formats a time with three digits and a readable unit.
 fn time(seconds: f64) -> String {
     const UNITS: [(f64, &str); 6] =
         [(DAY, "d"), (HOUR, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs")];
@@ -449,8 +450,8 @@ mod tests {
         plan(&line.args, None).unwrap()
     }
 
-    /// Inputs under which the model has the optima of the paper's figures 9, 12 and 13: what the
-    /// figures leave unsaid, worked out in the model's own tests.
+    /// Inputs under which the model has the optima of the paper's figures 9, 12 and 13. The model's
+    /// own tests derive the values that the figures omit.
     const FIGURE_9: &str = "--block-size 4K --record-size 82 --decode-time 161us --xor-time 53.7us --io-rate 267163 \
                             --writes-per-day 1220703 --distinct-blocks 708.6 --gamma 10";
 

@@ -26,7 +26,7 @@ the command names the moment:
   HINDCAST_LSN      position of the moment in the journal
 Exit code 0 means good, and 1 to 125 means bad. Any other code, or a signal, ends the search.";
 
-/// How often it is looked whether the command has ended.
+/// Interval between checks whether the command has ended.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Find the last moment at which a check command finds the volume good, by binary search
@@ -54,14 +54,15 @@ pub(crate) struct Bisect {
     flushes: bool,
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Debug, Serialize)]
 struct Found {
     volume: String,
     good: FoundMoment,
     bad: FoundMoment,
     checks: u32,
-    /// With --flushes: until here no flush is known, though there are writes after `good`.
+    /// With --flushes: no flush is known from `good` to this moment, and there are writes between
+    /// them. The search left them out.
     not_searched_until: Option<FoundMoment>,
 }
 
@@ -130,8 +131,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The last good moment and the first bad one, both of which are moments at which the volume
-    /// changed, or the bounds.
+    /// Returns the last good moment and the first bad one. Each is a moment at which the volume
+    /// changed, or a bound.
     fn between(&mut self, mut good: u64, mut bad: u64) -> Result<(u64, u64), Failure> {
         loop {
             let (points, complete) = self.points(good, bad)?;
@@ -152,8 +153,8 @@ impl Search<'_> {
         }
     }
 
-    /// Moments after `good` and before `bad` at which the volume is another one than before, and
-    /// whether these are all.
+    /// Returns moments after `good` and before `bad` at which the volume changed, and whether these
+    /// are all.
     fn points(&self, good: u64, bad: u64) -> Result<(Vec<u64>, bool), Failure> {
         if !self.args.flushes {
             return self.writes(good, bad);
@@ -162,13 +163,14 @@ impl Search<'_> {
         Ok((between.collect(), true))
     }
 
-    /// The flushes that are known, oldest first: all since the oldest of them.
+    /// Returns the known flushes, oldest first. No flush after the oldest of them is missing.
     fn flushes(&self) -> Result<Vec<u64>, Failure> {
         let history = self.session.client.history(&self.args.volume, 1)?;
         Ok(history.flushes.iter().map(|flush| flush.lsn).collect())
     }
 
-    /// Until when nothing was searched for want of flushes, though there were writes.
+    /// Returns the moment before which nothing was searched, although there were writes, because no
+    /// flush is known there.
     fn gap(&self, good: u64, bad: u64) -> Result<Option<u64>, Failure> {
         if !self.args.flushes {
             return Ok(None);
@@ -178,7 +180,7 @@ impl Search<'_> {
         Ok((good < end && self.has_writes(good, end)?).then_some(end))
     }
 
-    /// The writes after `good` and before `bad`, and whether these are all.
+    /// Returns the writes after `good` and before `bad`, and whether these are all.
     fn writes(&self, good: u64, bad: u64) -> Result<(Vec<u64>, bool), Failure> {
         let mut lsns = self.changes(good, bad, MAX_CHANGES)?;
         let complete = (lsns.len() as u64) < MAX_CHANGES;
@@ -221,7 +223,7 @@ impl Search<'_> {
         Ok(verdict)
     }
 
-    /// On a volume of its own, for as long as the command looks at it.
+    /// Runs the check on a temporary volume, which exists only as long as the check runs.
     fn judge_mounted(&self, found: &FoundMoment) -> Result<bool, Failure> {
         let name = format!("bisect-{}-{}", std::process::id(), self.checks);
         let volumes = vec![RecoverVolume { volume: self.args.volume.clone(), name: name.clone() }];
@@ -279,7 +281,7 @@ impl Search<'_> {
         }
     }
 
-    /// Runs a command, until a signal asks to end.
+    /// Runs a command until it ends or a signal arrives.
     fn run(&self, command: &mut Command) -> Result<ExitStatus, Failure> {
         let failed = |e| Failure::Failed(format!("run the check command: {e}"));
         let mut child = command.spawn().map_err(failed)?;

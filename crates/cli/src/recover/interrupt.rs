@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Whether a signal has asked to end. By default no signal is listened to, and a signal ends the
-/// process.
+/// Whether a signal has asked the process to end. Without [`Interrupt::listen`] a signal ends the
+/// process directly.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on SIGINT, SIGTERM and SIGHUP are only noticed, for as long as the process lives.
+    /// From now on SIGINT, SIGTERM and SIGHUP are only recorded, until the process ends.
     pub(super) fn listen() -> Result<Interrupt, Failure> {
         let interrupt = Interrupt::default();
         let asked = interrupt.0.clone();
@@ -37,7 +37,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// An error once a signal has asked to end.
+    /// Returns an error if a signal has asked the process to end.
     pub(super) fn check(&self) -> Result<(), Failure> {
         match self.0.load(Ordering::Acquire) {
             true => Err(Failure::Failed("interrupted by a signal".into())),

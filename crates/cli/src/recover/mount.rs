@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long nbdfuse may take to show the disk, and to go.
+/// Time that nbdfuse has to show the disk, and to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(20);
-/// The helpers hear nothing of a Ctrl-C: they are needed for the way down.
+/// Gives each helper a process group of its own, so that a Ctrl-C does not reach it. The orderly
+/// unmount needs the helpers.
 const OWN_GROUP: i32 = 0;
 
-/// The NBD URI of an export of a listener, `HOST:PORT` or `unix:PATH`.
+/// Returns the NBD URI of an export of a listener, `HOST:PORT` or `unix:PATH`.
 pub(super) fn uri(listener: &str, export: &str) -> String {
     let escaped = |text: &str, plain: fn(u8) -> bool| {
         let mut out = String::new();
@@ -33,7 +34,7 @@ pub(super) fn uri(listener: &str, export: &str) -> String {
     }
 }
 
-/// Taken down when dropped, as far as it is up.
+/// A mounted file system. A drop unmounts it, even if it was mounted only in part.
 pub(super) struct Mounted {
     dir: PathBuf,
     fuse: Option<Child>,
@@ -73,7 +74,7 @@ impl Mounted {
         self.dir.join("fuse")
     }
 
-    /// Where the file system is.
+    /// Mount point of the file system.
     pub(super) fn path(&self) -> PathBuf {
         self.dir.join("mount")
     }
@@ -96,7 +97,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// The orderly way down, which tells what is in the way.
+    /// Unmounts in order, and returns the error of a step that fails.
     pub(super) fn unmount(mut self) -> Result<(), Failure> {
         if self.mounted {
             let path = self.path();

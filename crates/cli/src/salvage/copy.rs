@@ -19,16 +19,16 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes of one read.
+/// Number of bytes of one read.
 const PIECE: u64 = 1 << 20;
-/// Where a read fails its blocks are read one by one.
+/// Size of a block in bytes. If a read fails, its blocks are read one by one.
 const BLOCK: u64 = 4096;
-/// Bytes of which it is asked at once what lies there.
+/// Number of bytes of one request for block status.
 const STRIDE: u64 = 1 << 30;
-/// Runs that one answer has.
+/// Maximum number of runs in one answer about block status.
 const RUNS: usize = 1024;
 
-/// What became of one volume or snapshot.
+/// Result of the copy of one volume or snapshot.
 #[derive(Debug, Serialize)]
 struct Copied {
     volume: String,
@@ -39,7 +39,7 @@ struct Copied {
     rescued: u64,
     lost: u64,
     lost_ranges: u64,
-    /// Of the ranges that are lost the first ones; the map has all.
+    /// The first lost ranges. The map has all.
     ranges: Vec<Range>,
 }
 
@@ -52,7 +52,7 @@ struct Report {
     failed: Vec<NotCopied>,
 }
 
-/// A volume of which there is no copy, or a part of one.
+/// A volume that could not be copied, or only in part.
 #[derive(Debug, Serialize)]
 struct NotCopied {
     volume: String,
@@ -191,7 +191,7 @@ fn copy(pool: &Arc<Pool>, device: &Device, to: &Path) -> Result<Copied, Failure>
     Ok(Copied { volume, snapshot, file, map, size, rescued, lost, lost_ranges, ranges })
 }
 
-/// Makes the names of what was written durable.
+/// Makes the names of the written files durable.
 fn sync_directory(file: &Path) -> Result<(), Failure> {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| local("sync", parent, e))
@@ -202,13 +202,14 @@ struct Copying<'a> {
     image: &'a File,
     map: Map<BufWriter<&'a File>>,
     bar: ProgressBar,
-    /// The first ranges that are lost.
+    /// The first lost ranges.
     ranges: Vec<Range>,
     buffer: Vec<u8>,
 }
 
 impl Copying<'_> {
-    /// Copies between the ranges that are known to be lost. The inner error is one of a file here.
+    /// Copies the ranges between those that are known to be lost. The inner error is one of a file
+    /// on this machine.
     fn run(&mut self, pool: &Pool, device: &Device, size: u64) -> Result<io::Result<()>, Failure> {
         if let Err(e) = self.image.set_len(size) {
             return Ok(Err(e));
@@ -238,7 +239,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Copies a range that should be readable. What reads as zeros stays a hole.
+    /// Copies a range that should be readable. Zeros become a hole.
     fn read(&mut self, range: ops::Range<u64>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -286,7 +287,7 @@ impl Copying<'_> {
         done
     }
 
-    /// Reads around what fails.
+    /// Reads the blocks of a range one by one, after a read of the range failed.
     fn blocks(&mut self, range: ops::Range<u64>, out: &mut [u8]) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -307,7 +308,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Writes what is not zeros.
+    /// Writes `data`, except for blocks of zeros.
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut at = 0;
         let blocks: Vec<&[u8]> = data.chunks(BLOCK as usize).collect();
@@ -323,7 +324,7 @@ impl Copying<'_> {
     }
 }
 
-/// What became of a range, as ddrescue writes it.
+/// State of a range, in the form of ddrescue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Rescued,
@@ -341,11 +342,12 @@ impl Status {
     }
 }
 
-/// A map of ddrescue, written as it grows; neighbours of one status are one.
+/// A map file of ddrescue, written while the copy proceeds. Adjacent ranges of one status become
+/// one line.
 struct Map<W: Write> {
     out: W,
     last: Option<(ops::Range<u64>, Status)>,
-    /// Everything up to here is told.
+    /// Offset up to which the map is complete.
     at: u64,
     rescued: u64,
     lost: u64,
@@ -353,7 +355,7 @@ struct Map<W: Write> {
 }
 
 impl<W: Write> Map<W> {
-    /// The map of a copy that was not tried.
+    /// Writes the map of a copy that was not tried.
     fn untried(mut out: W, size: u64) -> io::Result<()> {
         let mut map = Map::begin(&mut out, size, Status::NotTried)?;
         map.add(0..size, Status::NotTried)?;
@@ -394,7 +396,7 @@ impl<W: Write> Map<W> {
         writeln!(self.out, "0x{:08X}  0x{:08X}  {}", range.start, range.end - range.start, status.sign())
     }
 
-    /// Bytes that were rescued, bytes that are lost, and in how many ranges.
+    /// Completes the map. Returns the number of rescued bytes, of lost bytes, and of lost ranges.
     fn end(&mut self, size: u64) -> io::Result<(u64, u64, u64)> {
         self.add(self.at..size, Status::NotTried)?;
         if let Some((last, of)) = self.last.take() {
@@ -420,7 +422,7 @@ mod tests {
         World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
     }
 
-    /// A pool with a volume of 4 MiB, of which the second one is zeros.
+    /// Makes a pool with a volume of 4 MiB, whose second MiB is zeros.
     fn pool() -> (Arc<MemDir>, Vec<u8>) {
         let dir = Arc::new(MemDir::new());
         let config = PoolConfig { journal_size: 4 * MIB, segment_size: MIB, ..PoolConfig::default() };
@@ -445,7 +447,7 @@ mod tests {
         (dir, wanted)
     }
 
-    /// Sectors that fail only when they are read are left out, and nothing beside them.
+    /// The copy leaves out sectors that fail only when they are read, and nothing else.
     #[test]
     fn a_copy_reads_around_what_fails() {
         let (dir, wanted) = pool();

@@ -11,15 +11,15 @@ use jiff::Timestamp;
 use serde::Serialize;
 use std::io::{self, BufWriter, Write};
 
-/// What is known before any volume is looked at.
+/// Findings that are known before any volume is read.
 #[derive(Debug, Serialize)]
 pub(super) struct Head {
     pool: String,
     catalog: Catalog,
-    /// Why what is read may be wrong, wherever it is read.
+    /// Reasons why all content that is read may be wrong.
     pub(super) doubts: Vec<String>,
     findings: Vec<Finding>,
-    /// What is known by name only.
+    /// Volumes and snapshots of which only the name is known.
     lost_devices: Vec<LostDevice>,
 }
 
@@ -27,11 +27,11 @@ pub(super) struct Head {
 struct Catalog {
     /// `own` or `backup`.
     source: &'static str,
-    /// Where the backup is.
+    /// Path of the backup.
     path: Option<String>,
     sequence: Option<u64>,
     made: Option<Timestamp>,
-    /// It says what is; else it is of an earlier time.
+    /// Whether the catalog has the present state. Otherwise it has an earlier one.
     exact: bool,
 }
 
@@ -50,7 +50,7 @@ struct LostDevice {
     why: String,
 }
 
-/// What a walk counted.
+/// Totals of one volume or snapshot, in bytes, and the number of lost ranges.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Counted {
     size: u64,
@@ -108,15 +108,16 @@ impl Head {
         }
     }
 
-    /// Nothing is lost, but for a catalog in whose place stands a backup that is the same.
+    /// Returns whether nothing is lost. A missing catalog is no loss if an exact backup replaces
+    /// it.
     fn is_clean(&self) -> bool {
         let backed_up = self.catalog.source == "backup";
         let harmless = |f: &Finding| backed_up && matches!(f.code, "catalog" | "backup");
         self.doubts.is_empty() && self.lost_devices.is_empty() && self.findings.iter().all(harmless)
     }
 
-    /// Does something else than the ranges of a copy say that it is not all that there was? With
-    /// `all` every volume was to be copied.
+    /// Returns whether a finding other than the ranges of a copy reports a loss. `all` means that
+    /// the command was to copy every volume.
     pub(super) fn lacks(&self, all: bool) -> bool {
         let says = |f: &Finding| match f.code {
             "journal" | "unlocked" | "damage-unknown" => true,
@@ -126,7 +127,7 @@ impl Head {
         self.findings.iter().any(says) || all && !self.lost_devices.is_empty()
     }
 
-    /// The lines above the volumes.
+    /// Returns the lines above the volumes.
     pub(super) fn text(&self) -> String {
         let made = || self.catalog.made.map(|made| made.to_string()).unwrap_or_default();
         let path = self.catalog.path.as_deref().unwrap_or_default();
@@ -151,7 +152,7 @@ impl Head {
     }
 }
 
-/// What was found of one volume or snapshot; of its ranges the first ones.
+/// Totals and the first lost ranges of one volume or snapshot.
 struct Row {
     device: Device,
     counted: Counted,
@@ -225,7 +226,7 @@ fn table(head: &Head, rows: &[Row]) -> String {
     format!("{text}\n\n{}", list(&["LOST OF", "OFFSET", "LENGTH", "REASON"], &[1, 2], lost.into_iter()))
 }
 
-/// Rows of a table for ranges of one device, of which there are `all`.
+/// Makes table rows for ranges of one device, which has `all` ranges.
 pub(super) fn lines(name: &str, ranges: &[Range], all: u64) -> Vec<Vec<String>> {
     let row = |r: &Range| vec![name.into(), r.offset.to_string(), r.length.to_string(), r.reason.clone()];
     let mut rows: Vec<Vec<String>> = ranges.iter().map(row).collect();
@@ -236,7 +237,8 @@ pub(super) fn lines(name: &str, ranges: &[Range], all: u64) -> Vec<Vec<String>> 
     rows
 }
 
-/// All of it as JSON, written as it is found: ranges can be many. How many devices have losses.
+/// Writes everything as JSON while it is found, because there can be many ranges. Returns the
+/// number of devices that have losses.
 fn json(pool: &Pool, head: &Head, devices: impl Iterator<Item = Device>) -> Result<usize, Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     let text = serde_json::to_string(head).map_err(io::Error::from)?;
