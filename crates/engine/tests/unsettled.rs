@@ -114,6 +114,9 @@ impl Fixture {
         let before = (self.settled(), self.waits());
         let view = self.pool().open_moment("v", moment).unwrap();
         assert_eq!((self.settled(), self.waits()), before, "{moment:?} was carried out first");
+        if let Moment::Lsn(lsn) = moment {
+            assert!(self.pool().stats().synced_lsn >= *lsn, "a crash may take {moment:?} away");
+        }
         view
     }
 

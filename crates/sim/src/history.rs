@@ -295,8 +295,7 @@ impl Run {
         if self.dir.crashed() || !found {
             return Ok(());
         }
-        // It has a number that no crash takes away again.
-        self.oracle.durable(lsn.0);
+        self.oracle.durable(self.pool()?.stats().synced_lsn.0);
         let at_once = self.pool()?.stats().history_waits == waits;
         self.summary.moments_waiting += u64::from(waiting && at_once);
         if self.rand.percent(60) {
@@ -372,6 +371,11 @@ impl Run {
             Ok((found, read, status)) => {
                 if found != size {
                     return Err(format!("{what} has {found} bytes, not {size}"));
+                }
+                // No crash may take the number away again. By a time, only what the volume has
+                // recorded until then is named.
+                if matches!(moment, Moment::Lsn(_)) && self.pool()?.stats().synced_lsn < lsn {
+                    return Err(format!("{what} is shown and not durable"));
                 }
                 status.map_err(|e| format!("{what}: {e}"))?;
                 let compared = read

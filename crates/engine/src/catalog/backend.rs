@@ -3,11 +3,13 @@
 
 use super::blocks::{BLOCK, SummedBlocks, met};
 use crate::disk::{Disk, SyncPurpose};
+use crate::fault::panic_text;
 use parking_lot::Mutex;
 use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -76,23 +78,21 @@ impl StorageBackend for BlockBackend {
     }
 }
 
+/// Runs an operation of the storage below the store. A panic becomes an error. It must not pass
+/// through the store, which holds locks of its own: a store with locks that a panic has poisoned
+/// may panic twice when it is closed, and that aborts the process.
+fn caught<T>(operation: impl FnOnce() -> io::Result<T>, on_panic: impl FnOnce()) -> io::Result<T> {
+    catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|panic| {
+        on_panic();
+        Err(io::Error::other(format!("the catalog's disk has panicked: {}", panic_text(&*panic))))
+    })
+}
+
 /// The backend of a catalog that is in use. After a panic of the storage below it refuses
-/// everything: redb may have lost the page that it was about to write, and a commit without that
-/// page would be durable.
+/// everything: nobody knows what the operation that panicked has done.
 pub(super) struct Latched {
     below: BlockBackend,
     panicked: Arc<AtomicBool>,
-}
-
-/// A guard that notes a panic of the operation that holds it.
-struct Running<'a>(&'a AtomicBool);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.store(true, Ordering::Release);
-        }
-    }
 }
 
 impl Latched {
@@ -109,8 +109,7 @@ impl Latched {
         if self.panicked.load(Ordering::Acquire) {
             return Err(io::Error::other("the catalog's disk has panicked before"));
         }
-        let _running = Running(&self.panicked);
-        f(&self.below)
+        caught(|| f(&self.below), || self.panicked.store(true, Ordering::Release))
     }
 }
 
@@ -163,11 +162,19 @@ impl MemoryBackend {
     fn page_below(&self, number: u64) -> io::Result<Box<[u8; BLOCK]>> {
         let mut page = Box::new([0; BLOCK]);
         let start = number * BLOCK as u64;
-        let len = self.below.bytes()?.saturating_sub(start).min(BLOCK as u64) as usize;
+        let len = self.bytes_below()?.saturating_sub(start).min(BLOCK as u64) as usize;
         if len > 0 {
-            self.below.read(start, &mut page[..len])?;
+            self.read_below(start, &mut page[..len])?;
         }
         Ok(page)
+    }
+
+    fn bytes_below(&self) -> io::Result<u64> {
+        caught(|| self.below.bytes(), || ())
+    }
+
+    fn read_below(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        caught(|| self.below.read(offset, out), || ())
     }
 }
 
@@ -199,9 +206,9 @@ impl StorageBackend for MemoryBackend {
         let end = offset.checked_add(out.len() as u64).filter(|end| *end <= written.len);
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
         let rewritten = in_pages(offset, out.len()).any(|page| written.pages.contains_key(&page.0));
-        if !rewritten && end <= self.below.bytes()? {
+        if !rewritten && end <= self.bytes_below()? {
             // A damaged page has to be given to the store whole.
-            return self.below.read(offset, out);
+            return self.read_below(offset, out);
         }
         for (number, inside, start, len) in in_pages(offset, out.len()) {
             let page = match written.pages.get(&number) {
@@ -210,7 +217,7 @@ impl StorageBackend for MemoryBackend {
                     let before = met();
                     let page = self.page_below(number)?;
                     if met() != before {
-                        return self.below.read(offset, out);
+                        return self.read_below(offset, out);
                     }
                     page
                 }
@@ -247,7 +254,6 @@ impl StorageBackend for MemoryBackend {
 mod tests {
     use super::*;
     use crate::disk::{Dir, MemDir, OpenMode};
-    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[test]
     fn after_a_panic_nothing_is_done() {
@@ -255,7 +261,8 @@ mod tests {
         let latched = Latched::new(BlockBackend::Plain(disk.clone()));
         latched.write(0, &[1; 4]).unwrap();
         let below = |_: &BlockBackend| -> io::Result<()> { panic!("below the store") };
-        assert!(catch_unwind(AssertUnwindSafe(|| latched.run(below))).is_err());
+        let error = latched.run(below).unwrap_err();
+        assert!(error.to_string().contains("below the store"), "{error}");
         assert!(latched.panicked().load(Ordering::Acquire));
         assert!(latched.write(0, &[2; 4]).is_err() && latched.set_len(9).is_err());
         assert!(latched.sync_data().is_err() && latched.read(0, &mut [0; 4]).is_err());

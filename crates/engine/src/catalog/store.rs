@@ -168,10 +168,10 @@ impl Store {
     fn is_lost(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Poisoned => true,
-            // A panic of the disk may have left any of the store's locks poisoned, such as that of
-            // a part of its page cache.
-            ErrorKind::Corrupt | ErrorKind::Io if self.panicked.load(Ordering::Acquire) => true,
-            // A panic over damage may have, too: then no transaction begins.
+            // A disk that has panicked answers nothing any more.
+            ErrorKind::Io if self.panicked.load(Ordering::Acquire) => true,
+            // A panic over damage may have left a lock of the store poisoned: then no transaction
+            // begins.
             ErrorKind::Corrupt => {
                 let begin = || self.db.get().is_ok_and(|db| db.begin_read().is_ok());
                 !catch_unwind(AssertUnwindSafe(begin)).unwrap_or(false)
@@ -214,4 +214,57 @@ pub(super) fn database(
         Ok(db!(what, builder.create_with_backend(backend)))
     })?;
     Ok(Guarded::new(db))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Dir, MemDir, OpenMode};
+    use crate::testing::{FaultyDir, Op};
+    use std::sync::atomic::AtomicU64;
+
+    /// Opens a store, and changes many rows in some commits.
+    fn change_rows(disk: &Arc<dyn Disk>) -> Result<Store> {
+        let table = redb::TableDefinition::<u64, &[u8]>::new("t");
+        let store = Store::open(disk.clone(), BlockBackend::Plain(disk.clone()), 16 << 10)?;
+        for round in 0..4u64 {
+            let txn = store.begin_write()?;
+            guarded("change rows", || {
+                let mut table = db!("change rows", txn.open_table(table));
+                for row in (0..200).filter(|row| (row + round) % 3 > 0) {
+                    db!("change rows", table.insert(row, &[round as u8; 500][..]));
+                }
+                for row in (0..200).filter(|row| (row + round) % 3 == 0) {
+                    db!("change rows", table.remove(row));
+                }
+                Ok(())
+            })?;
+            guarded("commit", || Ok(db!("commit", txn.commit())))?;
+        }
+        Ok(store)
+    }
+
+    /// redb's page cache is small, so that it also writes pages while it reads others, with a lock
+    /// held. A panic there would poison the lock. Closing such a store may panic twice.
+    #[test]
+    fn a_panic_of_the_disk_is_an_error_wherever_it_comes() {
+        let mut panics = 0;
+        // The first operation makes the file.
+        for at in 2.. {
+            let done = Arc::new(AtomicU64::new(0));
+            let count = done.clone();
+            let dir = FaultyDir::new(MemDir::new(), move |_: &Op<'_>| {
+                assert_ne!(count.fetch_add(1, Ordering::SeqCst) + 1, at, "injected into a disk");
+                None
+            });
+            let disk = dir.open("catalog", OpenMode::Create);
+            let result = disk.map(|disk| catch_unwind(AssertUnwindSafe(|| change_rows(&disk).map(drop))));
+            assert!(result.is_ok_and(|result| result.is_ok()), "operation {at} lets a panic through");
+            if done.load(Ordering::SeqCst) < at {
+                break;
+            }
+            panics += 1;
+        }
+        assert!(panics > 30, "{panics}");
+    }
 }
