@@ -1,4 +1,4 @@
-//! The route of backups of the metadata.
+//! The route of backups of the pool's metadata.
 
 use super::error::{ApiError, Json};
 use super::shared::{Shared, blocking, host_path};
@@ -19,7 +19,9 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(back_up))
 }
 
-/// Writes a backup of the pool's metadata, durably. The path is the server's.
+/// Creates a backup of the pool's metadata.
+///
+/// The backup is durable when the response arrives. `path` is a path on the server's machine.
 #[utoipa::path(post, path = "/pool/backups", request_body = BackUp, responses((status = CREATED, body = Backup), (status = "default", body = ErrorBody)))]
 async fn back_up(
     State(app): Shared,

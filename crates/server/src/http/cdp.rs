@@ -1,4 +1,4 @@
-//! The routes of continuous data protection: history, moments, marks, recovery.
+//! The routes of continuous data protection (CDP): history, moments, marks and recovery.
 
 use super::error::{ApiError, Json, Path, Query};
 use super::shared::{Shared, blocking};
@@ -20,7 +20,8 @@ use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// A picture has no more columns; each takes memory here.
+/// Maximum number of parts of a history's time in one response. Each part takes memory of the
+/// server.
 const MAX_BUCKETS: u32 = 10_000;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -36,7 +37,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(recover_in_place))
 }
 
-/// The state of a volume's history.
+/// Returns the state of a volume's history.
 #[utoipa::path(get, path = "/volumes/{volume}/cdp", params(("volume" = String, Path)), responses((status = OK, body = CdpStatus), (status = "default", body = ErrorBody)))]
 async fn status(State(app): Shared, Path(volume): Path<String>) -> Result<Json<CdpStatus>, ApiError> {
     blocking(&app, move |app| {
@@ -46,8 +47,10 @@ async fn status(State(app): Shared, Path(volume): Path<String>) -> Result<Json<C
     .await
 }
 
-/// What the server measures of a volume's history and of itself, for the cost model. Takes about a
-/// second.
+/// Returns the inputs of the cost model for a volume.
+///
+/// The inputs are the server's measurements of the volume's history and of itself, and the
+/// configured prices. The measurement takes about a second.
 #[utoipa::path(get, path = "/volumes/{volume}/cdp/measured", params(("volume" = String, Path)), responses((status = OK, body = CdpMeasured), (status = "default", body = ErrorBody)))]
 async fn measured(State(app): Shared, Path(volume): Path<String>) -> Result<Json<CdpMeasured>, ApiError> {
     blocking(&app, move |app| Ok(Json(anchor_tuner::measure(&app.pool, &volume, app.prices)?))).await
@@ -59,8 +62,10 @@ struct HistoryQuery {
     buckets: Option<u32>,
 }
 
-/// What of a volume's past can be gone back to, and how much changed over time, in so many parts
-/// (60 unless said).
+/// Returns the recoverable history of a volume, and the amount of changes over time.
+///
+/// `buckets` is the number of parts of equal length into which the time is divided. Default: 60.
+/// Maximum: 10000.
 #[utoipa::path(get, path = "/volumes/{volume}/history", params(("volume" = String, Path), ("buckets" = Option<u32>, Query)), responses((status = OK, body = History), (status = "default", body = ErrorBody)))]
 async fn history(
     State(app): Shared,
@@ -92,8 +97,12 @@ struct ChangesQuery {
     limit: Option<u64>,
 }
 
-/// When a range changed, oldest first: each write, as far as it lies in one chunk. `from` and `to`
-/// are moments.
+/// Returns the changes of a range of a volume, oldest first.
+///
+/// A write to several chunks is one change in each chunk. `offset` and `length` are the range, in
+/// bytes. Default: the whole volume. `from` and `to` are the first and the last moment. Default:
+/// the beginning of the history, and now. `limit` is the maximum number of changes. Default: 1000.
+/// Maximum: 100000.
 #[utoipa::path(get, path = "/volumes/{volume}/changes", params(("volume" = String, Path), ("offset" = Option<u64>, Query), ("length" = Option<u64>, Query), ("from" = Option<String>, Query), ("to" = Option<String>, Query), ("limit" = Option<u64>, Query)), responses((status = OK, body = Vec<Change>), (status = "default", body = ErrorBody)))]
 async fn changes(
     State(app): Shared,
@@ -117,7 +126,9 @@ async fn changes(
     .await
 }
 
-/// Finds a moment: a time, how long ago, `lsn:N`, or the name of a mark or snapshot.
+/// Finds a moment of a volume's history.
+///
+/// `moment` is a time, a time before now like `-90s`, `lsn:N`, or the name of a mark or snapshot.
 #[utoipa::path(get, path = "/volumes/{volume}/moments/{moment}", params(("volume" = String, Path), ("moment" = String, Path)), responses((status = OK, body = FoundMoment), (status = "default", body = ErrorBody)))]
 async fn moment(
     State(app): Shared,
@@ -130,7 +141,9 @@ async fn moment(
     .await
 }
 
-/// Names the present moment. Durable when it answers.
+/// Creates a mark: a name for the present moment of a volume.
+///
+/// The mark is durable when the response arrives.
 #[utoipa::path(post, path = "/volumes/{volume}/marks", params(("volume" = String, Path)), request_body = CreateMark, responses((status = CREATED, body = Mark), (status = "default", body = ErrorBody)))]
 async fn create_mark(
     State(app): Shared,
@@ -145,7 +158,9 @@ async fn create_mark(
     .await
 }
 
-/// Forgets the name of a moment; the moment stays.
+/// Deletes a mark.
+///
+/// The marked moment stays in the history.
 #[utoipa::path(delete, path = "/volumes/{volume}/marks/{mark}", params(("volume" = String, Path), ("mark" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn delete_mark(
     State(app): Shared,
@@ -159,7 +174,9 @@ async fn delete_mark(
     .await
 }
 
-/// Makes volumes as others were, all at one moment. They are there at once, whatever their size.
+/// Recovers the content of volumes at one moment into new volumes.
+///
+/// The new volumes are available at once, whatever their size.
 #[utoipa::path(post, path = "/recoveries", request_body = Recover, responses((status = CREATED, body = Vec<Recovered>), (status = "default", body = ErrorBody)))]
 async fn recover(
     State(app): Shared,
@@ -177,7 +194,10 @@ async fn recover(
     .await
 }
 
-/// Takes volumes back, all to one moment, whatever their size. What each was is kept as a snapshot.
+/// Rolls volumes back to one moment.
+///
+/// The volumes are available at once, whatever their size. The server keeps the previous content of
+/// each volume as a snapshot.
 #[utoipa::path(post, path = "/recoveries/in-place", request_body = RecoverInPlace, responses((status = OK, body = Vec<RolledBack>), (status = "default", body = ErrorBody)))]
 async fn recover_in_place(
     State(app): Shared,
@@ -195,7 +215,9 @@ async fn recover_in_place(
     .await
 }
 
-/// What settings come to when changes are made to them.
+/// Returns the settings that result from the changes `patch` to the settings `old`. `None`: CDP is
+/// off. If CDP was off, unchanged settings get their default. Fails if CDP was off and `patch` does
+/// not turn it on.
 pub(super) fn settings(
     old: Option<cdp::CdpSettings>,
     patch: &hindcast_api::PatchCdp,

@@ -1,4 +1,4 @@
-//! The routes of the clock.
+//! The routes of the server's clock.
 
 use super::error::{ApiError, Json};
 use super::shared::{Shared, blocking};
@@ -14,14 +14,16 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(clock)).routes(routes!(confirm_clock))
 }
 
-/// How the server's clock stands, and where it was set.
+/// Returns the state of the server's clock and the changes of the clock.
 #[utoipa::path(get, path = "/pool/clock", responses((status = OK, body = Clock)))]
 async fn clock(State(app): Shared) -> Result<Json<Clock>, ApiError> {
     blocking(&app, |app| Ok(Json(convert::clock(&app.pool.clock())))).await
 }
 
-/// Confirms that the clock is right as it is, after it was set: what is kept for a time expires
-/// again.
+/// Confirms that the time of the server's clock is right.
+///
+/// The server suspends expiry by time after the clock has jumped. After the confirmation, expiry
+/// continues.
 #[utoipa::path(post, path = "/pool/clock/confirmation", responses((status = OK, body = Clock), (status = "default", body = ErrorBody)))]
 async fn confirm_clock(State(app): Shared) -> Result<Json<Clock>, ApiError> {
     blocking(&app, |app| {

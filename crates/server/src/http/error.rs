@@ -10,11 +10,11 @@ use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::Error;
 use serde::de::DeserializeOwned;
 
-/// What a handler fails with.
+/// The error of a handler.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     body: ErrorBody,
-    /// Instead of what its kind has.
+    /// HTTP status. `None`: the status that belongs to the kind of the error.
     status: Option<StatusCode>,
 }
 
@@ -23,7 +23,7 @@ impl ApiError {
         ErrorBody { kind, message: message.into() }.into()
     }
 
-    /// There is no room for this connection.
+    /// Returns the error for a connection beyond the limit.
     pub(crate) fn full() -> Self {
         let body = ErrorBody {
             kind: ErrorKind::Busy,
@@ -32,7 +32,8 @@ impl ApiError {
         ApiError { body, status: Some(StatusCode::SERVICE_UNAVAILABLE) }
     }
 
-    /// The token is wrong, as were many others just now.
+    /// Returns the error for a wrong token while the server delays the responses to many other
+    /// wrong tokens.
     pub(crate) fn guessing() -> Self {
         let body = ErrorBody {
             kind: ErrorKind::Busy,
@@ -41,7 +42,8 @@ impl ApiError {
         ApiError { body, status: Some(StatusCode::TOO_MANY_REQUESTS) }
     }
 
-    /// It is the request's own fault, whatever kind it has elsewhere.
+    /// Makes an error that the request itself caused. The response has status 400, whatever the
+    /// kind of `error` is.
     pub(crate) fn of_request(error: Error) -> Self {
         ApiError { body: error_body(error), status: Some(StatusCode::BAD_REQUEST) }
     }
@@ -115,7 +117,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A JSON body.
+/// A JSON body of a request or response.
 #[derive(FromRequest)]
 #[from_request(via(axum::Json), rejection(ApiError))]
 pub(crate) struct Json<T>(pub(crate) T);
@@ -126,7 +128,8 @@ impl<T: serde::Serialize> IntoResponse for Json<T> {
     }
 }
 
-/// A JSON body with secrets in it: what is wrong with it is told without repeating any of it.
+/// A JSON body that contains secrets. An error reports where the body is wrong and repeats nothing
+/// of it.
 pub(crate) struct Confidential<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Confidential<T> {
@@ -145,12 +148,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Confidential<T> {
     }
 }
 
-/// Parameters of the path.
+/// Parameters in the path of a request.
 #[derive(FromRequestParts)]
 #[from_request(via(axum::extract::Path), rejection(ApiError))]
 pub(crate) struct Path<T>(pub(crate) T);
 
-/// Parameters of the query.
+/// Parameters in the query of a request.
 #[derive(FromRequestParts)]
 #[from_request(via(axum::extract::Query), rejection(ApiError))]
 pub(crate) struct Query<T>(pub(crate) T);

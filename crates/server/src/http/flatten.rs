@@ -33,14 +33,16 @@ fn state(app: &App, volume: &str) -> Result<Flattening, ApiError> {
     Ok(Flattening { origin, running })
 }
 
-/// What a volume rests on, and how far its flattening is.
+/// Returns the origin of a volume's content, and the progress of its flattening.
 #[utoipa::path(get, path = "/volumes/{volume}/flatten", params(("volume" = String, Path)), responses((status = OK, body = Flattening), (status = "default", body = ErrorBody)))]
 async fn flattening(State(app): Shared, Path(volume): Path<String>) -> Result<Json<Flattening>, ApiError> {
     blocking(&app, move |app| Ok(Json(state(app, &volume)?))).await
 }
 
-/// Begins to copy into a volume what it still shows of its origin, in the background; it goes on
-/// after a restart.
+/// Starts to flatten a volume.
+///
+/// In the background, the server copies into the volume the content that the volume still reads
+/// from its origin. The flattening continues after a restart of the server.
 #[utoipa::path(post, path = "/volumes/{volume}/flatten", params(("volume" = String, Path)), request_body = Flatten, responses((status = ACCEPTED, body = Flattening), (status = "default", body = ErrorBody)))]
 async fn flatten(
     State(app): Shared,
@@ -55,7 +57,9 @@ async fn flatten(
     .await
 }
 
-/// Ends a flattening where it is; what is copied stays.
+/// Stops the flattening of a volume.
+///
+/// The content that was copied so far stays in the volume.
 #[utoipa::path(delete, path = "/volumes/{volume}/flatten", params(("volume" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn stop_flattening(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {

@@ -1,67 +1,71 @@
-//! Refuses HTTP requests whose end, or whose beginning, two programs could see in different places.
+//! Refuses HTTP requests of which two programs could see the beginning or the end in different
+//! places.
 //!
 //! If a proxy and this server disagree about where a request ends, the bytes of one client become
 //! the request of another. HTTP allows a server to be lenient. Hyper, for example, ends a line at a
 //! bare LF, and accepts a request that has both Content-Length and Transfer-Encoding.
 //!
-//! So [`Framing`] follows the incoming bytes by the strict reading of RFC 9112, before hyper sees
+//! So [`Framing`] follows the received bytes by the strict reading of RFC 9112, before hyper sees
 //! them. It replaces the byte that makes a request ambiguous by NUL. Hyper accepts NUL nowhere in a
 //! head or between chunks: it answers 400 and closes the connection. A head that is too long is
 //! handled in the same way.
 
-/// Longest head, and longest trailers.
+/// Maximum size of a head, and of trailers, in bytes.
 const MAX_HEAD: usize = 64 << 10;
-/// Of a line as much is kept: more than any that matters needs. Hyper takes any number of blanks
-/// and leading zeros, so what was cut says nothing of where a body ends.
+/// Number of bytes of a line that are kept. No line that determines the length of a body needs
+/// more. Hyper accepts any number of blanks and leading zeros, so the rest of a longer line could
+/// change that length. A longer line is refused if it determines the length of a body.
 const MAX_LINE: usize = 256;
-/// Digits that a length may have, as many as the largest has.
+/// Maximum number of digits of a Content-Length: the number of digits of the largest `u64`.
 const MAX_DECIMAL: usize = 20;
 const MAX_HEX: usize = 16;
 
-/// Headers that come once at most.
+/// Headers that a request may have at most once.
 const SINGLE: [&[u8]; 4] = [b"host", b"authorization", CONTENT_LENGTH, TRANSFER_ENCODING];
 const CONTENT_LENGTH: &[u8] = b"content-length";
 const TRANSFER_ENCODING: &[u8] = b"transfer-encoding";
 
-/// Where in the stream of requests of a connection the next byte is.
+/// The position of the next byte in a connection's stream of requests.
 pub(super) struct Framing {
     at: At,
-    /// The beginning of the current line.
+    /// The beginning of the current line, at most [`MAX_LINE`] bytes and a CR.
     line: Vec<u8>,
-    /// The line is longer than that.
+    /// Whether the current line is longer than [`MAX_LINE`].
     cut: bool,
-    /// Bytes of lines since the last content.
+    /// Number of bytes of lines since the last byte of content, or since the last head or trailers
+    /// ended.
     bytes: usize,
     head: Head,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// In a line of a head or of trailers, the size of a chunk, or the end of one.
+    /// In a line of a head or of trailers, in the line with a chunk's size, or in the line end
+    /// after a chunk.
     Line(Line),
-    /// In so many bytes of a body.
+    /// In a body, of which this number of bytes remain.
     Body(u64),
-    /// In so many bytes of a chunk.
+    /// In a chunk, of which this number of bytes remain.
     Chunk(u64),
-    /// Behind what was refused: nothing is checked any more.
+    /// After a refused byte. Nothing is checked any more.
     Refused,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Line {
-    /// The request itself.
+    /// The request line, or an empty line before it.
     Request,
     Header,
     ChunkSize,
-    /// The empty one behind a chunk.
+    /// The empty line after a chunk's data.
     ChunkEnd,
     Trailer,
 }
 
-/// What a head has said so far.
+/// The content of the current head so far.
 #[derive(Default)]
 struct Head {
-    /// Which of [`SINGLE`] came.
+    /// Whether the head has had each of the headers in [`SINGLE`].
     seen: [bool; SINGLE.len()],
     length: u64,
     chunked: bool,
@@ -70,14 +74,14 @@ struct Head {
 struct Ambiguous;
 
 impl Framing {
-    /// At the beginning of a connection.
+    /// Makes a value for the beginning of a connection.
     pub(super) fn new() -> Framing {
         let (at, head) = (At::Line(Line::Request), Head::default());
         Framing { at, line: Vec::new(), cut: false, bytes: 0, head }
     }
 
-    /// Looks at bytes that came in, and spoils the one that makes them ambiguous. Tells how many
-    /// there are up to that one, which is the last that counts.
+    /// Checks received bytes. It replaces the first byte that makes them ambiguous by NUL. Returns
+    /// the number of bytes up to and including that one; the caller must ignore the bytes after it.
     pub(super) fn look(&mut self, bytes: &mut [u8]) -> usize {
         let mut seen = 0;
         while seen < bytes.len() {
@@ -98,12 +102,12 @@ impl Framing {
         seen
     }
 
-    /// Nothing that comes counts any more.
+    /// Returns whether a byte was refused. No later byte of the connection counts.
     pub(super) fn is_refused(&self) -> bool {
         self.at == At::Refused
     }
 
-    /// Passes by content, of which `left` bytes are to come; `next` follows.
+    /// Skips content, of which `left` bytes remain. `next` is the line after it.
     fn skip(&mut self, left: u64, there: usize, more: impl Fn(u64) -> At, next: Line) -> usize {
         let skip = usize::try_from(left).unwrap_or(usize::MAX).min(there);
         self.at = match left - skip as u64 {
@@ -114,19 +118,19 @@ impl Framing {
         skip
     }
 
-    /// The next byte is one of content.
+    /// Returns whether the next byte is content.
     #[cfg(test)]
     pub(super) fn is_in_content(&self) -> bool {
         matches!(self.at, At::Body(_) | At::Chunk(_))
     }
 
-    /// A request has begun, and not ended.
+    /// Returns whether a request has begun and not ended.
     #[cfg(test)]
     pub(super) fn is_in_request(&self) -> bool {
         self.at != At::Line(Line::Request)
     }
 
-    /// One byte of a line. Lines end with CR LF, and have neither elsewhere.
+    /// Processes one byte of a line. A line ends with CR LF, and has neither byte elsewhere.
     fn take(&mut self, line: Line, byte: u8) -> Result<(), Ambiguous> {
         self.bytes += 1;
         if self.bytes > MAX_HEAD {
@@ -155,7 +159,7 @@ impl Framing {
         Ok(())
     }
 
-    /// What follows a whole line, of which the text is the beginning where it was `cut`.
+    /// Returns what follows a complete line. If it was `cut`, `text` is only its beginning.
     fn end_of(&mut self, line: Line, text: &[u8], cut: bool) -> Result<At, Ambiguous> {
         let next = match line {
             // Empty lines in front of a request are nothing.
@@ -193,7 +197,7 @@ impl Framing {
 }
 
 impl Head {
-    /// One header, or the beginning of one that was `cut`.
+    /// Processes a header line. If it was `cut`, `line` is only its beginning.
     fn header(&mut self, line: &[u8], cut: bool) -> Result<(), Ambiguous> {
         let colon = line.iter().position(|byte| *byte == b':').ok_or(Ambiguous)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
@@ -226,7 +230,7 @@ impl Head {
     }
 }
 
-/// At most so many digits and nothing else, not even a sign.
+/// Parses a number of at most `most` digits. Any other character is refused, even a sign.
 fn number(digits: &[u8], radix: u32, most: usize) -> Result<u64, Ambiguous> {
     let text = std::str::from_utf8(digits).map_err(|_| Ambiguous)?;
     match text.len() <= most && text.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
@@ -235,8 +239,8 @@ fn number(digits: &[u8], radix: u32, most: usize) -> Result<u64, Ambiguous> {
     }
 }
 
-/// The size of a chunk. Chunk extensions are refused: no client needs them, and not every program
-/// knows where they end.
+/// Parses the size of a chunk. Chunk extensions are refused: no client needs them, and programs
+/// disagree about where they end.
 fn chunk_size(line: &[u8]) -> Result<u64, Ambiguous> {
     number(line, 16, MAX_HEX)
 }
@@ -245,7 +249,8 @@ fn chunk_size(line: &[u8]) -> Result<u64, Ambiguous> {
 mod tests {
     use super::*;
 
-    /// Where the first refused byte is, the same however the bytes come in pieces.
+    /// Returns the position of the first refused byte. It must not depend on how the stream is
+    /// divided into pieces.
     fn refused(stream: &str) -> Option<usize> {
         let at = |piece: usize| {
             let mut bytes = stream.as_bytes().to_vec();
@@ -291,7 +296,8 @@ mod tests {
         assert!(refused(&format!("{chunked}0\r\nX: {}", "a".repeat(MAX_HEAD))).is_some());
     }
 
-    /// Hyper skips blanks and zeros, however many: what was cut away could be anything.
+    /// Hyper skips any number of blanks and zeros, so the part of a line that was cut could be
+    /// anything.
     #[test]
     fn padding_hides_nothing() {
         let (zeros, blanks) = ("0".repeat(240), " ".repeat(240));

@@ -1,5 +1,5 @@
-//! Tests that compare [`Framing`](super::framing::Framing) with hyper: both have to see requests
-//! end in the same places.
+//! Tests that compare [`Framing`](super::framing::Framing) with hyper. Both have to see each
+//! request end in the same place.
 
 use super::framing::Framing;
 use super::patience::TimedIo;
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use tokio::io::{AsyncWriteExt, duplex};
 
-/// Lengths of the bodies of all requests that are whole, as hyper sees them.
+/// Returns the lengths of the bodies of all complete requests, as hyper sees them.
 fn hyper(stream: &[u8]) -> Vec<u64> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let theirs = seen.clone();
@@ -39,7 +39,8 @@ fn hyper(stream: &[u8]) -> Vec<u64> {
     seen.clone()
 }
 
-/// The requests of `stream` as the follower sees them.
+/// Returns the lengths of the bodies of all complete requests of `stream`, as [`Framing`] sees
+/// them.
 fn follower(stream: &[u8]) -> Vec<u64> {
     let (mut framing, mut seen, mut content) = (Framing::new(), Vec::new(), 0);
     for byte in stream {
@@ -53,7 +54,8 @@ fn follower(stream: &[u8]) -> Vec<u64> {
     seen
 }
 
-/// So many of them; the numbers are those around which a line is cut, or none.
+/// Generates repetitions of one of `of`. Their numbers include 0 and those near the length at which
+/// a line is cut.
 fn padding(of: &'static [&'static str]) -> impl Strategy<Value = String> {
     let many = prop_oneof![4 => Just(0usize), 1 => Just(1), 1 => Just(240), 1 => Just(256), 1 => Just(300)];
     (many, proptest::sample::select(of)).prop_map(|(n, what)| what.repeat(n))
@@ -67,7 +69,7 @@ fn line_end() -> impl Strategy<Value = String> {
     prop_oneof![20 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r\r\n")].prop_map(str::to_owned)
 }
 
-/// A header that may matter.
+/// A header that may determine the length of a body.
 fn header() -> impl Strategy<Value = String> {
     let name = token(&["Content-Length", "transfer-encoding", "Transfer-Encoding", "Host", "X", ""]);
     let value = token(&["0", "5", "44", "1e", "+5", "chunked", "gzip", ", chunked", "x", ""]);
@@ -76,7 +78,7 @@ fn header() -> impl Strategy<Value = String> {
         .prop_map(|(a, b, c, d, e, f, g)| [a, b, c, d, e, f, g].concat())
 }
 
-/// A chunk, or what looks like one.
+/// A chunk, or text that resembles one.
 fn chunk() -> impl Strategy<Value = String> {
     (padding(&["0"]), 0usize..60, padding(&[" ", "0"]), token(&["", "", "", ";a", "\t"]), line_end())
         .prop_map(|(zeros, n, more, extension, end)| {
@@ -86,7 +88,7 @@ fn chunk() -> impl Strategy<Value = String> {
         })
 }
 
-/// A request that has a body of one kind or the other, and headers beside.
+/// A request with a body of either kind or none, and with other headers.
 fn request() -> impl Strategy<Value = String> {
     let some = || proptest::collection::vec(header(), 0..2).prop_map(|all| all.concat());
     let with_length =

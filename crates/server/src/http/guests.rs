@@ -1,8 +1,8 @@
-//! Clients that are connected to the admin API, and the limits on how many there may be.
+//! Connections to the admin API, and their limits.
 //!
 //! Unix sockets and TCP each have a share of the connections that the other can't use. TCP
-//! connections that have not shown the token yet have a small pool beside these shares. In that
-//! pool the oldest connection gives way to the newest.
+//! connections whose client has not shown the token yet have a small pool beside these shares. When
+//! that pool is full, the address with the most connections in it loses its oldest one.
 
 use crate::host_paths::Door;
 use hindcast_target::admission::{Admission, Full, Limits, ROOM_WAIT, Source};
@@ -14,38 +14,39 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-/// How long the answer to a wrong token is held back.
+/// Time by which the server delays the response to a wrong token.
 const HOLD: Duration = Duration::from_secs(1);
-/// Answers that are held back at a time.
+/// Maximum number of responses that are delayed at one time.
 const MAX_HELD: usize = 16;
 
-/// All that are connected.
+/// All connections to the admin API.
 pub(super) struct Guests {
     state: Mutex<State>,
-    /// A client has left.
+    /// Notified when a connection ends.
     left: Notify,
-    /// For answers to wrong tokens, which are held back.
+    /// Places for delayed responses to wrong tokens.
     held: Semaphore,
 }
 
 struct State {
     admission: Admission,
-    /// Weak: a guest belongs to its connection.
+    /// All connections, by number. The references are weak, because a [`Guest`] belongs to its
+    /// connection.
     all: BTreeMap<u64, Weak<Guest>>,
     last: u64,
 }
 
-/// One that is connected. Leaves when it is dropped.
+/// A connection to the admin API. Its drop frees its place.
 pub(super) struct Guest {
     id: u64,
     address: Option<IpAddr>,
     guests: Arc<Guests>,
-    /// It has to make room.
+    /// Notified when the connection has to end, to make room for another one.
     go: Notify,
 }
 
 impl Guests {
-    /// No clients yet, and at most `all` that may send requests.
+    /// Makes a value without connections. At most `all` connections may send requests at a time.
     pub(super) fn new(all: usize) -> Arc<Guests> {
         // A quarter for each kind of socket alone; of what TCP may have, one address has at most
         // half.
@@ -56,7 +57,8 @@ impl Guests {
         Arc::new(Guests { state: Mutex::new(state), left: Notify::new(), held })
     }
 
-    /// Takes a connection in; `None` if there is no room. Waits for those that make room for it.
+    /// Adds a connection. If other connections have to end first, this function waits for at most
+    /// [`ROOM_WAIT`]. Returns `None` if there is no room.
     pub(super) async fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Arc<Guest>> {
         let deadline = Instant::now() + ROOM_WAIT;
         loop {
@@ -68,7 +70,7 @@ impl Guests {
         }
     }
 
-    /// Takes a connection in. Over a Unix socket it needs to show nothing.
+    /// Adds a connection without waiting. A connection over a Unix socket needs no token.
     fn enter_now(self: &Arc<Self>, address: Option<IpAddr>) -> Result<Arc<Guest>, Full> {
         let source = address.map_or(Source::Local, Source::of);
         let mut state = self.state.lock();
@@ -90,29 +92,30 @@ impl Guests {
 }
 
 impl Guest {
-    /// Waits as long as a client that has shown a wrong token has to. `false`: too many wait
-    /// already.
+    /// Waits for the time by which the response to a wrong token is delayed. Returns `false`
+    /// without waiting if too many responses are delayed already.
     ///
-    /// A client with the right token is never held back. Many clients may come from one address,
-    /// for example a proxy's, and one that guesses there must not shut out the others.
+    /// The server never delays a client with the right token. Many clients may come from one
+    /// address, for example that of a proxy. One client there that guesses tokens must not shut out
+    /// the others.
     pub(super) async fn hold_back(&self) -> bool {
         let Ok(_place) = self.guests.held.try_acquire() else { return false };
         tokio::time::sleep(HOLD).await;
         true
     }
 
-    /// Where it is.
+    /// Returns the address of the client. `None`: a Unix socket.
     pub(super) fn address(&self) -> Option<IpAddr> {
         self.address
     }
 
-    /// It may ask for things: it came by a door that is open to it, or has shown the token.
-    /// `false`: there is no room for it.
+    /// Marks the connection as one that may send requests: it came over a Unix socket, or its
+    /// client has shown the token. Returns `false` if there is no room for it.
     pub(super) fn settle(&self) -> bool {
         self.guests.state.lock().admission.settle(self.id).is_ok()
     }
 
-    /// Ends when it has to make room.
+    /// Returns when the connection has to end, to make room for another one.
     pub(super) async fn has_to_go(&self) {
         self.go.notified().await;
     }
@@ -132,12 +135,12 @@ tokio::task_local! {
     static DOOR: Door;
 }
 
-/// Handles a request as one that came in by `door`.
+/// Handles a request that arrived through `door`.
 pub(super) async fn through<T>(door: Door, request: impl Future<Output = T>) -> T {
     DOOR.scope(door, request).await
 }
 
-/// The door by which the request came in that is being handled.
+/// Returns how the request that is being handled arrived.
 pub(super) fn door() -> Door {
     DOOR.try_with(|door| *door).unwrap_or_default()
 }

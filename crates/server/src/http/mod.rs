@@ -1,4 +1,4 @@
-//! The admin API over HTTP: routes, credentials, and the loops that serve connections.
+//! The admin API over HTTP: routes, credentials, and the tasks that serve connections.
 
 mod backups;
 mod cdp;

@@ -1,9 +1,9 @@
-//! Timeouts of clients of the admin API. A client that neither sends the rest of a request nor
-//! takes the rest of an answer is given up.
+//! Timeouts of clients of the admin API. The server closes the connection of a client that neither
+//! sends the rest of a request nor reads the rest of a response.
 //!
 //! Time counts only while the server waits for the client. In each window the client has to move a
-//! minimum of bytes, not just one. Otherwise a byte now and then would hold a connection, a
-//! thread's work, and a place among the transfers for ever.
+//! minimum number of bytes. If one byte were enough, a slow client could hold a connection, a
+//! thread's work and a place among the transfers forever.
 
 use super::framing::Framing;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
@@ -14,22 +14,24 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How long a client may be waited for until it has moved [`BODY_LEAST`] or [`ANSWER_LEAST`].
+/// Time that the server waits for a client in one window. In it, the client has to move
+/// [`BODY_LEAST`] or [`ANSWER_LEAST`].
 const WINDOW: Duration = Duration::from_secs(60);
-/// Bytes of a body in each window. All bodies but streams are shorter, and so end within one.
+/// Minimum number of bytes of a body in each window. Every body but a stream is at most that long,
+/// so it has to arrive within one window.
 const BODY_LEAST: u64 = 64 << 10;
-/// Bytes of answers in each window.
+/// Minimum number of bytes of responses in each window.
 const ANSWER_LEAST: u64 = 4 << 10;
 
 struct Patience {
     window: Duration,
     least: u64,
     timer: Option<Pin<Box<Sleep>>>,
-    /// Since when it is waited now.
+    /// Start of the current wait for the client. `None`: the server does not wait for it.
     since: Option<Instant>,
-    /// Before that, in this window.
+    /// Time of the completed waits in this window.
     waited: Duration,
-    /// Bytes in this window.
+    /// Number of bytes that the client moved in this window.
     moved: u64,
 }
 
@@ -38,14 +40,14 @@ impl Patience {
         Patience { window, least, timer: None, since: None, waited: Duration::ZERO, moved: 0 }
     }
 
-    /// Bytes have come, or gone. An error: patience is over.
+    /// Counts bytes that arrived or were sent. Fails when the client was too slow.
     fn moved(&mut self, bytes: usize) -> io::Result<()> {
         self.moved += bytes as u64;
         self.look(Instant::now())
     }
 
-    /// Nothing comes, or goes, now; wakes the task when there is something to decide. An error:
-    /// patience is over.
+    /// Records that the server waits for the client, and wakes the task at the end of the window.
+    /// Fails when the client was too slow.
     fn waits(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let now = Instant::now();
         self.look(now)?;
@@ -75,16 +77,16 @@ impl Patience {
     }
 }
 
-/// What hyper reads behind a byte that was refused. It looks at a head again, or at trailers, only
-/// when they seem to be whole.
+/// Bytes that hyper reads after a refused byte. Hyper parses an incomplete head, or incomplete
+/// trailers, again only when they seem to be complete.
 const END: &[u8] = b"\r\n\r\n";
 
-/// A connection whose answers are taken, and whose requests are clear. Nothing is read behind what
-/// is not.
+/// A connection with a timeout for the reading of responses, and with a check that requests are
+/// unambiguous. After an ambiguous byte, nothing more is read from the stream.
 pub(super) struct TimedIo<S> {
     stream: S,
     framing: Framing,
-    /// Of [`END`], what hyper has not read.
+    /// Part of [`END`] that hyper has not read yet.
     end: &'static [u8],
     patience: Patience,
 }
@@ -163,7 +165,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedIo<S> {
     }
 }
 
-/// A body that arrives.
+/// A request's body with a timeout for its arrival.
 pub(super) struct TimedBody<B> {
     body: B,
     patience: Patience,
@@ -214,7 +216,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
     use tokio::sync::mpsc;
 
-    /// Time is the test's: it passes as soon as all wait.
+    /// Runs a test with paused time: time advances as soon as all tasks wait.
     fn run(test: impl Future<Output = ()>) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_time().start_paused(true).build().unwrap().block_on(test);

@@ -1,5 +1,5 @@
-//! The health that `/healthz` reports. One thread reads it, once for all requests that wait at that
-//! time. So a flood of probes does not take the threads that administer the pool.
+//! The health that `/healthz` reports. One thread determines the health, once for all requests that
+//! wait at that time. So many probes at once do not occupy the threads that administer the pool.
 
 use crate::app::App;
 use hindcast_api::Health;
@@ -9,15 +9,15 @@ use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A pool that says nothing for so long is not well.
+/// Time after which a pool that does not answer counts as unhealthy.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks for the pool's health.
+/// Requests the pool's health from the thread that determines it.
 #[derive(Debug, Clone)]
 pub(super) struct Probe(Sender<oneshot::Sender<Health>>);
 
 impl Probe {
-    /// Starts the thread. It ends with the last probe, or with the server.
+    /// Starts the thread. The thread ends when the last `Probe` is dropped, or with the server.
     pub(super) fn start(app: &Arc<App>) -> io::Result<Probe> {
         let app = Arc::downgrade(app);
         Self::looking(move || app.upgrade().as_deref().map(App::health))
@@ -40,7 +40,8 @@ impl Probe {
         Ok(Probe(ask))
     }
 
-    /// The health as it is after this call. `None` if the thread does not answer in time.
+    /// Returns the health, as determined after this call. `None`: the thread did not answer in
+    /// time.
     pub(super) async fn health(&self) -> Option<Health> {
         let (tell, told) = oneshot::channel();
         self.0.send(tell).ok()?;

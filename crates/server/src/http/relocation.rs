@@ -24,14 +24,16 @@ fn state(app: &App, volume: &str) -> Result<Relocation, ApiError> {
     })
 }
 
-/// How a volume's chunks lie, and how far its relocation is.
+/// Returns the layout of a volume's chunks, and the progress of its relocation.
 #[utoipa::path(get, path = "/volumes/{volume}/relocation", params(("volume" = String, Path)), responses((status = OK, body = Relocation), (status = "default", body = ErrorBody)))]
 async fn relocation(State(app): Shared, Path(volume): Path<String>) -> Result<Json<Relocation>, ApiError> {
     blocking(&app, move |app| Ok(Json(state(app, &volume)?))).await
 }
 
-/// Begins to bring a volume's chunks back into order, in the background. A restart of the server
-/// ends it.
+/// Starts to relocate a volume's chunks.
+///
+/// In the background, the server moves the chunks so that they are in order on the physical
+/// volumes. A restart of the server ends the relocation.
 #[utoipa::path(post, path = "/volumes/{volume}/relocation", params(("volume" = String, Path)), request_body = Relocate, responses((status = ACCEPTED, body = Relocation), (status = "default", body = ErrorBody)))]
 async fn relocate(
     State(app): Shared,
@@ -46,7 +48,9 @@ async fn relocate(
     .await
 }
 
-/// Ends a relocation where it is.
+/// Stops the relocation of a volume.
+///
+/// Chunks that were moved stay where they are.
 #[utoipa::path(delete, path = "/volumes/{volume}/relocation", params(("volume" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn stop_relocation(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {

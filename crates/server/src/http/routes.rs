@@ -1,4 +1,4 @@
-//! The routes of `/api/v1`, with their OpenAPI descriptions, and `/healthz` and `/metrics`.
+//! The routes of `/api/v1`, with their OpenAPI descriptions, and of `/healthz` and `/metrics`.
 
 use super::error::{ApiError, Json, Path, Query};
 use super::guests::{Guest, through};
@@ -30,19 +30,20 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Requests are small; a larger body is a mistake.
+/// Maximum size of a request's body in bytes, except for imports. Other requests are small, so a
+/// larger body is a mistake.
 const MAX_BODY: usize = 64 << 10;
 
 #[derive(OpenApi)]
 #[openapi(info(
     title = "Hindcast",
-    description = "Admin API of a Hindcast server. Sizes are bytes, times RFC 3339. Every error has the body ErrorBody.",
+    description = "Admin API of a Hindcast server. Sizes are in bytes. Times have the form of RFC 3339. Every error response of /api/v1 has the body ErrorBody.",
     license(name = "Apache-2.0", identifier = "Apache-2.0")
 ))]
 struct Document;
 
-/// The whole router of what comes in by `door`. With a token, everything but `/healthz` and the
-/// document asks for it.
+/// Returns the router of requests that arrive through `door`. With `token`, every path requires the
+/// token, except `/healthz` and the OpenAPI document.
 pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<String>) -> Router {
     let api = OpenApiRouter::new()
         .routes(routes!(status))
@@ -145,25 +146,28 @@ fn shown(peer: Option<IpAddr>) -> String {
     peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_canonical().to_string())
 }
 
-/// Compares without telling by its duration where the first difference is.
+/// Compares two byte strings. The duration does not depend on the position of the first difference.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y)) == 0
 }
 
-/// The server.
+/// Returns the state of the server.
 #[utoipa::path(get, path = "/status", responses((status = OK, body = Status)))]
 async fn status(State(app): Shared) -> Result<Json<Status>, ApiError> {
     blocking(&app, |app| Ok(Json(app.status()))).await
 }
 
-/// Health of the pool.
+/// Returns the health of the pool.
 #[utoipa::path(get, path = "/health", responses((status = OK, body = Health)))]
 async fn health(State(app): Shared) -> Result<Json<Health>, ApiError> {
     blocking(&app, |app| Ok(Json(app.health()))).await
 }
 
-/// For probes: 200 while the pool accepts writes, 503 when it does not; the state and the codes of
-/// what is not well. Names and paths are left out: a probe has no token.
+/// Reports the health of the pool to probes, without a token.
+///
+/// The status is 200 while the pool accepts writes. It is 503 if the pool refuses writes, or does
+/// not answer within 10 seconds. The body has the state and one line with the code of each problem,
+/// or `no answer`. It has no names or paths, because a probe has no token.
 #[utoipa::path(get, path = "/healthz", responses((status = OK, body = String), (status = SERVICE_UNAVAILABLE, body = String)))]
 async fn healthz(Extension(probe): Extension<Probe>) -> Response {
     let Some(health) = probe.health().await else {
@@ -181,7 +185,7 @@ async fn healthz(Extension(probe): Extension<Probe>) -> Response {
     (code, text).into_response()
 }
 
-/// Metrics in the text format of OpenMetrics, for Prometheus.
+/// Returns metrics in the text format of OpenMetrics, for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses((status = OK, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics_text(State(app): Shared) -> Result<Response, ApiError> {
     let shared = app.clone();
@@ -192,7 +196,7 @@ async fn metrics_text(State(app): Shared) -> Result<Response, ApiError> {
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
 
-/// The pool.
+/// Returns the state of the pool.
 #[utoipa::path(get, path = "/pool", responses((status = OK, body = Pool)))]
 async fn pool(State(app): Shared) -> Result<Json<Pool>, ApiError> {
     blocking(&app, |app| Ok(Json(pool_now(app)?))).await
@@ -202,7 +206,7 @@ fn pool_now(app: &App) -> Result<Pool, ApiError> {
     Ok(convert::pool(&app.pool.info(), &app.pool.stats(), app.pool.index_size()?))
 }
 
-/// Changes the pool.
+/// Changes the settings of the pool.
 #[utoipa::path(patch, path = "/pool", request_body = PatchPool, responses((status = OK, body = Pool), (status = "default", body = ErrorBody)))]
 async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<Json<Pool>, ApiError> {
     blocking(&app, move |app| {
@@ -215,13 +219,13 @@ async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<
     .await
 }
 
-/// All physical volumes.
+/// Returns all physical volumes.
 #[utoipa::path(get, path = "/pool/pvs", responses((status = OK, body = Vec<Pv>)))]
 async fn pvs(State(app): Shared) -> Result<Json<Vec<Pv>>, ApiError> {
     blocking(&app, |app| Ok(Json(app.pool.pvs().iter().map(convert::pv).collect()))).await
 }
 
-/// Takes a physical volume into the pool.
+/// Adds a physical volume to the pool.
 #[utoipa::path(post, path = "/pool/pvs", request_body = AddPv, responses((status = CREATED, body = Pv), (status = "default", body = ErrorBody)))]
 async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCode, Json<Pv>), ApiError> {
     let path = host_path(&new.path, Purpose::Pv);
@@ -235,7 +239,9 @@ async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCod
     .await
 }
 
-/// Starts or stops draining a physical volume, named by number, UUID or (percent-encoded) path.
+/// Starts or stops draining a physical volume.
+///
+/// `pv` is its number, its UUID or its percent-encoded path.
 #[utoipa::path(patch, path = "/pool/pvs/{pv}", params(("pv" = String, Path)), request_body = PatchPv, responses((status = OK, body = Pv), (status = "default", body = ErrorBody)))]
 async fn patch_pv(
     State(app): Shared,
@@ -254,7 +260,9 @@ async fn patch_pv(
     .await
 }
 
-/// Takes an empty physical volume out of the pool.
+/// Removes an empty physical volume from the pool.
+///
+/// `pv` is its number, its UUID or its percent-encoded path.
 #[utoipa::path(delete, path = "/pool/pvs/{pv}", params(("pv" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
@@ -265,7 +273,7 @@ async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusC
     .await
 }
 
-/// All volumes, by name.
+/// Returns all volumes, sorted by name.
 #[utoipa::path(get, path = "/volumes", responses((status = OK, body = Vec<Volume>)))]
 async fn volumes(State(app): Shared) -> Result<Json<Vec<Volume>>, ApiError> {
     blocking(&app, |app| {
@@ -316,7 +324,7 @@ async fn create_volume(
     .await
 }
 
-/// One volume.
+/// Returns one volume.
 #[utoipa::path(get, path = "/volumes/{name}", params(("name" = String, Path)), responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Volume>, ApiError> {
     blocking(&app, move |app| {
@@ -329,7 +337,8 @@ async fn volume(State(app): Shared, Path(name): Path<String>) -> Result<Json<Vol
     .await
 }
 
-/// Everything that is counted of one volume: requests, what preserving costs, where requests go.
+/// Returns the statistics of one volume: its requests, the costs of preserving, and where its
+/// requests go.
 #[utoipa::path(get, path = "/volumes/{name}/stats", params(("name" = String, Path)), responses((status = OK, body = VolumeStatistics), (status = "default", body = ErrorBody)))]
 async fn volume_stats(
     State(app): Shared,
@@ -342,8 +351,10 @@ async fn volume_stats(
     .await
 }
 
-/// Changes a volume: read_only, then method, order, policy of snapshots, history, NBD, size, name;
-/// the first that fails ends the request.
+/// Changes a volume.
+///
+/// The server makes the changes in this order: `read_only`, `method`, `order`, snapshot policy,
+/// history, `nbd`, `size`, `name`. If a change fails, the request ends. The changes before it stay.
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
@@ -395,8 +406,10 @@ async fn patch_volume(
     .await
 }
 
-/// Deletes a volume; with `force` also one that clients use, and its snapshots. Its space comes
-/// back in the background.
+/// Deletes a volume.
+///
+/// With `force` it also deletes a volume that clients use, that is a LUN of a target, or that has
+/// snapshots or a history. The server frees the space in the background.
 #[utoipa::path(delete, path = "/volumes/{name}", params(("name" = String, Path), ("force" = Option<bool>, Query)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn delete_volume(
     State(app): Shared,

@@ -18,14 +18,16 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     ))
 }
 
-/// All schedules, by name.
+/// Returns all schedules, sorted by name.
 #[utoipa::path(get, path = "/schedules", responses((status = OK, body = Vec<Schedule>)))]
 async fn schedules(State(app): Shared) -> Result<Json<Vec<Schedule>>, ApiError> {
     blocking(&app, |app| Ok(Json(app.list_schedules()?))).await
 }
 
-/// Creates a schedule: snapshots are taken at fixed times, and deleted when they have served
-/// theirs.
+/// Creates a schedule.
+///
+/// A schedule takes snapshots at fixed times. It deletes the snapshots that its retention does not
+/// keep.
 #[utoipa::path(post, path = "/schedules", request_body = CreateSchedule, responses((status = CREATED, body = Schedule), (status = "default", body = ErrorBody)))]
 async fn create_schedule(
     State(app): Shared,
@@ -39,13 +41,13 @@ async fn create_schedule(
     .await
 }
 
-/// One schedule.
+/// Returns one schedule.
 #[utoipa::path(get, path = "/schedules/{name}", params(("name" = String, Path)), responses((status = OK, body = Schedule), (status = "default", body = ErrorBody)))]
 async fn schedule(State(app): Shared, Path(name): Path<String>) -> Result<Json<Schedule>, ApiError> {
     blocking(&app, move |app| Ok(Json(app.schedule(&name)?))).await
 }
 
-/// Changes a schedule, pauses or resumes it.
+/// Changes, pauses or resumes a schedule.
 #[utoipa::path(patch, path = "/schedules/{name}", params(("name" = String, Path)), request_body = PatchSchedule, responses((status = OK, body = Schedule), (status = "default", body = ErrorBody)))]
 async fn patch_schedule(
     State(app): Shared,
@@ -60,7 +62,9 @@ async fn patch_schedule(
     .await
 }
 
-/// Deletes a schedule; its snapshots stay.
+/// Deletes a schedule.
+///
+/// The snapshots that the schedule took stay.
 #[utoipa::path(delete, path = "/schedules/{name}", params(("name" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn delete_schedule(State(app): Shared, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {

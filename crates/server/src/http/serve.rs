@@ -1,5 +1,5 @@
-//! Serves connections of the admin API. Their number is limited, each client has limited time, and
-//! a stop lets requests in flight end.
+//! Serves connections of the admin API. The number of connections is limited, each client has
+//! limited time, and requests in flight end before the server stops.
 
 use super::guests::{Guest, Guests};
 use super::patience::{TimedBody, TimedIo};
@@ -26,32 +26,34 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-/// A client gets this long to send the head of a request, and as long between requests.
+/// Time that a client has to send the head of a request, and between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// A TCP client gets this long to send the head of a request, because any machine can connect
-/// there.
+/// Time that a client over TCP has to send the head of a request, and between requests. It is
+/// shorter than [`HEAD_TIMEOUT`], because every host on the network can connect.
 const NETWORK_HEAD_TIMEOUT: Duration = Duration::from_secs(15);
-/// After failed accepts (out of file descriptors), so that the loop does not spin: this long first,
-/// and longer each time.
+/// First pause after a failed accept. Accepts fail while the process has no free file descriptor,
+/// and the pause keeps the loop from spinning. Each further failure doubles the pause, up to
+/// [`LONGEST_PAUSE`].
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Clients that are being told that there is no room for them. Beyond that connections are just
-/// closed.
+/// Maximum number of connections that receive a refusal at one time. The server closes further ones
+/// without a response.
 const REFUSALS: usize = 16;
-/// How long one may take for that.
+/// Time that a refused client has to read the response and to close the connection.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 const REFUSAL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
 connection: close\r\ncontent-length: 93\r\n\r\n\
 {\"kind\":\"busy\",\"message\":\"connect to the admin API: too many are connected; try again later\"}";
 
-/// The running API.
+/// The running admin API.
 pub(crate) struct ApiServer {
     stop: watch::Sender<bool>,
     loops: JoinSet<()>,
 }
 
-/// Starts serving on all listeners, at most so many connections. TCP ones ask for `token`.
+/// Starts to serve all listeners, with at most `connections` connections. Clients over TCP need
+/// `token`.
 pub(crate) fn serve(
     app: &Arc<App>,
     listeners: Vec<Listener>,
@@ -83,14 +85,14 @@ pub(crate) fn serve(
     Ok(ApiServer { stop, loops })
 }
 
-/// The addresses of `listeners` and of the targets, for the status.
+/// Returns the addresses of `listeners` and of the targets, for the status.
 pub(crate) fn addresses(listeners: &[Listener], nbd: Vec<String>, iscsi: Vec<String>) -> Listeners {
     Listeners { api: listeners.iter().map(Listener::address).collect(), nbd, iscsi }
 }
 
 impl ApiServer {
-    /// Stops accepting, lets requests in flight end until `deadline` has passed, and closes what is
-    /// left.
+    /// Stops accepting connections. Requests in flight have until `deadline` to end. Then the
+    /// server closes the remaining connections.
     pub(crate) async fn stop(mut self, deadline: Duration) {
         let _ = self.stop.send(true);
         let all = async { while self.loops.join_next().await.is_some() {} };
@@ -100,7 +102,7 @@ impl ApiServer {
     }
 }
 
-/// What a listener does with connections.
+/// What the server needs to serve the connections of one listener.
 struct Reception {
     service: TowerToHyperService<axum::Router>,
     door: Door,
@@ -192,7 +194,7 @@ impl Reception {
         });
     }
 
-    /// Tells a client that there is no room.
+    /// Refuses a connection: sends a response with status 503, and closes it.
     fn refuse<S>(&self, mut stream: S, address: Option<IpAddr>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -1,5 +1,5 @@
-//! What the routes share: the application, the threads that work for requests, and the paths and
-//! parameters that several requests have.
+//! Items that several routes use: the application, threads that call the engine, and paths and
+//! parameters in requests.
 
 use super::error::ApiError;
 use super::guests;
@@ -10,17 +10,17 @@ use axum::extract::State;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Exports and imports that may go on at the same time: each has a thread, and reads or writes as
-/// fast as it can.
+/// Maximum number of exports and imports that run at the same time. Each has a thread, and reads or
+/// writes as fast as it can.
 pub(crate) const MAX_TRANSFERS: usize = 8;
 
-/// Of the threads that wait for the engine, those that requests over TCP may use.
+/// Number of threads that requests over TCP may use, of all threads that call the engine.
 pub(crate) const NETWORK_THREADS: usize = 6;
 
-/// The application, as handlers get it.
+/// The application, as an argument of handlers.
 pub(super) type Shared = State<Arc<App>>;
 
-/// Parameters of a deletion.
+/// Query parameters of a deletion.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeleteQuery {
@@ -28,7 +28,9 @@ pub(super) struct DeleteQuery {
     pub(super) force: bool,
 }
 
-/// A path of the host in a request that is being handled, as it may be used while the answer lives.
+/// Returns a function that checks a path of the host in the current request. The path may be used
+/// as long as the result of the check lives. The check depends on how the request arrived, so a
+/// handler calls `host_path` itself, and not within [`blocking`].
 pub(super) fn host_path(
     path: &str,
     purpose: Purpose,
@@ -37,7 +39,8 @@ pub(super) fn host_path(
     move |app| Ok(app.host_paths.check(door, &app.pool, &path, purpose)?)
 }
 
-/// Calls the engine, which may wait for a disk, from a thread that may block.
+/// Calls the engine from a thread that may block, at normal priority. The engine may wait for a
+/// disk.
 pub(super) async fn blocking<T, F>(app: &Arc<App>, work: F) -> Result<T, ApiError>
 where
     T: Send + 'static,
@@ -46,8 +49,8 @@ where
     urgent(app, move |app| realtime::lowered(|| work(app))).await
 }
 
-/// Calls the engine from a thread that runs before others: for work that takes no time, except for
-/// a disk that it may wait for.
+/// Calls the engine from a thread that may block, and keeps the thread's raised priority. `work`
+/// must take little processor time. It may wait for a disk.
 pub(super) async fn urgent<T, F>(app: &Arc<App>, work: F) -> Result<T, ApiError>
 where
     T: Send + 'static,

@@ -29,7 +29,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(create_clone))
 }
 
-/// The snapshots of all volumes: by volume, and of each oldest first.
+/// Returns the snapshots of all volumes, sorted by volume, and for each volume oldest first.
 #[utoipa::path(get, path = "/snapshots", responses((status = OK, body = Vec<Snapshot>)))]
 async fn all_snapshots(State(app): Shared) -> Result<Json<Vec<Snapshot>>, ApiError> {
     blocking(&app, |app| {
@@ -44,8 +44,10 @@ async fn all_snapshots(State(app): Shared) -> Result<Json<Vec<Snapshot>>, ApiErr
     .await
 }
 
-/// Takes snapshots of volumes, all at one instant, without holding up their clients. Durable when
-/// it answers.
+/// Creates snapshots of volumes, all at one instant.
+///
+/// Clients of the volumes continue to write meanwhile. The snapshots are durable when the response
+/// arrives.
 #[utoipa::path(post, path = "/snapshots", request_body = CreateSnapshots, responses((status = CREATED, body = Vec<Snapshot>), (status = "default", body = ErrorBody)))]
 async fn create_snapshots(
     State(app): Shared,
@@ -59,7 +61,7 @@ async fn create_snapshots(
     .await
 }
 
-/// The snapshots of a volume, oldest first.
+/// Returns the snapshots of a volume, oldest first.
 #[utoipa::path(get, path = "/volumes/{volume}/snapshots", params(("volume" = String, Path)), responses((status = OK, body = Vec<Snapshot>), (status = "default", body = ErrorBody)))]
 async fn snapshots(State(app): Shared, Path(volume): Path<String>) -> Result<Json<Vec<Snapshot>>, ApiError> {
     blocking(&app, move |app| {
@@ -72,7 +74,7 @@ async fn snapshots(State(app): Shared, Path(volume): Path<String>) -> Result<Jso
     .await
 }
 
-/// One snapshot.
+/// Returns one snapshot.
 #[utoipa::path(get, path = "/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("snapshot" = String, Path)), responses((status = OK, body = Snapshot), (status = "default", body = ErrorBody)))]
 async fn snapshot(
     State(app): Shared,
@@ -87,8 +89,10 @@ async fn snapshot(
     .await
 }
 
-/// Changes a snapshot: labels, then protection, then whether it can be written to, then name; the
-/// first that fails ends the request.
+/// Changes a snapshot.
+///
+/// The server makes the changes in this order: labels, protection, writability, name. If a change
+/// fails, the request ends. The changes before it stay.
 #[utoipa::path(patch, path = "/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = PatchSnapshot, responses((status = OK, body = Snapshot), (status = "default", body = ErrorBody)))]
 async fn patch_snapshot(
     State(app): Shared,
@@ -130,8 +134,10 @@ async fn patch_snapshot(
     .await
 }
 
-/// Deletes snapshots of a volume, all of them or none. They are gone from sight at once; their
-/// space comes back in the background, once no client reads them.
+/// Deletes snapshots of a volume, all of them or none.
+///
+/// The snapshots disappear at once. The server frees their space in the background, after the last
+/// client has stopped reading them.
 #[utoipa::path(post, path = "/volumes/{volume}/snapshots/delete", params(("volume" = String, Path)), request_body = DeleteSnapshots, responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn delete_snapshots(
     State(app): Shared,
@@ -146,8 +152,10 @@ async fn delete_snapshots(
     .await
 }
 
-/// Takes a volume back to a snapshot, at once whatever its size. Newer snapshots stay, and what the
-/// volume was is kept as a snapshot too.
+/// Rolls a volume back to a snapshot.
+///
+/// The rollback takes effect at once, whatever the size of the volume. Newer snapshots stay. The
+/// server keeps the previous content of the volume as a snapshot.
 #[utoipa::path(post, path = "/volumes/{volume}/snapshots/{snapshot}/rollback", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = RollBack, responses((status = OK, body = RolledBack), (status = "default", body = ErrorBody)))]
 async fn roll_back(
     State(app): Shared,
@@ -162,7 +170,9 @@ async fn roll_back(
     .await
 }
 
-/// Makes a writable volume of a snapshot. It takes no space until it is written to.
+/// Creates a clone: a writable volume with the content of a snapshot.
+///
+/// The clone takes no space until a client writes to it.
 #[utoipa::path(post, path = "/volumes/{volume}/snapshots/{snapshot}/clones", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = CreateClone, responses((status = CREATED, body = Volume), (status = "default", body = ErrorBody)))]
 async fn create_clone(
     State(app): Shared,

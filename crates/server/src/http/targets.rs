@@ -30,13 +30,16 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(remove_default_account))
 }
 
-/// All iSCSI targets, by name: those that volumes have by default, and those that were created.
+/// Returns all iSCSI targets, sorted by name.
+///
+/// They are the own targets of volumes, and the targets that an operator created. Targets of
+/// snapshots and moments are included while initiators use them.
 #[utoipa::path(get, path = "/targets", responses((status = OK, body = Vec<Target>)))]
 async fn targets(State(app): Shared) -> Result<Json<Vec<Target>>, ApiError> {
     blocking(&app, |app| Ok(Json(app.iscsi.targets()))).await
 }
 
-/// Creates a target; LUNs are added to it afterwards.
+/// Creates a target without LUNs.
 #[utoipa::path(post, path = "/targets", request_body = CreateTarget, responses((status = CREATED, body = Target), (status = "default", body = ErrorBody)))]
 async fn create_target(
     State(app): Shared,
@@ -50,13 +53,18 @@ async fn create_target(
     .await
 }
 
-/// One target, by its iSCSI name, its short name, or the volume whose target it is.
+/// Returns one target.
+///
+/// `target` is its iSCSI name, its short name, the name of the volume whose own target it is, or
+/// the address of a snapshot or moment.
 #[utoipa::path(get, path = "/targets/{target}", params(("target" = String, Path)), responses((status = OK, body = Target), (status = "default", body = ErrorBody)))]
 async fn target(State(app): Shared, Path(name): Path<String>) -> Result<Json<Target>, ApiError> {
     blocking(&app, move |app| Ok(Json(app.iscsi.target(&name)?))).await
 }
 
-/// Changes a target. One that is switched off ends its sessions.
+/// Changes a target.
+///
+/// A target that becomes disabled ends its sessions.
 #[utoipa::path(patch, path = "/targets/{target}", params(("target" = String, Path)), request_body = PatchTarget, responses((status = OK, body = Target), (status = "default", body = ErrorBody)))]
 async fn patch_target(
     State(app): Shared,
@@ -71,7 +79,9 @@ async fn patch_target(
     .await
 }
 
-/// Deletes a target that was created; with `force` also one that initiators use.
+/// Deletes a target that an operator created.
+///
+/// With `force` it deletes the target even while initiators use it.
 #[utoipa::path(delete, path = "/targets/{target}", params(("target" = String, Path), ("force" = Option<bool>, Query)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn delete_target(
     State(app): Shared,
@@ -86,7 +96,7 @@ async fn delete_target(
     .await
 }
 
-/// Adds a logical unit to a target that was created.
+/// Adds a logical unit to a target that an operator created.
 #[utoipa::path(post, path = "/targets/{target}/luns", params(("target" = String, Path)), request_body = AddLun, responses((status = CREATED, body = Target), (status = "default", body = ErrorBody)))]
 async fn add_lun(
     State(app): Shared,
@@ -106,7 +116,9 @@ async fn add_lun(
     .await
 }
 
-/// Removes a logical unit; with `force` also while initiators use the target.
+/// Removes a logical unit from a target that an operator created.
+///
+/// With `force` it removes the logical unit even while initiators use the target.
 #[utoipa::path(delete, path = "/targets/{target}/luns/{lun}", params(("target" = String, Path), ("lun" = u16, Path), ("force" = Option<bool>, Query)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn remove_lun(
     State(app): Shared,
@@ -121,7 +133,9 @@ async fn remove_lun(
     .await
 }
 
-/// Adds an access rule to a target. Sessions that it refuses end.
+/// Adds an access rule to a target.
+///
+/// Sessions that the rule refuses end.
 #[utoipa::path(post, path = "/targets/{target}/rules", params(("target" = String, Path)), request_body = AddRule, responses((status = CREATED, body = Target), (status = "default", body = ErrorBody)))]
 async fn add_rule(
     State(app): Shared,
@@ -136,7 +150,10 @@ async fn add_rule(
     .await
 }
 
-/// Removes the access rule with a number, from 1. Sessions that nothing allows any more end.
+/// Removes an access rule from a target.
+///
+/// `number` is the position of the rule in the order, from 1. Sessions that are no longer allowed
+/// end.
 #[utoipa::path(delete, path = "/targets/{target}/rules/{number}", params(("target" = String, Path), ("number" = usize, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn remove_rule(
     State(app): Shared,
@@ -150,8 +167,10 @@ async fn remove_rule(
     .await
 }
 
-/// Adds a CHAP account to a target, or replaces the one of that name. Initiators prove one of them
-/// from their next login on.
+/// Adds a CHAP account to a target, or replaces the account with the same user name.
+///
+/// From the next login on, initiators have to authenticate with one of the target's accounts. The
+/// default accounts do not apply to a target that has accounts of its own.
 #[utoipa::path(put, path = "/targets/{target}/chap", params(("target" = String, Path)), request_body = SetChap, responses((status = OK, body = Target), (status = "default", body = ErrorBody)))]
 async fn set_chap(
     State(app): Shared,
@@ -166,7 +185,10 @@ async fn set_chap(
     .await
 }
 
-/// Removes one of a target's CHAP accounts. Sessions that proved it end.
+/// Removes one of several CHAP accounts of a target.
+///
+/// The server refuses to remove the only account. Sessions that authenticated with the removed
+/// account end.
 #[utoipa::path(delete, path = "/targets/{target}/chap/{user}", params(("target" = String, Path), ("user" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn remove_account(
     State(app): Shared,
@@ -186,8 +208,10 @@ struct ReservationsQuery {
     lun: Option<u16>,
 }
 
-/// Drops all reservations of a target's logical units, or of one of them. Those who had registered
-/// learn of it.
+/// Removes all reservations and registrations of a target's logical units, or of one of them.
+///
+/// `lun` is the number of the logical unit. Default: all. The server sends a unit attention to the
+/// initiators that had registered.
 #[utoipa::path(delete, path = "/targets/{target}/reservations", params(("target" = String, Path), ("lun" = Option<u16>, Query)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn clear_reservations(
     State(app): Shared,
@@ -202,7 +226,9 @@ async fn clear_reservations(
     .await
 }
 
-/// Asks initiators of a target for nothing more than the defaults do.
+/// Removes all CHAP accounts of a target.
+///
+/// The default accounts for all targets then apply to the target.
 #[utoipa::path(delete, path = "/targets/{target}/chap", params(("target" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn remove_chap(State(app): Shared, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
@@ -213,13 +239,15 @@ async fn remove_chap(State(app): Shared, Path(name): Path<String>) -> Result<Sta
     .await
 }
 
-/// What applies to all targets.
+/// Returns the settings that apply to all targets.
 #[utoipa::path(get, path = "/target-defaults", responses((status = OK, body = TargetDefaults)))]
 async fn defaults(State(app): Shared) -> Result<Json<TargetDefaults>, ApiError> {
     blocking(&app, |app| Ok(Json(app.iscsi.defaults()))).await
 }
 
-/// Adds an access rule for all targets; a target's own rules are asked first.
+/// Adds an access rule for all targets.
+///
+/// The server checks a target's own rules first.
 #[utoipa::path(post, path = "/target-defaults/rules", request_body = AddRule, responses((status = CREATED, body = TargetDefaults), (status = "default", body = ErrorBody)))]
 async fn add_default_rule(
     State(app): Shared,
@@ -233,7 +261,10 @@ async fn add_default_rule(
     .await
 }
 
-/// Removes the access rule for all targets with a number, from 1.
+/// Removes an access rule for all targets.
+///
+/// `number` is the position of the rule in the order, from 1. Sessions that are no longer allowed
+/// end.
 #[utoipa::path(delete, path = "/target-defaults/rules/{number}", params(("number" = usize, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn remove_default_rule(State(app): Shared, Path(number): Path<usize>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
@@ -244,8 +275,10 @@ async fn remove_default_rule(State(app): Shared, Path(number): Path<usize>) -> R
     .await
 }
 
-/// Removes one of the CHAP accounts of discovery and of targets that have none of their own.
-/// Sessions that proved it end.
+/// Removes one of several default CHAP accounts.
+///
+/// The default accounts apply to discovery and to targets without accounts of their own. The server
+/// refuses to remove the only account. Sessions that authenticated with the removed account end.
 #[utoipa::path(delete, path = "/target-defaults/chap/{user}", params(("user" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn remove_default_account(
     State(app): Shared,
@@ -259,8 +292,9 @@ async fn remove_default_account(
     .await
 }
 
-/// Adds a CHAP account for discovery, and for targets that have none of their own, or replaces the
-/// one of that name.
+/// Adds a default CHAP account, or replaces the account with the same user name.
+///
+/// The default accounts apply to discovery and to targets without accounts of their own.
 #[utoipa::path(put, path = "/target-defaults/chap", request_body = SetChap, responses((status = OK, body = TargetDefaults), (status = "default", body = ErrorBody)))]
 async fn set_default_chap(
     State(app): Shared,
@@ -274,7 +308,9 @@ async fn set_default_chap(
     .await
 }
 
-/// Asks for CHAP no more, but at targets that have their own.
+/// Removes all default CHAP accounts.
+///
+/// Discovery, and targets without accounts of their own, then require no authentication.
 #[utoipa::path(delete, path = "/target-defaults/chap", responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn remove_default_chap(State(app): Shared) -> Result<StatusCode, ApiError> {
     blocking(&app, |app| {

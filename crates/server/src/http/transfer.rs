@@ -1,5 +1,5 @@
-//! The routes of differences, exports and imports. Threads of their own move the streams, so
-//! nothing else waits for a stream.
+//! The routes of differences, exports and imports. Each stream has a thread of its own, so no other
+//! work waits for a stream.
 
 use super::error::{ApiError, Json, Path, Query};
 use super::shared::{MAX_TRANSFERS, Shared, blocking};
@@ -23,13 +23,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-/// Ranges of one answer.
+/// Maximum number of ranges in one response.
 const MAX_RANGES: usize = 10_000;
-/// Pieces between a thread and its connection.
+/// Maximum number of pieces that wait between a thread and its connection.
 const PIECES: usize = 4;
-/// How long the rest of a refused stream is read and thrown away after the answer. A client that
-/// still sends reads the answer in that time; closing the connection earlier could take the answer
-/// with it.
+/// Time for which the server reads and discards the rest of a refused stream after the response. A
+/// client that still sends reads the response in that time. If the server closed the connection
+/// earlier, the client could lose the response.
 const DRAIN_TIME: Duration = Duration::from_secs(30);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -47,12 +47,16 @@ struct DifferenceQuery {
     to: Option<String>,
     #[serde(default)]
     offset: u64,
-    /// As an earlier part told it.
+    /// Identity of the two states, from the response with an earlier part.
     identity: Option<String>,
 }
 
-/// What may differ between a snapshot or a moment and a later one, or the volume as it is now; in
-/// parts.
+/// Returns a part of the difference between an earlier and a later state of a volume.
+///
+/// The difference has all ranges whose content may differ. `from` and `to` are snapshots or
+/// moments. Default of `to`: the current content of the volume. A large difference takes several
+/// requests: `offset` is the `next` of the previous part, in bytes, and `identity` is its
+/// `identity`. Default of `offset`: 0.
 #[utoipa::path(get, path = "/volumes/{volume}/difference", params(("volume" = String, Path), ("from" = String, Query), ("to" = Option<String>, Query), ("offset" = Option<u64>, Query), ("identity" = Option<String>, Query)), responses((status = OK, body = Difference), (status = "default", body = ErrorBody)))]
 async fn difference(
     State(app): Shared,
@@ -91,11 +95,11 @@ async fn difference(
     .await
 }
 
-/// Leave for a transfer. Its bytes pass through the thread of the API, which is no more urgent than
-/// others meanwhile.
+/// A place among the running transfers. The bytes of a transfer pass through the API's thread, so
+/// that thread has normal priority while a transfer runs.
 struct Permit {
     _transfer: OwnedSemaphorePermit,
-    /// Dropped in the end.
+    /// Its drop reports the end of the transfer.
     _over: oneshot::Sender<()>,
 }
 
@@ -131,8 +135,11 @@ struct ExportQuery {
     start: u64,
 }
 
-/// A snapshot as a stream, or what differs from an older one (`from`), beginning at a byte of the
-/// volume (`start`).
+/// Exports a snapshot as a stream.
+///
+/// With `from`, the stream has only the difference from that older snapshot. `start` is the offset
+/// in the volume at which the stream begins, in bytes. Default: 0. An interrupted import resumes
+/// with a stream that begins at its `position`.
 #[utoipa::path(get, path = "/volumes/{volume}/snapshots/{snapshot}/export", params(("volume" = String, Path), ("snapshot" = String, Path), ("from" = Option<String>, Query), ("start" = Option<u64>, Query)), responses((status = OK, body = Vec<u8>, content_type = "application/octet-stream"), (status = "default", body = ErrorBody)))]
 async fn export(
     State(app): Shared,
@@ -174,8 +181,10 @@ struct ImportQuery {
     name: Option<String>,
 }
 
-/// Takes a stream in, into the volume `name` or the one that it names. One that breaks off can be
-/// gone on with.
+/// Imports a stream into a volume, and creates the snapshot of the stream.
+///
+/// `name` is the name of the volume. Default: the name in the stream. A later import of the same
+/// content resumes an interrupted import.
 #[utoipa::path(post, path = "/imports", params(("name" = Option<String>, Query)), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses((status = CREATED, body = Snapshot), (status = "default", body = ErrorBody)))]
 async fn import(
     State(app): Shared,
@@ -203,9 +212,9 @@ async fn import(
         .await
 }
 
-/// Passes a request's body on to the thread that takes it in, piece by piece, then `None`. A body
-/// that breaks off ends without it. When the thread has ended, the rest is read and thrown away for
-/// [`DRAIN_TIME`].
+/// Passes the pieces of a request's body to the thread that imports it, and then `None`. If the
+/// body is interrupted, no `None` follows. If the thread has ended, this function reads and
+/// discards the rest for [`DRAIN_TIME`].
 async fn receive(mut body: Body, pieces: mpsc::Sender<Option<Bytes>>) {
     loop {
         match body.frame().await {
@@ -227,14 +236,15 @@ async fn receive(mut body: Body, pieces: mpsc::Sender<Option<Bytes>>) {
     let _ = tokio::time::timeout(DRAIN_TIME, drain).await;
 }
 
-/// Why a stream was not taken in.
+/// Why an import failed.
 enum Refused {
-    /// It is damaged, cut short, or none.
+    /// The bytes are not a stream, the stream is damaged, or it was interrupted.
     Stream(hindcast_engine::Error),
     Pool(hindcast_engine::Error),
 }
 
-/// `None` ends a stream that came to its end; one that ends without it was cut short.
+/// Imports a stream from `pieces`. `None` is the end of a complete body. If the channel ends
+/// without it, the stream was interrupted.
 fn take_in(
     app: &Arc<App>,
     name: Option<&str>,
@@ -270,7 +280,7 @@ fn take_in(
     result
 }
 
-/// The import into a volume that was begun and did not end; null when there is none.
+/// Returns the unfinished import into a volume, or null if there is none.
 #[utoipa::path(get, path = "/volumes/{volume}/import", params(("volume" = String, Path)), responses((status = OK, body = Option<UnfinishedImport>), (status = "default", body = ErrorBody)))]
 async fn unfinished_import(
     State(app): Shared,
@@ -289,7 +299,9 @@ async fn unfinished_import(
     .await
 }
 
-/// Gives an import up: the volume takes writes again, with what has arrived so far.
+/// Aborts the import into a volume.
+///
+/// The volume accepts writes again. It keeps the content that has arrived so far.
 #[utoipa::path(delete, path = "/volumes/{volume}/import", params(("volume" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn cancel_import(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
