@@ -1,5 +1,5 @@
-//! The cost model in operation. The server measures its inputs on the volumes that exist, and hands
-//! the distance of anchors that the model finds to the engine.
+//! The cost model in operation. The server measures the model's inputs on the existing volumes. It
+//! passes the distance of anchors that the model computes to the engine.
 
 use crate::periodic::Worker;
 use crate::settings::Prices;
@@ -16,21 +16,21 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between looks at all volumes: what they write changes slowly, and a distance that is a little
-/// old costs little.
+/// Interval between computations for all volumes. The writes of a volume change slowly, and a
+/// distance that is a little old costs little.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Records that are decoded in one measurement.
+/// Number of records that are decoded in one measurement.
 const SAMPLES: usize = 256;
-/// Fewer say nothing.
+/// Minimum number of records of a history. Fewer give no useful measurement.
 const ENOUGH: u64 = 64;
-/// Chunks that are read in one measurement.
+/// Number of chunks that are read in one measurement.
 const READS: usize = 64;
-/// Changes that are read to count distinct chunks.
+/// Maximum number of changes that are read to count distinct chunks.
 const CHANGES: usize = 100_000;
 const DAY: f64 = 86_400.0;
 const SECOND: f64 = 1e9;
 
-/// Measures all that the model wants to know of a volume. Nothing is destaged for it.
+/// Measures the inputs of the cost model for a volume. It destages nothing.
 pub(crate) fn measure(pool: &Arc<Pool>, volume: &str, prices: Prices) -> Result<CdpMeasured> {
     let info = pool.cdp(volume)?;
     let chunk = pool.volume(volume)?.chunk_size;
@@ -58,7 +58,7 @@ pub(crate) fn measure(pool: &Arc<Pool>, volume: &str, prices: Prices) -> Result<
     })
 }
 
-/// Seconds to decode a record and to apply it, on average.
+/// Returns the average seconds to decode a record, and to apply it.
 fn times(samples: &[CdpSample]) -> (f64, f64) {
     let start = Instant::now();
     let payloads: Vec<Option<Vec<u8>>> = samples.iter().map(CdpSample::decode).collect();
@@ -76,7 +76,8 @@ fn times(samples: &[CdpSample]) -> (f64, f64) {
     (decoding / count, start.elapsed().as_secs_f64() / count)
 }
 
-/// Bytes a second at which chunks of the volume are read, as recovery would.
+/// Returns the bytes per second at which chunks of the volume are read, in the way that recovery
+/// reads them.
 fn reading(pool: &Arc<Pool>, volume: &str, chunk: u64, chunks: &BTreeSet<Chunk>) -> Result<f64> {
     let device = pool.open_unmetered(volume)?;
     let stride = (chunks.len() / READS).max(1);
@@ -95,8 +96,8 @@ fn reading(pool: &Arc<Pool>, volume: &str, chunk: u64, chunks: &BTreeSet<Chunk>)
     Ok((read.max(1)) as f64 / elapsed.as_secs_f64())
 }
 
-/// Starts the thread that keeps the distance of anchors right. It looks at once: what was measured
-/// before a restart is forgotten.
+/// Starts the thread that computes the distance of anchors. The first computation is at once,
+/// because the server does not store its measurements.
 pub(crate) fn start(pool: Arc<Pool>, prices: Prices) -> io::Result<Worker> {
     Worker::start("anchors", INTERVAL, move || look_around(&pool, prices))
 }
@@ -119,7 +120,7 @@ fn look_around(pool: &Arc<Pool>, prices: Prices) {
     }
 }
 
-/// Writes of chunks between two anchors, by the model.
+/// Returns the number of writes of chunks between two anchors, by the model.
 fn distance(pool: &Arc<Pool>, volume: &str, prices: Prices) -> Result<u64> {
     let measured = measure(pool, volume, prices)?;
     let weights = Weights::priced(prices.hour, prices.gigabyte);

@@ -1,5 +1,5 @@
-//! The parts of a running server ([`App`]). What the server does with them is in the modules that
-//! add methods: snapshots, schedules, health and others.
+//! The parts of a running server ([`App`]). Other modules add the methods: snapshots, schedules,
+//! health and others.
 
 use crate::backups::Backups;
 use crate::freeze::VolumeHooks;
@@ -25,32 +25,33 @@ pub(crate) struct App {
     pub(crate) data: String,
     pub(crate) listeners: Listeners,
     pub(crate) limits: Limits,
-    /// Where paths in requests may lead.
+    /// Check of the host's paths in requests.
     pub(crate) host_paths: HostPaths,
-    /// Threads for requests over TCP.
+    /// Permits for the threads that requests over TCP may use.
     pub(crate) network: Arc<Semaphore>,
-    /// Chunk size of volumes that are created without one.
+    /// Default chunk size of new volumes, in bytes.
     pub(crate) chunk: u64,
-    /// Commands around snapshots.
+    /// Commands before and after snapshots, by volume.
     pub(crate) hooks: VolumeHooks,
     pub(crate) schedules: Schedules,
-    /// Backups of the metadata.
+    /// Backups of the pool's metadata.
     pub(crate) backups: Arc<Backups>,
-    /// What time and space are worth.
+    /// Prices of recovery time and of storage.
     pub(crate) prices: Prices,
-    /// Exports and imports that may go on at the same time.
+    /// Permits for exports and imports that run at the same time.
     pub(crate) transfers: Arc<Semaphore>,
-    /// Held while it is changed what stands behind a snapshot's address.
+    /// Lock of changes of the content at snapshots' addresses.
     pub(crate) changing_writable: Mutex<()>,
 }
 
 impl App {
-    /// A volume as the API shows it.
+    /// Returns the API's representation of a volume.
     pub(crate) fn shown(&self, info: &VolumeInfo) -> hindcast_api::Volume {
         self.shown_by(&Lineage::new(&self.pool), info)
     }
 
-    /// A volume as the API shows it, for an answer about several volumes, which share `lineage`.
+    /// Returns the API's representation of a volume, for a response with several volumes that share
+    /// `lineage`.
     pub(crate) fn shown_by(&self, lineage: &Lineage<'_>, info: &VolumeInfo) -> hindcast_api::Volume {
         let nbd = self.iscsi.nbd_rules().serves(info);
         hindcast_api::Volume { nbd, ..lineage.volume(info) }

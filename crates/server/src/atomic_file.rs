@@ -1,25 +1,25 @@
-//! A small file that is replaced as a whole: after a crash it holds either the old or the new
+//! A small file that is replaced as a whole. After a crash it holds either the old or the new
 //! content.
 //!
-//! The file begins with a line of text, `hindcast KIND VERSION LENGTH CRC32C`. As many bytes of
-//! content as the line says follow it. Content that does not verify is never used, because it
-//! decides which clients may see which data.
+//! The file begins with a line of text, `hindcast KIND VERSION LENGTH CRC32C`. LENGTH bytes of
+//! content follow the line. Content that does not verify is never used, because it decides which
+//! clients may see which data.
 
 use hindcast_engine::disk::{Dir, OpenMode, SyncPurpose};
 use hindcast_engine::{Error, ErrorKind, Result};
 use std::io;
 use std::sync::Arc;
 
-/// Longer than any header line.
+/// Number of bytes in which the header line must end.
 const MAX_HEADER: usize = 128;
-/// Bounds what a damaged header can make us read.
+/// Maximum size of the content in bytes. It limits the memory that a damaged file can use.
 const MAX_CONTENT: usize = 64 << 20;
 
-/// A name in a directory, and what stands behind it.
+/// A file in a directory that is replaced as a whole.
 pub(crate) struct DurableFile {
     dir: Arc<dyn Dir>,
     name: String,
-    /// One word for the header: what the content is.
+    /// Word in the header that names the kind of the content.
     kind: &'static str,
     version: u32,
 }
@@ -37,14 +37,15 @@ impl DurableFile {
         Error::io(format!("{verb} {}", self.name), error)
     }
 
-    /// The content; `None` when it was never written.
+    /// Returns the content, or `None` if it was never written. It removes what an interrupted
+    /// [`save`](Self::save) left.
     pub(crate) fn load(&self) -> Result<Option<Vec<u8>>> {
         // What a crash left of a replacement that was never acknowledged.
         self.discard(&self.temporary())?;
         self.read()
     }
 
-    /// The content, like `load`; no file is changed.
+    /// Returns the content, or `None` if it was never written. It changes no file.
     pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
         let disk = match self.dir.open(&self.name, OpenMode::ReadOnly) {
             Ok(disk) => disk,
@@ -69,7 +70,7 @@ impl DurableFile {
         )
     }
 
-    /// The content of a whole file.
+    /// Checks the bytes of a whole file, and returns the content.
     fn verify(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
         let end = bytes.iter().take(MAX_HEADER).position(|b| *b == b'\n');
         let end = end.ok_or_else(|| self.damaged("it has no header"))?;
@@ -100,8 +101,9 @@ impl DurableFile {
         Ok(content)
     }
 
-    /// Replaces the content. When this returns the new one survives power loss; when it fails it
-    /// may or may not. What could not be loaded again is refused, and the old content stays.
+    /// Replaces the content. After success, the new content survives a power loss. After a failure,
+    /// the file has the old or the new content. Content that exceeds the limit of `load` is
+    /// refused, and the old content stays.
     pub(crate) fn save(&self, content: &[u8]) -> Result<()> {
         if content.len() > MAX_CONTENT {
             let text =
@@ -125,7 +127,7 @@ impl DurableFile {
         written().map_err(|e| self.io("write", e))
     }
 
-    /// Removes the file, if there is one.
+    /// Removes the file, if it exists.
     pub(crate) fn remove(&self) -> Result<()> {
         self.discard(&self.temporary())?;
         if self.discard(&self.name)? {
@@ -134,7 +136,7 @@ impl DurableFile {
         Ok(())
     }
 
-    /// Whether there was one.
+    /// Removes a file. Returns whether it existed.
     fn discard(&self, name: &str) -> Result<bool> {
         match self.dir.remove(name) {
             Ok(()) => Ok(true),
@@ -250,8 +252,8 @@ mod tests {
         assert_eq!(other.load().unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
-    /// Operations fail from the nth on, as when the process dies there. Bytes written but not
-    /// synced are torn then.
+    /// A directory whose operations fail from the nth on, as if the process had died there. Bytes
+    /// that were written and not synced are then torn.
     struct Dying(AtomicUsize);
 
     impl Dying {

@@ -1,5 +1,5 @@
-//! Backups of the pool's metadata. The server makes one a day, one at each clean stop, and one on
-//! each request ([`Backups`]).
+//! Backups of the pool's metadata ([`Backups`]). The server makes a backup at an interval, at each
+//! clean stop, and on request.
 
 use crate::periodic::Worker;
 use hindcast_engine::backup::{BackupInfo, find};
@@ -13,41 +13,41 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Directory of backups in the data directory.
+/// Name of the directory of backups, in the data directory.
 pub const DIRECTORY: &str = "metadata";
-/// Backups older than this are reported.
+/// Age of the newest backup at which the server warns.
 const OLD: SignedDuration = SignedDuration::from_hours(48);
-/// Between looks at the clock, and between tries where a backup fails.
+/// Interval between checks whether a backup is due, and between attempts after a failure.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// What the server knows of its backups.
+/// The state of the server's backups.
 pub(crate) struct Backups {
     directory: PathBuf,
     keep: usize,
-    /// `None`: none is made but on request and at a stop.
+    /// Interval between backups. `None`: the server makes backups only on request and at a stop.
     interval: Option<Duration>,
     newest: Mutex<Newest>,
     started: Timestamp,
 }
 
-/// A directory for backups.
+/// A directory for a backup.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
-    /// How it is opened.
+    /// Path by which the directory is opened.
     pub(crate) way: &'a Path,
-    /// What people call it.
+    /// Path of the directory in messages.
     pub(crate) shown: &'a Path,
 }
 
 #[derive(Default)]
 struct Newest {
     made: Option<Timestamp>,
-    /// Why the last try failed.
+    /// Why the last attempt failed. `None`: it succeeded.
     failure: Option<String>,
 }
 
 impl Backups {
-    /// Looks for the newest backup in the data directory.
+    /// Makes a value, and finds the newest backup in the data directory.
     pub(crate) fn open(data: &Path, keep: usize, interval: Option<Duration>) -> Backups {
         let directory = data.join(DIRECTORY);
         let made = newest_in(&directory);
@@ -55,7 +55,7 @@ impl Backups {
         Backups { directory, keep, interval, newest, started: Timestamp::now() }
     }
 
-    /// Makes one, in `place` or in the data directory.
+    /// Makes a backup in `place`. `None`: in the data directory.
     pub(crate) fn make(&self, pool: &Pool, place: Option<Place<'_>>) -> Result<BackupInfo> {
         let place = place.unwrap_or(Place { way: &self.directory, shown: &self.directory });
         let made = FileDir::create(place.way)
@@ -80,7 +80,7 @@ impl Backups {
         made
     }
 
-    /// Is one to be made by now?
+    /// Returns whether a backup is due.
     fn is_due(&self, now: Timestamp) -> bool {
         let Some(interval) = self.interval else { return false };
         let made = self.newest.lock().made;
@@ -88,7 +88,7 @@ impl Backups {
         made.is_none_or(|made| made > now || now.duration_since(made).unsigned_abs() >= interval)
     }
 
-    /// A sentence, if the newest backup is too old.
+    /// Returns a description of the problem if the newest backup is too old.
     pub(crate) fn problem(&self, now: Timestamp) -> Option<String> {
         let newest = self.newest.lock();
         let since = newest.made.unwrap_or(self.started);
@@ -107,7 +107,7 @@ impl Backups {
     }
 }
 
-/// When the newest backup in a directory was made.
+/// Returns the time of the newest backup in a directory.
 fn newest_in(directory: &Path) -> Option<Timestamp> {
     let dir = FileDir::new(directory);
     let names = dir.list().ok()?;
@@ -115,7 +115,7 @@ fn newest_in(directory: &Path) -> Option<Timestamp> {
     Timestamp::from_nanosecond(made.into()).ok()
 }
 
-/// Starts the thread that makes backups in time.
+/// Starts the thread that makes a backup when one is due.
 pub(crate) fn start(pool: Arc<Pool>, backups: Arc<Backups>) -> io::Result<Worker> {
     Worker::start("backups", LOOK, move || {
         if backups.is_due(Timestamp::now()) {

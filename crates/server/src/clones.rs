@@ -1,6 +1,5 @@
-//! Clones that stand behind the addresses of writable snapshots
-//! ([`crate::writable_snapshots`]): how a snapshot's labels name its clone, and how the clone is
-//! found.
+//! Clones at the addresses of writable snapshots ([`crate::writable_snapshots`]): how a snapshot's
+//! labels name its clone, and how the server finds the clone.
 
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
@@ -8,12 +7,12 @@ use hindcast_engine::{Error, ErrorKind, Result, Volume};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Labels whose keys begin like this are the server's own.
+/// Prefix of the keys of labels that are reserved for the server.
 const OWN: &str = "hindcast.";
-/// The label that has the identity of the clone.
+/// Key of the label with the UUID of the clone.
 pub(crate) const CLONE: &str = "hindcast.clone";
 
-/// The clone that stands behind a snapshot's address.
+/// Returns the clone at a snapshot's address, if there is one.
 pub(crate) fn clone_behind(pool: &Pool, snapshot: &SnapshotInfo) -> Option<VolumeInfo> {
     let id = snapshot.labels.get(CLONE)?;
     if let Some(clone) = clone_by_default_name(pool, snapshot) {
@@ -22,20 +21,20 @@ pub(crate) fn clone_behind(pool: &Pool, snapshot: &SnapshotInfo) -> Option<Volum
     pool.volumes().into_iter().find(|volume| volume.uuid.to_string() == *id)
 }
 
-/// The clone that stands behind a snapshot's address, if it has its default name. It is found at
-/// once, however many volumes there are.
+/// Returns the clone at a snapshot's address, if the clone has its default name. The time for that
+/// does not depend on the number of volumes.
 pub(crate) fn clone_by_default_name(pool: &Pool, snapshot: &SnapshotInfo) -> Option<VolumeInfo> {
     let id = snapshot.labels.get(CLONE)?;
     let found = pool.volume(&default_name(&snapshot.volume, &snapshot.name)).ok()?;
     (found.uuid.to_string() == *id).then_some(found)
 }
 
-/// What a clone that was made to stand behind a snapshot's address is called.
+/// Returns the default name of a clone that is created for a snapshot's address.
 pub(crate) fn default_name(volume: &str, snapshot: &str) -> String {
     format!("{volume}.{snapshot}")
 }
 
-/// Opens it for a client, if there is one.
+/// Opens the clone at a snapshot's address for a client, if there is one.
 pub(crate) fn open_behind(pool: &Arc<Pool>, snapshot: &SnapshotInfo) -> Result<Option<Arc<Volume>>> {
     let Some(clone) = clone_behind(pool, snapshot) else { return Ok(None) };
     let opened = pool.open_volume(&clone.name, clone.read_only)?;
@@ -49,13 +48,13 @@ pub(crate) fn open_behind(pool: &Arc<Pool>, snapshot: &SnapshotInfo) -> Result<O
     Ok(Some(opened))
 }
 
-/// The labels that people gave a snapshot.
+/// Returns the labels of a snapshot that users and programs have set.
 pub(crate) fn labels(snapshot: &SnapshotInfo) -> BTreeMap<String, String> {
     let theirs = |(key, _): &(&String, &String)| !key.starts_with(OWN);
     snapshot.labels.iter().filter(theirs).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Refuses labels that mean something to the server.
+/// Refuses labels whose keys are reserved for the server.
 pub(crate) fn check_labels<'a>(mut keys: impl Iterator<Item = &'a String>) -> Result<()> {
     keys.find(|key| key.starts_with(OWN)).map_or(Ok(()), |key| {
         let text = format!(
@@ -65,7 +64,7 @@ pub(crate) fn check_labels<'a>(mut keys: impl Iterator<Item = &'a String>) -> Re
     })
 }
 
-/// The addresses that a volume stands behind.
+/// Returns the addresses of the snapshots at which clients see a volume.
 pub(crate) fn addresses(pool: &Pool, volume: &VolumeInfo) -> Vec<String> {
     let id = volume.uuid.to_string();
     let in_front = |s: &SnapshotInfo| s.labels.get(CLONE) == Some(&id);

@@ -1,8 +1,8 @@
 //! Configuration of the server. Flags override environment variables, and those override the TOML
 //! file.
 //!
-//! [`Settings`] holds the options as the operator gave them. [`Config`] is the result: defaults
-//! filled in, and values checked.
+//! [`Settings`] holds the options as the operator gave them. [`Config`] is the result, with
+//! defaults and after checks.
 
 use crate::freeze::{DEFAULT_TIMEOUT, Hooks, VolumeHooks};
 use crate::listen::{Address, resolve};
@@ -20,26 +20,27 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The longest that the commands around a snapshot may keep something frozen.
+/// Maximum freeze timeout of the commands around a snapshot.
 const MAX_FREEZE: Duration = Duration::from_secs(300);
-/// The largest `--longest-delay`, in milliseconds. Clients give up on writes that take much longer.
+/// Maximum of `--longest-delay`, in milliseconds. Clients abandon writes that take much longer.
 const MAX_DELAY: u16 = 10_000;
 
-/// What the settings come to.
+/// The checked settings of a server, with defaults.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) data: PathBuf,
-    /// A new pool is made where there is none.
+    /// Whether a pool is created if there is none.
     pub(crate) create: bool,
-    /// Parts of any time are shown, read-only.
+    /// Whether the pool is served read-only although its parts may be of different times.
     pub(crate) force_stale: bool,
-    /// What is left of a damaged pool is shown, read-only.
+    /// How the readable data of a damaged pool is served, read-only. `None`: the pool is opened
+    /// normally.
     pub(crate) salvage: Option<Salvaging>,
     pub(crate) api: Vec<Address>,
     pub(crate) api_token: Option<String>,
-    /// Where paths in requests may lead.
+    /// Directories in which requests may name paths.
     pub(crate) allowed: Vec<PathBuf>,
-    /// Files that were named in the configuration, and are nothing to export: the token, keys.
+    /// Files of the configuration that no request may use: the token and keys.
     pub(crate) own_files: Vec<PathBuf>,
     pub(crate) nbd: NbdConfig,
     pub(crate) iscsi: IscsiConfig,
@@ -49,23 +50,23 @@ pub(crate) struct Config {
     pub(crate) hooks: VolumeHooks,
     pub(crate) prices: Prices,
     pub(crate) stop_timeout: Duration,
-    /// Backups of the metadata to keep.
+    /// Number of backups of the metadata to keep.
     pub(crate) metadata_keep: usize,
-    /// Between backups of the metadata; `None`: none by time.
+    /// Interval between backups of the metadata. `None`: no backups by time.
     pub(crate) metadata_interval: Option<Duration>,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
-    /// To be said once there is a log.
+    /// Warnings to log after the log is started.
     pub(crate) warnings: Vec<String>,
 }
 
-/// How to create the pool, when there is none.
+/// How the pool is created if there is none.
 #[derive(Debug, Clone)]
 pub(crate) struct Creation {
     pub(crate) pool_size: Option<u64>,
     pub(crate) config: PoolConfig,
     pub(crate) placement: pool::Placement,
-    /// Names of options given that matter only then.
+    /// Names of the given options that apply only to a new pool.
     pub(crate) given: Vec<&'static str>,
 }
 
@@ -74,7 +75,8 @@ fn invalid(message: impl Into<String>) -> ErrorBody {
 }
 
 impl Settings {
-    /// Adds the file, fills in defaults, and checks what can be checked before anything is opened.
+    /// Adds the options of the file and the defaults. It checks all that can be checked before
+    /// anything is opened.
     pub(crate) fn resolve(self) -> Result<Config, ErrorBody> {
         let mut said = self;
         if let Some(path) = &said.config {
@@ -131,8 +133,8 @@ impl Settings {
         })
     }
 
-    /// Directories that requests may name paths in, as they were named and without symbolic links.
-    /// They are there.
+    /// Returns the directories in which requests may name paths: the configured paths, and the same
+    /// paths without symbolic links. Every directory must exist.
     fn allowed(&self) -> Result<Vec<PathBuf>, ErrorBody> {
         let mut all = Vec::new();
         for dir in self.allow_path.iter().flatten() {
@@ -153,14 +155,15 @@ impl Settings {
         named.into_iter().flatten().cloned().collect()
     }
 
-    /// What is left of a damaged pool, if that was asked for.
+    /// Returns how the readable data of a damaged pool is opened. `None`: the operator did not ask
+    /// for that.
     fn salvaging(&self) -> Option<Salvaging> {
         let moved = self.salvage_moved.clone().unwrap_or_default();
         self.salvage.filter(|wanted| *wanted)?;
         Some(Salvaging { from: self.salvage_from.clone(), moved })
     }
 
-    /// The commands around snapshots.
+    /// Returns the commands around snapshots, by volume.
     fn hooks(&self) -> Result<VolumeHooks, ErrorBody> {
         let said = self.hooks.iter().flatten();
         said.map(|(volume, said)| {
@@ -180,7 +183,7 @@ impl Settings {
         .collect()
     }
 
-    /// What the cost model of CDP is to weigh.
+    /// Returns the prices for the cost model of CDP.
     fn prices(&self) -> Result<Prices, ErrorBody> {
         let price = |what: &str, said: Option<f64>, default: f64| match said.unwrap_or(default) {
             price if price.is_finite() && price >= 0.0 => Ok(price),
@@ -232,8 +235,8 @@ impl Settings {
     }
 
     /// Refuses an NBD listener that other machines reach without required TLS, unless the operator
-    /// allows it. NBD has no other guard than TLS: without it, any client that reaches a listener
-    /// reads and writes every volume.
+    /// allows it. NBD has no other access control than TLS. Without TLS, any client that reaches a
+    /// listener can read and write every volume.
     fn check_nbd(&self, nbd: &NbdConfig) -> Result<(), ErrorBody> {
         let reachable = |listen: &&Listen| match listen {
             Listen::Tcp(address) => !address.ip().to_canonical().is_loopback(),
@@ -250,8 +253,7 @@ impl Settings {
         }
     }
 
-    /// What the server proves itself with, or is administered by, where others than its owner can
-    /// read it.
+    /// Returns a warning for each file with a secret that users other than its owner can read.
     fn readable_secrets(&self) -> Vec<String> {
         let secrets = [
             ("--api-token-file", "the token", &self.api_token_file),
@@ -375,13 +377,13 @@ impl Settings {
     }
 }
 
-/// What one address may have, where nothing is said.
+/// Returns the limit of one address. Default: half of `all`.
 fn half(said: Option<u32>, all: usize) -> usize {
     said.map_or(all.div_ceil(2), |n| n as usize)
 }
 
-/// At least eight segments where the journal is large enough for that, so that recycling has
-/// something to work with.
+/// Returns the default size of a segment. The journal gets at least eight segments if it is large
+/// enough, so that segments can be recycled.
 fn default_segment(journal_size: u64) -> u64 {
     let eighth = (journal_size / 8).max(1);
     (1u64 << eighth.ilog2()).clamp(4 << 20, PoolConfig::default().segment_size)
@@ -414,7 +416,8 @@ fn read_token(path: &Path) -> Result<String, ErrorBody> {
     Ok(token.to_owned())
 }
 
-/// A host name is looked up once, at the start, and its first address taken.
+/// Returns the address of an NBD listener. A host name is resolved once, at the start, and its
+/// first address is used.
 fn nbd_listen(address: &Address) -> Result<Listen, ErrorBody> {
     match address {
         Address::Unix(path) => Ok(Listen::Unix(path.clone())),
@@ -426,7 +429,7 @@ fn look_up(option: &str, host_port: &str) -> Result<SocketAddr, ErrorBody> {
     resolve(host_port).map_err(|e| invalid(format!("--{option} {host_port}: {e}")))
 }
 
-/// `HOST:PORT[/GROUP][=ADVERTISED]`.
+/// Parses a portal, `HOST:PORT[/GROUP][=ADVERTISED]`.
 fn portal(text: &str) -> Result<Portal, ErrorBody> {
     let wrong = |why: &str| invalid(format!("--iscsi {text}: {why}"));
     let (place, advertise) = text.split_once('=').map_or((text, None), |(p, a)| (p, Some(a)));
@@ -451,7 +454,7 @@ fn portal(text: &str) -> Result<Portal, ErrorBody> {
     }
 }
 
-/// `none`, alone, is an empty list.
+/// Parses a list of addresses. The single word `none` is an empty list.
 fn addresses(option: &str, list: &[String]) -> Result<Vec<Address>, ErrorBody> {
     if let [only] = list
         && only == "none"
@@ -463,8 +466,8 @@ fn addresses(option: &str, list: &[String]) -> Result<Vec<Address>, ErrorBody> {
         .collect()
 }
 
-/// Segments of histories that may stay open where the process may have so many files open: clients
-/// need descriptors, too.
+/// Returns the maximum number of open segments of histories, if the process may have `limit` files
+/// open. Clients need descriptors too.
 fn open_files(limit: u64) -> usize {
     (limit / 8).clamp(16, 1024) as usize
 }

@@ -12,7 +12,7 @@ use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
-/// An engine error as the API says it.
+/// Returns the API's representation of an engine's error.
 pub fn error_body(error: Error) -> api::ErrorBody {
     let kind = match error.kind() {
         ErrorKind::NotFound => api::ErrorKind::NotFound,
@@ -123,7 +123,7 @@ pub(crate) fn statistics(name: String, of: &pool::VolumeStatistics) -> api::Volu
     }
 }
 
-/// Hits per look-up; `None` before the first.
+/// Returns the hits per look-up. `None`: there was no look-up yet.
 pub(crate) fn hit_rate(stats: &PoolStats) -> Option<f64> {
     let lookups = stats.map_hits + stats.map_misses;
     (lookups > 0).then(|| stats.map_hits as f64 / lookups as f64)
@@ -141,12 +141,12 @@ pub(crate) fn pv(info: &PvInfo) -> api::Pv {
     }
 }
 
-/// Nanoseconds since 1970.
+/// Converts nanoseconds since 1970 to a time.
 pub(crate) fn time(nanos: u64) -> Timestamp {
     Timestamp::from_nanosecond(nanos.into()).unwrap_or_default()
 }
 
-/// Adds what snapshots of one volume take.
+/// Adds the space that snapshots of one volume use.
 pub(crate) fn add_space(pool: &Pool, volume: &str, snapshots: &mut [api::Snapshot]) {
     let usage = match pool.space_usage(volume) {
         Ok(usage) => usage.of,
@@ -160,7 +160,8 @@ pub(crate) fn add_space(pool: &Pool, volume: &str, snapshots: &mut [api::Snapsho
     }
 }
 
-/// A volume, but for what it rests on and what other parts of the server know.
+/// Returns the API's representation of a volume. It lacks the origin and the fields of other parts
+/// of the server.
 pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
     api::Volume {
         name: info.name.clone(),
@@ -222,7 +223,7 @@ pub(crate) fn engine_anchors(anchors: api::Anchors) -> Result<cdp::AnchorPolicy>
     })
 }
 
-/// Seconds as the engine counts.
+/// Converts seconds to nanoseconds.
 pub(crate) fn nanos(seconds: u64) -> Result<u64> {
     seconds.checked_mul(SECOND).ok_or_else(|| {
         Error::new(ErrorKind::Invalid, format!("use a time of {seconds} seconds: it is too long"))

@@ -1,4 +1,4 @@
-//! The life of the server process: it opens the pool, listens, announces that it is ready, waits
+//! The life of the server process. It opens the pool, listens, announces that it is ready, waits
 //! for a signal, and stops in order.
 
 use crate::app::App;
@@ -25,16 +25,16 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Threads that wait for the engine on behalf of admin requests; [`http::NETWORK_THREADS`] of them
-/// also for those over TCP.
+/// Number of threads that call the engine for admin requests. Requests over TCP may use
+/// [`http::NETWORK_THREADS`] of them.
 const ADMIN_THREADS: usize = 12;
-/// A stop does not wait longer than this for the pool, beyond the time that clients get: a disk may
-/// never answer, and ending without it is as safe as being killed.
+/// Maximum time that a stop waits for the pool, beyond the time that clients get. A disk may never
+/// answer. The end of the process without a clean close loses no acknowledged write.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between refreshes of what the service manager shows.
+/// Interval between updates of the status that the service manager shows.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Runs a server until it is told to stop (SIGTERM or SIGINT).
+/// Runs a server until it receives SIGTERM or SIGINT.
 pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
     let config = settings.resolve()?;
     logging::start(&config.log, config.log_format)?;
@@ -65,9 +65,9 @@ fn io_error(what: &str, error: &dyn std::fmt::Display) -> ErrorBody {
     ErrorBody { kind: ErrorKind::Io, message: format!("{what}: {error}") }
 }
 
-/// Warns of volumes that can't be read any more: their images were chosen before `--allow-path` was
-/// given, and a link leads them out of its directories. The search may take time, so it runs on a
-/// thread that the start does not wait for.
+/// Warns of volumes whose images can't be read any more. These images were chosen before
+/// `--allow-path` was configured, and a symbolic link leads out of its directories. The search may
+/// take time, so it runs on a thread that the start does not wait for.
 fn warn_of_stray_images(paths: HostPaths, pool: Arc<Pool>) {
     let look = move || {
         for (volume, image) in paths.stray_images(&pool) {
@@ -150,7 +150,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     }
 }
 
-/// Starts the threads that do something by time.
+/// Starts the threads with periodic work.
 fn start_workers(app: &Arc<App>) -> Result<[Worker; 3], ErrorBody> {
     let failed = |of: &str, error| io_error(&format!("start the {of} thread"), &error);
     Ok([
@@ -160,7 +160,7 @@ fn start_workers(app: &Arc<App>) -> Result<[Worker; 3], ErrorBody> {
     ])
 }
 
-/// Clients first, then background work, then the pool.
+/// Stops the server: first the service of clients, then background work, then the pool.
 async fn stop(
     app: Arc<App>,
     api: ApiServer,
@@ -201,7 +201,7 @@ async fn stop(
     Ok(())
 }
 
-/// Runs `work` on a thread of its own: those of the runtime may all wait for a disk.
+/// Runs `work` on a thread of its own, because all threads of the runtime may wait for a disk.
 fn beside<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -216,8 +216,8 @@ fn beside<T: Send + 'static>(
     Ok(told)
 }
 
-/// Tells the service manager how things are, and that the server lives: the maintenance thread runs
-/// and the engine answers. Never ends.
+/// Reports the status to the service manager, and that the server is alive: the maintenance thread
+/// runs and the engine answers. It never returns.
 async fn report(notifier: &Notifier, app: &Arc<App>, maintenance: &Maintenance) {
     let mut interval = tokio::time::interval(notifier.watchdog_interval().unwrap_or(STATUS_INTERVAL));
     let mut last = String::new();
@@ -275,8 +275,8 @@ fn handle(kind: SignalKind) -> Result<Signal, ErrorBody> {
     signal(kind).map_err(|e| io_error("handle signals", &e))
 }
 
-/// A hangup (a terminal that closes, a log rotation that signals every daemon) does not end the
-/// server.
+/// Ignores SIGHUP. A terminal that closes, or a log rotation that signals every daemon, must not
+/// end the server.
 async fn ignore(mut hangup: Signal) {
     while hangup.recv().await.is_some() {
         tracing::info!(

@@ -8,7 +8,7 @@ use hindcast_engine::pool::Pool;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Is there a pool? What a creation that was cut short left behind is none.
+/// Returns whether the directory holds a pool. The files of an interrupted creation are no pool.
 pub(crate) fn exists(dir: &dyn Dir) -> Result<bool, ErrorBody> {
     match Pool::exists(dir).map_err(error_body) {
         Err(e) if e.kind == ErrorKind::NotFound => Ok(false),
@@ -16,8 +16,9 @@ pub(crate) fn exists(dir: &dyn Dir) -> Result<bool, ErrorBody> {
     }
 }
 
-/// A mount point without its file system is an empty directory. A new pool there would take the
-/// room of another file system, and clients would find their volumes gone.
+/// Returns the error for a data directory without a pool. A mount point without its file system is
+/// an empty directory. A new pool there would fill another file system, and clients would not find
+/// their volumes.
 pub(crate) fn no_pool(path: &Path, advice: &str) -> ErrorBody {
     let shown = path.display();
     let lost = path.join(DIRECTORY).is_dir();
@@ -31,8 +32,8 @@ pub(crate) fn no_pool(path: &Path, advice: &str) -> ErrorBody {
     ErrorBody { kind: ErrorKind::NotFound, message }
 }
 
-/// Where the server's own files are: targets, schedules, states of logical units. Of a pool that is
-/// only shown they stay as they are, whatever it seems to lack.
+/// Returns the directory of the server's own files: targets, schedules and states of logical units.
+/// If the pool is only shown, changes of these files do not reach the disk.
 pub(crate) fn settings_of(pool: &Pool, data: &Path) -> Arc<dyn Dir> {
     let files: Arc<dyn Dir> = Arc::new(FileDir::new(data));
     match pool.is_only_shown() {

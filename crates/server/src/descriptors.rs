@@ -1,8 +1,8 @@
-//! File descriptors: the server sets aside those that the pool needs, and clients share the rest.
+//! File descriptors: the server reserves those that the pool needs, and clients share the rest.
 //!
-//! A client that opens connections must not take the descriptors that the pool needs to carry out
-//! what it has promised. So the server reduces the limits on connections to what the process may
-//! have open beyond the pool's own files.
+//! A client that opens connections must not take the descriptors that the pool needs to keep its
+//! promises. So the server lowers the limits of connections until they fit into the descriptors
+//! beyond the pool's own.
 
 use crate::config::Config;
 use crate::convert::error_body;
@@ -14,17 +14,19 @@ use hindcast_target::admission::descriptors;
 use hindcast_target::iscsi::IscsiConfig;
 use hindcast_target::nbd::NbdConfig;
 
-/// Segments of histories that a batch writes to at once, and its directories.
+/// Number of descriptors for the segments of histories that a batch writes at once, and for their
+/// directories.
 const BATCH: u64 = 64;
-/// Listeners, the log, saved files, hooks, certificates, and images below volumes.
+/// Number of descriptors for listeners, the log, saved files, hooks, certificates, and images below
+/// volumes.
 const SERVER: u64 = 64;
-/// Descriptors for clients without which a server does not start.
+/// Minimum number of descriptors for clients. The server does not start with fewer.
 const LEAST_CLIENTS: u64 = 80;
-/// Connections of the admin API, if there are enough descriptors.
+/// Number of connections of the admin API, if there are enough descriptors.
 const API: usize = 128;
 
-/// Connections that may be served at once. Those that wait for it, and those that are just being
-/// closed, are beside them.
+/// Maximum numbers of connections that are served at once. Pending and closing connections do not
+/// count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connections {
     pub(crate) nbd: usize,
@@ -33,7 +35,8 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// The configurations with these limits; what one address may have shrinks with them.
+    /// Returns the configurations of the targets with these limits. The limits of one address
+    /// shrink in proportion.
     pub(crate) fn clip(&self, config: &Config) -> (NbdConfig, IscsiConfig) {
         let scaled = |part: usize, now: usize, before: usize| (part * now).div_ceil(before.max(1));
         let (mut nbd, mut iscsi) = (config.nbd.clone(), config.iscsi.clone());
@@ -51,7 +54,7 @@ impl Connections {
     }
 }
 
-/// Limits of connections that leave the open pool its descriptors.
+/// Returns limits of connections that leave the open pool its descriptors.
 pub(crate) fn connections(config: &Config, pool: &Pool) -> Result<(Connections, Limits), ErrorBody> {
     let shape = pool.info().config;
     let journal = shape.journal_size / shape.segment_size;
@@ -90,7 +93,7 @@ pub(crate) fn connections(config: &Config, pool: &Pool) -> Result<(Connections, 
     Ok((granted, limits))
 }
 
-/// Shares what a limit leaves beyond `reserve`.
+/// Divides the descriptors of `limit` beyond `reserve` among the kinds of connections.
 fn share(limit: u64, reserve: u64, wanted: Connections) -> Result<Connections, String> {
     let left = limit.saturating_sub(reserve);
     if left < LEAST_CLIENTS {
@@ -109,7 +112,8 @@ fn share(limit: u64, reserve: u64, wanted: Connections) -> Result<Connections, S
     Ok(Connections { nbd, iscsi, api })
 }
 
-/// As many connections of those wanted as so many descriptors are enough for.
+/// Returns the largest number of connections, up to `wanted`, for which `left` descriptors are
+/// enough.
 fn within(wanted: usize, left: usize) -> usize {
     let mut granted = wanted.min(left);
     while granted > 1 && descriptors(granted) > left {

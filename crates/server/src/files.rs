@@ -1,5 +1,5 @@
-//! A check of the server's own files beside the storage: whether the server could read them. It
-//! needs no server and changes nothing.
+//! A check whether the server could read its own files beside the storage. It needs no running
+//! server and changes nothing.
 
 use crate::atomic_file::DurableFile;
 use crate::{iscsi, schedule};
@@ -10,14 +10,14 @@ use std::sync::Arc;
 /// A file of the data directory that the server could not use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedFile {
-    /// Its name.
+    /// Name of the file.
     pub name: String,
-    /// What is wrong with it, and what to do.
+    /// What is wrong with the file, and what to do.
     pub why: String,
 }
 
-/// Reads the schedules, the targets, and what logical units remember, as the server would; the
-/// files that it would refuse.
+/// Reads the schedules, the targets and the states of logical units as the server would. Returns
+/// the files that the server would refuse.
 pub fn check_files(dir: &Arc<dyn Dir>) -> Result<Vec<DamagedFile>> {
     let file = |name: &str, kind, version| DurableFile::new(dir.clone(), name, kind, version);
     let read = |name: &str, kind, version, decode: &dyn Fn(&[u8]) -> Result<()>| {

@@ -1,8 +1,8 @@
-//! Commands that run before and after a snapshot, so that a file system or database is in good
-//! order in it: for example `fsfreeze`, or the backup mode of a database.
+//! Commands that run before and after a snapshot, so that a file system or database is consistent
+//! in it. Examples are `fsfreeze`, or the backup mode of a database.
 //!
-//! What was frozen is always thawed. A guardian process runs the command that thaws: when it is
-//! told to, at a deadline, and also when this process is gone, however it ended.
+//! A frozen program is always thawed. A guardian process runs the command that thaws: on request,
+//! at the deadline, and when this process ends in any way.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,45 +12,45 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How long something may stay frozen where nothing else is said.
+/// Default time for which the commands may keep a program frozen.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reads process groups, one a line, until its input ends; then kills the last one, if it is not
-/// empty, and becomes the command that thaws. What asks it to end (a service manager asks all
-/// processes of a unit) does not keep it from that.
+/// Script of the guardian. It reads process groups, one a line, until its input ends. Then it kills
+/// the last group, if that is not empty, and becomes the command that thaws. It ignores signals
+/// that ask it to end, because a service manager sends them to all processes of a unit.
 const GUARDIAN: &str = r#"trap '' HUP INT TERM
 while read -r line; do group=$line; done
 [ -n "$group" ] && kill -s KILL -- "-$group" 2>/dev/null
 exec sh -c "$1" </dev/null"#;
-/// Waits until the guardian knows of it.
+/// Script of the command before a snapshot. It waits until the guardian knows the process.
 const GUARDED: &str = r#"read -r go || exit 1
 exec sh -c "$1" </dev/null"#;
 
-/// What to run around a snapshot, by `sh -c`.
+/// Commands to run around a snapshot, by `sh -c`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hooks {
-    /// Run first; if it fails there is no snapshot.
+    /// Command to run before the snapshot. If it fails, no snapshot is taken.
     pub before: Option<String>,
-    /// Run last, whatever happened, but for `before` to have been started.
+    /// Command to run after the snapshot. It also runs if `before` or the snapshot failed.
     pub after: Option<String>,
-    /// From the start of `before`: when it has passed, `after` is run, come what may.
+    /// Time after the start of `before` at which `after` runs at the latest.
     pub timeout: Duration,
 }
 
-/// The commands around snapshots, by volume.
+/// Commands around snapshots, by volume.
 pub(crate) type VolumeHooks = BTreeMap<String, Hooks>;
 
-/// Why there is no result, or none that counts.
+/// Why a freeze has no valid result.
 #[derive(Debug)]
 pub enum FreezeError<T, E> {
-    /// The command before could not be run, failed, or took too long. The work was not done.
+    /// The command before the snapshot could not be run, failed, or took too long. The work was not
+    /// done.
     Before(String),
     /// The work failed.
     Work(E),
-    /// The work was done, but the deadline had passed meanwhile: what it did is not of a frozen
-    /// state.
+    /// The work was done after the deadline. Its result is not of a frozen state.
     Late(T),
-    /// The work was done, and then the command after failed.
+    /// The work was done. Then the command after it failed.
     After(T, String),
 }
 
@@ -89,8 +89,8 @@ pub fn frozen<T, E>(hooks: &Hooks, work: impl FnOnce() -> Result<T, E>) -> Resul
     })
 }
 
-/// Waits for the end of a process, beside everything else. Without a thread for that the process
-/// stays a zombie until this one ends.
+/// Waits for the end of a process on a thread of its own. If no thread can be started, the process
+/// stays a zombie until this process ends.
 fn reap(mut process: Child) {
     let _ = std::thread::Builder::new().spawn(move || process.wait());
 }
@@ -98,7 +98,7 @@ fn reap(mut process: Child) {
 /// The process that thaws.
 struct Guardian {
     process: Child,
-    /// Its end is the sign to thaw, and comes by itself when this process ends.
+    /// Input of the guardian. The guardian thaws when it ends, and it ends with this process.
     orders: ChildStdin,
 }
 
@@ -109,7 +109,7 @@ impl Guardian {
         Ok(Guardian { process, orders })
     }
 
-    /// Runs the command before, which has to end well before `end`.
+    /// Runs the command before the snapshot, which has to end before `end`.
     fn run_before(&mut self, command: &str, end: Instant) -> Result<(), String> {
         let fail = |e: &dyn fmt::Display| format!("run {command:?} before the snapshot: {e}");
         let (mut process, mut go) = shell(GUARDED, command).map_err(|e| fail(&e))?;
@@ -133,7 +133,7 @@ impl Guardian {
         }
     }
 
-    /// Has the command after run now; waits for it, but not for ever.
+    /// Starts the command after the snapshot, and waits for it at most for `patience`.
     fn thaw(mut self, patience: Duration) -> Result<(), String> {
         drop(self.orders);
         match wait(&mut self.process, Instant::now() + patience) {
@@ -148,9 +148,9 @@ impl Guardian {
     }
 }
 
-/// A shell with a process group of its own, so that what a terminal sends to the group of this
-/// process does not reach it. What commands print goes to standard error: standard output is for
-/// results.
+/// Starts a shell with a process group of its own, so that signals of a terminal to the group of
+/// this process do not reach it. The output of commands goes to standard error, because standard
+/// output is for results.
 fn shell(script: &str, command: &str) -> std::io::Result<(Child, ChildStdin)> {
     let mut process = Command::new("sh")
         .args(["-c", script, "hindcast-hook", command])
@@ -163,7 +163,7 @@ fn shell(script: &str, command: &str) -> std::io::Result<(Child, ChildStdin)> {
     }
 }
 
-/// `None` when it has not ended by `end`.
+/// Waits for a process. Returns `None` if it has not ended by `end`.
 fn wait(process: &mut Child, end: Instant) -> std::io::Result<Option<ExitStatus>> {
     let mut pause = Duration::from_millis(1);
     loop {
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(lines(&log), "before after ");
     }
 
-    /// A service manager that stops a unit tells all of its processes.
+    /// A service manager that stops a unit signals all of its processes.
     #[test]
     fn the_guardian_thaws_though_it_is_told_to_end() {
         let dir = tempfile::tempdir().unwrap();
@@ -263,7 +263,8 @@ mod tests {
         assert!(matches!(frozen(&hooks, work), Err(FreezeError::Late(seen)) if seen == "after "));
     }
 
-    /// A command before that hangs is killed, with all that it started, before the one after runs.
+    /// If a command before the snapshot hangs, it is killed with all its processes before the
+    /// command after runs.
     #[test]
     fn a_hanging_command_is_killed_first() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,27 +1,28 @@
-//! Health and status of the server. Health combines the pool's health with problems that only the
-//! server knows (targets of histories, schedules).
+//! Health and status of the server. The health combines the pool's health with problems that only
+//! the server knows, for example of histories or schedules.
 
 use crate::app::App;
 use crate::convert;
 use hindcast_api::{Health, HealthState, Problem, Status};
 use jiff::Timestamp;
 
-/// Codes of warnings that the server raises, beside the engine's (`hindcast_engine::pool::code`).
+/// Codes of warnings that the server raises, beside those of the engine
+/// (`hindcast_engine::pool::code`).
 pub(crate) mod code {
-    /// A history reaches back less far than its retention asks for.
+    /// A history is shorter than its retention.
     pub(crate) const HISTORY_SHORT: &str = "history-short";
-    /// The file of schedules can't be read: no schedule runs.
+    /// The file of schedules can't be read, so no schedule runs.
     pub(crate) const SCHEDULES_UNREADABLE: &str = "schedules-unreadable";
     /// The last run of a schedule failed.
     pub(crate) const SCHEDULE_FAILING: &str = "schedule-failing";
-    /// What is left of a damaged pool is served, read-only.
+    /// The readable data of a damaged pool is served, read-only.
     pub(crate) const SALVAGE: &str = "salvage";
-    /// The newest backup of the metadata is older than two days, or there is none.
+    /// The newest backup of the metadata is older than two days, or does not exist.
     pub(crate) const METADATA_BACKUP_OLD: &str = "metadata-backup-old";
 }
 
 impl App {
-    /// Health of the pool, and of what the server does beside it.
+    /// Returns the health of the pool and of the server's own work.
     pub(crate) fn health(&self) -> Health {
         let mut health = convert::health(&self.pool.health());
         self.warn_of_short_histories(&mut health);
@@ -44,7 +45,7 @@ impl App {
         health
     }
 
-    /// The server's status, with its health.
+    /// Returns the status of the server, with its health.
     pub(crate) fn status(&self) -> Status {
         let info = self.pool.info();
         Status {
@@ -91,7 +92,7 @@ impl App {
     }
 }
 
-/// Adds a problem. A healthy pool becomes one with a warning.
+/// Adds a problem. The state of a healthy pool becomes a warning.
 fn warn(health: &mut Health, code: &str, message: String) {
     health.problems.push(Problem { code: code.into(), message });
     if health.state == HealthState::Healthy {

@@ -1,15 +1,14 @@
 //! Paths of the host in requests to the admin API: which paths are allowed ([`HostPaths`]).
 //!
 //! The server may read and write files that its clients may not. So a path in a request must lead
-//! below a directory that the configuration names, whatever links lie on the way. If the
-//! configuration names no directory, a request by a Unix socket may use any path, and a request
+//! into a directory that the configuration names, whatever symbolic links are on the way. If the
+//! configuration names no directory, a request over a Unix socket may use any path, and a request
 //! over the network none.
 //!
-//! Under no name may a path lead to one of the server's own files: that would disclose passwords,
-//! or all volumes at once.
+//! No path may lead to one of the server's own files, under any name. That would disclose
+//! passwords, or all volumes at once.
 //!
-//! The file that was checked is held until the request has used it, so that nothing else can be put
-//! in its place.
+//! The checked file is held until the request has used it, so that no other file can replace it.
 
 use crate::{iscsi, schedule};
 use hindcast_api::{ErrorBody, ErrorKind};
@@ -23,30 +22,30 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-/// How a request came in.
+/// How a request arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Door {
-    /// A Unix socket, which the server's own user can open.
+    /// Through a Unix socket. Only the server's own user can open it.
     #[default]
     Local,
-    /// TCP, with the token.
+    /// Over TCP, with the token.
     Network,
 }
 
-/// What is to be done with a path.
+/// What a request does with a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// An image that is read. It is there.
+    /// Reads an image, which must exist.
     Image,
-    /// A file or device that is exported. It is there.
+    /// Exports a file or device, which must exist.
     Export,
-    /// A physical volume. It may be a new file, also one in the data directory.
+    /// Uses a physical volume. It may be a new file, also one in the data directory.
     Pv,
-    /// A directory that files are put in. It may be a new one.
+    /// Creates files in a directory. The directory may be new.
     Directory,
 }
 
-/// The rules.
+/// The rules for paths of the host.
 #[derive(Debug, Clone)]
 pub(crate) struct HostPaths {
     data: PathBuf,
@@ -56,14 +55,14 @@ pub(crate) struct HostPaths {
     own: Vec<PathBuf>,
 }
 
-/// A path that may be used.
+/// A path that a request may use.
 #[derive(Debug)]
 pub(crate) struct Checked {
-    /// Where requests are bound to directories, and of what is exported, it is free of symbolic
-    /// links.
+    /// The path. It has no symbolic links if requests are restricted to directories, or if the path
+    /// is exported.
     pub(crate) path: String,
-    /// While it lives, `path` stands for the file that was checked. `None` if there was nothing,
-    /// and any place will do.
+    /// While it lives, `path` leads to the checked file. `None`: there was no file, and requests
+    /// are not restricted to directories.
     hold: Option<Hold>,
 }
 
@@ -83,14 +82,14 @@ fn failed(path: &str, error: impl Into<io::Error>) -> ErrorBody {
     refusal(kind, path, error)
 }
 
-/// What is at a path.
+/// The result of a search for a path.
 enum Found {
     There(OwnedFd),
-    /// Nothing. In this directory something can be made there; without one, wherever.
+    /// There is no file. A new file may be created in this directory; `None`: in any directory.
     Nothing(Option<OwnedFd>),
 }
 
-/// Identity of a file; of a device that is behind a node, the device's.
+/// Identity of a file. For a device node it is the identity of the device.
 type Id = (bool, u64, u64);
 
 fn id(stat: &Stat) -> Id {
@@ -105,7 +104,7 @@ impl HostPaths {
         HostPaths { data: data.to_owned(), allowed: allowed.to_vec(), own: own.to_vec() }
     }
 
-    /// The path as it may be opened, while the answer lives.
+    /// Checks a path. The result must live until the request has opened the path.
     pub(crate) fn check(&self, door: Door, pool: &Pool, path: &str, purpose: Purpose) -> Result<Checked> {
         let refuse = |kind, why: &str| Err(refusal(kind, path, why));
         let said = Path::new(path);
@@ -154,8 +153,8 @@ impl HostPaths {
         Ok(Checked { path, hold })
     }
 
-    /// Opens what an allowed directory holds, to look at it. Neither symbolic links nor what others
-    /// do meanwhile lead out of the directory.
+    /// Opens a path in an allowed directory, without reading it. Neither symbolic links nor
+    /// concurrent changes lead out of the directory.
     fn beneath(&self, whole: &Path, path: &str) -> Result<Found> {
         let refused = |why: &str| refusal(ErrorKind::Forbidden, path, why);
         let Some((root, inner)) = Bound::innermost(whole, &self.allowed) else {
@@ -183,8 +182,9 @@ impl HostPaths {
         }
     }
 
-    /// Volumes over images that can't be read any more, and these: they were chosen before the
-    /// directories were named, and a link leads out of one.
+    /// Returns volumes whose images can't be read any more, and their images. These images were
+    /// chosen before the directories were configured, and a symbolic link leads out of one of the
+    /// directories.
     pub(crate) fn stray_images(&self, pool: &Pool) -> Vec<(String, String)> {
         let leads_out = |path: &str| {
             let Some((root, inner)) = Bound::innermost(Path::new(path), &self.allowed) else { return false };
@@ -199,7 +199,7 @@ impl HostPaths {
         volumes.filter_map(|volume| image_of(&volume.name).map(|image| (volume.name, image))).collect()
     }
 
-    /// What the server lives by.
+    /// Returns the identities of the files that belong to the server or the pool.
     fn own_ids(&self, pool: &Pool) -> BTreeSet<Id> {
         let mut ids = BTreeSet::new();
         let mut add = |path: &Path| ids.extend(rustix::fs::stat(path).ok().map(|stat| id(&stat)));
@@ -221,8 +221,8 @@ impl HostPaths {
 }
 
 impl Checked {
-    /// The directory, made where there was none: a way to it that stays the same while the second
-    /// lives.
+    /// Creates the directory if it does not exist. Returns a path that leads to this directory
+    /// while the second value lives.
     pub(crate) fn directory(self) -> io::Result<(PathBuf, Option<Hold>)> {
         let Some(hold) = self.hold else { return Ok((PathBuf::from(self.path), None)) };
         let hold = hold.into_directory()?;
@@ -230,8 +230,8 @@ impl Checked {
     }
 }
 
-/// Is it a name that the server or the engine gives a file in the data directory? Others may have
-/// been put there to be an image or a physical volume.
+/// Returns whether the server or the engine gives this name to a file in the data directory. Other
+/// files there may be images or physical volumes.
 fn is_known(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let prefixes = ["catalog", "journal-", "cdp-", "pool.lock", "lu-", iscsi::STORED.0, schedule::STORED.0];
@@ -240,7 +240,7 @@ fn is_known(name: &OsStr) -> bool {
         || suffixes.iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// The path of an open file, without symbolic links.
+/// Returns the path of an open file, without symbolic links.
 fn real_path(file: &OwnedFd, path: &str) -> Result<String> {
     let wrong = |why: &str| refusal(ErrorKind::Conflict, path, why);
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -277,7 +277,8 @@ mod tests {
         paths: HostPaths,
     }
 
-    /// `allowed/d/disk` is full of ones, `secrets/disk` of nines, which no client may read.
+    /// Makes a fixture: `allowed/d/disk` is full of ones. `secrets/disk` is full of nines, and no
+    /// client may read it.
     fn fixture() -> Fixture {
         let tmp = tempfile::tempdir().unwrap();
         let at = |path: &str| tmp.path().join(path);
@@ -302,7 +303,7 @@ mod tests {
             self.paths.check(Door::Network, &self.pool, path.to_str().unwrap(), purpose).unwrap()
         }
 
-        /// `allowed/d` leads to the secrets from now on.
+        /// Makes `allowed/d` lead to the secrets.
         fn replace(&self) {
             let at = |path: &str| self.tmp.path().join(path);
             fs::rename(at("allowed/d"), at("allowed/was")).unwrap();
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(f.first().unwrap(), 1, "it stays open");
     }
 
-    /// As after a restart: the path is kept, and opened anew.
+    /// As after a restart, the path is stored and opened again.
     #[test]
     fn an_image_is_not_looked_for_beyond_the_directory_later() {
         let f = fixture();
@@ -369,7 +370,7 @@ mod tests {
         assert!(f.paths.stray_images(&f.pool).is_empty(), "that it is missing is told elsewhere");
     }
 
-    /// A descriptor's number says nothing to people.
+    /// Messages must not contain the number of a descriptor, which means nothing to users.
     #[test]
     fn a_directory_that_fails_is_named_as_it_was_said() {
         let f = fixture();

@@ -1,4 +1,4 @@
-//! The origin of volumes and snapshots: what rests on what, in the terms of the API.
+//! The origin of volumes and snapshots: which content depends on which, in the terms of the API.
 
 use crate::{clones, convert};
 use hindcast_api as api;
@@ -8,19 +8,21 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What rests on what, for one answer. Each part is asked for when the answer needs it, and once:
-/// most answers about one volume need none of them, and each costs as much as the pool has volumes.
+/// Dependencies between branches, for one response. Each part is computed when the response first
+/// needs it. Most responses about one volume need no part, and the cost of each grows with the
+/// number of volumes.
 pub(crate) struct Lineage<'a> {
-    /// Asked for snapshots: there can be very many, and mostly few are wanted.
+    /// The pool. Snapshots are requested from it one by one: there can be very many, and most
+    /// responses need few.
     pool: &'a Pool,
-    /// What branches rest on.
+    /// Bases of branches.
     bases: OnceCell<BTreeMap<BranchId, (BranchId, Epoch)>>,
-    /// Of branches that rest on a moment: the volume whose history it is, if it is there still, and
-    /// the LSN.
+    /// For each branch whose base is a moment: the volume whose history it is, if that volume
+    /// exists, and the LSN.
     moments: OnceCell<BTreeMap<BranchId, (Option<String>, Lsn)>>,
-    /// Volumes by what they rest on.
+    /// Names of volumes, by their bases.
     clones: OnceCell<BTreeMap<(BranchId, Epoch), Vec<String>>>,
-    /// Names of volumes by identity, as labels have it.
+    /// Names of volumes by UUID, in the form that labels have.
     names: OnceCell<BTreeMap<String, String>>,
 }
 
@@ -35,8 +37,8 @@ impl Lineage<'_> {
         }
     }
 
-    /// For the answer about a volume that was just created, and not from another one. Such a volume
-    /// rests on no branch, so no branches have to be read.
+    /// Makes a value for the response about a volume that was just created, and not from another
+    /// one. Such a volume has no base, so no branches are read.
     pub(crate) fn of_new(pool: &Pool) -> Lineage<'_> {
         Lineage { bases: OnceCell::from(BTreeMap::new()), ..Lineage::new(pool) }
     }
@@ -45,7 +47,8 @@ impl Lineage<'_> {
         self.bases.get_or_init(|| self.pool.branch_bases()).get(&branch).copied()
     }
 
-    /// The newest snapshot in sight that a branch's content from before `epoch` belongs to.
+    /// Returns the address of the newest visible snapshot of a branch's content from before
+    /// `epoch`.
     fn before(&self, branch: BranchId, epoch: Epoch) -> Option<String> {
         let (mut branch, mut end) = (branch, epoch);
         loop {
@@ -57,7 +60,7 @@ impl Lineage<'_> {
         }
     }
 
-    /// Where a volume's current line of history begins.
+    /// Returns the address of the snapshot or moment at which a volume's current branch begins.
     fn origin(&self, branch: BranchId) -> Option<String> {
         // Who rests on a moment rests on its branch.
         let (base, epoch) = self.base(branch)?;
@@ -72,7 +75,7 @@ impl Lineage<'_> {
         self.pool.newest_snapshot(branch, epochs).map(|(volume, snapshot)| format!("{volume}@{snapshot}"))
     }
 
-    /// The volumes that rest on a snapshot, by name.
+    /// Returns the names of the volumes that depend on a snapshot, sorted.
     fn clones(&self, info: &SnapshotInfo) -> Vec<String> {
         if !info.pinned {
             return Vec::new();
@@ -91,7 +94,7 @@ impl Lineage<'_> {
         all.get(&info.of).cloned().unwrap_or_default()
     }
 
-    /// The clone that stands behind a snapshot's address.
+    /// Returns the name of the clone at a snapshot's address, if there is one.
     fn writable(&self, info: &SnapshotInfo) -> Option<String> {
         let id = info.labels.get(clones::CLONE)?;
         if let Some(clone) = clones::clone_by_default_name(self.pool, info) {

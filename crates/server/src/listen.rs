@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tokio::net::{TcpListener, UnixListener};
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     /// `HOST:PORT`.
@@ -35,9 +35,9 @@ impl FromStr for Address {
     }
 }
 
-/// `HOST:PORT` as an address. A host name is looked up, and its first address taken. A link-local
-/// address may name its interface, `[fe80::1%eth0]:3260`: its number may be another one after each
-/// start of the machine.
+/// Resolves `HOST:PORT` to an address. A host name is looked up, and its first address is used. A
+/// link-local address may name its interface, `[fe80::1%eth0]:3260`, because the interface's number
+/// may differ after each boot.
 pub(crate) fn resolve(host_port: &str) -> io::Result<SocketAddr> {
     if let Some((ip, interface, port)) = zoned(host_port) {
         let socket = net::socket(net::AddressFamily::INET6, net::SocketType::DGRAM, None)?;
@@ -49,7 +49,7 @@ pub(crate) fn resolve(host_port: &str) -> io::Result<SocketAddr> {
     found.ok_or_else(|| io::Error::other("the name has no address"))
 }
 
-/// A link-local address with the name of an interface, and its port.
+/// Parses a link-local address with the name of an interface and a port.
 fn zoned(host_port: &str) -> Option<(Ipv6Addr, &str, u16)> {
     let (place, port) = host_port.strip_prefix('[')?.rsplit_once("]:")?;
     let (ip, interface) = place.split_once('%')?;
@@ -75,8 +75,8 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Binds. A Unix socket is accessible to its owner only; one left over by a killed server is
-    /// replaced, one that answers is not.
+    /// Binds a listener. Only the owner of a Unix socket can open it. A socket that a killed server
+    /// left is replaced. A socket on which a server answers is not.
     pub(crate) async fn bind(address: &Address) -> Result<Listener, ErrorBody> {
         let bound = match address {
             Address::Tcp(host_port) => match zoned(host_port).map(|_| resolve(host_port)) {
@@ -91,7 +91,7 @@ impl Listener {
         })
     }
 
-    /// The address as bound: port 0 has become a real one.
+    /// Returns the bound address. It has the real port instead of port 0.
     pub(crate) fn address(&self) -> String {
         match self {
             Listener::Tcp(listener) => listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string()),
@@ -104,7 +104,7 @@ async fn bind_tcp(address: io::Result<SocketAddr>) -> io::Result<Listener> {
     TcpListener::bind(address?).await.map(Listener::Tcp)
 }
 
-/// Removes the socket's name when the listener goes.
+/// The file of a socket. It is removed on drop.
 #[derive(Debug)]
 pub(crate) struct SocketFile(PathBuf);
 
@@ -115,8 +115,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Binds under a temporary name, restricts it, and renames it. At no instant can another user
-/// connect, and a leftover socket is replaced without a gap.
+/// Binds a socket under a temporary name, restricts its permissions, and renames it. So no other
+/// user can connect at any time, and a leftover socket is replaced without a gap.
 fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there"));

@@ -27,11 +27,11 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), ErrorBody> {
     started.map_err(|e| ErrorBody { kind: ErrorKind::Internal, message: format!("start logging: {e}") })
 }
 
-/// Writes characters that would change how a line looks, without being seen, as `\u202e`, which
-/// JSON knows, too. Clients choose names that stand in lines.
+/// A writer that escapes invisible characters that change the appearance of a line, in the form
+/// `\u202e`, which JSON also has. Clients choose names that appear in lines of the log.
 struct Escaped<W>(W);
 
-/// Does it reorder or hide what stands around it, or control a terminal?
+/// Returns whether a character reorders or hides the text around it, or controls a terminal.
 fn is_misleading(c: char) -> bool {
     let formats = ['\u{61c}', '\u{feff}'].contains(&c);
     let ranges =
@@ -40,7 +40,7 @@ fn is_misleading(c: char) -> bool {
 }
 
 impl<W: Write> Write for Escaped<W> {
-    /// A line comes as a whole.
+    /// Writes a line. `line` is always a complete line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match std::str::from_utf8(line) {
             Ok(text) if !line.is_ascii() && text.contains(is_misleading) => {
@@ -63,7 +63,8 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-/// Lines without times, with the priority prefix that systemd's journal understands (sd-daemon(3)).
+/// A format without times, with the priority prefix that systemd's journal understands
+/// (sd-daemon(3)).
 struct Journal(Format<Full, ()>);
 
 impl<S, N> FormatEvent<S, N> for Journal

@@ -1,5 +1,5 @@
-//! The threads that do the engine's background work. One thread maintains, one writes back. The
-//! engine only offers the work (I2).
+//! The threads that do the engine's background work. One thread maintains the pool, one writes
+//! back. The engine only offers the work, so that one thread can call all of it (I2).
 
 use crate::periodic::{Waker, Worker, panic_text};
 use crate::realtime;
@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a thread may take to notice that it should end, when there is no work.
+/// Maximum time in which a thread without work notices that it should end.
 const NAP: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REPEAT_LOG: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const REPEAT_LOG: Duration = Duration::from_secs(60);
 pub(crate) struct Maintenance([Worker; 2]);
 
 impl Maintenance {
-    /// Starts them.
+    /// Starts the threads.
     pub(crate) fn start(pool: Arc<Pool>) -> io::Result<Self> {
         let mut maintainer = Maintainer::default();
         let mut raised = false;
@@ -36,20 +36,20 @@ impl Maintenance {
         ]))
     }
 
-    /// False when a thread has ended, which they do only when told or on a defect.
+    /// Returns whether all threads run. A thread ends only on request or because of a defect.
     pub(crate) fn is_alive(&self) -> bool {
         self.0.iter().all(Worker::is_alive)
     }
 
-    /// Ends them after the step they are in.
+    /// Ends the threads after their current step.
     pub(crate) fn stop(self) {
         self.0.iter().for_each(Worker::end);
         self.0.into_iter().for_each(Worker::stop);
     }
 }
 
-/// Starts a thread whose work tells how long it has nothing to do. A panic ends the thread and
-/// poisons the pool: without the thread the journal fills up and clients hang.
+/// Starts a thread whose work returns the time until it has work again. A panic ends the thread and
+/// poisons the pool: without the thread the journal would fill up and clients would hang.
 fn start(
     name: &'static str,
     pool: Arc<Pool>,
@@ -68,7 +68,8 @@ fn start(
     })
 }
 
-/// A failed sync poisons the pool (I7), which is said elsewhere; nothing is left to do here then.
+/// Writes back once. A failed sync poisons the pool (I7). The engine reports that, and this thread
+/// then has no more work.
 fn write_back(pool: &Pool) -> Duration {
     pool.write_back(NAP).map_or(LONGEST_PAUSE, |_| Duration::ZERO)
 }
@@ -76,7 +77,7 @@ fn write_back(pool: &Pool) -> Duration {
 /// The state of the maintenance thread.
 #[derive(Default)]
 struct Maintainer {
-    /// After the last failure; longer after each that follows.
+    /// Pause after the last failure. It grows with each further failure.
     pause: Option<Duration>,
     /// The last failure that was logged, and when.
     last_logged: Option<(String, Instant)>,
@@ -113,13 +114,14 @@ impl Maintainer {
     }
 }
 
-/// Logs what physical volumes failed with. Reads: when there are more, and not more often than once
-/// a minute for each. A write: once.
+/// Logs errors of physical volumes. Read errors are logged when there are more, at most once a
+/// minute for each physical volume. A write error is logged once.
 #[derive(Default)]
 struct PvErrors {
-    /// By physical volume: how many reads were logged, and when.
+    /// For each physical volume: the number of read errors at the last log message, and the time of
+    /// that message.
     logged: BTreeMap<u32, (u64, Instant)>,
-    /// Physical volumes that are not written to any more.
+    /// Physical volumes that have failed and are not written to any more.
     failed: BTreeSet<u32>,
     looked: Option<Instant>,
 }

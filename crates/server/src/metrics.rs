@@ -1,5 +1,5 @@
-//! Metrics for Prometheus. Counters are kept where things happen, and collected when a client asks
-//! for the metrics.
+//! Metrics for Prometheus. Counters are kept where events happen. The server collects them when a
+//! client requests the metrics.
 
 use crate::app::App;
 use crate::convert;
@@ -22,10 +22,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Of what [`encode`] returns.
+/// Content type of the text that [`encode`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Everything, as text.
+/// Returns all metrics as text.
 pub(crate) fn encode(app: &Arc<App>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ServerCollector(app.clone())));
@@ -68,7 +68,7 @@ impl Collector for ServerCollector {
     }
 }
 
-/// The encoder with the two shapes used here: one value, and one value for each label.
+/// An encoder for the two forms that this module uses: one value, and one value for each label.
 struct Out<'a>(DescriptorEncoder<'a>);
 
 type Label = [(&'static str, String); 1];
@@ -116,14 +116,14 @@ fn process(out: &mut Out<'_>, app: &App) -> fmt::Result {
     }
 }
 
-/// From `/proc/self/status`, which gives it in KiB whatever the page size.
+/// Returns the resident memory. `/proc/self/status` gives it in KiB for every page size.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// How many problems there are of each kind. A kind that is absent has none.
+/// Writes the number of problems of each kind. A kind without problems is absent.
 fn problems(out: &mut Out<'_>, app: &App) -> fmt::Result {
     let mut by_code: BTreeMap<String, u64> = BTreeMap::new();
     for problem in app.health().problems {
@@ -277,7 +277,7 @@ fn map_cache(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     }
 }
 
-/// A counter of [`PreserveStats`]: end of its metric's name, help.
+/// A counter of [`PreserveStats`]: the end of its metric's name, its help, and its value.
 type Preserved = (&'static str, &'static str, fn(&PreserveStats) -> u64);
 
 const PRESERVED: [Preserved; 7] = [

@@ -1,5 +1,5 @@
-//! Addresses of the past, `VOLUME@MOMENT`: conversion of the text that people write to the terms of
-//! the engine.
+//! Addresses of past content, `VOLUME@MOMENT`: conversion of the text that users write to the terms
+//! of the engine.
 
 use crate::clones::open_behind;
 use hindcast_api::Moment;
@@ -9,16 +9,16 @@ use hindcast_engine::{Error, ErrorKind, Result, Volume, cdp};
 use jiff::Timestamp;
 use std::sync::Arc;
 
-/// What of a volume's past is meant.
+/// The past content that an address means.
 #[derive(Debug)]
 pub(crate) enum Past {
-    /// A snapshot, which needs no history.
+    /// A snapshot. It needs no history.
     Snapshot(SnapshotInfo),
-    /// A moment, for the engine to find.
+    /// A moment that the engine has to find.
     Moment(cdp::Moment),
 }
 
-/// What a text after the `@` means. No snapshot has the name of a mark.
+/// Parses the text after the `@`. No snapshot has the name of a mark.
 pub(crate) fn find(pool: &Pool, volume: &str, text: &str) -> Result<Past> {
     let moment: Moment =
         text.parse().map_err(|e| Error::new(ErrorKind::Invalid, format!("go back in {volume}: {e}")))?;
@@ -41,7 +41,8 @@ pub(crate) fn find(pool: &Pool, volume: &str, text: &str) -> Result<Past> {
     }
 }
 
-/// A text as a moment, also where it names a snapshot: that was taken at a moment.
+/// Returns the moment that a text means. For the name of a snapshot it is the moment at which the
+/// snapshot was taken.
 pub(crate) fn moment(pool: &Pool, volume: &str, text: &str) -> Result<cdp::Moment> {
     Ok(match find(pool, volume, text)? {
         // Not the time that it has: that was read before it was taken, or is another server's.
@@ -50,8 +51,8 @@ pub(crate) fn moment(pool: &Pool, volume: &str, text: &str) -> Result<cdp::Momen
     })
 }
 
-/// The last flush at or before a moment. By time it is looked for as asked: a flush is later than
-/// the last write by then.
+/// Returns the last flush at or before a moment. If the moment is a time, the search is by time,
+/// because a flush is later than the last write before that time.
 pub(crate) fn last_flush(pool: &Pool, volume: &str, moment: cdp::Moment) -> Result<cdp::Moment> {
     Ok(match moment {
         cdp::Moment::Time(time) => cdp::Moment::FlushBefore(time),
@@ -61,7 +62,7 @@ pub(crate) fn last_flush(pool: &Pool, volume: &str, moment: cdp::Moment) -> Resu
     })
 }
 
-/// Opens what an address names, read-only but for writable snapshots.
+/// Opens the content at an address. It is read-only, except at the address of a writable snapshot.
 pub(crate) fn open(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<Arc<Volume>> {
     match find(pool, volume, text)? {
         Past::Snapshot(snapshot) => match open_behind(pool, &snapshot)? {
@@ -72,8 +73,8 @@ pub(crate) fn open(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<Arc<Vol
     }
 }
 
-/// Opens what an address names as it was, also where that can be written to, and tells an address
-/// of it that means the same later on.
+/// Opens the content that an address froze, even if the address is that of a writable snapshot. It
+/// also returns a text that means the same content later.
 pub(crate) fn open_frozen(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<(Arc<Volume>, String)> {
     match find(pool, volume, text)? {
         Past::Snapshot(snapshot) => Ok((pool.open_snapshot(volume, &snapshot.name)?, snapshot.name)),
@@ -85,7 +86,8 @@ pub(crate) fn open_frozen(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<
     }
 }
 
-/// Nanoseconds since 1970; what was before that has no history.
+/// Converts a time to nanoseconds since 1970. A time before 1970 becomes 0, because it has no
+/// history.
 fn nanos(time: Timestamp) -> u64 {
     u64::try_from(time.as_nanosecond()).unwrap_or(0)
 }
@@ -103,7 +105,7 @@ mod tests {
     const M: u64 = 1 << 20;
     const SECOND: u64 = 1_000_000_000;
 
-    /// A pool with a volume `v` that keeps its history, at 1970-01-01T00:00:01Z.
+    /// Makes a pool with a volume `v` that keeps its history, at 1970-01-01T00:00:01Z.
     fn pool() -> (Arc<Pool>, Arc<ManualClock>) {
         let (dir, clock) = (Arc::new(MemDir::new()), Arc::new(ManualClock::new(SECOND)));
         let world = World { clock: clock.clone(), rng: Arc::new(SplitMix::new(1)) };
@@ -130,7 +132,7 @@ mod tests {
         block[0]
     }
 
-    /// The first byte at a moment, or at the last flush before it.
+    /// Returns the first byte at a moment, or at the last flush before it.
     fn at(pool: &Arc<Pool>, text: &str, flush: bool) -> Result<u8> {
         let moment = moment(pool, "v", text)?;
         let moment = if flush { last_flush(pool, "v", moment)? } else { moment };

@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// A deleted volume's clients get this long to be gone; the answer to the deletion waits for it.
+/// Maximum time that a deletion waits until the clients of the deleted volume are disconnected.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
 
-/// Every volume under its own name, and its past under addresses: snapshots as `VOLUME@NAME`, which
-/// are listed (and can be writable), and any moment as `VOLUME@MOMENT`. The empty name is the only
-/// volume where there is exactly one. What is kept out of NBD is not there, with its past and with
-/// what was made of that.
+/// The exports of a pool. Each volume has its own name. Snapshots, which can be writable, are
+/// listed as `VOLUME@NAME`. Any moment has the name `VOLUME@MOMENT`. The empty name is the only
+/// volume if there is exactly one. A volume that NBD does not serve has no exports, also not of its
+/// past. A clone that NBD does not serve is not exported at a snapshot's address.
 struct PoolExports(Arc<Pool>, NbdRules);
 
 impl Exports for PoolExports {
@@ -52,8 +52,8 @@ impl Exports for PoolExports {
         entries
     }
 
-    /// As in the list, without making all of it: tools that list exports ask for each one's
-    /// description.
+    /// Returns the description of one export without making the whole list. Tools that list exports
+    /// ask for the description of each.
     fn describe(&self, name: &str) -> Option<String> {
         let name = self.canonical(name);
         match name.split_once('@') {
@@ -106,9 +106,9 @@ impl Exports for PoolExports {
         names
     }
 
-    /// A snapshot or a moment of the same volume as it is written behind the `@`, or one of any by
-    /// its address: a clone differs from the snapshot that it was made of in what was written to
-    /// it.
+    /// `past` is the text after the `@` of a snapshot or moment of the same volume, or the address
+    /// of a snapshot or moment of any volume. For example, a clone differs from its snapshot in
+    /// what was written to the clone.
     fn changed_since(&self, name: &str, past: &str) -> Result<Arc<dyn Changes>> {
         let name = self.canonical(name);
         let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
@@ -129,7 +129,7 @@ fn of_volume(volume: &VolumeInfo) -> String {
     format!("{}{access}", Size(volume.size))
 }
 
-/// With the clone that stands behind it.
+/// Returns the description of a snapshot, with the clone at its address.
 fn of_snapshot(snapshot: &SnapshotInfo, clone: Option<&VolumeInfo>) -> String {
     let size = clone.map_or(snapshot.size, |clone| clone.size);
     let written = clone.map_or_else(String::new, |clone| format!(", writable: {}", clone.name));
@@ -137,7 +137,7 @@ fn of_snapshot(snapshot: &SnapshotInfo, clone: Option<&VolumeInfo>) -> String {
 }
 
 impl PoolExports {
-    /// A volume that NBD serves.
+    /// Returns a volume, if NBD serves it.
     fn served(&self, name: &str) -> Result<VolumeInfo> {
         let volume = self.0.volume(name)?;
         match self.1.serves(&volume) {
@@ -149,7 +149,7 @@ impl PoolExports {
         }
     }
 
-    /// Refuses what a volume's past shows, where that or the clone behind it is kept out of NBD.
+    /// Refuses past content if NBD does not serve its volume, or the clone at its address.
     fn served_past(&self, volume: &str, moment: &str) -> Result<()> {
         self.served(volume)?;
         match moments::find(&self.0, volume, moment)? {
@@ -161,8 +161,8 @@ impl PoolExports {
         }
     }
 
-    /// What a client that asks for `VOLUME@TEXT` is shown, as far as that is the same now as when
-    /// it opens it.
+    /// Opens the content that a client of `VOLUME@TEXT` sees. It refuses text that means other
+    /// content at each use.
     fn compared(&self, volume: &str, text: &str) -> Result<Arc<Volume>> {
         match moments::find(&self.0, volume, text)? {
             Past::Snapshot(snapshot) => match clone_behind(&self.0, &snapshot) {
@@ -196,7 +196,7 @@ impl Changes for Compared {
     }
 }
 
-/// The running target; one that listens nowhere where `--nbd none` was said.
+/// The running NBD target. With `--nbd none` it has no listeners.
 pub(crate) struct NbdTarget(NbdServer);
 
 impl NbdTarget {
@@ -204,7 +204,7 @@ impl NbdTarget {
         Ok(NbdTarget(NbdServer::start(config.clone(), Arc::new(PoolExports(pool, rules)))?))
     }
 
-    /// Addresses as bound.
+    /// Returns the bound addresses.
     pub(crate) fn addresses(&self) -> Vec<String> {
         let text = |listen| match listen {
             Listen::Tcp(address) => address.to_string(),
@@ -213,13 +213,13 @@ impl NbdTarget {
         self.0.addresses().into_iter().map(text).collect()
     }
 
-    /// Totals since the start.
+    /// Returns totals since the start.
     pub(crate) fn stats(&self) -> NbdStats {
         self.0.stats()
     }
 
-    /// Ends the connections of an export that is gone, or shows something else now: their devices
-    /// would only answer with errors.
+    /// Ends the connections of an export that was deleted or whose content changed. Further
+    /// requests on them would only fail.
     pub(crate) fn disconnect(&self, export: &str) {
         let (connections, all) = self.0.disconnect(export, DISCONNECT_WAIT);
         if connections > 0 {
@@ -227,7 +227,7 @@ impl NbdTarget {
         }
     }
 
-    /// Ends the connections of a volume and of all of its past.
+    /// Ends the connections of a volume, of its snapshots and of its moments.
     pub(crate) fn disconnect_volume(&self, volume: &str) {
         let of = |name: &str| name.split_once('@').map_or(name, |(of, _)| of) == volume;
         let (connections, all) = self.0.disconnect_all(&of, DISCONNECT_WAIT);
@@ -236,8 +236,8 @@ impl NbdTarget {
         }
     }
 
-    /// Stops accepting, lets requests in flight end until `deadline` has passed, and closes what is
-    /// left.
+    /// Stops accepting connections. Requests in flight have until `deadline` to end. Then the
+    /// server closes the remaining connections.
     pub(crate) fn stop(&self, deadline: Duration) {
         let broken = self.0.shutdown(deadline);
         if broken > 0 {

@@ -1,15 +1,15 @@
 //! systemd's notification protocol (sd_notify(3)): datagrams of `KEY=VALUE` lines to
 //! `$NOTIFY_SOCKET`.
 //!
-//! It is written here instead of taken from a library, because the protocol is one `sendto` and the
-//! standard library supports abstract socket names.
+//! This module implements the protocol without a library, because the protocol is one `sendto` and
+//! the standard library supports abstract socket names.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// The service manager, if there is one.
+/// The connection to the service manager, if there is one.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     target: Option<(UnixDatagram, SocketAddr)>,
@@ -17,7 +17,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// As the environment says.
+    /// Makes a notifier from the environment variables.
     pub(crate) fn from_env() -> Self {
         let watchdog_is_ours = match std::env::var("WATCHDOG_PID") {
             Ok(pid) => pid == std::process::id().to_string(),
@@ -46,27 +46,28 @@ impl Notifier {
         Notifier { target, watchdog }
     }
 
-    /// How often the watchdog wants a sign of life, with a margin; `None`: it does not.
+    /// Returns the interval at which the watchdog needs a sign of life, a third of its limit.
+    /// `None`: there is no watchdog.
     pub(crate) fn watchdog_interval(&self) -> Option<Duration> {
         self.target.as_ref().and(self.watchdog).map(|limit| limit / 3)
     }
 
-    /// Serving; `status` is what `systemctl status` shows.
+    /// Reports that the server is ready. `systemctl status` shows `status`.
     pub(crate) fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// A new line for `systemctl status`.
+    /// Reports a new status, which `systemctl status` shows.
     pub(crate) fn status(&self, status: &str) {
         self.send(&format!("STATUS={status}"));
     }
 
-    /// A sign of life.
+    /// Reports that the server is alive.
     pub(crate) fn alive(&self) {
         self.send("WATCHDOG=1");
     }
 
-    /// On the way out.
+    /// Reports that the server is stopping.
     pub(crate) fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=stopping");
     }

@@ -12,17 +12,17 @@ use hindcast_engine::salvage::SalvageOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The first physical volume of an embedded pool.
+/// File name of the first physical volume of a new pool.
 const FIRST_PV: &str = "pv-0.img";
 
-/// Opens what is left of the pool in `data`, read-only and without writing to any part of it. Where
-/// its catalog does not open, the newest backup in the data directory stands in.
+/// Opens the readable data of the damaged pool in `data`, read-only. It writes to no part of the
+/// pool. If the catalog can't be opened, the newest backup in the data directory replaces it.
 pub fn salvage(data: &Path, how: &Salvaging, options: PoolOptions) -> Result<Arc<Pool>, ErrorBody> {
     salvage_bound(data, how, options, &[])
 }
 
-/// Opens what is left of the pool in `data`, like [`salvage`]. No link leads an image out of the
-/// directories `allowed`.
+/// Opens the readable data of the damaged pool in `data`, as [`salvage`] does. No symbolic link
+/// leads an image out of the directories `allowed`.
 pub(crate) fn salvage_bound(
     data: &Path,
     how: &Salvaging,
@@ -43,7 +43,7 @@ pub(crate) fn salvage_bound(
     Pool::open_salvage(Arc::new(dir), world::real(), options).map_err(error_body)
 }
 
-/// Opens what is left, for the server.
+/// Opens the readable data of a damaged pool for the server, and logs the losses.
 fn open_salvage(config: &Config, how: &Salvaging) -> Result<Arc<Pool>, ErrorBody> {
     tracing::warn!(data = %config.data.display(), "opening the readable data of the pool, READ-ONLY, for salvage");
     if !config.data.is_dir() {
@@ -61,8 +61,8 @@ fn open_salvage(config: &Config, how: &Salvaging) -> Result<Arc<Pool>, ErrorBody
     Ok(pool)
 }
 
-/// Opens the pool. With `--create`, where there is none one is created first.
-/// Otherwise that is an error, and nothing is written.
+/// Opens the pool. If there is none, it creates one with `--create`. Without `--create` it fails
+/// and writes nothing.
 pub(crate) fn open(config: &Config) -> Result<Arc<Pool>, ErrorBody> {
     let dir: Arc<dyn Dir> = Arc::new(FileDir::new(&config.data).bound(&config.allowed));
     if let Some(how) = &config.salvage {
@@ -143,8 +143,8 @@ fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), Er
     Pool::create(dir.clone(), &world::real(), &creation.config, creation.placement, &[pv]).map_err(error_body)
 }
 
-/// Four fifths of what the journal leaves, in whole extents; `None` when that is not worth calling
-/// a pool.
+/// Returns the default size of a pool: four fifths of the space that the journal leaves, in whole
+/// extents. `None`: that is too small for a pool.
 fn default_pool_size(free: u64, journal: u64, extent: u64) -> Option<u64> {
     let share = free.saturating_sub(journal) / 5 * 4;
     let size = share - share % extent.max(1);
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(default_pool_size(0, G, 4 << 20), None);
     }
 
-    /// What is older is refused; by force it is shown, and stays as it is.
+    /// An older data directory is refused. By force it is shown, and stays unchanged.
     #[test]
     fn an_older_directory_opens_by_force_only() {
         let tmp = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! A plain file or a block device that is exported as it is: no thin provisioning, no journal, no
+//! A plain file or a block device that is exported unchanged: no thin provisioning, no journal, no
 //! history.
 //!
 //! An acknowledgement promises the same as one of a volume (I4), by the page cache and `fdatasync`.
-//! After a failed sync nothing is known of any write since the last good one. So the device refuses
-//! all requests from then on (as I7 demands for a pool) until the server is started again.
+//! After a failed sync, the state of every write since the last successful sync is unknown. So the
+//! device then refuses all requests (as I7 demands for a pool) until the server is restarted.
 
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use hindcast_engine::disk::{Dir, Disk, FileDir, Hold, OpenMode, SyncPurpose, open_without_links};
@@ -16,31 +16,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uuid::Uuid;
 
-/// Zeros are written in pieces of this size where the backing can't make them itself.
+/// Size of the pieces in which zeros are written, if the backing can't write zeros itself.
 const ZEROS: usize = 1 << 20;
 
-/// What to export, and how.
+/// The file or device to export, and its properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileSpec {
-    /// Identity towards initiators; kept with the mapping, since a file has none.
+    /// UUID of the logical unit. Initiators see it. It is stored with the mapping, because a file
+    /// has none.
     pub(crate) uuid: Uuid,
-    /// Absolute, without symbolic links.
+    /// Absolute path without symbolic links.
     pub(crate) path: String,
-    /// Refuses writes.
+    /// Whether writes are refused.
     pub(crate) read_only: bool,
-    /// Logical block size, 512 or 4096.
+    /// Logical block size in bytes, 512 or 4096.
     pub(crate) block_size: u32,
-    /// The serial number that was chosen for it, where the identity follows from that; none where
-    /// it is the identity.
+    /// Serial number that the operator chose, if the UUID is derived from it. `None`: the UUID is
+    /// the serial number.
     pub(crate) serial: Option<String>,
 }
 
-/// Longest serial number: what identification descriptors take of one.
+/// Maximum length of a serial number: the space for one in identification descriptors.
 const MAX_SERIAL: usize = 64;
 
-/// What a chosen serial number means: an identity, which any server that is told the same gives it,
-/// and the serial number itself where it is another text. One that is an identity, as servers
-/// choose them, is that.
+/// Returns the UUID for a chosen serial number, which is the same on every server. It also returns
+/// the serial number, unless that is a UUID itself.
 pub(crate) fn identity_of_serial(serial: &str) -> Result<(Uuid, Option<String>)> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     if serial.is_empty() || serial.len() > MAX_SERIAL || !serial.chars().all(fits) {
@@ -60,16 +60,16 @@ pub(crate) fn identity_of_serial(serial: &str) -> Result<(Uuid, Option<String>)>
 pub(crate) struct FileDevice {
     spec: FileSpec,
     disk: Arc<dyn Disk>,
-    /// The length of the file in bytes, as of the last look.
+    /// Length of the file in bytes, at the last check.
     length: AtomicU64,
     failed: AtomicBool,
-    /// One sync at a time: the system tells of lost writes once, and a second sync that ran beside
-    /// the one that was told would promise what is lost.
+    /// Lock that allows one sync at a time. The system reports lost writes to one sync only. A
+    /// second sync at the same time would acknowledge lost data.
     syncing: Mutex<()>,
 }
 
 impl FileDevice {
-    /// Opens what `spec` names.
+    /// Opens the file or device of `spec`.
     pub(crate) fn open(spec: FileSpec) -> Result<Arc<FileDevice>> {
         let fail = |e| Error::io(format!("export {}", spec.path), e);
         let dir = FileDir::new("/");
@@ -102,8 +102,9 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// In whole blocks: the last one of what is only read is filled up with zeros. Of what is
-    /// written to, a block that is not whole is out of reach, since the file must not grow.
+    /// Returns the size in bytes, a multiple of the block size. If writes are refused, zeros fill
+    /// up the last block. Otherwise an incomplete last block is not accessible, because the file
+    /// must not grow.
     fn size(&self) -> u64 {
         self.in_blocks(self.length())
     }
@@ -117,7 +118,7 @@ impl FileDevice {
         if self.spec.read_only { len.checked_next_multiple_of(unit).unwrap_or(0) } else { len - len % unit }
     }
 
-    /// Refuses a file with an end that initiators could not reach.
+    /// Refuses a file with an end that initiators could not access.
     pub(crate) fn check_tail(&self) -> Result<()> {
         let (path, length, unit) = (&self.spec.path, self.length(), u64::from(self.spec.block_size));
         let tail = length.saturating_sub(self.size());
@@ -133,8 +134,8 @@ impl FileDevice {
         ))
     }
 
-    /// Looks how long the file is now. `true`: it has another length than before. One that became
-    /// empty keeps its length, and answers with errors.
+    /// Checks the length of the file. Returns whether the size in blocks has changed. A file that
+    /// became empty keeps its size, and its reads and writes fail.
     pub(crate) fn refresh(&self) -> Result<bool> {
         let len = self.disk.len().map_err(|e| self.io("look at", e))?;
         if self.in_blocks(len) == 0 {
@@ -144,7 +145,8 @@ impl FileDevice {
         Ok(self.in_blocks(before) != self.in_blocks(len))
     }
 
-    /// The part of a buffer for `offset` on that comes from the file; the rest of it is zeroed.
+    /// Returns the part of `buf` that the file fills, for a read at `offset`. The rest is set to
+    /// zeros.
     fn inside<'a>(&self, offset: u64, buf: &'a mut [u8]) -> &'a mut [u8] {
         let there = usize::try_from(self.length().saturating_sub(offset)).unwrap_or(usize::MAX);
         // Only the last block is ever filled up: a file that was cut off meanwhile is not.
@@ -311,9 +313,9 @@ impl BlockDevice for FileDevice {
     }
 }
 
-/// Finds a path as it is kept, without symbolic links: with a link on the way it would be another
-/// file than the one that was allowed. If the check of the path still holds the file, that file is
-/// used.
+/// Opens a stored path, and refuses symbolic links. With a link on the way, the path would lead to
+/// another file than the one that was allowed. If the check of the path still holds the file, that
+/// file is used.
 fn without_links(path: &str) -> Result<Hold> {
     if let Some(hold) = Hold::of(path) {
         return Ok(hold);
@@ -328,7 +330,8 @@ fn without_links(path: &str) -> Result<Hold> {
     }
 }
 
-/// The path as it is kept: absolute and without symbolic links, so that one file has one identity.
+/// Returns the form in which a path is stored: absolute and without symbolic links, so that one
+/// file has one identity.
 pub(crate) fn canonical(path: &str) -> Result<String> {
     let fail = |e| Error::io(format!("export {path}"), e);
     if !Path::new(path).is_absolute() {
@@ -522,7 +525,8 @@ mod tests {
         assert_eq!(canonical("/nonexistent/f").unwrap_err().kind(), ErrorKind::NotFound);
     }
 
-    /// A disk whose sync fails once, if this is set. It knows nothing better than writing zeros.
+    /// A disk whose sync fails once if this is set. It has no faster way to make zeros than to
+    /// write them.
     struct Failing(AtomicBool);
 
     impl Layer for Failing {
@@ -541,7 +545,7 @@ mod tests {
         }
     }
 
-    /// Makes a device over such a disk, of this size.
+    /// Makes a device of this size over such a disk.
     fn failing(size: u64, fails: bool) -> (tempfile::TempDir, FileDevice, Arc<Failing>) {
         let dir = tempfile::tempdir().unwrap();
         let disk = FileDir::new(dir.path()).open("f", OpenMode::CreateNew).unwrap();
@@ -564,7 +568,7 @@ mod tests {
         assert_eq!(device.write_zeroes(0, 4096, true, false).unwrap_err().kind(), ErrorKind::Poisoned);
     }
 
-    /// The system tells one of two syncs only that writes were lost.
+    /// The system reports lost writes to only one of two syncs.
     #[test]
     fn a_sync_beside_one_that_fails_promises_nothing() {
         let (_dir, device, layer) = failing(64 * K, true);

@@ -1,5 +1,4 @@
-//! Threads that do a piece of work again and again ([`Worker`]): how they sleep, are woken and
-//! stop.
+//! Threads that repeat a piece of work ([`Worker`]): how they sleep, wake up and stop.
 
 use parking_lot::{Condvar, Mutex};
 use std::any::Any;
@@ -13,22 +12,22 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 struct Signals {
     stopping: bool,
-    /// Since the last sleep.
+    /// Whether the worker was woken since its last sleep.
     woken: bool,
 }
 
-/// Wakes a worker. Can be made before the worker is.
+/// Wakes a worker. It can be made before the worker.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Waker(Arc<(Mutex<Signals>, Condvar)>);
 
 impl Waker {
-    /// Ends the worker's sleep; while it works, its next sleep.
+    /// Ends the worker's sleep. If the worker is working, its next sleep ends at once.
     pub(crate) fn wake(&self) {
         self.0.0.lock().woken = true;
         self.0.1.notify_all();
     }
 
-    /// Whether the worker is to end. Work that takes long asks for it in between.
+    /// Returns whether the worker has to end. Work that takes long checks this regularly.
     pub(crate) fn is_stopping(&self) -> bool {
         self.0.0.lock().stopping
     }
@@ -45,10 +44,9 @@ impl Waker {
     }
 }
 
-/// A thread that does its work, sleeps, and does it again. It ends when this is stopped or dropped,
-/// after the work that it is at.
+/// A thread that works, sleeps, and works again. A stop or drop ends it after its current work.
 ///
-/// A panic in the work is logged, and the work is done again after a sleep.
+/// A panic in the work is logged. The work is repeated after a sleep.
 #[derive(Debug)]
 pub(crate) struct Worker {
     waker: Waker,
@@ -56,7 +54,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread that does `work` at once, and again whenever `interval` has passed.
+    /// Starts a thread that does `work` at once, and again after each `interval`.
     pub(crate) fn start(
         name: &str,
         interval: Duration,
@@ -68,7 +66,7 @@ impl Worker {
         })
     }
 
-    /// Starts a thread that does `work` at once, and again when the time has passed that the work
+    /// Starts a thread that does `work` at once. It repeats the work after the time that the work
     /// returns, or when `waker` wakes it. `Break` ends the thread. After a panic it sleeps for
     /// `after_panic`.
     pub(crate) fn start_paced(
@@ -96,12 +94,12 @@ impl Worker {
         Ok(Worker { waker, thread: Some(thread) })
     }
 
-    /// False once the work has ended the thread, or the thread was told to end and has ended.
+    /// Returns whether the thread runs. It ends when the work ends it, or on request.
     pub(crate) fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Has the thread end. Does not wait for it.
+    /// Asks the thread to end, and does not wait for it.
     pub(crate) fn end(&self) {
         self.waker.stop();
     }
@@ -121,7 +119,7 @@ impl Drop for Worker {
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
@@ -134,10 +132,11 @@ mod tests {
     use std::time::Instant;
 
     const LONG: Duration = Duration::from_secs(3600);
-    /// Long enough for a busy machine.
+    /// Time limit that is long enough for a busy machine.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A worker that sleeps `pause` each time, and what it tells of its rounds.
+    /// Makes a worker that sleeps for `pause` each time, and a channel with the numbers of its
+    /// rounds.
     fn counting(pause: Duration) -> (Worker, Waker, Receiver<u32>) {
         let (tell, told) = channel();
         let (waker, mut round) = (Waker::default(), 0);
@@ -166,7 +165,7 @@ mod tests {
         assert!(told.recv().is_err(), "a stop is no round");
     }
 
-    /// What is changed while a round goes on is seen by the next round.
+    /// A change during a round is seen by the next round.
     #[test]
     fn a_worker_that_is_woken_at_work_does_not_sleep() {
         let (tell, told) = channel();

@@ -1,9 +1,9 @@
 //! Priorities of threads when the processors are busy.
 //!
-//! When threads serve clients at full speed, another thread that wakes up waits for its turn,
+//! When threads serve clients at full speed, another thread that wakes up waits for a processor,
 //! several milliseconds at times (measured as `run_delay` of the thread that syncs for a snapshot).
 //! A few threads need the processor for microseconds only, and a client waits for each of them.
-//! These run round robin at the lowest real-time priority (sched(7)).
+//! These threads run round robin at the lowest real-time priority (sched(7)).
 //!
 //! The server needs permission for that: it runs as root, or has CAP_SYS_NICE, or has a limit of
 //! RLIMIT_RTPRIO. Without permission all threads keep their normal priority.
@@ -12,13 +12,15 @@ use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, get_scheduler, set_sche
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Below the kernel's own and everybody else's real-time threads.
+/// Priority of raised threads. It is lower than that of the kernel's and other programs' real-time
+/// threads.
 const PRIORITY: i32 = 1;
 
-/// Has any thread been raised here? What an operator has set for the whole process stays.
+/// Whether this process has raised any thread. A real-time priority that an operator has set for
+/// the whole process stays.
 static RAISES: AtomicBool = AtomicBool::new(false);
 
-/// The current thread runs before others until this is dropped, on that thread.
+/// Proof that the current thread is raised. A drop, on the same thread, lowers it.
 #[must_use]
 pub(crate) struct Raised {
     on_this_thread: PhantomData<*const ()>,
@@ -30,15 +32,15 @@ impl Drop for Raised {
     }
 }
 
-/// Raises the current thread, if that is allowed. Threads that it starts are raised as well, until
-/// they [`lower`] themselves.
+/// Raises the priority of the current thread, if that is allowed. Threads that it starts are raised
+/// too, until they [`lower`] themselves.
 pub(crate) fn raise() -> Option<Raised> {
     // Not `then_some`: one that is made and dropped at once would lower a thread that was raised
     // before.
     keep_raised().then(|| Raised { on_this_thread: PhantomData })
 }
 
-/// Raises the current thread for as long as it lives. Tells whether that was done.
+/// Raises the priority of the current thread until its end. Returns whether that succeeded.
 pub(crate) fn keep_raised() -> bool {
     let raised = current() == Some(Scheduler::SCHED_NORMAL) && set(Scheduler::SCHED_RR, PRIORITY);
     if raised {
@@ -47,7 +49,7 @@ pub(crate) fn keep_raised() -> bool {
     raised
 }
 
-/// Does what may take long, on a thread that may be raised otherwise.
+/// Does work that may take long at normal priority, on a thread that may be raised otherwise.
 pub(crate) fn lowered<T>(work: impl FnOnce() -> T) -> T {
     struct Again(bool);
     impl Drop for Again {
@@ -61,7 +63,7 @@ pub(crate) fn lowered<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Gives the current thread the normal priority, whatever thread started it. Tells whether it was
+/// Gives the current thread the normal priority, whatever thread started it. Returns whether it was
 /// raised.
 pub(crate) fn lower() -> bool {
     RAISES.load(Ordering::Relaxed)

@@ -15,18 +15,19 @@ fn nobody() -> Error {
     Error::new(ErrorKind::Invalid, "recover: name at least one volume")
 }
 
-/// A volume that was made of the past of another.
+/// A volume that was created from the past content of another.
 pub(crate) struct Made {
     pub(crate) volume: VolumeInfo,
-    /// The moment, where it is no snapshot.
+    /// The recovered moment. `None`: the volume was created from a snapshot.
     pub(crate) point: Option<cdp::Point>,
-    /// What it took over of the other's access.
+    /// Access settings that the new volume copied from the other. `None`: there was nothing to
+    /// copy.
     pub(crate) inherited: Option<Inherited>,
 }
 
 impl App {
-    /// The moment that a request means, for all its volumes. `None`: it is a snapshot of the only
-    /// volume, for which no history is needed.
+    /// Returns the moment of a request, for all its volumes. `None`: it is a snapshot of the only
+    /// volume, which needs no history.
     fn recovery_point(
         &self,
         first: &str,
@@ -50,7 +51,7 @@ impl App {
         }))
     }
 
-    /// Makes volumes as others were; tells the moments, where they are not snapshots.
+    /// Creates volumes with the content that others had at a moment or in a snapshot.
     pub(crate) fn recover(&self, what: &Recover) -> Result<Vec<Made>> {
         let first = what.volumes.first().ok_or_else(nobody)?;
         let alone = what.volumes.len() == 1;
@@ -80,7 +81,7 @@ impl App {
             .collect()
     }
 
-    /// Begins to make a volume independent of what it was recovered from.
+    /// Starts to make a recovered volume independent of the history.
     fn complete(&self, name: &str, rate: u64) {
         match self.pool.flatten_volume(name, rate) {
             Ok(()) => {}
@@ -93,8 +94,8 @@ impl App {
         }
     }
 
-    /// Takes volumes back to a moment. If clients use them this is refused, or the clients are
-    /// told.
+    /// Rolls volumes back to a moment. While clients use the volumes, it fails, or with `force`
+    /// notifies the clients.
     pub(crate) fn recover_in_place(&self, what: &RecoverInPlace) -> Result<Vec<(VolumeInfo, SnapshotInfo)>> {
         let first = what.volumes.first().ok_or_else(nobody)?;
         let undo = what.undo.clone().unwrap_or_else(|| {

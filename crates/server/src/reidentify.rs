@@ -3,12 +3,13 @@
 //!
 //! A run has three steps:
 //!
-//! - The engine's transaction comes first. It keeps a table of the old and the new identities.
-//! - Then the files are changed, each as a whole. A second run of this step changes nothing more.
-//! - Only then the old identities are forgotten.
+//! - The engine's transaction changes its identities. It stores a table of the old and the new
+//!   ones.
+//! - The server's files are changed, each as a whole. A repetition of this step changes
+//!   nothing more.
+//! - The old identities are forgotten.
 //!
-//! So a run that was cut short anywhere in between is completed by the next run, or by the next
-//! start of the server.
+//! So the next run, or the next start of the server, completes a run that was interrupted anywhere.
 
 use crate::atomic_file::DurableFile;
 use crate::backups::Backups;
@@ -25,51 +26,53 @@ use std::path::Path;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// New identities, by the old ones.
+/// New UUIDs, by the old ones.
 type Identities = BTreeMap<Uuid, Uuid>;
 
-/// What a pool has that initiators know by an identity, or by a name.
+/// The objects of a pool that initiators know by an identity or a name.
 #[derive(Debug, Default, Serialize)]
 pub struct Identified {
-    /// An earlier run was cut short. Before it is ended nothing else is known.
+    /// Whether an earlier run was interrupted. Then the other fields are empty until a run
+    /// completes it.
     pub unfinished: bool,
-    /// Paths of the physical volumes: whether they are copies, too, only people know.
+    /// Paths of the physical volumes. Only the operator knows whether they are copies, too.
     pub pvs: Vec<String>,
     /// Volumes.
     pub volumes: Vec<Identity>,
     /// Snapshots, by their addresses.
     pub snapshots: Vec<Identity>,
-    /// Files and block devices that targets export. They lie outside of the pool.
+    /// Files and block devices that targets export. They are outside of the pool.
     pub files: Vec<String>,
-    /// iSCSI names of targets that a copy of the pool has, too.
+    /// iSCSI names of targets that a copy of the pool also has.
     pub targets: Vec<String>,
-    /// Schedules.
+    /// Names of schedules.
     pub schedules: Vec<String>,
 }
 
-/// What one thing is known by.
+/// The identity of one object.
 #[derive(Debug, Serialize)]
 pub struct Identity {
-    /// Its name or address.
+    /// Name or address of the object.
     pub name: String,
-    /// The identity that it had, or has as long as nothing was changed.
+    /// UUID before the run, or the current UUID if nothing was changed.
     pub old: String,
-    /// The identity that it has now. `None`: nothing was changed.
+    /// UUID after the run. `None`: nothing was changed.
     pub new: Option<String>,
 }
 
-/// What [`reidentify`] did.
+/// Result of [`reidentify`].
 #[derive(Debug, Serialize)]
 pub struct Reidentified {
-    /// It has ended an earlier run that was cut short.
+    /// Whether the run completed an earlier run that was interrupted.
     pub resumed: bool,
-    /// What the pool has now.
+    /// The objects of the pool after the run.
     pub now: Identified,
-    /// The file of the backup of the metadata that was made in the end, in the data directory.
+    /// File name of the final backup of the metadata, which is in the data directory's directory of
+    /// backups. `None`: there is none.
     pub backup: Option<String>,
 }
 
-/// What [`reidentify`] would change. Nothing is written.
+/// Returns what [`reidentify`] would change. It writes nothing.
 pub fn survey_identities(data: &Path) -> std::result::Result<Identified, ErrorBody> {
     let dir = directory(data)?;
     match Pool::open_in_memory(dir.clone(), world::real(), PoolOptions::default()) {
@@ -79,10 +82,10 @@ pub fn survey_identities(data: &Path) -> std::result::Result<Identified, ErrorBo
     }
 }
 
-/// Gives all volumes, snapshots and exported files of the pool in `data` identities of their own,
-/// or ends a run that was cut short. `keep` backups of the metadata are kept.
+/// Gives all volumes, snapshots and exported files of the pool in `data` new UUIDs, or completes a
+/// run that was interrupted. `keep` backups of the metadata are kept.
 ///
-/// [`ErrorKind::Busy`] when a server has the pool open. Where the server's files can't be read
+/// Returns [`ErrorKind::Busy`] if a server has the pool open. If the server's files can't be read,
 /// nothing is changed.
 pub fn reidentify(data: &Path, keep: usize) -> std::result::Result<Reidentified, ErrorBody> {
     let dir = directory(data)?;
@@ -107,7 +110,7 @@ pub fn reidentify(data: &Path, keep: usize) -> std::result::Result<Reidentified,
     })
 }
 
-/// Opens the pool. If a run was cut short it is ended first.
+/// Opens the pool. It completes an interrupted run first.
 pub(crate) fn open(dir: &Arc<dyn Dir>, options: &PoolOptions) -> Result<Arc<Pool>> {
     match Pool::open(dir.clone(), world::real(), options.clone()) {
         Err(error) if is_unfinished(&error) => {
@@ -119,12 +122,12 @@ pub(crate) fn open(dir: &Arc<dyn Dir>, options: &PoolOptions) -> Result<Arc<Pool
     }
 }
 
-/// Does an opening of the pool fail only because a run was cut short?
+/// Returns whether the opening of a pool failed only because a run was interrupted.
 fn is_unfinished(error: &Error) -> bool {
     error.to_string().starts_with(REIDENTIFYING)
 }
 
-/// Ends a run that was cut short, if there is one; the new identities, by the old ones.
+/// Completes an interrupted run, if there is one. Returns the new UUIDs, by the old ones.
 fn end(dir: &Arc<dyn Dir>) -> Result<Identities> {
     Reidentification::resume(&**dir)?.map_or_else(|| Ok(Identities::new()), |begun| complete(dir, begun))
 }
@@ -137,7 +140,7 @@ fn directory(data: &Path) -> std::result::Result<Arc<dyn Dir>, ErrorBody> {
     }
 }
 
-/// Changes everything, in order.
+/// Makes all changes, in order.
 fn begin(dir: &Arc<dyn Dir>, pool: Arc<Pool>) -> std::result::Result<Identities, ErrorBody> {
     // What can't be read can't be changed, and its owner should decide before anything else is.
     let damaged = files::check_files(dir).map_err(error_body)?;
@@ -149,7 +152,7 @@ fn begin(dir: &Arc<dyn Dir>, pool: Arc<Pool>) -> std::result::Result<Identities,
     complete(dir, begun).map_err(error_body)
 }
 
-/// Changes the server's files, and forgets the old identities. Each step can be done again.
+/// Changes the server's files, and forgets the old UUIDs. Each step can be repeated.
 fn complete(dir: &Arc<dyn Dir>, begun: Reidentification) -> Result<Identities> {
     let identities = begun.identities().clone();
     rewrite(dir, iscsi::STORED, &|content| iscsi::renew(content, &identities))?;
@@ -180,7 +183,7 @@ fn lu_files(dir: &Arc<dyn Dir>) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What the pool has; with the old identities, if they were changed.
+/// Returns the objects of the pool, with the old UUIDs if they were changed.
 fn identified(dir: &Arc<dyn Dir>, pool: &Pool, changed: Option<&Identities>) -> Result<Identified> {
     let olds = changed.map(|all| all.iter().map(|(old, new)| (*new, *old)).collect::<Identities>());
     let identity = |name: String, now: &Uuid| match &olds {

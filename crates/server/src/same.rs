@@ -5,9 +5,9 @@
 use hindcast_api as api;
 use hindcast_engine::{cdp, pool};
 
-/// The value of another enum that means the same.
+/// Conversion to the value of another enum that means the same.
 pub trait Same<T> {
-    /// Returns that value.
+    /// Returns the value of the other enum.
     fn same(self) -> T;
 }
 

@@ -1,4 +1,4 @@
-//! Schedules at work: snapshots that are taken and deleted by time.
+//! The execution of schedules: snapshots that are taken and deleted by time.
 
 use crate::app::App;
 use crate::periodic::Worker;
@@ -19,10 +19,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Seconds after now that a snapshot may be named by, where the clock was put back.
+/// Number of seconds after now that are tried for the name of a snapshot, if the clock was set
+/// back.
 const NAMES_TRIED: i64 = 1000;
 impl App {
-    /// All schedules, by name.
+    /// Returns all schedules, sorted by name.
     pub(crate) fn list_schedules(&self) -> Result<Vec<Schedule>> {
         self.schedules.check_readable()?;
         let plans = self.schedules.names();
@@ -33,7 +34,7 @@ impl App {
         Ok(plans.into_iter().map(|(of, name)| self.shown_schedule(&name, of, &mut names)).collect())
     }
 
-    /// One schedule.
+    /// Returns one schedule.
     pub(crate) fn schedule(&self, name: &str) -> Result<Schedule> {
         let of = self.schedules.get(name)?;
         Ok(self.shown_schedule(name, of, &mut Names::new(|| self.pool.volumes())))
@@ -58,13 +59,13 @@ impl App {
         }
     }
 
-    /// A schedule's snapshots of volumes.
+    /// Returns the snapshots of `volumes` that belong to a schedule.
     fn snapshots_of(&self, plan: &Plan, volumes: &[String]) -> Vec<SnapshotInfo> {
         let of = |v: &String| self.pool.snapshots(v).unwrap_or_default();
         volumes.iter().flat_map(of).filter(|s| is_of(&plan.prefix, &s.name)).collect()
     }
 
-    /// Creates a schedule; it runs when it is due the first time.
+    /// Creates a schedule. Its first run is at the next time when it is due.
     pub(crate) fn create_schedule(&self, new: &CreateSchedule) -> Result<Schedule> {
         let prefix = new.prefix.as_ref().unwrap_or(&new.name);
         check_name(&new.name)?;
@@ -129,12 +130,12 @@ impl App {
         self.schedule(name)
     }
 
-    /// Deletes a schedule; its snapshots stay.
+    /// Deletes a schedule. Its snapshots stay.
     pub(crate) fn delete_schedule(&self, name: &str) -> Result<()> {
         self.schedules.update(|plans| plans.remove(name).map(|_| ()).ok_or_else(|| not_found(name)))
     }
 
-    /// Runs what is due. Tells how long until something else is.
+    /// Runs the schedules that are due. Returns the time until the next one is due.
     fn run_due(&self) -> Duration {
         let (plans, mut nap) = self.schedules.to_look_at(Timestamp::now());
         // After the plans: a volume that is not found was deleted.
@@ -185,8 +186,8 @@ impl App {
         Ok(())
     }
 
-    /// A name that is free in all volumes: the time now, or the next free second where the clock
-    /// was put back and that time is used up.
+    /// Returns a name that is free in all volumes. It has the time now, or the next free second if
+    /// the clock was set back and that name is used.
     fn free_name(&self, plan: &Plan, volumes: &[String], now: Timestamp) -> String {
         let is_taken = |name: &str| volumes.iter().any(|v| self.pool.is_taken(v, name).unwrap_or(false));
         let later = |seconds| now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now);
@@ -195,8 +196,9 @@ impl App {
         names.next().unwrap_or_else(|| format!("{}-{}", plan.prefix, time_name(now)))
     }
 
-    /// Deletes what is kept no more. What may not be deleted stays until it may; while the clock is
-    /// in doubt, so does everything that goes by hours and days.
+    /// Deletes the snapshots that the retention does not keep. A snapshot that may not be deleted
+    /// now stays until a later run. While expiry by time is suspended, a retention by hours, days
+    /// or longer deletes nothing.
     fn prune(&self, plan: &Plan, volume: &str) -> Result<()> {
         if self.pool.is_forgetting_suspended() && when::goes_by_time(&plan.keep) {
             return Ok(());
@@ -222,7 +224,8 @@ impl App {
     }
 }
 
-/// When a schedule ran, as its snapshots tell, and when it was created or resumed.
+/// Returns the times of a schedule's runs, from its snapshots, and the time when it was created or
+/// resumed.
 fn ran(plan: &Plan, snapshots: &[SnapshotInfo]) -> impl Iterator<Item = Timestamp> {
     snapshots.iter().map(taken).chain([plan.since])
 }

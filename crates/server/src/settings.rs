@@ -397,7 +397,7 @@ pub enum Digests {
     Offered,
     /// No connection has digests.
     Refused,
-    /// Initiators that do without are refused.
+    /// Initiators that do not use digests are refused.
     Required,
 }
 
@@ -405,9 +405,9 @@ pub enum Digests {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
-    /// Lines for people.
+    /// Lines of text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object in each line.
     Json,
     /// Lines with priorities and without times, for systemd's journal.
     Journal,
@@ -417,39 +417,41 @@ pub enum LogFormat {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Hook {
-    /// The server runs it by `sh -c` before the snapshot. If it fails, no snapshot is taken.
+    /// Command that the server runs by `sh -c` before the snapshot. If it fails, no snapshot is
+    /// taken.
     pub before: Option<String>,
-    /// The server runs it by `sh -c` after the snapshot, in every case.
+    /// Command that the server runs by `sh -c` after the snapshot, in every case.
     pub after: Option<String>,
     /// Seconds after the start of `before` at which `after` runs at the latest. Default: 10.
     pub timeout: Option<u16>,
 }
 
-/// What time and space are worth.
+/// Prices of recovery time and of storage, for the cost model.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prices {
-    /// An hour of recovery.
+    /// Price of an hour of recovery.
     pub(crate) hour: f64,
-    /// A gigabyte of storage.
+    /// Price of a gigabyte of storage.
     pub(crate) gigabyte: f64,
 }
 
-/// How what is left of a damaged pool is opened.
+/// How the readable data of a damaged pool is opened.
 #[derive(Debug, Clone, Default)]
 pub struct Salvaging {
-    /// The backup that the catalog is made from, whatever the pool's own is like: a file, or a
-    /// physical volume.
+    /// Path of the backup from which the catalog is made, whatever the state of the pool's own
+    /// catalog: a file, or a physical volume. `None`: the pool's own catalog, or the newest backup
+    /// if that can't be opened.
     pub from: Option<PathBuf>,
-    /// Where physical volumes are now.
+    /// Physical volumes whose path has changed.
     pub moved: Vec<Moved>,
 }
 
-/// Where a physical volume is now.
+/// A physical volume whose path has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
-    /// Its path in the catalog.
+    /// Path in the catalog.
     pub old: String,
-    /// Its path now.
+    /// Current path.
     pub new: String,
 }
 

@@ -1,4 +1,4 @@
-//! Operations on snapshots that requests and schedules share: taking, deleting, and rolling back.
+//! Operations on snapshots that requests and schedules share: creation, deletion and rollback.
 
 use crate::app::App;
 use crate::clones::{addresses, check_labels};
@@ -12,18 +12,18 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::sync::Arc;
 
-/// An age that a request gives in seconds.
+/// Converts seconds of a request to nanoseconds.
 pub(crate) fn nanoseconds(seconds: u64) -> u64 {
     seconds.saturating_mul(1_000_000_000)
 }
 
-/// A time as it appears in names: `20261122T031415Z`.
+/// Returns a time in the form that names have: `20261122T031415Z`.
 pub(crate) fn time_name(at: Timestamp) -> String {
     at.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
 impl App {
-    /// Takes snapshots at one instant, between the commands that are configured for the volumes.
+    /// Creates snapshots at one instant, between the commands that are configured for the volumes.
     pub(crate) fn create_snapshots(&self, new: &CreateSnapshots) -> Result<Vec<SnapshotInfo>> {
         check_labels(new.labels.keys())?;
         let hooks = match new.no_hooks {
@@ -49,7 +49,7 @@ impl App {
         Ok(created)
     }
 
-    /// The first volume's commands are outermost.
+    /// Creates snapshots between commands. The commands of the first volume are outermost.
     fn create_within(&self, hooks: &[&Hooks], new: &[NewSnapshot]) -> Result<Vec<SnapshotInfo>> {
         let Some((outer, inner)) = hooks.split_first() else {
             return self.create_now(new);
@@ -116,8 +116,8 @@ impl App {
         Ok(())
     }
 
-    /// Takes a volume back to a snapshot. If clients use it this is refused, or the clients are
-    /// told.
+    /// Rolls a volume back to a snapshot. While clients use the volume, it fails, or with `force`
+    /// notifies the clients.
     pub(crate) fn roll_back(
         &self,
         volume: &str,
@@ -138,14 +138,14 @@ impl App {
         Ok((info, undo))
     }
 
-    /// A volume is not what it was: the devices of its NBD clients answer with errors, and new
-    /// connections find what there is now.
+    /// Disconnects the NBD clients of a volume whose content was replaced. Their devices then
+    /// report errors, and new connections see the new content.
     pub(crate) fn disconnect_nbd(&self, volume: &VolumeInfo) {
         self.nbd.disconnect(&volume.name);
         addresses(&self.pool, volume).iter().for_each(|address| self.nbd.disconnect(address));
     }
 
-    /// Has NBD serve a volume, or keeps it out and ends the connections that there are.
+    /// Sets whether NBD serves a volume. If it no longer does, the existing connections end.
     pub(crate) fn set_nbd(&self, volume: &VolumeInfo, nbd: bool) -> Result<()> {
         self.iscsi.set_nbd(&volume.uuid, nbd)?;
         if !nbd {
@@ -155,7 +155,7 @@ impl App {
         Ok(())
     }
 
-    /// Deletes a volume, and its snapshots and its history with it.
+    /// Deletes a volume with its snapshots and its history.
     pub(crate) fn delete_volume(&self, volume: &str, force: bool) -> Result<()> {
         let info = self.pool.volume(volume)?;
         let snapshots = self.pool.snapshots(volume)?;
@@ -169,7 +169,7 @@ impl App {
         Ok(())
     }
 
-    /// Refuses if the volume has a history: a client must not lose it by a slip.
+    /// Refuses if the volume has a history, so that a user does not delete it by mistake.
     fn check_without_history(&self, volume: &str) -> Result<()> {
         let info = self.pool.cdp(volume)?;
         if info.settings.is_none() && info.from.is_none() {
@@ -188,7 +188,7 @@ impl App {
     }
 }
 
-/// When a snapshot was taken.
+/// Returns the time at which a snapshot was taken.
 pub(crate) fn taken(snapshot: &SnapshotInfo) -> Timestamp {
     time(snapshot.created)
 }

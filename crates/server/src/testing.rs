@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
-/// A pool of 64 MiB in a directory that goes with the first value.
+/// Makes a pool of 64 MiB in a directory that is removed with the first value.
 pub(crate) fn pool() -> (tempfile::TempDir, Arc<Pool>) {
     let place = tempfile::tempdir().unwrap();
     let dir: Arc<dyn Dir> = Arc::new(FileDir::new(place.path()));
@@ -17,7 +17,7 @@ pub(crate) fn pool() -> (tempfile::TempDir, Arc<Pool>) {
     (place, Pool::open(dir, world::real(), PoolOptions::default()).unwrap())
 }
 
-/// A volume of 1 MiB.
+/// Makes a volume of 1 MiB.
 pub(crate) fn create(pool: &Pool, name: &str) -> VolumeInfo {
     let new =
         NewVolume { name: name.into(), size: MIB, chunk_size: 16 << 10, block_size: 512, read_only: false };

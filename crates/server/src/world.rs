@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
-/// The kernel's name of the boot, a UUID that is drawn anew with each.
+/// File with the kernel's identity of the boot, a random UUID that is new after each boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 struct SystemClock {
@@ -20,7 +20,7 @@ impl SystemClock {
     }
 }
 
-/// The bytes of a UUID.
+/// Parses a UUID.
 fn identity(text: &str) -> Option<Uuid> {
     Uuid::try_parse(text.trim()).ok()
 }
@@ -61,12 +61,12 @@ impl Rng for KernelRng {
     }
 }
 
-/// The world as it is.
+/// Returns the real clock and the kernel's random bits.
 pub(crate) fn real() -> World {
     World { clock: Arc::new(SystemClock::new()), rng: Arc::new(KernelRng) }
 }
 
-/// A random UUID, for identities that the engine does not give out.
+/// Returns a random UUID, for identities that the engine does not assign.
 pub(crate) fn uuid() -> Uuid {
     hindcast_engine::world::uuid(&KernelRng)
 }

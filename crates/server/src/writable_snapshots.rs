@@ -1,9 +1,9 @@
-//! Writable snapshots. Behind the address of a writable snapshot stands a clone of it, and clients
-//! reach the clone by that address. The snapshot keeps what it froze: rollback, differences,
-//! streams and other clones still use the snapshot.
+//! Writable snapshots. At the address of a writable snapshot, clients reach a clone of it. The
+//! snapshot keeps the content that it froze: rollback, differences, streams and other clones still
+//! use the snapshot.
 //!
-//! The snapshot's labels name the clone, so the link survives restarts and renaming of everything.
-//! If the clone was deleted since, the address shows the snapshot again.
+//! The snapshot's labels name the clone, so the link survives restarts, and renaming of the volume,
+//! the snapshot and the clone. If the clone is deleted, the address shows the snapshot again.
 
 use crate::app::App;
 use crate::clones::{CLONE, clone_behind, default_name};
@@ -15,11 +15,11 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 impl App {
-    /// Puts a clone behind a snapshot's address. `clone` names it: an existing clone of the
-    /// snapshot, or a new one. Without `clone` a new one is called `VOLUME.SNAPSHOT`. Fails with
-    /// [`ErrorKind::Busy`] while initiators are logged in to a target that shows the snapshot, and
-    /// while clients read it, unless `force` has NBD clients disconnected. Tells what a new clone
-    /// took over of the volume's access.
+    /// Shows a clone at a snapshot's address. `clone` is the name of an existing clone of the
+    /// snapshot, or of a new one. `None`: a new one with the name `VOLUME.SNAPSHOT`. Fails with
+    /// [`ErrorKind::Busy`] while initiators are logged in to a target that shows the snapshot.
+    /// Fails with it also while NBD clients use the snapshot, unless `force` disconnects them.
+    /// Returns the access settings that a new clone copied from the volume.
     pub(crate) fn make_writable(
         &self,
         volume: &str,
@@ -50,8 +50,9 @@ impl App {
         Ok((labelled, inherited))
     }
 
-    /// Has a snapshot's address show what it froze again. The clone stays, as a volume. Refused
-    /// like the other way.
+    /// Shows the content that a snapshot froze at its address again. The clone stays as a volume.
+    /// Fails with [`ErrorKind::Busy`] under the conditions of
+    /// [`make_writable`](Self::make_writable).
     pub(crate) fn make_read_only(&self, volume: &str, snapshot: &str, force: bool) -> Result<SnapshotInfo> {
         let _one_at_a_time = self.changing_writable.lock();
         let found = self.pool.snapshot(volume, snapshot)?;
@@ -62,8 +63,8 @@ impl App {
         Ok(changed)
     }
 
-    /// The clone that comes behind a snapshot's address; whether it was made for that; and what it
-    /// took over.
+    /// Returns the clone for a snapshot's address, whether it was created for that, and the access
+    /// settings that it copied.
     fn clone_for(
         &self,
         snapshot: &SnapshotInfo,
@@ -95,8 +96,9 @@ impl App {
         }
     }
 
-    /// Changes what a snapshot's address shows, unless an initiator has just come to `old`, what it
-    /// shows now. NBD clients that come later find the new one.
+    /// Changes the content at a snapshot's address. It fails if an initiator has just logged in to
+    /// `old`, the content that the address shows now. NBD clients that connect later find the new
+    /// content.
     fn stand(
         &self,
         snapshot: &SnapshotInfo,
@@ -115,8 +117,8 @@ impl App {
         Ok(changed)
     }
 
-    /// Refuses while clients use the snapshot: no client's data may change unnoticed. An initiator
-    /// would log in again by itself, and take one content for the other.
+    /// Refuses while clients use the snapshot, because no client's data may change unnoticed. An
+    /// initiator would log in again automatically, and mistake one content for the other.
     fn check_idle(&self, snapshot: &SnapshotInfo, shown: &Uuid, handles: u64, force: bool) -> Result<()> {
         if self.iscsi.is_past_in_use(shown) {
             return Err(logged_in(snapshot));
