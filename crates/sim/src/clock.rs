@@ -24,6 +24,10 @@ const YEAR: u64 = 365 * DAY;
 pub(crate) const FOR_EVER: u64 = 4 * YEAR;
 /// Time goes by in a run for less than this.
 const LONGEST_RUN: u64 = YEAR;
+/// Nanoseconds by which the wall clock may be set before the pool takes notice: docs/CDP.md.
+const STEP: u64 = SECOND / 20;
+/// Nanoseconds by which pool time may run ahead of the clock while records are sequenced.
+const EXACT: u64 = SECOND / 1000;
 
 /// What the machine's clocks did.
 #[derive(Default)]
@@ -35,6 +39,9 @@ pub(crate) struct Clocks {
     /// Changes whenever the clock is set, and when a process ends: it may not have stored where the
     /// clock was set.
     era: u64,
+    /// By how much the wall clock was ahead of pool time, when that changed last by more than
+    /// [`STEP`].
+    ahead: i64,
 }
 
 /// When the pool was at an LSN.
@@ -43,6 +50,8 @@ pub(crate) struct When {
     pool_time: u64,
     wall: u64,
     era: u64,
+    /// The pool knows the time on the wall exactly: no small step has made it differ.
+    exact: bool,
 }
 
 impl ClockMove {
@@ -154,9 +163,14 @@ impl Run {
     }
 
     /// When this is.
-    pub(crate) fn when(&self) -> Outcome<When> {
-        let wall = self.clock.now();
-        Ok(When { pool_time: self.pool()?.ago(0), wall, era: self.clocks.era })
+    pub(crate) fn when(&mut self) -> Outcome<When> {
+        let (pool_time, wall) = (self.pool()?.ago(0), self.clock.now());
+        let ahead = wall.wrapping_sub(pool_time).cast_signed();
+        if ahead.abs_diff(self.clocks.ahead) > STEP {
+            self.clocks.ahead = ahead;
+        }
+        let exact = ahead.abs_diff(self.clocks.ahead) < EXACT;
+        Ok(When { pool_time, wall, era: self.clocks.era, exact })
     }
 
     /// Ways to name a moment that was noted: by pool time for ever, by the wall clock as long as
@@ -165,7 +179,7 @@ impl Run {
         let mut names = vec![Moment::Lsn(lsn)];
         if let Some(when) = self.past.get(&vol).and_then(|past| past.times.get(&lsn)).copied() {
             names.push(Moment::PoolTime(when.pool_time));
-            if when.era == self.clocks.era {
+            if when.era == self.clocks.era && when.exact {
                 names.push(Moment::Time(when.wall));
             }
         }

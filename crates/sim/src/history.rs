@@ -84,8 +84,9 @@ impl Run {
         // The clock stood still, and each record is a nanosecond later than the one before: now all
         // of them are past.
         self.pass(1_000_000);
+        let when = self.when()?;
         let pool = self.pool()?;
-        let (lsn, when) = (pool.stats().sequenced_lsn, self.when()?);
+        let lsn = pool.stats().sequenced_lsn;
         let state = self.oracle.state();
         self.past.retain(|vol, _| state.volumes.contains_key(vol));
         if self.oracle.doubtful() || self.faults || self.dir.crashed() || self.poisoned() {

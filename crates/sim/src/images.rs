@@ -65,10 +65,11 @@ impl Run {
         let model = self.model(vol)?;
         let (line, chunk_size) = (model.line, model.chunk_size);
         let over_image = self.oracle.state().lines.over_image(line);
-        self.brought = if over_image { chunks } else { 0 };
         // What no record can bring in is made the volume's own in its first epoch, as flattening
         // would: snapshots that show it keep that slot when the chunk is written.
-        self.filled |= over_image && chunk_size > self.pool()?.max_record_bytes();
+        let fills = over_image && chunk_size > self.pool()?.max_record_bytes();
+        self.brought = if over_image && !fills { chunks } else { 0 };
+        self.filled |= fills;
         self.may_anchor(vol);
         Ok(())
     }

@@ -295,6 +295,11 @@ impl Oracle {
         self.zones.insert(to, zones);
     }
 
+    /// Whether the next record may leave LSNs out: those of records that a crash has torn off.
+    pub(crate) fn may_skip(&self) -> bool {
+        self.may_skip
+    }
+
     /// The last LSN that the run knows of.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.last_lsn

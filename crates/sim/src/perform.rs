@@ -212,7 +212,8 @@ impl Run {
         // A disk that can't be read may end a request while it brings in what it needs: then
         // nothing of it was sequenced.
         let known = !matches!(answer, Answer::Unknown) || !self.dir.crashed() && !self.poisoned();
-        if known && (1..=brought).contains(&extra) {
+        let explained = extra <= brought || self.oracle.may_skip();
+        if known && brought > 0 && extra > 0 && explained {
             // What was brought in comes before.
             self.oracle.observe(lsn - tried);
             self.filled |= tried == 0;
@@ -294,8 +295,9 @@ impl Run {
                 Answer::Done if read_only => return Err("a read-only volume took a write".into()),
                 Answer::Refused(kind) => {
                     refused = Some(kind);
-                    if self.failing {
-                        // The journal was full, and nothing was carried out for want of space.
+                    if self.failing || self.faults {
+                        // The journal was full, and nothing was carried out for want of space, or
+                        // because a disk had failed.
                         let begun = self.sequenced_of_it(whole)?.min(effects.len());
                         whole += begun;
                         tried.extend(effects.into_iter().take(begun));
