@@ -1,4 +1,4 @@
-//! The operations of the admin API on targets.
+//! Implements the operations of the admin API on targets.
 
 use super::credentials::{Account, Secret};
 use super::exports::Found;
@@ -26,24 +26,24 @@ fn conflict(message: impl Into<String>) -> Error {
 }
 
 impl IscsiTarget {
-    /// All targets, by name.
+    /// Returns all targets, sorted by name.
     pub(crate) fn targets(&self) -> Vec<api::Target> {
         let sessions = self.server.sessions();
         self.exports.all().iter().map(|found| to_api::target(&self.exports, found, &sessions)).collect()
     }
 
-    /// One target.
+    /// Returns the target that `name` names.
     pub(crate) fn target(&self, name: &str) -> Result<api::Target> {
         let found = self.exports.find(name)?;
         Ok(to_api::target(&self.exports, &found, &self.server.sessions()))
     }
 
-    /// What applies to all targets.
+    /// Returns the access rules and the CHAP accounts that apply to all targets.
     pub(crate) fn defaults(&self) -> api::TargetDefaults {
         to_api::defaults(&self.exports)
     }
 
-    /// Creates a target without logical units.
+    /// Creates a target without LUNs.
     pub(crate) fn create(&self, new: &api::CreateTarget) -> Result<api::Target> {
         let _one_at_a_time = self.changing.lock();
         let name = names::target_name(&new.name)?;
@@ -66,7 +66,7 @@ impl IscsiTarget {
         self.target(&name)
     }
 
-    /// A target that was created; the ones that volumes have by default can't be changed in shape.
+    /// Finds a created target. Fails for a volume's own target, because its LUNs can't be changed.
     fn named(&self, name: &str, verb: &str) -> Result<Found> {
         let found = self.exports.find(name)?;
         match &found.volume {
@@ -91,7 +91,8 @@ impl IscsiTarget {
         Err(Error::new(ErrorKind::Busy, message))
     }
 
-    /// Deletes a target. Volumes and files stay as they are.
+    /// Deletes a created target. The volumes and files behind its LUNs stay unchanged. Without
+    /// `force` the deletion fails while an initiator is logged in.
     pub(crate) fn delete(&self, name: &str, force: bool) -> Result<String> {
         let _one_at_a_time = self.changing.lock();
         let found = self.named(name, "delete")?;
@@ -103,13 +104,14 @@ impl IscsiTarget {
         self.disconnect(&found.name);
         self.exports.forget_target(&found.name);
         units.values().for_each(|unit| self.exports.drop_orphans(unit));
-        // It may have stood in the place of a volume's own.
+        // A volume's own target may have the name of the deleted target. Initiators reach that one
+        // again.
         self.enforce();
         files.iter().for_each(|file| drop(self.exports.forget_unit(file)));
         Ok(found.name)
     }
 
-    /// Switches a target on or off, and names it for people.
+    /// Enables or disables a target, and changes its alias.
     pub(crate) fn patch(&self, name: &str, patch: &api::PatchTarget) -> Result<api::Target> {
         let _one_at_a_time = self.changing.lock();
         let found = self.exports.find(name)?;
@@ -129,8 +131,8 @@ impl IscsiTarget {
         Ok(to_api::target(&self.exports, &found, &self.server.sessions()))
     }
 
-    /// Maps a volume, file or device. Tells the target with it, and warns of what concerns the new
-    /// LUN.
+    /// Maps a volume, snapshot, file or device to a LUN. Returns the target, with the warnings that
+    /// concern the new LUN.
     pub(crate) fn add_lun(&self, name: &str, new: &api::AddLun) -> Result<api::Target> {
         let _one_at_a_time = self.changing.lock();
         let found = self.named(name, "add a LUN to")?;
@@ -147,7 +149,8 @@ impl IscsiTarget {
                         Past::Snapshot(snapshot) => {
                             clone_behind(pool, &snapshot).map_or(snapshot.uuid, |clone| clone.uuid)
                         }
-                        // Nothing would keep it from expiring while no initiator is logged in.
+                        // A LUN does not keep the moment from expiring while no initiator is logged
+                        // in.
                         Past::Moment(moment) => {
                             pool.resolve(volume, &moment)?;
                             return Err(invalid(
@@ -164,14 +167,15 @@ impl IscsiTarget {
             _ => return Err(invalid("add a LUN: name one volume, file or device")),
         };
         if let Some(spec) = &file {
-            // Seen to be usable, and then closed again: the logical unit opens it for itself.
+            // This checks that the file is usable, and closes it again. The logical unit opens the
+            // file later.
             FileDevice::open(spec.clone())?.check_tail()?;
         }
         let lun = self.exports.store.update(|registry| {
             registry.files.extend(file.map(|spec| (spec.uuid, spec)));
             registry.add_lun(&found.name, new.lun, backing)
         })?;
-        // The rules are applied before initiators see the logical unit.
+        // Access rules apply before an initiator sees the logical unit.
         self.enforce();
         self.exports.realign(&found.name);
         let target = self.target(&found.name)?;
@@ -180,13 +184,15 @@ impl IscsiTarget {
         Ok(api::Target { warnings, ..target })
     }
 
-    /// The identity of a file or device, and what has to be kept of it if it is not known yet.
+    /// Checks a file or device, and returns its identity. The second value is the specification
+    /// that the caller stores. It is `None` if the file or device is exported already.
     fn file(&self, given: &str, device: bool, new: &api::AddLun) -> Result<(Uuid, Option<FileSpec>)> {
         let (path, hold) = (canonical(given)?, Hold::of(given));
         if hold.is_some() && path != given {
             return Err(conflict(format!("export {given}: it was replaced during the request; try again")));
         }
-        // What was checked is what it is about, whatever has the name now.
+        // If the request holds the file open, the checks read that file. The path can name another
+        // file now.
         let way = hold.as_ref().map_or_else(|| PathBuf::from(&path), Hold::way);
         let kind = std::fs::metadata(way).map_err(|e| Error::io(format!("export {path}"), e))?.file_type();
         match device {
@@ -231,7 +237,8 @@ impl IscsiTarget {
         Ok((uuid, Some(FileSpec { uuid, path, read_only: new.read_only, block_size, serial })))
     }
 
-    /// Removes a mapping.
+    /// Removes the LUN `lun` of a created target. Without `force` this fails while an initiator is
+    /// logged in.
     pub(crate) fn remove_lun(&self, name: &str, lun: u16, force: bool) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let found = self.named(name, "remove a LUN from")?;
@@ -250,12 +257,13 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// The target that a request means; `None`: all of them.
+    /// Returns the target that a request names, or [`Scope::All`] for `None`.
     fn scope(&self, name: Option<&str>) -> Result<Scope> {
         name.map_or(Ok(Scope::All), |name| Ok(self.exports.find(name)?.scope))
     }
 
-    /// Adds an access rule. Sessions that it refuses end.
+    /// Adds an access rule at the position `new.at`, counted from 1, or at the end. Sessions that
+    /// the rules now refuse end.
     pub(crate) fn add_rule(&self, name: Option<&str>, new: &api::AddRule) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let scope = self.scope(name)?;
@@ -265,7 +273,7 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Removes an access rule. Sessions that nothing allows any more end.
+    /// Removes the access rule `number`, counted from 1. Sessions that no rule allows any more end.
     pub(crate) fn remove_rule(&self, name: Option<&str>, number: usize) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let scope = self.scope(name)?;
@@ -274,8 +282,8 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Adds a CHAP account, or replaces the one of its name; from the next login on it is asked
-    /// for.
+    /// Adds a CHAP account, or replaces the account with the same user name. The next login
+    /// requires an account.
     pub(crate) fn set_chap(&self, name: Option<&str>, new: api::SetChap) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let scope = self.scope(name)?;
@@ -300,7 +308,7 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Removes one of several CHAP accounts. Sessions that proved it end.
+    /// Removes a CHAP account that is not the only one. Sessions that authenticated with it end.
     pub(crate) fn remove_account(&self, name: Option<&str>, user: &str) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let scope = self.scope(name)?;
@@ -309,7 +317,8 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Asks for CHAP no more; of a target: as the defaults say.
+    /// Removes all CHAP accounts of a target, or those that apply to all targets. A target without
+    /// accounts uses those that apply to all targets.
     pub(crate) fn remove_chap(&self, name: Option<&str>) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let scope = self.scope(name)?;
@@ -323,8 +332,8 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Drops what initiators have reserved at a target's logical units, or at one of them. Tells
-    /// how much there was.
+    /// Clears the reservations and registrations of one LUN of a target, or of all its LUNs for
+    /// `None`. Returns the number of cleared registrations and reservations.
     pub(crate) fn clear_reservations(&self, name: &str, lun: Option<u16>) -> Result<usize> {
         let _one_at_a_time = self.changing.lock();
         let found = self.exports.find(name)?;
@@ -340,7 +349,8 @@ impl IscsiTarget {
     }
 }
 
-/// TargetAlias is text for people (RFC 7143 13.6); empty means none.
+/// Checks an alias. TargetAlias is text for people (RFC 7143 13.6). Returns `None` for an empty
+/// text.
 fn alias(text: Option<&str>) -> Result<Option<String>> {
     let text = text.unwrap_or("").trim();
     if text.len() > 255 || text.chars().any(char::is_control) {

@@ -1,26 +1,26 @@
-//! CHAP credentials as they are set and stored, and the rules for them. No code can show a secret
-//! by accident: a [`Secret`] has no textual form.
+//! CHAP credentials, as the operator sets them and as the file of targets stores them. A [`Secret`]
+//! has no textual form, so no code can log a secret by accident.
 
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::{self, AuthPolicy, ChapUser};
 use std::fmt;
 
-/// Shortest and longest CHAP secret in bytes. RFC 7143 9.2.1 asks for at least 96 random bits where
-/// nothing else protects the connection; the length has to fit CHAP's one-byte length (RFC 1994
-/// 4.1).
+/// Shortest and longest CHAP secret, in bytes. RFC 7143 9.2.1 requires at least 96 random bits
+/// where nothing else protects the connection. The length must fit CHAP's one-byte length field
+/// (RFC 1994 4.1).
 const SECRET_LEN: std::ops::RangeInclusive<usize> = 12..=255;
 
 fn refuse<T>(why: impl fmt::Display) -> Result<T> {
     Err(Error::new(ErrorKind::Invalid, format!("set CHAP: {why}")))
 }
 
-/// A CHAP secret that is long enough. Neither `Debug` nor anything else shows it; it can only be
-/// asked for.
+/// A CHAP secret whose length is in [`SECRET_LEN`]. `Debug` does not show it. Only
+/// [`Secret::expose`] returns the bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Checks the length: [`SECRET_LEN`].
+    /// Creates a secret. Fails if the length is not in [`SECRET_LEN`].
     pub(crate) fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
         let bytes = bytes.into();
         if !SECRET_LEN.contains(&bytes.len()) {
@@ -30,7 +30,7 @@ impl Secret {
         Ok(Secret(bytes))
     }
 
-    /// The secret itself, for the file that keeps it.
+    /// Returns the bytes of the secret, for the file that stores it.
     pub(crate) fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -42,17 +42,18 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A CHAP name with its secret.
+/// A CHAP user name and its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account {
-    /// CHAP_N.
+    /// The user name: CHAP_N, 1 to 255 bytes.
     pub(crate) user: String,
-    /// What CHAP_R is computed from.
+    /// The secret that CHAP_R is computed from.
     pub(crate) secret: Secret,
 }
 
 impl Account {
-    /// Checks both. CHAP_N is a text value (RFC 7143 12.1.3).
+    /// Creates an account. Fails if the user name is empty, longer than 255 bytes, or has a control
+    /// character. CHAP_N is a text value (RFC 7143 12.1.3).
     pub(crate) fn new(user: impl Into<String>, secret: Secret) -> Result<Self> {
         let user = user.into();
         if user.is_empty() || user.len() > 255 || user.chars().any(char::is_control) {
@@ -62,26 +63,27 @@ impl Account {
     }
 }
 
-/// CHAP as it is set for a target, or for all targets: the accounts of initiators, and the target's
-/// own.
+/// The CHAP configuration of a target, or of all targets: the accounts of initiators, and the
+/// target's own account.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Chap {
-    /// An initiator proves to know one of these. There is at least one, and no name is there twice.
+    /// An initiator authenticates with one of these accounts. The list is not empty, and its user
+    /// names are unique.
     pub(crate) accounts: Vec<Account>,
-    /// The target proves to know this, if the initiator asks it to.
+    /// The target authenticates with this account if the initiator requests mutual CHAP.
     pub(crate) mutual: Option<Account>,
 }
 
 impl Account {
-    /// As the target's login asks for it.
+    /// Converts the account to the type that the iSCSI login uses.
     fn for_login(&self) -> ChapUser {
         ChapUser { name: self.user.clone(), secret: iscsi::Secret::new(self.secret.0.clone()) }
     }
 }
 
 impl Chap {
-    /// As the target's login asks for it; `may_prove` tells whether a secret of the target's may be
-    /// used.
+    /// Converts the configuration to the type that the iSCSI login uses. `may_prove` returns
+    /// whether a target may authenticate with a secret. Without that permission mutual CHAP is off.
     pub(crate) fn policy(&self, may_prove: impl Fn(&Secret) -> bool) -> AuthPolicy {
         let mutual = self.mutual.as_ref().filter(|own| may_prove(&own.secret));
         AuthPolicy::Chap {
@@ -90,7 +92,7 @@ impl Chap {
         }
     }
 
-    /// The account of this name.
+    /// Returns the account with this user name.
     pub(crate) fn account(&self, user: &str) -> Option<&Account> {
         self.accounts.iter().find(|account| account.user == user)
     }

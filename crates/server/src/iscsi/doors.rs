@@ -1,5 +1,5 @@
-//! Warnings about data that can be reached by several targets. Each of these targets is a door to
-//! the data, and one of them may be guarded less than another.
+//! Warnings about data that initiators reach through several targets. Each of these targets is a
+//! door to the data. One door can have weaker access rules or CHAP accounts than another.
 
 use super::exports::{Exports, Found};
 use super::names;
@@ -9,7 +9,8 @@ use hindcast_target::iscsi::access::Otherwise;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Doors to the data of a target that let in others than it does: what concerns `luns`.
+/// Returns warnings about targets that share the data of `luns` with `found`, but guard it
+/// differently. For a volume's own target, it also warns of a created target with the same name.
 pub(super) fn warnings(
     exports: &Exports,
     registry: &Registry,
@@ -59,7 +60,7 @@ pub(super) fn warnings(
     warnings
 }
 
-/// The volume whose data a LUN shows, and what of it.
+/// Returns the volume whose data a LUN shows, and a text that names the volume or the snapshot.
 fn shown<'a>(exports: &Exports, volumes: &'a [VolumeInfo], id: &Uuid) -> Option<(&'a VolumeInfo, String)> {
     if let Some(volume) = volumes.iter().find(|v| v.uuid == *id) {
         return Some((volume, format!("volume {}", volume.name)));
@@ -76,14 +77,15 @@ fn closing(volume: &VolumeInfo) -> String {
     )
 }
 
-/// What `strong` asks for and `weak` does not.
+/// Returns a text about the rules or accounts that `strong` has and `weak` lacks. Returns `None` if
+/// there are none, or if `weak` is disabled.
 fn weaker(exports: &Exports, weak: &TargetSettings, strong: &TargetSettings) -> Option<&'static str> {
     if !weak.enabled {
         return None;
     }
     let rules = weak.guard.rules.is_empty() && !strong.guard.rules.is_empty();
     let registry = exports.store.get();
-    // If nothing lets any initiator in, there is nothing to close.
+    // The door is closed already if no rule admits any initiator.
     let is_shut = exports.otherwise == Otherwise::Deny && registry.all.rules.is_empty();
     let rules = rules && !is_shut;
     let chap = match (&weak.guard.chap, &strong.guard.chap) {

@@ -1,5 +1,5 @@
-//! The volumes and files that initiators reach, as the iSCSI server asks for them: which targets
-//! there are, which initiators may log in, and the logical units behind the targets.
+//! The volumes and files that the iSCSI server exports: which targets exist, which initiators may
+//! log in, and the logical units behind the targets.
 
 mod admission;
 mod found;
@@ -25,9 +25,9 @@ use units::lu_file_name;
 use uuid::Uuid;
 
 impl Exports {
-    /// Brings what was kept in line with the volumes there are, and opens what is mapped
-    /// explicitly: a file that is missing should be noticed when the server starts, not when an
-    /// initiator does.
+    /// Aligns the stored state with the volumes that exist, and opens the logical units of all
+    /// created targets. So the log reports a missing file when the server starts, and not when an
+    /// initiator logs in.
     pub(crate) fn begin(&self) -> Result<()> {
         let volumes: HashSet<Uuid> = self.pool.volumes().iter().map(|v| v.uuid).collect();
         let snapshots: HashSet<Uuid> = self.pool.all_snapshots().iter().map(|s| s.uuid).collect();
@@ -56,8 +56,8 @@ impl Exports {
         Ok(())
     }
 
-    /// Volumes that were being made of others when the server was killed get the settings that they
-    /// were to have.
+    /// Applies the stored settings to copies of volumes whose creation has ended. After a crash,
+    /// the next start calls this. A name whose volume does not exist is dropped.
     pub(crate) fn end_making(&self) -> Result<()> {
         self.store.update(|registry| {
             for (name, settings) in std::mem::take(&mut registry.making) {
@@ -69,7 +69,7 @@ impl Exports {
         })
     }
 
-    /// Says what earlier builds let be set and this one would refuse.
+    /// Logs a warning for each setting that earlier builds accepted and this build refuses.
     fn warn_of_old_settings(&self, registry: &Registry) {
         for volume in self.pool.volumes() {
             let target = names::of_volume(&volume);
@@ -91,7 +91,8 @@ impl Exports {
 
 impl Targets for Exports {
     fn list(&self, initiator: &Initiator<'_>) -> Vec<TargetEntry> {
-        // With thousands of snapshots, a list of them would be of no use.
+        // A pool can have thousands of snapshots, so the list has only targets that exist without a
+        // session.
         let registry = self.store.get();
         let default = TargetSettings::default();
         let visible = |found: &Found| {
@@ -116,14 +117,14 @@ impl Targets for Exports {
         let gate = self.gate_of(&registry, &asked);
         let Some(access) = self.admit_initiator(&registry, &gate, initiator) else {
             tracing::debug!(target, initiator = initiator.name, peer = %initiator.peer, "no rule allows the initiator");
-            // An initiator that has proven an account knows of the target. For all others a target
-            // that they may not use does not exist.
+            // An initiator that has authenticated knows the target. The server hides the existence
+            // of the target from every other initiator that may not use it.
             return Err(match initiator.proof {
                 Proof::Given(Some(_)) if gate.door().enabled => Denied::Forbidden,
                 _ => Denied::NotFound,
             });
         };
-        // Addresses are no names of targets.
+        // The address of a snapshot or moment is not the name of a target.
         let name = asked.into_name().ok_or(Denied::NotFound)?;
         let auth = admission::policy(&registry, &gate.door().guard);
         Ok(Grant { name, access, auth, alias: gate.door().alias.clone() })

@@ -1,6 +1,5 @@
-//! Naming of volumes: a new one, one made of another, and one that is renamed. No volume takes a
-//! name by which a target that was created is reached. A copy of data begins with the guard of the
-//! data.
+//! Creates and renames volumes. No volume takes a name whose own target would have the name of a
+//! created target. A copy of a volume begins with the guard of that volume.
 
 use super::exports::Exports;
 use super::names;
@@ -13,17 +12,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A volume to be made.
+/// A volume that a request creates.
 pub(crate) struct Making<'a> {
-    /// Its name.
+    /// The name of the new volume.
     pub(crate) name: &'a str,
-    /// The volume whose data it begins with.
+    /// The volume whose data the new volume begins with. `None` for a volume that is not a copy.
     pub(crate) of: Option<&'a str>,
 }
 
 impl IscsiTarget {
-    /// Makes volumes by `make`, with the guards of those that they are made of. Tells what each of
-    /// them took over.
+    /// Creates volumes by calling `make`. A copy gets the guard of its original before an initiator
+    /// can reach it. Returns the result of `make` and, for each volume, the settings that it
+    /// inherited.
     pub(crate) fn make_volumes<T>(
         &self,
         made: &[Making<'_>],
@@ -39,7 +39,7 @@ impl IscsiTarget {
             let source = making.of.map(|of| exports.pool.volume(of)).transpose()?;
             let settings =
                 source.and_then(|source| registry.settings(&Scope::Volume(source.uuid)).for_copy());
-            // One that exists already is not hidden from its users by an attempt that fails.
+            // A failed attempt to create a volume must not hide an existing one from its users.
             if let (Some(settings), true) = (&settings, exports.pool.volume(making.name).is_err()) {
                 pending.insert(making.name.to_owned(), settings.clone());
             }
@@ -53,14 +53,15 @@ impl IscsiTarget {
         }
         let result = make(&exports.pool);
         if !pending.is_empty() {
-            // If this fails, no initiator reaches the volume before the next start, which does it
-            // again.
+            // If this fails, no initiator reaches the volume before the next start. The next start
+            // repeats this step.
             exports.end_making()?;
         }
         Ok((result?, inherited))
     }
 
-    /// Renames a volume, and with it its target: what is registered there follows.
+    /// Renames a volume and its own target. Persistent reservations follow the new name of the
+    /// target.
     pub(crate) fn rename_volume(&self, name: &str, new: &str) -> Result<VolumeInfo> {
         let _one_at_a_time = self.changing.lock();
         let before = self.exports.pool.volume(name)?;
@@ -70,12 +71,12 @@ impl IscsiTarget {
         Ok(after)
     }
 
-    /// Refuses a name by which a target that was created is reached.
+    /// Fails if a volume with this name would have the name of a created target.
     pub(crate) fn check_new_name(&self, name: &str) -> Result<()> {
         check_name(&self.exports.store.get(), "make volume", name)
     }
 
-    /// Has NBD serve a volume, or not. Connections that there are stay.
+    /// Sets whether NBD serves a volume. Existing NBD connections stay.
     pub(crate) fn set_nbd(&self, id: &Uuid, nbd: bool) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         self.exports.store.update(|registry| {
@@ -86,28 +87,28 @@ impl IscsiTarget {
         })
     }
 
-    /// Which volumes NBD serves.
+    /// Returns the rules that decide which volumes NBD serves.
     pub(crate) fn nbd_rules(&self) -> NbdRules {
         NbdRules(self.exports.clone())
     }
 }
 
-/// Tells which volumes NBD serves, as that is set now.
+/// Decides which volumes NBD serves, by the current settings.
 #[derive(Clone)]
 pub(crate) struct NbdRules(Arc<Exports>);
 
 impl NbdRules {
-    /// Of many volumes, at one instant.
+    /// Returns a function that decides for many volumes, by the settings of one instant.
     pub(crate) fn all(&self) -> impl Fn(&VolumeInfo) -> bool + use<> {
         let registry = self.0.store.get();
         move |volume| {
             let refused = registry.volumes.get(&volume.uuid).is_some_and(|settings| !settings.nbd);
-            // One that is being made of another has not its own setting yet.
+            // A copy that is being created does not have its own setting yet.
             !refused && !registry.making.contains_key(&volume.name)
         }
     }
 
-    /// Of one.
+    /// Returns whether NBD serves a volume.
     pub(crate) fn serves(&self, volume: &VolumeInfo) -> bool {
         self.all()(volume)
     }

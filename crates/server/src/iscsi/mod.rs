@@ -1,5 +1,5 @@
-//! The iSCSI target of the daemon. Every volume is a target of its own. Targets, rules and accounts
-//! that the operator sets up are kept across restarts.
+//! The iSCSI target of the daemon. Every volume has a target of its own. The file of targets keeps
+//! created targets, access rules and CHAP accounts across restarts.
 
 mod control;
 mod credentials;

@@ -7,16 +7,16 @@ use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{IscsiName, fold};
 use uuid::Uuid;
 
-/// The naming authority of targets that get no other name.
+/// The naming authority in the names of targets. A name from the operator can have another one.
 const AUTHORITY: &str = "iqn.2026-11.io.hindcast";
-/// Between a volume and its snapshot: neither has a colon in its name.
+/// Separates the volume from its snapshot in a target's name. Neither name has a colon.
 const SNAPSHOT: &str = ":snap:";
-/// Between the name of a volume's target and a moment.
+/// Separates the name of a volume's target from a moment.
 const MOMENT: &str = ":at:";
-/// Bytes of the longest iSCSI name (RFC 7143 4.2.7.1).
+/// The longest iSCSI name, in bytes (RFC 7143 4.2.7.1).
 const MAX_NAME: usize = 223;
 
-/// A target's name from what a person typed: an iSCSI name, or what follows the authority's colon.
+/// Parses the name of a target: an iSCSI name, or the part after the authority's colon.
 pub(crate) fn target_name(text: &str) -> Result<String> {
     let short = || format!("{AUTHORITY}:{text}").parse::<IscsiName>();
     match text.parse::<IscsiName>().or_else(|e| if is_long(text) { Err(e) } else { short() }) {
@@ -25,15 +25,15 @@ pub(crate) fn target_name(text: &str) -> Result<String> {
     }
 }
 
-/// Meant as a whole iSCSI name, well-formed or not.
+/// Returns whether `text` begins like a full iSCSI name. The name need not be valid.
 fn is_long(text: &str) -> bool {
     let text = fold(text);
     ["iqn.", "eui.", "naa."].iter().any(|kind| text.starts_with(kind))
 }
 
-/// The name of the target that a volume has by default: the authority and the volume's name. iSCSI
-/// names have no capitals and no underscores (RFC 3722); a volume whose name has some gets a name
-/// with a part of its identity, so that no two volumes share one.
+/// Returns the name of a volume's own target: the authority and the volume's name. iSCSI names have
+/// no capitals and no underscores (RFC 3722). A volume whose name has such characters gets a target
+/// name with the first 4 bytes of its UUID, so that no two volumes share one.
 pub(crate) fn of_volume(volume: &VolumeInfo) -> String {
     if is_plain(&volume.name) {
         return format!("{AUTHORITY}:{}", volume.name);
@@ -43,14 +43,15 @@ pub(crate) fn of_volume(volume: &VolumeInfo) -> String {
     format!("{AUTHORITY}:{folded}:{a:02x}{b:02x}{c:02x}{d:02x}")
 }
 
-/// The name of the target that a volume has by default, if it is made of the volume's name alone.
+/// Returns the name of a volume's own target, if it consists of the authority and the volume's
+/// name. Returns `None` if it needs a part of the UUID.
 pub(crate) fn by_name_alone(volume: &str) -> Option<String> {
     is_plain(volume).then(|| format!("{AUTHORITY}:{volume}"))
 }
 
-/// The name of the target that shows a snapshot: after the volume's, `:snap:` and the snapshot's.
-/// iSCSI names have no `@`, no capitals and no underscores; where that, or the length, is in the
-/// way the snapshot's identity takes the place of both names.
+/// Returns the name of the target that shows a snapshot: the authority, the volume's name, `:snap:`
+/// and the snapshot's name. iSCSI names have no `@`, no capitals, no underscores and at most 223
+/// bytes. If the names do not fit these rules, the snapshot's UUID replaces both of them.
 pub(crate) fn of_snapshot(snapshot: &SnapshotInfo) -> String {
     let name = format!("{AUTHORITY}:{}{SNAPSHOT}{}", snapshot.volume, snapshot.name);
     if is_plain(&snapshot.volume) && is_plain(&snapshot.name) && name.len() <= MAX_NAME {
@@ -59,32 +60,33 @@ pub(crate) fn of_snapshot(snapshot: &SnapshotInfo) -> String {
     format!("{AUTHORITY}{SNAPSHOT}{}", snapshot.uuid.simple())
 }
 
-/// The name of the target that shows a moment: after the volume's, `:at:` and the moment. Other
-/// ways to say the moment, such as a time, make names of the same target as long as iSCSI names can
-/// hold them.
+/// Returns the name of the target that shows a moment: the name of the volume's own target, `:at:`
+/// and the LSN. An initiator can also name the moment in another form, such as a time, if an iSCSI
+/// name can hold it.
 pub(crate) fn of_moment(volume: &VolumeInfo, lsn: Lsn) -> String {
     format!("{}{MOMENT}{}", of_volume(volume), Moment::Lsn(lsn.0))
 }
 
-/// The name of a volume's target, and the moment, if a target's name could mean one.
+/// Splits the name of a target into the name of a volume's own target and a moment. Returns `None`
+/// if the name has no moment.
 pub(crate) fn moment_part(target: &str) -> Option<(&str, &str)> {
-    // The volume itself may be called `at`.
+    // The volume can have the name `at`.
     let from = if target.starts_with(AUTHORITY) { AUTHORITY.len() + 1 } else { 0 };
     let at = from + target.get(from..)?.find(MOMENT)?;
     Some((&target[..at], &target[at + MOMENT.len()..]))
 }
 
-/// What a target's name says of a snapshot.
+/// The part of a target's name that identifies a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotPart<'a> {
     Named(&'a str, &'a str),
     Identified(Uuid),
 }
 
-/// The snapshot that a target's name could mean.
+/// Returns the snapshot that the name of a target could mean. The snapshot need not exist.
 pub(crate) fn snapshot_part(target: &str) -> Option<SnapshotPart<'_>> {
     let part = target.strip_prefix(AUTHORITY)?;
-    // The volume itself may be called `snap`: what follows says which it is.
+    // The volume can have the name `snap`. The text after it decides what the name means.
     if let Some((volume, snapshot)) = part.strip_prefix(':')?.split_once(SNAPSHOT) {
         return Some(SnapshotPart::Named(volume, snapshot));
     }
@@ -92,13 +94,13 @@ pub(crate) fn snapshot_part(target: &str) -> Option<SnapshotPart<'_>> {
     Some(SnapshotPart::Identified(Uuid::try_parse(id).ok()?))
 }
 
-/// Says the same in an iSCSI name.
+/// Returns whether an iSCSI name can contain this name unchanged.
 fn is_plain(volume: &str) -> bool {
     volume.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
 }
 
-/// The volume that a name could mean: its part after the authority as it was written, or the whole
-/// if it is short.
+/// Returns the volume name that `text` could mean: the part after the authority, unchanged, or all
+/// of a short name.
 pub(crate) fn volume_part(text: &str) -> &str {
     let head = text.get(..AUTHORITY.len()).filter(|head| head.eq_ignore_ascii_case(AUTHORITY));
     head.and_then(|_| text[AUTHORITY.len()..].strip_prefix(':')).unwrap_or(text)
@@ -220,7 +222,7 @@ mod tests {
             assert_eq!(iqn.parse::<IscsiName>().unwrap().as_str(), iqn);
             assert_eq!(moment_part(iqn), Some((of_volume(&volume).as_str(), "lsn:4711")));
         }
-        // Times are written small there.
+        // An iSCSI name has the letters of a time in lower case.
         let time = target_name("db:at:2026-11-21T10:00:00.5Z").unwrap();
         assert_eq!(time, "iqn.2026-11.io.hindcast:db:at:2026-11-21t10:00:00.5z");
         assert!(moment_part(&time).unwrap().1.parse::<Moment>().is_ok());

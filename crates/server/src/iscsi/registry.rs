@@ -1,8 +1,8 @@
-//! The registry ([`Registry`]): what is known of targets beyond the volumes themselves. These are
-//! targets that were created, access rules, CHAP accounts, and files that are exported.
+//! The registry ([`Registry`]): the state of targets that volumes do not have. It holds created
+//! targets, access rules, CHAP accounts, and exported files.
 //!
-//! One durable file keeps it ([`super::store::Store`]). Every change is made to a copy, and counts
-//! only when the copy is written.
+//! One durable file stores the registry ([`super::store::Store`]). A change is made to a copy of
+//! the registry. It applies when the file has the copy.
 
 use super::credentials::{Account, Chap, Secret};
 use crate::passthrough::FileSpec;
@@ -11,28 +11,28 @@ use hindcast_target::iscsi::access::Rule;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// The highest logical unit number: what flat space addressing can say (SAM-5 4.7.3).
+/// The highest LUN, 16383: the limit of flat space addressing (SAM-5 4.7.3).
 pub(crate) const MAX_LUN: u16 = 0x3fff;
-/// Rules of one target; more are a mistake, and each is asked at a login.
+/// The maximum number of access rules of one target. A login evaluates them in order.
 const MAX_RULES: usize = 1024;
 
-/// CHAP accounts of one target: all that may be the one are compared at a login.
+/// The maximum number of CHAP accounts of one target. A login searches them for the user name.
 const MAX_ACCOUNTS: usize = 1024;
 
-/// What applies to a target, or to all of them.
+/// The access rules and CHAP accounts of a target, or those that apply to all targets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Guard {
     pub(crate) rules: Vec<Rule>,
     pub(crate) chap: Option<Chap>,
 }
 
-/// What can be set at any target.
+/// The settings of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TargetSettings {
     pub(crate) enabled: bool,
     pub(crate) alias: Option<String>,
     pub(crate) guard: Guard,
-    /// Of a volume: NBD serves it, too.
+    /// Whether NBD serves the volume, too. It has no effect for a created target. Default: true.
     pub(crate) nbd: bool,
 }
 
@@ -43,45 +43,47 @@ impl Default for TargetSettings {
 }
 
 impl TargetSettings {
-    /// What a copy of the data begins with; `None` where there is nothing to take over.
+    /// Returns the settings that a copy of the volume begins with: all but the alias. Returns
+    /// `None` if they are the defaults.
     pub(crate) fn for_copy(&self) -> Option<TargetSettings> {
         let copied = TargetSettings { alias: None, ..self.clone() };
         (copied != TargetSettings::default()).then_some(copied)
     }
 }
 
-/// A target that was created.
+/// A created target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) settings: TargetSettings,
-    /// A volume, or one of [`Registry::files`], by number.
+    /// The UUID of a volume, a snapshot or one of [`Registry::files`], by LUN.
     pub(crate) luns: BTreeMap<u16, Uuid>,
 }
 
-/// Everything.
+/// The state that the file of targets stores.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Registry {
-    /// What applies to all targets.
+    /// The access rules and CHAP accounts that apply to all targets.
     pub(crate) all: Guard,
-    /// Targets that were created, by name.
+    /// The created targets, by name.
     pub(crate) named: BTreeMap<String, Named>,
-    /// Settings of the targets that volumes have by default, where they differ from the default.
+    /// The settings of volumes' own targets, by the volume's UUID, where they differ from the
+    /// default.
     pub(crate) volumes: BTreeMap<Uuid, TargetSettings>,
-    /// Files and block devices that logical units stand for.
+    /// The files and block devices that created targets export, by UUID.
     pub(crate) files: BTreeMap<Uuid, FileSpec>,
-    /// Volumes that are being made of others, by name, and the settings that they will have. No
-    /// client reaches them before they have these settings.
+    /// The volumes that are being created as copies, by name, with the settings that they will
+    /// have. No client reaches a volume before it has these settings.
     pub(crate) making: BTreeMap<String, TargetSettings>,
 }
 
-/// A target, as rules and CHAP are set for it.
+/// The target, or all targets, to which settings apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// All targets.
     All,
-    /// One that was created.
+    /// A created target, by name.
     Named(String),
-    /// The one that a volume has by default.
+    /// A volume's own target, by the volume's UUID.
     Volume(Uuid),
 }
 
@@ -94,7 +96,7 @@ impl Registry {
         self.named.get_mut(name).ok_or_else(|| not_found(format!("find target {name}: it does not exist")))
     }
 
-    /// What can be set at a target.
+    /// Returns the settings of a target. They are the defaults if the target has none.
     pub(crate) fn settings(&self, scope: &Scope) -> TargetSettings {
         match scope {
             Scope::All => TargetSettings { guard: self.all.clone(), ..TargetSettings::default() },
@@ -103,7 +105,8 @@ impl Registry {
         }
     }
 
-    /// Changes what can be set at a target.
+    /// Changes the settings of a target by `change`. Drops the settings of a volume's own target
+    /// when they equal the defaults.
     pub(crate) fn change<T>(
         &mut self,
         scope: &Scope,
@@ -124,7 +127,7 @@ impl Registry {
         Ok(result)
     }
 
-    /// Adds a rule at a place counted from 1, or at the end.
+    /// Adds an access rule at the position `at`, counted from 1. `None` adds it at the end.
     pub(crate) fn add_rule(&mut self, scope: &Scope, rule: Rule, at: Option<usize>) -> Result<()> {
         self.change(scope, |settings| {
             let rules = &mut settings.guard.rules;
@@ -148,8 +151,9 @@ impl Registry {
         })
     }
 
-    /// Adds a CHAP account, or replaces the one of the same name; `mutual`: what the target proves
-    /// itself with from now on, where that is said.
+    /// Adds a CHAP account, or replaces the account with the same user name. `mutual` sets or
+    /// removes the target's own account, and `None` leaves it unchanged. Fails if a secret would
+    /// serve both directions.
     pub(crate) fn set_account(
         &mut self,
         scope: &Scope,
@@ -187,7 +191,7 @@ impl Registry {
         Err(Error::new(ErrorKind::Invalid, text))
     }
 
-    /// Removes one of several CHAP accounts.
+    /// Removes a CHAP account. Fails if it is the only account of the target.
     pub(crate) fn remove_account(&mut self, scope: &Scope, user: &str) -> Result<()> {
         self.change(scope, |settings| {
             let none = || not_found(format!("remove CHAP account {user}: it does not exist"));
@@ -215,26 +219,26 @@ impl Registry {
         self.guards().filter_map(|guard| guard.chap.as_ref())
     }
 
-    /// Whether a target proves itself with this secret, wherever that is set. An initiator that
-    /// proves itself with the secret, too, could be impersonated: the attacker would have that
-    /// target answer the challenge (RFC 7143 9.2.1).
+    /// Returns whether any target authenticates with this secret in mutual CHAP. No initiator may
+    /// use such a secret. Otherwise an attacker could impersonate the initiator, because the target
+    /// would answer the challenge for the attacker (RFC 7143 9.2.1).
     pub(crate) fn proves_a_target(&self, secret: &Secret) -> bool {
         self.chaps().filter_map(|chap| chap.mutual.as_ref()).any(|mutual| mutual.secret == *secret)
     }
 
-    /// Whether there is such a secret. No target proves itself with one, but older builds let it be
-    /// set.
+    /// Returns whether any secret serves both directions. Older builds accepted such a secret, but
+    /// no target authenticates with it.
     pub(crate) fn shares_secrets(&self) -> bool {
         let mut mutual = self.chaps().filter_map(|chap| chap.mutual.as_ref());
         mutual.any(|mutual| self.proves_an_initiator(&mutual.secret))
     }
 
-    /// Whether an initiator proves itself with this secret anywhere.
+    /// Returns whether an initiator authenticates with this secret at any target.
     pub(crate) fn proves_an_initiator(&self, secret: &Secret) -> bool {
         self.chaps().flat_map(|chap| &chap.accounts).any(|account| account.secret == *secret)
     }
 
-    /// Removes the rule at a place, counted from 1.
+    /// Removes the access rule `number`, counted from 1, and returns it.
     pub(crate) fn remove_rule(&mut self, scope: &Scope, number: usize) -> Result<Rule> {
         self.change(scope, |settings| {
             let rules = &mut settings.guard.rules;
@@ -247,7 +251,8 @@ impl Registry {
         })
     }
 
-    /// Maps a backing at a number, or at the lowest that is free. Tells the number.
+    /// Maps a volume, snapshot or file at the LUN `lun`, or at the lowest free LUN for `None`.
+    /// Returns the LUN.
     pub(crate) fn add_lun(&mut self, name: &str, lun: Option<u16>, backing: Uuid) -> Result<u16> {
         let luns = &mut self.named_mut(name)?.luns;
         if let Some((lun, _)) = luns.iter().find(|(_, uuid)| **uuid == backing) {
@@ -276,7 +281,8 @@ impl Registry {
         Ok(lun)
     }
 
-    /// Removes a mapping; a file that nothing maps any more is forgotten, and told.
+    /// Removes the mapping of `lun`. When no other LUN maps the same file, the registry forgets the
+    /// file, and this function returns its UUID.
     pub(crate) fn remove_lun(&mut self, name: &str, lun: u16) -> Result<Option<Uuid>> {
         let luns = &mut self.named_mut(name)?.luns;
         if luns.remove(&lun).is_none() {
@@ -285,7 +291,8 @@ impl Registry {
         Ok(self.forget_files().pop())
     }
 
-    /// Removes a target; files that nothing maps any more are forgotten, and told.
+    /// Removes a created target. The registry forgets the files that no other LUN maps, and this
+    /// function returns their UUIDs.
     pub(crate) fn remove_target(&mut self, name: &str) -> Result<Vec<Uuid>> {
         self.named_mut(name)?;
         self.named.remove(name);
@@ -300,7 +307,7 @@ impl Registry {
         gone.into_keys().collect()
     }
 
-    /// Where a backing is mapped explicitly.
+    /// Returns the created targets and LUNs that map a volume, snapshot or file.
     pub(crate) fn mappings(&self, backing: &Uuid) -> Vec<(&str, u16)> {
         self.named
             .iter()
@@ -310,8 +317,9 @@ impl Registry {
             .collect()
     }
 
-    /// Gives volumes and snapshots other identities, the new ones by the old ones; and exported
-    /// files those that `draw` tells: a serial number that was chosen stays with the original.
+    /// Replaces the UUIDs of volumes and snapshots. `identities` maps old UUIDs to new ones.
+    /// Exported files get UUIDs from `draw`, and lose a serial number that the operator chose. The
+    /// original file keeps that serial number.
     pub(crate) fn renew(&mut self, identities: &BTreeMap<Uuid, Uuid>, draw: &mut dyn FnMut() -> Uuid) {
         let mut all = identities.clone();
         all.extend(self.files.keys().map(|id| (*id, draw())));
@@ -323,7 +331,8 @@ impl Registry {
         self.files = files.map(|file| (file.uuid, file)).collect();
     }
 
-    /// Forgets volumes that are gone: their mappings and the settings of their own targets.
+    /// Removes the mappings of volumes and snapshots that no longer exist, and the settings of
+    /// volumes' own targets. `exists` returns whether a UUID still exists.
     pub(crate) fn forget_volumes(&mut self, exists: impl Fn(&Uuid) -> bool) {
         let files = &self.files;
         for (name, target) in &mut self.named {

@@ -1,5 +1,5 @@
-//! The file of targets: the registry as the running server has it ([`Store`]), and what is done
-//! with the file without a server.
+//! The file of targets: the registry of the running server ([`Store`]), and operations on the file
+//! without a server.
 
 use super::registry::{Registry, Scope};
 use super::{names, stored};
@@ -15,21 +15,22 @@ use uuid::Uuid;
 /// Name, kind and version of the file of targets.
 pub(crate) const STORED: (&str, &str, u32) = (stored::FILE, stored::KIND, stored::VERSION);
 
-/// Does the file of targets mean something?
+/// Checks the content of the file of targets.
 pub(crate) fn verify(content: &[u8]) -> Result<()> {
     stored::decode(content).map(drop)
 }
 
-/// The content of the file of targets with other identities of volumes and snapshots: the new ones,
-/// by the old ones. Exported files get new ones, too.
+/// Returns the content of the file of targets with new UUIDs of volumes and snapshots. `identities`
+/// maps old UUIDs to new ones. Exported files also get new UUIDs.
 pub(crate) fn renew(content: &[u8], identities: &BTreeMap<Uuid, Uuid>) -> Result<Vec<u8>> {
     let mut registry = stored::decode(content)?;
     registry.renew(identities, &mut crate::world::uuid);
     stored::encode(&registry)
 }
 
-/// iSCSI names of the targets that initiators may log in to and that a copy of the pool has, too,
-/// whatever its identities; and the paths of exported files. As the file of targets has it.
+/// Returns the iSCSI names of enabled targets, and the paths of exported files, from the file of
+/// targets. A target name that has a part of a volume's UUID is left out. A copy of the pool with
+/// new UUIDs has all the returned names, too.
 pub(crate) fn names_and_files(
     dir: &Arc<dyn Dir>,
     volumes: &[VolumeInfo],
@@ -45,7 +46,7 @@ pub(crate) fn names_and_files(
     Ok((own.chain(created.map(|(name, _)| name.clone())).collect(), files))
 }
 
-/// The file in a data directory.
+/// Returns the file of targets in a data directory.
 pub(super) fn file(dir: &Arc<dyn Dir>) -> DurableFile {
     DurableFile::new(dir.clone(), stored::FILE, stored::KIND, stored::VERSION)
 }
@@ -53,13 +54,13 @@ pub(super) fn file(dir: &Arc<dyn Dir>) -> DurableFile {
 /// The registry and its file.
 pub(crate) struct Store {
     file: DurableFile,
-    /// One change at a time; logins go on meanwhile.
+    /// Serializes changes. Logins continue meanwhile.
     changing: Mutex<()>,
     current: RwLock<Arc<Registry>>,
 }
 
 impl Store {
-    /// Reads the file; without one nothing was ever set.
+    /// Reads the file of targets. Without a file the registry is empty.
     pub(crate) fn open(file: DurableFile) -> Result<Store> {
         let registry = match file.load()? {
             Some(bytes) => stored::decode(&bytes)?,
@@ -68,20 +69,20 @@ impl Store {
         Ok(Store { file, changing: Mutex::new(()), current: RwLock::new(Arc::new(registry)) })
     }
 
-    /// As it is.
+    /// Returns the current registry.
     pub(crate) fn get(&self) -> Arc<Registry> {
         self.current.read().clone()
     }
 
-    /// Changes it. The change counts, and survives power loss, when this returns; when it fails
-    /// nothing has changed.
+    /// Changes the registry. When this returns, the change applies and survives a power loss. When
+    /// it fails, the registry is unchanged.
     pub(crate) fn update<T>(&self, change: impl FnOnce(&mut Registry) -> Result<T>) -> Result<T> {
         let _one_at_a_time = self.changing.lock();
         let mut next = Registry::clone(&self.get());
         let result = change(&mut next)?;
         if next != *self.get() {
             let bytes = stored::encode(&next)?;
-            // What the next start would refuse must not replace what it takes.
+            // Content that the next start would refuse must not replace valid content.
             stored::decode(&bytes)?;
             self.file.save(&bytes)?;
             *self.current.write() = Arc::new(next);

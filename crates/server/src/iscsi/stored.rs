@@ -1,7 +1,7 @@
-//! The registry as bytes: JSON, with its version in the file's header.
+//! The format of the file of targets: JSON. The header of the file holds the version.
 //!
-//! Content that is read is checked like input of the operator. If a check refuses it, the file is
-//! damaged, because only checked values are ever written.
+//! The server checks content that it reads like input of the operator. If a check refuses the
+//! content, the file is damaged, because the server writes only checked values.
 
 use super::credentials::{Account, Chap, Secret};
 use super::registry::{Guard, MAX_LUN, Named, Registry, TargetSettings};
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Name in the data directory.
+/// The name of the file in the data directory.
 pub(crate) const FILE: &str = "targets.json";
-/// What the file's header calls it.
+/// The kind of the file, as its header states it.
 pub(crate) const KIND: &str = "targets";
-/// Version of the format.
+/// The version of the format.
 pub(crate) const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -30,7 +30,7 @@ struct StoredRegistry {
     making: Vec<StoredMaking>,
 }
 
-/// A volume that is being made of another one.
+/// A volume that is being created as a copy of another one.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredMaking {
@@ -59,7 +59,7 @@ struct StoredSettings {
     enabled: bool,
     alias: Option<String>,
     guard: StoredGuard,
-    /// Absent in files of older builds, and where it is true.
+    /// Absent in files of older builds, and when the value is true.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     nbd: bool,
 }
@@ -111,22 +111,22 @@ struct StoredPermit {
 #[serde(deny_unknown_fields)]
 struct StoredChap {
     incoming: StoredAccount,
-    /// Further accounts; older builds knew one.
+    /// Further accounts. Older builds supported one account, in `incoming`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     others: Vec<StoredAccount>,
     mutual: Option<StoredAccount>,
 }
 
-/// No `Debug`: it holds a secret.
+/// An account. It has no `Debug`, because it holds a secret.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredAccount {
     user: String,
-    /// Hexadecimal: a secret is bytes.
+    /// The secret in hexadecimal, because a secret can hold any bytes.
     secret: String,
 }
 
-/// The file's content.
+/// Encodes the registry as the content of the file.
 pub(crate) fn encode(registry: &Registry) -> Result<Vec<u8>> {
     let stored = StoredRegistry {
         all: guard(&registry.all),
@@ -165,7 +165,7 @@ pub(crate) fn encode(registry: &Registry) -> Result<Vec<u8>> {
         .map_err(|e| Error::with_source(ErrorKind::Invalid, format!("write {FILE}"), e))
 }
 
-/// What the file's content means.
+/// Decodes the content of the file. Fails with [`ErrorKind::Corrupt`] if the content is not valid.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Registry> {
     let damaged = |why: String| Error::new(ErrorKind::Corrupt, format!("read {FILE}: {why}"));
     let stored: StoredRegistry = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
@@ -207,7 +207,7 @@ fn settings(settings: &TargetSettings) -> StoredSettings {
     StoredSettings { enabled: *enabled, alias: alias.clone(), guard: guard(own), nbd: *nbd }
 }
 
-/// What is wrong with a file whose checksum matches.
+/// A result whose error describes damage in a file with a valid checksum.
 type Read<T> = std::result::Result<T, String>;
 
 fn registry(stored: StoredRegistry) -> Read<Registry> {
@@ -305,7 +305,8 @@ fn read_uuid(text: &str) -> Read<Uuid> {
     Uuid::try_parse(&text.replace('-', "")).map_err(|_| format!("{text:?} is not a UUID"))
 }
 
-/// Hexadecimal digits. The text is not repeated in the error: it may be secret.
+/// Decodes hexadecimal digits. The error does not repeat the text, because the text can be a
+/// secret.
 fn unhex(text: &str) -> Read<Vec<u8>> {
     let digits: Option<Vec<u32>> = text.chars().map(|c| c.to_digit(16)).collect();
     let wrong = || "hexadecimal digits are expected".to_owned();

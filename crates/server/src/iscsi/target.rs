@@ -1,5 +1,5 @@
-//! The running target ([`IscsiTarget`]): its start and stop, and the changes of volumes that
-//! initiators have to learn of.
+//! The running iSCSI target ([`IscsiTarget`]): its start and stop, and the changes of volumes that
+//! it reports to initiators.
 
 use super::exports::{self, Exports};
 use super::store::{self, Store};
@@ -14,18 +14,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Sessions that have to end get this long; the answer to the request that ends them waits for it.
+/// The time that sessions get to end, 5 seconds. The response to the request that ends them waits
+/// for it.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
-/// Between looks at the length of exported files, and at the space that is left.
+/// The time between two checks of the length of exported files and of the free space: 5 seconds.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// The running target; one that listens nowhere where `--iscsi none` was said.
+/// The running iSCSI target. With `--iscsi none` it has no portals.
 pub(crate) struct IscsiTarget {
     pub(super) exports: Arc<Exports>,
     pub(super) server: IscsiServer,
-    /// Where the pool is: what lies there is not exported as a file.
+    /// The data directory. Targets do not export files in it.
     pub(super) data: PathBuf,
-    /// One change of targets at a time, also across the pool and the registry.
+    /// Serializes the changes of targets that touch both the pool and the registry.
     pub(super) changing: Mutex<()>,
     /// Polls for changes that no event reports.
     _watch: Worker,
@@ -49,7 +50,7 @@ impl IscsiTarget {
         Ok(IscsiTarget { exports, server, data, changing: Mutex::new(()), _watch: watch })
     }
 
-    /// Portals as bound: the address, and the portal group where it is not 1.
+    /// Returns the portals as bound: `ADDRESS`, or `ADDRESS/GROUP` if the portal group is not 1.
     pub(crate) fn addresses(&self) -> Vec<String> {
         let text = |portal: hindcast_target::iscsi::Portal| match portal.group {
             1 => portal.listen.to_string(),
@@ -58,18 +59,18 @@ impl IscsiTarget {
         self.server.portals().into_iter().map(text).collect()
     }
 
-    /// Totals since the start.
+    /// Returns the totals since the start of the server.
     pub(crate) fn stats(&self) -> IscsiStats {
         self.server.stats()
     }
 
-    /// Whether an initiator is logged in to a snapshot's own target that shows this snapshot, or
-    /// this clone of it.
+    /// Returns whether an initiator is logged in to a target that shows this snapshot, or this
+    /// clone of it, as a part of a volume's past.
     pub(crate) fn is_past_in_use(&self, shown: &Uuid) -> bool {
         self.exports.is_past_in_use(shown)
     }
 
-    /// Changes a volume by `change`, and tells initiators what they should know.
+    /// Changes a volume by `change`, and reports a new size or read-only setting to initiators.
     pub(crate) fn change_volume(
         &self,
         name: &str,
@@ -82,8 +83,8 @@ impl IscsiTarget {
         Ok(after)
     }
 
-    /// Deletes a volume. Without `force` this is refused while the volume is mapped explicitly, or
-    /// an initiator uses it.
+    /// Deletes a volume. Without `force` the deletion fails while a created target maps the volume,
+    /// or an initiator uses it.
     pub(crate) fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let id = self.exports.pool.volume(name)?.uuid;
@@ -106,7 +107,7 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Why a volume can't be deleted without force.
+    /// Fails if a created target maps the volume, or an initiator uses it.
     fn check_unused(&self, name: &str, id: &Uuid) -> Result<()> {
         let registry = self.exports.store.get();
         if let Some((target, lun)) = registry.mappings(id).first() {
@@ -126,8 +127,8 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Forgets the LUNs of what is gone. That must not make its deletion fail, and is done at the
-    /// next start otherwise.
+    /// Removes the LUNs of deleted volumes and snapshots. An error is only logged, because the
+    /// deletion is complete. The next start then removes the LUNs.
     fn forget(&self, gone: impl Fn(&Uuid) -> bool) {
         let forgotten = self.exports.store.update(|registry| {
             registry.forget_volumes(|uuid| !gone(uuid));
@@ -138,8 +139,8 @@ impl IscsiTarget {
         }
     }
 
-    /// Deletes snapshots of a volume. Without `force` this is refused if one of them is mapped
-    /// explicitly. An initiator that has just found one by its name goes on to read it.
+    /// Deletes snapshots of a volume. Without `force` the deletion fails if a created target maps
+    /// one of them. An initiator that has already found a snapshot by its name can still read it.
     pub(crate) fn delete_snapshots(&self, volume: &str, names: &[&str], force: bool) -> Result<()> {
         let _one_at_a_time = self.changing.lock();
         let pool = &self.exports.pool;
@@ -166,9 +167,9 @@ impl IscsiTarget {
         Ok(())
     }
 
-    /// Takes a volume back by `roll`. Without `force` it is refused while initiators use the
-    /// volume; with it they find a logical unit that has been switched off and on, and what they
-    /// had begun never reaches what it shows now.
+    /// Rolls volumes back by calling `roll`. Without `force` this fails while an initiator uses one
+    /// of the volumes. With `force` initiators find a logical unit that was switched off and on.
+    /// Commands that they began before never reach the new content.
     pub(crate) fn roll_back<T>(
         &self,
         names: &[&str],
@@ -198,8 +199,8 @@ impl IscsiTarget {
         rolled
     }
 
-    /// Ends sessions with a target: their logical units would only answer with errors, or they have
-    /// no business there.
+    /// Ends all sessions with a target. Its logical units would only return errors, or its
+    /// initiators may no longer use it.
     pub(super) fn disconnect(&self, target: &str) {
         let (connections, all) = self.server.disconnect(target, None, DISCONNECT_WAIT);
         if connections > 0 {
@@ -207,14 +208,14 @@ impl IscsiTarget {
         }
     }
 
-    /// Applies the current rules and accounts to the existing sessions. An initiator that lost some
-    /// access is disconnected, or learns of it, before this returns.
+    /// Applies the current rules and accounts to the existing sessions. Before this returns, an
+    /// initiator that lost all access is disconnected, and every other one gets its new access.
     pub(super) fn enforce(&self) {
         let registry = self.exports.store.get();
         let mut ended = Vec::new();
         for session in self.server.sessions() {
             let Some(nexus) = session.nexus.upgrade() else { continue };
-            // The login of one that has no connection yet asks for itself.
+            // The login of a session without a connection checks the rules itself.
             let Some(gate) = self.exports.live_gate(&registry, nexus.target()) else { continue };
             if session.connections.is_empty() {
                 continue;
@@ -222,8 +223,8 @@ impl IscsiTarget {
             let user = session.user.as_deref();
             let chap = exports::accounts(&gate.door().guard, &registry.all);
             let is_known = user.is_none_or(|user| chap.is_none_or(|chap| chap.account(user).is_some()));
-            // A session has one set of rights: what all its connections' addresses agree on, or
-            // none.
+            // A session has one set of rights. It ends if the addresses of its connections have
+            // different rights.
             let mut granted = session.connections.iter().map(|connection| {
                 let who = Party { name: &session.initiator, address: connection.peer.ip(), user };
                 self.exports.admit(&registry, &gate, &who)
@@ -250,8 +251,8 @@ impl IscsiTarget {
         }
     }
 
-    /// Stops accepting, asks initiators to log out, lets requests in flight end until `deadline`
-    /// has passed, and closes what is left.
+    /// Stops accepting connections, and asks initiators to log out. Requests in flight can end
+    /// until `deadline` has passed. Then it closes all other connections.
     pub(crate) fn stop(&self, deadline: Duration) {
         let broken = self.server.shutdown(deadline);
         self.exports.retire();

@@ -1,4 +1,4 @@
-//! Conversion of targets and rules between the server's types and the types of the API.
+//! Converts targets and access rules between the types of the server and the types of the API.
 
 use super::doors;
 use super::exports::{Exports, Found, Source};
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A target as it stands.
+/// Converts the current state of a target.
 pub(super) fn target(exports: &Exports, found: &Found, sessions: &[SessionInfo]) -> api::Target {
     let registry = exports.store.get();
     let settings = registry.settings(&found.scope);
@@ -57,7 +57,7 @@ fn view_registrants(exports: &Exports, lun: u16, id: &Uuid) -> Vec<api::TargetRe
     told.into_iter().map(view).collect()
 }
 
-/// What applies to all.
+/// Converts the access rules and CHAP accounts that apply to all targets.
 pub(super) fn defaults(exports: &Exports) -> api::TargetDefaults {
     let registry = exports.store.get();
     api::TargetDefaults {
@@ -98,7 +98,7 @@ fn view_lun(exports: &Exports, registry: &Registry, lun: u16, id: &Uuid) -> api:
     };
     let info = match registry.files.contains_key(id) {
         true => exports.unit(id).map(|lu| lu.info()),
-        // Not opened only to be shown.
+        // A request for the state of a target does not open the logical unit.
         false => source.map(|source| {
             let (size, read_only, volume) = match source {
                 Source::Volume(v) => (v.size, v.read_only, v),
@@ -145,7 +145,7 @@ fn rule(rule: &Rule) -> api::AccessRule {
     }
 }
 
-/// Parses a rule of a request.
+/// Parses an access rule of a request.
 pub(super) fn parse_rule(new: &api::AddRule) -> Result<Rule> {
     let invalid = |why: String| Error::new(ErrorKind::Invalid, format!("add a rule: {why}"));
     let refused = |e: Refused| invalid(e.to_string());
@@ -172,7 +172,8 @@ fn isid(session: &SessionInfo) -> String {
     session.isid.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// A CHAP account that a rule names; that there is one is not asked for, it may come later.
+/// Checks the CHAP user name of an access rule. The account need not exist, because the operator
+/// can create it later.
 fn checked_user(user: String) -> Result<String> {
     match user.is_empty() || user.len() > 255 || user.chars().any(is_unseen) {
         true => Err(Error::new(
@@ -183,7 +184,8 @@ fn checked_user(user: String) -> Result<String> {
     }
 }
 
-/// A session, with what its nexus has, which is what counts.
+/// Converts a session. The access comes from the nexus, because the nexus decides what the
+/// initiator may do.
 fn view_session(info: &SessionInfo, nexus: &Nexus) -> api::TargetSession {
     let sum =
         |value: fn(&IscsiTraffic) -> u64| -> u64 { info.connections.iter().map(|c| value(&c.traffic)).sum() };

@@ -1,5 +1,5 @@
-//! Tests of answers about one volume or snapshot: they agree with an answer computed from
-//! everything, and they read no more than they need.
+//! Tests of the lineage of one volume or snapshot. It agrees with the lineage computed from all
+//! branches, and reads no more than it needs.
 
 use super::*;
 use crate::testing::{create, pool};
@@ -19,7 +19,7 @@ impl Lineage<'_> {
     }
 }
 
-/// (origin, parent) of a volume by everything that the pool tells of all branches.
+/// Returns the origin and the parent of a volume, computed from the bases of all branches.
 fn by_everything(pool: &Pool, volume: &VolumeInfo) -> (Option<String>, Option<String>) {
     let (bases, moments) = (pool.branch_bases(), pool.moment_bases());
     let newest = |branch, epochs| pool.newest_snapshot(branch, epochs).map(|(v, s)| format!("{v}@{s}"));
@@ -36,7 +36,7 @@ fn by_everything(pool: &Pool, volume: &VolumeInfo) -> (Option<String>, Option<St
     (origin, parent)
 }
 
-/// Volumes that rest on snapshots of each other, on moments, and on nothing.
+/// Creates volumes that are based on snapshots of each other, on moments, and on nothing.
 fn family(pool: &Pool) {
     create(pool, "plain");
     create(pool, "db");
@@ -131,7 +131,7 @@ fn the_clone_behind_a_snapshot_is_told_by_whatever_name_it_has() {
         assert_eq!(lineage.looked_at_volumes(), name == "chosen", "{name}");
         assert_eq!(clones::clone_behind(&pool, &labelled).unwrap().uuid, clone.uuid);
     }
-    // Another volume took the name that the clone would have.
+    // Another volume now has the name that the clone would have.
     pool.delete_volume("chosen", false).unwrap();
     let labelled = pool.snapshot("db", "two").unwrap();
     assert_eq!(Lineage::new(&pool).writable(&labelled), None);

@@ -1,4 +1,4 @@
-//! Tests of runs that change everything, of runs that are cut short anywhere, and of runs that must
+//! Tests of runs that complete, of runs that are interrupted at any point, and of runs that must
 //! not begin.
 
 use super::*;
@@ -15,7 +15,7 @@ fn world(seed: u64) -> World {
     World { clock: Arc::new(ManualClock::new(seed)), rng: Arc::new(SplitMix::new(seed)) }
 }
 
-/// Identities of all volumes and snapshots, as text.
+/// Returns the UUIDs of all volumes and snapshots, as text.
 fn known(pool: &Pool) -> BTreeSet<String> {
     let volumes = pool.volumes().into_iter().map(|v| v.uuid.to_string());
     volumes.chain(pool.all_snapshots().iter().map(|s| s.uuid.to_string())).collect()
@@ -25,7 +25,7 @@ fn durable(dir: &Arc<dyn Dir>, (name, kind, version): (&str, &'static str, u32))
     DurableFile::new(dir.clone(), name, kind, version)
 }
 
-/// A machine with such a pool.
+/// Creates a simulated directory with a pool. Returns it with the UUIDs in the pool.
 fn site(seed: u64) -> (SimDir, Arc<dyn Dir>, BTreeSet<String>) {
     let sim = SimDir::new(seed);
     let dir: Arc<dyn Dir> = Arc::new(sim.clone());
@@ -33,8 +33,8 @@ fn site(seed: u64) -> (SimDir, Arc<dyn Dir>, BTreeSet<String>) {
     (sim, dir, old)
 }
 
-/// A closed pool with a volume and its snapshot, and the server's files that name both. Tells their
-/// identities.
+/// Creates and closes a pool with a volume and its snapshot, and the server's files that name both.
+/// Returns their UUIDs.
 fn make(dir: &Arc<dyn Dir>) -> BTreeSet<String> {
     let config = PoolConfig {
         extent_size: 64 << 10,
@@ -83,7 +83,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-/// What the server's files name is there, and nothing is of both times.
+/// Checks that every UUID in the server's files exists, and that all UUIDs are either old or new.
 fn assert_together(dir: &Arc<dyn Dir>, pool: &Pool, old: &BTreeSet<String>, what: &str) {
     let (volume, snapshot) = (pool.volume("db").unwrap(), pool.snapshot("db", "s").unwrap());
     let id = volume.uuid.to_string();
@@ -116,8 +116,8 @@ fn a_run_changes_everything_together() {
     assert_eq!((now.files, now.schedules), (vec!["/srv/cd.iso".into()], vec!["hourly".into()]));
 }
 
-/// Cut at each disk operation, with and without the loss of what was not synced: what a start of
-/// the server finds is all of one time, and the next run gets through.
+/// The test interrupts a run at each disk operation, with and without the loss of unsynced data.
+/// The next start of the server finds either all old or all new UUIDs, and the next run completes.
 #[test]
 fn a_run_that_is_cut_short_anywhere_is_ended_by_the_next_opening() {
     let ops = {
@@ -130,14 +130,15 @@ fn a_run_that_is_cut_short_anywhere_is_ended_by_the_next_opening() {
     assert!(ops > 20, "{ops} operations");
     let mut found = [0; 3];
     for op in 0..ops {
-        // A kill, and the kinds of loss in turn.
+        // The test uses a kill, and one kind of power loss in turn.
         let loss = PowerLoss::ALL[op as usize % PowerLoss::ALL.len()];
         for how in [None, Some(loss)] {
             let what = format!("operation {op} of {ops}, {how:?}");
             let (sim, dir, old) = site(op + 2);
             let pool = Pool::open(dir.clone(), world(3), PoolOptions::default()).unwrap();
             sim.crash_at(Some(CrashPoint::Op(sim.counts().ops + op)));
-            // What fails in the end, when the catalog is closed, is nothing that was promised.
+            // The run promises nothing about closing the catalog, so an error there does not
+            // matter.
             let done = begin(&dir, pool).is_ok();
             assert!(sim.crashed(), "{what}");
             how.map_or_else(|| sim.kill(), |loss| sim.lose_power(loss));
@@ -186,7 +187,7 @@ fn the_command_tells_of_a_run_that_was_cut_short_and_ends_it() {
     let found = survey_identities(tmp.path()).unwrap();
     assert!(!found.unfinished && !old.contains(&found.volumes[0].old));
     assert_together(&dir, &open(&dir, &PoolOptions::default()).unwrap(), &old, "ended");
-    // Another run is a new one.
+    // The next run is a new one, and does not resume the last one.
     let again = reidentify(tmp.path(), 3).unwrap();
     assert!(!again.resumed && again.now.volumes[0].old == found.volumes[0].old);
 }
@@ -202,7 +203,7 @@ fn files_that_cannot_be_read_are_looked_at_first() {
         assert!(error.kind == ErrorKind::Corrupt && error.message.contains(name), "{error:?}");
         let pool = open(&dir, &PoolOptions::default()).unwrap();
         assert_eq!(known(&pool), old, "nothing was changed");
-        // What became damaged after the change has begun can be moved away, too.
+        // The operator can also move away a file that was damaged after the change began.
         let begun = pool.reidentify(&[CLONE]).unwrap();
         assert_eq!(complete(&dir, begun).unwrap_err().kind(), hindcast_engine::ErrorKind::Corrupt);
         assert!(open(&dir, &PoolOptions::default()).is_err());

@@ -1,8 +1,8 @@
-//! Schedules as they are kept. [`crate::scheduler`] runs them.
+//! The stored schedules. [`crate::scheduler`] runs them.
 //!
-//! The data directory keeps what each schedule has to do. The snapshots themselves show what it has
-//! done, by their names: a prefix that no other schedule has, and the time. So a run writes nothing
-//! else. After a crash the next run is due at the time at which it would have been due anyway.
+//! The data directory stores the plan of each schedule. The names of the snapshots show what a
+//! schedule has done: each name is a prefix that no other schedule has, and a time. So a run writes
+//! no other state. After a crash the next run is due at the same time as without the crash.
 
 pub(crate) mod names;
 pub(crate) mod plan;
@@ -20,8 +20,8 @@ use uuid::Uuid;
 /// Name, kind and version of the file of schedules.
 pub(crate) const STORED: (&str, &str, u32) = (stored::FILE, stored::KIND, stored::VERSION);
 
-/// The content of the file of schedules with other identities of volumes: the new ones, by the old
-/// ones.
+/// Returns the content of the file of schedules with new UUIDs of volumes. `identities` maps old
+/// UUIDs to new ones.
 pub(crate) fn renew(content: &[u8], identities: &BTreeMap<Uuid, Uuid>) -> Result<Vec<u8>> {
     let mut plans = stored::decode(content)?;
     for id in plans.values_mut().flat_map(|plan| &mut plan.volumes) {
@@ -30,14 +30,14 @@ pub(crate) fn renew(content: &[u8], identities: &BTreeMap<Uuid, Uuid>) -> Result
     stored::encode(&plans)
 }
 
-/// The names of all schedules, as the file has them.
+/// Returns the names of all schedules in the file of schedules.
 pub(crate) fn names(dir: &Arc<dyn Dir>) -> Result<Vec<String>> {
     let file = DurableFile::new(dir.clone(), stored::FILE, stored::KIND, stored::VERSION);
     let content = file.read()?;
     Ok(content.map_or_else(|| Ok(BTreeMap::new()), |bytes| stored::decode(&bytes))?.into_keys().collect())
 }
 
-/// Does the file of schedules mean something?
+/// Checks the content of the file of schedules.
 pub(crate) fn verify(content: &[u8]) -> Result<()> {
     stored::decode(content).map(drop)
 }

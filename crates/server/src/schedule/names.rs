@@ -1,30 +1,31 @@
-//! The names of the volumes of schedules, cached for the length of a request or a round.
+//! The names of the volumes of schedules, cached for one request or one round of the scheduler.
 
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Names of volumes by identity. All volumes are read when a name is first needed, and again only
-/// when a volume was renamed or deleted since.
+/// The names of volumes, by UUID. It reads all volumes when a name is first needed. It reads them
+/// again only if a volume was renamed or deleted since.
 pub(crate) struct Names<'a> {
     all: Box<dyn Fn() -> Vec<VolumeInfo> + 'a>,
     known: BTreeMap<Uuid, String>,
-    /// All volumes were read: a volume that is not known was deleted.
+    /// Whether all volumes were read. Then a volume without a name here was deleted.
     is_whole: bool,
 }
 
 impl<'a> Names<'a> {
-    /// `all` tells of all volumes. What is asked for must have existed before it is called.
+    /// Creates an empty cache. `all` returns all volumes. A volume must exist before `all` is
+    /// called. Otherwise the cache takes the volume for deleted.
     pub(crate) fn new(all: impl Fn() -> Vec<VolumeInfo> + 'a) -> Names<'a> {
         Names { all: Box::new(all), known: BTreeMap::new(), is_whole: false }
     }
 
-    /// Takes names that the caller has found already.
+    /// Adds names that the caller has found already.
     pub(crate) fn learn(&mut self, names: impl Iterator<Item = (Uuid, String)>) {
         self.known.extend(names);
     }
 
-    /// The names, as they are now, of those volumes that are still there.
+    /// Returns the current names of those of `volumes` that still exist.
     pub(crate) fn of(&mut self, pool: &Pool, volumes: &[Uuid]) -> Vec<String> {
         let holds = |id: &Uuid| match self.known.get(id) {
             Some(name) => pool.volume(name).is_ok_and(|v| v.uuid == *id),

@@ -1,30 +1,32 @@
-//! A schedule as it is kept ([`Plan`]), and what a plan may say.
+//! The stored form of a schedule ([`Plan`]), and the checks of its values.
 
 use hindcast_api::Retention;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-/// Snapshots that the engine deletes in one operation.
+/// The maximum number of snapshots that the engine takes or deletes in one operation.
 pub(crate) const MAX_AT_ONCE: usize = 200;
 
-/// Seconds between the snapshots of one schedule.
+/// The permitted interval between the snapshots of one schedule, in seconds: 10 seconds to 31 days.
 const EVERY: std::ops::RangeInclusive<u64> = 10..=31 * 24 * 3600;
-/// A snapshot's name has to hold a prefix and a time.
+/// The longest name or prefix of a schedule, in bytes. A snapshot's name must hold a prefix and a
+/// time.
 const MAX_NAME: usize = 64;
 pub(crate) const MAX_SCHEDULES: usize = 1000;
-/// Volumes of one schedule: what one operation can take snapshots of.
+/// The maximum number of volumes of one schedule. One operation takes the snapshots of all of them.
 pub(crate) const MAX_VOLUMES: usize = MAX_AT_ONCE;
-/// A schedule, as it is kept.
+/// A schedule, as the file of schedules stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// What the names of its snapshots begin with.
+    /// The prefix of its snapshots' names. It is unique among all schedules.
     pub(crate) prefix: String,
     pub(crate) volumes: Vec<Uuid>,
     pub(crate) every: u64,
     pub(crate) keep: Retention,
     pub(crate) paused: bool,
-    /// Created or resumed: what would have been due before was not missed.
+    /// When the schedule was created or last resumed. Runs that were due before are not missed
+    /// runs.
     pub(crate) since: Timestamp,
 }
 
@@ -50,8 +52,8 @@ pub(crate) fn check_every(every: u64) -> Result<()> {
     Err(invalid(format!("take snapshots every {every} seconds: the interval must be 10 seconds to 31 days")))
 }
 
-/// Whether the schedule with this prefix took a snapshot: its name is the prefix and a time. A
-/// snapshot that was renamed belongs to no schedule.
+/// Returns whether the schedule with this prefix took the snapshot. The snapshot's name is then the
+/// prefix, a hyphen and a time. A snapshot that was renamed belongs to no schedule.
 pub(crate) fn is_of(prefix: &str, snapshot: &str) -> bool {
     let time = snapshot.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-'));
     time.is_some_and(|time| {

@@ -1,5 +1,5 @@
-//! All schedules ([`Schedules`]): the plans in their file, and how each has fared since the server
-//! was started.
+//! All schedules ([`Schedules`]): their plans, and the results of their runs since the server
+//! started.
 
 use super::plan::Plan;
 use super::{stored, when};
@@ -13,29 +13,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The wall clock may be set meanwhile.
+/// The longest wait between two rounds, 5 seconds. It is short because the wall clock can be set
+/// meanwhile.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_secs(5);
 
-/// What became of a schedule since the server was started.
+/// The results of a schedule's runs since the server started.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Run {
-    /// The slot of the next run, computed when the one before was over. None: nothing was computed
-    /// since the server was started or the schedule was changed.
+    /// The time of the next run, computed at the end of the run before. `None`: the scheduler has
+    /// not computed it since the server started or the schedule was changed.
     pub(crate) slot: Option<Timestamp>,
     pub(crate) done: Option<Timestamp>,
     pub(crate) error: Option<String>,
 }
 
-/// The plans, and how they fare.
+/// The plans, and the results of their runs.
 #[derive(Default)]
 pub(crate) struct State {
     plans: BTreeMap<String, Plan>,
     runs: BTreeMap<String, Run>,
-    /// Why the file of schedules could not be read. Nothing runs then, and the file stays as it is.
+    /// The error that occurred when the file of schedules was read. While it is set, no schedule
+    /// runs, and the file stays unchanged.
     unreadable: Option<String>,
 }
 
-/// All schedules.
+/// All schedules, and the file that stores them.
 pub(crate) struct Schedules {
     file: DurableFile,
     pub(crate) state: Mutex<State>,
@@ -44,8 +46,8 @@ pub(crate) struct Schedules {
 }
 
 impl Schedules {
-    /// Reads the file of schedules in the data directory. A file that can't be read does not keep
-    /// the server from starting: the volumes are served, no schedule runs, and health says so.
+    /// Reads the file of schedules in the data directory. The server also starts if the file can't
+    /// be read. It then serves the volumes, runs no schedule, and reports the error in its health.
     pub(crate) fn open(dir: Arc<dyn Dir>) -> Schedules {
         let file = DurableFile::new(dir, stored::FILE, stored::KIND, stored::VERSION);
         let read = || file.load()?.map_or_else(|| Ok(BTreeMap::new()), |bytes| stored::decode(&bytes));
@@ -59,13 +61,13 @@ impl Schedules {
         Schedules { file, state: Mutex::new(state), waker: Waker::default() }
     }
 
-    /// Why the schedules could not be read, if that is so.
+    /// Returns the error that occurred when the file of schedules was read, if any.
     pub(crate) fn unreadable(&self) -> Option<String> {
         self.state.lock().unreadable.clone()
     }
 
-    /// Fails when the schedules could not be read: none of them is known, and the file must not be
-    /// replaced.
+    /// Fails if the file of schedules could not be read. The server then knows no schedule, and
+    /// must not replace the file.
     pub(crate) fn check_readable(&self) -> Result<()> {
         self.unreadable().map_or(Ok(()), |why| {
             let text = format!(
@@ -75,7 +77,8 @@ impl Schedules {
         })
     }
 
-    /// Changes them. The change counts, and survives power loss, when this returns.
+    /// Changes the plans. When this returns, the change applies and survives a power loss. The
+    /// computed time of the next run is dropped for each changed plan.
     pub(crate) fn update(
         &self,
         change: impl FnOnce(&mut BTreeMap<String, Plan>) -> Result<()>,
@@ -88,7 +91,7 @@ impl Schedules {
         let State { plans, runs, .. } = &mut *state;
         let before = std::mem::replace(plans, next);
         runs.retain(|name, _| plans.contains_key(name));
-        // The slot that was computed for a plan means nothing to another one.
+        // The time that was computed for the old plan is wrong for the new one.
         for (_, run) in runs.iter_mut().filter(|(name, _)| before.get(*name) != plans.get(*name)) {
             run.slot = None;
         }
@@ -108,11 +111,11 @@ impl Schedules {
         self.state.lock().plans.keys().cloned().collect()
     }
 
-    /// The schedules that a round has to look at closely, and how long until another one is due.
+    /// Returns the schedules that a round must check, and the time until another one is due.
     ///
-    /// A schedule that is not due by its slot needs no look, nor does one whose slot follows from
-    /// when it was created or resumed: there can be many, and a look costs as much as its
-    /// snapshots.
+    /// A schedule whose next run is known and not yet due needs no check. That includes a schedule
+    /// whose next run follows from the time when it was created or resumed. There can be many
+    /// schedules, and a check reads all snapshots of a schedule.
     pub(crate) fn to_look_at(&self, now: Timestamp) -> (Vec<(String, Plan)>, Duration) {
         let mut nap = LONGEST_NAP;
         let mut found = Vec::new();
@@ -141,12 +144,12 @@ impl Schedules {
         (found, nap)
     }
 
-    /// Keeps the slot of a schedule's next run.
+    /// Stores the time of a schedule's next run.
     pub(crate) fn set_slot(&self, name: String, slot: Timestamp) {
         self.state.lock().runs.entry(name).or_default().slot = Some(slot);
     }
 
-    /// Keeps how a run at `now` ended, and when the next is due.
+    /// Stores the result of a run at `now`, and the time `next` of the next run.
     pub(crate) fn ended(&self, name: String, now: Timestamp, next: Timestamp, result: Result<()>) {
         let mut state = self.state.lock();
         let run = state.runs.entry(name).or_default();
@@ -155,8 +158,8 @@ impl Schedules {
         run.error = result.err().map(|e| e.to_string());
     }
 
-    /// When each schedule ran last since the server was started, if it did, and whether the last
-    /// run failed; by name.
+    /// Returns, for each schedule, the time of its last successful run since the server started,
+    /// and whether its last run failed. The result is sorted by name.
     pub(crate) fn runs(&self) -> Vec<(String, Option<Timestamp>, bool)> {
         let state = self.state.lock();
         let run = |name: &String| {
@@ -166,7 +169,7 @@ impl Schedules {
         state.plans.keys().map(run).collect()
     }
 
-    /// The schedules whose last run failed since the server was started, and why.
+    /// Returns the schedules whose last run since the server started failed, with the error.
     pub(crate) fn failing(&self) -> Vec<(String, String)> {
         let state = self.state.lock();
         let failing = state.runs.iter().filter_map(|(name, run)| Some((name.clone(), run.error.clone()?)));
@@ -231,7 +234,7 @@ mod tests {
             let (found, nap) = schedules.to_look_at(at(now));
             (found.into_iter().map(|(name, _)| name).collect(), nap)
         };
-        // When the old one is due is not known before its snapshots are examined.
+        // The next run of `old` depends on the times of its snapshots.
         assert_eq!(looked_at("2026-11-22T09:30:00Z"), (vec!["due".into(), "old".into()], LONGEST_NAP));
         slot("due", "2026-11-22T10:00:00Z");
         slot("old", "2026-11-22T10:00:00Z");

@@ -1,7 +1,8 @@
-//! Schedules as they are stored: JSON behind the header of a [`crate::atomic_file::DurableFile`].
+//! The format of the file of schedules: JSON behind the header of a
+//! [`crate::atomic_file::DurableFile`].
 //!
-//! Content that is read is checked like input of the operator. If a check refuses it, the file is
-//! damaged, because only checked values are ever written.
+//! The server checks content that it reads like input of the operator. If a check refuses the
+//! content, the file is damaged, because the server writes only checked values.
 
 use super::plan::{MAX_VOLUMES, Plan, check_every, check_name};
 use hindcast_api::Retention;
@@ -11,21 +12,21 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Name in the data directory.
+/// The name of the file in the data directory.
 pub(super) const FILE: &str = "schedules.json";
-/// What the file's header calls it.
+/// The kind of the file, as its header states it.
 pub(super) const KIND: &str = "schedules";
-/// Version of the format.
+/// The version of the format.
 pub(super) const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
     name: String,
-    /// Absent: the name.
+    /// The prefix of the snapshots' names. If it is absent, it equals the name of the schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     prefix: Option<String>,
-    /// Identities: a volume may be renamed.
+    /// The UUIDs of the volumes, because a volume can be renamed.
     volumes: Vec<String>,
     every: u64,
     keep: Retention,
@@ -33,7 +34,7 @@ struct Stored {
     since: Timestamp,
 }
 
-/// The file's content.
+/// Encodes the plans as the content of the file.
 pub(super) fn encode(plans: &BTreeMap<String, Plan>) -> Result<Vec<u8>> {
     let stored = plans.iter().map(|(name, plan)| Stored {
         name: name.clone(),
@@ -48,7 +49,7 @@ pub(super) fn encode(plans: &BTreeMap<String, Plan>) -> Result<Vec<u8>> {
         .map_err(|e| Error::with_source(ErrorKind::Invalid, format!("write {FILE}"), e))
 }
 
-/// What the file's content means.
+/// Decodes the content of the file. Fails with [`ErrorKind::Corrupt`] if the content is not valid.
 pub(super) fn decode(bytes: &[u8]) -> Result<BTreeMap<String, Plan>> {
     let damaged = |why: String| Error::new(ErrorKind::Corrupt, format!("read {FILE}: {why}"));
     let stored: Vec<Stored> = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
@@ -119,7 +120,7 @@ mod tests {
         assert!(decode(twice.as_bytes()).unwrap_err().to_string().contains("two schedules auto"));
     }
 
-    /// The format of the file, for ever.
+    /// The format of the file. Every later build must read it.
     #[test]
     fn golden_text() {
         let text = r#"[{"name":"auto","volumes":["07070707-0707-0707-0707-070707070707"],"every":60,

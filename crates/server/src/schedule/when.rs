@@ -1,5 +1,5 @@
-//! When a schedule is due, and which of its snapshots have expired. These are pure functions of
-//! times, all of them UTC.
+//! Computes when a schedule is due, and which of its snapshots have expired. All functions are
+//! pure. All times are UTC.
 
 use hindcast_api::Retention;
 use jiff::{Timestamp, tz::TimeZone};
@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
-/// 1970-01-01 was a Thursday; weeks begin on Monday.
+/// The offset of the weeks, in seconds. 1970-01-01 was a Thursday, and weeks begin on Monday.
 const MONDAY: i64 = 3 * DAY;
 
-/// The number of the hour, day, … that a time is in.
+/// Returns the number of the hour, day, week or month that contains a time.
 type Period = fn(Timestamp) -> i64;
 
-/// The first instant after `after` that is a multiple of `every` seconds since 1970.
+/// Returns the first time after `after` that is a multiple of `every` seconds since 1970.
 pub(crate) fn next(after: Timestamp, every: u64) -> Timestamp {
     let every = i64::try_from(every).unwrap_or(i64::MAX).max(1);
     let slot = after.as_second().div_euclid(every);
@@ -21,14 +21,14 @@ pub(crate) fn next(after: Timestamp, every: u64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
 }
 
-/// When a schedule runs next. `kept` is the slot that was computed before, and `ran` holds the
-/// times of earlier runs, in any order.
+/// Returns the time of a schedule's next run. `kept` is the time that was computed before. `ran`
+/// holds the times of earlier runs, in any order. `every` is the interval in seconds.
 ///
-/// A kept slot stands, however the clock moves, until it has come or lies more than one interval
-/// ahead. The latter means that the clock was put back, so the next slot by the clock as it is now
-/// counts. Times later than now tell nothing about when the schedule ran. Where no other time is
-/// known, the schedule counts as never run. However many slots were missed, one run makes up for
-/// them.
+/// The schedule keeps the time `kept`, even if the clock is set, unless it is later than the next
+/// multiple of the interval. Such a time means that the clock was set back, and then the next
+/// multiple applies. Without `kept`, the latest time in `ran` decides. The function ignores a time
+/// in `ran` that is later than `now`. With no other time, the schedule counts as never run. One run
+/// replaces any number of missed runs.
 pub(crate) fn due(
     kept: Option<Timestamp>,
     ran: impl Iterator<Item = Timestamp>,
@@ -42,19 +42,19 @@ pub(crate) fn due(
     }
 }
 
-/// When a schedule runs next, if that follows from `since` alone, the time at which it was created
-/// or resumed. Earlier runs need not be known then: no run since `since` can matter if `since` and
-/// `now` lie in the same interval. Otherwise `None`.
+/// Returns the time of a schedule's next run, if it follows from `since` alone. `since` is the time
+/// when the schedule was created or resumed. If `since` and `now` are in the same interval, earlier
+/// runs have no effect. Otherwise the result is `None`.
 pub(crate) fn first(since: Timestamp, every: u64, now: Timestamp) -> Option<Timestamp> {
     (since <= now).then(|| next(since, every)).filter(|slot| *slot > now)
 }
 
-/// Which of the snapshots taken at `times`, in the order in which they were taken, are kept no
-/// more.
+/// Returns the indexes of the snapshots that the retention does not keep. `times` are the times of
+/// the snapshots, in the order in which they were taken.
 ///
-/// The order decides which snapshot is newer, because the clock may have been set between two of
-/// them. So the newest one always stays, and one whose time lies ahead of the clock gives way as
-/// others are taken.
+/// The order decides which snapshot is newer, because the clock can be set between two snapshots.
+/// So the newest snapshot always stays. A snapshot whose time is ahead of the clock expires as
+/// newer ones are taken.
 pub(crate) fn expired(times: &[Timestamp], keep: &Retention) -> Vec<usize> {
     if *keep == Retention::default() {
         return Vec::new();
@@ -76,7 +76,7 @@ pub(crate) fn expired(times: &[Timestamp], keep: &Retention) -> Vec<usize> {
     (0..times.len()).filter(|i| !kept.contains(i)).collect()
 }
 
-/// Whether it matters when snapshots were taken.
+/// Returns whether the retention depends on the times of snapshots, and not only on their order.
 pub(crate) fn goes_by_time(keep: &Retention) -> bool {
     *keep != Retention { last: keep.last, ..Retention::default() }
 }
@@ -128,9 +128,9 @@ mod tests {
         let ahead = at("2030-01-01T00:00:00Z");
         assert_eq!(due(None, [ahead].into_iter(), 3600, now), ten);
         assert_eq!(due(None, [ahead].into_iter(), 3600, ten), at("2026-11-22T11:00:00Z"));
-        // The slot that was computed stands, so it comes.
+        // The computed slot stays, so the schedule runs.
         assert_eq!(due(Some(ten), [ahead].into_iter(), 3600, ten), ten);
-        // What was taken before the clock went wrong still counts.
+        // A snapshot from before the clock was wrong still counts.
         assert!(due(None, [at("2026-11-22T08:00:00Z"), ahead].into_iter(), 3600, now) <= now);
     }
 
@@ -171,8 +171,8 @@ mod tests {
         assert_eq!(left(&times, &keep(1, 0, 0, 0, 2)), [times[1], times[6]]);
     }
 
-    /// Once the clock is right again, what was taken while it was ahead does not push out what is
-    /// taken now.
+    /// When the clock is right again, snapshots from the time when it was ahead do not replace new
+    /// ones.
     #[test]
     fn snapshots_of_the_future_give_way() {
         let ahead = ["2036-01-01T00:00:00Z", "2036-01-01T01:00:00Z", "2036-01-02T00:00:00Z"];
@@ -185,10 +185,10 @@ mod tests {
         assert_eq!(left(&times, &keep(0, 4)), times[2..]);
     }
 
-    /// What a schedule remembers while the server runs.
+    /// The state of a schedule while the server runs.
     struct Simulated {
         every: i64,
-        /// The wall clock, and the time that really goes by.
+        /// The wall clock in seconds. `elapsed` is the real time in seconds.
         clock: i64,
         elapsed: i64,
         slot: Option<Timestamp>,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     impl Simulated {
-        /// Looks whether a run is due, as the server does, and runs.
+        /// Checks whether a run is due, as the server does, and runs.
         fn look(&mut self, every: u64) {
             let now = Timestamp::from_second(self.clock).unwrap();
             let slot = due(self.slot, self.ran.iter().copied(), every, now);
@@ -211,8 +211,9 @@ mod tests {
     }
 
     proptest! {
-        /// The clock jumps both ways, by seconds to years, and the server restarts: while the clock
-        /// goes on for an interval, there is a run. There are no more runs than slots and jumps.
+        /// The clock jumps forward and back, by seconds to years, and the server restarts. If the
+        /// clock then runs for one interval, there is a run. There are no more runs than slots and
+        /// jumps.
         #[test]
         fn no_jump_of_the_clock_stops_a_schedule(
             every in 10i64..5000,
@@ -229,7 +230,7 @@ mod tests {
                 }
                 let (set, before) = (it.elapsed, it.ran.len());
                 while it.elapsed < set + steady {
-                    // The server looks every five seconds at least.
+                    // The server checks at least every 5 seconds.
                     it.look(u64::try_from(every).unwrap());
                     let quiet = it.elapsed - it.last_run.max(set);
                     prop_assert!(quiet < it.every + 5, "no run for {quiet} s");
@@ -241,8 +242,8 @@ mod tests {
             }
         }
 
-        /// However the clock jumps, the newest snapshot stays, and there are no more than were
-        /// asked for.
+        /// For any jumps of the clock, the newest snapshot stays. The number of snapshots never
+        /// exceeds the retention.
         #[test]
         fn retention_keeps_the_newest_whatever_the_clock_said(
             jumps in prop::collection::vec(-40_000_000i64..40_000_000, 1..200),
@@ -264,8 +265,9 @@ mod tests {
             }
         }
 
-        /// Once a minute for long, with deletion after each: never more than was asked for, the
-        /// newest always there, and what retention decided once is not missed later.
+        /// The test deletes expired snapshots after each new one. The number of snapshots never
+        /// exceeds the retention, and the newest one stays. The result equals one deletion at the
+        /// end.
         #[test]
         fn pruning_as_it_goes_keeps_what_pruning_at_the_end_keeps(
             steps in prop::collection::vec(1i64..50_000, 1..300),

@@ -1,9 +1,10 @@
-//! Access decisions: what an initiator may do with which logical unit.
+//! Access decisions: what an initiator may do with each logical unit.
 //!
-//! Rules attach to data. An initiator that logs in to a target needs that target's permission. For
-//! each logical unit it also needs the permission of the volume behind it, if rules or CHAP
-//! accounts were set for the volume's own target. So a second target never admits an initiator that
-//! the first one refuses, in whatever order rules, accounts and mappings were made.
+//! Access rules attach to data. An initiator that logs in to a target needs the permission of that
+//! target. For each logical unit it also needs the permission of the volume behind it, if the
+//! volume's own target has rules or CHAP accounts. So a second target never admits an initiator to
+//! a volume whose own target refuses it. The order in which the operator sets rules, accounts and
+//! mappings does not matter.
 
 use super::found::{Asked, Shown};
 use super::units::Exports;
@@ -20,14 +21,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A target, as access to it is decided.
+/// The settings that decide the access to a target.
 pub(crate) struct Gate {
-    /// Who comes in.
+    /// The settings of the target that the initiator logs in to.
     door: TargetSettings,
-    /// Guards that volumes have of their own, by the LUNs that show them, where they are not the
-    /// door's.
+    /// The guards of volumes behind the target, by LUN. A guard without rules and accounts, and the
+    /// guard that `door` already has, are left out.
     behind: Vec<(u16, Guard)>,
-    /// Without its only logical unit it is not there.
+    /// The target has only LUN 0. It refuses an initiator that may not see that LUN.
     single: bool,
 }
 
@@ -37,7 +38,7 @@ impl Gate {
     }
 }
 
-/// What the device server is told of a permit.
+/// Converts a permit to the access type of the device server.
 fn access(permit: Permit) -> Access {
     let luns = match permit.luns {
         LunMask::All => None,
@@ -46,20 +47,21 @@ fn access(permit: Permit) -> Access {
     Access { read_only: permit.read_only, luns, limits: BTreeMap::new() }
 }
 
-/// The accounts of a target: its own, or those for all.
+/// Returns the CHAP accounts of a target, or those that apply to all targets if it has none.
 pub(crate) fn accounts<'a>(own: &'a Guard, all: &'a Guard) -> Option<&'a Chap> {
     own.chap.as_ref().or(all.chap.as_ref())
 }
 
-/// What an initiator has to prove. No secret is used in both directions, wherever it is set.
+/// Returns how an initiator must authenticate. The server does not use a secret for mutual CHAP if
+/// any initiator, at any target, authenticates with it.
 pub(super) fn policy(registry: &Registry, own: &Guard) -> AuthPolicy {
     let may_prove = |secret: &_| !registry.proves_an_initiator(secret);
     accounts(own, &registry.all).map_or(AuthPolicy::None, |chap| chap.policy(may_prove))
 }
 
 impl Exports {
-    /// How access is decided by a target that shows `luns`; `volume`: whose own target it is, or
-    /// that of its past.
+    /// Returns the settings that decide the access to a target with the mappings `luns`. `volume`
+    /// is set for a volume's own target, and for a target that shows the volume's past.
     pub(crate) fn gate(
         &self,
         registry: &Registry,
@@ -67,8 +69,8 @@ impl Exports {
         volume: Option<&VolumeInfo>,
         luns: &BTreeMap<u16, Uuid>,
     ) -> Gate {
-        // A created target that has the name of the volume's own stands in its place. What is set
-        // by that name is set there, and holds for the volume's past too.
+        // A created target with the name of the volume's own target replaces it. The settings of
+        // the created target then apply to the volume's past, too.
         let shadow = volume.and_then(|v| registry.named.get(&names::of_volume(v)));
         let door = shadow.map_or_else(|| registry.settings(scope), |named| named.settings.clone());
         let own = volume.filter(|_| shadow.is_none()).map(|v| v.uuid);
@@ -82,7 +84,8 @@ impl Exports {
         Gate { door, behind, single: volume.is_some() }
     }
 
-    /// The volumes whose data LUNs show, as far as anything is set for volumes.
+    /// Returns the volume or file behind each LUN. The result is empty if no volume has settings of
+    /// its own.
     fn owners(&self, registry: &Registry, luns: &BTreeMap<u16, Uuid>) -> Vec<(u16, Uuid)> {
         if registry.volumes.is_empty() {
             return Vec::new();
@@ -108,7 +111,8 @@ impl Exports {
         owners
     }
 
-    /// How access is decided by the target that an initiator or client asks for.
+    /// Returns the settings that decide the access to the target that an initiator or client
+    /// requests.
     pub(super) fn gate_of(&self, registry: &Registry, asked: &Asked) -> Gate {
         match asked {
             Asked::Target(found) => {
@@ -130,8 +134,8 @@ impl Exports {
         }
     }
 
-    /// How access is decided by a target that sessions use. `None` if no initiator can log in by it
-    /// any more.
+    /// Returns the settings that decide the access to a target with sessions. Returns `None` if no
+    /// initiator can log in to it any more.
     pub(crate) fn live_gate(&self, registry: &Registry, target: &Arc<Target>) -> Option<Gate> {
         let (scope, shows) = {
             let live = self.live.lock();
@@ -148,7 +152,8 @@ impl Exports {
         }
     }
 
-    /// What an initiator may do by a target, once it has proven what it had to.
+    /// Returns the access of an initiator that has authenticated where the target requires it.
+    /// Returns `None` if the target refuses the initiator.
     pub(crate) fn admit(&self, registry: &Registry, gate: &Gate, who: &Party<'_>) -> Option<Access> {
         if !gate.door.enabled {
             return None;
@@ -167,8 +172,8 @@ impl Exports {
         (!gone).then_some(access)
     }
 
-    /// What a volume's own guard takes from an initiator that came in by another target, having
-    /// proven `account` there.
+    /// Returns how a volume's own guard limits an initiator that logged in through another target
+    /// with `account`. Returns `None` if the guard does not limit the initiator.
     fn limit(
         &self,
         registry: &Registry,
@@ -187,14 +192,14 @@ impl Exports {
         let who = Party { user: account.map(|a| a.user.as_str()), ..*who };
         match decide(&guard.rules, &registry.all.rules, self.otherwise, &who) {
             None => Some(Limit::Hidden),
-            // The volume is LUN 0 of its own target.
+            // A volume is LUN 0 of its own target.
             Some(permit) if !permit.luns.contains(0) => Some(Limit::Hidden),
             Some(permit) => permit.read_only.then_some(Limit::ReadOnly),
         }
     }
 
-    /// What an initiator may do. If it still has to prove its identity, the best access that it
-    /// could get counts: it is reported as full access.
+    /// Returns the access of an initiator. An initiator that has not authenticated yet gets full
+    /// access here, if the rules could admit it with an account of the target or without one.
     pub(super) fn admit_initiator(
         &self,
         registry: &Registry,
@@ -221,8 +226,9 @@ impl Exports {
         door.enabled && conceivable(&door.guard.rules, &registry.all.rules, self.otherwise, &who, &may_prove)
     }
 
-    /// Whether discovery tells an initiator of a target: it may log in, with the account that it
-    /// proved where the target asks for that, too.
+    /// Returns whether discovery lists a target for an initiator. If the target has CHAP accounts
+    /// of its own, or the initiator has not authenticated yet, it counts as able to prove any of
+    /// the accounts.
     pub(super) fn is_shown(
         &self,
         registry: &Registry,
@@ -241,7 +247,8 @@ impl Exports {
     }
 }
 
-/// Whose data a volume's own target shows, or one of its past.
+/// Returns the mapping that decides access to a volume's own target, or to a target that shows its
+/// past. LUN 0 maps to the clone behind a writable snapshot, and otherwise to the volume.
 fn shown(shows: Option<Shown>, volume: &VolumeInfo) -> BTreeMap<u16, Uuid> {
     let owner = match shows {
         Some(Shown::Clone(clone)) => clone,

@@ -1,4 +1,4 @@
-//! What a lookup finds: a target ([`Found`]), and what of a volume's past it shows.
+//! The result of a lookup: a target ([`Found`]), and the part of a volume's past that it shows.
 
 use crate::clones::clone_behind;
 use crate::iscsi::names;
@@ -14,27 +14,28 @@ use uuid::Uuid;
 pub(crate) struct Found {
     pub(crate) name: String,
     pub(crate) scope: Scope,
-    /// The volume whose target it is by default.
+    /// The volume, if this is its own target or shows its past. `None` for a created target.
     pub(crate) volume: Option<VolumeInfo>,
-    /// Set if the target shows that volume's past. Such a target exists while a session uses it.
+    /// The past that the target shows. `None` for every other target. A target that shows the past
+    /// exists only while a session uses it.
     pub(super) shows: Option<Shown>,
 }
 
-/// What of its volume's past a target shows, or what was made of it.
+/// The part of a volume's past that a target shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     Snapshot(Uuid),
-    /// The clone behind a writable snapshot.
+    /// The UUID of the clone behind a writable snapshot.
     Clone(Uuid),
-    /// An LSN.
+    /// The LSN of a moment.
     Moment(Lsn),
 }
 
-/// The target that a name asks for, as far as the name alone tells it.
+/// The target that a name requests, as far as the name alone identifies it.
 pub(super) enum Asked {
     Target(Found),
-    /// A volume's past, by the name of a target or by an address. To find out which costs: all that
-    /// was written by then has to be in its place.
+    /// A part of a volume's past, requested by the name of a target or by an address. Resolving
+    /// `moment` is expensive, because the pool first destages every write before it.
     Past {
         target: Option<String>,
         volume: VolumeInfo,
@@ -46,13 +47,13 @@ impl Asked {
     pub(super) fn scope(&self) -> Scope {
         match self {
             Asked::Target(found) => found.scope.clone(),
-            // An initiator that may see a volume may see its past: the rules of the volume's target
-            // count here too.
+            // The access rules of a volume's own target apply to its past, too.
             Asked::Past { volume, .. } => Scope::Volume(volume.uuid),
         }
     }
 
-    /// The target's name, if it is known already.
+    /// Returns the name of the target. Returns `None` for an address, which has no name before a
+    /// lookup.
     pub(super) fn into_name(self) -> Option<String> {
         match self {
             Asked::Target(found) => Some(found.name),
@@ -62,7 +63,7 @@ impl Asked {
 }
 
 impl Found {
-    /// What is mapped where.
+    /// Returns the UUID of the volume, file, snapshot or moment behind each LUN.
     pub(crate) fn luns(&self, registry: &Registry) -> BTreeMap<u16, Uuid> {
         match (self.shows, &self.volume, registry.named.get(&self.name)) {
             (Some(Shown::Snapshot(id) | Shown::Clone(id)), _, _) => BTreeMap::from([(0, id)]),

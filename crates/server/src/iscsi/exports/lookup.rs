@@ -1,5 +1,5 @@
-//! Lookup of targets by name: iSCSI names, the short names that people type, and addresses of a
-//! volume's past.
+//! Looks up targets by iSCSI name, by the short names that people type, and by the address of a
+//! snapshot or moment.
 
 use super::found::{Asked, Found, Shown};
 use super::live::LiveTarget;
@@ -11,7 +11,7 @@ use hindcast_engine::pool::{SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 
 impl Exports {
-    /// The target that a name means: an iSCSI name, a short one, or a volume's.
+    /// Finds a target by an iSCSI name, a short name, a volume's name, or an address.
     pub(crate) fn find(&self, text: &str) -> Result<Found> {
         match self.ask(text)? {
             Asked::Target(found) => Ok(found),
@@ -19,7 +19,7 @@ impl Exports {
         }
     }
 
-    /// The target that a name means, as far as it can be told without a search in a history.
+    /// Finds a target by name, without a search in the history of a volume.
     pub(super) fn ask(&self, text: &str) -> Result<Asked> {
         if let Some((volume, moment)) = text.split_once('@') {
             let (volume, moment) = (self.made_volume(volume)?, moment.to_owned());
@@ -44,7 +44,7 @@ impl Exports {
                 return Ok(Asked::Past { target, volume, moment });
             }
         }
-        // A volume's name as it is written, where an iSCSI name can't be written like that.
+        // A volume's name can have characters that an iSCSI name can't have.
         if let Ok(volume) = self.made_volume(names::volume_part(text))
             && !registry.named.contains_key(&names::of_volume(&volume))
         {
@@ -54,8 +54,8 @@ impl Exports {
         Err(Error::new(ErrorKind::NotFound, format!("find target {name}: it does not exist")))
     }
 
-    /// A volume. One that is still being made of another has not the rules yet that it will have,
-    /// and is not there.
+    /// Finds a volume. A volume that is still being created as a copy is not found, because it does
+    /// not have its access rules yet.
     fn made_volume(&self, name: &str) -> Result<VolumeInfo> {
         if self.store.get().making.contains_key(name) {
             return Err(Error::new(
@@ -70,7 +70,8 @@ impl Exports {
         let part = names::volume_part(target);
         let direct = self.made_volume(part).ok().filter(|v| names::of_volume(v) == target);
         direct.or_else(|| {
-            // Only names that were changed have a colon.
+            // Only a volume name with characters that an iSCSI name can't have leads to a target
+            // name with a second colon.
             let changed = part.contains(':') && part != target;
             let all = if changed { self.pool.volumes() } else { Vec::new() };
             let found = all.into_iter().find(|v| names::of_volume(v) == target)?;
@@ -78,8 +79,8 @@ impl Exports {
         })
     }
 
-    /// Finds a snapshot or moment. What a target shows stays what it is for as long as a session
-    /// uses the target.
+    /// Finds a snapshot or moment. A target that a session uses keeps showing the same snapshot or
+    /// moment.
     fn find_past(&self, target: Option<String>, volume: VolumeInfo, moment: &str) -> Result<Found> {
         let shown = target.as_ref().and_then(|name| self.live.lock().shown_by(name, &volume.uuid));
         if let (Some(name), Some(shows)) = (&target, shown) {
@@ -92,7 +93,7 @@ impl Exports {
                 Found::of_past(names::of_moment(&volume, lsn), volume, Shown::Moment(lsn))
             }
         };
-        // An initiator that logs in by a name finds a target of that name.
+        // The target has the name by which the initiator logs in.
         Ok(Found { name: target.unwrap_or(found.name), ..found })
     }
 
@@ -105,8 +106,8 @@ impl Exports {
         (names::of_snapshot(&snapshot) == target).then_some((snapshot, volume))
     }
 
-    /// All targets, by name. Targets that show the past exist as soon as an initiator asks for
-    /// them, and are listed only while they are in use.
+    /// Returns all targets, sorted by name. A target that shows the past is listed only while it is
+    /// open.
     pub(crate) fn all(&self) -> Vec<Found> {
         let mut all = self.standing();
         let shown: Vec<(String, Scope, Shown)> = {
@@ -125,7 +126,8 @@ impl Exports {
         all
     }
 
-    /// The targets that exist whether a session uses them or not, by name.
+    /// Returns the targets that exist without a session, sorted by name: created targets and the
+    /// own targets of volumes.
     pub(super) fn standing(&self) -> Vec<Found> {
         let registry = self.store.get();
         let named = registry.named.keys().cloned().map(Found::named);

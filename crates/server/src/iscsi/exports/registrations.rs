@@ -1,6 +1,6 @@
-//! Persistent reservations, and the target ports by which they were made. When a volume is renamed,
-//! its registrations follow the name of its target. When a port is removed, its registrations are
-//! dropped.
+//! Persistent reservations, and the target ports through which initiators made them. When a volume
+//! is renamed, its registrations follow the name of its target. When a port is removed, its
+//! registrations are dropped.
 
 use super::units::{Exports, LU_KIND, LU_VERSION, lu_file_name};
 use crate::atomic_file::DurableFile;
@@ -24,7 +24,7 @@ impl Exports {
         DurableFile::new(self.dir.clone(), lu_file_name(id), LU_KIND, LU_VERSION)
     }
 
-    /// The registrants of a logical unit. The logical unit is not opened for this.
+    /// Returns the registrants of a logical unit, without opening the logical unit.
     pub(crate) fn registrants(&self, id: &Uuid) -> Result<Vec<Registrant>> {
         match self.live_unit(id) {
             Some(lu) => Ok(lu.registrants()),
@@ -34,7 +34,8 @@ impl Exports {
         }
     }
 
-    /// A volume's target has another name. That must not make the renaming fail, which is done.
+    /// Moves the registrations of a renamed volume to the new name of its target. An error is only
+    /// logged, because the rename of the volume is complete.
     pub(crate) fn target_renamed(&self, before: &VolumeInfo, after: &VolumeInfo) {
         let (old, new) = (names::of_volume(before), names::of_volume(after));
         let id = &after.uuid;
@@ -57,8 +58,9 @@ impl Exports {
         change(&state)?.map_or(Ok(()), |changed| file.save(&changed))
     }
 
-    /// Drops registrations that no initiator can come back for: by targets that do not map the
-    /// logical unit any more, and by portal groups that there are no more.
+    /// Drops the registrations whose target port no longer exists: the target does not map the
+    /// logical unit any more, or the portal group was removed. No initiator can use such a
+    /// registration again.
     pub(crate) fn drop_orphans(&self, id: &Uuid) {
         if self.groups.is_empty() {
             return; // no initiator can log in now; that says nothing of later
@@ -88,7 +90,7 @@ impl Exports {
         }
     }
 
-    /// The ports by which a logical unit can be reached.
+    /// Returns the names of the target ports through which initiators can reach a logical unit.
     fn ports(&self, registry: &Registry, id: &Uuid) -> HashSet<String> {
         let own = self.pool.volumes().into_iter().find(|v| v.uuid == *id);
         let own = own.map(|volume| names::of_volume(&volume));
@@ -98,7 +100,7 @@ impl Exports {
         targets.flat_map(|target| self.groups.iter().map(move |g| port(&target, *g).name())).collect()
     }
 
-    /// Drops everything that is reserved at a logical unit. Tells how much there was.
+    /// Clears all registrations and reservations of a logical unit. Returns how many it cleared.
     pub(crate) fn clear_reservations(&self, id: &Uuid) -> Result<usize> {
         let lu = self.unit(id).map_err(|e| Error::with_source(e.kind(), "clear reservations", e))?;
         lu.clear_reservations()

@@ -1,8 +1,8 @@
 //! The exports of a pool ([`Exports`]): logical units, and the targets that show them.
 //!
-//! There is one logical unit for each volume or file. It is made when it is first needed, and all
-//! targets that map it share it. It stays as long as the volume does, because reservations outlive
-//! the sessions that made them.
+//! Each volume or exported file has one logical unit. The server opens it when it is first needed,
+//! and all targets that map the volume share it. The logical unit stays as long as the volume does,
+//! because reservations outlive the sessions that made them.
 
 use super::found::{Found, Shown};
 use super::live::{Live, LiveTarget, Unit};
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Kind and version of the files that keep what logical units must remember.
+/// Kind and version of the files that store the state of logical units.
 pub(crate) const LU_KIND: &str = "logical-unit";
 pub(crate) const LU_VERSION: u32 = 1;
 /// The exports of a pool: the registry of targets, and the targets and logical units that are open.
@@ -29,24 +29,24 @@ pub(crate) struct Exports {
     pub(crate) pool: Arc<Pool>,
     pub(super) dir: Arc<dyn Dir>,
     pub(crate) store: Store,
-    /// What happens where there is no rule.
+    /// Whether a target without access rules admits every initiator or none.
     pub(crate) otherwise: Otherwise,
-    /// Portal group tags, ascending: each target has a port for each.
+    /// Portal group tags, ascending. Each target has one port for each portal group.
     pub(super) groups: Vec<u16>,
     pub(super) live: Mutex<Live>,
 }
 
-/// What of the pool a logical unit shows.
+/// The volume, snapshot or moment that a logical unit shows.
 pub(crate) enum Source {
     Volume(VolumeInfo),
-    /// With its volume.
+    /// A snapshot and its volume.
     Snapshot(SnapshotInfo, VolumeInfo),
-    /// An LSN, and its volume.
+    /// The LSN of a moment, and its volume.
     Moment(Lsn, VolumeInfo),
 }
 
 impl Source {
-    /// Its address.
+    /// Returns the address: `VOLUME`, `VOLUME@SNAPSHOT` or `VOLUME@lsn:N`.
     pub(crate) fn address(&self) -> String {
         match self {
             Source::Volume(volume) => volume.name.clone(),
@@ -56,7 +56,7 @@ impl Source {
     }
 }
 
-/// What a logical unit keeps across restarts.
+/// The file that stores the state of a logical unit across restarts.
 struct LuFile(DurableFile);
 
 impl LuStore for LuFile {
@@ -69,7 +69,7 @@ impl LuStore for LuFile {
     }
 }
 
-/// Is it the name of a file that keeps what a logical unit must remember?
+/// Returns whether `name` is the name of a file that stores the state of a logical unit.
 pub(crate) fn is_lu_file(name: &str) -> bool {
     name.starts_with("lu-") && name.ends_with(".state")
 }
@@ -89,7 +89,7 @@ impl Exports {
         Arc::new(Exports { pool, dir, store, otherwise, groups, live: Mutex::default() })
     }
 
-    /// The logical unit of a volume or file, opened if it is not yet.
+    /// Returns the logical unit of a volume, snapshot, moment or file. Opens it if it is not open.
     pub(crate) fn unit(&self, id: &Uuid) -> Result<Arc<LogicalUnit>> {
         self.unit_in(&mut self.live.lock(), id)
     }
@@ -119,7 +119,8 @@ impl Exports {
                 Source::Snapshot(info, _) => {
                     let snapshot = self.pool.open_snapshot(&info.volume, &info.name)?;
                     let options = LuOptions { product: "SNAPSHOT".into(), ..LuOptions::default() };
-                    // Nothing of it outlives its sessions: it is read-only, and may go at any time.
+                    // A snapshot is read-only and can be deleted at any time. Its logical unit
+                    // stores no state.
                     Unit { lu: LogicalUnit::new(snapshot, options, None)?, past: true, file: None }
                 }
                 Source::Moment(lsn, info) => {
@@ -134,7 +135,7 @@ impl Exports {
         Ok(lu)
     }
 
-    /// The device of a volume, and how it presents itself.
+    /// Opens the device of a volume, and returns it with the options of its logical unit.
     fn volume_device(&self, info: &VolumeInfo) -> Result<(Arc<Volume>, LuOptions)> {
         let volume = self.pool.open_weak(&info.name)?;
         let (pool, watched) = (self.pool.clone(), volume.clone());
@@ -142,13 +143,13 @@ impl Exports {
             used: pool.volume(&watched.name()).map_or(0, |v| v.allocated),
             available: pool.info().available,
         };
-        // What fits a journal record is there as a whole after a crash, or not at all.
+        // A write that fits into one journal record is atomic in a crash.
         let atomic_bytes = u32::try_from(self.pool.max_record_bytes()).unwrap_or(0);
         let options = LuOptions { space: Some(Arc::new(space)), atomic_bytes, ..LuOptions::default() };
         Ok((volume, options))
     }
 
-    /// A volume, snapshot or moment by its identity.
+    /// Finds a volume, a snapshot, or a moment that is in use, by its UUID.
     pub(crate) fn source(&self, id: &Uuid) -> Result<Source> {
         let moment = self.live.lock().moments.get(id).copied();
         moment.map_or_else(|| self.stored(id), |of| self.moment(&of))
@@ -161,7 +162,7 @@ impl Exports {
         Ok(Source::Moment(*lsn, volume))
     }
 
-    /// A volume or snapshot by its identity.
+    /// Finds a volume or snapshot by its UUID.
     fn stored(&self, id: &Uuid) -> Result<Source> {
         if let Some(volume) = self.pool.volumes().into_iter().find(|v| v.uuid == *id) {
             return Ok(Source::Volume(volume));
@@ -173,15 +174,15 @@ impl Exports {
         Ok(Source::Snapshot(found, volume))
     }
 
-    /// The target as the device server has it, with its logical units as they are mapped now. One
-    /// that can't be opened is not there.
+    /// Returns the target of the device server, and aligns its LUNs with the current mappings. A
+    /// LUN whose logical unit can't be opened is left out.
     fn target(&self, found: &Found) -> Result<Arc<Target>> {
         self.target_in(&mut self.live.lock(), found)
     }
 
     pub(super) fn target_in(&self, live: &mut Live, found: &Found) -> Result<Arc<Target>> {
-        // Read under the lock: what is put in place below must not be older than what another
-        // thread has just put.
+        // The registry is read under the lock. Otherwise an older state could replace the state
+        // that another thread has just applied.
         let registry = self.store.get();
         if let Scope::Named(name) = &found.scope
             && !registry.named.contains_key(name)
@@ -222,8 +223,8 @@ impl Exports {
         Ok(target)
     }
 
-    /// Brings a target that was created in line with what is mapped now; its initiators learn of
-    /// it.
+    /// Aligns the LUNs of a created target with the current mappings. Its initiators get a unit
+    /// attention if the LUNs changed. An error is only logged.
     pub(crate) fn realign(&self, name: &str) {
         let found = Found::named(name.to_owned());
         if let Err(error) = self.target(&found) {
@@ -231,14 +232,14 @@ impl Exports {
         }
     }
 
-    /// The targets of the device server that a target has: more than one after its volume was
-    /// renamed.
+    /// Returns the open targets of `scope` in the device server. A volume that was renamed can have
+    /// more than one.
     pub(crate) fn live_targets(&self, scope: &Scope) -> Vec<Arc<Target>> {
         let live = self.live.lock();
         live.targets.values().filter(|t| t.scope == *scope).map(|t| t.target.clone()).collect()
     }
 
-    /// Whether an initiator is logged in to a target that maps a volume or file.
+    /// Returns whether an initiator is logged in to a target that maps this volume or file.
     pub(crate) fn in_use(&self, id: &Uuid) -> bool {
         let live = self.live.lock();
         let Some(unit) = live.units.get(id) else {
@@ -248,15 +249,16 @@ impl Exports {
         live.targets.values().filter(maps).any(|t| !t.target.nexuses().is_empty())
     }
 
-    /// Whether an initiator is logged in, or logging in, to a snapshot's own target that shows this
-    /// snapshot or clone.
+    /// Returns whether a session or a login uses a target that shows this snapshot or clone as a
+    /// part of a volume's past.
     pub(crate) fn is_past_in_use(&self, id: &Uuid) -> bool {
         let shows =
             |t: &&LiveTarget| matches!(t.shows, Some(Shown::Snapshot(of) | Shown::Clone(of)) if of == *id);
         self.live.lock().targets.values().filter(shows).any(LiveTarget::is_in_use)
     }
 
-    /// While `going` is set, no initiator can begin to use the volume.
+    /// Sets or clears the block on a volume. While `going` is set, no initiator can begin to use
+    /// the volume.
     pub(crate) fn set_going(&self, id: &Uuid, going: bool) {
         let mut live = self.live.lock();
         if going {
@@ -266,8 +268,9 @@ impl Exports {
         }
     }
 
-    /// A volume or file is gone, or no longer exported: takes it from all targets and forgets what
-    /// was kept of it. Tells the names of targets that were its alone.
+    /// Removes the logical unit of a deleted volume, or of a file that is no longer exported, from
+    /// all targets. Deletes its state file. Returns the names of the targets that showed only this
+    /// volume.
     pub(crate) fn forget_unit(&self, id: &Uuid) -> Vec<String> {
         let live = &mut *self.live.lock();
         if let Some(unit) = live.units.remove(id) {
@@ -292,17 +295,18 @@ impl Exports {
         live.targets.extract_if(|_, t| alone(t)).map(|(name, _)| name).collect()
     }
 
-    /// The server stops: what logical units do by themselves ends.
+    /// Aborts the background work of all logical units, because the server stops.
     pub(crate) fn retire(&self) {
         self.live.lock().units.values().for_each(|unit| unit.lu.retire());
     }
 
-    /// A target that was created is gone.
+    /// Drops a deleted target.
     pub(crate) fn forget_target(&self, name: &str) {
         self.live.lock().targets.remove(name);
     }
 
-    /// Tells initiators that a volume has another size, or became read-only or writable.
+    /// Reports a volume's new size, or its new read-only setting, to initiators by a unit
+    /// attention.
     pub(crate) fn volume_changed(&self, id: &Uuid, resized: bool, access: bool) {
         let unit = self.live.lock().units.get(id).map(|unit| unit.lu.clone());
         if let Some(lu) = unit {
@@ -315,9 +319,8 @@ impl Exports {
         }
     }
 
-    /// A volume has another content from one moment to the next: it was rolled back. Its logical
-    /// unit is replaced by one that shows it as it is now, and initiators learn of that before
-    /// anything else.
+    /// Replaces the logical unit of a volume that was rolled back. The new logical unit shows the
+    /// volume's current content. Initiators get a unit attention before any other answer.
     pub(crate) fn volume_replaced(&self, info: &VolumeInfo) {
         let live = &mut *self.live.lock();
         let Some(old) = live.units.get(&info.uuid).map(|unit| unit.lu.clone()) else {
@@ -346,8 +349,9 @@ impl Exports {
         }
     }
 
-    /// Polls for changes that no event reports: an exported file has another length, space has
-    /// become scarce, a snapshot is not used any more. Tells initiators.
+    /// Polls for changes that no event reports, and reports them to initiators. The length of an
+    /// exported file can change, and space can become scarce. It also drops snapshots and moments
+    /// that no session uses any more.
     pub(crate) fn look_around(&self) {
         self.live.lock().let_go();
         let units: Vec<(Arc<LogicalUnit>, Option<Arc<FileDevice>>)> = {

@@ -71,13 +71,13 @@ fn identities_are_renewed_wherever_they_are() {
     assert_eq!(registry.named["iqn.2026-11.io.hindcast:t"].luns, [(0, new_a), (7, new_file)].into());
     assert_eq!(registry.files[&new_file].path, "/srv/cd.iso");
     assert_eq!(registry.settings(&Scope::Volume(new_b)), sample().settings(&Scope::Volume(B)));
-    // What was done is not done again, but to files.
+    // A second renewal changes only the UUIDs of files.
     let before = registry.clone();
     registry.renew(&BTreeMap::from([(A, new_a), (B, new_b)]), &mut || new_file);
     assert_eq!(registry, before);
 }
 
-/// With what came later than the first builds.
+/// A registry that also has the settings that the first builds did not have.
 fn later() -> Registry {
     let mut registry = sample();
     let scope = Scope::Volume(B);
@@ -100,12 +100,13 @@ fn no_secret_serves_both_directions_at_whatever_target() {
         let result = registry.clone().set_account(scope, new, mutual.map(Some));
         result.unwrap_err().kind() == ErrorKind::Invalid
     };
-    // The target `t` proves itself by it, and alice proves herself at `t` by the other.
+    // The target `t` authenticates with the first secret. Alice authenticates at `t` with the other
+    // one.
     assert!(refused(&registry, &a, account("x", "open-open-open"), None));
     assert!(refused(&registry, &a, account("x", "good-good-good"), Some(account("y", "sesame-sesame"))));
     assert!(refused(&registry, &a, account("x", "good-good-good"), Some(account("y", "good-good-good"))));
     assert!(refused(&registry, &Scope::All, account("x", "open-open-open"), None));
-    // The same direction may.
+    // Two accounts may share a secret if it serves one direction only.
     registry
         .set_account(&a, account("alice", "sesame-sesame"), Some(Some(account("s", "open-open-open"))))
         .unwrap();
@@ -117,8 +118,7 @@ fn no_secret_serves_both_directions_at_whatever_target() {
         Some(account("s", "carol-carol-carol"))
     ));
     assert!(!registry.shares_secrets());
-    // A setting that only an older build allowed does not keep the operator from setting something
-    // else.
+    // A setting that only an older build accepted does not keep the operator from other changes.
     registry.all.chap = Some(chap(account("old", "shared-shared"), Some(account("old", "shared-shared"))));
     assert!(registry.shares_secrets());
     registry.set_account(&b, account("erin", "erin-erin-erin"), None).unwrap();
@@ -159,7 +159,7 @@ fn what_is_written_is_read() {
     }
 }
 
-/// The form in which version 1 is on disks: what is here has to be readable for ever.
+/// The format of version 1. Every later build must read it.
 #[test]
 fn version_1_is_readable() {
     let text = br#"{
@@ -181,13 +181,13 @@ fn version_1_is_readable() {
                    "block_size": 4096}]
     }"#;
     assert_eq!(decode(text).unwrap(), sample());
-    // What older builds took and none would be given now.
+    // Older builds accepted this pattern. This build no longer accepts it from the operator.
     let text = String::from_utf8(text.to_vec()).unwrap().replace("eui.*", "eui.*\u{200b}");
     assert!(decode(text.as_bytes()).is_ok());
 }
 
-/// What came later is absent where it says nothing new, so that older builds go on reading what
-/// they can.
+/// A file has a newer field only if the field differs from its default. So older builds can still
+/// read files that do not use newer settings.
 #[test]
 fn what_came_later_is_written_only_where_it_is_used() {
     let text = |registry: &Registry| String::from_utf8(encode(registry).unwrap()).unwrap();

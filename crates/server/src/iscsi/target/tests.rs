@@ -1,5 +1,5 @@
-//! Tests of targets over a real pool, as the admin API changes them and the iSCSI server asks for
-//! them.
+//! Tests of targets over a real pool. The admin API changes the targets, and the iSCSI server
+//! requests them.
 
 mod guards;
 
@@ -21,7 +21,7 @@ struct Fixture {
     target: IscsiTarget,
 }
 
-/// What a login comes to.
+/// The result of a login.
 #[derive(Debug)]
 struct Entered {
     target: Arc<Target>,
@@ -378,7 +378,7 @@ fn files_are_exported_as_they_are() {
     assert_eq!(f.target.target("t").unwrap().luns[0].uuid, serial, "its identity is kept");
     f.target.remove_lun("t", 5, false).unwrap();
     f.target.delete("u", false).unwrap();
-    // Let go of: it can be locked again.
+    // The server has released the file, so the test can lock it.
     let dir = hindcast_engine::disk::FileDir::new("/");
     drop(hindcast_engine::disk::Dir::lock(&dir, &path).unwrap());
     std::fs::remove_file(path).unwrap();
@@ -421,7 +421,7 @@ fn a_file_has_the_serial_number_that_it_is_given() {
     f.target.remove_lun("t", 0, false).unwrap();
     let again = f.target.add_lun("t", &new(&path, "win-2026")).unwrap().luns[0].clone();
     assert_eq!((again.uuid, serial(&f)), (mapped.uuid, "win-2026".to_owned()));
-    // An identity that a server chose goes on.
+    // An identity that the server chose stays.
     f.target.remove_lun("t", 0, false).unwrap();
     let random =
         f.target.add_lun("t", &api::AddLun { serial: None, ..new(&path, "") }).unwrap().luns[0].clone();
@@ -471,7 +471,7 @@ fn everything_survives_a_restart() {
     let f = f.restart();
     assert_eq!(shown(&f), before);
 
-    // As after a crash in the middle of a deletion: the volume is gone, what was set for it is not.
+    // As after a crash during a deletion: the pool has no volume, but its settings remain.
     f.pool().delete_volume("db", true).unwrap();
     std::fs::write(f.dir.path().join(format!("lu-{id}.state")), "x").unwrap();
     let f = f.restart();
@@ -526,7 +526,7 @@ fn snapshots_and_moments_are_targets_by_the_names_they_are_asked_for() {
     let units = |name: &str| f.login(&iqn(name)).unwrap().target.inventory()[&0].clone();
     assert!(Arc::ptr_eq(&units("db:at:three"), &units("db:snap:three")), "one snapshot is one logical unit");
 
-    // While a session uses it, a name means what it did, whatever has that name by now.
+    // While a session uses a name, the name keeps its meaning, even if something else now has it.
     let held = f.login(&iqn("db:at:three")).unwrap();
     f.pool().delete_snapshots("db", &["three"]).unwrap();
     f.pool().roll_back_to(&[("db", "undo")], &hindcast_engine::cdp::Moment::Lsn(lsns[0]), true).unwrap();
@@ -552,7 +552,7 @@ fn who_may_not_log_in_opens_nothing() {
     for name in [&name, &iqn("db:at:none"), &iqn("db:at:lsn:99999")] {
         assert_eq!(f.login_from(name, stranger, "127.0.0.1").unwrap_err(), Denied::NotFound);
     }
-    // Nor is anything opened for one that has not proven yet who it is.
+    // The server opens nothing for an initiator that has not authenticated yet.
     let grant = f.target.exports.login(&name, &initiator(HOST, "127.0.0.1")).unwrap();
     assert_eq!((settled(), f.names()), (before, vec![iqn("db")]));
     f.target.exports.open(&grant).unwrap();
@@ -581,7 +581,7 @@ fn only_so_many_moments_are_open_at_once() {
     let f = local();
     let lsns = with_history(&f, exports::MAX_SHOWN as u16 + 2);
     let login = |lsn: &Lsn| f.login(&iqn(&format!("db:at:lsn:{lsn}")));
-    // Those that no session uses any more make room.
+    // Moments that no session uses any more make room.
     for lsn in &lsns {
         login(lsn).unwrap();
     }
@@ -595,7 +595,7 @@ fn only_so_many_moments_are_open_at_once() {
     assert_eq!(first_byte(&entered.target), (exports::MAX_SHOWN as u16 + 1) as u8);
 }
 
-/// Runs a command that carries `data` and tells what it answers.
+/// Runs a command that carries `data`, and returns the response data.
 fn command(nexus: &Arc<Nexus>, cdb: &[u8], data: Vec<u8>) -> Vec<u8> {
     let outcome = match nexus.start(0, cdb, data.len() as u64) {
         Command::Other(task) => task.run(&data.into()),
@@ -606,14 +606,14 @@ fn command(nexus: &Arc<Nexus>, cdb: &[u8], data: Vec<u8>) -> Vec<u8> {
     outcome.data_in.to_vec()
 }
 
-/// A session that has heard of the power on.
+/// A session that has received the unit attention for power on.
 fn session(f: &Fixture, target: &str) -> Arc<Nexus> {
     let nexus = f.attach(target);
     assert!(matches!(nexus.start(0, &[0; 6], 0), Command::Done(o) if o.status == Status::CheckCondition));
     nexus
 }
 
-/// The additional sense code that TEST UNIT READY meets.
+/// Returns the additional sense code that TEST UNIT READY reports.
 fn attention(nexus: &Arc<Nexus>) -> Option<String> {
     match nexus.start(0, &[0; 6], 0) {
         Command::Done(outcome) => outcome.sense.map(|sense| format!("{:?}", sense.asc)),

@@ -1,5 +1,5 @@
-//! Tests that rules attach to data: by whatever target an initiator logs in, and whatever is made
-//! of a volume.
+//! Tests that rules attach to data. It does not matter through which target an initiator logs in,
+//! or whether the operator creates a copy of the volume.
 
 use super::*;
 use crate::iscsi::making::Making;
@@ -43,7 +43,7 @@ impl Fixture {
     }
 }
 
-/// A session over TCP: the connection, and how the login ended.
+/// Opens a session over TCP. Returns the connection, and the status of the login.
 fn connect(portal: SocketAddr, target: &str, isid: u8) -> (TcpStream, u16) {
     let text = format!("InitiatorName={HOST}\0SessionType=Normal\0TargetName={target}\0");
     let mut pdu = vec![0x43, 0x87, 0, 0, 0, 0, 0, u8::try_from(text.len()).unwrap()];
@@ -58,7 +58,7 @@ fn connect(portal: SocketAddr, target: &str, isid: u8) -> (TcpStream, u16) {
     (stream, u16::from_be_bytes([answer[36], answer[37]]))
 }
 
-/// A server with a portal in each of two groups, and their addresses.
+/// Starts a server with one portal in each of two groups. Returns it with the portals' addresses.
 fn two_groups() -> (Fixture, [SocketAddr; 2]) {
     let dir = tempfile::tempdir().unwrap();
     let portal = |group| Portal { group, ..Portal::new("127.0.0.1:0".parse().unwrap()) };
@@ -106,7 +106,7 @@ fn a_change_of_rules_reaches_the_sessions_of_every_portal_group() {
     assert!(f.target.server.sessions().is_empty(), "both end");
 }
 
-/// What the device server has is told, not what ought to be.
+/// A session shows the access that its nexus has, and not the access that the rules give.
 #[test]
 fn a_session_is_shown_as_its_nexus_is() {
     let (f, portals) = two_groups();
@@ -145,7 +145,7 @@ fn a_second_target_lets_in_nobody_whom_the_first_refuses() {
     }
 }
 
-/// What is known of other LUNs is not told again with each new one.
+/// The response to a new LUN does not repeat the warnings about other LUNs.
 #[test]
 fn a_new_lun_brings_the_warnings_that_concern_it() {
     let f = local();
@@ -162,7 +162,7 @@ fn a_new_lun_brings_the_warnings_that_concern_it() {
         warned.len() == 1 && warned[0].contains("volume log") && warned[0].contains("LUN 2"),
         "{warned:?}"
     );
-    // A snapshot is as closed as its volume, and so is what is told of it.
+    // The rules of a volume also protect its snapshots, so the warnings are the same.
     f.snapshot("db", "s");
     let warned = f.map("t", "db@s").unwrap().warnings;
     assert!(warned.len() == 1 && warned[0].contains("LUN 3"), "{warned:?}");
@@ -259,7 +259,7 @@ fn copies_begin_with_the_guard_of_their_source() {
     assert!(f.target.nbd_rules().serves(&f.pool().volume("plain").unwrap()));
     f.snapshot("copy", "t");
     assert!(f.copy(("copy", "t"), "second").unwrap().is_some(), "copies of copies");
-    // An attempt that fails leaves nothing behind.
+    // A failed attempt leaves no settings behind.
     assert_eq!(kind(f.copy(("db", "s"), "copy")), ErrorKind::Conflict);
     assert_eq!(kind(f.copy(("db", "none"), "third")), ErrorKind::NotFound);
     f.make("third").unwrap();
@@ -267,7 +267,7 @@ fn copies_begin_with_the_guard_of_their_source() {
     assert!(f.target.exports.store.get().making.is_empty());
 }
 
-/// Between the volume and its rules there may be a power cut.
+/// The power can fail between the creation of the volume and the change of its rules.
 #[test]
 fn a_copy_that_is_being_made_is_reached_by_nobody() {
     let f = local();
@@ -330,7 +330,7 @@ fn no_volume_takes_the_name_of_a_target() {
     assert_eq!(kind(f.target.create(&create)), ErrorKind::Conflict, "nor the other way round");
 }
 
-/// Pools of older builds may have such a pair.
+/// Pools of older builds can have a volume and a created target with the same name.
 #[test]
 fn the_past_behind_a_target_of_the_same_name_is_as_closed_as_that() {
     let f = local();
@@ -431,7 +431,7 @@ fn reserve(nexus: &Arc<Nexus>) {
     command(nexus, &[0x5f, 1, 3, 0, 0, 0, 0, 0, 24, 0], parameters);
 }
 
-/// A session that has met its unit attentions.
+/// A session that has received all its unit attentions.
 fn settled(f: &Fixture, target: &str) -> Arc<Nexus> {
     let nexus = f.attach(target);
     while attention(&nexus).is_some() {}
@@ -535,7 +535,7 @@ fn reservations_can_be_cleared() {
     assert!(f.target.target("db").unwrap().reservations.is_empty(), "for good");
 }
 
-/// The name may stand for something else by then.
+/// The name can belong to another file after the check.
 #[test]
 fn what_was_checked_tells_of_which_kind_it_is() {
     use hindcast_engine::disk::Hold;
