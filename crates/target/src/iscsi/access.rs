@@ -18,9 +18,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// Longest iSCSI name in bytes (RFC 7143 4.2.7.1).
+/// Maximum length of an iSCSI name in bytes (RFC 7143 4.2.7.1).
 pub const MAX_NAME: usize = 223;
-/// Why a name, pattern or range was refused.
+/// The reason why a name, pattern or range was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused(String);
 
@@ -36,16 +36,16 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(why.into()))
 }
 
-/// A name as it is compared: RFC 3722 folds case, so that `IQN.…:Host` and `iqn.…:host` are one
-/// name. Its other step, NFKC, is the sender's duty (RFC 7143 4.2.7.2): a name that was not
-/// normalized is another name.
+/// Returns the form of a name that names are compared in. RFC 3722 folds case, so `IQN.…:Host` and
+/// `iqn.…:host` are one name. The other step of RFC 3722, NFKC, is the duty of the sender (RFC 7143
+/// 4.2.7.2). A name that the sender did not normalize is another name.
 pub fn fold(name: &str) -> String {
     name.to_lowercase()
 }
 
-/// Whether a character can't be seen, or moves what stands beside it: control characters, marks of
-/// writing direction, and characters without width. A name that has one looks like another name, in
-/// a log and in a list of sessions.
+/// Returns whether a character is invisible, or moves the characters beside it. Such characters are
+/// control characters, marks of writing direction, and characters without width. A name with such a
+/// character looks like another name in a log and in a list of sessions.
 pub fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -62,7 +62,7 @@ pub fn is_unseen(c: char) -> bool {
 pub struct IscsiName(String);
 
 impl IscsiName {
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -82,8 +82,8 @@ impl FromStr for IscsiName {
         if name.len() > MAX_NAME {
             return refuse(format!("an iSCSI name must have at most {MAX_NAME} bytes, not {}", name.len()));
         }
-        // RFC 3722 6.2 leaves these of ASCII; beyond ASCII it leaves letters and digits, more or
-        // less.
+        // RFC 3722 6.2 permits these ASCII characters. Beyond ASCII it permits about all letters
+        // and digits.
         let allowed = |c: char| match c {
             'a'..='z' | '0'..='9' | '-' | '.' | ':' => true,
             _ => !c.is_ascii() && c.is_alphanumeric(),
@@ -107,7 +107,7 @@ impl FromStr for IscsiName {
     }
 }
 
-/// `YYYY-MM.DOMAIN[:TEXT]`.
+/// Returns whether the text has the form `YYYY-MM.DOMAIN[:TEXT]`.
 fn is_qualified(rest: &str) -> bool {
     let (authority, text) = rest.split_once(':').map_or((rest, None), |(a, t)| (a, Some(t)));
     let Some((date, domain)) = authority.split_once('.') else {
@@ -126,30 +126,31 @@ fn is_qualified(rest: &str) -> bool {
     date_fits && domain.split('.').all(label) && text != Some("")
 }
 
-/// A pattern of initiator names, folded: `*` stands for any text, `?` for any one character.
+/// A pattern of initiator names, folded. `*` matches any text, and `?` matches any one character.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamePattern(String);
 
 impl NamePattern {
-    /// The pattern that every name fits.
+    /// Returns the pattern that matches every name.
     pub fn any() -> Self {
         NamePattern("*".into())
     }
 
-    /// The pattern as text.
+    /// Returns the pattern as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether an initiator's name fits, however its case is written.
+    /// Returns whether the pattern matches the name of an initiator. The case of letters has no
+    /// effect.
     pub fn matches(&self, name: &str) -> bool {
-        // Bounded, since the time grows with the product of the lengths.
+        // The length is bounded because the time grows with the product of the lengths.
         name.len() <= MAX_NAME && glob(&self.0, &fold(name))
     }
 }
 
-/// Backtracks to the last `*` only, which is enough: what an earlier one could still take, the last
-/// one can too.
+/// Returns whether a pattern matches a name. It backtracks only to the last `*`. That is enough,
+/// because the last `*` can match everything that an earlier `*` could still match.
 fn glob(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
@@ -187,7 +188,7 @@ impl FromStr for NamePattern {
 
 impl NamePattern {
     /// Parses a pattern that was accepted and stored earlier. Unlike a new pattern it may have
-    /// characters that can't be seen, because earlier builds accepted them.
+    /// invisible characters, because earlier builds accepted them.
     pub fn kept(text: &str) -> Result<Self, Refused> {
         let pattern = fold(text);
         if pattern.is_empty() || pattern.len() > MAX_NAME {
@@ -196,8 +197,8 @@ impl NamePattern {
         if let Some(bad) = pattern.chars().find(|c| c.is_control() || c.is_whitespace() && *c != ' ') {
             return refuse(format!("{text:?} matches no iSCSI name: no name contains {bad:?}"));
         }
-        // A pattern that begins like no name is a typing mistake. It would silently match no
-        // initiator.
+        // A pattern whose beginning matches the beginning of no name is a typing mistake. It would
+        // silently match no initiator.
         let kinds = ["iqn.", "eui.", "naa."];
         let head: String = pattern.chars().take(4).collect();
         let fits = |kind: &&str| {
@@ -220,13 +221,14 @@ impl fmt::Display for NamePattern {
 }
 
 /// A range of addresses in CIDR notation (RFC 4632, RFC 4291 2.3): `10.0.0.0/8`, `fd00::/8`, or one
-/// address. IPv4 addresses mapped into IPv6 (`::ffff:10.0.0.1`) are IPv4 addresses here, since a
-/// socket for both kinds reports them so.
+/// address. An IPv4 address mapped into IPv6 (`::ffff:10.0.0.1`) is an IPv4 address here, because a
+/// socket for both kinds reports IPv4 addresses in this form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressRange(IpNet);
 
 impl AddressRange {
-    /// Whether an address lies in it. IPv4 and IPv6 are apart: `::/0` holds no IPv4 address.
+    /// Returns whether an address is in the range. IPv4 and IPv6 are separate: `::/0` contains no
+    /// IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
@@ -269,25 +271,25 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// Which logical units an initiator sees. A LUN has the same number for all initiators. One that is
-/// masked does not exist for the initiator.
+/// The logical units that an initiator sees. A LUN has the same number for all initiators. A masked
+/// LUN does not exist for the initiator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LunMask {
-    /// All of the target's, also those that come later.
+    /// All LUNs of the target, including those that are added later.
     All,
-    /// These, if the target has them; sorted, without repetition.
+    /// These LUNs, if the target has them. The list is sorted and has no duplicates.
     Only(Vec<u16>),
 }
 
 impl LunMask {
-    /// Those of a list.
+    /// Makes a mask of the LUNs of a list.
     pub fn only(mut luns: Vec<u16>) -> Self {
         luns.sort_unstable();
         luns.dedup();
         LunMask::Only(luns)
     }
 
-    /// Whether a LUN is visible.
+    /// Returns whether a LUN is visible.
     pub fn contains(&self, lun: u64) -> bool {
         match self {
             LunMask::All => true,
@@ -296,37 +298,37 @@ impl LunMask {
     }
 }
 
-/// What an initiator may do that was let in.
+/// The rights of an initiator that a rule admits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permit {
-    /// Its writes are refused as if the medium were write-protected.
+    /// Whether the server refuses writes of the initiator as if the medium were write-protected.
     pub read_only: bool,
-    /// What it sees.
+    /// The logical units that the initiator sees.
     pub luns: LunMask,
 }
 
 impl Permit {
-    /// Everything.
+    /// Returns all rights: to read and write every logical unit.
     pub fn full() -> Self {
         Permit { read_only: false, luns: LunMask::All }
     }
 }
 
-/// One rule.
+/// One access rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Names it applies to.
+    /// Pattern of the initiator names that the rule applies to.
     pub initiator: NamePattern,
-    /// Addresses it applies to; `None`: any.
+    /// Addresses that the rule applies to. `None` means any address.
     pub address: Option<AddressRange>,
-    /// The CHAP account that has to be proven; `None`: any, or none.
+    /// CHAP account that the initiator must have proven. `None` means any account, or none.
     pub user: Option<String>,
-    /// What those may do; `None`: nothing, they are refused.
+    /// Rights of the initiators that match. `None` means that they are refused.
     pub permit: Option<Permit>,
 }
 
 impl Rule {
-    /// Whether it decides about this initiator.
+    /// Returns whether the rule matches an initiator.
     pub fn matches(&self, who: &Party<'_>) -> bool {
         self.user.as_deref().is_none_or(|user| who.user == Some(user))
             && self.address.is_none_or(|range| range.contains(who.address))
@@ -334,36 +336,37 @@ impl Rule {
     }
 }
 
-/// An initiator, as rules look at it.
+/// The properties of an initiator that rules examine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Party<'a> {
-    /// Its name, as it says.
+    /// Name that the initiator sent.
     pub name: &'a str,
-    /// Where it comes from.
+    /// Address that the initiator connects from.
     pub address: IpAddr,
-    /// The CHAP account that it has proven.
+    /// CHAP account that the initiator has proven.
     pub user: Option<&'a str>,
 }
 
-/// What happens to initiators that no rule speaks of.
+/// The decision for initiators when there are no rules at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Otherwise {
-    /// Targets for which there is no rule at all are open.
+    /// The target is open to every initiator.
     Open,
-    /// They are refused.
+    /// The initiator is refused.
     Deny,
 }
 
 impl Otherwise {
-    /// Deny, as soon as one address that the server listens on can be reached from another machine.
+    /// Returns `Deny` if another machine can reach at least one of the addresses that the server
+    /// listens on.
     pub fn of<'a>(listening: impl IntoIterator<Item = &'a SocketAddr>) -> Self {
         let loopback = |a: &SocketAddr| a.ip().to_canonical().is_loopback();
         if listening.into_iter().all(loopback) { Otherwise::Open } else { Otherwise::Deny }
     }
 }
 
-/// What `who` may do with a target that has the rules `own`, where `all` are the rules for every
-/// target. `None`: nothing.
+/// Returns the rights of `who` at a target. `own` are the rules of the target, and `all` are the
+/// rules for every target. Returns `None` if the initiator is refused.
 pub fn decide(own: &[Rule], all: &[Rule], otherwise: Otherwise, who: &Party<'_>) -> Option<Permit> {
     if own.is_empty() && all.is_empty() {
         return (otherwise == Otherwise::Open).then(Permit::full);
@@ -372,9 +375,10 @@ pub fn decide(own: &[Rule], all: &[Rule], otherwise: Otherwise, who: &Party<'_>)
     rule.permit.clone()
 }
 
-/// Whether an initiator that has yet to prove an account could be let in: as some account that
-/// `may_prove` names, or without one. For those who may not there is no target here to prove
-/// anything to.
+/// Returns whether the rules could admit an initiator that has not proven an account yet. It may be
+/// admitted with an account that `may_prove` accepts, or without an account. If the result is
+/// false, the target does not exist for the initiator, and the initiator cannot prove an account to
+/// it.
 pub fn conceivable(
     own: &[Rule],
     all: &[Rule],
@@ -388,7 +392,7 @@ pub fn conceivable(
     for rule in own.iter().chain(all) {
         let user = rule.user.as_deref();
         let could_match = user.is_none_or(may_prove) && rule.matches(&Party { user, ..*who });
-        // A refusal of one account leaves the others.
+        // A rule that refuses one account does not decide about other accounts.
         if could_match && (user.is_none() || rule.permit.is_some()) {
             return rule.permit.is_some();
         }

@@ -1,10 +1,10 @@
-//! Tasks under way ([`Active`]), and what waits for their end.
+//! Tasks in progress ([`Active`]), and waiters for their end.
 
 use crate::scsi;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Called when the last of those who wait for something is done.
+/// A function that is called when its last owner drops it.
 pub(super) struct OnEnd(Option<Box<dyn FnOnce() + Send>>);
 
 impl OnEnd {
@@ -14,7 +14,7 @@ impl OnEnd {
 }
 
 impl OnEnd {
-    /// It is not called after all.
+    /// Cancels the call.
     pub(super) fn disarm(&mut self) {
         self.0 = None;
     }
@@ -28,10 +28,11 @@ impl Drop for OnEnd {
     }
 }
 
-/// Kept by every task that has to end first.
+/// A reference to an [`OnEnd`]. Every task that must end first keeps one.
 pub(super) type Waiter = Arc<Mutex<OnEnd>>;
 
-/// A task that outlives the receive that brought it: it waits for data, or a worker is at it.
+/// A task that is in progress longer than the receive that brought it: it waits for data, or a
+/// worker carries it out.
 pub(super) struct Active {
     pub(super) itt: u32,
     pub(super) lun: u64,
@@ -42,9 +43,10 @@ pub(super) struct Active {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// A thread is at it, so that it ends when that thread says so.
+    /// Whether a thread carries out the task. In that case that thread ends the task.
     running: bool,
-    /// It may change the medium until then.
+    /// Whether the task may change the medium, or something that other initiators see, while a
+    /// thread carries it out.
     changes: bool,
     pub(super) aborted: bool,
     pub(super) over: bool,
@@ -53,8 +55,9 @@ pub(super) struct State {
 }
 
 impl Active {
-    /// A thread begins; false if the task was aborted meanwhile. `changes`: it may change the
-    /// medium, or something that other initiators see.
+    /// Registers that a thread carries out the task. Returns false if the task was aborted before.
+    /// `changes` states whether the task may change the medium, or something that other initiators
+    /// see.
     pub(super) fn run(&self, scsi: Option<Arc<scsi::Task>>, changes: bool) -> bool {
         let mut state = self.state.lock();
         state.running = !state.aborted;
@@ -63,10 +66,10 @@ impl Active {
         state.running
     }
 
-    /// Aborts the task: it is not answered. `None` if it has ended already. Otherwise tells whether
-    /// the caller has to wait for it, because a thread works on it and it might still change
-    /// something. A flush may go on for as long as it likes, because its end is reported to no
-    /// initiator. For the session it is over.
+    /// Aborts the task, so that it is not answered. Returns `None` if the task has ended already.
+    /// Returns `Some(true)` if the caller must wait for the task, because a thread carries it out
+    /// and may still change something. Returns `Some(false)` otherwise. In that case the caller
+    /// ends the task. A flush changes nothing, so it may go on after that.
     pub(super) fn abort(&self, waiter: &Waiter) -> Option<bool> {
         let mut state = self.state.lock();
         if state.over {

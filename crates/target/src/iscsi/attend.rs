@@ -20,13 +20,14 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a thread owes that has handed its connection over: answers to what it is doing.
+/// The responses that a thread still has to send after it has handed its connection over.
 pub(super) struct Debt {
     conn: Arc<Conn>,
-    /// In order; one has no task whose tag was in use.
+    /// Requests in order. A request without a task had a tag that was in use.
     requests: Vec<(Request, Option<Arc<Active>>)>,
     settled: bool,
-    /// Goes with the last answer, so that the connection is not over before that is sent.
+    /// Ticket that is released with the last response. So the connection does not end before that
+    /// response is sent.
     ticket: Option<Ticket>,
 }
 
@@ -83,7 +84,7 @@ impl Drop for Debt {
     fn drop(&mut self) {
         self.conn.stuck.fetch_sub(1, Ordering::AcqRel);
         if !self.settled {
-            // The work panicked. Its initiator must not wait for ever.
+            // The work panicked. The initiator must not wait for the response for ever.
             for (request, active) in self.requests.drain(..) {
                 match active {
                     Some(active) => self.conn.session.finish(&active, || ()).run(),
@@ -99,8 +100,8 @@ impl Receiver for Serving {
     type Debt = Debt;
     const THREAD: &'static str = "iscsi-conn";
 
-    /// What is under way becomes a task like those that workers do: it can be aborted, and is
-    /// waited for.
+    /// Registers the work in progress as tasks, like the tasks of workers. Then the initiator can
+    /// abort it, and the end of the connection waits for it.
     fn hand_over(&mut self) -> Debt {
         let conn = self.conn.clone();
         let owed = std::mem::take(&mut self.owed);
@@ -128,9 +129,10 @@ impl Receiver for Serving {
     }
 }
 
-/// Does what may wait. `None` if another thread has the connection now; all that was to be done
-/// here is done. What is done belongs to the closure that does it: in a panic it goes before the
-/// connection does, which waits for its tickets.
+/// Does work that may wait for a disk. Returns `None` if another thread has taken over the
+/// connection meanwhile. In that case this thread has finished the work. The closure that does the
+/// work owns its tickets. In a panic they are released before the connection, which waits for its
+/// tickets.
 pub(super) fn attend(mut serving: Box<Serving>, mut inline: Inline) -> Option<Box<Serving>> {
     if let Inline::Writes(batch) = &mut inline {
         batch.begin();

@@ -5,31 +5,31 @@ use super::refusal::{Refusal, Status};
 use super::targets::{AuthPolicy, ChapUser};
 use super::text;
 
-/// Longest CHAP_N, CHAP_R and CHAP_C that are accepted (12.1.3: a challenge has at most 1024
-/// bytes).
+/// Maximum length of CHAP_N, and of CHAP_R and CHAP_C (12.1.3: a challenge has at most 1024 bytes).
 const MAX_NAME: usize = 255;
 const MAX_BINARY: usize = 1024;
 
-/// Where the stage stands after a request.
+/// Progress of the security stage after a request.
 pub(super) enum Progress {
-    /// The initiator has to go on.
+    /// The initiator must send another request.
     Going,
-    /// Nothing (more) has to be proven. With the account that was.
+    /// The initiator has proven everything that is required. The value is the account, if one was
+    /// required.
     Proven(Option<ChapUser>),
 }
 
-/// One login's authentication.
+/// The authentication of one login.
 pub(super) struct Auth {
     policy: AuthPolicy,
     state: State,
 }
 
 enum State {
-    /// AuthMethod has not been talked of.
+    /// AuthMethod was not negotiated yet.
     Start,
-    /// CHAP it is; CHAP_A comes next.
+    /// CHAP was negotiated. CHAP_A comes next.
     Chap,
-    /// CHAP_N and CHAP_R come next.
+    /// The challenge was sent. CHAP_N and CHAP_R come next.
     Challenged(Challenge),
     Proven(Option<ChapUser>),
 }
@@ -47,15 +47,15 @@ impl Auth {
         matches!(self.policy, AuthPolicy::Chap { .. })
     }
 
-    /// The account of which these keys prove a secret, or try to.
+    /// Returns the name of the account if these keys have a response to the challenge.
     pub(super) fn claimed<'k>(&self, keys: &[(&str, &'k str)]) -> Option<&'k str> {
         let find = |key| keys.iter().find(|(k, _)| *k == key).map(|(_, value)| *value);
         let name = find("CHAP_N").filter(|name| name.len() <= MAX_NAME)?;
         (matches!(self.state, State::Challenged(_)) && find("CHAP_R").is_some()).then_some(name)
     }
 
-    /// Takes the security keys of one request, and answers them. `leave`: the initiator wants to
-    /// leave the stage.
+    /// Handles the security keys of one request, and answers them. If `leave` is true, the
+    /// initiator requests to leave the stage.
     pub(super) fn step(
         &mut self,
         keys: &[(&str, &str)],
@@ -87,7 +87,7 @@ impl Auth {
         }
     }
 
-    /// Chooses the method. What the policy demands is never negotiated away.
+    /// Chooses the method. The initiator cannot negotiate away what the policy requires.
     fn choose(&self, offer: &str, more: bool, answer: &mut Vec<u8>) -> Result<State, Refusal> {
         let wanted = if self.is_required() { "CHAP" } else { "None" };
         if more {
@@ -100,7 +100,7 @@ impl Auth {
         Ok(if self.is_required() { State::Chap } else { State::Proven(None) })
     }
 
-    /// Checks the response, and answers a challenge of the initiator's.
+    /// Checks the response, and answers a challenge of the initiator.
     fn prove<'k>(
         &self,
         challenge: &Challenge,
@@ -154,7 +154,7 @@ fn challenge(offer: Option<&str>, more: bool, answer: &mut Vec<u8>) -> Result<St
     Ok(State::Challenged(challenge))
 }
 
-/// Answers the initiator's challenge, unless it is our own (12.1.4).
+/// Answers the challenge of the initiator, unless it is the challenge of the target (12.1.4).
 fn prove_ourselves(
     challenge: &Challenge,
     own: &ChapUser,

@@ -8,25 +8,26 @@ use sha2::Sha256;
 use sha3::Sha3_256;
 use std::fmt;
 
-/// A CHAP secret. It is not shown, whatever asks.
+/// A CHAP secret. Its `Debug` form does not show it.
 #[derive(Clone)]
 pub struct Secret(Box<[u8]>);
 
 impl Secret {
-    /// RFC 7143, 12.1.2: shorter ones must not be used where others can listen.
+    /// Recommended minimum length in bytes. A shorter secret must not be used where others can
+    /// listen (RFC 7143, 12.1.2).
     pub const RECOMMENDED_MIN: usize = 12;
 
-    /// Takes a secret.
+    /// Makes a secret of its bytes.
     pub fn new(secret: impl Into<Vec<u8>>) -> Secret {
         Secret(secret.into().into())
     }
 
-    /// A hash of a user and this secret, for comparison.
+    /// Returns a hash of a user and this secret, for comparison.
     pub(super) fn proof(&self, user: &str) -> [u8; 32] {
         Sha256::new().chain_update(user).chain_update([0]).chain_update(&self.0).finalize().into()
     }
 
-    /// Bytes in it.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -46,13 +47,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Compares in a time that does not depend on where the difference is.
+/// Compares two byte strings. The time does not depend on the place of the first difference.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let differences = a.iter().zip(b).fold(0, |sum, (a, b)| std::hint::black_box(sum | (a ^ b)));
     a.len() == b.len() && differences == 0
 }
 
-/// A hash for CHAP_A (RFC 7143, 12.1.4, and the registry of PPP authentication algorithms).
+/// A hash algorithm for CHAP_A (RFC 7143, 12.1.4, and the registry of PPP authentication
+/// algorithms).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)] // the names are the standards'
@@ -64,14 +66,14 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// From CHAP_A's number.
+    /// Returns the algorithm with a number of CHAP_A. Returns `None` for an unknown number.
     pub fn from_number(number: u64) -> Option<Algorithm> {
         [Algorithm::Md5, Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha3_256]
             .into_iter()
             .find(|a| *a as u64 == number)
     }
 
-    /// Length of its responses in bytes.
+    /// Returns the length in bytes of the responses of the algorithm.
     fn len(self) -> usize {
         match self {
             Algorithm::Md5 => 16,
@@ -80,7 +82,7 @@ impl Algorithm {
         }
     }
 
-    /// The response to a challenge (RFC 1994, 4.1).
+    /// Returns the response to a challenge (RFC 1994, 4.1).
     pub fn response(self, identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
         fn hash<D: Digest>(identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
             D::new()
@@ -107,7 +109,8 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// A fresh one, as long as the algorithm's response, from the system's random numbers.
+    /// Makes a challenge from random numbers of the system. It is as long as a response of the
+    /// algorithm.
     pub fn new(algorithm: Algorithm) -> std::io::Result<Challenge> {
         let mut bytes = vec![0; 1 + algorithm.len()];
         crate::net::random(&mut bytes)?;
@@ -115,27 +118,28 @@ impl Challenge {
         Ok(Challenge { algorithm, identifier, bytes })
     }
 
-    /// CHAP_A.
+    /// Returns the algorithm, CHAP_A.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// CHAP_I.
+    /// Returns the identifier, CHAP_I.
     pub fn identifier(&self) -> u8 {
         self.identifier
     }
 
-    /// CHAP_C.
+    /// Returns the bytes of the challenge, CHAP_C.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether `response` proves knowledge of `secret`.
+    /// Returns whether `response` proves the knowledge of `secret`.
     pub fn answered_by(&self, secret: &Secret, response: &[u8]) -> bool {
         same(&self.algorithm.response(self.identifier, secret, &self.bytes), response)
     }
 
-    /// Whether `challenge` is this very one, sent back to have us answer it (12.1.4).
+    /// Returns whether `challenge` is this challenge. An initiator may send it back to get the
+    /// response from the target (12.1.4).
     pub fn is_reflected_by(&self, challenge: &[u8]) -> bool {
         same(&self.bytes, challenge)
     }

@@ -1,4 +1,4 @@
-//! SCSI commands and their data, as a connection's thread handles them (RFC 7143, 11.3 and 11.7).
+//! SCSI commands and their data on the thread of a connection (RFC 7143, 11.3 and 11.7).
 
 use super::active::Active;
 use super::condition;
@@ -21,18 +21,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Reads up to this length are served on the connection's thread if they need no disk.
+/// Maximum length in bytes of a read that the thread of the connection serves itself if the read
+/// needs no disk.
 const MAX_INLINE_READ: u32 = 1 << 20;
 
-/// A response to a read from this length on is counted as memory until it has been sent.
+/// Minimum length in bytes of a read whose response counts as memory until it has been sent.
 const COUNTED: u32 = 64 << 10;
-/// What a SCSI Command asks for; and its CDB, if it is longer than 16 bytes.
+/// The request of a SCSI Command. It has the CDB if that is longer than 16 bytes.
 struct Asked {
     request: Request,
     long_cdb: Option<Vec<u8>>,
 }
 
-/// Reads a command's header. `Err` if its additional headers are malformed.
+/// Reads the header of a command. Fails if its additional header segments are malformed.
 fn asked(bhs: &Bhs, ahs: &[u8]) -> Result<Asked, ()> {
     let flags = bhs.u8(1);
     let (reads, writes) = (flags & command_flag::READ != 0, flags & command_flag::WRITE != 0);
@@ -50,7 +51,7 @@ fn asked(bhs: &Bhs, ahs: &[u8]) -> Result<Asked, ()> {
     };
     for header in pdu::additional_headers(ahs) {
         match header? {
-            // Extended CDB: a reserved byte, and what follows the first 16.
+            // Extended CDB: a reserved byte, and the bytes after the first 16.
             (1, rest) => {
                 let mut cdb = bhs.0[32..48].to_vec();
                 cdb.extend_from_slice(rest.get(1..).unwrap_or(&[]));
@@ -67,8 +68,8 @@ fn asked(bhs: &Bhs, ahs: &[u8]) -> Result<Asked, ()> {
     Ok(asked)
 }
 
-/// Checks what is sent unasked against what was agreed on (RFC 7143, 13.10 to 13.14). The limit of
-/// what follows the immediate data, if something does.
+/// Checks the unsolicited data against the negotiated parameters (RFC 7143, 13.10 to 13.14). If
+/// Data-Outs follow the immediate data, returns the limit of all unsolicited data.
 fn unsolicited(conn: &Conn, bhs: &Bhs, request: &Request) -> Result<Option<u32>, Outcome> {
     let params = &conn.session.params;
     let limit = params.first_burst.min(request.expects_out);
@@ -159,7 +160,8 @@ impl Serving {
         self.with_data(request, need, data, more)
     }
 
-    /// A command that takes data which does not simply lie there.
+    /// Serves any command except a read, and except a write whose data is complete in the receive
+    /// buffer.
     fn with_data(
         &mut self,
         request: Request,
@@ -186,7 +188,7 @@ impl Serving {
         self.taken(taken)
     }
 
-    /// A Data-Out (11.7). Without `data` it was damaged.
+    /// Handles a Data-Out (11.7). `data` is `None` if the data digest was wrong.
     pub(super) fn data_out(&mut self, bhs: &Bhs, data: Option<Range<usize>>) -> io::Result<()> {
         let data = data.map(|range| self.rx.taken(&range));
         self.tally.bytes_written += data.map_or(0, <[u8]>::len) as u64;
@@ -213,7 +215,7 @@ impl Serving {
         Ok(())
     }
 
-    /// A command has all that it needs.
+    /// Carries out a command that has all its data, or gives it to the workers.
     fn carry_out(
         &mut self,
         request: Request,
@@ -254,8 +256,8 @@ impl Serving {
         }
     }
 
-    /// A known task ended on this thread; its response begins at `at`, and is taken back if it was
-    /// aborted.
+    /// Ends a registered task on this thread. Its response begins at `at` in `out`. If the task was
+    /// aborted, the response is removed.
     fn finish(&mut self, active: &Arc<Active>, at: usize, ok: bool) {
         let mut answered = false;
         self.ready.and(self.conn.session.finish(active, || answered = true));
@@ -290,8 +292,9 @@ impl Serving {
         self.submit(request, Work::Read(read))
     }
 
-    /// Hands work to the pool, now or when there is room. What would keep its data in memory until
-    /// then is refused instead: the initiator is to come again.
+    /// Gives work to the workers, now or as soon as there is room. Work with data would keep the
+    /// data in memory until then. So such work is answered with TASK SET FULL, and the initiator
+    /// must send the command again.
     fn submit(&mut self, request: Request, work: Work) -> io::Result<()> {
         let conn = self.conn.clone();
         let bytes = work.bytes(&request);
@@ -310,7 +313,8 @@ impl Serving {
         Ok(())
     }
 
-    /// A task tag that is in use is the initiator's mistake (11.17.1, "task in progress").
+    /// Rejects a command whose task tag is in use. That is an error of the initiator (11.17.1,
+    /// "task in progress").
     fn tag_in_use(&mut self, request: &Request) -> io::Result<()> {
         let mut bhs = Bhs::new(pdu::opcode::SCSI_COMMAND, 0);
         bhs.put_u32(16, request.itt);
@@ -320,7 +324,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Answers a command that moved nothing.
+    /// Answers a command that moved no data.
     fn answer(&mut self, request: &Request, outcome: &Outcome) {
         put_outcome(&mut self.out, self.conn.shape(), request, outcome, 0);
         self.over(request, is_success(outcome.status));
@@ -332,9 +336,10 @@ impl Serving {
         self.tally.errors += u64::from(!ok);
     }
 
-    /// The next of the writes that this receive brought, to be carried out on this thread: one call
-    /// of the device for each logical unit, and one more for what must be durable first. When there
-    /// are none, the receive buffer is free.
+    /// Returns the next batch of writes of this receive, for this thread to carry out. A batch is
+    /// one call of the device. There is one batch for each logical unit, and another one for its
+    /// writes that must be durable before they are acknowledged. If the result is `None`, the
+    /// receive buffer is free.
     pub(super) fn settle_writes(&mut self) -> io::Result<Option<Inline>> {
         if !self.writes.is_empty() {
             self.alone = self.writes.len() == 1 && self.is_alone();
@@ -357,7 +362,7 @@ impl Serving {
 
     fn submit_writes(&mut self, batch: Batch) -> io::Result<()> {
         for (write, op) in batch.writes.into_iter().zip(batch.ops) {
-            // A few bytes must not keep a long receive buffer.
+            // A short write must not keep a long receive buffer in memory.
             let keeps = self.lent.as_ref().is_some_and(|lent| lent.len() > RX_BASE);
             let copies = keeps && write.active.is_none() && op.data.len() < RX_BASE;
             let data = if copies { Bytes::copy_from_slice(&op.data) } else { op.data };
@@ -385,27 +390,27 @@ impl Serving {
         self.spare = batch; // its memory
     }
 
-    /// What was built apart goes out behind what there is.
+    /// Appends a response that was built apart to the responses in `out`.
     pub(super) fn put_aside(&mut self, mut built: ReplyBuf) {
         self.out.append(&mut built);
         self.aside = built;
     }
 }
 
-/// Carries out a request that had to wait for its turn; on a worker.
+/// Carries out a request that waited for its turn. A worker calls it.
 pub(super) fn run_held(conn: &Arc<Conn>, held: Held) {
     if held.bhs.opcode() != pdu::opcode::SCSI_COMMAND || conn.session.nexus.is_none() {
         let mut out = conn.outbox.spare();
         let then = super::manage::serve(conn, &held.bhs, &held.data, &mut out);
         conn.outbox.post(out, held.ticket);
         if then == super::manage::Then::Close {
-            // The connection's thread closes it when everything has been sent.
+            // The thread of the connection closes it when every response has been sent.
             conn.outbox.transport.stop_receiving();
         }
         return;
     }
     if held.ticket.is_none() {
-        // There was no memory for it, and its connection ends for that.
+        // There was no memory for the request. The connection ends for that reason.
         return conn.session.ended(1, u32::from(!held.bhs.immediate())).run();
     }
     let Ok(asked) = asked(&held.bhs, &held.ahs) else {
@@ -464,7 +469,7 @@ fn gather_held(
     }
 }
 
-/// Hands work to the pool, or tells the initiator to come again: as [`Serving::submit`].
+/// Gives work to the workers, or answers TASK SET FULL, as [`Serving::submit`] does.
 fn submit_held(conn: &Arc<Conn>, request: Request, active: Arc<Active>, work: Work) {
     if let Some(ticket) = conn.flight.try_enter(work.bytes(&request)) {
         return conn.submit(request, work, active, ticket);

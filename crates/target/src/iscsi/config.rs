@@ -7,87 +7,93 @@ use std::time::Duration;
 /// A portal: an address and its portal group (RFC 7143, 4.4.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Portal {
-    /// Where to listen; port 0 lets the system choose.
+    /// Address to listen on. With port 0 the system chooses the port.
     pub listen: SocketAddr,
-    /// The portal group tag. The connections of a session may use any portal of one group, and none
-    /// of another.
+    /// Portal group tag. The connections of one session may use any portal of one group. They may
+    /// use no portal of another group.
     pub group: u16,
-    /// What SendTargets says instead of the address: `HOST[:PORT]`, for servers behind address
-    /// translation.
+    /// Address that SendTargets reports instead of `listen`: `HOST[:PORT]`. It is for servers
+    /// behind address translation.
     pub advertise: Option<String>,
 }
 
 impl Portal {
-    /// A portal of group 1.
+    /// Makes a portal of group 1.
     pub fn new(listen: SocketAddr) -> Portal {
         Portal { listen, group: 1, advertise: None }
     }
 }
 
-/// Whether a digest is used (RFC 7143, 13.1).
+/// Policy for the use of a digest (RFC 7143, 13.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DigestPolicy {
-    /// As the initiator likes.
+    /// The initiator chooses whether the digest is used.
     #[default]
     Offered,
-    /// Never.
+    /// The server never uses the digest.
     Refused,
-    /// Initiators that do without are refused.
+    /// The server refuses an initiator that does not use the digest.
     Required,
 }
 
-/// How a server behaves.
+/// Settings of an iSCSI server.
 #[derive(Debug, Clone)]
 pub struct IscsiConfig {
-    /// Where to listen.
+    /// Portals that the server listens on.
     pub portals: Vec<Portal>,
-    /// Connections that are logged in at a time; more are closed at once. Those that are not yet
-    /// are beside these, and the oldest gives way to a new one.
+    /// Maximum number of connections that are logged in at a time. The server refuses every further
+    /// connection. Connections that are not logged in yet do not count. Their number has a limit of
+    /// its own; at that limit a new connection displaces the oldest one of the address that has
+    /// most of them.
     pub max_connections: usize,
-    /// Of them, those from one address, or one /64 of IPv6: one host must not be able to shut all
-    /// others out.
+    /// Maximum number of connections, of `max_connections`, from one address or one /64 of IPv6.
+    /// The limit keeps one host from using all connections.
     pub max_connections_per_address: usize,
-    /// Connections of one session (MaxConnections).
+    /// Maximum number of connections of one session (MaxConnections).
     pub max_connections_per_session: u16,
-    /// Sessions at a time; more are refused at login. One initiator name has at most three
-    /// quarters. Discovery sessions, which any initiator may open, have at most a quarter, and the
-    /// oldest gives way to a new one.
+    /// Maximum number of sessions at a time. The server refuses the login of a further session. The
+    /// sessions of one initiator name are at most three quarters of them, or
+    /// `max_sessions_per_address` if that is more. Any initiator may open discovery sessions, so at
+    /// most a quarter are discovery sessions. At that limit a new discovery session displaces the
+    /// oldest one of the address that has most of them.
     pub max_sessions: usize,
-    /// Of them, those from one address, or one /64 of IPv6.
+    /// Maximum number of sessions, of `max_sessions`, from one address or one /64 of IPv6.
     pub max_sessions_per_address: usize,
-    /// Time for the whole login phase.
+    /// Maximum time of the whole login phase.
     pub login_timeout: Duration,
-    /// Commands of one session that may be under way: the command window.
+    /// Maximum number of commands of one session that are in progress: the size of the command
+    /// window.
     pub queue_depth: u32,
-    /// Longest data segment that the server receives (MaxRecvDataSegmentLength).
+    /// Maximum length in bytes of a data segment that the server receives
+    /// (MaxRecvDataSegmentLength).
     pub max_recv_data_segment: u32,
-    /// Longest solicited burst either way (MaxBurstLength).
+    /// Maximum length in bytes of a solicited burst in either direction (MaxBurstLength).
     pub max_burst: u32,
-    /// Longest unsolicited burst (FirstBurstLength).
+    /// Maximum length in bytes of an unsolicited burst (FirstBurstLength).
     pub first_burst: u32,
-    /// Requests for data that may be open for one command (MaxOutstandingR2T).
+    /// Maximum number of open requests for data of one command (MaxOutstandingR2T).
     pub max_outstanding_r2t: u16,
-    /// Header digests.
+    /// Policy for header digests.
     pub header_digest: DigestPolicy,
-    /// Data digests.
+    /// Policy for data digests.
     pub data_digest: DigestPolicy,
-    /// Bytes in flight on one connection, beyond its fixed buffers.
+    /// Maximum number of bytes in flight on one connection, beyond its fixed buffers.
     pub max_in_flight_per_connection: u64,
-    /// Bytes in flight on all connections, beyond their fixed buffers. A quarter is for PDUs that
-    /// are being received, another for data that is being gathered for commands, the rest for
-    /// answers that are being built.
+    /// Maximum number of bytes in flight on all connections, beyond their fixed buffers. A quarter
+    /// is for PDUs that a connection receives. Another quarter is for data that a connection
+    /// gathers for commands. The rest is for responses that a worker builds.
     pub max_in_flight: u64,
-    /// Requests of one connection that are worked on away from its thread.
+    /// Maximum number of requests of one connection that workers carry out at a time.
     pub max_jobs_per_connection: usize,
-    /// Threads for requests that may block.
+    /// Number of threads for requests that may block.
     pub workers: usize,
-    /// A connection without traffic for this long gets a NOP-In; the peer must answer within the
-    /// same time again.
+    /// Time without traffic after which a connection gets a NOP-In. The initiator must answer
+    /// within the same time.
     pub nop_interval: Duration,
-    /// An initiator that stops in the middle of a PDU or a data transfer, or does not take its
-    /// responses, is given up after this long.
+    /// Time after which the server gives up an initiator that stops in the middle of a PDU or of a
+    /// data transfer, or that does not receive its responses.
     pub stall_timeout: Duration,
-    /// TCP keepalive after this long without traffic.
+    /// Time without traffic after which TCP sends keepalive probes.
     pub keepalive: Option<Duration>,
 }
 
@@ -119,7 +125,7 @@ impl Default for IscsiConfig {
     }
 }
 
-/// The range of lengths in text keys (RFC 7143, 13.12 to 13.14).
+/// Range of the lengths in text keys (RFC 7143, 13.12 to 13.14), in bytes.
 pub(super) const LENGTHS: std::ops::RangeInclusive<u32> = 512..=0x00ff_ffff;
 
 impl IscsiConfig {

@@ -1,5 +1,5 @@
 //! A connection in the full feature phase: the state that its thread and the workers share. This is
-//! the outbox, the tasks in flight, and write data that is being gathered.
+//! the outbox, the tasks in progress, and the write data that the connection gathers.
 
 use super::active::{Active, OnEnd};
 use super::config::{IscsiConfig, Portal};
@@ -27,41 +27,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// A connection that ends looks this often whether a worker left something to let go of.
+/// Interval at which a connection that ends checks for transfers that a worker has begun meanwhile.
 const TEARDOWN_LOOK: Duration = Duration::from_millis(20);
 
-/// What a connection needs of its server.
+/// The parts of the server that its connections use.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) config: Arc<IscsiConfig>,
-    /// As they are bound.
+    /// Portals with the ports that the system chose.
     pub(super) portals: Arc<Vec<Portal>>,
     pub(super) targets: Arc<dyn Targets>,
     pub(super) pool: Arc<WorkerPool>,
-    /// For commands that change something and for flushes, which wait for one another in the engine
-    /// anyway: reads must not wait with them.
+    /// Workers for flushes and for commands that change something. These commands wait for one
+    /// another in the engine anyway. Reads have other workers, so they do not wait for them.
     pub(super) change_pool: Arc<WorkerPool>,
-    /// For commands that may take minutes: they keep each other waiting, and no other commands.
+    /// Workers for commands that may take minutes. Such a command delays other such commands only.
     pub(super) slow_pool: Arc<WorkerPool>,
-    /// Bounds PDUs that are being received. Three budgets, so that a connection that waits for one
-    /// of them holds nothing that another could wait for.
+    /// Budget for PDUs that a connection receives. There are three budgets, so a connection that
+    /// waits for one of them holds no memory that another connection could wait for.
     pub(super) rx_budget: Arc<RxBudget>,
-    /// Bounds data that is being gathered.
+    /// Budget for data that a connection gathers for commands.
     pub(super) gather_budget: Arc<Budget>,
-    /// Bounds answers that are being built away from the connections' threads.
+    /// Budget for responses that workers build.
     pub(super) reply_budget: Arc<Budget>,
-    /// Has others receive while a connection's thread waits; without it, in tests, such a thread
-    /// waits.
+    /// Starts another thread that receives when the thread of a connection waits for a disk. Tests
+    /// may have none: in that case nothing is received until the wait is over.
     pub(super) watch: Option<Arc<Watch>>,
     pub(super) refusals: Arc<Mutex<Refusals>>,
-    /// Bounds how often CHAP secrets may be guessed.
+    /// Limits how often a client may try CHAP secrets.
     pub(super) attempts: Arc<Attempts>,
     pub(super) stopping: Arc<AtomicBool>,
-    /// Carries out a request that had to wait for its turn.
+    /// Carries out a request that waited for its turn.
     pub(super) run_held: fn(&Arc<Conn>, Held),
 }
 
-/// Numbers the responses of a connection.
+/// Fills in the sequence numbers of the responses of a connection.
 pub(super) struct Numbering {
     session: Arc<Session>,
     stat_sn: u32,
@@ -82,20 +82,22 @@ pub(super) struct Conn {
     pub(super) cid: u16,
     pub(super) session: Arc<Session>,
     pub(super) params: Params,
-    /// MaxRecvDataSegmentLength of the initiator, which it may change at any time.
+    /// MaxRecvDataSegmentLength of the initiator. The initiator may change it at any time.
     segment: AtomicU32,
     pub(super) shared: Shared,
     pub(super) outbox: Arc<Outbox<Arc<dyn Transport>, Numbering>>,
     pub(super) flight: Arc<Flight>,
     pub(super) gathering: Arc<Flight>,
     pub(super) transfers: Mutex<Transfers>,
-    /// Threads that were left waiting for a disk.
+    /// Number of threads that still wait for a disk after another thread has taken over the
+    /// connection.
     pub(super) stuck: AtomicUsize,
-    /// It was logged out, by itself, by another connection, or by one that takes its place.
+    /// Whether the connection is logged out: by a request on this connection, by a request on
+    /// another connection, or because a new connection replaced it.
     logged_out: AtomicBool,
-    /// The text exchange under way.
+    /// The text exchange in progress.
     pub(super) text: Mutex<Exchange>,
-    /// Last, so that the device is let go of before the connection counts as gone.
+    /// The last field, so that the device is released before the connection counts as ended.
     pub(super) record: Arc<Record>,
 }
 
@@ -111,8 +113,8 @@ impl Conn {
         let numbering = Numbering { session: session.clone(), stat_sn, digests: params.digests };
         let config = &shared.config;
         let (jobs, bytes) = (config.max_jobs_per_connection, config.max_in_flight_per_connection);
-        // An initiator that asks to write and does not must not have more than a part of what there
-        // is for all.
+        // An initiator that announces writes and sends no data must not use more than a part of the
+        // memory for all connections.
         let gathered = bytes.min(config.max_in_flight / 16);
         let source = Some(record.source());
         Arc::new(Conn {
@@ -132,13 +134,13 @@ impl Conn {
         })
     }
 
-    /// What bounds Data-In PDUs now.
+    /// Returns the current limits of Data-In PDUs.
     pub(super) fn shape(&self) -> Shape {
         let segment = self.segment.load(Ordering::Relaxed);
         Shape { digests: self.params.digests, segment, burst: self.session.params.max_burst }
     }
 
-    /// The initiator takes PDUs of another length from now on.
+    /// Changes the maximum length of a data segment that the initiator receives.
     pub(super) fn set_segment(&self, length: u32) {
         self.segment.store(length, Ordering::Relaxed);
     }
@@ -150,7 +152,8 @@ impl Conn {
         self.outbox.post(out, None);
     }
 
-    /// Hands a task to the workers; it is answered when it is done, in whatever order.
+    /// Gives a task to the workers. The response is sent when the task has ended, so the order of
+    /// the responses may differ from that of the requests.
     pub(super) fn submit(
         self: &Arc<Self>,
         request: Request,
@@ -164,7 +167,7 @@ impl Conn {
             work if work.waits_with_writes() => &self.shared.change_pool,
             _ => &self.shared.pool,
         };
-        // One logical unit's slow disk must not use up its session's share of the threads.
+        // The slow disk of one logical unit must not use all threads that the session may use.
         let lun = lun_from_wire(active.lun).unwrap_or(0);
         let client = u64::from(self.session.tsih) << 16 | u64::from(lun);
         pool.submit(
@@ -181,7 +184,7 @@ impl Conn {
         );
     }
 
-    /// Hands a task to the workers as soon as there is room for its response. Does not wait.
+    /// Gives a task to the workers as soon as there is room for its response. It does not block.
     pub(super) fn submit_later(self: &Arc<Self>, request: Request, work: Work, active: Arc<Active>) {
         let bytes = work.bytes(&request);
         let mut queued = Queued { conn: self.clone(), work: Some((request, work, active)) };
@@ -192,8 +195,8 @@ impl Conn {
         });
     }
 
-    /// Whether so many jobs wait that the next one is to come again. Aborts free places in the
-    /// window, and not what the aborted jobs wait for.
+    /// Returns whether so many jobs are in progress that the initiator must send the next command
+    /// again. An abort frees a place in the command window, but not what the aborted job waits for.
     pub(super) fn has_too_many_jobs(&self) -> bool {
         self.flight.jobs() >= 2 * self.shared.config.max_jobs_per_connection
     }
@@ -202,23 +205,23 @@ impl Conn {
         self.record.counters.add(traffic);
     }
 
-    /// Breaks the connection off.
+    /// Aborts the connection.
     pub(super) fn abort(&self) {
         Member::abort(self);
     }
 
-    /// The connection is logged out: its end is no failure.
+    /// Marks the connection as logged out. The end of such a connection is no failure.
     pub(super) fn log_out(&self) {
         self.logged_out.store(true, Ordering::Release);
     }
 
-    /// The connection's end: waits for what workers still do, and leaves the session.
+    /// Ends the connection: waits for its jobs on workers, and leaves the session.
     pub(super) fn finish(self: &Arc<Self>) {
         self.session.forget_requests_of(self);
         self.flight.forget_waiting();
-        // A worker may be about to begin another transfer. The session that takes this one's place
-        // must find nothing of it still to be written. So the connection is not over before the
-        // last data that is being gathered is dropped.
+        // A worker may be about to begin another transfer. A session that replaces this one must
+        // find no unfinished write of it. So the connection ends only after it has dropped the last
+        // gathered data.
         loop {
             let lost = std::mem::take(&mut *self.transfers.lock());
             let tags = lost.tags();
@@ -272,7 +275,8 @@ impl Member for Conn {
     }
 }
 
-/// A job that waits for room. When the connection ends before there is any its task ends too.
+/// A job that waits for room. If the connection ends before there is room, the task of the job ends
+/// too.
 struct Queued {
     conn: Arc<Conn>,
     work: Option<(Request, Work, Arc<Active>)>,
@@ -286,7 +290,8 @@ impl Drop for Queued {
     }
 }
 
-/// Sees to it that a task whose worker panicked does not leave its initiator waiting for ever.
+/// Ends the task and aborts the connection if a worker panicked. Otherwise the initiator would wait
+/// for the response for ever.
 struct Unanswered<'a> {
     conn: &'a Arc<Conn>,
     active: &'a Arc<Active>,

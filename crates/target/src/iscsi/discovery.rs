@@ -10,7 +10,8 @@ use super::targets::{Initiator, Proof};
 use super::text;
 use std::net::{IpAddr, SocketAddr};
 
-/// Takes a text request: whether it is continued, its tags, and its text.
+/// Handles a text request. `more` states whether the next request continues it, `tags` are its task
+/// tags, and `limit` is the maximum length of the response in bytes.
 pub(super) fn take(
     conn: &Conn,
     more: bool,
@@ -51,7 +52,8 @@ fn answer(conn: &Conn, pairs: &[(&str, &str)]) -> Result<Vec<u8>, RejectReason> 
     Ok(out)
 }
 
-/// SendTargets: all targets, one by its name, or the session's own (the empty value).
+/// Answers SendTargets: with all targets, with the target of a name, or, for the empty value, with
+/// the target of the session.
 fn send_targets(conn: &Conn, value: &str, out: &mut Vec<u8>) -> Result<(), RejectReason> {
     let own = conn.session.key.target.as_deref();
     let wanted = match (value, own) {
@@ -72,7 +74,7 @@ fn send_targets(conn: &Conn, value: &str, out: &mut Vec<u8>) -> Result<(), Rejec
         proof: Proof::Given(conn.session.identity.user.as_deref()),
     };
     for target in conn.shared.targets.list(&who) {
-        // In a normal session there is nothing but its own target to be told of.
+        // A normal session gets a report of its own target only.
         if wanted.is_some_and(|name| name != target.name) || own.is_some_and(|own| own != target.name) {
             continue;
         }
@@ -88,8 +90,8 @@ fn send_targets(conn: &Conn, value: &str, out: &mut Vec<u8>) -> Result<(), Rejec
     Ok(())
 }
 
-/// The portals of a target as they are reported to an initiator that connected to `local`:
-/// `ADDRESS,GROUP`, no address twice. An empty `groups` means all groups.
+/// Returns the portals of a target for an initiator that connected to `local`: `ADDRESS,GROUP`,
+/// each address once. An empty `groups` means all groups.
 fn addresses(portals: &[Portal], groups: &[u16], local: SocketAddr) -> Vec<String> {
     let mut told: Vec<(String, u16)> = Vec::new();
     for portal in portals.iter().filter(|p| groups.is_empty() || groups.contains(&p.group)) {
@@ -102,8 +104,8 @@ fn addresses(portals: &[Portal], groups: &[u16], local: SocketAddr) -> Vec<Strin
     told.into_iter().map(|(address, group)| format!("{address},{group}")).collect()
 }
 
-/// The address by which an initiator that connected to `local` reaches a portal. `None` if it can't
-/// reach the portal, as far as that is known.
+/// Returns the address through which an initiator that connected to `local` reaches a portal.
+/// Returns `None` if the initiator cannot reach the portal, as far as the server knows.
 fn address(listen: SocketAddr, advertise: Option<&str>, local: SocketAddr) -> Option<String> {
     if let Some(host) = advertise {
         let has_port = host.rsplit_once(':').is_some_and(|(name, port)| {
@@ -112,10 +114,10 @@ fn address(listen: SocketAddr, advertise: Option<&str>, local: SocketAddr) -> Op
         return Some(if has_port { host.to_owned() } else { format!("{host}:{}", listen.port()) });
     }
     let (at, here) = (listen.ip().to_canonical(), local.ip().to_canonical());
-    // Zones are the business of each host: what is told has none.
+    // Each host has its own zones, so the reported address has none.
     let told = |ip| Some(SocketAddr::new(ip, listen.port()).to_string());
     if at.is_unspecified() {
-        // A wildcard takes connections of its own family only.
+        // A wildcard address accepts connections of its own address family only.
         return if at.is_ipv4() == here.is_ipv4() { told(here) } else { None };
     }
     let reaches = match (at, here) {
@@ -131,7 +133,7 @@ fn address(listen: SocketAddr, advertise: Option<&str>, local: SocketAddr) -> Op
     if reaches { told(at) } else { None }
 }
 
-/// The number of the interface that a link-local address belongs to.
+/// Returns the number of the interface that a link-local address belongs to.
 fn zone(address: SocketAddr) -> Option<u32> {
     match address {
         SocketAddr::V6(v6) => Some(v6.scope_id()),

@@ -1,19 +1,19 @@
-//! Text exchanges of the full feature phase: requests and responses that may take several PDUs (RFC
-//! 7143, 6.2).
+//! Text exchanges of the full feature phase. Their requests and responses may take several PDUs
+//! (RFC 7143, 6.2).
 
 use super::pdu::{NO_TAG, RejectReason};
 use super::text;
 
-/// A text exchange under way on a connection.
+/// A text exchange in progress on a connection.
 #[derive(Default)]
 pub(super) struct Exchange {
-    /// The initiator task tag of the exchange.
+    /// Initiator task tag of the exchange.
     itt: u32,
-    /// What the initiator has sent of its request.
+    /// The part of the request that was received.
     pub(super) request: Vec<u8>,
-    /// What has not been sent of the response.
+    /// The part of the response that was not sent yet.
     pub(super) response: Vec<u8>,
-    /// The target transfer tag that the initiator has to come back with.
+    /// Target transfer tag that the initiator must send with the next request of the exchange.
     ttt: Option<u32>,
     next_ttt: u32,
 }
@@ -22,14 +22,14 @@ pub(super) struct Exchange {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     Last(Vec<u8>),
-    /// More follows when the initiator asks with this tag.
+    /// A part of the response. The initiator requests the next part with this tag.
     Part(u32, Vec<u8>),
-    /// The initiator is to go on with its request, with this tag.
+    /// An empty response. The initiator must continue its request with this tag.
     GoOn(u32),
 }
 
 impl Exchange {
-    /// Adds to the request; true when it is complete.
+    /// Adds text to the request. Returns true when the request is complete.
     pub(super) fn gather(
         &mut self,
         more: bool,
@@ -37,13 +37,14 @@ impl Exchange {
         data: &[u8],
     ) -> Result<bool, RejectReason> {
         if ttt == NO_TAG {
-            // A new exchange; whatever was under way is forgotten (6.2: a negotiation is reset).
+            // A new exchange begins. It discards an exchange in progress (6.2: a negotiation is
+            // reset).
             *self = Exchange { itt, next_ttt: self.next_ttt, ..Exchange::default() };
         } else if self.ttt != Some(ttt) || self.itt != itt {
             return Err(RejectReason::InvalidPduField);
         }
         if !self.response.is_empty() {
-            // Only the rest of the response can be asked for.
+            // The initiator may request only the rest of the response.
             return if data.is_empty() && !more { Ok(true) } else { Err(RejectReason::ProtocolError) };
         }
         if self.request.len() + data.len() > text::MAX_TEXT {
@@ -60,7 +61,7 @@ impl Exchange {
         self.next_ttt
     }
 
-    /// The next part of the response, at most `limit` bytes.
+    /// Returns the next part of the response, at most `limit` bytes.
     pub(super) fn part(&mut self, limit: usize) -> Reply {
         let rest = self.response.split_off(self.response.len().min(limit));
         let part = std::mem::replace(&mut self.response, rest);

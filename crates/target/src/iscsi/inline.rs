@@ -1,5 +1,5 @@
-//! What a connection's thread does itself, and may wait for: writes, commands, task management and
-//! text requests.
+//! Work that the thread of a connection does itself and that may wait for a disk: writes, commands,
+//! task management and text requests.
 
 use super::active::Active;
 use super::conn::Conn;
@@ -14,40 +14,40 @@ use hindcast_engine::device::WriteOp;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Threads of one connection that may be left waiting before what may wait too is handed to
-/// workers.
+/// Maximum number of threads of one connection that wait for a disk. If there are as many, workers
+/// do further work that may wait.
 pub(super) const MAX_STUCK: usize = 4;
 
-/// A write whose data is there.
+/// A write with all its data.
 pub(super) struct Write {
     pub(super) request: Request,
     pub(super) command: WriteCommand,
     pub(super) data: Payload,
-    /// If it is known as a task: its data did not all come with the command.
+    /// The registered task of the write. `None` if all data came with the command.
     pub(super) active: Option<(Arc<Active>, Ticket)>,
 }
 
 pub(super) enum Payload {
-    /// In the receive buffer.
+    /// The data is in the receive buffer.
     Received(Range<usize>),
     Gathered(Bytes),
-    /// It is on its way to the device.
+    /// The data was passed to the device.
     Taken,
 }
 
-/// What a connection's thread does next, and what may wait.
+/// The next work of the thread of a connection. It may wait for a disk.
 pub(super) enum Inline {
     Writes(Batch),
-    /// A command that is all that the initiator waits for; with room for its response, if that is
+    /// The only command that the initiator waits for. The ticket is for its response, if that is
     /// long.
     Work(Request, Work, Option<Ticket>),
-    /// Task management.
+    /// A task management function.
     Tasks(Bhs, Managing),
     /// A text request.
     Text(Bhs, Bytes),
 }
 
-/// Writes to one logical unit: one call of the device. The operations are in the order of the
+/// Writes to one logical unit, for one call of the device. The operations are in the order of the
 /// writes.
 #[derive(Default)]
 pub(super) struct Batch {
@@ -58,7 +58,7 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Sorts writes by logical unit and durability into `batches`. `lent` is the receive buffer
-    /// that they point into.
+    /// that the writes point into.
     pub(super) fn sort(writes: &mut Vec<Write>, spare: &mut Batch, lent: &Bytes, batches: &mut Vec<Batch>) {
         for mut write in writes.drain(..) {
             let data = match std::mem::replace(&mut write.data, Payload::Taken) {
@@ -83,7 +83,8 @@ impl Batch {
         }
     }
 
-    /// From here on an abort has to wait for these; those that were aborted before are left out.
+    /// Begins the writes. An abort that comes later waits for them. Writes that were aborted before
+    /// are removed.
     pub(super) fn begin(&mut self) {
         if self.writes.iter().all(|w| w.active.is_none()) {
             return;
@@ -106,19 +107,20 @@ impl Batch {
     }
 }
 
-/// What is under way on the connection's thread.
+/// The work in progress on the thread of the connection.
 #[derive(Default)]
 pub(super) struct Owed {
-    /// In order; those that are not known as tasks have none.
+    /// Requests in order. A request that is not registered has no task.
     pub(super) requests: Vec<(Request, Option<Arc<Active>>)>,
     pub(super) task: Option<Arc<scsi::Task>>,
-    /// Bytes of memory that nothing else counts.
+    /// Number of bytes of memory that no ticket counts.
     pub(super) bytes: u64,
     pub(super) changes: bool,
 }
 
 impl Owed {
-    /// `lent` is the length of the receive buffer, if what is done points into it.
+    /// Records new work. `lent` is the length in bytes of the receive buffer, if the work points
+    /// into it.
     pub(super) fn note(&mut self, inline: &Inline, lent: usize) {
         self.requests.clear();
         self.task = None;
@@ -139,8 +141,8 @@ impl Owed {
         }
     }
 
-    /// Ends the tasks of a thread that panicked and so won't answer: the initiator must not wait
-    /// for ever.
+    /// Ends the tasks of a thread that panicked. Such a thread sends no responses, and the
+    /// initiator must not wait for them for ever.
     pub(super) fn give_up(&mut self, conn: &Conn) {
         for (_, active) in self.requests.drain(..) {
             if let Some(active) = active {

@@ -12,7 +12,8 @@ use crate::net::attempts::{Attempts, Who};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-/// Longest data segment of a login PDU: no other length has been agreed on yet (13.12).
+/// Maximum length of the data segment of a login PDU. No other length is negotiated during the
+/// login (13.12).
 pub(super) const MAX_DATA: usize = 8192;
 
 type Checked<T> = Result<T, Refusal>;
@@ -21,38 +22,39 @@ fn refuse<T>(status: Status, why: &'static str) -> Checked<T> {
     Err(Refusal(status, why))
 }
 
-/// Stages (11.12.3).
+/// Stages of the login (11.12.3).
 const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
 const FULL_FEATURE: u8 = 3;
 
-/// Who logs in, from where, to what.
+/// The identity of an initiator, and the session and target that it logs in to.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) initiator: String,
     pub(super) alias: Option<String>,
     pub(super) isid: [u8; 6],
-    /// Zero for a new session.
+    /// TSIH of the session to join. Zero for a new session.
     pub(super) tsih: u16,
     pub(super) cid: u16,
-    /// None in a discovery session.
+    /// Name of the target. `None` in a discovery session.
     pub(super) target: Option<String>,
-    /// CHAP_N, once it has been proven.
+    /// CHAP_N of the proven account. `None` before the initiator has proven one.
     pub(super) user: Option<String>,
-    /// [`Auth::proof`].
+    /// Hash of the proven account and its secret, from `Secret::proof`. It is the same in all
+    /// sessions with this account and secret.
     pub(super) proof: Option<[u8; 32]>,
     /// CmdSN of the first command.
     pub(super) cmd_sn: u32,
 }
 
-/// What goes on after a request.
+/// The next step of the caller after a request.
 pub(super) enum Step {
-    /// Send this and wait for the next request.
+    /// The caller sends this response and waits for the next request.
     Reply(Vec<u8>),
-    /// Everything is agreed; the session is to be made, then [`Login::accept`] or [`Login::reject`]
-    /// says the last word.
+    /// The negotiation is complete. The caller makes or joins the session, and then calls
+    /// [`Login::accept`] or [`Login::reject`] for the last response.
     Agreed,
-    /// Send this and close.
+    /// The caller sends this response and closes the connection.
     Refused(Vec<u8>, Refusal),
 }
 
@@ -65,24 +67,25 @@ pub(super) struct Login<'a> {
     portal_group: u16,
     stage: Option<u8>,
     identity: Option<Identity>,
-    /// What the initiator calls itself, before anything was checked.
+    /// Name that the initiator sent, before any check.
     claimed: Option<String>,
-    /// Called with the initiator's and the target's name before permission is asked for.
+    /// Function that is called with the names of the initiator and the target, before the
+    /// permission is requested.
     watch: &'a dyn Fn(&str, Option<&str>),
     auth: Auth,
-    /// Bounds how often secrets may be guessed.
+    /// Limits how often a client may try secrets.
     attempts: Option<&'a Attempts>,
-    /// The account that was proven.
+    /// The account that the initiator has proven.
     proven: Option<ChapUser>,
-    /// TargetAlias, for an initiator that has proven what it must.
+    /// TargetAlias. It is sent when the initiator has proven what it must prove.
     alias: Option<String>,
     params: Params,
-    /// Keys that were negotiated: each may be only once.
+    /// Keys that were negotiated. Each key may be negotiated only once, except the keys of CHAP.
     seen: HashSet<String>,
-    /// Text that is continued.
+    /// Text of earlier requests that the current request continues.
     text: Vec<u8>,
     declared: bool,
-    /// The last request, which a last word answers.
+    /// The last request, which the last response answers.
     request: Bhs,
     answer: Vec<u8>,
     numbers: Numbers,
@@ -120,12 +123,12 @@ impl<'a> Login<'a> {
         }
     }
 
-    /// Makes the login's proof count among the other tries of its source.
+    /// Counts the CHAP response of this login among the attempts of its source.
     pub(super) fn with_attempts(self, attempts: &'a Attempts) -> Login<'a> {
         Login { attempts: Some(attempts), ..self }
     }
 
-    /// Takes one request.
+    /// Handles one request.
     pub(super) fn step(&mut self, request: &Bhs, data: &[u8]) -> Step {
         let first = self.stage.is_none();
         if first {
@@ -152,7 +155,7 @@ impl<'a> Login<'a> {
         }
     }
 
-    /// Whether a request is one that may come now.
+    /// Checks whether a request may come at this point of the login.
     fn check(&mut self, request: &Bhs, last: Option<&Bhs>) -> Checked<()> {
         if request.opcode() != opcode::LOGIN || !request.immediate() {
             return refuse(Status::InvalidDuringLogin, "a PDU that is not a login request");
@@ -175,7 +178,8 @@ impl<'a> Login<'a> {
         Ok(())
     }
 
-    /// Takes the text: `None` while it is continued, else the flags of the response.
+    /// Handles the text of a request. Returns `None` while more text follows, and otherwise the
+    /// flags of the response.
     fn take(&mut self, request: &Bhs, data: &[u8]) -> Checked<Option<u8>> {
         if self.text.len() + data.len() > text::MAX_TEXT {
             return refuse(Status::OutOfResources, "the text is too long");
@@ -215,7 +219,8 @@ impl<'a> Login<'a> {
         Ok(Some(flags))
     }
 
-    /// Security, the server's own declarations, and the decision about the stage.
+    /// Authenticates the initiator, declares the parameters of the server, and decides about the
+    /// stage.
     fn conclude(&mut self, request: &Bhs, security: &[(&str, &str)], stage: u8) -> Checked<u8> {
         let wants = request.is_final();
         if stage == SECURITY {
@@ -248,8 +253,8 @@ impl<'a> Login<'a> {
         Ok(FINAL | stage << 2 | nsg)
     }
 
-    /// The next step of authentication. A response to the challenge is looked at only where there
-    /// were not too many wrong ones.
+    /// Carries out the next step of authentication. A response to the challenge is checked only if
+    /// the source has not sent too many wrong ones.
     fn prove(&mut self, security: &[(&str, &str)], wants: bool) -> Checked<Progress> {
         let attempt = match (self.attempts, &self.identity, self.auth.claimed(security)) {
             (Some(attempts), Some(Identity { initiator, .. }), Some(account)) => {
@@ -266,7 +271,7 @@ impl<'a> Login<'a> {
         Ok(progress)
     }
 
-    /// The first complete text tells who it is and what is wanted.
+    /// Reads from the first complete text who the initiator is and what it requests.
     fn identify(&mut self, request: &Bhs, pairs: &[(&str, &str)], stage: u8) -> Checked<()> {
         let find = |key| pairs.iter().find(|(k, _)| *k == key).map(|(_, value)| *value);
         let Some(name) = find("InitiatorName") else {
@@ -276,8 +281,8 @@ impl<'a> Login<'a> {
         if !text::is_name(name) {
             return refuse(Status::InitiatorError, "InitiatorName is not a printable iSCSI name");
         }
-        // However it is written, it is one name (RFC 3722): one session key, one I_T nexus, one
-        // name to be refused by.
+        // All forms of a name are one name (RFC 3722): for the session key, for the I_T nexus, and
+        // for access rules.
         let name = &*fold(name);
         let discovery = match find("SessionType") {
             None | Some("Normal") => false,
@@ -296,8 +301,8 @@ impl<'a> Login<'a> {
             None => self.targets.discovery_auth(&who),
             Some(target) => {
                 let grant = self.targets.login(target, &who).map_err(denied)?;
-                // Sessions are found by their target's name, to be ended or restricted: there is
-                // one, no short forms.
+                // Sessions are found by the name of their target when they are ended or restricted.
+                // So a target has exactly one name, without short forms.
                 if grant.name != *target {
                     return refuse(Status::NotFound, "TargetName is not the target's iSCSI name");
                 }
@@ -351,7 +356,7 @@ impl<'a> Login<'a> {
         Ok(())
     }
 
-    /// A response with the answers gathered.
+    /// Makes a response with the answers that were collected.
     fn respond(&mut self, flags: u8, status: Status, tsih: u16) -> Vec<u8> {
         let mut bhs = response(opcode::LOGIN_RESPONSE, flags, self.request.itt());
         bhs.put(8, &self.request.0[8..14]);
@@ -364,12 +369,12 @@ impl<'a> Login<'a> {
         pdu
     }
 
-    /// StatSN of the first response after the last word.
+    /// Returns StatSN of the first response after the last login response.
     pub(super) fn next_stat_sn(&self) -> u32 {
         self.numbers.stat_sn.wrapping_add(1)
     }
 
-    /// The last word: a session was made, or joined.
+    /// Makes the last response, after a session was made or joined.
     pub(super) fn accept(&mut self, tsih: u16, exp_cmd_sn: u32, max_cmd_sn: u32) -> Vec<u8> {
         self.numbers.exp_cmd_sn = exp_cmd_sn;
         self.numbers.max_cmd_sn = max_cmd_sn;
@@ -377,14 +382,15 @@ impl<'a> Login<'a> {
         self.respond(flags, Status::Success, tsih)
     }
 
-    /// The last word: no.
+    /// Makes the last response, which refuses the login.
     pub(super) fn reject(&mut self, refusal: Refusal) -> Vec<u8> {
         self.answer.clear();
         self.respond(self.request.u8(1) & 0x0c, refusal.0, 0)
     }
 
-    /// What was agreed on. What the initiator may do, and what it had to prove for that, is asked
-    /// again: a login may take a while, and rules and accounts change.
+    /// Returns the result of the negotiation. The function requests the permission again, and
+    /// checks the proven account again. A login may take a while, and rules and accounts may change
+    /// meanwhile.
     pub(super) fn agreement(&mut self) -> Checked<(Identity, Option<Grant>, Params)> {
         let Some(identity) = self.identity.clone() else {
             return refuse(Status::MissingParameter, "no parameters were negotiated");
@@ -408,7 +414,8 @@ impl<'a> Login<'a> {
         Ok((identity, grant, self.params.clone()))
     }
 
-    /// What the initiator called itself, whether it may or not; as much of it as a name can have.
+    /// Returns the name that the initiator sent, even if it may not log in or the name is
+    /// malformed. A name that is too long is cut.
     pub(super) fn claimed(&self) -> Option<&str> {
         self.claimed.as_deref()
     }

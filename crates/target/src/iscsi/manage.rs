@@ -16,15 +16,15 @@ use crate::net::buffers::ReplyBuf;
 use crate::net::transport::Transport;
 use std::sync::Arc;
 
-/// What happens to the connection afterwards.
+/// What happens to the connection after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
     GoOn,
-    /// Everything is answered; the connection ends.
+    /// The connection ends when every response has been sent.
     Close,
 }
 
-/// Serves one request whose turn has come. Called from the connection's thread and from workers.
+/// Serves one request whose turn has come. The thread of the connection and workers call it.
 pub(super) fn serve(conn: &Arc<Conn>, bhs: &Bhs, data: &[u8], out: &mut ReplyBuf) -> Then {
     match bhs.opcode() {
         opcode::NOP_OUT => nop_out(conn, bhs, data, out),
@@ -35,7 +35,7 @@ pub(super) fn serve(conn: &Arc<Conn>, bhs: &Bhs, data: &[u8], out: &mut ReplyBuf
             }
         }
         opcode::LOGOUT => return logout(conn, bhs, out),
-        // In a discovery session (4.3); its CmdSN is used up all the same.
+        // A discovery session serves no such request (4.3). Its CmdSN counts anyway.
         _ => refuse(conn, bhs, RejectReason::ProtocolError, out),
     }
     Then::GoOn
@@ -46,7 +46,7 @@ fn refuse(conn: &Conn, bhs: &Bhs, reason: RejectReason, out: &mut ReplyBuf) {
     put(out, reject(reason), &bhs.0, conn.params.digests);
 }
 
-/// The ping's data come back, as far as they fit into one PDU.
+/// Answers a NOP-Out. The response has the data of the request, as much as fits into one PDU.
 fn nop_out(conn: &Conn, bhs: &Bhs, data: &[u8], out: &mut ReplyBuf) {
     let shape = conn.shape();
     let n = data.len().min(shape.segment as usize);
@@ -73,7 +73,7 @@ const CLOSE_SESSION: u8 = 0;
 const CLOSE_CONNECTION: u8 = 1;
 const FOR_RECOVERY: u8 = 2;
 
-/// Responses to it (11.15.1).
+/// Responses to a Logout Request (11.15.1).
 const CLOSED: u8 = 0;
 const NO_SUCH_CID: u8 = 1;
 const RECOVERY_NOT_SUPPORTED: u8 = 2;
@@ -109,8 +109,9 @@ fn logout(conn: &Arc<Conn>, bhs: &Bhs, out: &mut ReplyBuf) -> Then {
     then
 }
 
-/// All commands are aborted, none is answered any more, and the logout is when the last write under
-/// way has ended: after that nothing of this session changes the medium.
+/// Closes the session. It aborts all commands and answers none of them. The logout response is sent
+/// when the last write in progress has ended. After that nothing of this session changes the
+/// medium.
 fn close_session(conn: &Arc<Conn>, bhs: &Bhs) {
     let (own, answer) = (conn.clone(), logged_out(conn, bhs.itt(), CLOSED));
     let waiter = OnEnd::new(move || own.post(answer, &[]));
@@ -129,7 +130,8 @@ fn logged_out(conn: &Conn, itt: u32, code: u8) -> Bhs {
     answer
 }
 
-/// Begins a task management function, or rejects it: those that wait are bounded.
+/// Begins a task management function. If too many are in progress, the function is rejected and the
+/// result is `None`.
 pub(super) fn begin(conn: &Arc<Conn>, bhs: &Bhs) -> Option<Managing> {
     conn.count(&IscsiTraffic { task_management: 1, ..Default::default() });
     let managing = Managing::begin(&conn.session);
@@ -139,8 +141,8 @@ pub(super) fn begin(conn: &Arc<Conn>, bhs: &Bhs) -> Option<Managing> {
     managing
 }
 
-/// Task management (11.5). The response goes out when the last task it aborts has ended. May wait
-/// for writes that are on their way to the device.
+/// Carries out a task management function (11.5). The response is sent when the last task that it
+/// aborts has ended. The function may wait for writes that were passed to the device.
 pub(super) fn task_management(conn: &Arc<Conn>, bhs: &Bhs, managing: Managing) {
     let (session, lun) = (&conn.session, u64::from_be_bytes(bhs.lun()));
     let Some(nexus) = &session.nexus else {
@@ -212,14 +214,15 @@ fn respond(conn: &Conn, itt: u32, code: TaskResponse) {
     conn.post(answer, &[]);
 }
 
-/// ABORT TASK for a task that is not here: still on its way, or answered already (11.5.1, 11.6.1).
+/// Handles ABORT TASK for a task that is not registered. Its command has not been received yet, or
+/// was already answered (11.5.1, 11.6.1).
 fn abort_unseen(conn: &Conn, bhs: &Bhs) -> TaskResponse {
     let ref_cmd_sn = bhs.u32(32);
     let before = sn_before(ref_cmd_sn, bhs.cmd_sn());
     if before && conn.session.plug(ref_cmd_sn) { TaskResponse::Complete } else { TaskResponse::NoTask }
 }
 
-/// As a warm reset, and all the target's sessions end (11.5.1).
+/// Resets the target as a warm reset does, and then ends all sessions of the target (11.5.1).
 fn cold_reset(conn: &Arc<Conn>, bhs: &Bhs) {
     let (own, itt) = (conn.clone(), bhs.itt());
     let waiter = OnEnd::new(move || {

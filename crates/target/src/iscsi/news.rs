@@ -1,17 +1,18 @@
-//! Asynchronous Messages (RFC 7143, 11.9.1): they tell a session of a unit attention at once. A
-//! session gets at most one message a second, because each unit attention also waits at its logical
-//! unit.
+//! Asynchronous Messages (RFC 7143, 11.9.1). They report a unit attention to a session at once.
+//! A session gets at most one message a second, because each unit attention also waits at its
+//! logical unit.
 //!
 //! An initiator that gets such a message checks all of its logical units, or it passes the message
-//! to a process that may fall behind. Linux breaks off a session that brings too many messages.
+//! to a process that may fall behind. Linux ends a session that brings too many messages.
 
 use crate::scsi::{Asc, Sense};
 use std::time::{Duration, Instant};
 
-/// Time between two messages of a session.
+/// Minimum time between two messages to a session.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// When a session was told something, and what it is still to be told.
+/// The time of the last message to a session, and the unit attention that waits for the next
+/// message.
 #[derive(Debug, Default)]
 pub(super) struct News {
     told: Option<Instant>,
@@ -19,7 +20,7 @@ pub(super) struct News {
 }
 
 impl News {
-    /// There is something new at a logical unit: given back if it may be told now.
+    /// Registers a new unit attention of a logical unit. Returns it if a message may be sent now.
     pub(super) fn comes(&mut self, now: Instant, lun: u16, sense: Sense) -> Option<(u16, Sense)> {
         if self.is_early(now) {
             let keeps = |(_, owed): &(u16, Sense)| owed.asc == Asc::REPORTED_LUNS_DATA_CHANGED;
@@ -32,12 +33,12 @@ impl News {
         Some((lun, sense))
     }
 
-    /// What was too early and no longer is.
+    /// Returns the unit attention that waits, if a message may be sent now.
     pub(super) fn due(&mut self, now: Instant) -> Option<(u16, Sense)> {
         if self.is_early(now) { None } else { self.owed.take() }
     }
 
-    /// A message is on its way.
+    /// Registers that a message was sent.
     pub(super) fn told(&mut self, now: Instant) {
         self.told = Some(now);
         self.owed = None;

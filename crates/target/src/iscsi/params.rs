@@ -6,7 +6,7 @@ use super::pdu::Digests;
 use super::text::{self, IRRELEVANT, NOT_UNDERSTOOD, REJECT, yes_no};
 use std::ops::RangeInclusive;
 
-/// What a connection and its session agreed on.
+/// The negotiated parameters of a connection and its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Params {
     /// HeaderDigest and DataDigest.
@@ -17,9 +17,11 @@ pub(super) struct Params {
     pub initial_r2t: bool,
     /// ImmediateData.
     pub immediate_data: bool,
-    /// What the initiator takes in one PDU (its MaxRecvDataSegmentLength).
+    /// Maximum length in bytes of a data segment that the initiator receives (its
+    /// MaxRecvDataSegmentLength).
     pub max_send_data_segment: u32,
-    /// What the target takes in one PDU (its own).
+    /// Maximum length in bytes of a data segment that the target receives (the
+    /// MaxRecvDataSegmentLength of the target).
     pub max_recv_data_segment: u32,
     /// MaxBurstLength.
     pub max_burst: u32,
@@ -34,7 +36,7 @@ pub(super) struct Params {
 }
 
 impl Default for Params {
-    /// What holds without any negotiation.
+    /// Returns the parameters before any negotiation.
     fn default() -> Params {
         Params {
             digests: Digests::default(),
@@ -52,7 +54,7 @@ impl Default for Params {
     }
 }
 
-/// What the server wants: one side of every negotiation.
+/// The values that the server wants: its side of every negotiation.
 #[derive(Debug, Clone)]
 pub(super) struct Wishes {
     header_digest: DigestPolicy,
@@ -78,29 +80,29 @@ impl Wishes {
     }
 }
 
-/// Where a key is offered.
+/// The phase in which a key is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The login of a session's first connection.
+    /// The login of the first connection of a session.
     Leading,
-    /// The login of another connection of a session, where the session's keys are fixed.
+    /// The login of a further connection of a session. The keys of the session cannot change.
     Joining,
     /// The full feature phase (text requests).
     FullFeature,
 }
 
-/// How an offered key is answered.
+/// The answer to an offered key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// By a value.
+    /// The server answers with this value.
     Value(String),
-    /// Not at all: it is a declaration.
+    /// The key is a declaration, which the server does not answer.
     Declared,
 }
 
 impl Params {
-    /// Takes one operational key that the initiator offers, and answers it. A key that is not
-    /// admissible keeps its default and is answered by Reject.
+    /// Negotiates one operational key that the initiator offers, and returns the answer. A key that
+    /// is not admissible keeps its value, and the answer is Reject.
     pub(super) fn negotiate(
         &mut self,
         key: &str,
@@ -124,19 +126,19 @@ impl Params {
         self.operational(key, value, wishes).unwrap_or_else(|| Answer::Value(REJECT.into()))
     }
 
-    /// `None` if the value is not admissible.
+    /// Negotiates one key. Returns `None` if the value is not admissible.
     fn operational(&mut self, key: &str, value: &str, wishes: &Wishes) -> Option<Answer> {
         let value = match key {
             "HeaderDigest" => digest_choice(value, wishes.header_digest, &mut self.digests.header)?,
             "DataDigest" => digest_choice(value, wishes.data_digest, &mut self.digests.data)?,
             "MaxConnections" => least(value, 1..=65535, wishes.max_connections, &mut self.max_connections)?,
             "InitialR2T" => {
-                // OR, and the server can do without.
+                // The result function is OR. The server needs no R2T before unsolicited data.
                 self.initial_r2t = text::boolean(value)?;
                 yes_no(self.initial_r2t).into()
             }
             "ImmediateData" => {
-                // AND, and the server likes it.
+                // The result function is AND. The server accepts immediate data.
                 self.immediate_data = text::boolean(value)?;
                 yes_no(self.immediate_data).into()
             }
@@ -150,12 +152,13 @@ impl Params {
                 self.time2wait = within(value, 0..=3600)?; // the greater, and the server needs none
                 self.time2wait.to_string()
             }
-            // Nothing of a session outlives its connections at error recovery level 0.
+            // At error recovery level 0 the server keeps no state of a session after its
+            // connections.
             "DefaultTime2Retain" => least(value, 0..=3600, 0, &mut self.time2retain)?,
             "MaxOutstandingR2T" => {
                 least(value, 1..=65535, wishes.max_outstanding_r2t, &mut self.max_outstanding_r2t)?
             }
-            // OR, and the server insists on order.
+            // The result function is OR. The server requires data in order.
             "DataPDUInOrder" | "DataSequenceInOrder" => {
                 text::boolean(value)?;
                 yes_no(true).into()
@@ -166,7 +169,7 @@ impl Params {
             }
             "iSCSIProtocolLevel" => within::<u8>(value, 0..=31)?.min(1).to_string(),
             "TaskReporting" => value.split(',').find(|choice| *choice == "RFC3720")?.into(),
-            // Obsolete; answered as RFC 7143, 13.25, demands.
+            // These keys are obsolete. RFC 7143, 13.25, demands these answers.
             "IFMarker" | "OFMarker" => {
                 text::boolean(value)?;
                 yes_no(false).into()
@@ -177,14 +180,14 @@ impl Params {
         Some(Answer::Value(value))
     }
 
-    /// Whether a key is an operational one of the standard's.
+    /// Returns whether a key is an operational key of the standard.
     pub(super) fn is_known(key: &str) -> bool {
         let others = ["MaxRecvDataSegmentLength", "HeaderDigest", "DataDigest"];
         let obsolete = ["IFMarker", "OFMarker", "IFMarkInt", "OFMarkInt"];
         is_session_wide(key) || others.contains(&key) || obsolete.contains(&key)
     }
 
-    /// What does not fit together at the end of a negotiation.
+    /// Ends a negotiation. Fails if a required digest was not negotiated.
     pub(super) fn settle(&mut self, wishes: &Wishes) -> Result<(), &'static str> {
         let missing = |policy, on: bool| policy == DigestPolicy::Required && !on;
         if missing(wishes.header_digest, self.digests.header)
@@ -192,13 +195,13 @@ impl Params {
         {
             return Err("a digest is required");
         }
-        // The lesser holds where an initiator offered a first burst that exceeds its own
-        // MaxBurstLength.
+        // An initiator may offer a first burst that exceeds its own MaxBurstLength. The smaller
+        // value applies.
         self.first_burst = self.first_burst.min(self.max_burst);
         Ok(())
     }
 
-    /// The session's keys, for people.
+    /// Returns the keys of the session as text for people.
     pub(super) fn describe(&self) -> Vec<(&'static str, String)> {
         let digest = |on| if on { "CRC32C" } else { "None" }.to_owned();
         vec![
@@ -219,7 +222,7 @@ impl Params {
     }
 }
 
-/// Keys that only a session's first login may negotiate ("LO" in RFC 7143, 13).
+/// Returns whether only the first login of a session may negotiate a key ("LO" in RFC 7143, 13).
 fn is_session_wide(key: &str) -> bool {
     matches!(
         key,
@@ -239,18 +242,18 @@ fn is_session_wide(key: &str) -> bool {
     )
 }
 
-/// Session-wide keys without a meaning in discovery sessions (13.2 and others: "Irrelevant when
-/// SessionType=Discovery").
+/// Returns whether a session-wide key has no meaning in discovery sessions (13.2 and others:
+/// "Irrelevant when SessionType=Discovery").
 fn is_operational(key: &str) -> bool {
     !matches!(key, "ErrorRecoveryLevel" | "iSCSIProtocolLevel")
 }
 
-/// A number in a range.
+/// Parses a number. Returns `None` if it is not in the range.
 fn within<N: TryFrom<u64> + PartialOrd>(value: &str, range: RangeInclusive<N>) -> Option<N> {
     N::try_from(text::number(value)?).ok().filter(|n| range.contains(n))
 }
 
-/// The lesser of the offer and the server's own.
+/// Negotiates the smaller one of the offered number and the number of the server.
 fn least<N>(value: &str, range: RangeInclusive<N>, own: N, result: &mut N) -> Option<String>
 where
     N: TryFrom<u64> + Ord + Copy + ToString,
@@ -259,7 +262,7 @@ where
     Some(result.to_string())
 }
 
-/// The first of the offered digests that the server can do.
+/// Chooses the first offered digest that the policy of the server permits.
 fn digest_choice(offer: &str, policy: DigestPolicy, on: &mut bool) -> Option<String> {
     let choice = offer.split(',').find(|choice| match *choice {
         "CRC32C" => policy != DigestPolicy::Refused,

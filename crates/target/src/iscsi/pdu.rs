@@ -5,11 +5,11 @@
 //! big-endian. A response leaves StatSN, ExpCmdSN and MaxCmdSN open. [`stamp`] fills them in when
 //! the response is sent, because its place among the other responses is known only then.
 
-/// Length of the basic header segment (11.2.1).
+/// Length in bytes of the basic header segment (11.2.1).
 pub const BHS_LEN: usize = 48;
-/// The tag that stands for none.
+/// Tag with the meaning "no tag".
 pub const NO_TAG: u32 = 0xffff_ffff;
-/// Longest data segment that the wire can express.
+/// Maximum length in bytes of a data segment that a header can express.
 pub const MAX_DATA_SEGMENT: u32 = 0x00ff_ffff;
 
 /// Operation codes (11.2.1.2).
@@ -35,7 +35,7 @@ pub mod opcode {
     pub const REJECT: u8 = 0x3f;
 }
 
-/// The final bit of byte 1; "transit" in login PDUs.
+/// The final bit of byte 1. In login PDUs it is the transit bit.
 pub const FINAL: u8 = 0x80;
 /// The continue bit of byte 1 of text and login PDUs.
 pub const CONTINUE: u8 = 0x40;
@@ -57,12 +57,12 @@ pub enum RejectReason {
     WaitingForLogout = 0x0c,
 }
 
-/// A basic header segment as it is on the wire.
+/// A basic header segment in the format of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bhs(pub [u8; BHS_LEN]);
 
 impl Bhs {
-    /// An empty header with an opcode and byte 1.
+    /// Makes a header with an opcode and byte 1. All other bytes are zero.
     pub fn new(opcode: u8, flags: u8) -> Bhs {
         let mut bhs = [0; BHS_LEN];
         bhs[0] = opcode;
@@ -70,70 +70,71 @@ impl Bhs {
         Bhs(bhs)
     }
 
-    /// The header at the front of `bytes`, if it is complete.
+    /// Returns the header at the front of `bytes`, if it is complete.
     pub fn parse(bytes: &[u8]) -> Option<Bhs> {
         bytes.first_chunk().copied().map(Bhs)
     }
 
-    /// The byte at `at`.
+    /// Returns the byte at `at`.
     pub fn u8(&self, at: usize) -> u8 {
         self.0[at]
     }
 
-    /// The 16-bit number at `at`.
+    /// Returns the 16-bit number at `at`.
     pub fn u16(&self, at: usize) -> u16 {
         u16::from_be_bytes([self.0[at], self.0[at + 1]])
     }
 
-    /// The 32-bit number at `at`.
+    /// Returns the 32-bit number at `at`.
     pub fn u32(&self, at: usize) -> u32 {
         u32::from_be_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
     }
 
-    /// Puts a 16-bit number at `at`.
+    /// Stores a 16-bit number at `at`.
     pub fn put_u16(&mut self, at: usize, value: u16) -> &mut Bhs {
         self.0[at..at + 2].copy_from_slice(&value.to_be_bytes());
         self
     }
 
-    /// Puts a 32-bit number at `at`.
+    /// Stores a 32-bit number at `at`.
     pub fn put_u32(&mut self, at: usize, value: u32) -> &mut Bhs {
         self.0[at..at + 4].copy_from_slice(&value.to_be_bytes());
         self
     }
 
-    /// Puts bytes at `at`.
+    /// Stores bytes at `at`.
     pub fn put(&mut self, at: usize, bytes: &[u8]) -> &mut Bhs {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
         self
     }
 
-    /// What it is (11.2.1.2).
+    /// Returns the operation code (11.2.1.2).
     pub fn opcode(&self) -> u8 {
         self.0[0] & 0x3f
     }
 
-    /// For immediate delivery (11.2.1.1).
+    /// Returns whether the request is for immediate delivery (11.2.1.1).
     pub fn immediate(&self) -> bool {
         self.0[0] & 0x40 != 0
     }
 
-    /// The final bit (11.2.1.3).
+    /// Returns the final bit (11.2.1.3).
     pub fn is_final(&self) -> bool {
         self.0[1] & FINAL != 0
     }
 
-    /// Bytes of additional header segments (11.2.1.4).
+    /// Returns the length in bytes of the additional header segments (11.2.1.4).
     pub fn ahs_len(&self) -> usize {
         usize::from(self.0[4]) * 4
     }
 
-    /// Bytes of the data segment without padding (11.2.1.5).
+    /// Returns the length in bytes of the data segment, without padding (11.2.1.5).
     pub fn data_len(&self) -> usize {
         (usize::from(self.0[5]) << 16) | (usize::from(self.0[6]) << 8) | usize::from(self.0[7])
     }
 
-    /// Sets the length of the data segment; longer than the wire can express is a bug.
+    /// Sets the length in bytes of the data segment. The caller must not pass more than
+    /// [`MAX_DATA_SEGMENT`].
     pub fn set_data_len(&mut self, len: usize) -> &mut Bhs {
         debug_assert!(len <= MAX_DATA_SEGMENT as usize);
         self.0[5] = (len >> 16) as u8;
@@ -142,34 +143,34 @@ impl Bhs {
         self
     }
 
-    /// The logical unit, as the eight bytes of SAM (11.2.1.6).
+    /// Returns the logical unit number, as the eight bytes of SAM (11.2.1.6).
     pub fn lun(&self) -> [u8; 8] {
         let mut lun = [0; 8];
         lun.copy_from_slice(&self.0[8..16]);
         lun
     }
 
-    /// The initiator task tag (11.2.1.8).
+    /// Returns the initiator task tag (11.2.1.8).
     pub fn itt(&self) -> u32 {
         self.u32(16)
     }
 
-    /// The target transfer tag, in PDUs that have one.
+    /// Returns the target transfer tag of a PDU that has one.
     pub fn ttt(&self) -> u32 {
         self.u32(20)
     }
 
-    /// CmdSN, in requests.
+    /// Returns CmdSN of a request.
     pub fn cmd_sn(&self) -> u32 {
         self.u32(24)
     }
 
-    /// ExpStatSN, in requests.
+    /// Returns ExpStatSN of a request.
     pub fn exp_stat_sn(&self) -> u32 {
         self.u32(28)
     }
 
-    /// The places and sizes of everything in the PDU that this header begins.
+    /// Returns the places and sizes of the parts of the PDU that begins with this header.
     pub fn layout(&self, digests: Digests) -> Layout {
         let header = BHS_LEN + self.ahs_len();
         let data_at = header + if digests.header { 4 } else { 0 };
@@ -180,41 +181,43 @@ impl Bhs {
     }
 }
 
-/// Which digests a connection uses (13.1).
+/// The digests that a connection uses (13.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Digests {
-    /// CRC32C after every header.
+    /// Whether CRC32C follows every header.
     pub header: bool,
-    /// CRC32C after every data segment that is not empty.
+    /// Whether CRC32C follows every data segment that is not empty.
     pub data: bool,
 }
 
-/// Where the parts of a PDU are, in bytes from its start.
+/// Places of the parts of a PDU, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Header with additional headers; the header digest, if there is one, follows.
+    /// Length of the header with the additional header segments. The header digest follows it, if
+    /// the connection uses header digests.
     pub header: usize,
     /// Start of the data segment.
     pub data_at: usize,
-    /// Its length without padding.
+    /// Length of the data segment without padding.
     pub data_len: usize,
     /// Length of the whole PDU.
     pub total: usize,
 }
 
-/// CRC32C in the byte order of the wire (the least significant byte first, 13.1).
+/// Returns CRC32C in the byte order of the wire: the least significant byte first (13.1).
 pub fn digest(bytes: &[u8]) -> [u8; 4] {
-    // The polynomial of iSCSI gives its name to the algorithm; it fits into 32 bits.
+    // The algorithm has its name from the polynomial of iSCSI. The result fits into 32 bits.
     (crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32).to_le_bytes()
 }
 
 impl Layout {
-    /// Whether the header's digest is right, or there is none.
+    /// Returns whether the header digest is right. Returns true if there is no header digest.
     pub fn header_ok(&self, pdu: &[u8], digests: Digests) -> bool {
         !digests.header || pdu[self.header..self.header + 4] == digest(&pdu[..self.header])
     }
 
-    /// Whether the data's digest, padding included, is right, or there is none.
+    /// Returns whether the data digest, which includes the padding, is right. Returns true if there
+    /// is no data digest.
     pub fn data_ok(&self, pdu: &[u8], digests: Digests) -> bool {
         if !digests.data || self.data_len == 0 {
             return true;
@@ -224,14 +227,14 @@ impl Layout {
     }
 }
 
-/// The additional header segments of one PDU: type and content (11.2.2). Ends at the first
-/// malformed one, with `Err`.
+/// Returns the additional header segments of one PDU, each as type and content (11.2.2). The
+/// iterator returns `Err` for the first malformed segment, and then ends.
 pub fn additional_headers(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u8, &[u8]), ()>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
             return None;
         }
-        // Length counts what follows the type byte, without padding.
+        // The length counts the bytes after the type byte, without padding.
         let Some((head, rest)) = bytes.split_first_chunk::<3>() else {
             bytes = &[];
             return Some(Err(()));
@@ -246,18 +249,18 @@ pub fn additional_headers(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u8, 
     })
 }
 
-/// Numbers that all responses of a connection carry; see [`stamp`].
+/// The sequence numbers that the responses of a connection carry. See [`stamp`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Numbers {
     /// StatSN of the next response.
     pub stat_sn: u32,
-    /// Next CmdSN that the session expects.
+    /// ExpCmdSN: the next CmdSN that the session expects.
     pub exp_cmd_sn: u32,
-    /// Last CmdSN that the session accepts.
+    /// MaxCmdSN: the last CmdSN that the session accepts.
     pub max_cmd_sn: u32,
 }
 
-/// What a response does to StatSN.
+/// Returns whether a response advances StatSN.
 fn takes_stat_sn(bhs: &[u8]) -> bool {
     match bhs[0] & 0x3f {
         opcode::DATA_IN => bhs[1] & data_in_flag::STATUS != 0,
@@ -267,8 +270,8 @@ fn takes_stat_sn(bhs: &[u8]) -> bool {
     }
 }
 
-/// Fills in the sequence numbers, and the header digests, of the PDUs in `bytes`, which are about
-/// to be sent.
+/// Fills in the sequence numbers and the header digests of the PDUs in `bytes`. The caller sends
+/// `bytes` next.
 pub fn stamp(bytes: &mut [u8], numbers: &mut Numbers, digests: Digests) {
     let mut rest = bytes;
     while let Some(bhs) = Bhs::parse(rest) {
@@ -289,16 +292,16 @@ pub fn stamp(bytes: &mut [u8], numbers: &mut Numbers, digests: Digests) {
     }
 }
 
-/// Compares sequence numbers (RFC 1982, as 4.2.2.1 demands): whether `a` comes before `b`.
+/// Returns whether sequence number `a` comes before `b` (RFC 1982, as 4.2.2.1 demands).
 pub fn sn_before(a: u32, b: u32) -> bool {
     (1..1 << 31).contains(&b.wrapping_sub(a))
 }
 
 /// Flags in byte 1 of a SCSI Command (11.3.1).
 pub mod command_flag {
-    /// Data comes from the target.
+    /// The command reads: data comes from the target.
     pub const READ: u8 = 0x40;
-    /// Data goes to the target.
+    /// The command writes: data goes to the target.
     pub const WRITE: u8 = 0x20;
     /// The task attribute.
     pub const ATTR: u8 = 0x07;
@@ -306,17 +309,17 @@ pub mod command_flag {
 
 /// Flags in byte 1 of a SCSI Data-In (11.7.1) and a SCSI Response (11.4.1).
 pub mod data_in_flag {
-    /// Status is valid in this Data-In.
+    /// The status in this Data-In is valid.
     pub const STATUS: u8 = 0x01;
-    /// The residual count is what was expected and not transferred.
+    /// The residual count is the number of bytes that were expected and not transferred.
     pub const UNDERFLOW: u8 = 0x02;
-    /// The residual count is what the initiator did not expect.
+    /// The residual count is the number of bytes that the initiator did not expect.
     pub const OVERFLOW: u8 = 0x04;
     /// UNDERFLOW for the read part of a bidirectional command.
     pub const BIDI_UNDERFLOW: u8 = 0x08;
     /// OVERFLOW for the read part of a bidirectional command.
     pub const BIDI_OVERFLOW: u8 = 0x10;
-    /// Please acknowledge; not used at error recovery level 0.
+    /// The target asks for an acknowledgement. Error recovery level 0 does not use it.
     pub const ACKNOWLEDGE: u8 = 0x40;
 }
 
@@ -335,7 +338,8 @@ pub enum TaskFunction {
 }
 
 impl TaskFunction {
-    /// From the low seven bits of byte 1.
+    /// Returns the function for the low seven bits of byte 1. Returns `None` for an unknown
+    /// function.
     pub fn from_wire(flags: u8) -> Option<TaskFunction> {
         use TaskFunction::*;
         Some(match flags & 0x7f {
@@ -378,35 +382,36 @@ pub enum AsyncEvent {
     DropsAllConnections = 3,
 }
 
-/// A response header of `opcode` for task `itt`.
+/// Makes a response header of `opcode` for the task with tag `itt`.
 pub fn response(opcode: u8, flags: u8, itt: u32) -> Bhs {
     let mut bhs = Bhs::new(opcode, flags);
     bhs.put_u32(16, itt);
     bhs
 }
 
-/// A Reject's header (11.17); its data segment is the rejected header.
+/// Makes the header of a Reject (11.17). Its data segment is the rejected header.
 pub fn reject(reason: RejectReason) -> Bhs {
     let mut bhs = response(opcode::REJECT, FINAL, NO_TAG);
     bhs.0[2] = reason as u8;
     bhs
 }
 
-/// A Ready To Transfer (11.8).
+/// Makes a Ready To Transfer (11.8).
 pub fn r2t(lun: [u8; 8], itt: u32, ttt: u32, r2t_sn: u32, offset: u32, length: u32) -> Bhs {
     let mut bhs = response(opcode::R2T, FINAL, itt);
     bhs.put(8, &lun).put_u32(20, ttt).put_u32(36, r2t_sn).put_u32(40, offset).put_u32(44, length);
     bhs
 }
 
-/// A NOP-In (11.19): an answer to `itt`, or, with [`NO_TAG`], a ping with `ttt`.
+/// Makes a NOP-In (11.19). It answers the NOP-Out with tag `itt`. If `itt` is [`NO_TAG`], it is a
+/// ping with `ttt`.
 pub fn nop_in(lun: [u8; 8], itt: u32, ttt: u32) -> Bhs {
     let mut bhs = response(opcode::NOP_IN, FINAL, itt);
     bhs.put(8, &lun).put_u32(20, ttt);
     bhs
 }
 
-/// An Asynchronous Message (11.9) without data.
+/// Makes an Asynchronous Message (11.9) without data.
 pub fn async_message(event: AsyncEvent, lun: [u8; 8], parameters: [u16; 3]) -> Bhs {
     let mut bhs = response(opcode::ASYNC_MESSAGE, FINAL, NO_TAG);
     bhs.put(8, &lun);

@@ -1,4 +1,5 @@
-//! A connection apart from its session: where it comes from, and what it has done.
+//! The record of a connection: its addresses and its counters. The record does not depend on a
+//! session.
 
 use super::stats::{Counters, IscsiTraffic};
 use crate::net::admission::Source;
@@ -15,26 +16,27 @@ use tracing::field::display;
 /// The list of all connections of a server.
 pub(super) type Records = Connections<Record, Totals>;
 
-/// A connection as others see it. Unregisters itself when its thread and the workers let go of it.
+/// The public part of a connection. It unregisters itself when the thread of the connection and the
+/// workers have dropped it.
 pub(super) struct Record {
     pub(super) id: u64,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
     pub(super) portal_group: u16,
     pub(super) transport: Arc<dyn Transport>,
-    /// The target that the initiator asked for. It is noted before the target is opened, so that a
-    /// daemon that makes opening fail and then disconnects the target misses no connection.
+    /// The target that the initiator requested. It is stored before the target is opened. So a
+    /// daemon that makes opening fail and then disconnects the target finds every connection.
     pub(super) target: Mutex<Option<String>>,
-    /// The initiator, from the same moment on.
+    /// Name of the initiator. It is stored together with the target.
     pub(super) initiator: Mutex<Option<String>>,
-    /// It is a connection of a session.
+    /// Whether the connection belongs to a session.
     pub(super) logged_in: AtomicBool,
     pub(super) counters: Counters,
     pub(super) accepted: Instant,
     list: Arc<Records>,
 }
 
-/// What is counted of connections that have ended, and of logins.
+/// Counters of connections that have ended, and of failed logins.
 #[derive(Default)]
 pub(super) struct Totals {
     pub(super) failed_logins: u64,
@@ -53,7 +55,7 @@ impl Entry for Record {
 }
 
 impl Record {
-    /// Registers a connection that is not logged in yet; `None` if there is no room for it.
+    /// Registers a connection that is not logged in yet. Returns `None` if there is no room for it.
     pub(super) fn admit(
         list: &Arc<Records>,
         transport: Arc<dyn Transport>,
@@ -75,18 +77,19 @@ impl Record {
         })
     }
 
-    /// What log lines about the connection are marked with.
+    /// Returns the span for log lines about the connection.
     pub(super) fn span(&self) -> tracing::Span {
         tracing::debug_span!("iscsi", id = self.id, peer = %self.peer)
     }
 
-    /// Whom memory is counted to.
+    /// Returns the source that the memory of the connection counts for.
     pub(super) fn source(&self) -> Source {
         Source::of(self.peer.ip())
     }
 
-    /// Logs that the connection has ended. A client that can connect can break off before a login
-    /// as often as it likes, so the number of such lines is limited.
+    /// Logs that the connection ended with an error. A client can break off a connection before a
+    /// login as often as it likes, so such a line has the debug level. The number of lines about
+    /// later errors is limited.
     pub(super) fn report(&self, result: &std::io::Result<()>) {
         static BROKEN: Repeated = Repeated::new();
         let (Err(error), peer) = (result, self.peer) else {

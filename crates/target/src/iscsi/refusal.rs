@@ -1,4 +1,4 @@
-//! Why a login is refused.
+//! The reason why a login is refused.
 
 /// Status class and detail of a Login Response (11.13.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,6 @@ pub(super) enum Status {
     OutOfResources = 0x0302,
 }
 
-/// A login that is refused, with the reason for the log.
+/// A refused login: its status, and the reason for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal(pub(super) Status, pub(super) &'static str);

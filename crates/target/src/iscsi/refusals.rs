@@ -8,36 +8,37 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// A reason that goes on is logged again after this long.
+/// Time after which a refusal that goes on is logged again.
 const AGAIN: Duration = Duration::from_secs(3600);
-/// Lines in [`WINDOW`], of all initiators together: an initiator can make up names.
+/// Maximum number of lines in [`WINDOW`], of all initiators together. An initiator can use any
+/// number of names.
 const MAX_LINES: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
-/// What is remembered; of more, what has not happened for the longest time is forgotten.
+/// Maximum number of remembered refusals. Beyond it the least recent one is forgotten.
 const MAX_KNOWN: usize = 1024;
 
 type Key = (String, IpAddr, &'static str);
 
-/// Recent refusals, by initiator, address and reason. They decide which refusals get
-/// a log line.
+/// Recent refusals, by initiator, address and reason. They decide which refusals get a log line.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     known: HashMap<Key, Known>,
-    /// When the lines began to be counted, and how many there were since.
+    /// Start of the current window, and the number of lines since then.
     window: Option<(Instant, u32)>,
-    /// Refusals that have no line and never will.
+    /// Number of refusals that were forgotten without a line.
     unwritten: u64,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// Since the last line.
+    /// Number of refusals since the last line.
     times: u64,
     told: Option<Instant>,
     last: Instant,
 }
 
-/// A line to write: how often it happened, and how many other refusals there was no room for.
+/// A line to write: the number of these refusals, and the number of other refusals that were
+/// forgotten without a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) times: u64,
@@ -45,7 +46,7 @@ pub(super) struct Line {
 }
 
 impl Refusals {
-    /// A login was refused. What is to be written of it, if anything is.
+    /// Registers a refused login. Returns the line to write, if there is one.
     pub(super) fn refused(
         &mut self,
         now: Instant,

@@ -16,35 +16,36 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::field::display;
 
-/// Bounds on sessions.
+/// Limits of sessions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SessionLimits {
     pub(super) all: usize,
-    /// Of one address.
+    /// Maximum number of sessions of one address.
     pub(super) own: usize,
 }
 
 impl SessionLimits {
-    /// Sessions under one initiator name. More than one address may have: who only claims a name
-    /// from one address does not use up what its owner may have.
+    /// Returns the maximum number of sessions under one initiator name. It is larger than the
+    /// maximum of one address, unless that is configured higher. So a host that only claims a name
+    /// cannot use up the sessions of the owner of the name.
     fn of_initiator(&self) -> usize {
         (self.all - self.all / 4).max(self.own)
     }
 
-    /// Discovery sessions, which any initiator may open.
+    /// Returns the maximum number of discovery sessions. Any initiator may open them.
     fn discovery(&self) -> usize {
         self.all.div_ceil(4)
     }
 }
 
-/// Why a session could not be made.
+/// The reason why a session could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoSession {
     TooMany,
     NoPort,
-    /// The one it would take the place of belongs to another account.
+    /// The session that it would replace belongs to another account.
     Foreign,
-    /// The one it takes the place of does not end.
+    /// The session that it replaces did not end in time.
     Stuck,
 }
 
@@ -61,7 +62,8 @@ pub(super) struct Registry {
 struct Entered {
     session: Arc<Session>,
     source: Source,
-    /// A discovery session that gives way to a new one: it was told to end, and has not yet.
+    /// Whether the session is a discovery session that makes room for a new one. It was aborted and
+    /// has not ended yet.
     leaving: bool,
 }
 
@@ -78,8 +80,8 @@ struct Sessions {
 }
 
 impl Sessions {
-    /// Room for one more session of `source` under the name of an initiator. `Some`: the session
-    /// that gives way to it.
+    /// Finds room for one more session of `source` under an initiator name. If the result is a
+    /// session, it makes room, and the caller must abort it.
     fn room(
         &mut self,
         limits: SessionLimits,
@@ -98,8 +100,8 @@ impl Sessions {
         if self.all.values().filter(|s| s.leaving).count() >= limits.discovery() {
             return Err(NoSession::TooMany);
         }
-        // Discovery takes moments. A source that holds discovery sessions gives way; the one that
-        // holds most of them comes first.
+        // Discovery takes a short time. The source with most discovery sessions loses its oldest
+        // one.
         let mut sources: HashMap<Source, (usize, Instant, u16)> = HashMap::new();
         for (tsih, found) in self.all.iter().filter(|(_, s)| !s.leaving && s.discovers()) {
             let of = sources.entry(found.source).or_insert((0, found.session.began, *tsih));
@@ -140,7 +142,7 @@ impl Registry {
         }
     }
 
-    /// Registers a connection that is not logged in yet; `None` if there is no room for it.
+    /// Registers a connection that is not logged in yet. Returns `None` if there is no room for it.
     pub(super) fn admit(
         &self,
         transport: Arc<dyn Transport>,
@@ -150,13 +152,13 @@ impl Registry {
         Record::admit(&self.connections, transport, addresses, portal_group)
     }
 
-    /// A connection is about to belong to a session: it counts among those that do. `false`: there
-    /// is no room among them any more.
+    /// Counts a connection among the logged-in connections, before it belongs to a session. Returns
+    /// false if there is no room.
     pub(super) fn settle(&self, record: &Record) -> bool {
         self.connections.settle(record, display(record.peer))
     }
 
-    /// A login failed.
+    /// Counts a failed login.
     pub(super) fn login_failed(&self, authentication: bool) {
         self.connections.add(|totals| {
             totals.failed_logins += 1;
@@ -164,9 +166,9 @@ impl Registry {
         });
     }
 
-    /// Makes a session of the account `user` by `make`, given its TSIH. One with the same key is
-    /// ended first: it is reinstated (6.3.5). A name and an ISID are only said; what an account has
-    /// proven to be its own stays so.
+    /// Makes a session of the account `user`: `make` makes it for its TSIH. A session with the same
+    /// key ends first, because the new login reinstates it (6.3.5). If the old session has proven
+    /// another account, the new login is refused, because any initiator can send any name and ISID.
     pub(super) fn make_session(
         &self,
         key: &Key,
@@ -211,8 +213,8 @@ impl Registry {
         made.ok_or(NoSession::NoPort)
     }
 
-    /// A new login takes the place of a session. From another address that is most likely a second
-    /// host that says it is the first: each throws the other out.
+    /// Logs that a new login replaces a session. If the login comes from another address, most
+    /// likely two hosts have the same initiator name. Each of them ends the session of the other.
     fn tell_reinstatement(&self, old: &Session, peer: SocketAddr) {
         let Some(turn) = self.reinstatements.turn() else { return };
         let (tsih, suppressed) = (old.tsih, turn.suppressed());
@@ -237,7 +239,8 @@ impl Registry {
         }
     }
 
-    /// The session that a connection wants to join.
+    /// Returns the session that a connection requests to join. Returns `None` if the key is not the
+    /// key of the session with this TSIH.
     pub(super) fn find_session(&self, tsih: u16, key: &Key) -> Option<Arc<Session>> {
         let sessions = self.sessions.lock();
         sessions.all.get(&tsih).map(|s| &s.session).filter(|s| s.key == *key).cloned()
@@ -274,7 +277,8 @@ impl Registry {
         self.connections.end(records, wait)
     }
 
-    /// Breaks off the connections of sessions.
+    /// Aborts the connections of sessions, and waits up to `wait` until they have ended. Returns
+    /// their number, and whether all of them have ended.
     pub(super) fn end_sessions(&self, tsihs: &[u16], wait: Duration) -> (usize, bool) {
         let sessions: Vec<Arc<Session>> = {
             let sessions = self.sessions.lock();
@@ -287,13 +291,14 @@ impl Registry {
         self.connections.end(records, wait)
     }
 
-    /// Asks every initiator to log out, and waits; then reads nothing more; then breaks off.
+    /// Asks every initiator to log out, and waits. Then it stops receiving, and waits again. At the
+    /// end of `grace` it aborts the connections that are left, and returns their number.
     pub(super) fn shutdown(&self, grace: Duration) -> usize {
         let end = Instant::now() + grace;
         let seconds = u16::try_from(grace.as_secs()).unwrap_or(u16::MAX);
         for session in self.all() {
             for conn in session.conns() {
-                // Parameter3 is the time that is left (11.9.1).
+                // Parameter3 is the time until the connections end, in seconds (11.9.1).
                 conn.post(async_message(AsyncEvent::RequestLogout, [0; 8], [0, 0, seconds]), &[]);
             }
         }

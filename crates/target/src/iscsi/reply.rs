@@ -4,34 +4,34 @@ use super::pdu::{self, BHS_LEN, Bhs, Digests, FINAL, NO_TAG, data_in_flag, diges
 use crate::net::buffers::ReplyBuf;
 use crate::scsi::{Outcome, Status};
 
-/// What is needed of a SCSI command to answer it.
+/// The parts of a SCSI command that its response needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) itt: u32,
-    /// The logical unit as it is on the wire.
+    /// LUN in the format of the wire.
     pub(super) lun: u64,
-    /// What the initiator expects to receive: none without the R bit.
+    /// Number of bytes that the initiator expects to receive. 0 without the R bit.
     pub(super) expects_in: u32,
-    /// What the initiator expects to send: none without the W bit.
+    /// Number of bytes that the initiator expects to send. 0 without the W bit.
     pub(super) expects_out: u32,
-    /// It has a place in the command window.
+    /// Whether the command has a place in the command window.
     pub(super) counted: bool,
-    /// R2Ts that were sent for it.
+    /// Number of R2Ts that were sent for the command.
     pub(super) r2ts: u32,
 }
 
-/// What bounds Data-In PDUs.
+/// The limits of Data-In PDUs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub(super) digests: Digests,
-    /// The initiator's MaxRecvDataSegmentLength.
+    /// MaxRecvDataSegmentLength of the initiator.
     pub(super) segment: u32,
     /// MaxBurstLength.
     pub(super) burst: u32,
 }
 
-/// The difference between what the initiator expects and what the command moves (11.4.5): the flags
-/// of byte 1 and the count.
+/// Returns the residual: the difference between the length that the initiator expects and the
+/// length that the command moves (11.4.5). The result is the flags of byte 1 and the count.
 pub(super) fn residual(expected: u32, moved: u64) -> (u8, u32) {
     let saturated = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
     match u64::from(expected) {
@@ -41,7 +41,7 @@ pub(super) fn residual(expected: u32, moved: u64) -> (u8, u32) {
     }
 }
 
-/// Appends a PDU; sequence numbers and header digest are left to [`pdu::stamp`].
+/// Appends a PDU. [`pdu::stamp`] fills in the sequence numbers and the header digest later.
 pub(super) fn put(out: &mut ReplyBuf, mut bhs: Bhs, data: &[u8], digests: Digests) {
     bhs.set_data_len(data.len());
     let layout = bhs.layout(digests);
@@ -52,7 +52,7 @@ pub(super) fn put(out: &mut ReplyBuf, mut bhs: Bhs, data: &[u8], digests: Digest
     out.commit(layout.total);
 }
 
-/// Padding and data digest.
+/// Writes the padding and the data digest.
 fn finish(space: &mut [u8], layout: &pdu::Layout, digests: Digests) {
     let data_end = layout.data_at + layout.data_len;
     let padded = layout.data_at + layout.data_len.next_multiple_of(4);
@@ -63,9 +63,9 @@ fn finish(space: &mut [u8], layout: &pdu::Layout, digests: Digests) {
     }
 }
 
-/// Appends Data-In PDUs for `send` bytes, which `fill` provides by (offset, buffer), in pieces that
-/// are multiples of `unit` where possible; the last one carries GOOD and the residual count for
-/// `total` bytes. An error or `false` of `fill` leaves `out` as it was.
+/// Appends Data-In PDUs for `send` bytes. `fill` writes the data at an offset into a buffer. The
+/// PDUs have multiples of `unit` bytes where possible. The last PDU carries GOOD and the residual
+/// count for `total` bytes. If `fill` fails or returns `false`, `out` does not change.
 pub(super) fn put_data<E>(
     out: &mut ReplyBuf,
     shape: Shape,
@@ -110,8 +110,8 @@ pub(super) fn put_data<E>(
     Ok(true)
 }
 
-/// Appends the response to a command that moved `moved_out` bytes from the initiator, or would
-/// have.
+/// Appends the response to a command. `moved_out` is the number of bytes that the command took, or
+/// would have taken, from the initiator.
 pub(super) fn put_outcome(
     out: &mut ReplyBuf,
     shape: Shape,
@@ -138,8 +138,8 @@ pub(super) fn put_outcome(
         bhs.0[1] |= flag_out;
         bhs.put_u32(44, count_out);
         if request.expects_in > 0 {
-            // The read part of a bidirectional command; its flags are four times those of the write
-            // part.
+            // The flags for the read part of a bidirectional command are four times those of the
+            // write part.
             bhs.0[1] |= flag_in << 2;
             bhs.put_u32(40, count_in);
         }

@@ -1,6 +1,6 @@
-//! The full feature phase of one connection: a thread receives, serves everything that came, and
-//! answers at once. One thread at a time serves a connection, but not always the same one: see
-//! [`attend`](super::attend).
+//! The full feature phase of one connection. A thread receives, serves every request that was
+//! received, and answers at once. One thread at a time serves a connection, but not always the same
+//! one: see [`attend`](super::attend).
 
 use super::conn::Conn;
 use super::inline::{Batch, Inline, MAX_STUCK, Owed};
@@ -21,16 +21,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// An idle connection wakes up this often, to give memory back and to look after its peer.
+/// Interval at which an idle connection wakes up, to free memory and to check its initiator.
 const TICK: Duration = Duration::from_secs(2);
-/// Responses are sent when they reach this length, even if the receive brought more requests.
+/// Length in bytes from which responses are sent, even if more requests were received.
 const SEND_AT: usize = 256 << 10;
-/// Answers of workers and of task management that may wait to be sent before nothing more is
-/// received.
+/// Maximum number of unsent responses of workers and of task management. If there are more, the
+/// thread of the connection sends them before it receives more.
 const MAX_BACKLOG: usize = 256;
 
-/// Serves a connection until it ends, or until another thread takes over. `received` came with the
-/// last login request. `None` if the end will be reported by that other thread.
+/// Serves a connection until it ends, or until another thread takes over. `received` are the bytes
+/// that came with the last login request. Returns `None` if the other thread reports the end.
 pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> Option<io::Result<()>> {
     let config = &conn.shared.config;
     let tick = TICK.min(config.nop_interval / 2).min(config.stall_timeout / 2);
@@ -77,7 +77,7 @@ fn gave_up(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
-/// Reads, writes and their data, which one receive may bring many of.
+/// Returns whether the PDU is a read, a write or write data. One receive may bring many of them.
 fn is_plain(bhs: &Bhs) -> bool {
     match bhs.opcode() {
         opcode::SCSI_COMMAND => Attribute::from_wire(bhs.u8(1)) == Attribute::Simple,
@@ -86,8 +86,8 @@ fn is_plain(bhs: &Bhs) -> bool {
 }
 
 impl Serving {
-    /// Receives and serves until the connection ends, which is the result, or until another thread
-    /// has taken over.
+    /// Receives and serves until the connection ends, and returns its result. Returns `None` if
+    /// another thread has taken over.
     pub(super) fn run(mut self: Box<Self>) -> Option<io::Result<()>> {
         loop {
             match self.step() {
@@ -108,7 +108,8 @@ impl Serving {
         result
     }
 
-    /// Goes on until there is something to do that may wait; `None` at the end of the connection.
+    /// Serves the connection until there is work that may wait for a disk, and returns this work.
+    /// Returns `None` at the end of the connection.
     fn step(&mut self) -> io::Result<Option<Inline>> {
         loop {
             if (self.amid || self.rx.unread().len() >= self.need)
@@ -122,7 +123,7 @@ impl Serving {
         }
     }
 
-    /// Receives until something can be done; false at the end of the stream.
+    /// Receives until a PDU or its header can be served. Returns false at the end of the stream.
     fn receive(&mut self) -> io::Result<bool> {
         loop {
             self.rx.make_room(self.need, &self.conn.shared.rx_budget);
@@ -151,7 +152,7 @@ impl Serving {
         }
     }
 
-    /// A PDU that does not end, or data that does not come, ends the connection.
+    /// Fails if a PDU is incomplete for too long. The connection then ends.
     fn watch_stall(&mut self) -> io::Result<()> {
         let limit = self.conn.shared.config.stall_timeout;
         if !self.rx.unread().is_empty() && self.began.get_or_insert_with(Instant::now).elapsed() >= limit {
@@ -169,7 +170,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Nothing came for a while: asks whether the initiator is still there (11.19).
+    /// Frees memory when nothing was received for a while. Checks with a NOP-In whether the
+    /// initiator still answers (11.19).
     fn look_after_peer(&mut self) -> io::Result<()> {
         if self.rx.unread().is_empty() {
             self.rx.shrink();
@@ -188,8 +190,8 @@ impl Serving {
         }
     }
 
-    /// Serves every complete PDU that has been received, and answers. Ends early with what may
-    /// wait; when that is done it is to be called again.
+    /// Serves every complete PDU that was received, and answers. If there is work that may wait for
+    /// a disk, returns this work early. The caller calls the function again when the work is done.
     fn serve_received(&mut self) -> io::Result<Option<Inline>> {
         if !self.amid {
             self.amid = true;
@@ -235,7 +237,7 @@ impl Serving {
         }
     }
 
-    /// The PDU that is next, if it is complete.
+    /// Returns the next PDU, if it is complete.
     fn next_pdu(&mut self) -> Option<(Bhs, Layout)> {
         let digests = self.conn.params.digests;
         let unread = self.rx.unread();
@@ -248,7 +250,7 @@ impl Serving {
         };
         let layout = bhs.layout(digests);
         if digests.header {
-            // The length must not be trusted before the digest is checked.
+            // The length may be used only after the digest was checked.
             if unread.len() < layout.header + 4 {
                 self.need = layout.header + 4;
                 return None;
@@ -293,8 +295,8 @@ impl Serving {
         }
     }
 
-    /// A data digest is wrong (7.8): the PDU is as if it had not come, but Data-Outs count towards
-    /// their sequence.
+    /// Handles a wrong data digest (7.8). The PDU counts as not received, but a Data-Out counts in
+    /// its sequence.
     fn data_is_damaged(&mut self, bhs: &Bhs) -> io::Result<()> {
         self.tally.digest_errors += 1;
         self.reject(bhs, RejectReason::DataDigestError);
@@ -304,7 +306,7 @@ impl Serving {
         Ok(())
     }
 
-    /// A request that is no SCSI command but takes its turn among them.
+    /// Serves a request that is no SCSI command but has a place in the order of CmdSN.
     fn manage(&mut self, bhs: &Bhs, data: Range<usize>) -> io::Result<()> {
         let cmd_sn = (!bhs.immediate()).then(|| bhs.cmd_sn());
         match self.admit(bhs, Ticketed { cmd_sn, attribute: None }, 0..0, data.clone())? {
@@ -313,11 +315,11 @@ impl Serving {
         }
         let data = self.rx.taken(&data);
         match bhs.opcode() {
-            // It waits for writes that are under way.
+            // Task management waits for writes in progress.
             opcode::TASK_MANAGEMENT if self.conn.session.nexus.is_some() => {
                 self.inline = manage::begin(&self.conn, bhs).map(|managing| Inline::Tasks(*bhs, managing));
             }
-            // It asks the daemon what targets there are.
+            // A text request asks the daemon for its targets.
             opcode::TEXT if self.conn.stuck.load(Ordering::Acquire) < MAX_STUCK => {
                 self.inline = Some(Inline::Text(*bhs, Bytes::copy_from_slice(data)));
             }
@@ -331,7 +333,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Asks the window; what has to wait is kept there.
+    /// Passes a request to the command window. The window keeps a request that must wait.
     pub(super) fn admit(
         &mut self,
         bhs: &Bhs,
@@ -367,8 +369,8 @@ impl Serving {
         reply::put(&mut self.out, reject(reason), &bhs.0, self.conn.params.digests);
     }
 
-    /// Whether the request just taken is all that the initiator waits for: handing it to a worker
-    /// would only cost time.
+    /// Returns whether the current request is the only one that the initiator waits for. A worker
+    /// would only cost time in this case.
     pub(super) fn is_alone(&self) -> bool {
         self.served == 1
             && self.rx.unread().is_empty()
@@ -385,7 +387,7 @@ impl Serving {
         ready
     }
 
-    /// What is left to do that may wait; if there is nothing, sends what there is.
+    /// Returns remaining work that may wait for a disk. If there is none, sends the responses.
     pub(super) fn settle(&mut self) -> io::Result<Option<Inline>> {
         if let Some(inline) = self.settle_writes()? {
             return Ok(Some(inline));
@@ -394,12 +396,12 @@ impl Serving {
         Ok(None)
     }
 
-    /// Sends what there is.
+    /// Sends the responses, and updates the command window and the counters.
     pub(super) fn send(&mut self) -> io::Result<()> {
         let ready = self.tell_window();
         self.conn.count(&std::mem::take(&mut self.tally));
-        // Answers that were left to other threads to send pile up if the initiator doesn't take
-        // them. Then this thread waits too.
+        // Responses that other threads must send collect if the initiator does not receive them. In
+        // that case this thread waits too.
         if self.out.len() > 0 || self.conn.outbox.backlog() > MAX_BACKLOG {
             self.conn.outbox.send(self.out.bytes_mut())?;
             self.out.truncate(0);

@@ -32,17 +32,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A running iSCSI server. Dropping it stops it at once.
+/// A running iSCSI server. It stops at once when it is dropped.
 pub struct IscsiServer {
     context: Arc<Context>,
     listeners: Vec<Arc<Listener>>,
     acceptors: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Threads of a pool when all of its workers wait for disks, for each worker that is configured.
+/// Maximum number of threads of a worker pool for each configured worker. A pool has that many
+/// threads when all of its workers wait for disks.
 const MAX_WORKERS_RATIO: usize = 8;
 
-/// What every connection's thread needs.
+/// State that the thread of every connection uses.
 struct Context {
     shared: Shared,
     registry: Arc<Registry>,
@@ -87,7 +88,8 @@ fn registry(config: &IscsiConfig) -> Arc<Registry> {
 }
 
 impl IscsiServer {
-    /// Binds every portal, then begins to accept. Nothing is left behind if one of them fails.
+    /// Binds every portal and starts to accept connections. If a portal cannot be bound, no other
+    /// portal stays bound.
     pub fn start(config: IscsiConfig, targets: Arc<dyn Targets>) -> Result<IscsiServer> {
         config.validate()?;
         let mut portals = config.portals.clone();
@@ -105,7 +107,7 @@ impl IscsiServer {
             let pool = WorkerPool::start(name, config.workers, share).map_err(fail)?;
             Ok(Arc::new(pool.watched(&watch, MAX_WORKERS_RATIO * config.workers)))
         };
-        // One initiator's long commands must not keep others' from beginning.
+        // The long commands of one initiator must not delay the commands of other initiators.
         let (all, quarter) = (config.workers, config.workers.div_ceil(4));
         let pools = [start("iscsi-work", all)?, start("iscsi-change", all)?, start("iscsi-slow", quarter)?];
         let registry = registry(&config);
@@ -127,39 +129,40 @@ impl IscsiServer {
         Ok(server)
     }
 
-    /// Where it listens, with the ports that were chosen.
+    /// Returns the portals that the server listens on, with the ports that the system chose.
     pub fn portals(&self) -> Vec<Portal> {
         self.context.shared.portals.to_vec()
     }
 
-    /// Totals since the start.
+    /// Returns the totals since the server started.
     pub fn stats(&self) -> IscsiStats {
         self.context.registry.stats()
     }
 
-    /// Ends sessions, all at once, and waits up to `wait` for them to be gone. Tells how many
-    /// connections they had and whether all are gone. To keep them from coming back, make
-    /// [`Targets::login`] fail first.
+    /// Ends sessions at once, and waits up to `wait` until their connections have ended. Returns
+    /// the number of these connections, and whether all of them have ended. An initiator can log in
+    /// again at once, unless the caller first makes [`Targets::login`] fail.
     pub fn end_sessions(&self, tsihs: &[u16], wait: Duration) -> (usize, bool) {
         self.context.registry.end_sessions(tsihs, wait)
     }
 
-    /// The sessions there are, discovery sessions included.
+    /// Returns the current sessions, including discovery sessions.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.context.registry.sessions()
     }
 
-    /// Ends every session with a target (all of them with `initiator` `None`, else only that
-    /// initiator's), and waits up to `wait` for them to be gone: after that none of them holds the
-    /// target's devices. Tells how many connections there were and whether all are gone. To keep
-    /// them from coming back, make [`Targets::login`] fail first.
+    /// Ends the sessions with a target, and waits up to `wait` until their connections have ended.
+    /// With `initiator` it ends only the sessions of that initiator. An ended session no longer
+    /// holds the devices of the target. Returns the number of connections, and whether all of them
+    /// have ended. An initiator can log in again at once, unless the caller first makes
+    /// [`Targets::login`] fail.
     pub fn disconnect(&self, target: &str, initiator: Option<&str>, wait: Duration) -> (usize, bool) {
         self.context.registry.disconnect(target, initiator, wait)
     }
 
-    /// Stops accepting, asks initiators to log out, finishes what is under way, and closes; breaks
-    /// off what is left after `grace`. Tells how many connections had to be broken off. May be
-    /// called again.
+    /// Stops accepting connections, asks the initiators to log out, finishes the requests in
+    /// progress, and closes the connections. After `grace` it aborts the connections that are left.
+    /// Returns the number of aborted connections. A caller may call it again.
     pub fn shutdown(&self, grace: Duration) -> usize {
         self.context.shared.stopping.store(true, Ordering::SeqCst);
         for listener in &self.listeners {
@@ -178,7 +181,7 @@ impl Drop for IscsiServer {
     }
 }
 
-/// Takes in an accepted socket: registers it and gives it a thread.
+/// Registers an accepted socket and starts a thread for it.
 fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
     static NO_THREAD: Repeated = Repeated::new();
     let config = &context.shared.config;
@@ -200,7 +203,7 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
             record.report(&result);
         }
     });
-    // The record went with the closure.
+    // The closure owned the record, so the connection is not registered any more.
     if let Err(e) = spawned
         && let Some(turn) = NO_THREAD.turn()
     {
@@ -208,7 +211,7 @@ fn admit(context: &Arc<Context>, socket: Socket, group: u16) {
     }
 }
 
-/// Serves one connection over any transport, on this thread: for tests and fuzzing.
+/// Serves one connection over any transport, on the calling thread. It is for tests and fuzzing.
 pub fn serve_transport(
     config: &IscsiConfig,
     targets: Arc<dyn Targets>,
@@ -227,8 +230,8 @@ pub fn serve_transport(
     }
 }
 
-/// One connection, from the first login request to its end; `None` if another thread has taken
-/// over.
+/// Serves one connection from the first login request to its end. Returns `None` if another thread
+/// has taken over the connection.
 fn run(shared: &Shared, registry: &Arc<Registry>, record: Arc<Record>) -> Option<io::Result<()>> {
     let watch = |initiator: &str, target: Option<&str>| {
         *record.initiator.lock() = Some(initiator.to_owned());
@@ -250,8 +253,8 @@ fn run(shared: &Shared, registry: &Arc<Registry>, record: Arc<Record>) -> Option
     serve::serve(&conn, &received)
 }
 
-/// The login phase: within one deadline for all of it, however slow the initiator is. `None` if it
-/// came to nothing.
+/// Carries out the login phase. One deadline holds for the whole phase, however slow the initiator
+/// is. Returns `None` if no session was made or joined.
 fn negotiate(
     shared: &Shared,
     registry: &Arc<Registry>,
@@ -285,8 +288,8 @@ fn negotiate(
     }
 }
 
-/// One line for each initiator and reason; those that do not say who they are only where all is
-/// logged.
+/// Logs a refused login. The log has one line for each initiator and reason. A refusal of an
+/// initiator that did not send its name is logged at the debug level only.
 fn tell_of_refusal(shared: &Shared, record: &Record, login: &Login<'_>, refusal: Refusal) {
     let (Refusal(status, why), peer) = (refusal, record.peer);
     let status = format_args!("{:04x}", status as u16);
@@ -303,7 +306,8 @@ fn tell_of_refusal(shared: &Shared, record: &Record, login: &Login<'_>, refusal:
     }
 }
 
-/// Receives one PDU of the login phase. `None` at the end of the stream, or of patience.
+/// Receives one PDU of the login phase. Returns `None` at the end of the stream, at the deadline,
+/// when the server stops, or if the data segment is too long.
 fn next_request(
     shared: &Shared,
     record: &Record,
@@ -339,10 +343,10 @@ fn next_request(
     }
 }
 
-/// Whether the rules still permit the login. Rules may change during a login. The rules for the
-/// address of a connection that joins a session may also differ from those for its first
-/// connection. The check is repeated when the session is known: a change of the rules from then on
-/// finds the session.
+/// Returns whether the rules still permit the login. Rules may change during a login. The rules for
+/// the address of a connection that joins a session may also differ from those for the first
+/// connection of the session. The caller repeats the check when the session is registered. A later
+/// change of the rules finds the session.
 fn is_still_granted(shared: &Shared, record: &Record, session: &Session) -> bool {
     let (Some(target), Some(nexus)) = (&session.key.target, &session.nexus) else {
         return true;
@@ -373,7 +377,7 @@ impl From<NoSession> for Refusal {
     }
 }
 
-/// Makes the session that a login asks for.
+/// Makes the session that a login requests.
 fn begin_session(
     shared: &Shared,
     registry: &Arc<Registry>,
@@ -381,7 +385,8 @@ fn begin_session(
     key: &Key,
     (identity, grant, params): (Identity, Option<Grant>, Params),
 ) -> std::result::Result<Arc<Session>, Refusal> {
-    // Not earlier: an initiator that may not log in must not make the server open anything.
+    // An initiator without permission to log in must not make the server open a target. So the
+    // target is opened only here.
     let entered = match grant {
         Some(grant) => Some((shared.targets.open(&grant).map_err(denied)?, grant.access)),
         None => None,
@@ -396,7 +401,7 @@ fn begin_session(
     Ok(registry.make_session(key, who, make)?)
 }
 
-/// The session that a login wants to join.
+/// Returns the session that a login requests to join.
 fn find_session(
     registry: &Registry,
     record: &Record,
@@ -413,7 +418,8 @@ fn find_session(
     }
 }
 
-/// Makes or joins the session, and says so. `Err(None)` if the initiator left meanwhile.
+/// Makes or joins the session, and sends the last login response. Returns `Err(None)` if the
+/// initiator has disconnected meanwhile, or if the server stops.
 fn establish(
     shared: &Shared,
     registry: &Arc<Registry>,
@@ -453,8 +459,8 @@ fn establish(
             return refuse(Status::TooManyConnections, "the session has the maximum number of connections");
         }
     }
-    // A change of rules from here on finds the session with this connection. Earlier changes are
-    // seen here.
+    // A later change of the rules finds the session with this connection. This check sees every
+    // earlier change.
     if !is_still_granted(shared, record, &session) {
         conn.log_out();
         session.leave(&conn);

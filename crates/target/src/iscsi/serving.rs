@@ -1,4 +1,4 @@
-//! What the thread that serves a connection has with it ([`Serving`]).
+//! The state of the thread that serves a connection ([`Serving`]).
 
 use super::conn::Conn;
 use super::inline::{Batch, Inline, Owed, Write};
@@ -12,68 +12,68 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A connection that is being served, with what came and what is still to be done. One thread at a
-/// time has it.
+/// A connection in service, with the received requests and the work that is left. One thread at a
+/// time owns it.
 pub(super) struct Serving {
     pub(super) conn: Arc<Conn>,
-    /// Where this lies while the thread does what may wait.
+    /// The desk that holds this state while the thread does work that may wait for a disk.
     pub(super) desk: Arc<Desk<Serving>>,
     pub(super) rx: RxBuffer,
     pub(super) out: ReplyBuf,
-    /// Unread bytes without which nothing can go on.
+    /// Number of unread bytes that the next step needs.
     pub(super) need: usize,
-    /// The writes of this receive.
+    /// Writes of this receive.
     pub(super) writes: Vec<Write>,
-    /// The writes of this receive, sorted into calls of the device.
+    /// Writes of this receive, sorted into calls of the device.
     pub(super) batches: Vec<Batch>,
-    /// An empty one, for its memory.
+    /// An empty batch, kept for its memory.
     pub(super) spare: Batch,
     /// The receive buffer, while batches point into it.
     pub(super) lent: Option<Bytes>,
-    /// A single write is all that this receive brought, and the initiator waits for nothing else.
+    /// Whether a single write is the only request that the initiator waits for.
     pub(super) alone: bool,
-    /// What may wait, and is done next.
+    /// The next work, if it may wait for a disk.
     pub(super) inline: Option<Inline>,
-    /// What is under way on this thread.
+    /// The work in progress on this thread.
     pub(super) owed: Owed,
-    /// Where responses are built while this lies on the desk.
+    /// Buffer in which responses are built while this state is on the desk.
     pub(super) aside: ReplyBuf,
-    /// For responses in `out` that are long.
+    /// Tickets of long responses in `out`.
     pub(super) tickets: Vec<Ticket>,
-    /// SCSI commands that ended and that the window was not told of: all, and those that have a
-    /// place in it.
+    /// Number of SCSI commands that ended and that the window does not know of yet: of all
+    /// commands, and of those with a place in the window.
     pub(super) ended: (usize, u32),
-    /// Others whose turn has come, when the responses have been sent.
+    /// Requests that may begin when the responses have been sent.
     pub(super) ready: Ready,
     pub(super) tally: IscsiTraffic,
-    /// Requests of this receive.
+    /// Number of requests of this receive that were served.
     pub(super) served: usize,
-    /// The requests of this receive are not all served.
+    /// Whether the requests of this receive are not all served yet.
     pub(super) amid: bool,
-    /// What came is no iSCSI: the connection ends when all before it has been done.
+    /// Error in the received bytes. The connection ends when all earlier requests have been served.
     pub(super) broken: Option<io::Error>,
     pub(super) closing: bool,
-    /// When something came last.
+    /// Time of the last receive.
     pub(super) heard: Instant,
-    /// When it was last looked for transfers that do not go on.
+    /// Time of the last check for transfers that stall.
     pub(super) watched: Instant,
-    /// When a NOP-In was sent that nothing has come after.
+    /// Time of the last NOP-In, if nothing was received since.
     pub(super) ping: Option<Instant>,
-    /// When the PDU that is incomplete began to arrive.
+    /// Time at which an incomplete PDU began to arrive.
     pub(super) began: Option<Instant>,
-    /// The end has been told; without that it is a panic.
+    /// Whether the connection ended without a panic.
     pub(super) orderly: bool,
 }
 
-/// Leaves the session when the connection ends, also by a panic: otherwise its tasks and its nexus
-/// would stay.
+/// Leaves the session when the connection ends, also after a panic. Otherwise its tasks and its
+/// nexus would stay.
 impl Drop for Serving {
     fn drop(&mut self) {
         if !self.orderly {
             self.conn.abort();
             self.owed.give_up(&self.conn);
         }
-        // The connection is over when all tickets have been given back: these are its own.
+        // The connection ends when all tickets have been released. These tickets are its own.
         self.tickets.clear();
         self.writes.clear();
         self.batches.clear();

@@ -1,5 +1,5 @@
 //! A session (RFC 7143, 4.2): the state that its connections share. This is the command window, the
-//! tasks under way, and the I_T nexus.
+//! tasks in progress, and the I_T nexus.
 
 use super::active::{Active, OnEnd, Waiter};
 use super::login::Identity;
@@ -18,68 +18,69 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-/// Task management functions of one session that may be under way.
+/// Maximum number of task management functions of one session that are in progress.
 const MAX_MANAGING: usize = 16;
 
-/// A connection, as far as its session knows it.
+/// A connection, as its session uses it.
 pub(super) trait Member: Send + Sync {
-    /// The number that the initiator gave it, the CID.
+    /// Returns the identifier that the initiator chose for the connection, the CID.
     fn cid(&self) -> u16;
 
-    /// What others see of it.
+    /// Returns the public record of the connection.
     fn record(&self) -> &Arc<Record>;
 
-    /// The digests that it uses.
+    /// Returns the digests that the connection uses.
     fn digests(&self) -> Digests;
 
     /// Sends a PDU from any thread, without waiting.
     fn post(&self, bhs: Bhs, data: &[u8]);
 
-    /// Carries out a request that had to wait for its turn. Others' threads call this: it does not
-    /// wait.
+    /// Carries out a request that waited for its turn. The threads of other connections call it, so
+    /// it does not block.
     fn run_held(self: Arc<Self>, held: Held);
 
-    /// Forgets the data of a command, by the command's tag.
+    /// Discards the data gathered for a command. `itt` is the task tag of the command.
     fn forget_transfer(&self, itt: u32);
 
-    /// Logs the connection out: its end is no failure.
+    /// Marks the connection as logged out. The end of such a connection is no failure.
     fn log_out(&self);
 
-    /// Whether the connection was logged out.
+    /// Returns whether the connection is logged out.
     fn is_logged_out(&self) -> bool;
 
-    /// Breaks the connection off.
+    /// Aborts the connection.
     fn abort(&self) {
         self.record().transport.abort();
     }
 }
 
-/// Whether two members are the same connection. A connection that takes another's place has the
-/// other's CID.
+/// Returns whether two members are the same connection. The CID is not enough, because a connection
+/// that replaces another one has the same CID.
 pub(super) fn is_same<A: ?Sized, B: ?Sized>(one: &Arc<A>, other: &Arc<B>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
-/// The list of a server's sessions, as far as a session knows it.
+/// The list of the sessions of a server, as a session uses it.
 pub(super) trait SessionList: Send + Sync {
-    /// Takes a session that has ended out of the list.
+    /// Removes a session that has ended from the list.
     fn forget(&self, session: &Session);
 
     /// Returns all sessions.
     fn all(&self) -> Vec<Arc<Session>>;
 }
 
-/// A request that has to wait for its turn.
+/// A request that waits for its turn.
 pub(super) struct Held {
     pub(super) conn: Arc<dyn Member>,
     pub(super) bhs: Bhs,
     pub(super) ahs: Vec<u8>,
     pub(super) data: Bytes,
-    /// For the memory that it takes; none if there is not enough, and the connection ends.
+    /// Ticket for the memory of the request. `None` if there is not enough memory. In that case the
+    /// connection ends.
     pub(super) ticket: Option<Ticket>,
 }
 
-/// Requests whose turn has come.
+/// Requests that may begin now.
 #[derive(Default)]
 pub(super) struct Ready(Vec<Held>);
 
@@ -88,7 +89,7 @@ impl Ready {
         self.0.extend(others.0);
     }
 
-    /// Carries them out, on workers.
+    /// Carries out the requests on workers.
     pub(super) fn run(self) {
         for held in self.0 {
             held.conn.clone().run_held(held);
@@ -96,7 +97,7 @@ impl Ready {
     }
 }
 
-/// What identifies a session for reinstatement (6.3.5).
+/// The identity of a session for reinstatement (6.3.5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) initiator: String,
@@ -105,13 +106,13 @@ pub(super) struct Key {
     pub(super) portal_group: u16,
 }
 
-/// A session.
+/// The state that all connections of one session share.
 pub(super) struct Session {
     pub(super) tsih: u16,
     pub(super) key: Key,
     pub(super) identity: Identity,
     pub(super) params: Params,
-    /// None in a discovery session.
+    /// `None` in a discovery session.
     pub(super) nexus: Option<Arc<Nexus>>,
     pub(super) began: Instant,
     depth: u32,
@@ -120,17 +121,18 @@ pub(super) struct Session {
     max_cmd_sn: AtomicU32,
     tasks: Mutex<HashMap<u32, Arc<Active>>>,
     conns: Mutex<BTreeMap<u16, Arc<dyn Member>>>,
-    /// Task management functions that are not answered yet.
+    /// Number of task management functions that are not answered yet.
     managing: AtomicUsize,
     news: Mutex<News>,
     list: Weak<dyn SessionList>,
 }
 
-/// A task management function under way.
+/// A task management function in progress. The function ends when this value is dropped.
 pub(super) struct Managing(Arc<Session>);
 
 impl Managing {
-    /// `None` if there are too many: each is remembered by every task that it waits for.
+    /// Begins a task management function. Returns `None` if too many are in progress. The number is
+    /// limited because every task that a function waits for keeps a reference to it.
     pub(super) fn begin(session: &Arc<Session>) -> Option<Managing> {
         let before = session.managing.fetch_add(1, Ordering::AcqRel);
         let managing = Managing(session.clone());
@@ -144,7 +146,7 @@ impl Drop for Managing {
     }
 }
 
-/// Takes the device server's events to the session.
+/// Forwards the events of the device server to the session.
 struct Events(OnceLock<Weak<Session>>);
 
 impl NexusEvents for Events {
@@ -173,7 +175,8 @@ impl scsi::Events for Events {
 }
 
 impl Session {
-    /// Attaches to the target. `None` if it has no port in the portal group.
+    /// Makes a session and attaches it to the target. Returns `None` if the target has no port in
+    /// the portal group.
     pub(super) fn new(
         tsih: u16,
         (identity, entered, params): (Identity, Option<(Arc<Target>, Access)>, Params),
@@ -219,7 +222,7 @@ impl Session {
         Some(session)
     }
 
-    /// Logs that an initiator that proved another account wants this session, or its place.
+    /// Logs that an initiator with another account tried to join or to replace this session.
     pub(super) fn log_foreign(&self, user: Option<&str>, peer: std::net::SocketAddr) {
         tracing::warn!(
             initiator = %self.key.initiator,
@@ -232,12 +235,12 @@ impl Session {
         );
     }
 
-    /// ExpCmdSN and MaxCmdSN as of now.
+    /// Returns the current ExpCmdSN and MaxCmdSN.
     pub(super) fn numbers(&self) -> (u32, u32) {
         (self.exp_cmd_sn.load(Ordering::Acquire), self.max_cmd_sn.load(Ordering::Acquire))
     }
 
-    /// Does something to the window, and publishes its numbers.
+    /// Calls a function with the window, and then publishes the numbers of the window.
     fn with_window<T>(&self, f: impl FnOnce(&mut Window<Held>) -> T) -> T {
         let mut window = self.window.lock();
         let result = f(&mut window);
@@ -247,8 +250,8 @@ impl Session {
         result
     }
 
-    /// A request has come. The second says that others' turn has come with it: call
-    /// [`Session::run_next`].
+    /// Admits a request that was received. If the second value is true, held requests of other
+    /// connections may begin now: the caller must call [`Session::run_next`].
     pub(super) fn admit(&self, request: Ticketed, keep: impl FnOnce() -> Held) -> (Admission, bool) {
         self.with_window(|window| {
             let admission = window.admit(request, keep);
@@ -256,28 +259,29 @@ impl Session {
         })
     }
 
-    /// Lets those begin that waited for a gap to be filled.
+    /// Begins the held requests that waited until a gap was filled.
     pub(super) fn run_next(&self) {
         while let Some(held) = self.with_window(Window::next) {
             held.conn.clone().run_held(held);
         }
     }
 
-    /// SCSI commands have ended; `counted` of them had a place in the window. Gives back the
-    /// requests that may begin now. They are to be run after the commands that ended are answered.
+    /// Registers that SCSI commands have ended; `counted` of them had a place in the window.
+    /// Returns the requests that may begin now. The caller must run them after it has sent the
+    /// responses of the ended commands.
     #[must_use]
     pub(super) fn ended(&self, commands: usize, counted: u32) -> Ready {
         Ready(self.with_window(|window| window.ended(commands, counted)))
     }
 
-    /// Whether immediate commands have gone too far beyond the window.
+    /// Returns whether the immediate commands exceed the window by too much.
     pub(super) fn is_flooded(&self) -> bool {
-        // What an ordered task holds up is not among the tasks yet.
+        // Commands that wait for an ordered task are not in `tasks` yet.
         let waiting = self.window.lock().waiting();
         self.tasks.lock().len() + waiting > 2 * self.depth as usize
     }
 
-    /// Enters a task; `None` if its tag is in use.
+    /// Registers a task. Returns `None` if another task uses its tag.
     pub(super) fn begin(&self, itt: u32, lun: u64, cid: u16, counted: bool) -> Option<Arc<Active>> {
         let active = Arc::new(Active { itt, lun, cid, counted, state: Mutex::default() });
         match self.tasks.lock().entry(itt) {
@@ -286,7 +290,8 @@ impl Session {
         }
     }
 
-    /// A task ends: its place in the window is free, and it is answered unless it was aborted.
+    /// Ends a task. Its place in the window becomes free. `answer` is called unless the task was
+    /// aborted.
     #[must_use]
     pub(super) fn finish(&self, active: &Arc<Active>, answer: impl FnOnce()) -> Ready {
         let mut state = active.state.lock();
@@ -304,8 +309,9 @@ impl Session {
         ready
     }
 
-    /// Aborts the tasks that `which` chooses by tag and logical unit, those that wait included.
-    /// `waiter` is let go of when the last of them has ended. Tells how many there were.
+    /// Aborts the tasks that `which` chooses by tag and logical unit, including tasks that wait for
+    /// their turn. Every aborted task keeps a clone of `waiter` until it has ended. Returns the
+    /// number of tasks.
     pub(super) fn abort_tasks(&self, which: impl Fn(u32, u64) -> bool, waiter: &Waiter) -> usize {
         let chosen: Vec<_> = self.tasks.lock().values().filter(|t| which(t.itt, t.lun)).cloned().collect();
         let mut count = 0;
@@ -314,7 +320,7 @@ impl Session {
                 None => continue,
                 Some(true) => {}
                 Some(false) => {
-                    // It waits for data that is not needed any more.
+                    // The task waits for data that it does not need any more.
                     if let Some(conn) = self.conn(task.cid) {
                         conn.forget_transfer(task.itt);
                     }
@@ -326,7 +332,7 @@ impl Session {
         count + self.drop_waiting(|h| h.bhs.opcode() == opcode::SCSI_COMMAND && which(h.bhs.itt(), h.lun()))
     }
 
-    /// Forgets requests that wait for their turn. Tells how many there were.
+    /// Discards requests that wait for their turn. Returns their number.
     fn drop_waiting(&self, which: impl Fn(&Held) -> bool) -> usize {
         let (held, fenced) = self.with_window(|window| window.drop_where(which));
         if !fenced.is_empty() {
@@ -336,14 +342,15 @@ impl Session {
         held.len() + fenced.len()
     }
 
-    /// A connection has ended: drops its requests that wait for their turn, because no initiator is
-    /// left to answer them to. If they were kept they would keep the connection, and by it this
-    /// session, for ever.
+    /// Discards the waiting requests of a connection that has ended, because no initiator can
+    /// receive their responses. If the window kept them, they would keep the connection and the
+    /// session for ever.
     pub(super) fn forget_requests_of(&self, conn: &Arc<impl Member>) {
         self.drop_waiting(|held| is_same(&held.conn, conn));
     }
 
-    /// ABORT TASK for a command that is still on its way: its number counts as received (11.5.1).
+    /// Counts the number of a command that has not been received yet as received. ABORT TASK uses
+    /// it (11.5.1). Returns whether the window expected the number.
     pub(super) fn plug(&self, cmd_sn: u32) -> bool {
         let plugged = self.with_window(|window| {
             let awaits = window.awaits(cmd_sn);
@@ -364,9 +371,9 @@ impl Session {
         self.conns.lock().values().cloned().collect()
     }
 
-    /// A connection joins. One with the same CID is reinstated: the old one is given back, to be
-    /// broken off (6.3.4). `Err` if there are as many as were agreed on, or the session has just
-    /// ended.
+    /// Adds a connection. A connection with the same CID is reinstated (6.3.4): the result is the
+    /// old connection, and the caller must abort it. Fails if the session has the negotiated
+    /// maximum of connections, or if it has just ended.
     pub(super) fn join(&self, conn: Arc<dyn Member>, first: bool) -> Result<Option<Arc<dyn Member>>, ()> {
         let mut conns = self.conns.lock();
         let full =
@@ -377,9 +384,9 @@ impl Session {
         Ok(conns.insert(conn.cid(), conn))
     }
 
-    /// A connection is gone, and its tasks with it. With the last connection the session ends; and,
-    /// unless the connection was logged out, the others end too: error recovery level 0 recovers
-    /// sessions and nothing less (7.1.5).
+    /// Removes a connection that has ended. The session ends with its last connection. Unless the
+    /// connection was logged out, the other connections end too, because error recovery level 0
+    /// recovers whole sessions only (7.1.5).
     pub(super) fn leave(&self, conn: &Arc<impl Member>) {
         let last = {
             let mut conns = self.conns.lock();
@@ -394,7 +401,7 @@ impl Session {
         let nobody = OnEnd::new(|| ());
         if last {
             self.abort_tasks(|_, _| true, &nobody);
-            // What waits holds on to its connection, and the connection to the session.
+            // A waiting request refers to its connection, and the connection refers to the session.
             drop(self.with_window(Window::clear));
             self.end();
         } else if !conn.is_logged_out() {
@@ -402,9 +409,11 @@ impl Session {
         }
     }
 
-    /// It has no connection, or never will have one: it is no more.
+    /// Ends a session without connections: detaches the nexus and removes the session from the
+    /// list.
     pub(super) fn end(&self) {
-        // Who takes its place must not come upon what this nexus had reserved.
+        // A session that replaces this one must not find reservations of this nexus. So the nexus
+        // is detached before the session leaves the list.
         if let Some(nexus) = &self.nexus {
             nexus.detach();
         }
@@ -413,26 +422,27 @@ impl Session {
         }
     }
 
-    /// Returns all sessions of the server, or none if the server is gone.
+    /// Returns all sessions of the server, or none if the server was dropped.
     fn listed(&self) -> Vec<Arc<Session>> {
         self.list.upgrade().map_or_else(Vec::new, |list| list.all())
     }
 
-    /// Returns all sessions of its target.
+    /// Returns all sessions of the target of this session.
     pub(super) fn all_of_target(&self) -> Vec<Arc<Session>> {
         let mut sessions = self.listed();
         sessions.retain(|session| self.key.target.is_some() && session.key.target == self.key.target);
         sessions
     }
 
-    /// A unit attention is new: the initiator is told now, later, or by the attention alone.
+    /// Handles a new unit attention. An Asynchronous Message reports it now or later, or only the
+    /// unit attention itself reports it.
     fn attention(&self, lun: u16, sense: scsi::Sense) {
         let worth_telling =
             [Asc::CAPACITY_DATA_CHANGED, Asc::REPORTED_LUNS_DATA_CHANGED, Asc::INQUIRY_DATA_CHANGED];
         let Some(nexus) = self.nexus.as_ref().filter(|_| worth_telling.contains(&sense.asc)) else {
             return;
         };
-        // An initiator that was told that the inventory changed is going to examine all logical
+        // An initiator that is about to get a report of changed LUNs will then examine all logical
         // units.
         let luns = Asc::REPORTED_LUNS_DATA_CHANGED;
         if sense.asc != luns && nexus.is_unreported(lun, luns) {
@@ -444,8 +454,8 @@ impl Session {
         }
     }
 
-    /// Tells the initiator what it could not be told at once, unless it has found out. To be called
-    /// every few seconds.
+    /// Sends a message that was too early before, unless the initiator already knows of the unit
+    /// attention. A caller calls it every few seconds.
     pub(super) fn tell_what_is_owed(&self) {
         let due = self.news.lock().due(Instant::now());
         if let (Some((lun, sense)), Some(nexus)) = (due, &self.nexus)
@@ -456,7 +466,7 @@ impl Session {
         }
     }
 
-    /// Tells the initiator of a unit attention (11.9.1, event 0).
+    /// Sends an Asynchronous Message about a unit attention (11.9.1, event 0).
     fn tell(&self, lun: u16, sense: &scsi::Sense) {
         let Some(conn) = self.conns.lock().values().next().cloned() else {
             return;
@@ -467,9 +477,10 @@ impl Session {
         conn.post(async_message(AsyncEvent::Scsi, lun_to_wire(lun).to_be_bytes(), [0; 3]), &data);
     }
 
-    /// The nexuses of other sessions of the same initiator. It is the same initiator if it has the
-    /// same name, has proven the same account, and comes from an address that this one comes from,
-    /// too. The name alone is not enough, because any initiator can use any name.
+    /// Returns the nexuses of other sessions of the same initiator. The initiator of a session is
+    /// the same if it has the same name, has proven the same account, and has a connection from an
+    /// address of this session. The name alone is not enough, because any initiator can send any
+    /// name.
     fn others_of_initiator(&self) -> Vec<Arc<Nexus>> {
         let sessions = self.listed();
         let own = self.peers();
@@ -482,12 +493,12 @@ impl Session {
         sessions.iter().filter(is_of_same).filter_map(|other| other.nexus.clone()).collect()
     }
 
-    /// Where its connections come from.
+    /// Returns the addresses that the connections come from.
     fn peers(&self) -> Vec<IpAddr> {
         self.conns.lock().values().map(|conn| conn.record().peer.ip().to_canonical()).collect()
     }
 
-    /// Breaks every connection off.
+    /// Aborts every connection.
     pub(super) fn abort(&self) {
         for conn in self.conns() {
             conn.abort();

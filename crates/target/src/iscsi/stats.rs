@@ -7,18 +7,18 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Requests served, on one connection or on all.
+/// Counters of the requests that were served, on one connection or on all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IscsiTraffic {
     /// SCSI commands received.
     pub commands: u64,
-    /// Of those, reads of blocks.
+    /// Reads of blocks, of `commands`.
     pub reads: u64,
-    /// Of those, writes of blocks.
+    /// Writes of blocks, of `commands`.
     pub writes: u64,
-    /// Commands that did not end with GOOD.
+    /// Commands that ended with another status than GOOD.
     pub errors: u64,
-    /// Task management requests.
+    /// Task management function requests.
     pub task_management: u64,
     /// Bytes of data sent to the initiator.
     pub bytes_read: u64,
@@ -32,12 +32,12 @@ pub struct IscsiTraffic {
 
 macro_rules! counters {
     ($($field:ident),*) => {
-        /// Counters of one connection, or of all that have ended.
+        /// Counters of one connection.
         #[derive(Default)]
         pub(super) struct Counters { $(pub(super) $field: AtomicU64),* }
 
         impl Counters {
-            /// Adds what was counted apart.
+            /// Adds counters that a thread kept apart.
             pub(super) fn add(&self, tally: &IscsiTraffic) {
                 $(if tally.$field > 0 { self.$field.fetch_add(tally.$field, Ordering::Relaxed); })*
             }
@@ -67,67 +67,68 @@ counters!(
     rejects
 );
 
-/// A server's totals since it started.
+/// Totals of a server since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IscsiStats {
-    /// Connections that are open now, those that are logging in included.
+    /// Number of open connections, including those in the login phase.
     pub connections: usize,
-    /// Sessions that are open now, discovery sessions included.
+    /// Number of open sessions, including discovery sessions.
     pub sessions: usize,
-    /// Connections that were accepted.
+    /// Connections that the server accepted.
     pub accepted: u64,
-    /// Connections that were closed at once because there were too many.
+    /// Connections that the server refused because there were too many.
     pub refused: u64,
-    /// Logins that failed, authentication included.
+    /// Logins that failed, including those that failed in authentication.
     pub failed_logins: u64,
-    /// Of those, because the initiator could not prove who it is.
+    /// Logins, of `failed_logins`, that failed because the initiator could not prove its identity.
     pub failed_authentications: u64,
-    /// All requests.
+    /// Counters of the requests of all connections.
     pub traffic: IscsiTraffic,
 }
 
-/// One connection of a session.
+/// Description of one connection of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionInfo {
-    /// Its identifier within the session.
+    /// Identifier of the connection within the session.
     pub cid: u16,
-    /// The initiator's address.
+    /// Address of the initiator.
     pub peer: SocketAddr,
-    /// The portal's address.
+    /// Address of the portal.
     pub portal: SocketAddr,
-    /// Header digests are in use.
+    /// Whether the connection uses header digests.
     pub header_digest: bool,
-    /// Data digests are in use.
+    /// Whether the connection uses data digests.
     pub data_digest: bool,
-    /// Time since its login.
+    /// Time since the server accepted the connection.
     pub age: Duration,
-    /// Its requests.
+    /// Counters of the requests of the connection.
     pub traffic: IscsiTraffic,
 }
 
-/// One session.
+/// Description of one session.
 #[derive(Debug, Clone)]
 pub struct SessionInfo {
-    /// The target session identifying handle.
+    /// Target session identifying handle.
     pub tsih: u16,
-    /// The initiator's name.
+    /// Name of the initiator.
     pub initiator: String,
-    /// InitiatorAlias, if it gave one.
+    /// InitiatorAlias, if the initiator declared it.
     pub initiator_alias: Option<String>,
-    /// The initiator's part of the session identifier.
+    /// The part of the session identifier that the initiator chose.
     pub isid: [u8; 6],
-    /// The target's name; none in a discovery session.
+    /// Name of the target. `None` for a discovery session.
     pub target: Option<String>,
-    /// The portal group.
+    /// Portal group tag of the portals that the session uses.
     pub portal_group: u16,
-    /// The name it authenticated itself with by CHAP.
+    /// Name of the CHAP account that the initiator proved, if it proved one.
     pub user: Option<String>,
-    /// The device server's side of it: what it may do. None in a discovery session.
+    /// The I_T nexus of the session, with the access that the initiator has. A discovery session
+    /// has none.
     pub nexus: Weak<Nexus>,
-    /// Time since it began.
+    /// Time since the session began.
     pub age: Duration,
-    /// Negotiated: MaxBurstLength, FirstBurstLength and so on, as key and value.
+    /// Negotiated parameters, such as MaxBurstLength and FirstBurstLength, as key and value.
     pub keys: Vec<(&'static str, String)>,
-    /// Its connections.
+    /// Connections of the session.
     pub connections: Vec<ConnectionInfo>,
 }

@@ -6,107 +6,110 @@ use crate::scsi::{Access, Target};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What an initiator has proven of who it is.
+/// The identity that an initiator has proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof<'a> {
-    /// It may still prove one of the accounts that it is asked for.
+    /// The initiator has not proven its identity yet. It may still prove one of the accounts that
+    /// the server requests.
     Pending,
-    /// The account that it has proven; none where none was asked for.
+    /// The account that the initiator has proven. `None` if the server requested no account.
     Given(Option<&'a str>),
 }
 
 /// An initiator that discovers targets or logs in to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Initiator<'a> {
-    /// Its iSCSI name, as it says; proven only by CHAP.
+    /// iSCSI name that the initiator sent. Only CHAP proves the identity of the initiator.
     pub name: &'a str,
-    /// Where it comes from.
+    /// Address that the initiator connects from.
     pub peer: SocketAddr,
-    /// The address it connected to.
+    /// Address that the initiator connected to.
     pub local: SocketAddr,
-    /// The portal group tag of the portal it connected to.
+    /// Portal group tag of the portal that the initiator connected to.
     pub portal_group: u16,
-    /// What it has proven.
+    /// The identity that the initiator has proven.
     pub proof: Proof<'a>,
 }
 
-/// A target as SendTargets shows it (RFC 7143, appendix C).
+/// A target as SendTargets reports it (RFC 7143, appendix C).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetEntry {
-    /// Its iSCSI name.
+    /// iSCSI name of the target.
     pub name: String,
-    /// The portal groups by which it can be reached; empty means all.
+    /// Portal groups through which initiators can reach the target. An empty list means all of
+    /// them.
     pub portal_groups: Vec<u16>,
 }
 
-/// One side's name and secret (RFC 7143, 12.1).
+/// The CHAP name and secret of one side (RFC 7143, 12.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChapUser {
-    /// CHAP_N.
+    /// The name, CHAP_N.
     pub name: String,
     /// The shared secret.
     pub secret: Secret,
 }
 
-/// How an initiator has to prove who it is.
+/// How an initiator must prove its identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AuthPolicy {
-    /// It need not.
+    /// The initiator need not prove its identity.
     #[default]
     None,
-    /// As one of `users`.
+    /// The initiator must prove one of the accounts `users` with CHAP.
     Chap {
-        /// The accounts that may log in.
+        /// Accounts that may log in.
         users: Vec<ChapUser>,
-        /// What the target proves itself with, if the initiator asks it to. Its secret must not be
-        /// one of `users`'.
+        /// Name and secret with which the target proves its own identity, if the initiator requests
+        /// that. The secret must not be the secret of one of `users`.
         mutual: Option<ChapUser>,
     },
 }
 
-/// Permission to log in to a target, which need not be open yet.
+/// Permission to log in to a target. The target need not be open yet.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The target's iSCSI name.
+    /// iSCSI name of the target.
     pub name: String,
-    /// What the initiator may do with it.
+    /// Rights of the initiator at the target.
     pub access: Access,
-    /// What it has to prove first.
+    /// How the initiator must prove its identity first.
     pub auth: AuthPolicy,
-    /// TargetAlias: text for people.
+    /// TargetAlias: a description of the target for people.
     pub alias: Option<String>,
 }
 
-/// Why a login is refused (RFC 7143, 11.13.5).
+/// The reason why a login is refused (RFC 7143, 11.13.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
-    /// There is no such target, or this initiator must not know of it.
+    /// The target does not exist, or this initiator must not know that it exists.
     NotFound,
-    /// This initiator may not log in.
+    /// This initiator may not log in to the target.
     Forbidden,
-    /// It was removed for good.
+    /// The target was removed permanently.
     Removed,
-    /// Not now: its volume is busy or cannot be opened.
+    /// The target is not available now: its volume is busy or cannot be opened.
     Unavailable,
-    /// Not now: as many targets are open as may be.
+    /// The maximum number of targets is open.
     TooMany,
 }
 
-/// The targets. Called from connection threads; may block.
+/// The targets of a server. The threads of connections call its functions, which may block.
 pub trait Targets: Send + Sync {
-    /// The targets to show to an initiator, in order.
+    /// Returns the targets to report to an initiator, in order.
     fn list(&self, initiator: &Initiator<'_>) -> Vec<TargetEntry>;
 
-    /// How an initiator has to prove who it is before it may discover targets.
+    /// Returns how an initiator must prove its identity before it may discover targets.
     fn discovery_auth(&self, initiator: &Initiator<'_>) -> AuthPolicy;
 
-    /// Permission to log in to a target. It is called twice. The first call comes before the
-    /// initiator has proven its identity ([`Proof::Pending`]). It asks whether the initiator may
-    /// log in with any account or none, and what it has to prove; so it must not cost much. The
-    /// second call comes when the initiator has proven its identity.
+    /// Returns the permission to log in to a target. The server calls it twice. The first call
+    /// comes before the initiator has proven its identity ([`Proof::Pending`]). It returns whether
+    /// the initiator may log in with any account or none, and how the initiator must prove its
+    /// identity. So this call must be cheap. The second call comes when the initiator has proven
+    /// its identity.
     fn login(&self, target: &str, initiator: &Initiator<'_>) -> Result<Grant, Denied>;
 
-    /// The target of a grant, for an initiator that has proven its identity. Every call returns the
-    /// same [`Target`] as long as a session uses it.
+    /// Returns the target of a grant, for an initiator that has proven its identity. Every call
+    /// returns the same [`Target`] as long as a session uses it.
     fn open(&self, grant: &Grant) -> Result<Arc<Target>, Denied>;
 }

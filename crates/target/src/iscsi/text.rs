@@ -4,28 +4,28 @@
 use super::access::is_unseen;
 use std::fmt::Write as _;
 
-/// Longest key (6.1: a standard-label).
+/// Maximum length of a key in bytes (6.1: a standard-label).
 pub const MAX_KEY: usize = 63;
-/// Longest value: a large binary value of 1024 bytes in hexadecimal, with room.
+/// Maximum length of a value in bytes. A binary value of 1024 bytes in hexadecimal fits easily.
 pub const MAX_VALUE: usize = 8192;
-/// Text of one request or login, continued ones added up.
+/// Maximum length in bytes of the text of one request, over all PDUs that continue it.
 pub const MAX_TEXT: usize = 64 << 10;
-/// Keys in it.
+/// Maximum number of keys in such a text, and in one login.
 pub const MAX_KEYS: usize = 256;
 
-/// Answers that are no values (6.2).
+/// Answer to an unknown key (6.2). It is not a value of the key.
 pub const NOT_UNDERSTOOD: &str = "NotUnderstood";
-/// The key has no meaning here.
+/// Answer to a key that has no meaning in the session (6.2).
 pub const IRRELEVANT: &str = "Irrelevant";
-/// The value is not admissible.
+/// Answer to a value that is not admissible (6.2).
 pub const REJECT: &str = "Reject";
 
-/// Why text is not well-formed.
+/// The reason why text is not well-formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
-/// Splits text into keys and values. Empty pairs (padding) are skipped; the last one may lack its
-/// NUL.
+/// Splits text into keys and values. It skips empty pairs, which are padding. The last pair may
+/// lack its NUL.
 pub fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
     let mut pairs = Vec::new();
     for pair in text.split(|b| *b == 0).filter(|pair| !pair.is_empty()) {
@@ -49,8 +49,8 @@ pub fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, Malformed> {
     Ok(pairs)
 }
 
-/// Whether it has the form of a key: a letter, then letters, digits and a few signs; `X#` and `X-`
-/// begin extensions.
+/// Returns whether text has the form of a key: a letter, followed by letters, digits and a few
+/// signs. `X#` and `X-` begin extension keys.
 fn is_key(key: &str) -> bool {
     let sign = |b: u8| b.is_ascii_alphanumeric() || b".-+@_#/:".contains(&b);
     key.len() <= MAX_KEY
@@ -58,7 +58,7 @@ fn is_key(key: &str) -> bool {
         && key.bytes().all(sign)
 }
 
-/// Appends a pair.
+/// Appends a key and its value.
 pub fn put(out: &mut Vec<u8>, key: &str, value: &str) {
     out.extend_from_slice(key.as_bytes());
     out.push(b'=');
@@ -66,7 +66,7 @@ pub fn put(out: &mut Vec<u8>, key: &str, value: &str) {
     out.push(0);
 }
 
-/// A number: decimal, or hexadecimal after `0x` (6.1).
+/// Parses a number: decimal, or hexadecimal after `0x` (6.1).
 pub fn number(value: &str) -> Option<u64> {
     match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
         Some(hex) if !hex.is_empty() && hex.bytes().all(|b| b.is_ascii_hexdigit()) => {
@@ -77,7 +77,7 @@ pub fn number(value: &str) -> Option<u64> {
     }
 }
 
-/// A boolean.
+/// Parses a boolean: `Yes` or `No`.
 pub fn boolean(value: &str) -> Option<bool> {
     match value {
         "Yes" => Some(true),
@@ -86,12 +86,12 @@ pub fn boolean(value: &str) -> Option<bool> {
     }
 }
 
-/// What a boolean is called.
+/// Returns the text of a boolean.
 pub fn yes_no(value: bool) -> &'static str {
     if value { "Yes" } else { "No" }
 }
 
-/// Binary of at most `max` bytes: hexadecimal after `0x`, or base64 after `0b` (6.1).
+/// Parses a binary value of 1 to `max` bytes: hexadecimal after `0x`, or base64 after `0b` (6.1).
 pub fn binary(value: &str, max: usize) -> Option<Vec<u8>> {
     let (prefix, digits) = (value.get(..2)?, value.get(2..)?.as_bytes());
     let bytes = match prefix {
@@ -102,7 +102,7 @@ pub fn binary(value: &str, max: usize) -> Option<Vec<u8>> {
     (!bytes.is_empty() && bytes.len() <= max).then_some(bytes)
 }
 
-/// An odd number of digits has its missing zero in front.
+/// Parses hexadecimal digits. If their number is odd, the first digit is a byte.
 fn hex(digits: &[u8]) -> Option<Vec<u8>> {
     let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
     let (first, rest) = digits.split_at(digits.len() % 2);
@@ -145,7 +145,7 @@ fn base64_digit(b: u8) -> Option<u8> {
     })
 }
 
-/// Binary as text: `0x` and hexadecimal digits.
+/// Formats bytes as a binary value: `0x` and hexadecimal digits.
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::from("0x"), |mut text, b| {
         let _ = write!(text, "{b:02x}"); // a String takes everything
@@ -153,12 +153,12 @@ pub fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Whether an initiator may call itself so: at most 223 bytes that begin like an iSCSI name (RFC
-/// 7143, 4.2.7). RFC 3722 keeps `_`, blanks and more out of names, but initiators make theirs of
-/// the names of hosts and virtual machines, and nothing asks a target to refuse them: whatever can
-/// be printed is let in. A comma is not: SCSI port names, which persist in reservations and come
-/// back in TransportIDs, are the name, a comma, and what identifies the port. A blank is let in
-/// where it can be seen.
+/// Returns whether an initiator may use a name: it has the beginning of an iSCSI name, and at most
+/// 223 bytes (RFC 7143, 4.2.7). RFC 3722 excludes `_`, spaces and more from names. But initiators
+/// derive names from the names of hosts and virtual machines, and no standard requires a target to
+/// refuse such names. So every printable character is accepted, except a comma. A SCSI port name is
+/// the name, a comma, and the identifier of the port. Reservations keep such names, and
+/// TransportIDs contain them. A space is accepted except at the end, where it is invisible.
 pub fn is_name(name: &str) -> bool {
     let digits = |rest: &str, lens: &[usize]| {
         lens.contains(&rest.len()) && rest.bytes().all(|b| b.is_ascii_hexdigit())

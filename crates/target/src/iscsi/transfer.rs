@@ -1,6 +1,6 @@
-//! Write data on its way from the initiator: unsolicited data, and data that R2Ts ask for (RFC
-//! 7143, 4.2.5.2 and 11.7 to 11.8). Data always comes in order, because DataPDUInOrder and
-//! DataSequenceInOrder are always agreed on.
+//! Data of writes from the initiator: unsolicited data, and data that an R2T requests (RFC 7143,
+//! 4.2.5.2 and 11.7 to 11.8). Data always comes in order, because the server always negotiates
+//! DataPDUInOrder=Yes and DataSequenceInOrder=Yes.
 
 use super::active::Active;
 use super::condition;
@@ -15,14 +15,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A command that needs data.
+/// A command that needs data from the initiator.
 pub(super) enum Need {
     Write(WriteCommand),
     Other(Arc<Task>),
 }
 
 impl Need {
-    /// Bytes that it takes.
+    /// Returns the number of bytes that the command takes from the initiator.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Need::Write(write) => u64::from(write.len),
@@ -30,7 +30,7 @@ impl Need {
         }
     }
 
-    /// What is to be done with `data`, of which there may be less than is needed.
+    /// Makes the work of the command with `data`. There may be less data than the command needs.
     pub(super) fn with(self, data: Bytes) -> Work {
         match self {
             Need::Write(write) if data.len() as u64 % write.lu().block_size() != 0 => {
@@ -42,29 +42,31 @@ impl Need {
     }
 }
 
-/// What was agreed on for transfers.
+/// The negotiated parameters of transfers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     pub(super) max_burst: u32,
     pub(super) max_outstanding: u16,
 }
 
-/// One command's data.
+/// The data transfer of one command.
 pub(super) struct Transfer {
     pub(super) request: Request,
     pub(super) active: Arc<Active>,
     pub(super) ticket: Ticket,
     need: Need,
     terms: Terms,
-    /// As long as what the command takes and the initiator has.
+    /// Buffer for the data. Its length is the smaller one of what the command takes and what the
+    /// initiator announced.
     buf: Vec<u8>,
-    /// Bytes that have come, in order; those beyond `buf` are dropped.
+    /// Number of bytes that were received in order. Bytes beyond `buf` are dropped.
     arrived: u32,
-    /// Where the open unsolicited sequence ends at the latest.
+    /// Maximum end of the open sequence of unsolicited data, in bytes. `None` if no such sequence
+    /// is open.
     unsolicited: Option<u32>,
-    /// Next DataSN of the open sequence.
+    /// DataSN of the next Data-Out of the open sequence.
     data_sn: u32,
-    /// Where the last R2T ends.
+    /// End of the data that the last R2T requests, in bytes.
     asked: u32,
     bursts: VecDeque<Burst>,
     failure: Option<Sense>,
@@ -72,27 +74,27 @@ pub(super) struct Transfer {
     began: Instant,
 }
 
-/// Data that was asked for.
+/// Data that an R2T requests.
 struct Burst {
     ttt: u32,
     end: u32,
 }
 
-/// What a Data-Out led to.
+/// The result of a Data-Out.
 pub(super) enum Taken {
-    /// No transfer waits for the data; it is dropped.
+    /// No transfer waits for the data. It is dropped.
     Unknown,
-    /// It belongs to no open sequence of its command.
+    /// The Data-Out belongs to no open sequence of its command.
     Misplaced,
-    /// Send these, if any, and go on.
+    /// The transfer waits for more data. The caller sends these R2Ts, if there are any.
     More(Vec<Bhs>),
-    /// All is there, or the transfer has failed.
+    /// The transfer has all its data, or it has failed.
     Complete(Box<Transfer>),
 }
 
 impl Transfer {
-    /// A transfer that begins with immediate data. `unsolicited` is the limit of more that comes
-    /// unasked.
+    /// Begins a transfer with immediate data. If more unsolicited data follows, `unsolicited` is
+    /// the limit of all unsolicited data in bytes.
     pub(super) fn new(
         (request, active, ticket): (Request, Arc<Active>, Ticket),
         need: Need,
@@ -139,7 +141,8 @@ impl Transfer {
         !open && (self.arrived >= self.want() || self.failure.is_some())
     }
 
-    /// Takes a Data-Out's header and data (`None`: they were damaged).
+    /// Handles a Data-Out. `data` is `None` if the data digest was wrong. Returns false if the
+    /// Data-Out belongs to no open sequence.
     fn take(&mut self, bhs: &Bhs, data: Option<&[u8]>) -> bool {
         let ttt = bhs.ttt();
         let end = match (self.unsolicited, self.bursts.front()) {
@@ -167,7 +170,7 @@ impl Transfer {
         true
     }
 
-    /// Asks for more, as far as that is agreed on.
+    /// Makes R2Ts for more data, as many as the negotiated parameters permit.
     fn ask(&mut self, next_ttt: &mut u32) -> Vec<Bhs> {
         let mut asked = Vec::new();
         if self.unsolicited.is_some() || self.failure.is_some() {
@@ -186,7 +189,7 @@ impl Transfer {
         asked
     }
 
-    /// What is to be done now that the data is there.
+    /// Returns the work of the command, when the transfer is complete.
     pub(super) fn into_work(self) -> (Request, Arc<Active>, Ticket, Work) {
         let work = match self.failure {
             Some(sense) => Work::Done(Outcome::check(sense), self.need.bytes()),
@@ -196,7 +199,7 @@ impl Transfer {
     }
 }
 
-/// The transfers of one connection.
+/// The open transfers of one connection.
 #[derive(Default)]
 pub(super) struct Transfers {
     open: HashMap<u32, Box<Transfer>>,
@@ -204,7 +207,7 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    /// Enters a transfer; complete ones come back at once.
+    /// Adds a transfer. A transfer that is complete is returned at once.
     pub(super) fn begin(&mut self, mut transfer: Transfer) -> Taken {
         if transfer.is_complete() {
             return Taken::Complete(Box::new(transfer));
@@ -214,7 +217,7 @@ impl Transfers {
         Taken::More(asked)
     }
 
-    /// Takes a Data-Out's header and data (`None`: they were damaged).
+    /// Handles a Data-Out. `data` is `None` if the data digest was wrong.
     pub(super) fn take(&mut self, bhs: &Bhs, data: Option<&[u8]>) -> Taken {
         let Some(transfer) = self.open.get_mut(&bhs.itt()) else {
             return Taken::Unknown;
@@ -240,8 +243,9 @@ impl Transfers {
         self.open.is_empty()
     }
 
-    /// Whether the initiator has sent nothing for one of them for `patience`, or sends it more
-    /// slowly than [`MIN_RATE`] beyond that: it would keep the memory from others.
+    /// Returns whether a transfer stalls: the initiator has sent no data for `patience`, or the
+    /// transfer takes longer than `patience` plus its time at [`MIN_RATE`]. Such a transfer would
+    /// keep memory that other transfers need.
     pub(super) fn any_stalls(&self, patience: Duration) -> bool {
         self.open.values().any(|t| {
             let limit = patience + Duration::from_secs(u64::from(t.want()) / MIN_RATE);

@@ -11,12 +11,12 @@ use std::collections::{HashMap, VecDeque};
 /// The task attribute of a SCSI command (11.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attribute {
-    /// In any order. Untagged and ACA tasks are treated so too: there is never an auto contingent
-    /// allegiance.
+    /// The task may run in any order. Untagged and ACA tasks count as simple, because there is
+    /// never an auto contingent allegiance.
     Simple,
-    /// After everything before it, and before everything after it.
+    /// The task runs after all earlier tasks and before all later ones.
     Ordered,
-    /// At once.
+    /// The task runs at once.
     HeadOfQueue,
 }
 
@@ -30,23 +30,24 @@ impl Attribute {
     }
 }
 
-/// What a request is to the window.
+/// The properties of a request that the window uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticketed {
-    /// None for immediate delivery.
+    /// CmdSN. `None` for a request for immediate delivery.
     pub(super) cmd_sn: Option<u32>,
-    /// None for what is no SCSI command, and ends as soon as it has begun.
+    /// Task attribute. `None` for a request that is no SCSI command. Such a request ends as soon as
+    /// it begins.
     pub(super) attribute: Option<Attribute>,
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// Its turn has come.
+    /// The request may begin.
     Go,
-    /// It waits; [`Window::next`] or [`Window::ended`] gives it back.
+    /// The request waits. [`Window::next`] or [`Window::ended`] returns it later.
     Kept,
-    /// It is a duplicate or outside the window: to be ignored (4.2.2.1).
+    /// The request is a duplicate or outside the window. The caller ignores it (4.2.2.1).
     Ignored,
 }
 
@@ -55,17 +56,18 @@ struct Item<H> {
     item: H,
 }
 
-/// The window. `H` is what is kept of a request that has to wait.
+/// The command window. `H` is what the window keeps of a request that waits.
 pub(super) struct Window<H> {
     exp_cmd_sn: u32,
     max_cmd_sn: u32,
-    /// Before their turn; `None` where a task management function has taken the request out.
+    /// Requests that came before their turn. The value is `None` if a task management function has
+    /// removed the request, or counts its CmdSN as received.
     held: HashMap<u32, Option<Item<H>>>,
-    /// SCSI commands that have begun and not ended.
+    /// Number of SCSI commands in progress.
     running: usize,
-    /// An ordered one is among them.
+    /// Whether an ordered task is in progress.
     exclusive: bool,
-    /// Those that an ordered one holds up, it itself included, in order.
+    /// Ordered tasks that wait, and tasks that wait for an ordered task, in order.
     fenced: VecDeque<Item<H>>,
 }
 
@@ -81,28 +83,28 @@ impl<H> Window<H> {
         }
     }
 
-    /// ExpCmdSN and MaxCmdSN.
+    /// Returns ExpCmdSN and MaxCmdSN.
     pub(super) fn numbers(&self) -> (u32, u32) {
         (self.exp_cmd_sn, self.max_cmd_sn)
     }
 
-    /// Requests that are kept.
+    /// Returns the number of requests that the window keeps.
     pub(super) fn waiting(&self) -> usize {
         self.held.len() + self.fenced.len()
     }
 
-    /// Whether [`Window::next`] has something.
+    /// Returns whether the request with ExpCmdSN is held, so that [`Window::next`] must be called.
     pub(super) fn has_next(&self) -> bool {
         self.held.contains_key(&self.exp_cmd_sn)
     }
 
-    /// Whether a number is one that may still come.
+    /// Returns whether the window accepts a CmdSN and has not received it yet.
     pub(super) fn awaits(&self, cmd_sn: u32) -> bool {
         let size = self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1);
         cmd_sn.wrapping_sub(self.exp_cmd_sn) < size && !self.held.contains_key(&cmd_sn)
     }
 
-    /// A request has come. `keep` makes what is kept of it if it has to wait.
+    /// Admits a request. If it must wait, `keep` makes the value that the window keeps.
     pub(super) fn admit(&mut self, request: Ticketed, keep: impl FnOnce() -> H) -> Admission {
         if let Some(cmd_sn) = request.cmd_sn {
             if !self.awaits(cmd_sn) {
@@ -121,7 +123,7 @@ impl<H> Window<H> {
         Admission::Kept
     }
 
-    /// ExpCmdSN moves on. What is no SCSI command gives its place in the window back at once.
+    /// Advances ExpCmdSN. A request that is no SCSI command frees its place in the window at once.
     fn take(&mut self, attribute: Option<Attribute>) {
         self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
         if attribute.is_none() {
@@ -129,7 +131,7 @@ impl<H> Window<H> {
         }
     }
 
-    /// Begins a task unless an ordered one is in the way.
+    /// Begins a task, unless it must wait for an ordered one. Returns whether it has begun.
     fn begin(&mut self, attribute: Option<Attribute>) -> bool {
         let fence = self.exclusive || !self.fenced.is_empty();
         let free = match attribute {
@@ -145,7 +147,7 @@ impl<H> Window<H> {
         free
     }
 
-    /// The next held request whose turn has come.
+    /// Returns the next held request that may begin.
     pub(super) fn next(&mut self) -> Option<H> {
         while let Some(held) = self.held.remove(&self.exp_cmd_sn) {
             let Some(item) = held else {
@@ -161,8 +163,8 @@ impl<H> Window<H> {
         None
     }
 
-    /// SCSI commands have ended; `counted` of them were not immediate. Gives back what may begin
-    /// now.
+    /// Registers that SCSI commands have ended. `counted` of them were not immediate. Returns the
+    /// requests that may begin now.
     pub(super) fn ended(&mut self, commands: usize, counted: u32) -> Vec<H> {
         self.running = self.running.saturating_sub(commands);
         self.max_cmd_sn = self.max_cmd_sn.wrapping_add(counted);
@@ -180,19 +182,22 @@ impl<H> Window<H> {
         ready
     }
 
-    /// Takes a number as received that has not come (ABORT TASK of a command on its way, 11.5.1).
+    /// Counts a CmdSN as received that was not received. ABORT TASK needs it for a command that is
+    /// still in transit (11.5.1).
     pub(super) fn plug(&mut self, cmd_sn: u32) {
         self.held.insert(cmd_sn, None);
     }
 
-    /// Takes out everything that waits: the session has ended.
+    /// Removes and returns all requests that wait, because the session has ended.
     pub(super) fn clear(&mut self) -> Vec<H> {
         let held = std::mem::take(&mut self.held).into_values().flatten();
         held.chain(std::mem::take(&mut self.fenced)).map(|item| item.item).collect()
     }
 
-    /// Takes out what waits and is to be aborted. What is taken from behind a fence gives its place
-    /// in the window back: with [`Window::ended`], as many commands as this gives.
+    /// Removes and returns the waiting requests that `which` chooses. The first list has the
+    /// requests that came before their turn. The second list has those that waited for an ordered
+    /// task: the caller must pass the number of the non-immediate ones to [`Window::ended`], to
+    /// free their places in the window.
     pub(super) fn drop_where(&mut self, which: impl Fn(&H) -> bool) -> (Vec<H>, Vec<H>) {
         let mut held = Vec::new();
         for slot in self.held.values_mut() {

@@ -11,14 +11,15 @@ use std::sync::Arc;
 /// A command with its data.
 pub(super) enum Work {
     Read(ReadCommand),
-    /// The data may be shorter than the command asks for, but are whole blocks.
+    /// The data may be shorter than the command requests, but it is whole blocks.
     Write(WriteCommand, Bytes),
     Other(Arc<Task>, Bytes),
-    /// It has ended; with the bytes that it would have taken from the initiator.
+    /// A command that has ended, with the number of bytes that it would have taken from the
+    /// initiator.
     Done(Outcome, u64),
 }
 
-/// May a read wait for a disk?
+/// Whether a read may wait for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     No,
@@ -33,13 +34,13 @@ impl Work {
         }
     }
 
-    /// Whether it may go on for minutes.
+    /// Returns whether the work may take minutes.
     pub(super) fn may_take_long(&self) -> bool {
         matches!(self, Work::Other(task, _) if task.may_take_long())
     }
 
-    /// Whether it may change the medium, or something that other initiators see. A flush changes
-    /// nothing.
+    /// Returns whether the work may change the medium, or something that other initiators see. A
+    /// flush changes nothing.
     pub(super) fn changes(&self) -> bool {
         match self {
             Work::Write(..) => true,
@@ -48,17 +49,17 @@ impl Work {
         }
     }
 
-    /// Whether it waits for the same disks as writes.
+    /// Returns whether the work waits for the same disks as writes.
     pub(super) fn waits_with_writes(&self) -> bool {
         self.changes() || matches!(self, Work::Other(task, _) if task.is_flush())
     }
 
-    /// Whether it holds data that the initiator sent.
+    /// Returns whether the work holds data that the initiator sent.
     pub(super) fn has_data(&self) -> bool {
         matches!(self, Work::Write(_, data) | Work::Other(_, data) if !data.is_empty())
     }
 
-    /// Bytes of memory that carrying it out takes.
+    /// Returns the number of bytes of memory that the work takes.
     pub(super) fn bytes(&self, request: &Request) -> u64 {
         match self {
             Work::Read(read) => u64::from(read.len),
@@ -70,7 +71,8 @@ impl Work {
         }
     }
 
-    /// Carries it out, waiting as needed, and appends the response. Tells whether it ended well.
+    /// Carries out the work, waits as needed, and appends the response. Returns whether the command
+    /// succeeded.
     pub(super) fn perform(self, request: &Request, shape: Shape, out: &mut ReplyBuf) -> bool {
         let (outcome, moved_out) = match self {
             Work::Read(read) => return read_into(&read, request, shape, Wait::Yes, out) == Some(true),
@@ -96,8 +98,8 @@ pub(super) fn is_success(status: Status) -> bool {
     matches!(status, Status::Good | Status::ConditionMet)
 }
 
-/// Reads straight into the response. `None`, with `out` as it was, if it would have to wait and may
-/// not; else whether it worked.
+/// Reads directly into the response. Returns `None`, and does not change `out`, if the read must
+/// wait and `wait` does not permit it. Otherwise returns whether the read succeeded.
 pub(super) fn read_into(
     read: &ReadCommand,
     request: &Request,
@@ -118,7 +120,7 @@ pub(super) fn read_into(
             get(read.offset + u64::from(at), buf)
         })
     } else {
-        // A part of a block is wanted, or nothing at all: by way of a buffer.
+        // The initiator expects a part of a block, or no data. The read needs a buffer.
         let mut data = vec![0; send.next_multiple_of(block).max(block).min(len) as usize];
         match get(read.offset, &mut data) {
             Ok(true) if send == 0 => {

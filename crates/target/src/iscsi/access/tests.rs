@@ -201,7 +201,7 @@ fn masks_keep_numbers() {
     assert!(LunMask::All.contains(u64::MAX));
 }
 
-/// The definition of matching, without cleverness.
+/// Returns whether a pattern matches, by the definition of matching.
 fn fits(pattern: &[char], name: &[char]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,
@@ -259,9 +259,9 @@ proptest! {
         prop_assert_eq!(r.to_string().parse(), Ok(r));
     }
 
-    /// The decision depends on the first match only: whatever follows it changes nothing, and a
-    /// rule that does not match can be anywhere. What no rule speaks of is refused as soon as there
-    /// is one.
+    /// The first rule that matches makes the decision. Rules after it change nothing. A rule that
+    /// does not match may be at any place. If there is a rule and none matches, the initiator is
+    /// refused.
     #[test]
     fn only_the_first_match_counts(
         rules in prop::collection::vec(any_rule(), 0..6),
