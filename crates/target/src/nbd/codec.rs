@@ -1,100 +1,102 @@
-//! The transmission phase on the wire: requests, simple replies, structured reply chunks, error
-//! numbers.
+//! The messages of the transmission phase: requests, simple replies, structured reply chunks, and
+//! error numbers.
 //!
-//! All numbers are big-endian. Names follow the NBD protocol document, without its `NBD_` prefix.
+//! All numbers are big-endian. The names are those of the NBD protocol document, without the prefix
+//! `NBD_`.
 
-/// First word of every request.
+/// Magic number at the start of every request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// First word of a simple reply.
+/// Magic number at the start of every simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// First word of a structured reply chunk.
+/// Magic number at the start of every structured reply chunk.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Bytes of a request header; a WRITE's payload follows it.
+/// Length of a request header in bytes. The payload of a WRITE follows it.
 pub const REQUEST_LEN: usize = 28;
-/// Bytes of a simple reply; a READ's data follows it.
+/// Length of a simple reply in bytes. The data of a successful READ follows it.
 pub const SIMPLE_REPLY_LEN: usize = 16;
-/// Bytes of a chunk header; the payload follows it.
+/// Length of the header of a structured reply chunk in bytes. The payload of the chunk follows it.
 pub const CHUNK_HEADER_LEN: usize = 20;
 
 /// Command flags.
 pub mod cmd_flag {
-    /// Stable storage before the reply.
+    /// The server replies when the data is on stable storage.
     pub const FUA: u16 = 1 << 0;
-    /// WRITE_ZEROES must leave the range provisioned.
+    /// WRITE_ZEROES must not make a hole: space for the range stays allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// READ must be answered by one content chunk.
+    /// The server must answer a READ with one content chunk.
     pub const DF: u16 = 1 << 2;
-    /// BLOCK_STATUS wants one extent.
+    /// The reply to BLOCK_STATUS must have one extent for each metadata context.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// WRITE_ZEROES must be fast or fail.
+    /// WRITE_ZEROES must fail if it is not faster than a WRITE of zeros.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
 /// Transmission flags.
 pub mod export_flag {
-    /// Always set.
+    /// The flags field is valid. Every server sets this flag.
     pub const HAS_FLAGS: u16 = 1 << 0;
-    /// Writes fail with EPERM.
+    /// The export is read-only: requests that change it fail with EPERM.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// FLUSH is understood.
+    /// The export supports FLUSH.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// The FUA flag is understood.
+    /// The export supports the command flag FUA.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// TRIM is understood.
+    /// The export supports TRIM.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// WRITE_ZEROES and NO_HOLE are understood.
+    /// The export supports WRITE_ZEROES and the command flag NO_HOLE.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// DF is understood; only with structured replies.
+    /// The export supports the command flag DF. The server sets this flag only with structured
+    /// replies.
     pub const SEND_DF: u16 = 1 << 7;
-    /// FLUSH and FUA cover all connections.
+    /// FLUSH and FUA on one connection cover the requests of all connections to the export.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
-    /// CACHE is understood.
+    /// The export supports CACHE.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// FAST_ZERO is understood.
+    /// The export supports the command flag FAST_ZERO.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
 /// Chunk types of structured replies.
 pub mod chunk {
-    /// Flag: the last chunk of its reply.
+    /// Chunk flag: the chunk is the last one of its reply.
     pub const DONE: u16 = 1;
-    /// No payload.
+    /// Chunk type: the chunk has no payload.
     pub const NONE: u16 = 0;
-    /// Offset and data.
+    /// Chunk type: the payload is an offset and data.
     pub const OFFSET_DATA: u16 = 1;
-    /// Offset and the length of a run of zeros.
+    /// Chunk type: the payload is an offset and the length of a range of zeros.
     pub const OFFSET_HOLE: u16 = 2;
-    /// Extents of one metadata context.
+    /// Chunk type: the payload is the id of a metadata context and its extents.
     pub const BLOCK_STATUS: u16 = 5;
-    /// Error number and message.
+    /// Chunk type: the payload is an error number and a message.
     pub const ERROR: u16 = (1 << 15) | 1;
 }
 
-/// Request types.
+/// The types of requests. The discriminant is the number in the request header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Command {
-    /// Read a range.
+    /// Reads a range.
     Read = 0,
-    /// Write a range; the data follows the header.
+    /// Writes a range. The data follows the request header.
     Write = 1,
-    /// End the session; no reply.
+    /// Ends the connection. The server sends no reply.
     Disc = 2,
-    /// Make acknowledged writes durable.
+    /// Makes all acknowledged writes durable.
     Flush = 3,
-    /// Free a range.
+    /// Discards a range: the server may free its space.
     Trim = 4,
-    /// Bring a range into memory.
+    /// Reads a range into the server's memory.
     Cache = 5,
-    /// Zero a range.
+    /// Writes zeros to a range.
     WriteZeroes = 6,
-    /// Describe a range.
+    /// Reports the extents of a range for each selected metadata context.
     BlockStatus = 7,
 }
 
 impl Command {
-    /// All commands, by number.
+    /// All commands. The index is the number of the command.
     pub const ALL: [Command; 8] = [
         Command::Read,
         Command::Write,
@@ -106,12 +108,13 @@ impl Command {
         Command::BlockStatus,
     ];
 
-    /// The command with this number.
+    /// Returns the command with the number `kind`. Returns `None` if the protocol has no such
+    /// command.
     pub fn from_wire(kind: u16) -> Option<Command> {
         Command::ALL.get(usize::from(kind)).copied()
     }
 
-    /// Its name in metrics.
+    /// Returns the name of the command in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Command::Read => "read",
@@ -126,38 +129,38 @@ impl Command {
     }
 }
 
-/// Error numbers of replies.
+/// The error numbers of replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Errno {
-    /// Operation not permitted.
+    /// EPERM: operation not permitted.
     Perm = 1,
-    /// Input/output error.
+    /// EIO: input/output error.
     Io = 5,
-    /// Invalid argument.
+    /// EINVAL: invalid argument.
     Inval = 22,
-    /// No space left on device.
+    /// ENOSPC: no space left on the device.
     NoSpc = 28,
-    /// Value too large; only for READ with DF.
+    /// EOVERFLOW: value too large. It answers only a READ with the flag DF.
     Overflow = 75,
-    /// Not supported; only for WRITE_ZEROES with FAST_ZERO.
+    /// ENOTSUP: not supported. It answers only a WRITE_ZEROES with the flag FAST_ZERO.
     NotSup = 95,
-    /// The server is shutting down.
+    /// ESHUTDOWN: the server is shutting down.
     Shutdown = 108,
 }
 
 /// A request header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Command flags, [`cmd_flag`].
+    /// Command flags. See [`cmd_flag`].
     pub flags: u16,
-    /// The command as sent; see [`Command::from_wire`].
+    /// The number of the command, unchecked. See [`Command::from_wire`].
     pub kind: u16,
-    /// The client's name for the request, sent back in the reply.
+    /// The client's id of the request. The reply repeats it.
     pub cookie: u64,
-    /// Byte offset.
+    /// Start of the range: offset in the export, in bytes.
     pub offset: u64,
-    /// Length in bytes.
+    /// Length of the range in bytes.
     pub length: u32,
 }
 
@@ -174,8 +177,8 @@ fn be64(b: &[u8], at: usize) -> u64 {
 }
 
 impl Request {
-    /// Decodes a header; `None` if it does not begin with the magic number, after which nothing can
-    /// be trusted.
+    /// Decodes a request header. Returns `None` if it does not begin with [`REQUEST_MAGIC`]. The
+    /// connection must then end, because the server can't find the next request.
     pub fn decode(b: &[u8; REQUEST_LEN]) -> Option<Request> {
         (be32(b, 0) == REQUEST_MAGIC).then(|| Request {
             flags: be16(b, 4),
@@ -186,7 +189,7 @@ impl Request {
         })
     }
 
-    /// Encodes a header, as a client does.
+    /// Encodes the request header, as a client does.
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         let mut b = [0; REQUEST_LEN];
         b[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -199,7 +202,7 @@ impl Request {
     }
 }
 
-/// A simple reply; `error` 0 is success.
+/// Returns a simple reply. An `error` of 0 means success.
 pub fn simple_reply(error: u32, cookie: u64) -> [u8; SIMPLE_REPLY_LEN] {
     let mut b = [0; SIMPLE_REPLY_LEN];
     b[0..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -208,7 +211,7 @@ pub fn simple_reply(error: u32, cookie: u64) -> [u8; SIMPLE_REPLY_LEN] {
     b
 }
 
-/// The header of a structured reply chunk with `length` bytes of payload.
+/// Returns the header of a structured reply chunk with a payload of `length` bytes.
 pub fn chunk_header(flags: u16, kind: u16, cookie: u64, length: u32) -> [u8; CHUNK_HEADER_LEN] {
     let mut b = [0; CHUNK_HEADER_LEN];
     b[0..4].copy_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
@@ -219,32 +222,32 @@ pub fn chunk_header(flags: u16, kind: u16, cookie: u64, length: u32) -> [u8; CHU
     b
 }
 
-/// The head of a reply as a client sees it.
+/// The header of a simple reply or of a structured reply chunk, as a client decodes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyHeader {
-    /// A simple reply; only the request tells whether data follows.
+    /// A simple reply. Data follows it only if the request was a READ that succeeded.
     Simple {
         /// 0 or an error number.
         error: u32,
-        /// The request's cookie.
+        /// The cookie of the request.
         cookie: u64,
     },
-    /// A chunk of a structured reply, followed by `length` bytes.
+    /// A structured reply chunk. A payload of `length` bytes follows the header.
     Chunk {
         /// [`chunk::DONE`] or 0.
         flags: u16,
-        /// A type of [`chunk`].
+        /// The chunk type. See [`chunk`].
         kind: u16,
-        /// The request's cookie.
+        /// The cookie of the request.
         cookie: u64,
-        /// Bytes of payload.
+        /// Length of the payload in bytes.
         length: u32,
     },
 }
 
 impl ReplyHeader {
-    /// Decodes the head of a reply and tells its length; `Ok(None)` wants more bytes, `Err` has
-    /// seen a wrong magic.
+    /// Decodes the header of a reply. Returns the header and its length in bytes. `Ok(None)` means
+    /// that `b` is too short. `Err` means that the reply begins with an unknown magic number.
     pub fn decode(b: &[u8]) -> Result<Option<(ReplyHeader, usize)>, BadMagic> {
         if b.len() < SIMPLE_REPLY_LEN {
             return Ok(None);
@@ -268,7 +271,8 @@ impl ReplyHeader {
     }
 }
 
-/// The peer does not speak the protocol, or the stream lost its place.
+/// A reply does not begin with a known magic number. Either the peer does not speak NBD, or the
+/// receiver has lost its place in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadMagic;
 

@@ -1,5 +1,5 @@
-//! A connection in the transmission phase: the state that its thread and the workers share. This is
-//! the outbox and the requests in flight.
+//! A connection in the transmission phase ([`Conn`]): the state that its thread and the workers
+//! share. The main parts are the outbox and the requests in flight.
 
 use super::exec::{Executor, Rules};
 use super::registry::Record;
@@ -13,38 +13,41 @@ use crate::net::watch::Watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What a session needs of its server.
+/// The parts of a server that its connections share.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) pool: Arc<WorkerPool>,
-    /// For commands that change something and for flushes, which wait for one another in the engine
-    /// anyway: reads must not wait with them.
+    /// Workers for commands that change the export, and for FLUSH and CACHE. The engine lets many
+    /// of these wait for one another. Reads have their own pool so that they do not wait with them.
     pub(super) change_pool: Arc<WorkerPool>,
-    /// Has others receive while a connection's thread waits; without it, in tests, such a thread
-    /// waits.
+    /// Makes another thread receive while a connection's thread waits for a disk. Without a watch,
+    /// as in tests, a connection receives nothing while its thread waits.
     pub(super) watch: Option<Arc<Watch>>,
-    /// Bounds writes that are being received.
+    /// Limits the memory of WRITEs that are being received.
     pub(super) rx_budget: Arc<RxBudget>,
-    /// Bounds replies that are being built away from the connections' threads. Apart from the other
-    /// so that a connection which waits here while it holds a received write can't be waited for.
+    /// Limits the memory of long replies, and of requests that are carried out away from their
+    /// connection's thread. It is separate from `rx_budget` because a connection that waits here
+    /// may hold a received WRITE. With one budget, two such connections could wait for each other.
     pub(super) reply_budget: Arc<Budget>,
-    /// Set once: no new requests, please.
+    /// True once the server shuts down. Connections then accept no new requests.
     pub(super) stopping: Arc<AtomicBool>,
 }
 
-/// A connection in its transmission phase.
+/// A connection in the transmission phase. Its thread and the workers own it together.
 pub(super) struct Conn<T> {
     pub(super) outbox: Arc<Outbox<T>>,
     pub(super) exec: Executor,
     pub(super) rules: Rules,
     pub(super) shared: Shared,
     pub(super) flight: Arc<Flight>,
-    /// Requests that may be worked on away from the connection's thread.
+    /// Maximum number of requests in flight: carried out or waiting for memory, away from the
+    /// connection's thread.
     pub(super) max_jobs: usize,
-    /// Threads that were left waiting for a disk.
+    /// Number of threads that wait for a disk after another thread took over the connection.
     pub(super) stuck: AtomicUsize,
     pub(super) counters: Arc<Counters>,
-    /// Last, so that the device is let go of before the connection counts as gone.
+    /// The entry in the registry. It is the last field: the device is dropped before the registry
+    /// counts the connection as ended.
     pub(super) record: Option<Arc<Record>>,
 }
 
@@ -63,7 +66,8 @@ impl<T: Transport> Conn<T> {
         Arc::new(Conn { outbox, exec, rules, shared, flight, max_jobs, stuck, counters, record })
     }
 
-    /// Hands work to the pool; its reply is sent when it is done, in whatever order.
+    /// Submits `work` to a pool: to `change_pool` if `changes` is true. The worker sends the reply
+    /// when the work is done, so replies may be out of order.
     pub(super) fn submit(
         self: &Arc<Self>,
         changes: bool,
@@ -90,7 +94,8 @@ impl<T: Transport> Conn<T> {
         self.shared.stopping.load(Ordering::Relaxed)
     }
 
-    /// Answers what is in flight, then ends the stream.
+    /// Waits until all requests in flight are answered and all replies are sent. Then closes the
+    /// stream.
     pub(super) fn finish(&self) {
         self.flight.wait_idle();
         self.outbox.wait_sent();
@@ -98,7 +103,8 @@ impl<T: Transport> Conn<T> {
     }
 }
 
-/// Sees to it that a request whose work panicked does not leave its client waiting for ever.
+/// Aborts the connection if the work for a request panics. Otherwise the client would wait for the
+/// reply forever.
 struct Unanswered<'a, T: Transport> {
     conn: &'a Conn<T>,
     answered: bool,

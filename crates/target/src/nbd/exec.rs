@@ -1,8 +1,7 @@
-//! Execution of one request: the check whether it is allowed, the calls of the device, and the
-//! reply.
+//! Execution of one request: its validation, the calls of the device, and the reply.
 //!
-//! The same code serves requests on the connection's thread and on the workers. The only difference
-//! is whether a read may wait for a disk.
+//! The thread that receives and the workers use the same code. The only difference is whether a
+//! READ may wait for a disk.
 
 use super::codec::{self, Command, Errno, Request, chunk, cmd_flag};
 use super::meta_context::Context;
@@ -12,16 +11,18 @@ use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
 
-/// Reads from this length on are searched for holes, if the client accepts them in replies.
+/// Minimum length in bytes of a READ that is searched for holes. The client must have negotiated
+/// structured replies.
 const SPARSE_READ: u32 = 64 << 10;
-/// A zero run shorter than this is cheaper to send than to describe.
+/// Minimum length in bytes of a hole in the reply to a READ. The zeros of a shorter hole are
+/// cheaper to send than to describe.
 const MIN_HOLE: u64 = 16 << 10;
-/// Runs that a sparse read examines.
+/// Maximum number of runs that the server requests from the device to find the holes in a READ.
 const MAX_READ_RUNS: usize = 32;
-/// Extents reported by one BLOCK_STATUS: 16 KiB of reply.
+/// Maximum number of extents for each metadata context in the reply to one BLOCK_STATUS: 16 KiB.
 const MAX_EXTENTS: usize = 2048;
 
-/// A request that is not carried out.
+/// The error reply to a request that the server does not carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) errno: Errno,
@@ -32,7 +33,7 @@ fn refuse(errno: Errno, message: &'static str) -> Result<Command, Refusal> {
     Err(Refusal { errno, message })
 }
 
-/// What a request is checked against.
+/// The results of the negotiation that requests are validated against.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) structured: bool,
@@ -41,12 +42,13 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Validates a request header against the device as it is now. Pure.
+    /// Validates a request header against the current state of the device. Has no side effects.
     pub(super) fn check(&self, req: &Request, info: &DeviceInfo) -> Result<Command, Refusal> {
         let Some(command) = Command::from_wire(req.kind) else {
             return refuse(Errno::Inval, "unknown command");
         };
-        // FUA is allowed everywhere, and means nothing to what does not write.
+        // The protocol allows FUA with every command. FUA has no effect on a command that does not
+        // write.
         let allowed = cmd_flag::FUA
             | match command {
                 Command::Read if self.structured => cmd_flag::DF,
@@ -96,7 +98,7 @@ impl Rules {
             Command::Read | Command::Write if req.length > self.max_request => {
                 refuse(Errno::Inval, "longer than the maximum block size")
             }
-            // Freeing is fast; making sure of space is not.
+            // A hole is fast to make. The reservation of space is not.
             Command::WriteZeroes
                 if req.flags & cmd_flag::FAST_ZERO != 0 && req.flags & cmd_flag::NO_HOLE != 0 =>
             {
@@ -110,7 +112,7 @@ impl Rules {
     }
 }
 
-/// The protocol's number for an engine's error.
+/// Returns the protocol's error number for an error of the engine.
 fn errno(error: &Error, command: Command) -> Errno {
     match error.kind() {
         ErrorKind::OutOfRange => match command {
@@ -131,28 +133,30 @@ fn errno(error: &Error, command: Command) -> Errno {
     }
 }
 
-/// May the executor wait for a disk?
+/// Whether a READ may wait for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     No,
     Yes,
 }
 
-/// Carries out checked requests and appends their replies.
+/// Carries out valid requests on a device and appends the replies to a buffer.
 pub(super) struct Executor {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) structured: bool,
-    /// What BLOCK_STATUS reports; without any it is refused.
+    /// The selected metadata contexts, which BLOCK_STATUS reports. Without any, BLOCK_STATUS is
+    /// refused.
     pub(super) contexts: Vec<Context>,
 }
 
 impl Executor {
-    /// Success without data. A simple reply will do, also where structured replies were agreed on.
+    /// Appends a reply for success without data. A simple reply is valid here even if structured
+    /// replies were negotiated.
     fn done(&self, cookie: u64, out: &mut ReplyBuf) {
         out.put(&codec::simple_reply(0, cookie));
     }
 
-    /// An error reply, with the text if the client can take it.
+    /// Appends an error reply. It contains `message` if structured replies were negotiated.
     pub(super) fn fail(&self, cookie: u64, errno: Errno, message: &str, out: &mut ReplyBuf) {
         if !self.structured {
             out.put(&codec::simple_reply(errno as u32, cookie));
@@ -179,18 +183,18 @@ impl Executor {
         result.is_ok()
     }
 
-    /// Bytes of reply before a READ's data.
+    /// Returns the number of bytes that precede the data in the reply to a READ.
     fn data_head(&self) -> usize {
         if self.structured { codec::CHUNK_HEADER_LEN + 8 } else { codec::SIMPLE_REPLY_LEN }
     }
 
-    /// Whether a READ first asks which runs of it are zeros.
+    /// Returns whether the server asks the device for the holes in a READ before it reads the data.
     pub(super) fn is_sparse(&self, req: &Request) -> bool {
         self.structured && req.length >= SPARSE_READ && req.flags & cmd_flag::DF == 0
     }
 
-    /// Reads and replies. `None`, with `out` as it was, if it would have to wait and may not; else
-    /// whether it worked.
+    /// Carries out a READ and appends the reply. Returns `None` and leaves `out` unchanged if the
+    /// READ would have to wait and `wait` forbids it. Otherwise returns whether the READ succeeded.
     pub(super) fn read(&self, req: &Request, wait: Wait, out: &mut ReplyBuf) -> Option<bool> {
         let at = out.len();
         let result = match self.is_sparse(req) {
@@ -211,7 +215,8 @@ impl Executor {
         }
     }
 
-    /// Reads one range straight into the reply.
+    /// Reads one range directly into the reply. `last` marks the last chunk of a structured reply.
+    /// Returns false if the read would have to wait and `wait` forbids it.
     fn read_span(
         &self,
         cookie: u64,
@@ -241,8 +246,8 @@ impl Executor {
         Ok(true)
     }
 
-    /// Reads a range of which runs of zeros need not be sent. False if it would have to wait and
-    /// may not.
+    /// Reads a range. The reply describes long holes instead of sending their zeros. Returns false
+    /// if the read would have to wait and `wait` forbids it.
     fn read_sparse(&self, req: &Request, wait: Wait, out: &mut ReplyBuf) -> hindcast_engine::Result<bool> {
         if wait == Wait::No && self.device.status_may_wait() {
             return Ok(false);
@@ -265,7 +270,8 @@ impl Executor {
         Ok(true)
     }
 
-    /// Writes a batch in one call; `cookies` name the operations in order. Returns how many failed.
+    /// Writes `ops` with one call of the device and appends the replies. `cookies` has the cookie
+    /// of each operation, in the same order. Returns the number of operations that failed.
     pub(super) fn write(&self, ops: &mut [WriteOp], cookies: &[u64], fua: bool, out: &mut ReplyBuf) -> u64 {
         self.device.write(ops, fua);
         let mut failed = 0;
@@ -277,8 +283,8 @@ impl Executor {
         failed
     }
 
-    /// Carries out what neither brings data nor takes any with it, and BLOCK_STATUS. Tells whether
-    /// it worked.
+    /// Carries out any command but READ, WRITE and DISC, and appends the reply. Returns whether the
+    /// command succeeded.
     pub(super) fn control(&self, command: Command, req: &Request, out: &mut ReplyBuf) -> bool {
         let (offset, length) = (req.offset, u64::from(req.length));
         let fua = req.flags & cmd_flag::FUA != 0;
@@ -295,7 +301,8 @@ impl Executor {
         self.finish(command, req.cookie, &result, out)
     }
 
-    /// A chunk for each context.
+    /// Appends a structured reply with one chunk for each selected metadata context. Returns
+    /// whether the device reported the extents.
     fn block_status(&self, req: &Request, out: &mut ReplyBuf) -> bool {
         let max = if req.flags & cmd_flag::REQ_ONE != 0 { 1 } else { MAX_EXTENTS };
         for (n, context) in self.contexts.iter().enumerate() {
@@ -319,13 +326,14 @@ impl Executor {
     }
 }
 
-/// Lengths of replies are bounded by constants far below 4 GiB.
+/// Converts a length of a reply to its type in the protocol. Constants limit these lengths far
+/// below 4 GiB.
 fn wire_len(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// Cuts a read of `length` bytes into (length, is hole), holes being worth a chunk of their own.
-/// What `runs` don't cover is data.
+/// Divides a READ of `length` bytes into `(length in bytes, whether it is a hole)`. A zero run is a
+/// hole if it has at least [`MIN_HOLE`] bytes. Bytes that `runs` do not cover are data.
 fn spans(runs: &[StatusRun], length: u32) -> Vec<(u32, bool)> {
     let mut spans: Vec<(u32, bool)> = Vec::new();
     let mut left = length;
@@ -461,7 +469,7 @@ mod tests {
         assert_eq!(spans(&[run(1 << 40, true)], 65536), [(65536, true)]);
     }
 
-    /// A device whose status takes long.
+    /// A device whose block status may wait for a disk.
     struct Slow;
 
     impl BlockDevice for Slow {

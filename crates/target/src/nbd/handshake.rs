@@ -7,11 +7,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A negotiation as a whole gets this many times what one option gets. Tools that list exports ask
-/// each of them by itself, and some wait a fifth of a second in between.
+/// Time limit of a whole negotiation, as a multiple of the time for one option. Tools that list
+/// exports send an option for each export, and some wait a fifth of a second between two options.
 const OPTIONS_OF_TIME: u32 = 120;
 
-/// How long a client may take: so long for each option, and not for ever.
+/// The time limits of a negotiation: one for each option, and one for the whole negotiation.
 pub(super) struct Patience {
     option: Duration,
     end: Instant,
@@ -24,36 +24,38 @@ impl Patience {
         Patience { option, end: now + option * OPTIONS_OF_TIME, deadline: now + option }
     }
 
-    /// Something is complete: the next thing has its own time.
+    /// Starts the time for the next option. The whole negotiation keeps its time limit.
     pub(super) fn renew(&mut self) {
         self.deadline = (Instant::now() + self.option).min(self.end);
     }
 
-    /// When the client is given up.
+    /// Returns the time at which the negotiation fails.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 }
 
-/// Where a negotiation ended, or has to go on by other means.
+/// The result of [`negotiate`].
 pub(super) enum Outcome {
-    /// The client accepted TLS.
+    /// The client requested TLS, and the server acknowledged it. The TLS handshake follows.
     StartTls,
-    /// On to the transmission phase, with the bytes that came early.
+    /// The transmission phase follows. The bytes were received behind the last option.
     Transmit(Negotiated, Vec<u8>),
-    /// The client gave up in order.
+    /// The server ends the connection: the client sent ABORT, or a message that no error reply can
+    /// answer.
     Closed,
-    /// The client broke the rules or left.
+    /// The negotiation failed: the client was too slow, left, or sent plain text behind STARTTLS.
     Failed(&'static str),
 }
 
-/// Bytes asked for at a time.
+/// Maximum number of bytes in one receive.
 const RECEIVE: usize = 4096;
-/// Replies are sent when they reach this length; a few options can ask for many long lists.
+/// Replies are sent when they reach this length, in bytes. A few options can request many long
+/// lists.
 const SEND_AT: usize = PART;
 
-/// Negotiates until something else has to happen. A peer that is slow has until the deadline,
-/// however it is slow; what it completes moves that.
+/// Negotiates until a step ends the negotiation or starts TLS. The deadline bounds each receive and
+/// each send. Each complete message of the client renews the deadline.
 pub(super) fn negotiate(
     transport: &impl Transport,
     negotiator: &mut Negotiator<'_>,
@@ -83,7 +85,7 @@ pub(super) fn negotiate(
         out.clear();
         match step {
             Step::More => {}
-            // A client that takes parts of a long list is at work.
+            // A client that receives the parts of a long list is not idle.
             Step::Part | Step::Next => {
                 patience.renew();
                 continue;

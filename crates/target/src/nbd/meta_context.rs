@@ -1,6 +1,6 @@
-//! Metadata contexts: the options that select them, and the extents that they report. An export has
-//! the context `base:allocation`. It also has `hindcast:changed-since:PAST` for each snapshot, and
-//! each other past state, that it can be compared with.
+//! Metadata contexts: the options that select them, and the extents that they report. Every export
+//! has the context `base:allocation`. It also has `hindcast:changed-since:PAST` for each snapshot,
+//! and each other past state, that the server can compare it with.
 
 use super::option_data::{OptionError, Reader, rep};
 use crate::Changes;
@@ -8,31 +8,33 @@ use hindcast_engine::Result;
 use hindcast_engine::device::{BlockDevice, StatusRun};
 use std::sync::Arc;
 
-/// What is allocated, and what reads as zeros.
+/// Metadata context that reports which ranges are allocated, and which read as zeros.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// Its id on the wire once it is selected; any number will do.
+/// Id of [`BASE_ALLOCATION`] in replies. The protocol allows any number.
 pub const ALLOCATION_ID: u32 = 1;
 
-/// The namespace of the contexts that are not in the protocol's own.
+/// Namespace of the metadata contexts that the NBD protocol does not define.
 pub const NAMESPACE: &str = "hindcast:";
-/// What may differ from a state of the past, whose name follows.
+/// Prefix of the metadata contexts that report which ranges may differ from a past state. The name
+/// of the past state follows it.
 pub const CHANGED_SINCE: &str = "hindcast:changed-since:";
-/// Extent flag of [`CHANGED_SINCE`]: the content may differ. Without it, it does not.
+/// Extent flag of [`CHANGED_SINCE`]: the content may differ. Without this flag the content is the
+/// same.
 pub const STATE_CHANGED: u32 = 1;
-/// States that one connection compares with.
+/// Maximum number of past states that one connection compares with.
 pub const MAX_COMPARED: usize = 16;
 
-/// A context that was selected.
+/// A selected metadata context.
 #[derive(Clone)]
 pub enum Context {
     /// [`BASE_ALLOCATION`].
     Allocation,
-    /// [`CHANGED_SINCE`] a state of the past, with its id on the wire.
+    /// [`CHANGED_SINCE`] with a past state. The number is the id of the context in replies.
     Changes(u32, Arc<dyn Changes>),
 }
 
 impl Context {
-    /// Its id on the wire.
+    /// Returns the id of the context in replies.
     pub fn id(&self) -> u32 {
         match self {
             Context::Allocation => ALLOCATION_ID,
@@ -40,8 +42,9 @@ impl Context {
         }
     }
 
-    /// Describes a range of a device as `(length, flags)` extents, `max` at most; neighbours of one
-    /// kind may be apart.
+    /// Describes a range of `device` as `(length in bytes, flags)`. Returns at least one extent and
+    /// at most `max`. The extents may end before the range does. Neighbouring extents have
+    /// different flags.
     pub fn extents(
         &self,
         device: &dyn BlockDevice,
@@ -59,7 +62,7 @@ impl Context {
         };
         extents.truncate(max);
         if extents.is_empty() {
-            // What is always true: allocated, content unknown; and: may have changed.
+            // These flags are always right: allocated with unknown content, or possibly changed.
             let unknown = if matches!(self, Context::Allocation) { 0 } else { STATE_CHANGED };
             extents.push((length, unknown));
         }
@@ -67,25 +70,25 @@ impl Context {
     }
 }
 
-/// Extent flag: not allocated.
+/// Extent flag of [`BASE_ALLOCATION`]: the range is not allocated.
 pub const STATE_HOLE: u32 = 1;
-/// Extent flag: reads as zeros.
+/// Extent flag of [`BASE_ALLOCATION`]: the range reads as zeros.
 pub const STATE_ZERO: u32 = 2;
 
-/// More queries than any client has reason to send.
+/// Maximum number of queries in one option. No client has a reason to send more.
 const MAX_QUERIES: u32 = 1024;
 
-/// The body of LIST_META_CONTEXT and SET_META_CONTEXT.
+/// The data of LIST_META_CONTEXT or SET_META_CONTEXT.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MetaRequest<'a> {
-    /// The export asked about.
+    /// The name of the export.
     pub export: &'a str,
-    /// What is looked for.
+    /// The queries: names of contexts, or of namespaces.
     pub queries: Vec<&'a str>,
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Decodes the option's data.
+    /// Decodes the data of the option.
     pub fn decode(data: &'a [u8]) -> std::result::Result<MetaRequest<'a>, OptionError> {
         let mut reader = Reader::new(data);
         let export = reader.string()?;
@@ -98,18 +101,18 @@ impl<'a> MetaRequest<'a> {
         Ok(MetaRequest { export, queries })
     }
 
-    /// Whether LIST_META_CONTEXT shows `base:allocation`: asked for everything, for the namespace,
-    /// or by name.
+    /// Returns whether LIST_META_CONTEXT lists `base:allocation`: there is no query, or one query
+    /// is the namespace or the full name.
     pub fn lists_allocation(&self) -> bool {
         self.queries.is_empty() || self.queries.iter().any(|q| *q == "base:" || *q == BASE_ALLOCATION)
     }
 
-    /// Whether SET_META_CONTEXT selects `base:allocation`: by its full name only.
+    /// Returns whether SET_META_CONTEXT selects `base:allocation`: one query is the full name.
     pub fn selects_allocation(&self) -> bool {
         self.queries.contains(&BASE_ALLOCATION)
     }
 
-    /// The snapshots that the queries name, each once.
+    /// Returns the names of the past states in the queries, without duplicates.
     pub fn compared(&self) -> Vec<&'a str> {
         let mut names: Vec<&str> = Vec::new();
         for name in self.queries.iter().filter_map(|q| q.strip_prefix(CHANGED_SINCE)) {
@@ -120,15 +123,16 @@ impl<'a> MetaRequest<'a> {
         names
     }
 
-    /// Whether LIST_META_CONTEXT shows all snapshots: asked for everything, or for the namespace.
+    /// Returns whether LIST_META_CONTEXT lists all snapshots: there is no query, or one query is
+    /// the namespace or [`CHANGED_SINCE`].
     pub fn lists_snapshots(&self) -> bool {
         self.queries.is_empty() || self.queries.iter().any(|q| *q == NAMESPACE || *q == CHANGED_SINCE)
     }
 }
 
-/// Turns a device's runs into `(length, flags)` extents: neighbours of one kind merged, `limit`
-/// bytes at most in all. Lengths fit the wire because `limit` does. Empty if the device reported
-/// nothing.
+/// Converts the runs of a device to `(length in bytes, flags)` extents. Merges neighbouring runs
+/// with equal flags. The extents are at most `limit` bytes together, so each length fits 32 bits.
+/// Returns no extents if there are no runs.
 pub fn extents(runs: &[StatusRun], limit: u32) -> Vec<(u32, u32)> {
     let flags = |run: &StatusRun| {
         let hole = if run.allocated { 0 } else { STATE_HOLE };

@@ -1,15 +1,15 @@
 //! The NBD target: fixed newstyle negotiation, simple and structured replies, TLS.
 //!
-//! A connection has one thread, which blocks on its socket. [`server`] accepts the connection,
-//! `handshake` and [`options`] negotiate, and `session` serves it. The thread serves everything
-//! that one receive brought before it receives again:
+//! One thread at a time receives from a connection. It blocks on the socket. [`server`] accepts the
+//! connection, `handshake` and [`options`] negotiate, and `session` serves the transmission phase.
+//! The thread serves all requests that one receive brought before it receives again:
 //!
-//! - Reads that need no disk go straight into the reply buffer.
-//! - All writes become one call of the device. Their payloads point into the receive buffer.
-//! - One send answers all of them.
+//! - READs that need no disk write their data directly into the reply buffer.
+//! - WRITEs become at most two calls of the device: one without FUA, and one with FUA. Their
+//!   payloads point into the receive buffer.
+//! - One send carries all replies, unless they are longer than the limit of one send.
 //!
-//! A few worker threads do what may take long while other requests wait. Those requests are
-//! answered out of order.
+//! Worker threads carry out requests that may take long. Their replies may be sent out of order.
 
 pub mod codec;
 mod conn;

@@ -1,8 +1,8 @@
-//! The data of options: how it is taken apart, and the errors that are answered to it.
+//! The data of options: a decoder, and the error replies to options.
 
 use hindcast_engine::{Error, ErrorKind};
 
-/// The longest string the protocol allows.
+/// Maximum length of a string in the NBD protocol, in bytes.
 pub const MAX_STRING: usize = 4096;
 
 /// Option reply types.
@@ -22,12 +22,12 @@ pub mod rep {
     pub const ERR_TOO_BIG: u32 = (1 << 31) | 9;
 }
 
-/// An option that gets an error reply.
+/// An option that the server answers with an error reply.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OptionError {
-    /// A reply type of [`rep`].
+    /// An error type of [`rep`].
     pub reply: u32,
-    /// For people.
+    /// Text for the user of the client.
     pub message: String,
 }
 
@@ -45,7 +45,7 @@ impl OptionError {
     }
 }
 
-/// Takes an option's data apart.
+/// Decodes the data of an option from front to back.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
         self.take(4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
     }
 
-    /// A string after its 32-bit length.
+    /// Decodes a string that follows its 32-bit length.
     pub(super) fn string(&mut self) -> Result<&'a str, OptionError> {
         let len = self.u32()? as usize;
         let bytes = self.take(len)?;
@@ -86,7 +86,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Checks the protocol's rules for strings.
+/// Checks a string against the rules of the protocol: UTF-8 without NUL, at most [`MAX_STRING`]
+/// bytes.
 pub(super) fn string(bytes: &[u8]) -> Result<&str, OptionError> {
     if bytes.len() > MAX_STRING {
         return Err(OptionError::new(rep::ERR_TOO_BIG, "a string is longer than 4096 bytes"));

@@ -1,8 +1,9 @@
-//! The handshake: fixed newstyle negotiation, as a state machine that does no input or output.
+//! Fixed newstyle negotiation, also called option haggling, as a state machine without input and
+//! output.
 //!
-//! [`Negotiator`] knows no socket. Its driver sends [`GREETING`] and passes what it receives to
-//! [`Negotiator::step`]. It sends the output of each step. It goes on until a step leads to TLS, to
-//! the transmission phase, or to the end of the connection.
+//! [`Negotiator`] has no socket. Its driver sends [`GREETING`], and passes received bytes to
+//! [`Negotiator::step`]. The driver sends the output of each step. It stops when a step leads to
+//! TLS, to the transmission phase, or to the end of the connection.
 
 use super::codec::export_flag;
 use super::meta_context::{
@@ -14,30 +15,31 @@ use crate::{ExportEntry, Exports};
 use hindcast_engine::device::{BlockDevice, DeviceInfo};
 use std::sync::Arc;
 
-/// What the server says first: `NBDMAGIC`, `IHAVEOPT`, and the flags FIXED_NEWSTYLE and NO_ZEROES.
+/// The first message of the server: `NBDMAGIC`, `IHAVEOPT`, and the handshake flags FIXED_NEWSTYLE
+/// and NO_ZEROES.
 pub const GREETING: [u8; 18] = *b"NBDMAGICIHAVEOPT\x00\x03";
-/// First word of every option.
+/// Magic number at the start of every option.
 pub const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
-/// First word of every option reply.
+/// Magic number at the start of every option reply.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Bytes of an option's header.
+/// Length of an option's header in bytes.
 pub const OPTION_HEADER_LEN: usize = 16;
-/// Bytes of an option reply's header.
+/// Length of an option reply's header in bytes.
 pub const OPTION_REPLY_LEN: usize = 20;
 
-/// Option data up to this length is decoded.
+/// Maximum length of option data that the server decodes, in bytes.
 const MAX_OPTION: u32 = 32 << 10;
-/// Option data up to this length is skipped and answered; with more of it the client is up to no
-/// good.
+/// Maximum length of option data that the server skips, in bytes. It answers such an option with
+/// ERR_TOO_BIG. It closes the connection if option data is longer.
 const MAX_SKIPPED_OPTION: u32 = 1 << 20;
-/// Snapshots that are told to a client which asks for all contexts there are, the newest ones.
-/// Tools that list exports ask so at each of them, and each is a snapshot of a volume that may have
-/// thousands.
+/// Maximum number of snapshots in the reply to LIST_META_CONTEXT without queries. The reply has the
+/// newest snapshots. Tools that list exports send this option for each export. Each snapshot is an
+/// export too, and its volume may have thousands of them.
 const MAX_UNASKED_SNAPSHOTS: usize = 64;
-/// A list of exports is put out in parts of about this length: there may be any number of exports,
-/// and clients that take no answers.
+/// Length of one part of the reply to LIST, in bytes. The number of exports has no limit, and a
+/// client may read no replies. A list is therefore encoded part by part.
 pub(super) const PART: usize = 64 << 10;
-/// Blocks of this size are what clients take for granted.
+/// Minimum block size in bytes that every client expects.
 const DEFAULT_BLOCK: u32 = 512;
 
 const CLIENT_FIXED_NEWSTYLE: u32 = 1;
@@ -66,7 +68,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Appends one option reply.
+/// Appends one option reply to `out`. Its data is `parts`, one after the other.
 pub fn put_option_reply(out: &mut Vec<u8>, option: u32, reply: u32, parts: &[&[u8]]) {
     let len: usize = parts.iter().map(|p| p.len()).sum();
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
@@ -78,7 +80,8 @@ pub fn put_option_reply(out: &mut Vec<u8>, option: u32, reply: u32, parts: &[&[u
     }
 }
 
-/// The transmission flags of a device. A read-only one promises nothing about writes.
+/// Returns the transmission flags of an export. Those of a read-only export have no flag that is
+/// about writes.
 pub fn transmission_flags(device: &DeviceInfo, structured: bool) -> u16 {
     use export_flag::*;
     let mut flags = HAS_FLAGS | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE;
@@ -89,57 +92,58 @@ pub fn transmission_flags(device: &DeviceInfo, structured: bool) -> u16 {
     if structured { flags | SEND_DF } else { flags }
 }
 
-/// What the server allows, fixed for a connection.
+/// The rules of the server for a negotiation. They do not change during a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
-    /// STARTTLS is available.
+    /// Whether the server accepts STARTTLS.
     pub tls_available: bool,
-    /// Nothing but STARTTLS and ABORT is answered before TLS.
+    /// Whether the server refuses all options but STARTTLS and ABORT until the client uses TLS.
     pub tls_required: bool,
-    /// The longest READ or WRITE; advertised as maximum block size.
+    /// Maximum length of a READ or WRITE in bytes. The server reports it as the maximum block size.
     pub max_request: u32,
 }
 
-/// What the client and the server agreed on.
+/// The result of a negotiation that leads to the transmission phase.
 pub struct Negotiated {
-    /// The export's name, as the client gave it.
+    /// The name of the export, as the client sent it.
     pub export: String,
-    /// The device.
+    /// The device behind the export.
     pub device: Arc<dyn BlockDevice>,
-    /// READ is answered by structured replies.
+    /// Whether the client negotiated structured replies.
     pub structured: bool,
-    /// What BLOCK_STATUS reports.
+    /// The selected metadata contexts, which BLOCK_STATUS reports.
     pub contexts: Vec<Context>,
 }
 
-/// Where a step leads. Whatever it put out is sent first, in every case.
+/// The result of a step. In every case the driver first sends the output of the step.
 pub enum Step {
-    /// Needs more bytes.
+    /// The next step needs more bytes.
     More,
-    /// One message was handled; there may be another.
+    /// The step handled one message. The input may contain another one.
     Next,
-    /// A part of the answer to one, which goes on without more bytes.
+    /// The step appended a part of a reply. The next step continues the reply and needs no bytes.
     Part,
-    /// The next bytes are a TLS handshake. Bytes already received after this option were not
-    /// protected by it.
+    /// The next bytes are a TLS handshake. TLS does not protect bytes that were already received
+    /// behind this option.
     StartTls,
-    /// The next bytes are requests.
+    /// The transmission phase begins: the next bytes are requests.
     Transmit(Negotiated),
-    /// Close the connection.
+    /// The driver closes the connection.
     Close,
 }
 
 enum Phase {
     ClientFlags,
     Options,
-    /// Dropping the rest of an option that is too long, to answer it.
+    /// The data of an option is too long. The negotiator skips the rest, `left` bytes, and then
+    /// sends an error reply.
     Skip {
         option: u32,
         left: usize,
     },
 }
 
-/// One connection's negotiation.
+/// The negotiation of one connection.
 pub struct Negotiator<'a> {
     exports: &'a dyn Exports,
     policy: Policy,
@@ -149,16 +153,16 @@ pub struct Negotiator<'a> {
     secure: bool,
     shutting_down: bool,
     structured: bool,
-    /// What is selected, and for which export.
+    /// The name of an export, and the metadata contexts that the client selected for it.
     selected: Option<(String, Vec<Context>)>,
-    /// The export whose block sizes the client asked for last.
+    /// The name of the export whose block sizes the client requested last.
     sized: Option<String>,
-    /// The exports that are being listed, and which is next.
+    /// The exports that LIST reports, and the index of the next one. `None` outside of a LIST.
     listing: Option<(Arc<[ExportEntry]>, usize)>,
 }
 
 impl<'a> Negotiator<'a> {
-    /// A negotiation of which nothing but the greeting has been said.
+    /// Makes a negotiation that expects the client flags, which follow the greeting.
     pub fn new(exports: &'a dyn Exports, policy: Policy) -> Negotiator<'a> {
         Negotiator {
             exports,
@@ -175,7 +179,7 @@ impl<'a> Negotiator<'a> {
         }
     }
 
-    /// TLS is up. Nothing that was agreed on before it counts.
+    /// Continues the negotiation over TLS. Everything that was negotiated without TLS is reset.
     pub fn secured(&mut self) {
         self.secure = true;
         self.structured = false;
@@ -183,13 +187,13 @@ impl<'a> Negotiator<'a> {
         self.sized = None;
     }
 
-    /// From now on options are refused.
+    /// Refuses every option but ABORT from now on, because the server shuts down.
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
     }
 
-    /// Handles at most one message at the start of `input`, appends the answer to `out`, and tells
-    /// how many bytes of `input` it took.
+    /// Handles at most one message at the start of `input`, and appends the reply to `out`. Returns
+    /// the number of bytes that the message took from `input`.
     pub fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
         if self.listing.is_some() {
             return (0, self.list(out));
@@ -239,7 +243,7 @@ impl<'a> Negotiator<'a> {
         }
         let data = &input[OPTION_HEADER_LEN..];
         if len > MAX_OPTION {
-            // An export name can't be answered by an error, so it ends here.
+            // An error reply to EXPORT_NAME is not possible.
             if len > MAX_SKIPPED_OPTION || option == opt::EXPORT_NAME {
                 return (0, Step::Close);
             }
@@ -265,8 +269,8 @@ impl<'a> Negotiator<'a> {
                 false => self.export_name(data, out),
             };
         }
-        // Without FIXED_NEWSTYLE from the client, TLS must not be spoken of, so that a server which
-        // requires it has nothing to say.
+        // The protocol allows no mention of TLS to a client without FIXED_NEWSTYLE. A server that
+        // requires TLS has no other reply.
         if plain_but_must_not_be && !self.fixed {
             return Step::Close;
         }
@@ -278,7 +282,7 @@ impl<'a> Negotiator<'a> {
             self.answer_fixed(option, data, out)
         };
         match result {
-            // The answer is not complete.
+            // The reply has more parts.
             Ok(Step::Part) => self.list(out),
             Ok(step) => {
                 put_option_reply(out, option, rep::ACK, &[]);
@@ -292,7 +296,8 @@ impl<'a> Negotiator<'a> {
         }
     }
 
-    /// The options that are answered by replies; success is followed by an ACK.
+    /// Handles an option that is answered with option replies. The caller appends the ACK after
+    /// success.
     fn answer_fixed(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Step, OptionError> {
         match option {
             opt::LIST => {
@@ -335,9 +340,10 @@ impl<'a> Negotiator<'a> {
         Step::Transmit(self.negotiated(name, device))
     }
 
-    /// Whether the client can use an export with blocks of `block_size` bytes. If they are larger
-    /// than a client takes for granted, it must have asked for the block sizes. Otherwise its
-    /// requests would be refused later, where it does not expect that.
+    /// Returns whether the client may use an export with blocks of `block_size` bytes. If the
+    /// blocks are larger than [`DEFAULT_BLOCK`], the client must have requested the block sizes.
+    /// Otherwise the server would refuse its unaligned requests later, and the client would not
+    /// expect that.
     fn may_use(&self, name: &str, block_size: u32) -> bool {
         block_size <= DEFAULT_BLOCK || self.sized.as_deref() == Some(name)
     }
@@ -345,8 +351,7 @@ impl<'a> Negotiator<'a> {
     fn negotiated(&self, name: &str, device: Arc<dyn BlockDevice>) -> Negotiated {
         let selected = self.selected.as_ref().filter(|(export, _)| self.structured && export == name);
         let mut contexts = selected.map(|(_, contexts)| contexts.clone()).unwrap_or_default();
-        // What the name meant when the contexts were selected may be another state than what it
-        // means now.
+        // The name may mean another state now than when the client selected the contexts.
         let uuid = device.info().uuid;
         contexts.retain(|context| match context {
             Context::Allocation => true,
@@ -355,7 +360,7 @@ impl<'a> Negotiator<'a> {
         Negotiated { export: name.to_owned(), device, structured: self.structured, contexts }
     }
 
-    /// Goes on with a list.
+    /// Appends the next part of the reply to LIST.
     fn list(&mut self, out: &mut Vec<u8>) -> Step {
         if self.shutting_down {
             self.listing = None;
@@ -414,7 +419,8 @@ impl<'a> Negotiator<'a> {
         {
             put(info::DESCRIPTION, [&text.as_bytes()[..text.floor_char_boundary(MAX_STRING)], &[], &[]]);
         }
-        // Unasked too: the sizes are enforced, and a client may learn them as it likes.
+        // The server sends the block sizes also to a client that did not request them, because it
+        // enforces them.
         let preferred = shape.preferred_size.clamp(shape.block_size.max(512), self.policy.max_request);
         put(
             info::BLOCK_SIZE,
@@ -440,8 +446,8 @@ impl<'a> Negotiator<'a> {
         })
     }
 
-    /// Decodes a meta context option; the export must exist and structured replies must have been
-    /// agreed on.
+    /// Decodes the data of a metadata context option. Fails if structured replies were not
+    /// negotiated, or if the export can't be opened.
     fn meta_request<'d>(&self, data: &'d [u8]) -> Result<MetaRequest<'d>, OptionError> {
         if !self.structured {
             return Err(OptionError::new(rep::ERR_INVALID, "structured replies must be negotiated first"));
@@ -486,7 +492,7 @@ impl<'a> Negotiator<'a> {
         }
         let mut id = ALLOCATION_ID;
         for snapshot in request.compared().into_iter().take(MAX_COMPARED) {
-            // What can't be compared is left out, like any name that is unknown.
+            // The server ignores a past state that it can't compare with, like any unknown context.
             if let Ok(changes) = self.exports.changed_since(request.export, snapshot) {
                 id += 1;
                 put(id, &format!("{CHANGED_SINCE}{snapshot}"));

@@ -1,4 +1,5 @@
-//! The connections of an NBD server, as others see them.
+//! The connections of an NBD server ([`Registry`]): they are counted, limited, listed, and ended on
+//! request of the daemon.
 
 use super::stats::{ConnectionInfo, Counters, NbdStats};
 use crate::net::admission::{Limits, Source};
@@ -11,16 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A connection as others see it. Unregisters itself when its thread and the workers let
-/// go of it.
+/// The entry of a connection in the [`Registry`]. The connection's thread and the workers own it.
+/// It unregisters itself when the last of them drops it.
 pub(super) struct Record {
     pub(super) id: u64,
     pub(super) peer: String,
     pub(super) socket: Arc<Socket>,
-    /// The canonical name of the export it opened last.
+    /// The canonical name of the export that the client opened last.
     pub(super) export: Mutex<Option<String>>,
     pub(super) tls: AtomicBool,
-    /// It reached the transmission phase, or gave up in order.
+    /// True when the client reached the transmission phase, or when the server closed the
+    /// connection after ABORT or after a message that no error reply can answer.
     pub(super) negotiated: AtomicBool,
     pub(super) counters: Arc<Counters>,
     accepted: Instant,
@@ -30,7 +32,7 @@ pub(super) struct Record {
 /// All connections of a server.
 pub(super) struct Registry(Connections<Record, Totals>);
 
-/// Sums of the connections that have ended.
+/// Sums over the ended connections.
 #[derive(Default)]
 struct Totals {
     failed: u64,
@@ -52,7 +54,7 @@ impl Registry {
         Registry(Connections::new("NBD", limits))
     }
 
-    /// Registers a connection that has not negotiated yet; `None` if there is no room for it.
+    /// Registers a connection that has not negotiated yet. Returns `None` if there are too many.
     pub(super) fn admit(
         registry: &Arc<Registry>,
         socket: Socket,
@@ -71,8 +73,8 @@ impl Registry {
         })
     }
 
-    /// A connection is to be served: it counts among those that are. `false`: there is no room
-    /// among them any more.
+    /// Counts a connection that has negotiated as a served one. Returns false if there are too
+    /// many, or if the connection was already displaced. The caller then closes the connection.
     pub(super) fn settle(&self, record: &Record) -> bool {
         self.0.settle(record, &*record.peer)
     }
@@ -120,18 +122,19 @@ impl Registry {
 }
 
 impl Record {
-    /// What log lines about the connection are marked with.
+    /// Returns the span that marks log lines about the connection.
     pub(super) fn span(&self) -> tracing::Span {
         tracing::debug_span!("nbd", id = self.id, peer = %self.peer)
     }
 
-    /// Whom memory is counted to; each client on a Unix socket is one by itself.
+    /// Returns the source that the limits on memory count the connection to. Returns `None` for a
+    /// Unix socket: the limit of one source does not apply to it.
     pub(super) fn source(&self) -> Option<Source> {
         self.peer.parse::<SocketAddr>().ok().map(|address| Source::of(address.ip()))
     }
 
-    /// Logs that the connection has ended. A client that can connect can fail to negotiate as often
-    /// as it likes, so the number of such lines is limited.
+    /// Logs the end of the connection. A client can break connections as often as it likes, so the
+    /// number of such lines is limited.
     pub(super) fn report(&self, result: &std::io::Result<()>) {
         static BROKEN: Repeated = Repeated::new();
         match result {

@@ -1,5 +1,5 @@
-//! The NBD server: it binds the listeners and accepts connections. The daemon holds it as an
-//! [`NbdServer`].
+//! The NBD server ([`NbdServer`]): it binds the listeners, accepts connections, and gives each
+//! connection a thread. The daemon owns it.
 
 use super::conn::{Conn, Shared};
 use super::exec::{Executor, Rules};
@@ -27,53 +27,60 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Which connections must use TLS before anything else.
+/// Which connections must begin TLS before they send any other option.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TlsRequired {
-    /// None; it is the client's choice.
+    /// No connection must use TLS. The client decides.
     #[default]
     Never,
-    /// Those over TCP. Unix sockets are guarded by file permissions.
+    /// Connections over TCP must use TLS. File permissions protect Unix sockets.
     Tcp,
-    /// All.
+    /// All connections must use TLS.
     Always,
 }
 
-/// How a server behaves.
+/// The configuration of an NBD server.
 #[derive(Debug, Clone)]
 pub struct NbdConfig {
-    /// Where to listen.
+    /// The addresses to listen on.
     pub listen: Vec<Listen>,
-    /// Permissions of Unix sockets.
+    /// Permissions of the Unix sockets, as the bits of a file mode.
     pub unix_mode: u32,
-    /// Connections that are served at a time; more are closed at once. Where there are Unix sockets
-    /// and TCP, each has an eighth of them for itself. Those that have not negotiated yet are
-    /// beside these, and the oldest gives way to a new one.
+    /// Maximum number of connections that are served at a time. The server closes connections
+    /// beyond it. If the server listens on Unix sockets and on TCP, an eighth of these connections
+    /// is reserved for each of the two. TCP connections that negotiate have a limit of their own.
+    /// When that limit is reached, a new connection displaces the oldest one of the address that
+    /// has most of them.
     pub max_connections: usize,
-    /// Of them, those from one address, or one /64 of IPv6. Unix sockets are not counted so.
+    /// Maximum number of connections that are served at a time for one IPv4 address, or for one /64
+    /// of IPv6. It does not limit Unix sockets.
     pub max_connections_per_address: usize,
-    /// Time for each step of the negotiation: an option and the taking of its answer, or the TLS
-    /// handshake.
+    /// Maximum time of each step of the negotiation. A step is an option with the receipt of its
+    /// reply, or the TLS handshake.
     pub negotiation_timeout: Duration,
-    /// The longest READ or WRITE in bytes, a multiple of 64 KiB.
+    /// Maximum length of a READ or WRITE in bytes. It is a multiple of 64 KiB, and at least 1 MiB.
     pub max_request: u32,
-    /// Bytes of requests in flight on one connection, beyond its fixed buffers; a connection over
-    /// it is not read from.
+    /// Maximum number of bytes of requests in flight on one connection, beyond its fixed buffers. A
+    /// request that exceeds it waits until replies to earlier requests have been sent.
     pub max_in_flight_per_connection: u64,
-    /// Bytes of requests in flight on all connections, beyond their fixed buffers. One half is for
-    /// writes that are being received, the other for replies that are being built, so that neither
-    /// can wait for the other.
+    /// Maximum number of bytes of requests in flight on all connections, beyond their fixed
+    /// buffers. One half is for WRITEs that are being received. The other half is for replies, and
+    /// for requests that are carried out away from the thread that receives. So neither half can
+    /// wait for the other.
     pub max_in_flight: u64,
-    /// Requests of one connection that are worked on away from its thread.
+    /// Maximum number of requests of one connection that are in flight away from its thread. The
+    /// server does not read from a connection that has so many.
     pub max_jobs_per_connection: usize,
-    /// Threads for requests that may block.
+    /// Number of threads of each of two pools for requests that may block: one pool for reads, and
+    /// one for changes and flushes. Each pool gets more threads, up to eight times as many, while
+    /// all its threads wait for disks.
     pub workers: usize,
-    /// A client that stops in mid-request, or does not take its replies, is given up after this
-    /// long.
+    /// Time after which the server breaks a connection whose client stops in the middle of a
+    /// request or does not receive replies.
     pub stall_timeout: Duration,
-    /// TCP keepalive after this long without traffic.
+    /// Time without traffic after which TCP keepalive begins. `None` means no keepalive.
     pub keepalive: Option<Duration>,
-    /// The server's identity; without it STARTTLS is refused.
+    /// Certificate and key of the server. Without them the server refuses STARTTLS.
     pub tls: Option<TlsConfig>,
     /// Which connections must use TLS.
     pub tls_required: TlsRequired,
@@ -124,7 +131,8 @@ impl NbdConfig {
         Ok(())
     }
 
-    /// No single request, nor the FUA writes of one receive, may need more than all there is.
+    /// Returns the minimum of each half of `max_in_flight`, in bytes. A single request, or the FUA
+    /// writes of one receive, must not need more memory than there is.
     fn half_floor(&self) -> u64 {
         rx_budget_floor(self.max_request) + RX_BASE as u64
     }
@@ -152,10 +160,11 @@ impl NbdConfig {
     }
 }
 
-/// Threads of a pool when all of its workers wait for disks, for each worker that is configured.
+/// Maximum number of threads of a pool, as a multiple of [`NbdConfig::workers`]. A pool has so many
+/// only while its threads wait for disks.
 const MAX_WORKERS_RATIO: usize = 8;
 
-/// What every connection's thread needs.
+/// The state of a server that its connections share.
 pub(super) struct Context {
     pub(super) config: NbdConfig,
     exports: Arc<dyn Exports>,
@@ -165,7 +174,7 @@ pub(super) struct Context {
     pub(super) registry: Arc<Registry>,
 }
 
-/// A running NBD server. Dropping it stops it at once.
+/// A running NBD server. A drop stops it without a grace time.
 pub struct NbdServer {
     context: Arc<Context>,
     listeners: Vec<Arc<Listener>>,
@@ -173,7 +182,8 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Binds every address, then begins to accept. Nothing is left behind if one of them fails.
+    /// Binds every address, then begins to accept connections. If one address fails, the server
+    /// releases the others and returns the error.
     pub fn start(config: NbdConfig, exports: Arc<dyn Exports>) -> Result<NbdServer> {
         config.validate()?;
         let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
@@ -204,38 +214,40 @@ impl NbdServer {
         Ok(server)
     }
 
-    /// Where it listens, with the ports that were chosen.
+    /// Returns the addresses that the server listens on, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<Listen> {
         self.listeners.iter().map(|l| l.address().clone()).collect()
     }
 
-    /// Totals since the start.
+    /// Returns the totals since the start.
     pub fn stats(&self) -> NbdStats {
         self.context.registry.stats()
     }
 
-    /// The open connections.
+    /// Returns the open connections.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.context.registry.connections()
     }
 
-    /// Breaks off every connection to an export (a canonical name), and waits up to `wait` for them
-    /// to be gone: after that none of them holds the device. Tells how many there were and whether
-    /// all are gone. To keep them from coming back, make [`Exports::open`] fail first.
+    /// Aborts every connection to the export with the canonical name `export`. Waits at most `wait`
+    /// until they have ended. A connection that has ended does not hold the device. Returns the
+    /// number of these connections, and whether all have ended. To keep clients from connecting
+    /// again, the caller first makes [`Exports::open`] fail.
     pub fn disconnect(&self, export: &str, wait: Duration) -> (usize, bool) {
         self.disconnect_all(&|name| name == export, wait)
     }
 
-    /// Breaks off every connection to the exports whose canonical names `export` chooses, and waits
-    /// up to `wait` for them to be gone. Tells how many there were and whether all are gone. See
-    /// [`NbdServer::disconnect`].
+    /// Aborts every connection to an export for whose canonical name `export` returns true. Waits
+    /// at most `wait` until they have ended. Returns the number of these connections, and whether
+    /// all have ended. See [`NbdServer::disconnect`].
     pub fn disconnect_all(&self, export: &dyn Fn(&str) -> bool, wait: Duration) -> (usize, bool) {
         self.context.registry.disconnect(export, wait)
     }
 
-    /// Stops accepting, finishes the requests that have arrived, and closes; those that come later
-    /// are not answered, so that a client that reconnects asks again. Breaks off what is left after
-    /// `grace`. Tells how many connections had to be broken off. May be called again.
+    /// Stops accepting connections, answers the requests that have arrived, and closes. The server
+    /// does not answer later requests, so a client that reconnects sends them again. After `grace`
+    /// it aborts the remaining connections. Returns the number of aborted connections. A caller may
+    /// call it again.
     pub fn shutdown(&self, grace: Duration) -> usize {
         self.context.shared.stopping.store(true, Ordering::SeqCst);
         for listener in &self.listeners {
@@ -254,7 +266,7 @@ impl Drop for NbdServer {
     }
 }
 
-/// Takes in an accepted socket: registers it and gives it a thread.
+/// Registers the connection of an accepted socket and starts its thread.
 fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
     static NO_THREAD: Repeated = Repeated::new();
     let tcp = peer != crate::net::listener::UNIX_PEER;
@@ -279,7 +291,7 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
             record.report(&result);
         }
     });
-    // The record went with the closure.
+    // The failed spawn has dropped the closure and with it the record.
     if let Err(e) = spawned
         && let Some(turn) = NO_THREAD.turn()
     {
@@ -287,12 +299,13 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
     }
 }
 
-/// One connection, from greeting to end; `None` if another thread has taken over.
+/// Serves one connection from the greeting to its end. Returns `None` if another thread has taken
+/// over the connection.
 fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> Option<io::Result<()>> {
     agree(context, record, tcp).unwrap_or_else(|e| Some(Err(e)))
 }
 
-/// The negotiation, and what follows it.
+/// Negotiates, with TLS if the client requests it, and then serves the transmission phase.
 fn agree(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<Option<io::Result<()>>> {
     let mut patience = Patience::new(context.config.negotiation_timeout);
     let exports = Watched { exports: &*context.exports, record, lists: &context.lists };
@@ -321,7 +334,7 @@ fn agree(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<Optio
     transmit(context, record, tls, outcome)
 }
 
-/// What follows the negotiation.
+/// Serves the transmission phase if the negotiation has led to it. Otherwise ends the connection.
 fn transmit(
     context: &Context,
     record: &Arc<Record>,
@@ -372,7 +385,7 @@ fn serve(
     Ok(session::serve(&conn, received, config.stall_timeout))
 }
 
-/// Serves one connection over any transport, on this thread, without TLS: for tests and fuzzing.
+/// Serves one connection over `transport` on this thread, without TLS. Tests and fuzzers use it.
 pub fn serve_transport(
     config: &NbdConfig,
     exports: &dyn Exports,
@@ -393,21 +406,21 @@ pub fn serve_transport(
     }
 }
 
-/// Notes an export's name on the connection before the export is opened. So a daemon that makes
-/// opening fail and then disconnects the export misses no connection.
+/// Records the name of an export in the connection's entry before it opens the export. So a daemon
+/// that makes [`Exports::open`] fail and then disconnects the export misses no connection.
 struct Watched<'a> {
     exports: &'a dyn Exports,
     record: &'a Record,
     lists: &'a Lists,
 }
 
-/// The list of exports that was reported last, as long as a client still receives it.
+/// The last list of exports that was reported. It stays in memory while a client still receives it.
 #[derive(Default)]
 struct Lists(Mutex<Option<Weak<[crate::ExportEntry]>>>);
 
 impl Lists {
-    /// The list as it is now: the one in memory, where that says the same. One is made at a time,
-    /// so that no more are in memory than there are different ones.
+    /// Returns the current list of exports. Returns the list in memory if it is equal. The lock
+    /// allows one caller at a time, so equal lists are in memory only once.
     fn share(&self, exports: &dyn Exports) -> Arc<[crate::ExportEntry]> {
         let mut last = self.0.lock();
         let list = exports.list();

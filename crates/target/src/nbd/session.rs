@@ -1,9 +1,9 @@
-//! The transmission phase of one connection: a thread receives, serves everything that came, and
-//! answers at once.
+//! The transmission phase of one connection. A thread receives, carries out all complete requests,
+//! and sends their replies together.
 //!
 //! One thread at a time serves a connection, but not always the same one. If the thread waits for a
-//! disk for longer than some milliseconds, it stays with that work and another thread receives (see
-//! [`crate::net::watch`]).
+//! disk for longer than some milliseconds, it keeps that work, and another thread takes over the
+//! connection (see [`crate::net::watch`]).
 
 use super::codec::{Command, REQUEST_LEN, Request, cmd_flag};
 use super::conn::Conn;
@@ -22,25 +22,30 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// An idle connection wakes up this often, to give memory back and to notice a peer that stopped in
-/// mid-request.
+/// Receive timeout of a connection. When it passes, the thread returns memory, and checks whether
+/// the client has stopped in the middle of a request.
 pub(super) const TICK: Duration = Duration::from_secs(2);
-/// Replies are sent when they reach this length, even if the receive brought more requests.
+/// Length of replies, in bytes, from which they are sent at once, even if the receive brought more
+/// requests.
 const SEND_AT: usize = 256 << 10;
-/// Reads up to this length are served on the connection's thread if they need no disk.
+/// Maximum length in bytes of a READ that the thread of the connection may carry out. Longer ones
+/// go to workers.
 const MAX_INLINE_READ: u32 = 1 << 20;
-/// Discards and zeroes up to this length are one small journal record.
+/// Maximum length in bytes of a TRIM or WRITE_ZEROES that the thread of the connection carries out
+/// while other requests wait. Such a request is one small journal record.
 const MAX_INLINE_CONTROL: u32 = 1 << 20;
-/// A refused WRITE's payload up to this length is dropped to keep the connection.
+/// Maximum length in bytes of the payload of a refused WRITE. The session drops such a payload and
+/// keeps the connection. A longer one ends the connection.
 const MAX_DROPPED: u32 = 64 << 20;
-/// A reply to a READ from this length on is counted as memory until it has been sent.
+/// Minimum length in bytes of a READ whose reply counts as memory in flight until it is sent.
 const COUNTED: u32 = 64 << 10;
-/// Threads of one connection that may be left waiting for a disk before its WRITEs are handed to
-/// workers.
+/// Number of threads of one connection that may wait for a disk. From this number on, workers carry
+/// out all requests that may wait.
 const MAX_STUCK: usize = 4;
 
-/// Serves a connection until it ends, or until another thread takes over. `received` came with the
-/// last option. `None` if the end will be reported by that other thread.
+/// Serves a connection until it ends, or until another thread takes over. `received` are the bytes
+/// that followed the last option. Returns `None` if another thread took over: that thread then
+/// reports the end.
 pub(super) fn serve<T: Transport>(
     conn: &Arc<Conn<T>>,
     received: &[u8],
@@ -78,70 +83,73 @@ pub(super) fn serve<T: Transport>(
 
 struct Session<T: Transport> {
     conn: Arc<Conn<T>>,
-    /// Where this lies while the thread does what may wait.
+    /// The place of the session while its thread carries out work that may wait.
     desk: Arc<Desk<Session<T>>>,
     rx: RxBuffer,
     out: ReplyBuf,
-    /// Unread bytes without which nothing can go on.
+    /// Number of unread bytes that the session needs before it can continue.
     need: usize,
-    /// The payload of a refused WRITE.
+    /// The refused WRITE whose payload the session is dropping.
     dropping: Option<Dropping>,
-    /// The WRITEs of this receive.
+    /// The WRITEs of this receive that are not yet in `batches`.
     writes: Vec<Write>,
-    /// The WRITEs of this receive, sorted into calls of the device.
+    /// The WRITEs of this receive, grouped by calls of the device.
     batches: Vec<Batch>,
-    /// An empty one, for its memory.
+    /// An empty batch, kept to reuse its memory.
     spare: Batch,
-    /// The receive buffer, while batches point into it.
+    /// The memory of the receive buffer, while batches point into it.
     lent: Option<Bytes>,
-    /// A single WRITE is all that this receive brought, and the client waits for nothing else.
+    /// Whether a WRITE is the only request of this receive, and no other request is in flight.
     alone: bool,
-    /// What may wait, and is done next.
+    /// The work that the thread carries out next and that may wait.
     inline: Option<Inline>,
-    /// Where replies are built while this lies on the desk.
+    /// The buffer for replies that are built while the session is on the desk.
     aside: ReplyBuf,
-    /// For replies in `out` that are long.
+    /// The tickets of the long replies in `out`.
     tickets: Vec<Ticket>,
-    /// Bytes of memory that what is under way on this thread takes.
+    /// Number of bytes of memory that the work on this thread needs and that no ticket counts.
     owed: u64,
     tally: Tally,
-    /// Requests of this receive.
+    /// Number of requests of this receive that the session has begun.
     served: usize,
-    /// The requests of this receive are not all served.
+    /// Whether requests of this receive are left.
     amid: bool,
-    /// What came is no NBD: the connection ends when all before it has been done.
+    /// The error that ends the connection after the requests before it have been carried out.
     broken: Option<io::Error>,
-    /// The server shuts down: what had arrived is served, and the connection ends. What arrives
-    /// later is not answered, so that clients that can will ask again on their next connection.
+    /// Whether the server shuts down. The session carries out the requests that have arrived, and
+    /// then ends the connection. It does not answer later requests, so clients send them again on
+    /// their next connection.
     stopping: bool,
     ended: bool,
-    /// How long nothing may come in mid-request.
+    /// Maximum time without received bytes in the middle of a request.
     stall: Duration,
     idle_ticks: u128,
-    /// When the request that is incomplete began to arrive.
+    /// Time at which the incomplete request began to arrive.
     began: Option<Instant>,
-    /// The end has been told; without that it is a panic.
+    /// Whether [`Session::end`] has returned the result of the connection. If not, a drop means
+    /// that the thread panicked.
     orderly: bool,
 }
 
-/// Ends the connection, also by a panic.
+/// Ends the connection. Aborts it first if the thread panicked.
 impl<T: Transport> Drop for Session<T> {
     fn drop(&mut self) {
         if !self.orderly {
             self.conn.outbox.transport.abort();
         }
-        // The connection is over when all tickets have been given back: these are its own.
+        // The connection ends when all tickets are returned. The session returns its own first.
         self.tickets.clear();
         self.inline = None;
         self.conn.finish();
     }
 }
 
-/// What a connection's thread does next, and what may wait.
+/// Work that the thread of a connection carries out next and that may wait.
 enum Inline {
     Writes(Batch),
-    /// Anything else; with room for its reply, if that is long. A READ that may not wait goes to a
-    /// worker if it would have to: to ask which runs are zeros may need a disk too.
+    /// Any other command, with the ticket of its reply if that is long. With [`Wait::No`] a READ
+    /// that would have to wait goes to a worker. It is still work that may wait, because the search
+    /// for holes may need a disk.
     Other(Command, Request, Wait, Option<Ticket>),
 }
 
@@ -156,11 +164,11 @@ struct Write {
     cookie: u64,
     offset: u64,
     fua: bool,
-    /// Where in the receive buffer its payload is.
+    /// The place of the payload in the receive buffer.
     payload: Range<usize>,
 }
 
-/// WRITEs for one call of the device.
+/// The WRITEs of one call of the device.
 #[derive(Default)]
 struct Batch {
     fua: bool,
@@ -173,7 +181,7 @@ impl Batch {
         self.ops.iter().map(|op| op.data.len() as u64).sum()
     }
 
-    /// Writes, answers, and lets go of the payloads.
+    /// Writes the batch with one call of the device, appends the replies, and drops the payloads.
     fn write<T: Transport>(&mut self, conn: &Conn<T>, out: &mut ReplyBuf) {
         if self.ops.is_empty() {
             return;
@@ -185,7 +193,8 @@ impl Batch {
     }
 }
 
-/// Carries out anything but a WRITE; false if it would have to wait and may not.
+/// Carries out any command but WRITE, and appends the reply. Returns false if a READ would have to
+/// wait and `wait` forbids it.
 fn carry_out<T: Transport>(
     conn: &Conn<T>,
     command: Command,
@@ -201,11 +210,13 @@ fn carry_out<T: Transport>(
     ok.is_some()
 }
 
-/// What a thread owes that has handed its connection over: replies to what it is doing.
+/// The duty of a thread whose connection another thread took over: to reply to the requests that it
+/// is carrying out.
 struct Debt<T: Transport> {
     conn: Arc<Conn<T>>,
     settled: bool,
-    /// Goes with the answer, so that the connection is not over before that is sent.
+    /// The ticket of the reply. It is returned when the reply is sent, so the connection does not
+    /// end before that.
     ticket: Option<Ticket>,
 }
 
@@ -248,12 +259,13 @@ impl<T: Transport> Receiver for Session<T> {
     }
 }
 
-/// Does what may wait. `None` if another thread has the connection now; all that was to be done
-/// here is done. What is done belongs to the closure that does it: in a panic it goes before the
-/// connection does, which waits for its tickets.
+/// Carries out work that may wait. Returns `None` if another thread took over the session: the work
+/// is then done and the replies are queued. The closure owns the work. So a panic drops the tickets
+/// of the work before the session, which waits for all tickets when it is dropped.
 fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<Box<Session<T>>> {
     let (conn, desk) = (session.conn.clone(), session.desk.clone());
-    // A long reply is built where it goes out. What is there before it is not to wait for a disk.
+    // A READ builds its reply at the end of `out`, because a copy of a long reply is expensive. If
+    // the READ may wait, earlier replies in `out` must not wait with it.
     let in_place = match &inline {
         Inline::Other(Command::Read, _, wait, _) => *wait == Wait::No || session.out.len() == 0,
         _ => false,
@@ -310,8 +322,8 @@ fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<
 }
 
 impl<T: Transport> Session<T> {
-    /// Receives and serves until the connection ends, which is the result, or until another thread
-    /// has taken over.
+    /// Receives and carries out requests. Returns the result when the connection ends. Returns
+    /// `None` when another thread has taken over.
     fn run(mut self: Box<Self>) -> Option<io::Result<()>> {
         loop {
             match self.step() {
@@ -332,7 +344,8 @@ impl<T: Transport> Session<T> {
         result
     }
 
-    /// Goes on until there is something to do that may wait; `None` at the end of the connection.
+    /// Continues until the next work that may wait, and returns that work. Returns `None` at the
+    /// end of the connection.
     fn step(&mut self) -> io::Result<Option<Inline>> {
         loop {
             let stopping = self.conn.stopping();
@@ -348,13 +361,13 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// What was built apart goes out behind what there is.
+    /// Appends replies that were built apart from `out` to `out`. Keeps the empty buffer.
     fn put_aside(&mut self, mut built: ReplyBuf) {
         self.out.append(&mut built);
         self.aside = built;
     }
 
-    /// Receives until something can be done; false at the end of the stream.
+    /// Receives until the session can continue. Returns false at the end of the stream.
     fn receive(&mut self) -> io::Result<bool> {
         loop {
             self.rx.make_room(self.need, &self.conn.shared.rx_budget);
@@ -379,7 +392,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Nothing came for a while.
+    /// Handles a receive timeout: returns memory, or fails if the client has stopped in the middle
+    /// of a request for too long.
     fn tick(&mut self) -> io::Result<()> {
         self.idle_ticks += 1;
         if self.rx.unread().is_empty() && self.dropping.is_none() {
@@ -391,8 +405,9 @@ impl<T: Transport> Session<T> {
         self.watch_rate()
     }
 
-    /// A long request whose payload trickles in would keep its memory from others for ever: it has
-    /// to arrive at [`MIN_RATE`], beyond the time in which nothing needs to come.
+    /// Fails if a long request arrives more slowly than [`MIN_RATE`], after an allowance of the
+    /// stall timeout. Such a request would otherwise keep its memory from other connections
+    /// forever.
     fn watch_rate(&mut self) -> io::Result<()> {
         if self.rx.unread().len() >= self.need || self.need <= RX_BASE {
             return Ok(());
@@ -404,8 +419,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Serves every complete request that has been received, and answers. Ends early with what may
-    /// wait; when that is done it is to be called again.
+    /// Carries out all complete requests that have been received, and sends the replies. If it
+    /// returns work that may wait, the caller does that work and then calls again.
     fn serve_received(&mut self) -> io::Result<Option<Inline>> {
         if !self.amid {
             self.amid = true;
@@ -449,7 +464,8 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Drops what came of a refused WRITE's payload; true when there is none (any more).
+    /// Drops the received bytes of the payload of a refused WRITE. Returns true if no such payload
+    /// is left.
     fn drop_payload(&mut self) -> bool {
         let Some(dropping) = &mut self.dropping else {
             return true;
@@ -472,7 +488,8 @@ impl<T: Transport> Session<T> {
         self.conn.exec.fail(cookie, why.errno, why.message, &mut self.out);
     }
 
-    /// Serves the request whose header is next; false if its payload has not arrived.
+    /// Begins the request whose header is next in the receive buffer. Returns false if its payload
+    /// has not arrived completely.
     fn dispatch(&mut self, req: &Request, info: &DeviceInfo) -> io::Result<bool> {
         let is_write = req.kind == Command::Write as u16;
         let command = match self.conn.rules.check(req, info) {
@@ -510,13 +527,13 @@ impl<T: Transport> Session<T> {
         Ok(true)
     }
 
-    /// Whether the request just taken is all that the client waits for: handing it to a worker
-    /// would only cost time.
+    /// Returns whether the client waits for this request alone. A worker would then only add delay.
     fn is_alone(&self) -> bool {
         self.served == 1 && self.rx.unread().is_empty() && self.conn.flight.jobs() == 0
     }
 
-    /// Whether so many of its threads wait for a disk that workers are to do what may wait too.
+    /// Returns whether so many threads of the connection wait for a disk that workers must carry
+    /// out all requests that may wait.
     fn has_many_stuck(&self) -> bool {
         self.conn.stuck.load(Ordering::Acquire) >= MAX_STUCK
     }
@@ -567,8 +584,9 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Hands a request without payload to the pool, now or when there is room for its reply. A
-    /// client that has too many of them is not read from until some are done.
+    /// Submits a request without payload to a pool. The request begins when there is memory for its
+    /// reply. A connection with too many requests in flight is not read from until some are
+    /// answered.
     fn submit(&mut self, command: Command, req: &Request) -> io::Result<()> {
         let max = self.conn.max_jobs;
         if self.conn.flight.jobs() >= max {
@@ -586,9 +604,9 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// The next of the WRITEs that this receive brought, to be carried out on this thread: at most
-    /// one call of the device without FUA and one with it. When there are none, the receive buffer
-    /// is free.
+    /// Returns the next batch of WRITEs for this thread: at most one without FUA and one with FUA
+    /// for each receive. Submits batches for workers. Returns `None` when no batch is left. The
+    /// receive buffer is then free.
     fn settle_writes(&mut self) -> io::Result<Option<Inline>> {
         if !self.writes.is_empty() {
             self.alone = self.is_alone();
@@ -601,7 +619,7 @@ impl<T: Transport> Session<T> {
                 batch.cookies.push(write.cookie);
                 batch.ops.push(WriteOp::new(write.offset, lent.slice(write.payload)));
             }
-            // The plain ones first: they come last off this stack.
+            // The batch without FUA is last, because `pop` takes the last one first.
             self.batches.extend([durable, plain].into_iter().filter(|batch| !batch.ops.is_empty()));
             self.lent = Some(lent);
         }
@@ -610,7 +628,7 @@ impl<T: Transport> Session<T> {
             if !apart && !self.has_many_stuck() {
                 return Ok(Some(Inline::Writes(batch)));
             }
-            // A few bytes must not keep a long receive buffer.
+            // A short payload must not keep a long receive buffer in memory. It is copied.
             if self.lent.as_ref().is_some_and(|lent| lent.len() > RX_BASE) {
                 let short = batch.ops.iter_mut().filter(|op| op.data.len() < RX_BASE);
                 short.for_each(|op| op.data = Bytes::copy_from_slice(&op.data));

@@ -5,7 +5,7 @@ use super::codec::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counters of one connection, or of all that have ended.
+/// Counters of one connection, or the sum of all ended connections.
 #[derive(Default)]
 pub(super) struct Counters {
     requests: [AtomicU64; Command::ALL.len()],
@@ -15,7 +15,7 @@ pub(super) struct Counters {
     in_flight: AtomicU64,
 }
 
-/// What one receive brought, added up before it is counted.
+/// Counts of the requests of one receive. The session adds them to [`Counters`] together.
 #[derive(Default)]
 pub(super) struct Tally {
     requests: [u64; Command::ALL.len()],
@@ -60,7 +60,7 @@ impl Counters {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Adds an ended connection's counters to the sum of those that have ended.
+    /// Adds the counters of an ended connection to this sum.
     pub(super) fn absorb(&self, ended: &Counters) {
         for (sum, n) in self.requests.iter().zip(&ended.requests) {
             sum.fetch_add(n.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -87,23 +87,23 @@ impl Counters {
     }
 }
 
-/// Requests served, on one connection or on all.
+/// Counts of the requests of one connection or of all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Requests received by command number; see [`Command::name`].
+    /// Number of valid requests, by command number. See [`Command::name`].
     pub requests: [u64; Command::ALL.len()],
-    /// Requests answered by an error.
+    /// Number of requests that were answered with an error.
     pub errors: u64,
-    /// Bytes that READs asked for.
+    /// Number of bytes that READs requested.
     pub bytes_read: u64,
-    /// Bytes that WRITEs brought.
+    /// Number of bytes that WRITEs contained.
     pub bytes_written: u64,
-    /// Requests that are being worked on away from their connection's thread.
+    /// Number of requests that are now carried out away from the thread that receives.
     pub in_flight: u64,
 }
 
 impl Traffic {
-    /// Requests of one command.
+    /// Returns the number of requests with `command`.
     pub fn requests_of(&self, command: Command) -> u64 {
         self.requests[command as usize]
     }
@@ -119,35 +119,37 @@ impl Traffic {
     }
 }
 
-/// A server's totals since it started.
+/// Totals of a server since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NbdStats {
-    /// Connections that are open now, negotiating ones included.
+    /// Number of open connections, including those that negotiate.
     pub connections: usize,
-    /// Connections that were accepted.
+    /// Number of accepted connections, without those that were refused on arrival.
     pub accepted: u64,
-    /// Connections that were closed at once because there were too many.
+    /// Number of connections that the server closed because there were too many, on arrival or
+    /// after the negotiation.
     pub refused: u64,
-    /// Connections that ended without reaching the transmission phase, although the client did not
-    /// say so.
+    /// Number of connections that failed before the transmission phase. A connection that the
+    /// server closed after ABORT, or after a message that no error reply can answer, does not
+    /// count.
     pub failed_negotiations: u64,
-    /// All requests.
+    /// Requests of all connections, open and ended.
     pub traffic: Traffic,
 }
 
-/// One open connection.
+/// The state of one open connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionInfo {
-    /// Unique within the server's life.
+    /// Number of the connection, unique while the server runs.
     pub id: u64,
     /// The client's address, or `unix`.
     pub peer: String,
-    /// The export's canonical name, once the client has chosen one.
+    /// The canonical name of the export that the client opened last. `None` before the first one.
     pub export: Option<String>,
-    /// Protected by TLS.
+    /// Whether TLS protects the connection.
     pub tls: bool,
-    /// Time since it was accepted.
+    /// Time since the server accepted the connection.
     pub age: Duration,
-    /// Its requests.
+    /// Requests of the connection.
     pub traffic: Traffic,
 }

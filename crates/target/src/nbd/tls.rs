@@ -15,22 +15,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ciphertext received at a time: four records.
+/// Maximum number of bytes of ciphertext in one receive: four TLS records.
 const RECEIVE: usize = 64 << 10;
 
-/// Where the server's identity comes from; PEM files.
+/// The PEM files with the server's certificate and key, and with the authorities for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The server's certificate, followed by intermediates.
+    /// The server's certificate, followed by intermediate certificates.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of the server's certificate.
     pub key: PathBuf,
-    /// If given, clients must present a certificate that one of these authorities signed.
+    /// The authorities for client certificates. If it is `Some`, each client must present a
+    /// certificate that one of them signed.
     pub client_ca: Option<PathBuf>,
 }
 
 impl TlsConfig {
-    /// Reads the files and checks that they fit together.
+    /// Reads the files, and checks that the key belongs to the certificate.
     pub(super) fn load(&self) -> Result<Arc<ServerConfig>> {
         let certs = certificates(&self.cert)?;
         let key =
@@ -82,24 +83,25 @@ fn unreadable(what: &str, path: &Path, error: pem::Error) -> Error {
     Error::with_source(ErrorKind::Invalid, format!("{what} {}", path.display()), error)
 }
 
-/// A TLS session over a socket. Locks are taken in the order of the fields.
+/// A TLS session over a socket. A thread takes the locks in the order of the fields.
 pub(super) struct TlsTransport {
     socket: Arc<Socket>,
-    /// Ciphertext that was received and not yet decrypted. Only the receiving thread takes it.
+    /// Ciphertext that was received and not yet decrypted. Only the receiving thread locks it.
     incoming: Mutex<Incoming>,
-    /// Ciphertext not yet sent. Held while sending, so that records go out in order.
+    /// Ciphertext that was not yet sent. A thread holds the lock while it sends, so that TLS
+    /// records are sent in order.
     outgoing: Mutex<Pending>,
     tls: Mutex<ServerConnection>,
 }
 
-/// Received bytes. Those at `start..end` have not been decrypted yet.
+/// Received ciphertext. The bytes at `start..end` are not yet decrypted.
 struct Incoming {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-/// Bytes of which those before `done` have been dealt with.
+/// Bytes to send. Those before `done` have been sent.
 #[derive(Default)]
 struct Pending {
     bytes: Vec<u8>,
@@ -122,7 +124,8 @@ impl Pending {
 }
 
 impl TlsTransport {
-    /// Performs the handshake within `deadline`.
+    /// Performs the TLS handshake. Fails with `TimedOut` when it takes longer than until
+    /// `deadline`.
     pub(super) fn accept(
         socket: Arc<Socket>,
         config: Arc<ServerConfig>,
@@ -151,8 +154,8 @@ impl TlsTransport {
         }
     }
 
-    /// Feeds ciphertext to the TLS state, receiving some if none is left over. False at the end of
-    /// the stream.
+    /// Passes ciphertext to the TLS state. Receives some first if none is left. Returns false at
+    /// the end of the stream.
     fn decrypt(&self, incoming: &mut Incoming) -> io::Result<bool> {
         if incoming.start == incoming.end {
             let n = self.socket.receive(&mut incoming.bytes)?;

@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(all.enter(5, v4(3)), Ok(Some(2)));
         assert_eq!(all.settle(2), Err(Full::All), "it has to go");
         assert_eq!(all.settle(0), Ok(()), "the quiet one was left alone");
-        // Those that do not go are not gone: there is an end to what may pile up.
+        // Displaced connections that have not ended still count, so their number is limited.
         assert_eq!(all.enter(6, v4(2)), Ok(None));
         assert_eq!(all.enter(7, v4(2)), Ok(Some(3)));
         assert_eq!(all.enter(8, v4(2)), Ok(Some(4)));
@@ -278,7 +278,7 @@ mod tests {
         assert!(all.own.is_empty() && all.seats.is_empty());
     }
 
-    /// Whatever happens, the numbers stay within what descriptors were set aside for.
+    /// The number of connections never exceeds the number of reserved file descriptors.
     #[test]
     fn the_sum_is_bounded() {
         let limits = Limits::new(32, 16, 4);

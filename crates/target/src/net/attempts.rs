@@ -1,13 +1,13 @@
 //! Limits on how often a client may guess secrets.
 //!
-//! After some failures, at most one further try a second is checked. Tries in between are refused
-//! without a check, whether they are right or wrong. Otherwise a client that hangs up on a wrong
-//! guess would not notice the slowdown.
+//! After some failures the server checks at most one secret each second. It refuses every other
+//! attempt without checking the secret, whether the secret is right or wrong. Otherwise a client
+//! that disconnects after a wrong secret would not be slowed down.
 //!
-//! Many clients may share an address, for example behind a router, and one of them must not shut
-//! out the others. So failures count for an address together with an account. They count for the
-//! address as a whole only from a much larger number on. An initiator that was right lately has a
-//! tally of its own.
+//! Many clients may share an address, for example behind a router. One of them must not lock out
+//! the others. So the server counts failures for each pair of an address and an account. It limits
+//! the address as a whole only after many more failures. An initiator that recently proved an
+//! account has a count of its own.
 
 use super::admission::Source;
 use parking_lot::Mutex;
@@ -16,31 +16,33 @@ use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Failures in a row without a consequence.
+/// Number of failures without a consequence.
 const FREE: u32 = 20;
-/// One failure is forgiven after each of these.
+/// Time after which one failure is forgiven.
 const FORGIVEN: Duration = Duration::from_secs(3);
-/// Time between tries that are checked when there were more failures.
+/// Time between two checked attempts after more than [`FREE`] failures.
 const PACE: Duration = Duration::from_secs(1);
-/// An address as a whole, or a /64, may do so many times as much.
+/// Factor by which the limits of a whole IPv4 address, or of a whole /64, are larger than those of
+/// one account at an address.
 const PARTY: u32 = 8;
-/// Kinds of accounts that are told apart at an address. A guesser may make up any number of names.
+/// Number of groups that the accounts at one address are hashed to. A client may invent any number
+/// of account names.
 const BUCKETS: u64 = 64;
-/// Tallies that are kept. Of more, the one that has been quiet for longest is forgotten.
+/// Maximum number of tallies. A new tally replaces the one that was unused for the longest time.
 const MAX_TALLIES: usize = 4096;
-/// Initiators that are remembered to have been right.
+/// Maximum number of initiators that are remembered because they proved an account.
 const MAX_KNOWN: usize = 1024;
 
-/// Who tries to prove an account.
+/// The source of an attempt to prove an account.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Who<'a> {
     pub(crate) address: IpAddr,
-    /// What it calls itself.
+    /// The name that the initiator sent.
     pub(crate) initiator: &'a str,
     pub(crate) account: &'a str,
 }
 
-/// The tallies of failed tries, of all addresses and accounts. They decide whether a secret is
+/// The tallies of failed attempts for all addresses and accounts. They decide whether a secret is
 /// checked now.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
@@ -51,23 +53,23 @@ pub(crate) struct Attempts {
 #[derive(Debug, Default)]
 struct State {
     tallies: HashMap<Key, Tally>,
-    /// Those that were right, and when.
+    /// The initiators that proved an account, and the time of the last proof.
     known: HashMap<Known, Instant>,
 }
 
-/// An initiator that was right: its address, and a hash of its name and its account.
+/// An initiator that proved an account: its address, and a hash of its name and the account.
 type Known = (IpAddr, u64);
 
-/// What failures are counted of.
+/// The key of a tally of failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
-    /// An address, and one of [`BUCKETS`].
+    /// An address, and one of [`BUCKETS`] groups of accounts.
     Account(IpAddr, u64),
     Party(Source),
     Known(Known),
 }
 
-/// A try that is under way.
+/// An attempt in progress.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     known: Known,
@@ -76,18 +78,19 @@ pub(crate) struct Attempt {
 
 #[derive(Debug)]
 struct Tally {
-    /// Failures, and tries under way, that are not forgiven.
+    /// Number of failures and attempts in progress that are not forgiven.
     failures: u32,
-    /// Up to when failures were forgiven.
+    /// Time up to which failures have been forgiven.
     forgiven: Instant,
-    /// When the next try is checked.
+    /// Time from which the next attempt is checked.
     next: Instant,
     last: Instant,
 }
 
 impl Attempts {
-    /// A secret is about to be checked. `None`: it must not be checked, because there were too many
-    /// wrong ones. Unless [`Attempts::succeeded`] follows, the try counts as wrong.
+    /// Begins an attempt before its secret is checked. Returns `None` after too many failures: the
+    /// caller must then not check the secret. The attempt counts as failed unless
+    /// [`Attempts::succeeded`] follows.
     pub(crate) fn begin(&self, who: Who<'_>) -> Option<Attempt> {
         self.begin_at(who, Instant::now())
     }
@@ -110,7 +113,7 @@ impl Attempts {
         Some(Attempt { known, keys })
     }
 
-    /// The secret was right.
+    /// Records that the secret of `attempt` was right.
     pub(crate) fn succeeded(&self, attempt: &Attempt) {
         let mut state = self.state.lock();
         for key in attempt.keys.iter().flatten() {
@@ -128,7 +131,7 @@ impl Attempts {
     }
 }
 
-/// Which of [`BUCKETS`] an account is in.
+/// Returns the group of an account, a number below [`BUCKETS`].
 fn bucket(account: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     account.hash(&mut hasher);
@@ -136,21 +139,21 @@ fn bucket(account: &str) -> u64 {
 }
 
 impl Key {
-    /// How many times as much as usual it may do.
+    /// Returns the factor by which the limits for this key are larger than those of one account.
     fn share(self) -> u32 {
         if matches!(self, Key::Party(_)) { PARTY } else { 1 }
     }
 }
 
 impl State {
-    /// Whether a try is checked now.
+    /// Returns whether the tally of `key` allows an attempt now.
     fn may(&mut self, key: &Key, now: Instant) -> bool {
         let Some(tally) = self.tallies.get_mut(key) else { return true };
         tally.forgive(now, FORGIVEN / key.share());
         tally.failures < FREE * key.share() || now >= tally.next
     }
 
-    /// One is.
+    /// Counts an attempt that begins as a failure. [`Attempts::succeeded`] removes it again.
     fn count(&mut self, key: Key, now: Instant) {
         if !self.tallies.contains_key(&key) && self.tallies.len() >= MAX_TALLIES {
             let quiet = self.tallies.iter().min_by_key(|(_, tally)| tally.last).map(|(key, _)| *key);
@@ -168,7 +171,7 @@ impl State {
 }
 
 impl Tally {
-    /// Forgives a failure for each `every` that has passed.
+    /// Forgives one failure for each `every` that has passed.
     fn forgive(&mut self, now: Instant, every: Duration) {
         let passed = now.saturating_duration_since(self.forgiven).as_nanos() / every.as_nanos();
         let passed = u32::try_from(passed).unwrap_or(u32::MAX);
@@ -189,13 +192,13 @@ mod tests {
         Who { address: IpAddr::V4(n.into()), initiator: "i", account: "a" }
     }
 
-    /// Of one /64.
+    /// Returns an initiator with the address number `n` of one /64.
     fn v6(n: u64) -> Who<'static> {
         let address = IpAddr::V6((0xfd00_u128 << 112 | u128::from(n)).into());
         Who { address, ..v4(0) }
     }
 
-    /// How many of the tries were looked at.
+    /// Returns the number of attempts that were checked.
     fn looked_at<'a>(
         all: &Attempts,
         who: impl Fn(u32) -> Who<'a>,
@@ -210,7 +213,7 @@ mod tests {
     fn guesses_are_slow_after_the_first_few() {
         let (all, start) = (Attempts::default(), Instant::now());
         let may = |who, when| all.begin_at(who, when).is_some();
-        // 10,000 a second, for ten seconds.
+        // The client makes 10,000 attempts a second for ten seconds.
         let seen = looked_at(&all, |_| v4(1), start, Duration::from_micros(100), 100_000);
         assert_eq!(seen, 20 + 10 + 3, "the first, one a second, and those that were forgiven");
         assert!(may(v4(2), start), "no other address is concerned");
@@ -222,7 +225,7 @@ mod tests {
         assert_eq!(looked_at(&all, |_| v4(1), much_later, Duration::ZERO, 100), 21);
     }
 
-    /// An address, or a /64, has all names and numbers to choose from.
+    /// A client may use every account name at its address, and every address of its /64.
     #[test]
     fn a_party_has_eight_times_as_much() {
         let (all, start) = (Attempts::default(), Instant::now());
@@ -242,18 +245,18 @@ mod tests {
         let right = |who| all.begin_at(who, start).inspect(|attempt| all.succeeded(attempt)).is_some();
         assert!((0..1000).all(|_| right(v4(1))));
         assert!(all.state.lock().tallies.is_empty());
-        // One secret that is known does not make guessing another cheaper.
+        // The knowledge of one secret does not make guesses of another one faster.
         let (guess, own) = (Who { initiator: "guesser", ..v4(1) }, Who { initiator: "own", ..v4(1) });
         for _ in 0..FREE {
             assert!(all.begin_at(guess, start).is_some());
             assert!(right(own));
         }
         assert!(all.begin_at(guess, start).is_some() && all.begin_at(guess, start).is_none());
-        // Nor does the pace end there.
+        // The guesser stays slow after its first refused attempt.
         assert!(all.begin_at(guess, start + PACE / 2).is_none());
         assert!(all.begin_at(guess, start + PACE).is_some());
-        // An initiator that has been right at this address still gets in. Its account can be
-        // guessed only as slowly as others.
+        // An initiator that proved its account at this address is still accepted. Guesses of its
+        // account are as slow as others.
         assert!((0..1000).all(|_| right(v4(1)) && right(own)));
         assert_eq!(looked_at(&all, |_| own, start, Duration::ZERO, 1000), 21);
     }

@@ -2,18 +2,19 @@
 //! address, and for one connection.
 //!
 //! No connection may take so much that the next one finds nothing (dynamic thresholds: Choudhury
-//! and Hahne 1998). Three rules see to that:
+//! and Hahne 1998). Three rules ensure that:
 //!
-//! - What a connection holds beyond its first job is at most a quarter of what is left.
+//! - A connection that has a job gets memory only if its jobs then hold at most a quarter of what
+//!   is left.
 //! - A first job takes at most half of what is left.
-//! - What all connections of an address hold is at most sixteen times what is left.
+//! - All connections of an address together hold at most sixteen times what is left.
 //!
-//! So ten connections that never give back what they have leave a tenth of a budget to others, and
-//! hundreds of connections of one address leave a seventeenth.
+//! So ten connections that never return memory leave a tenth of a budget to others. Hundreds of
+//! connections of one address leave a seventeenth.
 //!
-//! Large jobs may use three quarters of a budget. A large job that has waited for long comes before
-//! others. It does not keep jobs of middle size from the last quarter: the memory that it waits for
-//! may be held by clients that take their answers as slowly as the limits allow.
+//! Large jobs may use three quarters of a budget. A large job that is overdue comes before other
+//! large jobs. It does not keep jobs of middle size from the last quarter: the memory that it waits
+//! for may be held by clients that receive their replies as slowly as the limits allow.
 
 use super::admission::Source;
 use super::watch::Looked;
@@ -23,20 +24,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// What is left to all must be so many times what a connection with jobs holds.
+/// Minimum ratio of the bytes left in a budget to the bytes that a connection with jobs holds.
 const CONNECTION_RATIO: u64 = 4;
-/// What an address holds must be no more than so many times what is left.
+/// Maximum ratio of the bytes that an address holds to the bytes left in the budget.
 const ADDRESS_RATIO: u64 = 16;
-/// A job up to this size, in bytes, is let in even if others wait.
+/// Maximum size in bytes of a small job. A small job does not wait for jobs that are overdue.
 const SMALL: u64 = 1 << 20;
-/// A job of more than this part of a budget is large.
+/// Size above which a job is large, as a divisor of the budget.
 const LARGE: u64 = 32;
-/// This part of a budget is for those that are not.
+/// Part of a budget that large jobs do not get, as a divisor of the budget.
 const APART: u64 = 4;
-/// A job that has waited for so long comes before all jobs that are not small.
+/// Time that a job waits until it is overdue. An overdue job comes before all other jobs of its
+/// kind (large or not) that are not small.
 const OVERDUE: Duration = Duration::from_secs(2);
 
-/// Bytes shared by all connections of a server.
+/// A number of bytes that all connections of a server share.
 pub(crate) struct Budget {
     limit: u64,
     state: Mutex<BudgetState>,
@@ -46,22 +48,22 @@ pub(crate) struct Budget {
 #[derive(Default)]
 struct BudgetState {
     used: u64,
-    /// Of this, what large jobs hold.
+    /// The bytes, of `used`, that large jobs hold.
     large: u64,
-    /// Those that hold something.
+    /// The bytes that each source holds. A source that holds none has no entry.
     sources: HashMap<Source, u64>,
-    /// Those that wait, in the order in which they came.
+    /// The connections and threads that wait for room, in the order of their arrival.
     waiting: VecDeque<Waits>,
-    /// Threads that ever waited for a grant.
+    /// Number of waits of threads for a grant so far. It gives each wait its number.
     blocked: u64,
 }
 
-/// One that waits for room.
+/// A connection or a thread that asks for room in a budget.
 #[derive(Clone)]
 enum Who {
-    /// A connection with jobs.
+    /// A connection, for one of its jobs.
     Flight(Weak<Flight>),
-    /// A thread, by its number.
+    /// A thread that waits for a grant, by the number of the wait.
     Thread(u64),
     Nobody,
 }
@@ -79,11 +81,11 @@ impl Who {
 struct Waits {
     who: Who,
     since: Instant,
-    /// For a large job.
+    /// Whether the job is large.
     large: bool,
 }
 
-/// What one that wants room has already.
+/// A request for room: the connection or thread, and what the connection holds already.
 struct Asks {
     who: Who,
     source: Option<Source>,
@@ -113,8 +115,8 @@ impl BudgetState {
         }
     }
 
-    /// The first that has waited for too long, for a large job or for another one. Only those that
-    /// hold nothing count: a connection that does not take its answers holds memory already, and
+    /// Returns the first overdue connection or thread, among the large jobs or among the others. A
+    /// connection with jobs in flight is not overdue: its client may not be receiving replies, and
     /// its further requests get no precedence.
     fn overdue(&self, large: bool) -> Option<&Who> {
         let hungry = |who: &Who| match who {
@@ -136,13 +138,13 @@ impl BudgetState {
 }
 
 impl Budget {
-    /// At most `limit` bytes.
+    /// Makes a budget of `limit` bytes.
     pub(crate) fn new(limit: u64) -> Arc<Budget> {
         Arc::new(Budget { limit, state: Mutex::default(), freed: Condvar::new() })
     }
 
-    /// Whether `asks` may take `bytes`. A budget of which nothing is used lets anything in: no
-    /// limit is below the largest request.
+    /// Returns whether `asks` may take `bytes`. A budget that is not in use has room for any job,
+    /// because no budget is smaller than the largest request.
     fn has_room(&self, state: &BudgetState, asks: &Asks, bytes: u64) -> bool {
         if bytes == 0 || state.used == 0 {
             return true;
@@ -159,7 +161,7 @@ impl Budget {
         let in_turn = bytes <= SMALL || next.is_none() || is_next;
         let apart = self.limit / APART;
         let in_part = match large {
-            // A budget that is hardly more than one job has no parts.
+            // A budget smaller than two of these jobs is not divided.
             true => state.large + bytes <= self.limit - apart || bytes > self.limit / 2,
             false => {
                 bytes <= SMALL || state.used - state.large + bytes <= apart || state.overdue(true).is_none()
@@ -172,7 +174,7 @@ impl Budget {
         bytes > (self.limit / LARGE).max(SMALL)
     }
 
-    /// Whether a connection or a thread waits for room.
+    /// Returns whether a connection or a thread waits for room.
     pub(crate) fn contended(&self) -> bool {
         !self.state.lock().waiting.is_empty()
     }
@@ -183,7 +185,8 @@ impl Budget {
         self.admit_waiting(state);
     }
 
-    /// Lets in connections and threads that wait, as far as there is room. Mostly none waits.
+    /// Gives room to the connections and threads that wait, as far as there is room. Usually none
+    /// waits.
     fn admit_waiting(&self, state: MutexGuard<'_, BudgetState>) {
         let waiting: Vec<_> = state.waiting.iter().map(|waits| waits.who.clone()).collect();
         drop(state);
@@ -199,7 +202,7 @@ impl Budget {
         }
     }
 
-    /// Takes bytes until the grant is dropped. Waits until other connections have given back
+    /// Takes `bytes` until the grant is dropped. Waits until other connections have returned
     /// enough. A thread that waits here must hold nothing of this budget.
     pub(crate) fn grant(self: &Arc<Self>, source: Option<Source>, bytes: u64) -> Grant {
         let mut state = self.state.lock();
@@ -211,7 +214,7 @@ impl Budget {
                 let (who, large) = (asks.who.clone(), self.is_large(bytes));
                 state.waiting.push_back(Waits { who, since: Instant::now(), large });
             }
-            // By and by it is overdue, and then less will do.
+            // An overdue thread needs less room. So it checks again without a notification.
             let _ = self.freed.wait_for(&mut state, OVERDUE);
         }
         state.no_longer_waits(&asks.who);
@@ -221,7 +224,8 @@ impl Budget {
 }
 
 impl Looked for Budget {
-    /// By and by one that waits is overdue, and then less will do.
+    /// Checks the waiting connections and threads again: those that have become overdue need less
+    /// room. Returns whether any of them waited.
     fn look(&self, _: u32) -> bool {
         let state = self.state.lock();
         let waits = !state.waiting.is_empty();
@@ -230,7 +234,7 @@ impl Looked for Budget {
     }
 }
 
-/// Bytes taken from a budget.
+/// Bytes that were taken from a budget. A drop returns them.
 pub(crate) struct Grant {
     budget: Arc<Budget>,
     source: Option<Source>,
@@ -243,10 +247,11 @@ impl Drop for Grant {
     }
 }
 
-/// Called with the ticket when there is room; it must not wait for anything.
+/// A function that begins a job with its ticket when there is room. It must not wait for anything.
 type Waiting = Box<dyn FnOnce(Ticket) + Send>;
 
-/// One connection's requests that are being worked on elsewhere than on its own thread.
+/// The jobs in flight of one connection: its long replies, and its requests that are carried out
+/// away from its thread.
 pub(crate) struct Flight {
     own: Weak<Flight>,
     budget: Arc<Budget>,
@@ -255,8 +260,8 @@ pub(crate) struct Flight {
     max_bytes: u64,
     state: Mutex<FlightState>,
     landed: Condvar,
-    /// Copies of the number of jobs, those that wait for room included, and of those that have
-    /// room, to look at without the lock.
+    /// Copies of two numbers, to read without the lock: the jobs including those that wait for
+    /// room, and the jobs that have room.
     jobs: AtomicUsize,
     admitted: AtomicUsize,
 }
@@ -265,7 +270,7 @@ pub(crate) struct Flight {
 struct FlightState {
     jobs: usize,
     bytes: u64,
-    /// Jobs that wait for room, in order.
+    /// The jobs that wait for room, with their sizes in bytes, in the order of their arrival.
     waiting: VecDeque<(u64, Waiting)>,
 }
 
@@ -289,12 +294,12 @@ impl Flight {
         })
     }
 
-    /// Jobs that have not been answered, those that wait for room included.
+    /// Returns the number of unanswered jobs, including those that wait for room.
     pub(crate) fn jobs(&self) -> usize {
         self.jobs.load(Ordering::Acquire)
     }
 
-    /// Enters a job that needs `bytes` of memory if that is possible at once.
+    /// Enters a job that needs `bytes` of memory. Returns `None` if there is no room now.
     pub(crate) fn try_enter(&self, bytes: u64) -> Option<Ticket> {
         let mut state = self.state.lock();
         if !state.waiting.is_empty() {
@@ -303,15 +308,15 @@ impl Flight {
         self.take(&mut state, bytes)
     }
 
-    /// Enters a job that is under way whatever the limits say.
+    /// Enters a job that has already begun. Ignores the limits.
     pub(crate) fn enter_anyway(&self, bytes: u64) -> Ticket {
         let mut state = self.state.lock();
         self.budget.state.lock().take(self.source, bytes, self.budget.is_large(bytes));
         self.count(&mut state, bytes)
     }
 
-    /// Enters a job, at once or when there is room. Never waits. `begin` is called when the job is
-    /// entered, by the thread that makes room.
+    /// Enters a job, at once or when there is room. Never waits. The thread that makes room enters
+    /// the job and calls `begin`.
     pub(crate) fn enter_later(&self, bytes: u64, begin: impl FnOnce(Ticket) + Send + 'static) {
         if let Some(ticket) = self.try_enter(bytes) {
             return begin(ticket);
@@ -325,11 +330,11 @@ impl Flight {
                 self.budget.state.lock().waiting.push_back(waits);
             }
         }
-        // Room may have come between the two.
+        // Another thread may have returned memory before this job was in the queue.
         self.admit_waiting();
     }
 
-    /// Enters a job, waiting for room.
+    /// Enters a job. Waits until there is room.
     pub(crate) fn enter(&self, bytes: u64) -> Ticket {
         let (sender, entered) = std::sync::mpsc::channel();
         self.enter_later(bytes, move |ticket| drop(sender.send(ticket)));
@@ -339,7 +344,7 @@ impl Flight {
         }
     }
 
-    /// Waits until there are less than `jobs` jobs, those that wait for room included.
+    /// Waits until there are fewer than `jobs` jobs, including those that wait for room.
     pub(crate) fn wait_below(&self, jobs: usize) {
         let mut state = self.state.lock();
         while state.jobs + state.waiting.len() >= jobs.max(1) {
@@ -348,8 +353,8 @@ impl Flight {
     }
 
     fn take(&self, state: &mut FlightState, bytes: u64) -> Option<Ticket> {
-        // A single job always has room here, whatever its size: limits are never below the largest
-        // request.
+        // The limits of a connection never exclude its only job, because no limit is below the
+        // largest request.
         if state.jobs > 0 && (state.jobs >= self.max_jobs || state.bytes + bytes > self.max_bytes) {
             return None;
         }
@@ -372,7 +377,7 @@ impl Flight {
         Ticket { flight, bytes }
     }
 
-    /// It begins to wait for room for so many bytes.
+    /// Makes the entry for a job of `bytes` that begins to wait for room now.
     fn waits(&self, bytes: u64) -> Waits {
         let who = Who::Flight(self.own.clone());
         Waits { who, since: Instant::now(), large: self.budget.is_large(bytes) }
@@ -383,7 +388,7 @@ impl Flight {
         self.admitted.store(state.jobs, Ordering::Release);
     }
 
-    /// Lets in what waits here, as far as there is room.
+    /// Enters the jobs of this connection that wait, as far as there is room.
     fn admit_waiting(&self) {
         let mut admitted = Vec::new();
         {
@@ -398,7 +403,7 @@ impl Flight {
             }
             self.publish(&state);
             if !admitted.is_empty() {
-                // What else waits here waits from now on, behind the others.
+                // The next job of this connection waits from now on, behind the other connections.
                 let who = Who::Flight(self.own.clone());
                 let mut budget = self.budget.state.lock();
                 budget.no_longer_waits(&who);
@@ -410,7 +415,7 @@ impl Flight {
         }
     }
 
-    /// The connection has ended: what waits for room is not done any more.
+    /// Drops the jobs that wait for room, because the connection has ended.
     pub(crate) fn forget_waiting(&self) {
         let forgotten = {
             let mut state = self.state.lock();
@@ -424,7 +429,7 @@ impl Flight {
         self.budget.give_back(None, 0); // for the jobs that waited behind it
     }
 
-    /// Waits until every job has been answered.
+    /// Waits until every job has been answered, including those that wait for room.
     pub(crate) fn wait_idle(&self) {
         let mut state = self.state.lock();
         while state.jobs + state.waiting.len() > 0 {
@@ -432,7 +437,7 @@ impl Flight {
         }
     }
 
-    /// Waits at most `wait` until every job has been answered. Tells whether all have been.
+    /// Waits at most `wait` until every job has been answered. Returns whether all have been.
     pub(crate) fn wait_idle_for(&self, wait: Duration) -> bool {
         let mut state = self.state.lock();
         let busy = |state: &mut FlightState| state.jobs + state.waiting.len() > 0;
@@ -441,7 +446,7 @@ impl Flight {
     }
 }
 
-/// A job in flight, until its reply has been sent or given up.
+/// A job in flight. It is dropped when its reply has been sent or can't be sent.
 pub(crate) struct Ticket {
     flight: Arc<Flight>,
     bytes: u64,
@@ -512,7 +517,8 @@ mod tests {
         let budget = Budget::new(64 << 20);
         let held = budget.grant(None, 26 << 20);
         let theirs = budget.clone();
-        // More than half of what is left, and less than all of it: for one that is overdue.
+        // The size is more than half of what is left, and less than all of it. Only an overdue job
+        // may take it.
         let large = thread::spawn(move || theirs.grant(None, 20 << 20));
         let _grant = large.join().unwrap();
         drop(held);
@@ -529,8 +535,8 @@ mod tests {
         drop(held);
     }
 
-    /// Readers of 32 MiB each, from hosts of their own, that take their answers as slowly as they
-    /// may: what they wait for keeps others from nothing.
+    /// Four clients on different hosts read 32 MiB each, and receive their replies as slowly as the
+    /// limits allow. The memory that the last one waits for must not block other clients.
     #[test]
     fn large_jobs_that_wait_leave_a_quarter_to_others() {
         let budget = Budget::new(128 << 20);
@@ -548,7 +554,8 @@ mod tests {
         let others: Vec<_> = (0..20).map(|_| flight(&budget)).collect();
         let mut theirs: Vec<_> = others.iter().filter_map(|other| other.try_enter(4 << 20)).collect();
         assert!(theirs.len() >= 4, "{}", theirs.len());
-        // Nor do the others take what the large one waits for: it is the next.
+        // The other jobs do not take the memory that the large job waits for. The large job is
+        // next.
         drop(held);
         let large = admitted.try_recv().unwrap();
         theirs.extend(others.iter().filter_map(|other| other.try_enter(4 << 20)));

@@ -6,34 +6,37 @@ use super::budget::{Budget, Grant};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 
-/// The receive buffer of a connection that gets no large writes: the longest PDU that an iSCSI
-/// initiator sends unless configured otherwise, of 256 KiB, with headers and digests.
+/// Size in bytes of the receive buffer of a connection that receives no large writes. It has room
+/// for the longest PDU that an iSCSI initiator sends unless configured otherwise, 256 KiB, with
+/// headers and digests.
 pub(crate) const RX_BASE: usize = (256 << 10) + CHEAP_MOVE;
-/// An unread rest up to this length is moved to the buffer's start, to keep using memory that is in
-/// the CPU's cache.
+/// Maximum length in bytes of an unread rest that is moved to the start of the buffer. So the
+/// buffer reuses memory that is in the CPU's cache.
 const CHEAP_MOVE: usize = 8 << 10;
-/// Lent buffers that the device has not let go of yet, kept to be used again.
+/// Maximum number of buffers that the device still uses and that are kept to be reused later.
 const MAX_RETIRED: usize = 4;
 
-/// Received bytes. The whole buffer is initialised once and then reused: it is lent to the device
-/// as [`Bytes`], so that a write's payload is not copied, and taken back when the device has let go
-/// of it.
+/// Received bytes. The whole buffer is initialised once and then reused. It is lent to the device
+/// as [`Bytes`], so the payload of a write is not copied. The buffer returns when the device has
+/// dropped its references.
 pub(crate) struct RxBuffer {
-    /// `start..end` has been received and not been taken.
+    /// The bytes. Those at `start..end` have been received and are unread.
     buf: BytesMut,
     start: usize,
     end: usize,
     source: Option<Source>,
-    /// For what exceeds [`RX_BASE`]; and for what exceeds the room that a request gets ahead.
+    /// The grant for the bytes beyond [`RX_BASE`], up to [`MAX_AHEAD`] for a request. `rest` is the
+    /// grant for a longer request.
     grant: Option<Grant>,
     rest: Option<Grant>,
     retired: Vec<Bytes>,
 }
 
-/// Limits the memory that receive buffers take beyond their base. A long request gets a little room
-/// ahead. It gets room for the rest when it has used that up, because a client that sends a header
-/// and nothing after it must not hold much.
-/// There are two budgets. A connection that waits for the rest holds what it has received; no
+/// Limits the memory that receive buffers take beyond their base. A long request first gets a part
+/// of its room. It gets room for the rest when that part is full, because a client that sends a
+/// header and nothing after it must not hold much memory.
+///
+/// There are two budgets. A connection that waits for the rest holds what it has received. No
 /// connection that has got its rest waits for it.
 pub(crate) struct RxBudget {
     ahead: Arc<Budget>,
@@ -41,14 +44,14 @@ pub(crate) struct RxBudget {
 }
 
 impl RxBudget {
-    /// Half of `bytes` each.
+    /// Makes two budgets with half of `bytes` each.
     pub(crate) fn new(bytes: u64) -> RxBudget {
         RxBudget { ahead: Budget::new(bytes / 2), rest: Budget::new(bytes / 2) }
     }
 }
 
 impl RxBuffer {
-    /// A buffer that already holds `received`.
+    /// Makes a buffer that already contains `received`. Memory is counted to `source`.
     pub(crate) fn new(source: Option<Source>, received: &[u8]) -> RxBuffer {
         let mut buf = BytesMut::zeroed(RX_BASE.max(received.len()));
         buf[..received.len()].copy_from_slice(received);
@@ -59,7 +62,7 @@ impl RxBuffer {
         &self.buf[self.start..self.end]
     }
 
-    /// Takes `n` unread bytes and tells where in the buffer they are.
+    /// Marks `n` unread bytes as read, and returns their place in the buffer.
     pub(crate) fn take(&mut self, n: usize) -> std::ops::Range<usize> {
         let at = self.start;
         assert!(n <= self.end - at);
@@ -67,20 +70,21 @@ impl RxBuffer {
         at..at + n
     }
 
-    /// What [`RxBuffer::take`] told the place of, until the next [`RxBuffer::make_room`].
+    /// Returns bytes whose place [`RxBuffer::take`] has returned. The place is valid until the next
+    /// [`RxBuffer::make_room`].
     pub(crate) fn taken(&self, range: &std::ops::Range<usize>) -> &[u8] {
         &self.buf[range.clone()]
     }
 
-    /// Makes room for `need` unread bytes in one piece and at least one byte more than there is.
-    /// Waits for `budget` if the buffer has to grow.
+    /// Makes room for `need` contiguous unread bytes, and for at least one more byte than there is
+    /// now. Waits for `budget` if the buffer has to grow.
     pub(crate) fn make_room(&mut self, need: usize, budget: &RxBudget) {
         let unread = self.end - self.start;
         let contended = self.grant.is_some() && budget.ahead.contended()
             || self.rest.is_some() && budget.rest.contended();
         if contended && unread <= RX_BASE {
-            // A connection with much to do must not keep the others waiting: back into the queue
-            // with it.
+            // A busy connection must not make other connections wait forever. It returns its grants
+            // and joins the queue again.
             *self = RxBuffer::new(self.source, self.unread());
         }
         if unread == 0 {
@@ -101,15 +105,15 @@ impl RxBuffer {
     fn grow(&mut self, need: usize, budget: &RxBudget) {
         let mut len = RX_BASE + need;
         if need <= MAX_AHEAD {
-            // Room for two, so that the head of the next request does not have to be moved each
-            // time.
+            // The buffer has room for two requests. Otherwise the head of each next request would
+            // have to be moved.
             len = (2 * need).next_power_of_two();
             // A connection that waits here holds nothing. Otherwise two connections could wait for
             // each other.
             (self.grant, self.rest) = (None, None);
             self.grant = Some(budget.ahead.grant(self.source, (len - RX_BASE) as u64));
         } else {
-            // What was got ahead is kept, with what came into it.
+            // The connection keeps the first part of its room, because received bytes are in it.
             self.rest = None;
             self.rest = Some(budget.rest.grant(self.source, len as u64));
         }
@@ -122,23 +126,24 @@ impl RxBuffer {
         }
     }
 
-    /// Where to receive to.
+    /// Returns the free space at the end of the buffer. The connection receives into it.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         &mut self.buf[self.end..]
     }
 
-    /// `n` bytes were received into [`RxBuffer::space`].
+    /// Makes the first `n` bytes of [`RxBuffer::space`] unread bytes.
     pub(crate) fn received(&mut self, n: usize) {
         self.end += n;
         assert!(self.end <= self.buf.len());
     }
 
-    /// Lends the whole buffer; [`RxBuffer::give_back`] must follow before anything else.
+    /// Lends the whole buffer. The caller must call [`RxBuffer::give_back`] before any other
+    /// function.
     pub(crate) fn lend(&mut self) -> Bytes {
         std::mem::take(&mut self.buf).freeze()
     }
 
-    /// Takes the buffer back. If the device kept a part of it, another buffer takes over.
+    /// Takes the buffer back. If the device still uses a part of it, another buffer replaces it.
     pub(crate) fn give_back(&mut self, lent: Bytes) {
         match lent.try_into_mut() {
             Ok(buf) => self.buf = buf,
@@ -154,13 +159,14 @@ impl RxBuffer {
         }
     }
 
-    /// A retired buffer of this length that the device has let go of.
+    /// Returns a retired buffer of `len` bytes that the device no longer uses.
     fn reclaim(&mut self, len: usize) -> Option<BytesMut> {
         let at = self.retired.iter().position(|kept| kept.len() == len && kept.is_unique())?;
         self.retired.swap_remove(at).try_into_mut().ok()
     }
 
-    /// The connection is idle: gives back what exceeds the base.
+    /// Returns the memory beyond [`RX_BASE`] if the buffer has no unread bytes. An idle connection
+    /// calls it.
     pub(crate) fn shrink(&mut self) {
         if self.start == self.end && self.buf.len() > RX_BASE {
             *self = RxBuffer::new(self.source, &[]);
@@ -168,16 +174,17 @@ impl RxBuffer {
     }
 }
 
-/// Room that a request gets before any of it has arrived; shorter ones get room for two.
+/// Maximum room in bytes that a request gets before any of it has arrived. For requests up to this
+/// length the buffer has room for two.
 const MAX_AHEAD: usize = 2 << 20;
 
-/// What the receive budget must at least allow, for one request of `max_request` bytes.
+/// Returns the minimum of the receive budget in bytes, for requests of `max_request` bytes.
 pub(crate) fn rx_budget_floor(max_request: u32) -> u64 {
     2 * (u64::from(max_request).max(2 * MAX_AHEAD as u64) + 2 * RX_BASE as u64)
 }
 
-/// Replies that are being built, headers and data in one piece. Reused: its memory stays
-/// initialised.
+/// Replies that are being built, with headers and data in one piece. The buffer is reused, and its
+/// memory stays initialised.
 #[derive(Default)]
 pub(crate) struct ReplyBuf {
     buf: Vec<u8>,
@@ -189,7 +196,7 @@ impl ReplyBuf {
         self.len
     }
 
-    /// Bytes of memory it holds on to.
+    /// Returns the size of the buffer's memory in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.buf.len()
     }
@@ -202,8 +209,8 @@ impl ReplyBuf {
         &mut self.buf[..self.len]
     }
 
-    /// `n` bytes after the end, with whatever is in them; [`ReplyBuf::commit`] makes them part of
-    /// the reply.
+    /// Returns `n` bytes behind the end. Their content is undefined. [`ReplyBuf::commit`] makes
+    /// them part of the replies.
     pub(crate) fn space(&mut self, n: usize) -> &mut [u8] {
         let end = self.len + n;
         if self.buf.is_empty() {
@@ -224,8 +231,8 @@ impl ReplyBuf {
         self.len += bytes.len();
     }
 
-    /// Appends replies that were built apart. What is left of `built` is its memory, or this
-    /// buffer's.
+    /// Appends the replies in `built` and empties `built`. The two buffers may exchange their
+    /// memory.
     pub(crate) fn append(&mut self, built: &mut ReplyBuf) {
         if self.len == 0 {
             std::mem::swap(self, built);
@@ -235,12 +242,12 @@ impl ReplyBuf {
         built.truncate(0);
     }
 
-    /// Forgets what came after the first `len` bytes.
+    /// Keeps the first `len` bytes and drops the others.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Frees memory beyond `max` bytes; the buffer must be empty.
+    /// Frees the memory if the buffer is empty and its memory is larger than `max` bytes.
     pub(crate) fn shrink(&mut self, max: usize) {
         if self.len == 0 && self.buf.len() > max {
             self.buf = Vec::new();

@@ -10,24 +10,24 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tracing::field::Value;
 
-/// Broken-off connections end as soon as what they wait for does; a shutdown does not wait longer
-/// than this for it.
+/// Time that a shutdown waits for aborted connections to end. An aborted connection ends when the
+/// work that it waits for ends.
 pub(crate) const ABORT_WAIT: Duration = Duration::from_secs(5);
 
-/// A connection as others see it. It belongs to its connection's thread and the workers; when they
-/// have let go of it, it calls [`Connections::leave`].
+/// The entry of a connection in [`Connections`]. The connection's thread and the workers own it.
+/// When the last of them drops it, it calls [`Connections::leave`].
 pub(crate) trait Entry {
-    /// The number that it was registered with.
+    /// Returns the number of the connection.
     fn id(&self) -> u64;
 
-    /// Its byte stream.
+    /// Returns the byte stream of the connection.
     fn transport(&self) -> &dyn Transport;
 }
 
-/// All connections of a server, each as an `E`. `T` is what the protocol counts of connections that
-/// have ended.
+/// All connections of a server. `E` is the entry of a connection. `T` has the protocol's totals
+/// over ended connections.
 pub(crate) struct Connections<E, T> {
-    /// What log lines call the protocol.
+    /// Name of the protocol in log lines.
     protocol: &'static str,
     state: Mutex<State<E, T>>,
     ended: Condvar,
@@ -35,7 +35,7 @@ pub(crate) struct Connections<E, T> {
 }
 
 struct State<E, T> {
-    /// Weak, so that an entry belongs to its connection alone.
+    /// The entries by number. The references are weak, so only the connection owns its entry.
     entries: BTreeMap<u64, Weak<E>>,
     admission: Admission,
     next_id: u64,
@@ -43,7 +43,7 @@ struct State<E, T> {
     totals: T,
 }
 
-/// How many connections there are and were.
+/// Numbers of connections: open, accepted so far, and refused so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) connections: usize,
@@ -63,9 +63,9 @@ impl<E: Entry, T: Default> Connections<E, T> {
         Connections { protocol, state: Mutex::new(state), ended: Condvar::new(), refusals: Repeated::new() }
     }
 
-    /// Registers a connection that has shown nothing yet, made by `make` with its number; `None` if
-    /// there is no room for it. One that makes room by it is broken off, and waited for where many
-    /// are leaving already.
+    /// Registers a new connection. `make` makes its entry with its number. Returns `None` if there
+    /// are too many connections. Aborts another connection if that makes room. Waits at most
+    /// [`ROOM_WAIT`] if many aborted connections have not ended yet.
     pub(crate) fn admit(
         &self,
         (peer, source): (impl Value, Source),
@@ -109,8 +109,8 @@ impl<E: Entry, T: Default> Connections<E, T> {
         }
     }
 
-    /// A connection has shown what it had to: it counts among those that are served. `false`: there
-    /// is no room among them any more.
+    /// Counts a connection as settled, when its client has completed the negotiation or login.
+    /// Returns false if there are too many settled connections.
     pub(crate) fn settle(&self, entry: &E, peer: impl Value) -> bool {
         let mut state = self.state.lock();
         match state.admission.settle(entry.id()) {
@@ -122,7 +122,7 @@ impl<E: Entry, T: Default> Connections<E, T> {
         }
     }
 
-    /// A connection has ended; `add` counts it.
+    /// Unregisters an ended connection. `add` adds its numbers to the totals.
     pub(crate) fn leave(&self, id: u64, add: impl FnOnce(&mut T)) {
         let mut state = self.state.lock();
         state.entries.remove(&id);
@@ -132,26 +132,26 @@ impl<E: Entry, T: Default> Connections<E, T> {
         self.ended.notify_all();
     }
 
-    /// Counts something.
+    /// Changes the totals with `add`.
     pub(crate) fn add(&self, add: impl FnOnce(&mut T)) {
         add(&mut self.state.lock().totals);
     }
 
-    /// Looks at the numbers, all of one instant.
+    /// Calls `look` with the numbers of connections and the totals, all of one instant.
     pub(crate) fn count<N>(&self, look: impl FnOnce(Count, &T) -> N) -> N {
         let state = self.state.lock();
         let (connections, accepted) = (state.entries.len(), state.next_id);
         look(Count { connections, accepted, refused: state.refused }, &state.totals)
     }
 
-    /// The live entries. Not while the lock is held: the last reference to one takes the lock when
-    /// it goes.
+    /// Returns the entries of the open connections. A caller must not drop them while it holds the
+    /// lock, because the drop of the last reference takes the lock.
     pub(crate) fn entries(&self) -> Vec<Arc<E>> {
         self.state.lock().entries.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Breaks connections off, and waits for their end. Tells how many there were, and whether they
-    /// all ended.
+    /// Aborts connections, and waits at most `wait` for their end. Returns their number, and
+    /// whether all have ended.
     pub(crate) fn end(&self, entries: Vec<Arc<E>>, wait: Duration) -> (usize, bool) {
         for entry in &entries {
             entry.transport().abort();
@@ -162,13 +162,13 @@ impl<E: Entry, T: Default> Connections<E, T> {
         (ids.len(), gone)
     }
 
-    /// Waits until there are no connections; false if there still are.
+    /// Waits at most `wait` until there are no connections. Returns whether there are none.
     pub(crate) fn wait_empty(&self, wait: Duration) -> bool {
         self.wait_until(wait, |state| state.entries.is_empty())
     }
 
-    /// Reads nothing more from connections, and waits; then breaks the rest off. Tells how many
-    /// those were, and whether they all ended.
+    /// Stops receiving on all connections, and waits at most `grace` for their end. Then aborts the
+    /// rest. Returns the number of aborted connections, and whether all connections have ended.
     pub(crate) fn shutdown(&self, grace: Duration) -> (usize, bool) {
         for entry in self.entries() {
             entry.transport().stop_receiving();

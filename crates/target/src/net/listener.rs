@@ -26,25 +26,26 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// How a client on a Unix socket is called.
+/// The name of every client on a Unix socket, in place of an address.
 pub(crate) const UNIX_PEER: &str = "unix";
-/// Pauses after an error of `accept`, most likely for want of file descriptors: this long first,
-/// and longer each time.
+/// First pause after an error of `accept`. The usual cause is a lack of file descriptors. Each
+/// further error doubles the pause, up to [`LONGEST_PAUSE`].
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// A stop may have to wait for this.
+/// Maximum pause after an error of `accept`. A stop of the listener may have to wait for it.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 enum Kind {
     Tcp(TcpListener),
-    /// With the identity of the file, to remove no other's.
+    /// A Unix socket, and the device and inode number of its file. The listener removes no other
+    /// file.
     Unix(UnixListener, (u64, u64)),
 }
 
-/// Listens as the standard library does, but an IPv6 address is for IPv6 only: `[::]` and `0.0.0.0`
-/// can be bound side by side, and what a portal's address says is what it serves, whatever the
-/// system's default is.
+/// Listens as the standard library does, except that an IPv6 address accepts only IPv6, whatever
+/// the default of the system is. So `[::]` and `0.0.0.0` can be bound side by side, and a portal
+/// serves exactly its address.
 fn listen_tcp(address: &SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(net::ipproto::TCP))?;
@@ -61,23 +62,23 @@ fn listen_tcp(address: &SocketAddr) -> io::Result<TcpListener> {
 /// whatever the umask is. No client can connect before they are set.
 pub fn listen_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // The file that bind makes has no more than these.
+    // The file that `bind` creates has at most these permissions.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // The umask has taken some of them away.
+    // The umask has removed some of these permissions.
     let exact = fs::set_permissions(path, fs::Permissions::from_mode(mode));
     exact.and_then(|()| Ok(net::listen(&socket, BACKLOG)?)).inspect_err(|_| drop(fs::remove_file(path)))?;
     Ok(UnixListener::from(socket))
 }
 
-/// A bound address. A Unix socket's file goes with it.
+/// A bound address. The file of a Unix socket is removed when the listener stops or is dropped.
 pub(crate) struct Listener {
     kind: Kind,
     address: Listen,
 }
 
 impl Listener {
-    /// Binds. A Unix socket has the permissions `mode`.
+    /// Binds the address `listen` and listens on it. A Unix socket gets the permissions `mode`.
     pub(crate) fn bind(listen: &Listen, mode: u32) -> Result<Listener> {
         match listen {
             Listen::Tcp(address) => {
@@ -107,7 +108,8 @@ impl Listener {
         }
     }
 
-    /// Accepts until [`Listener::stop`].
+    /// Accepts connections until [`Listener::stop`], and calls `admit` with the socket and the name
+    /// of each client. The caller sets `stopping` before the stop.
     pub(crate) fn accept_loop(&self, stopping: &AtomicBool, admit: impl Fn(Socket, String)) {
         let failures = Repeated::new();
         let mut pause = ACCEPT_PAUSE;
@@ -138,7 +140,8 @@ impl Listener {
         }
     }
 
-    /// Ends the accept loop. Shutting a listening socket down wakes `accept` up on Linux.
+    /// Ends the accept loop, and removes the file of a Unix socket. On Linux the shutdown of a
+    /// listening socket wakes `accept`.
     pub(crate) fn stop(&self) {
         let _ = net::shutdown(self.fd(), Shutdown::Both);
         self.remove_file();
@@ -187,8 +190,8 @@ mod tests {
     #[test]
     fn a_socket_has_its_permissions_whatever_the_umask() {
         let dir = tempfile::tempdir().unwrap();
-        // The umask belongs to the process: what is asked for here is more, and less, than any
-        // usual one leaves.
+        // All threads share the umask, so the test does not set it. These modes have more and fewer
+        // permissions than any usual umask leaves.
         for mode in [0o600, 0o660, 0o666] {
             let path = dir.path().join("s");
             let listener = listen_unix(&path, mode).unwrap();

@@ -1,5 +1,5 @@
-//! The outbox of a connection: its thread and the workers send replies through it. Only the
-//! connection's own thread waits for a slow peer; workers never do.
+//! The outbox of a connection ([`Outbox`]): the connection's thread and the workers send replies
+//! through it. Only the connection's own thread waits for a slow peer. Workers do not.
 
 use super::budget::Ticket;
 use super::buffers::ReplyBuf;
@@ -11,40 +11,41 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Replies sent by one call.
+/// Maximum number of replies that one call sends.
 const MAX_GATHER: usize = 16;
-/// A client has to take its replies at this rate, in bytes a second, beyond the time that a socket
-/// may be full.
+/// Minimum rate at which a client must receive replies, in bytes a second. A client that needs
+/// [`GRACE`] longer than this rate allows is disconnected.
 pub(crate) const MIN_RATE: u64 = 64 << 10;
-/// How long a client may be slower than that.
+/// Time that a client may need beyond the time that [`MIN_RATE`] allows.
 const GRACE: Duration = Duration::from_secs(60);
-/// Reply buffers kept for the next workers, and the largest worth keeping.
+/// Maximum number of reply buffers kept for the next workers.
 const MAX_SPARE: usize = 4;
+/// Maximum size of a kept reply buffer in bytes.
 const MAX_SPARE_BYTES: usize = 1 << 20;
 
-/// Puts the last hand to replies, in the order in which they are sent.
+/// Completes replies just before they are sent, in the order of sending.
 pub(crate) trait Stamp: Send + 'static {
-    /// `bytes` are whole replies that are sent next.
+    /// Completes `bytes`: whole replies, which are sent next.
     fn stamp(&mut self, bytes: &mut [u8]);
 }
 
-/// Nothing is left to do.
+/// Leaves replies unchanged, for a protocol whose replies are already complete.
 impl Stamp for () {
     fn stamp(&mut self, _: &mut [u8]) {}
 }
 
-/// Replies on their way out of one connection.
+/// The replies of one connection that are being sent or wait to be sent.
 pub(crate) struct Outbox<T, S = ()> {
     pub(crate) transport: T,
     state: Mutex<State>,
-    /// Only the thread that has set `sending` locks it.
+    /// Completes replies. Only the thread that has set `sending` locks it.
     stamp: Mutex<S>,
     sender_gone: Condvar,
     spare: Mutex<Vec<ReplyBuf>>,
 }
 
-/// How fast replies are taken. A client that takes a byte now and then would hold its memory for
-/// ever.
+/// The rate at which the client receives replies. Without a minimum rate, a client that receives a
+/// byte now and then would hold memory forever.
 #[derive(Default)]
 struct Pace {
     since: Option<Instant>,
@@ -52,7 +53,8 @@ struct Pace {
 }
 
 impl Pace {
-    /// So many bytes were taken, and there are more.
+    /// Counts `bytes` that the socket accepted while more are left. Fails if the client is too
+    /// slow.
     fn sent(&mut self, bytes: usize) -> io::Result<()> {
         self.bytes += bytes as u64;
         let took = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -75,8 +77,8 @@ struct Reply {
     buf: ReplyBuf,
     stamped: bool,
     sent: usize,
-    /// Given back when the reply has been sent, so that a client that does not read its replies is
-    /// bounded by what it may have in flight.
+    /// The ticket of the reply. It is returned when the reply has been sent. So the limits on
+    /// requests in flight also bound a client that does not receive its replies.
     _ticket: Option<Ticket>,
 }
 
@@ -86,7 +88,7 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         Arc::new(Outbox { transport, state, stamp: Mutex::new(stamp), sender_gone, spare })
     }
 
-    /// Sends the connection thread's own replies, and after them what workers left meanwhile.
+    /// Sends replies of the connection's thread, and then the replies that workers have queued.
     pub(crate) fn send(&self, bytes: &mut [u8]) -> io::Result<()> {
         {
             let mut state = self.state.lock();
@@ -115,9 +117,9 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         self.transport.flush(true)
     }
 
-    /// Queues a worker's reply. This thread sends it now, unless another thread is sending or the
-    /// socket is full. A full socket gets a thread of its own, because its client may be slow or
-    /// gone, and workers serve all connections.
+    /// Queues a reply of a worker. This thread sends it now, unless another thread is sending. If
+    /// the socket is full, a new thread sends the queue, because workers serve all connections and
+    /// must not wait for a slow client.
     pub(crate) fn post(self: &Arc<Self>, buf: ReplyBuf, ticket: Option<Ticket>) {
         {
             let mut state = self.state.lock();
@@ -147,8 +149,8 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         }
     }
 
-    /// Sends what is queued. The caller has set `sending`; success clears it, an error leaves it
-    /// set.
+    /// Sends the queue. The caller has set `sending`. Success clears `sending`, and an error leaves
+    /// it set.
     fn drain(&self, wait: bool) -> io::Result<()> {
         let mut batch = VecDeque::new();
         let mut pace = Pace::default();
@@ -204,20 +206,19 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         Ok(taken)
     }
 
-    /// Waits until nothing is left to be sent, or nothing can be.
+    /// Waits until the queue is empty or the stream is broken, but at most [`GRACE`].
     pub(crate) fn wait_sent(&self) {
         let mut state = self.state.lock();
         let goes_on = |state: &mut State| state.sending && !state.closed;
         let _ = self.sender_gone.wait_while_for(&mut state, goes_on, GRACE);
     }
 
-    /// Replies that wait behind the one that is being sent.
+    /// Returns the number of replies that wait behind those that are being sent.
     pub(crate) fn backlog(&self) -> usize {
         self.state.lock().queue.len()
     }
 
-    /// The stream is broken: nothing more goes out, what waits is given up, and the receiving
-    /// thread ends.
+    /// Breaks the stream: drops the queue, sends nothing more, and ends the thread that receives.
     pub(crate) fn fail(&self) {
         let given_up = {
             let mut state = self.state.lock();
@@ -230,7 +231,7 @@ impl<T: Transport, S: Stamp> Outbox<T, S> {
         self.transport.abort();
     }
 
-    /// A buffer to build a reply in.
+    /// Returns an empty buffer to build a reply in.
     pub(crate) fn spare(&self) -> ReplyBuf {
         self.spare.lock().pop().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Pools of the few worker threads that carry out requests that may block.
+//! Pools of worker threads ([`WorkerPool`]), which carry out requests that may block.
 
 use super::watch::{Looked, Watch};
 use parking_lot::{Condvar, Mutex};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread beyond the usual number ends after so much time without work.
+/// Time without work after which a thread beyond the usual number ends.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// A pool of worker threads, which carry out jobs that may block. Clients take turns, one job each,
@@ -28,9 +28,9 @@ struct Shared {
     state: Mutex<State>,
     wake: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Jobs of one client that may run at a time.
+    /// Maximum number of jobs of one client that run at a time.
     share: usize,
-    /// Threads there always are, and how many there may be.
+    /// Number of threads that the pool always has. `limit` is the maximum number of a watched pool.
     base: usize,
     limit: OnceLock<usize>,
     watch: OnceLock<Weak<Watch>>,
@@ -38,15 +38,16 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Threads there are, and those that wait for a job.
+    /// Number of threads. `idle` is the number of those that wait for a job.
     threads: usize,
     idle: usize,
-    /// Jobs begun so far, and as many at the last look.
+    /// Number of jobs begun so far. `seen` is that number at the last look of the watch.
     begun: u64,
     seen: u64,
-    /// Those that have jobs here.
+    /// The clients that have jobs in the pool, by number.
     clients: HashMap<u64, Client>,
-    /// Those with a job that may begin, in the order of their turns; each once.
+    /// The numbers of the clients with a job that may begin, in the order of their turns. Each
+    /// client is in it at most once.
     turns: VecDeque<u64>,
     stopping: bool,
 }
@@ -59,8 +60,8 @@ struct Client {
 }
 
 impl State {
-    /// Gives a client its turn if it has a job that may begin, and forgets one that has none at
-    /// all.
+    /// Gives the client `id` a turn if it has a job that may begin and no turn. Removes the client
+    /// if it has no jobs. Returns whether it got a turn.
     fn settle(&mut self, id: u64, share: usize) -> bool {
         let Some(client) = self.clients.get_mut(&id) else {
             return false;
@@ -112,7 +113,8 @@ impl WorkerPool {
         Ok(pool)
     }
 
-    /// Lets the pool have up to `limit` threads while none of those it has comes back from its job.
+    /// Makes `watch` add threads, up to `limit`, while jobs wait and all threads of the pool are
+    /// busy with jobs that do not end.
     pub(crate) fn watched(self, watch: &Arc<Watch>, limit: usize) -> WorkerPool {
         if let Some(shared) = &self.shared {
             let _ = shared.limit.set(limit.max(shared.base));
@@ -165,7 +167,8 @@ impl Shared {
 }
 
 impl Looked for Shared {
-    /// A job waits, and since the last look none has begun: every thread waits for something.
+    /// Adds a thread if a job waits and no job has begun since the last look. Every thread then
+    /// waits for something. Returns whether a job waits.
     fn look(&self, _: u32) -> bool {
         let (waits, grow) = {
             let mut state = self.state.lock();
@@ -185,7 +188,7 @@ impl Looked for Shared {
 }
 
 impl Drop for WorkerPool {
-    /// Finishes what was submitted.
+    /// Waits until all submitted jobs are done and the threads have ended.
     fn drop(&mut self) {
         let Some(shared) = &self.shared else {
             return;
@@ -200,7 +203,8 @@ impl Drop for WorkerPool {
     }
 }
 
-/// The next job, and whose it is; `None` when this thread is to end.
+/// Waits for the next job. Returns it with the number of its client. Returns `None` if the calling
+/// thread must end.
 fn next(shared: &Shared) -> Option<(u64, Job)> {
     let mut state = shared.state.lock();
     loop {
@@ -210,7 +214,8 @@ fn next(shared: &Shared) -> Option<(u64, Job)> {
             }
             return Some(next);
         }
-        // What waits for its client's share is begun by the thread that has the share.
+        // A job that has no turn waits for its client's share. The thread that runs a job of that
+        // client begins it.
         if state.stopping {
             break;
         }
@@ -234,8 +239,7 @@ fn next(shared: &Shared) -> Option<(u64, Job)> {
 
 fn work(shared: &Shared) {
     while let Some((client, job)) = next(shared) {
-        // A device that panics ends the connection it served (the job's guard sees to that), not
-        // this thread.
+        // If a device panics, the guard of the job ends the connection. This thread continues.
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
             tracing::error!("the worker of a request panicked");
         }
@@ -319,7 +323,7 @@ mod tests {
                 }),
             );
         }
-        // With all of client 1's share taken, another one is served at once.
+        // Client 1 uses its whole share. Another client is served at once.
         let (done, other) = std::sync::mpsc::channel();
         pool.submit(2, Box::new(move || done.send(()).unwrap()));
         other.recv_timeout(std::time::Duration::from_secs(60)).unwrap();

@@ -87,7 +87,8 @@ impl Socket {
         Socket(fd.into())
     }
 
-    /// Small replies must not wait for more, and a peer that vanished must be noticed.
+    /// Sets TCP_NODELAY, so that a small reply is sent at once. Sets keepalive after `keepalive`
+    /// without traffic, so that the server notices a lost peer.
     pub(crate) fn tune_tcp(&self, keepalive: Option<Duration>) -> io::Result<()> {
         sockopt::set_tcp_nodelay(&self.0, true)?;
         if let Some(idle) = keepalive {
@@ -99,7 +100,7 @@ impl Socket {
         Ok(())
     }
 
-    /// The peer's address and the own one.
+    /// Returns the address of the peer and the address of this end. Fails for a Unix socket.
     pub(crate) fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         let none = || io::Error::other("a socket without an IP address");
         let tcp = |address: SocketAddrAny| SocketAddr::try_from(address).map_err(|_| none());

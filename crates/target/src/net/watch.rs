@@ -1,13 +1,13 @@
-//! Lets a connection go on receiving while its thread waits for a disk.
+//! Lets a connection continue to receive while its thread waits for a disk.
 //!
-//! A connection's thread begins work that mostly ends at once, but sometimes waits for a disk: a
+//! A connection's thread begins work that usually ends at once, but sometimes waits for a disk: a
 //! flush, or a write that finds the journal full. A worker for each such request would cost two
-//! wake-ups. If the receiving thread simply waited, then pings, aborts and all other requests would
-//! stay unanswered as long as the disk does.
+//! wake-ups. If the receiving thread waited instead, pings, aborts and all other requests would be
+//! unanswered for as long as the disk takes.
 //!
-//! So the thread lays the state of the connection on its [`Desk`] and does the work. If that takes
-//! more than a few milliseconds, the [`Watch`] gives the state to another thread, which goes on
-//! receiving. The thread that waits keeps the work and nothing else.
+//! So the thread puts the state of the connection on its [`Desk`] and does the work. If the work
+//! takes more than a few milliseconds, the [`Watch`] gives the state to another thread, which
+//! continues to receive. The thread that waits keeps only the work.
 
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,43 +16,46 @@ use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// The watch looks this often while something is under way.
+/// Time between two looks of the watch while work is in progress.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
-/// Work that is under way at so many looks has taken at least one whole tick: it waits.
+/// Number of looks after which work in progress counts as waiting. It has then taken at least one
+/// whole [`TICK`].
 const PATIENCE: u32 = 2;
-/// Looks that find nothing under way before the watch sleeps until it is woken.
+/// Number of looks without work in progress after which the watch sleeps until it is woken.
 const IDLE_LOOKS: u32 = 200;
 
-/// The state of a connection that one thread after another receives with.
+/// The state of a connection. One thread after another uses it to receive.
 pub(crate) trait Receiver: Send + Sized + 'static {
-    /// What the thread that waits has to settle when it is done, since it has the connection no
-    /// more.
+    /// The duties of a thread that no longer has the connection. It settles them when its work is
+    /// done.
     type Debt: Send;
 
-    /// What threads that take over are called.
+    /// Name of the threads that take over.
     const THREAD: &'static str;
 
-    /// Another thread is about to take over. Makes the work that is under way known to the code
-    /// that aborts or counts requests.
+    /// Prepares for another thread to take over. Makes the work in progress known to the code that
+    /// aborts or counts requests. Returns the duties of the thread that does the work.
     fn hand_over(&mut self) -> Self::Debt;
 
-    /// Receives until the connection ends, or until it is handed over again.
+    /// Receives until the connection ends, or until yet another thread takes over.
     fn go_on(self: Box<Self>);
 }
 
-/// What the watch looks at.
+/// An object that the watch checks at intervals: a desk, a pool, or a budget.
 pub(crate) trait Looked: Send + Sync {
-    /// Sees to what takes too long. Tells whether anything is under way.
+    /// Checks for work that takes too long, and acts on it. `now` is the number of the look.
+    /// Returns whether work is in progress.
     fn look(&self, now: u32) -> bool;
 }
 
-/// A thread that looks after desks and pools. It ends when the last reference to the watch goes.
+/// The owner of a thread that checks desks, pools and budgets at intervals. The thread ends when
+/// the last reference to the watch is dropped.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Looks so far; never 0.
+    /// Number of the current look. It is never 0.
     now: AtomicU32,
     asleep: AtomicBool,
     stopping: AtomicBool,
@@ -61,7 +64,7 @@ struct Shared {
 }
 
 impl Watch {
-    /// Starts the thread.
+    /// Starts the thread of a watch. Its name is `name`.
     pub(crate) fn start(name: &str) -> std::io::Result<Arc<Watch>> {
         let shared = Arc::new(Shared {
             now: AtomicU32::new(1),
@@ -76,13 +79,14 @@ impl Watch {
         Ok(Arc::new(Watch { shared }))
     }
 
-    /// Looks after this from now on, for as long as it is there.
+    /// Adds `looked` to the objects that the watch checks. The watch does not keep it alive.
     pub(crate) fn look_after<L: Looked + 'static>(&self, looked: &Arc<L>) {
         let weak: Weak<L> = Arc::downgrade(looked);
         self.shared.looked.lock().push(weak);
     }
 
-    /// Something is under way that may need to be looked after.
+    /// Wakes the watch if it sleeps. A caller that begins work calls it after it has made the work
+    /// visible.
     pub(crate) fn wake(&self) {
         if self.shared.asleep.load(Ordering::SeqCst)
             && let Some(thread) = self.shared.thread.get()
@@ -116,8 +120,9 @@ impl Shared {
                 thread::park_timeout(TICK);
                 continue;
             }
-            // Who begins something says so first and looks whether the watch sleeps after; here it
-            // is the other way round, so that one of the two sees the other.
+            // A thread that begins work first makes the work visible, and then checks whether the
+            // watch sleeps. The watch does the same in the other order. So at least one of the two
+            // notices the other.
             self.asleep.store(true, Ordering::SeqCst);
             if !self.look(now) && !self.stopping.load(Ordering::SeqCst) {
                 thread::park();
@@ -147,11 +152,11 @@ impl Shared {
     }
 }
 
-/// Where a connection's thread lays the connection's state while it does work that may wait.
+/// The place of a connection's state while the connection's thread does work that may wait.
 pub(crate) struct Desk<R: Receiver> {
-    /// Without a watch no other thread ever takes over.
+    /// The watch that checks the desk. Without it no other thread takes over.
     watch: Option<Arc<Watch>>,
-    /// The look at which the work began; 0 if there is none.
+    /// Number of the look at which the work began. 0 means that no work is in progress.
     since: AtomicU32,
     laid: Mutex<Laid<R>>,
 }
@@ -162,7 +167,7 @@ struct Laid<R: Receiver> {
 }
 
 impl<R: Receiver> Desk<R> {
-    /// A desk that `watch` looks after.
+    /// Makes a desk that `watch` checks.
     pub(crate) fn new(watch: Option<&Arc<Watch>>) -> Arc<Desk<R>> {
         let laid = Mutex::new(Laid { receiver: None, debt: None });
         let desk = Arc::new(Desk { watch: watch.cloned(), since: AtomicU32::new(0), laid });
@@ -172,8 +177,9 @@ impl<R: Receiver> Desk<R> {
         desk
     }
 
-    /// Does `work`, which may wait. The receiver comes back, or what is owed where another thread
-    /// has it now: then this desk is of no more use, and the receiver has got another one.
+    /// Does `work`, which may wait. Returns its result and the receiver. If another thread took
+    /// over, it returns the duties of this thread in place of the receiver. The desk is then of no
+    /// more use, because the receiver has a new one.
     pub(crate) fn attend<T>(
         &self,
         receiver: Box<R>,
@@ -201,7 +207,7 @@ impl<R: Receiver> Desk<R> {
         }
     }
 
-    /// Lets another thread have the receiver, if there is one to have.
+    /// Starts a thread and gives it the receiver.
     fn pass_on(&self, laid: &mut Laid<R>) {
         let (sender, receiver) = mpsc::channel::<Box<R>>();
         let taking = move || {
@@ -209,7 +215,7 @@ impl<R: Receiver> Desk<R> {
                 receiver.go_on();
             }
         };
-        // Without a thread it stays where it is, and is tried again at the next look.
+        // If no thread can be started, the receiver stays here. The next look tries again.
         if thread::Builder::new().name(R::THREAD.to_owned()).spawn(taking).is_err() {
             return;
         }
@@ -227,7 +233,7 @@ impl<R: Receiver> Looked for Desk<R> {
             return false;
         }
         let mut laid = self.laid.lock();
-        // Again, since other work may have begun meanwhile.
+        // Other work may have begun before the lock was taken, so `since` is read again.
         let since = self.since.load(Ordering::SeqCst);
         if since != 0 && now.wrapping_sub(since) >= PATIENCE && laid.receiver.is_some() {
             self.pass_on(&mut laid);
@@ -236,7 +242,8 @@ impl<R: Receiver> Looked for Desk<R> {
     }
 }
 
-/// The work panicked: the connection ends, and what is owed is settled by letting go of it.
+/// Takes the receiver or the duties from a desk when the work panics, and drops them. The drop ends
+/// the connection.
 struct Unwinding<'a, R: Receiver>(Option<&'a Desk<R>>);
 
 impl<R: Receiver> Drop for Unwinding<'_, R> {
@@ -323,7 +330,7 @@ mod tests {
         let desk = Desk::new(Some(&watch));
         let panicking = || desk.attend(receiver, || panic!("a device's bug"));
         assert!(catch_unwind(AssertUnwindSafe(panicking)).is_err());
-        // On a busy machine another thread has gone on before the panic was over.
+        // On a busy machine another thread may have taken over before the panic.
         let left = heard.iter().count();
         assert!(left <= 1, "nobody has it any more");
     }
