@@ -1,7 +1,7 @@
 //! Asymmetric logical unit access (SPC-4 5.16): target port groups and their states.
 //!
-//! A server that is alone has one group, which is active and optimized. Servers that share a pool
-//! describe each other's groups and states by [`super::LogicalUnit::set_port_groups`]. Initiators
+//! A server that serves the pool alone has one group, which is active and optimized. Servers that
+//! share a pool set the groups and states by [`super::LogicalUnit::set_port_groups`]. Initiators
 //! cannot change states (implicit ALUA only).
 
 use super::opcodes::Task;
@@ -10,10 +10,10 @@ use super::ports::{AccessState, PortGroup};
 use super::sense::Sense;
 use bytes::Bytes;
 
-/// The group of a lone server: all ports of the target.
+/// The group of a server that serves the pool alone. It contains all ports of the target.
 pub(crate) const LONE_GROUP: u16 = 1;
 
-/// The groups as an initiator sees them.
+/// Returns the target port groups that an initiator sees.
 fn groups(task: &Task) -> Vec<PortGroup> {
     let groups = task.lu().port_groups.read();
     if !groups.is_empty() {
@@ -23,13 +23,13 @@ fn groups(task: &Task) -> Vec<PortGroup> {
     vec![PortGroup { id: LONE_GROUP, preferred: true, state: AccessState::ActiveOptimized, ports }]
 }
 
-/// The group of a port.
+/// Returns the group of the target port that received the command.
 pub(crate) fn group_of(task: &Task) -> u16 {
     let port = task.path.port.relative_id;
     groups(task).iter().find(|g| g.ports.contains(&port)).map_or(LONE_GROUP, |g| g.id)
 }
 
-/// REPORT TARGET PORT GROUPS (SPC-4 6.37).
+/// Carries out REPORT TARGET PORT GROUPS (SPC-4 6.37).
 pub(crate) fn report_target_port_groups(task: &Task, _: &Bytes) -> Reply {
     let mut data = match task.cdb.u8(1) >> 5 {
         0 => vec![0; 4],

@@ -1,13 +1,13 @@
-//! Fields of a command descriptor block (SPC-4 4.2).
+//! Fields of a command descriptor block (SPC-4 4.2). Numbers in a CDB are big-endian.
 
 use super::sense::{Asc, Sense};
 
-/// A CDB, padded with zeros to 16 bytes; longer ones are not supported.
+/// A CDB, padded with zeros to 16 bytes. Longer CDBs are not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cdb(pub(crate) [u8; 16]);
 
 impl Cdb {
-    /// Takes up to 16 bytes.
+    /// Creates a CDB from `bytes`. It ignores the bytes after the 16th.
     pub(crate) fn new(bytes: &[u8]) -> Cdb {
         let mut cdb = [0; 16];
         let n = bytes.len().min(16);
@@ -15,7 +15,7 @@ impl Cdb {
         Cdb(cdb)
     }
 
-    /// The operation code.
+    /// Returns the operation code.
     pub(crate) fn code(&self) -> u8 {
         self.0[0]
     }
@@ -44,7 +44,7 @@ impl Cdb {
         (u64::from(self.u32(at)) << 32) | u64::from(self.u32(at + 4))
     }
 
-    /// The length that the operation code's group implies (SPC-4 4.2.5.1).
+    /// Returns the length in bytes that the group of the operation code implies (SPC-4 4.2.5.1).
     pub(crate) fn group_len(&self) -> usize {
         match self.code() >> 5 {
             0 => 6,
@@ -56,7 +56,7 @@ impl Cdb {
     }
 }
 
-/// The blocks that a command names, in blocks.
+/// The range of blocks that a command addresses, in logical blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Blocks {
     pub(crate) lba: u64,
@@ -64,8 +64,8 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// LOGICAL BLOCK ADDRESS and TRANSFER LENGTH of the 6, 10, 12 and 16 byte forms that SBC-3 uses
-    /// throughout.
+    /// Returns LOGICAL BLOCK ADDRESS and TRANSFER LENGTH. The 6, 10, 12 and 16 byte CDBs of SBC-3
+    /// share these layouts.
     pub(crate) fn of(cdb: &Cdb) -> Blocks {
         match cdb.group_len() {
             6 => {
@@ -81,7 +81,8 @@ impl Blocks {
         }
     }
 
-    /// Byte offset and length, if the blocks lie on a device of `size` bytes.
+    /// Returns the offset and the length of the range in bytes. Returns an error if the range is
+    /// not on a device of `size` bytes.
     pub(crate) fn on(self, size: u64, block_size: u32) -> Result<(u64, u64), Sense> {
         let blocks = size / u64::from(block_size);
         match self.lba.checked_add(self.count) {

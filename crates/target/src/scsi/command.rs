@@ -1,4 +1,4 @@
-//! Commands under way ([`Command`]).
+//! Commands in progress ([`Command`]).
 
 use super::lu::{LogicalUnit, LuNexus};
 use super::opcodes::Task;
@@ -8,21 +8,22 @@ use hindcast_engine::device::WriteOp;
 use hindcast_engine::{Error, Result};
 use std::sync::Arc;
 
-/// A command that was accepted, or that has ended already.
+/// A command that the device server accepted, or that has ended already.
 #[derive(Debug)]
 pub enum Command {
-    /// Blocks to be read and sent; see [`LogicalUnit::try_read`].
+    /// A READ. The session reads the blocks and sends them; see [`LogicalUnit::try_read`].
     Read(ReadCommand),
-    /// Blocks to be received and written; see [`LogicalUnit::write`].
+    /// A WRITE. The session receives the blocks and writes them; see [`LogicalUnit::write`].
     Write(WriteCommand),
-    /// Anything else: collect [`Task::data_out_len`] bytes, then [`Task::run`].
+    /// Any other command. The session collects [`Task::data_out_len`] bytes, then calls
+    /// [`Task::run`].
     Other(Task),
-    /// It has ended; whatever data came with it is dropped.
+    /// A command that has ended. The session discards the data that the initiator sends with it.
     Done(Outcome),
 }
 
 impl Command {
-    /// Bytes that the command takes from the initiator.
+    /// Returns the number of bytes that the command takes from the initiator.
     pub fn data_out_len(&self) -> u64 {
         match self {
             Command::Write(write) => u64::from(write.len),
@@ -31,7 +32,7 @@ impl Command {
         }
     }
 
-    /// Bytes that the command sends at most.
+    /// Returns the largest number of bytes that the command sends to the initiator.
     pub fn data_in_len(&self) -> u64 {
         match self {
             Command::Read(read) => u64::from(read.len),
@@ -42,7 +43,7 @@ impl Command {
     }
 }
 
-/// A READ that needs nothing but the device: range and access are checked.
+/// A READ that needs only the device. Its range and the access of the initiator are checked.
 #[derive(Debug)]
 pub struct ReadCommand {
     pub(crate) path: Arc<LuNexus>,
@@ -53,12 +54,12 @@ pub struct ReadCommand {
 }
 
 impl ReadCommand {
-    /// The logical unit to read from.
+    /// Returns the logical unit to read from.
     pub fn lu(&self) -> &Arc<LogicalUnit> {
         &self.path.lu
     }
 
-    /// The outcome of reading that failed.
+    /// Returns the outcome of a read that failed with `error`.
     pub fn failed(&self, error: &Error) -> Outcome {
         self.path.check(
             sense::of_error(error, During::Read).with_information(self.offset / self.path.lu.block_size()),
@@ -66,28 +67,30 @@ impl ReadCommand {
     }
 }
 
-/// A WRITE: range, access and write protection are checked.
+/// A WRITE whose range, access and write protection are checked.
 #[derive(Debug)]
 pub struct WriteCommand {
     pub(crate) path: Arc<LuNexus>,
-    /// [`LuNexus::fences`] when it began.
+    /// [`LuNexus::fences`] when the command began.
     pub(crate) fences: u64,
     /// Byte offset.
     pub offset: u64,
     /// Length in bytes; not zero.
     pub len: u32,
-    /// It has to be on stable storage before it is answered (FUA, or the write cache is off).
+    /// Whether the data must be on stable storage before the command is answered. FUA requires
+    /// this, and so does a write cache that is off.
     pub fua: bool,
 }
 
 impl WriteCommand {
-    /// The logical unit to write to.
+    /// Returns the logical unit to write to.
     pub fn lu(&self) -> &Arc<LogicalUnit> {
         &self.path.lu
     }
 
-    /// Writes a batch of such commands to one logical unit, in one call of the device; `commands`
-    /// gives them by their number. One that was aborted meanwhile is not written.
+    /// Writes a batch of WRITE commands to one logical unit, in one call of the device. `commands`
+    /// returns the command of each operation by its index in `ops`. The data of an aborted command
+    /// is not written; its operation fails.
     pub fn write_all<'a>(
         lu: &LogicalUnit,
         ops: &mut [WriteOp],
@@ -100,7 +103,7 @@ impl WriteCommand {
         });
     }
 
-    /// The outcome, given what the device said.
+    /// Returns the outcome of the command for the `result` of the device.
     pub fn outcome(&self, result: &Result<()>) -> Outcome {
         match result {
             Ok(()) => Outcome::good(),

@@ -1,5 +1,5 @@
-//! EXTENDED COPY(LID1), block device to block device, and RECEIVE COPY RESULTS (SPC-4 5.17, 6.3,
-//! 6.24 to 6.29).
+//! EXTENDED COPY(LID1) between block devices, and RECEIVE COPY RESULTS (SPC-4 5.17, 6.3, 6.24 to
+//! 6.29).
 
 use super::identity::is_designated;
 use super::lu::{LuNexus, gate};
@@ -18,16 +18,17 @@ use std::sync::atomic::Ordering;
 pub(crate) const MAX_DESCRIPTORS: usize = 16;
 const TARGET_LEN: usize = 32;
 const SEGMENT_LEN: usize = 28;
-/// MAXIMUM DESCRIPTOR LIST LENGTH.
+/// MAXIMUM DESCRIPTOR LIST LENGTH, in bytes.
 pub(crate) const MAX_LIST: usize = MAX_DESCRIPTORS * (TARGET_LEN + SEGMENT_LEN);
-/// Copies that are remembered for one logical unit; of more, the newest.
+/// Results of ended copies that one logical unit keeps at most. The oldest result is dropped first.
 const MAX_REMEMBERED: usize = 64;
-/// Identification descriptor CSCD descriptor; block device to block device segment descriptor.
+/// Types of the supported descriptors: the identification descriptor CSCD descriptor, and the block
+/// device to block device segment descriptor.
 pub(crate) const DESCRIPTOR_TYPES: [u8; 2] = [0x02, 0xe4];
 
 /// One segment descriptor (SPC-4 6.3.7.5).
 struct Segment {
-    /// DC: the count is in blocks of the destination.
+    /// DC: whether `blocks` counts blocks of the destination, and not of the source.
     of_destination: bool,
     source: usize,
     destination: usize,
@@ -36,7 +37,7 @@ struct Segment {
     to: u64,
 }
 
-/// A parameter list that was understood.
+/// A parsed parameter list of EXTENDED COPY.
 struct List<'a> {
     id: u8,
     keep: bool,
@@ -52,7 +53,7 @@ fn copy_aborted(asc: Asc) -> Sense {
     Sense::new(SenseKey::CopyAborted, asc)
 }
 
-/// EXTENDED COPY.
+/// Carries out EXTENDED COPY.
 pub(crate) fn extended_copy(task: &Task, list: &Bytes) -> Reply {
     if task.data_out_len() == 0 {
         return Ok(Vec::new());
@@ -91,7 +92,7 @@ fn remember(task: &Task, record: Record) {
     }
 }
 
-/// SPC-4 6.3.1.
+/// Parses the parameter list of EXTENDED COPY (SPC-4 6.3.1).
 fn parse<'a>(task: &Task, list: &'a Bytes) -> Result<List<'a>, Sense> {
     let length_error = || Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
     let len = usize::try_from(task.data_out_len()).unwrap_or(usize::MAX);
@@ -127,9 +128,9 @@ fn parse<'a>(task: &Task, list: &'a Bytes) -> Result<List<'a>, Sense> {
     })
 }
 
-/// The logical units that the CSCD descriptors name (SPC-4 6.3.6.4), of those that the initiator
-/// has by this session or by others with this server; `None` for one that is not to be reached,
-/// which is an error once a segment wants it.
+/// Returns the logical units of the CSCD descriptors (SPC-4 6.3.6.4). The initiator must see them
+/// by this session, or by another of its sessions with this server. An entry is `None` if the
+/// logical unit is not reachable. A segment that uses such an entry fails.
 fn targets(task: &Task, list: &List<'_>) -> Result<Vec<Option<Arc<LuNexus>>>, Sense> {
     let reachable = task.nexus.reachable();
     let mut targets = Vec::new();
@@ -138,7 +139,7 @@ fn targets(task: &Task, list: &List<'_>) -> Result<Vec<Option<Arc<LuNexus>>>, Se
         if descriptor[0] != 0xe4 {
             return Err(Sense::illegal(Asc::UNSUPPORTED_TARGET_DESCRIPTOR));
         }
-        // LU ID TYPE and NUL are obsolete, and ignored.
+        // LU ID TYPE and NUL are obsolete. The device server ignores them.
         if descriptor[1] & 0x1f != 0 {
             return Err(Sense::parameter_field(at + 1)); // not a block device
         }
@@ -187,7 +188,8 @@ fn segments(list: &List<'_>) -> Result<Vec<Segment>, Sense> {
     Ok(segments)
 }
 
-/// Carries one segment out. `bytes` counts what was written, also if it fails half-way.
+/// Carries out one segment. `bytes` counts the written bytes, also if the segment fails in the
+/// middle.
 fn copy(
     task: &Task,
     targets: &[Option<Arc<LuNexus>>],
@@ -234,17 +236,18 @@ fn copy(
     Ok(())
 }
 
-/// The third party's trouble, as this command's.
+/// Returns the error of the command for a failure of the source or the destination.
 fn failed(error: &hindcast_engine::Error, during: During) -> Ending {
     let sense = sense::of_error(error, during);
     match sense.key {
-        // That there is no space is worth saying as it is: initiators act on it.
+        // The initiator gets the sense data of missing space or write protection unchanged, because
+        // it acts on these errors.
         SenseKey::DataProtect => sense.into(),
         _ => copy_aborted(Asc::THIRD_PARTY_DEVICE_FAILURE).into(),
     }
 }
 
-/// Whether this initiator may read or write a logical unit that it copies from or to.
+/// Checks that the initiator may read or write a logical unit of the copy.
 fn may(path: &LuNexus, want: Want) -> Result<(), Ending> {
     let gates = path.lu.gates();
     let protected = path.read_only.load(Ordering::Acquire)
@@ -257,7 +260,7 @@ fn may(path: &LuNexus, want: Want) -> Result<(), Ending> {
     if free { Ok(()) } else { Err(copy_aborted(Asc::COPY_TARGET_NOT_REACHABLE).into()) }
 }
 
-/// RECEIVE COPY STATUS(LID1).
+/// Carries out RECEIVE COPY STATUS(LID1).
 pub(crate) fn status(task: &Task, _: &Bytes) -> Reply {
     found(task, |record| {
         let mut data = vec![0, 0, 0, 8, if record.sense.is_some() { 2 } else { 1 }];
@@ -268,7 +271,7 @@ pub(crate) fn status(task: &Task, _: &Bytes) -> Reply {
     })
 }
 
-/// RECEIVE COPY FAILURE DETAILS(LID1).
+/// Carries out RECEIVE COPY FAILURE DETAILS(LID1).
 pub(crate) fn failed_segment_details(task: &Task, _: &Bytes) -> Reply {
     found(task, |record| {
         let sense = record.sense.as_ref().map(Sense::to_bytes).unwrap_or_default();
@@ -289,7 +292,7 @@ fn found(task: &Task, answer: impl FnOnce(&Record) -> Vec<u8>) -> Reply {
     record.map(answer).ok_or_else(|| Sense::cdb_field(2).into())
 }
 
-/// RECEIVE COPY OPERATING PARAMETERS (SPC-4 6.27).
+/// Carries out RECEIVE COPY OPERATING PARAMETERS (SPC-4 6.27).
 pub(crate) fn operating_parameters(task: &Task, _: &Bytes) -> Reply {
     let mut data = vec![0; 44];
     data[8..10].copy_from_slice(&(MAX_DESCRIPTORS as u16).to_be_bytes());

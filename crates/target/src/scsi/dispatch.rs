@@ -1,4 +1,4 @@
-//! The begin of every command: what it is, and whether it may be carried out.
+//! The start of every command: it decodes the CDB, and checks whether the command is allowed.
 
 use super::cdb::{Blocks, Cdb};
 use super::command::{Command, ReadCommand, WriteCommand};
@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Nexus {
-    /// Begins a command: finds the logical unit (`lun` as it is on the wire), reports a unit
-    /// attention, checks reservations, access, protection and range. What is left is to move data
-    /// and to do it. `data_out` is how much the initiator says that it will send: some commands
-    /// insist on what their CDB implies.
+    /// Starts a command. `lun` is the LUN field of the request. The function finds the logical
+    /// unit, reports a unit attention, and checks reservations, access, protection and range. The
+    /// transport then transfers the data, and runs the command. `data_out` is the number of bytes
+    /// that the initiator will send. Some commands require exactly the length that their CDB
+    /// implies.
     pub fn start(self: &Arc<Self>, lun: u64, cdb: &[u8], data_out: u64) -> Command {
         let cdb = Cdb::new(cdb);
         let Some(path) = self.path(lun) else {
@@ -30,7 +31,7 @@ impl Nexus {
         }
     }
 
-    /// Everything that does not depend on the command's own fields.
+    /// Makes the checks that need no command-specific field of the CDB.
     fn check(&self, path: &LuNexus, cdb: &Cdb) -> Result<&'static Op, Outcome> {
         let op = TABLE.find(cdb);
         if op.as_ref().map_or(true, |op| !op.has(opcodes::ANY_TIME))
@@ -62,7 +63,8 @@ impl Nexus {
         Ok(op)
     }
 
-    /// Checks the fields that many commands share, and sorts out the fast path.
+    /// Checks the fields that many commands share. A plain READ or WRITE takes the fast path; any
+    /// other command becomes a task.
     fn accept(
         self: &Arc<Self>,
         (path, fences): (Arc<LuNexus>, u64),
@@ -84,8 +86,8 @@ impl Nexus {
     }
 }
 
-/// A command to a logical unit that is not there (SPC-4 6.4.2, 6.33, 6.39): INQUIRY, REPORT LUNS
-/// and REQUEST SENSE are answered all the same.
+/// Returns the outcome of a command to a logical unit that does not exist (SPC-4 6.4.2, 6.33,
+/// 6.39). INQUIRY, REPORT LUNS and REQUEST SENSE return their data in this case too.
 fn without_lu(nexus: &Nexus, cdb: &Cdb) -> Outcome {
     let not_supported = Sense::illegal(Asc::LOGICAL_UNIT_NOT_SUPPORTED);
     let (mut data, limit) = match cdb.code() {
@@ -103,7 +105,7 @@ fn without_lu(nexus: &Nexus, cdb: &Cdb) -> Outcome {
     Outcome::data(data)
 }
 
-/// Whether reservations, a sanitize operation, or the state of the unit or port stand in the way.
+/// Checks reservations, a sanitize operation, and the state of the unit and the port.
 fn check_gates(path: &LuNexus, op: &Op, cdb: &Cdb, gates: u32) -> Result<(), Outcome> {
     if gates & (gate::PERSISTENT | gate::RESERVED) != 0 && conflicts(path, op, cdb, gates) {
         return Err(Outcome::status(Status::ReservationConflict));
@@ -127,10 +129,11 @@ fn check_gates(path: &LuNexus, op: &Op, cdb: &Cdb, gates: u32) -> Result<(), Out
     Ok(())
 }
 
-/// RESERVATION CONFLICT (SPC-4 table 48, SBC-3 table 6; SPC-2 table 10).
+/// Returns whether the command ends with RESERVATION CONFLICT (SPC-4 table 48, SBC-3 table 6; SPC-2
+/// table 10).
 fn conflicts(path: &LuNexus, op: &Op, cdb: &Cdb, gates: u32) -> bool {
     if gates & gate::RESERVED != 0 {
-        // PREVENT is let in only to allow.
+        // While RESERVE(6) is in force, PREVENT ALLOW MEDIUM REMOVAL may only allow removal.
         let free = op.has(opcodes::UNRESERVED) && !(op.code() == 0x1e && cdb.u8(4) & 3 != 0);
         let own = path.lu.reserved_by.lock().is_none_or(|number| number == path.number);
         if !own && !free || own && op.code() == 0x5f {
@@ -152,12 +155,13 @@ fn conflicts(path: &LuNexus, op: &Op, cdb: &Cdb, gates: u32) -> bool {
     !path.lu.reservations.lock().allows(&path.name(), want)
 }
 
-/// The longest parameter list that a command takes: memory is set aside for it before any of it
-/// arrives. PERSISTENT RESERVE OUT has the longest, with a TransportID for each initiator.
+/// Longest parameter list of a command, in bytes. The server allocates memory for a list before the
+/// list arrives. PERSISTENT RESERVE OUT has the longest list, with a TransportID for each
+/// initiator.
 const MAX_PARAMETER_LIST: u64 = 256 << 10;
 
-/// Checks the fields that many commands share. The range for the fast path, if it is a command for
-/// it.
+/// Checks the fields that many commands share. Returns the byte offset and the length in bytes for
+/// a command of the fast path. Returns `None` for any other command.
 fn try_accept(path: &LuNexus, op: &Op, cdb: &Cdb, data_out: u64) -> Result<Option<(u64, u32)>, Outcome> {
     let fail = |sense| Err(path.check(sense));
     if op.has(opcodes::PROTECT) && cdb.u8(1) & 0xe0 != 0 {

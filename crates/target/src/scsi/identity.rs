@@ -1,11 +1,12 @@
-//! What a logical unit is known by: its serial number and its designators (SPC-4 7.8.6).
+//! The identity of a logical unit: its serial number and its designators (SPC-4 7.8.6).
 
 use super::lu::LogicalUnit;
 
 /// T10 VENDOR IDENTIFICATION.
 pub(crate) const VENDOR: &[u8; 8] = b"HINDCAST";
 
-/// ASCII in a field of fixed length, padded with spaces.
+/// Returns ASCII text in a field of `len` bytes, padded with spaces. A question mark replaces a
+/// byte that is not printable.
 pub(crate) fn padded(text: &str, len: usize) -> Vec<u8> {
     let printable = |b: u8| if (0x20..0x7f).contains(&b) { b } else { b'?' };
     let mut bytes: Vec<u8> = text.bytes().map(printable).take(len).collect();
@@ -14,7 +15,7 @@ pub(crate) fn padded(text: &str, len: usize) -> Vec<u8> {
 }
 
 impl LogicalUnit {
-    /// Its unit serial number, as it is reported to initiators (SPC-4 7.8.17).
+    /// Returns the unit serial number that the logical unit reports to initiators (SPC-4 7.8.17).
     pub fn serial(&self) -> String {
         let serial = match &self.options.serial {
             Some(serial) => serial.clone(),
@@ -25,8 +26,8 @@ impl LogicalUnit {
     }
 }
 
-/// An NAA identifier, locally assigned (SPC-4 7.8.6.6.3): 60 bits of the device's uuid. There is no
-/// company id to make a registered one of.
+/// Returns a locally assigned NAA identifier (SPC-4 7.8.6.6.3): 60 bits of the device's UUID. A
+/// registered identifier would need a company id, and the project has none.
 pub(crate) fn naa(lu: &LogicalUnit) -> [u8; 8] {
     let (high, low) = lu.info().uuid.as_u64_pair();
     let mut naa = (high ^ low).to_be_bytes();
@@ -34,15 +35,15 @@ pub(crate) fn naa(lu: &LogicalUnit) -> [u8; 8] {
     naa
 }
 
-/// T10 VENDOR ID based: the vendor, and the serial number.
+/// Returns the T10 vendor ID based designator: the vendor and the serial number.
 pub(crate) fn vendor_specific(lu: &LogicalUnit) -> Vec<u8> {
     let mut designator = VENDOR.to_vec();
     designator.extend(lu.serial().bytes().take(64));
     designator
 }
 
-/// Whether a designation descriptor (code set, association and type, designator) is one of this
-/// logical unit's own.
+/// Returns whether a designation descriptor identifies this logical unit. The parameters are its
+/// code set, its association and type, and its designator.
 pub(crate) fn is_designated(lu: &LogicalUnit, code_set: u8, kind: u8, designator: &[u8]) -> bool {
     match (code_set, kind & 0x3f) {
         (1, 0x03) => designator == naa(lu),

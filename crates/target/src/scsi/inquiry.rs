@@ -1,5 +1,4 @@
-//! INQUIRY with its vital product data (SPC-4 6.4, 7.8; SBC-3 6.6), and the other commands by which
-//! a logical unit describes itself.
+//! INQUIRY with its vital product data (SPC-4 6.4, 7.8; SBC-3 6.6), REPORT LUNS and REQUEST SENSE.
 
 use super::cdb::Cdb;
 use super::identity::{VENDOR, naa, padded, vendor_specific};
@@ -14,12 +13,12 @@ use bytes::Bytes;
 
 /// OPTIMAL TRANSFER LENGTH in bytes.
 const OPTIMAL_TRANSFER_BYTES: u64 = 1 << 20;
-/// SAM-5, iSCSI, SPC-4, SBC-3, without claiming a revision (SPC-4 annex F.8).
+/// VERSION DESCRIPTORs of SAM-5, iSCSI, SPC-4 and SBC-3. They claim no revision (SPC-4 annex F.8).
 const VERSIONS: [u16; 4] = [0x00a0, 0x0960, 0x0460, 0x04c0];
-/// Vital product data pages.
+/// Codes of the supported vital product data pages.
 const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0x8f, 0xb0, 0xb1, 0xb2];
 
-/// Standard INQUIRY data of a logical unit that is not there.
+/// Returns the standard INQUIRY data of a logical unit that does not exist.
 pub(crate) fn absent() -> Vec<u8> {
     let mut data = vec![0; 96];
     data[0] = 0x7f;
@@ -35,7 +34,7 @@ pub(crate) fn absent() -> Vec<u8> {
     data
 }
 
-/// INQUIRY.
+/// Carries out INQUIRY.
 pub(crate) fn inquiry(task: &Task, _: &Bytes) -> Reply {
     let page = task.cdb.u8(2);
     let lu = task.lu();
@@ -58,7 +57,7 @@ pub(crate) fn inquiry(task: &Task, _: &Bytes) -> Reply {
     Ok(data)
 }
 
-/// SPC-4 6.4.2.
+/// Returns the standard INQUIRY data (SPC-4 6.4.2).
 fn standard(lu: &LogicalUnit) -> Vec<u8> {
     let mut data = absent();
     data[0] = 0x00;
@@ -69,7 +68,7 @@ fn standard(lu: &LogicalUnit) -> Vec<u8> {
     data
 }
 
-/// A designation descriptor (SPC-4 7.8.6.1).
+/// Returns a designation descriptor (SPC-4 7.8.6.1).
 fn designation(code_set: u8, kind: u8, designator: &[u8]) -> Vec<u8> {
     let len = u8::try_from(designator.len()).unwrap_or(u8::MAX);
     let mut descriptor = vec![0x50 | code_set, kind, 0, len]; // the protocol is iSCSI
@@ -82,7 +81,7 @@ fn designation(code_set: u8, kind: u8, designator: &[u8]) -> Vec<u8> {
     descriptor
 }
 
-/// A SCSI name string: UTF-8, with a zero at its end, padded to four bytes.
+/// Returns a SCSI name string: UTF-8 with a NUL at its end, padded to a multiple of four bytes.
 fn name_string(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.truncate(248);
@@ -91,8 +90,8 @@ fn name_string(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Device identification (SPC-4 7.8.6): the logical unit, the port the command came by, and the
-/// target.
+/// Returns the device identification page (SPC-4 7.8.6). It designates the logical unit, the port
+/// that received the command, and the target.
 fn identification(task: &Task) -> Vec<u8> {
     let port = &task.path.port;
     let number = |n: u16| [[0, 0], n.to_be_bytes()].concat();
@@ -105,8 +104,8 @@ fn identification(task: &Task) -> Vec<u8> {
     data
 }
 
-/// Third-party copy (SPC-4 7.8.14): commands, limits, descriptors, and what copies in general can
-/// do.
+/// Returns the third-party copy page (SPC-4 7.8.14): the commands, limits, descriptor types and
+/// general abilities of copies.
 fn third_party_copy(lu: &LogicalUnit, table: &Table) -> Vec<u8> {
     let descriptor = |kind: u16, body: &[u8]| {
         let mut body = body.to_vec();
@@ -121,8 +120,8 @@ fn third_party_copy(lu: &LogicalUnit, table: &Table) -> Vec<u8> {
         commands.extend(actions);
     }
     commands.insert(0, commands.len() as u8);
-    // The list is padded so that the whole descriptor, of which it is preceded by four bytes, is a
-    // multiple of four.
+    // Four bytes precede the list in its descriptor. The padding makes the length of the whole
+    // descriptor a multiple of four.
     let mut data = descriptor(0x0001, &commands);
     let max = (copy::MAX_DESCRIPTORS as u16).to_be_bytes();
     let mut parameters = vec![0; 28];
@@ -142,7 +141,7 @@ fn third_party_copy(lu: &LogicalUnit, table: &Table) -> Vec<u8> {
     data
 }
 
-/// Block limits (SBC-3 6.6.4). Zero where there is no limit.
+/// Returns the block limits page (SBC-3 6.6.4). A zero means that there is no limit.
 fn block_limits(lu: &LogicalUnit) -> Vec<u8> {
     let blocks = |bytes: u64| u32::try_from(bytes / lu.block_size()).unwrap_or(u32::MAX).to_be_bytes();
     let granularity = u64::from(lu.info().preferred_size);
@@ -160,8 +159,8 @@ fn block_limits(lu: &LogicalUnit) -> Vec<u8> {
     data
 }
 
-/// Block device characteristics (SBC-3 6.6.3): not a rotating medium; BLOCK ERASE leaves what can
-/// be read.
+/// Returns the block device characteristics page (SBC-3 6.6.3). The medium does not rotate. Blocks
+/// stay readable after BLOCK ERASE.
 fn characteristics() -> Vec<u8> {
     let mut data = vec![0; 60];
     data[1] = 0x01;
@@ -170,14 +169,14 @@ fn characteristics() -> Vec<u8> {
     data
 }
 
-/// Logical block provisioning (SBC-3 6.6.6): thin; UNMAP and both WRITE SAME unmap; what is
-/// unmapped reads as zeros.
+/// Returns the logical block provisioning page (SBC-3 6.6.6). The logical unit is thin. UNMAP and
+/// both WRITE SAME commands unmap blocks. Unmapped blocks read as zeros.
 fn logical_block_provisioning(lu: &LogicalUnit) -> Vec<u8> {
     let exponent = if lu.options.space.is_some() { THRESHOLD_EXPONENT } else { 0 };
     vec![exponent, 0xe4, 0x02, 0]
 }
 
-/// The answer to REPORT LUNS (SPC-4 6.33).
+/// Returns the parameter data of REPORT LUNS (SPC-4 6.33).
 pub(crate) fn luns_of(nexus: &Nexus, cdb: &Cdb) -> Result<Vec<u8>, Sense> {
     let luns = match cdb.u8(2) {
         0x00 | 0x02 => {
@@ -196,15 +195,16 @@ pub(crate) fn luns_of(nexus: &Nexus, cdb: &Cdb) -> Result<Vec<u8>, Sense> {
     Ok(data)
 }
 
-/// REPORT LUNS.
+/// Carries out REPORT LUNS.
 pub(crate) fn report_luns(task: &Task, _: &Bytes) -> Reply {
-    // Before the inventory is read: a change after that is reported again.
+    // The unit attention is removed before the inventory is read. Therefore a later change is
+    // reported again.
     task.path.forget_attention(Asc::REPORTED_LUNS_DATA_CHANGED);
     Ok(luns_of(&task.nexus, &task.cdb)?)
 }
 
-/// REQUEST SENSE (SPC-4 6.39): a pending unit attention, or a sanitize operation's progress, or
-/// nothing.
+/// Carries out REQUEST SENSE (SPC-4 6.39). It returns a pending unit attention, the state of a
+/// sanitize operation, or NO SENSE.
 pub(crate) fn request_sense(task: &Task, _: &Bytes) -> Reply {
     let nothing = || Sense::new(SenseKey::NoSense, Asc::NONE);
     let mut sense = task.path.take_attention().or_else(|| task.lu().sanitize.sense()).unwrap_or_else(nothing);

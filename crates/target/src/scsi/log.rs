@@ -1,4 +1,5 @@
-//! LOG SENSE and LOG SELECT (SPC-4 6.8, 6.9), with the page about space (SBC-3 6.4.5).
+//! LOG SENSE and LOG SELECT (SPC-4 6.8, 6.9), with the logical block provisioning page (SBC-3
+//! 6.4.5).
 
 use super::lu::LogicalUnit;
 use super::opcodes::Task;
@@ -6,7 +7,7 @@ use super::outcome::Reply;
 use super::sense::{Asc, Sense};
 use bytes::Bytes;
 
-/// Pages, by code and subpage.
+/// Returns the supported log pages, by page code and subpage code.
 fn supported(lu: &LogicalUnit) -> &'static [(u8, u8)] {
     if lu.options.space.is_some() {
         &[(0x00, 0), (0x00, 0xff), (0x0c, 0)]
@@ -15,7 +16,7 @@ fn supported(lu: &LogicalUnit) -> &'static [(u8, u8)] {
     }
 }
 
-/// LOG SENSE.
+/// Carries out LOG SENSE.
 pub(crate) fn sense(task: &Task, _: &Bytes) -> Reply {
     let cdb = &task.cdb;
     let lu = task.lu();
@@ -39,13 +40,14 @@ pub(crate) fn sense(task: &Task, _: &Bytes) -> Reply {
     Ok(data)
 }
 
-/// Available and used space, from a parameter code on.
+/// Appends the parameters of available and used space, from parameter code `first`.
 fn provisioning(lu: &LogicalUnit, first: u16, data: &mut Vec<u8>) -> Result<(), Sense> {
     let Some(space) = &lu.options.space else {
         return Ok(());
     };
     let space = space();
-    // What is available others can take too; what is used is this logical unit's own.
+    // The scopes differ: all logical units share the available space, but the used space belongs to
+    // this one.
     let counts = [(1u16, space.available, 2u8), (2, space.used, 1)];
     if first > 2 {
         return Err(Sense::cdb_field(5));
@@ -59,7 +61,8 @@ fn provisioning(lu: &LogicalUnit, first: u16, data: &mut Vec<u8>) -> Result<(), 
     Ok(())
 }
 
-/// LOG SELECT: nothing can be set; PCR asks to clear counters, of which there are none.
+/// Carries out LOG SELECT. No parameter can be set. PCR resets counters, but the logical unit has
+/// no counters.
 pub(crate) fn select(task: &Task, _: &Bytes) -> Reply {
     if task.cdb.bit(1, 0) {
         return Err(Sense::cdb_bit(1, 0).into());

@@ -1,6 +1,6 @@
-//! A logical unit: a block device with a SCSI identity, and the state that SCSI keeps for it. There
-//! is one [`LogicalUnit`] per device. All targets that map the device share it. An initiator
-//! reaches it by an I_T_L nexus ([`LuNexus`]).
+//! A logical unit: a block device with a SCSI identity and SCSI state. Each device has one
+//! [`LogicalUnit`]. All targets that map the device share it. An initiator accesses it by an I_T_L
+//! nexus ([`LuNexus`]).
 
 use super::events::{Event, Events};
 use super::outcome::Outcome;
@@ -17,44 +17,46 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Keeps what a logical unit must remember across restarts: persistent reservations with APTPL,
-/// saved mode pages.
+/// Stores the state of a logical unit that survives restarts: persistent reservations with APTPL,
+/// and saved mode pages.
 pub trait LuStore: Send + Sync {
-    /// What was saved last; `None` if nothing ever was.
+    /// Returns the state that was saved last, or `None` if no state was ever saved.
     fn load(&self) -> Result<Option<Vec<u8>>>;
 
-    /// Replaces it, durably: it survives power loss once this returned.
+    /// Replaces the stored state. The new state survives power loss once this function returned.
     fn save(&self, state: &[u8]) -> Result<()>;
 }
 
 /// Space for logical unit provisioning (SBC-3 4.7), in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// What this logical unit has allocated.
+    /// Space that this logical unit has allocated, in bytes.
     pub used: u64,
-    /// What it could still allocate.
+    /// Space that this logical unit can still allocate, in bytes.
     pub available: u64,
 }
 
-/// How a logical unit presents itself.
+/// Properties that a logical unit reports to initiators, and its limits.
 #[derive(Clone)]
 pub struct LuOptions {
     /// PRODUCT IDENTIFICATION, up to 16 ASCII characters.
     pub product: String,
     /// PRODUCT REVISION LEVEL, up to 4 ASCII characters.
     pub revision: String,
-    /// The unit serial number; by default the device's uuid.
+    /// The unit serial number. The default is the UUID of the device.
     pub serial: Option<String>,
-    /// Space left, if the device is thinly provisioned and can tell.
+    /// Returns the used and the available space. It is present if the device is thinly provisioned
+    /// and knows its space.
     pub space: Option<Arc<dyn Fn() -> Space + Send + Sync>>,
-    /// The physical block size that is reported: what is written without reading first, a power of
-    /// two. By default the logical block size, because no write tears its neighbours.
+    /// The physical block size that the logical unit reports, in bytes: a power of two. Writing a
+    /// whole physical block needs no read. 0 means the logical block size, because a write never
+    /// tears the blocks beside it.
     pub physical_block_size: u32,
-    /// The longest write in bytes that is all there or not at all after a power loss; 0 if nothing
-    /// is promised.
+    /// The longest write, in bytes, that is complete or absent after a power loss. 0 means that the
+    /// device promises nothing.
     pub atomic_bytes: u32,
-    /// How fast SANITIZE writes over everything, in bytes a second: other logical units want the
-    /// disks too.
+    /// The rate at which SANITIZE overwrites the medium, in bytes per second. The limit leaves disk
+    /// bandwidth to other logical units.
     pub sanitize_rate: u64,
 }
 
@@ -78,85 +80,91 @@ impl fmt::Debug for LuOptions {
     }
 }
 
-/// Reasons to look closer before a command is carried out; zero almost always, so the fast path
-/// looks at one word.
+/// Conditions that need further checks before a command is carried out. They are rarely set.
+/// Without one, the fast path reads only one word.
 pub(crate) mod gate {
-    /// There is a persistent reservation, or registrations that matter to RESERVE(6).
+    /// Persistent registrations exist, with or without a persistent reservation. They also conflict
+    /// with RESERVE(6).
     pub(crate) const PERSISTENT: u32 = 1;
     /// RESERVE(6) is in force.
     pub(crate) const RESERVED: u32 = 1 << 1;
-    /// SWP in the control mode page.
+    /// SWP is set in the control mode page.
     pub(crate) const SOFT_PROTECTED: u32 = 1 << 2;
-    /// WCE is off: every write is durable before it is answered.
+    /// WCE is off. Every write is durable before it is answered.
     pub(crate) const WRITE_THROUGH: u32 = 1 << 3;
-    /// START STOP UNIT stopped it.
+    /// START STOP UNIT stopped the logical unit.
     pub(crate) const STOPPED: u32 = 1 << 4;
     /// A sanitize operation runs, or has failed.
     pub(crate) const SANITIZE: u32 = 1 << 5;
-    /// D_SENSE in the control mode page.
+    /// D_SENSE is set in the control mode page.
     pub(crate) const DESCRIPTOR_SENSE: u32 = 1 << 6;
-    /// Some target port group is not active.
+    /// At least one target port group is not active.
     pub(crate) const PORT_GROUPS: u32 = 1 << 7;
-    /// Those that say how, rather than whether, a command is carried out.
+    /// The conditions that change how a command is carried out. They do not decide whether it is
+    /// allowed.
     pub(crate) const MANNERS: u32 = WRITE_THROUGH | DESCRIPTOR_SENSE;
 }
 
-/// What becomes of a write that comes too late.
+/// Returns the error of a write whose command was aborted.
 fn aborted() -> Error {
     Error::new(ErrorKind::Busy, "write: the command was aborted")
 }
 
-/// Unit attentions kept for one I_T_L nexus; of more, the oldest stay.
+/// Unit attentions that one I_T_L nexus holds at most. When the queue is full, new ones are
+/// dropped.
 const MAX_ATTENTIONS: usize = 16;
 
-/// Resource counts are in sets of 2^11 blocks.
+/// Exponent of a threshold set: resource counts are in sets of 2^11 blocks.
 pub(crate) const THRESHOLD_EXPONENT: u8 = 11;
 
-/// Initiators that are remembered.
+/// Initiator devices, by name and target port, that a logical unit remembers at most. At the limit
+/// it forgets all of them.
 const MAX_KNOWN: usize = 4096;
 
-/// What an initiator is remembered by. Not by its port: many initiators make up a new one for each
+/// Returns the key that identifies an initiator: the device's name and the target port's name. The
+/// initiator port's name does not identify it, because many initiators use a new one for each
 /// session.
 fn acquaintance(path: &LuNexus) -> (String, Arc<str>) {
     let device = path.initiator.split_once(",i,").map_or(&*path.initiator, |(device, _)| device);
     (device.to_owned(), path.port.name().into())
 }
 
-/// A logical unit.
+/// A block device with a SCSI identity and SCSI state.
 pub struct LogicalUnit {
     device: Arc<dyn BlockDevice>,
     pub(crate) options: LuOptions,
     pub(crate) store: Option<Arc<dyn LuStore>>,
     gates: AtomicU32,
     block_size: u32,
-    /// Plain writes share it; a command that reads, decides and writes (COMPARE AND WRITE, ORWRITE)
-    /// holds it alone.
+    /// Lock of the medium. Plain writes hold it shared. COMPARE AND WRITE and ORWRITE read, decide
+    /// and write; they hold it exclusively.
     serial: RwLock<()>,
     paths: Mutex<Vec<Weak<LuNexus>>>,
-    /// Initiator devices, by name and target port, that came by before, and whether one lost its
-    /// RESERVE(6) since.
+    /// Initiator devices that had a nexus before, by name and target port. The value states whether
+    /// the device has lost its RESERVE(6) since.
     known: Mutex<BTreeMap<(String, Arc<str>), bool>>,
     pub(crate) reservations: Mutex<Reservations>,
-    /// Held while reservations or mode parameters are changed, on disk too. The locks of these are
-    /// taken while commands are received, so no thread may hold those for as long as a disk takes.
+    /// Lock that a thread holds while it changes reservations or mode parameters, also on disk. The
+    /// threads that receive commands take the locks of the values themselves. Therefore no thread
+    /// holds those for the time of a disk access.
     pub(crate) changing: Mutex<()>,
-    /// Targets that were renamed under their sessions: the new names by the old ones. Taken after
-    /// `reservations`.
+    /// New names of targets that were renamed while they had sessions, by the old names. A thread
+    /// takes this lock after `reservations`.
     pub(crate) renamed: RwLock<BTreeMap<String, String>>,
-    /// The holder of RESERVE(6): [`LuNexus::number`].
+    /// The nexus that holds RESERVE(6): [`LuNexus::number`].
     pub(crate) reserved_by: Mutex<Option<u64>>,
     pub(crate) modes: Mutex<Modes>,
     pub(crate) sanitize: Sanitize,
     pub(crate) copies: Mutex<Records>,
-    /// Empty for a lone server.
+    /// Target port groups. The list is empty if the server serves the pool alone.
     pub(crate) port_groups: RwLock<Vec<PortGroup>>,
-    /// What the store holds; and held while that is changed.
+    /// The content of the store.
     saved: Mutex<Saved>,
     saving: Mutex<()>,
-    /// The threshold of available space has been passed and reported.
+    /// Whether the available space has passed the threshold, and initiators got the unit attention.
     low_space: AtomicBool,
-    /// It is being put in the place of another logical unit: initiators that find it have to be
-    /// told.
+    /// Whether this logical unit is replacing another one. A new nexus then gets the unit attention
+    /// of a power on, also if the initiator is known.
     replacing: AtomicBool,
 }
 
@@ -167,8 +175,8 @@ impl fmt::Debug for LogicalUnit {
 }
 
 impl LogicalUnit {
-    /// A logical unit over a device. With a store it remembers what it must across restarts; what
-    /// is stored is read here.
+    /// Creates a logical unit over `device`. This function reads the stored state. With a store the
+    /// logical unit keeps durable state across restarts.
     pub fn new(
         device: Arc<dyn BlockDevice>,
         options: LuOptions,
@@ -208,12 +216,13 @@ impl LogicalUnit {
         Ok(Arc::new(lu))
     }
 
-    /// The logical unit that takes the place of this one, with another device of another content
-    /// behind it, as after a rollback of a volume. It keeps reservations and mode parameters. For
-    /// initiators the logical unit has been switched off and on. A command that this one has let in
-    /// never reaches the new device.
-    /// The caller puts the new one in the place of this one by [`super::Target::set_lun`], wherever
-    /// this one is, and then calls [`LogicalUnit::notify_replaced`].
+    /// Creates the logical unit that replaces this one, over a device with other content, as after
+    /// a rollback of a volume. It keeps reservations and mode parameters. To initiators it looks
+    /// like a power cycle of the logical unit. A command that this logical unit accepted never
+    /// reaches the new device.
+    ///
+    /// The caller replaces this logical unit by [`super::Target::set_lun`] in every target that
+    /// maps it. It then calls [`LogicalUnit::notify_replaced`].
     pub fn successor(&self, device: Arc<dyn BlockDevice>, options: LuOptions) -> Result<Arc<LogicalUnit>> {
         let lu = LogicalUnit::new(device, options, self.store.clone())?;
         lu.replacing.store(true, Ordering::Release);
@@ -229,39 +238,41 @@ impl LogicalUnit {
         Ok(lu)
     }
 
-    /// The device behind it. Read through it; write by [`LogicalUnit::write`].
+    /// Returns the device of the logical unit. A caller may read from the device. It writes by
+    /// [`LogicalUnit::write`].
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.device
     }
 
-    /// Shape and current size.
+    /// Returns the shape and the current size of the device.
     pub fn info(&self) -> DeviceInfo {
         self.device.info()
     }
 
-    /// Logical block size in bytes.
+    /// Returns the logical block size in bytes.
     pub fn block_size(&self) -> u64 {
         u64::from(self.block_size)
     }
 
-    /// Reads without waiting for a disk: see [`BlockDevice::try_read`].
+    /// Reads without a wait for a disk; see [`BlockDevice::try_read`].
     pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         self.device.try_read(offset, buf)
     }
 
-    /// Reads, waiting for disks as needed.
+    /// Reads, and waits for disks if necessary.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.device.read(offset, buf)
     }
 
-    /// Writes a batch in one call of the device, not in the middle of a command that reads, decides
-    /// and writes, nor of a sanitize operation.
+    /// Writes a batch in one call of the device. The writes wait for a command that reads, decides
+    /// and writes. They fail if a sanitize operation runs or has failed.
     pub fn write(&self, ops: &mut [WriteOp], fua: bool) {
         self.write_unless(ops, fua, |_| false);
     }
 
-    /// Writes like [`LogicalUnit::write`], but leaves out the operations that are `late`: their
-    /// commands were aborted after they were let in. See [`LogicalUnit::settle`].
+    /// Writes like [`LogicalUnit::write`], except the operations for which `late` returns true.
+    /// Their commands were aborted after the device server accepted them; see
+    /// [`LogicalUnit::settle`].
     pub(crate) fn write_unless(&self, ops: &mut [WriteOp], fua: bool, late: impl Fn(usize) -> bool) {
         let _shared = self.serial.read();
         if let Err(error) = self.not_sanitizing() {
@@ -279,14 +290,15 @@ impl LogicalUnit {
         }
     }
 
-    /// Waits for the writes that are under way. A caller that aborts commands marks them first
-    /// ([`LuNexus::abort_tasks`]). After this none of them changes the medium any more, which is
-    /// the purpose of PREEMPT AND ABORT.
+    /// Waits for the writes in progress. A caller that aborts commands marks them first by
+    /// [`LuNexus::abort_tasks`]. After this function returns, none of them changes the medium.
+    /// PREEMPT AND ABORT requires this.
     pub(crate) fn settle(&self) {
         self.alone(|| ());
     }
 
-    /// Zeroes a range, freeing space if it may, under the same conditions as a write.
+    /// Writes zeros to a range under the same conditions as a write. With `unmap` it may free
+    /// space. `offset` and `len` are in bytes.
     pub(crate) fn zero(
         &self,
         offset: u64,
@@ -306,7 +318,8 @@ impl LogicalUnit {
         }
     }
 
-    /// A write that was let in before a sanitize operation began comes too late.
+    /// Returns an error if a sanitize operation runs or has failed. It stops a write that was
+    /// accepted before the operation began.
     pub(crate) fn not_sanitizing(&self) -> Result<()> {
         match self.gates() & gate::SANITIZE {
             0 => Ok(()),
@@ -314,18 +327,18 @@ impl LogicalUnit {
         }
     }
 
-    /// Runs `f` while no write is under way.
+    /// Runs `f` while no write is in progress.
     pub(crate) fn alone<T>(&self, f: impl FnOnce() -> T) -> T {
         let _exclusive = self.serial.write();
         f()
     }
 
-    /// The reasons to look closer.
+    /// Returns the conditions of [`gate`] that are set.
     pub(crate) fn gates(&self) -> u32 {
         self.gates.load(Ordering::Acquire)
     }
 
-    /// Sets or clears reasons to look closer.
+    /// Sets or clears conditions of [`gate`].
     pub(crate) fn set_gate(&self, gate: u32, on: bool) {
         if on {
             self.gates.fetch_or(gate, Ordering::AcqRel);
@@ -334,19 +347,19 @@ impl LogicalUnit {
         }
     }
 
-    /// Lets what depends on changed mode parameters follow them.
+    /// Sets the gates that depend on mode parameters.
     pub(crate) fn apply_modes(&self, modes: &Modes) {
         self.set_gate(gate::WRITE_THROUGH, !modes.write_cache);
         self.set_gate(gate::SOFT_PROTECTED, modes.protected);
         self.set_gate(gate::DESCRIPTOR_SENSE, modes.descriptor_sense);
     }
 
-    /// Saved mode parameters, or the defaults.
+    /// Returns the saved mode parameters, or the defaults.
     pub(crate) fn saved_modes(&self) -> Modes {
         self.saved.lock().modes.clone().unwrap_or_default()
     }
 
-    /// Changes what is kept across restarts. Without a store nothing is.
+    /// Changes the state that survives restarts. Without a store no state survives.
     pub(crate) fn keep(&self, change: impl FnOnce(&mut Saved)) -> Result<()> {
         let _one_at_a_time = self.saving.lock();
         let saved = self.saved.lock().clone();
@@ -356,7 +369,7 @@ impl LogicalUnit {
             && changed != saved
         {
             let bytes = changed.encode();
-            // What could not be read again must not replace what can.
+            // A state that cannot be decoded never replaces the stored state.
             Saved::decode(&bytes)?;
             store.save(&bytes)?;
         }
@@ -364,17 +377,18 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT.
+    /// Returns LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT.
     pub(crate) fn physical_exponent(&self) -> u32 {
         (self.options.physical_block_size.max(self.block_size) / self.block_size).ilog2().min(15)
     }
 
-    /// MAXIMUM ATOMIC TRANSFER LENGTH, in bytes.
+    /// Returns MAXIMUM ATOMIC TRANSFER LENGTH, in bytes.
     pub(crate) fn atomic_bytes(&self) -> u64 {
         u64::from(self.options.atomic_bytes) / self.block_size() * self.block_size()
     }
 
-    /// RELEASE(6), or the end of the nexus that reserved.
+    /// Releases RESERVE(6) if the nexus `number` holds it, for RELEASE(6) and for the end of the
+    /// nexus. Returns whether the nexus held it.
     pub(crate) fn release_by(&self, number: u64) -> bool {
         let mut holder = self.reserved_by.lock();
         let held = *holder == Some(number);
@@ -385,8 +399,8 @@ impl LogicalUnit {
         held
     }
 
-    /// Tells of groups of target ports and their states, for a pool that several servers can serve.
-    /// An empty list is a lone server.
+    /// Sets the target port groups and their states, for a pool that several servers can serve. An
+    /// empty list describes a server that serves the pool alone.
     pub fn set_port_groups(&self, groups: Vec<PortGroup>) {
         let inactive = groups.iter().any(|g| g.state.sense().is_some());
         *self.port_groups.write() = groups;
@@ -394,13 +408,13 @@ impl LogicalUnit {
         self.establish(Asc::ASYMMETRIC_ACCESS_STATE_CHANGED, |_| true);
     }
 
-    /// Bytes as threshold sets, rounded down.
+    /// Returns a number of bytes as threshold sets, rounded down.
     pub(crate) fn threshold_sets(&self, bytes: u64) -> u32 {
         u32::try_from((bytes / self.block_size()) >> THRESHOLD_EXPONENT).unwrap_or(u32::MAX)
     }
 
-    /// The name by which a port registers: of a target that was renamed under its sessions, the new
-    /// one.
+    /// Returns the port name that registrations use. For a target that was renamed while it had
+    /// sessions, the port name contains the new target name.
     pub(crate) fn registered_name(&self, port: &TargetPort) -> Arc<str> {
         let renamed = self.renamed.read();
         match renamed.get(&*port.target) {
@@ -409,8 +423,9 @@ impl LogicalUnit {
         }
     }
 
-    /// Compares space with the threshold that the initiators set, and tells them when it is passed.
-    /// To be called now and then, and after a write that found no space.
+    /// Compares the available space with the threshold of the mode page. When the space reaches the
+    /// threshold, all nexuses get a unit attention. The server calls it at intervals, and after a
+    /// write that found no space.
     pub fn check_thresholds(&self) {
         let Some(space) = &self.options.space else {
             return;
@@ -425,8 +440,9 @@ impl LogicalUnit {
         }
     }
 
-    /// A new I_T_L nexus. To an initiator that is new the logical unit has just been powered on;
-    /// one that comes again learns what it lost.
+    /// Adds an I_T_L nexus. A new initiator gets the unit attention of a power on. During a
+    /// replacement, every initiator gets it. A known initiator gets NEXUS LOSS if it lost its
+    /// RESERVE(6).
     pub(crate) fn add_path(&self, path: &Arc<LuNexus>) {
         {
             let mut known = self.known.lock();
@@ -447,7 +463,7 @@ impl LogicalUnit {
         paths.push(Arc::downgrade(path));
     }
 
-    /// The I_T_L nexus is gone, and what it reserved by RESERVE(6) with it.
+    /// Removes an I_T_L nexus, and releases its RESERVE(6).
     pub(crate) fn remove_path(&self, path: &LuNexus) {
         if self.release_by(path.number) {
             self.known.lock().insert(acquaintance(path), true);
@@ -459,8 +475,7 @@ impl LogicalUnit {
         self.paths.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Establishes a unit attention condition for every I_T nexus that `which` chooses (SAM-5
-    /// 5.14).
+    /// Establishes a unit attention condition for every nexus that `which` accepts (SAM-5 5.14).
     pub(crate) fn establish(&self, asc: Asc, which: impl Fn(&LuNexus) -> bool) {
         for path in self.paths() {
             if which(&path) {
@@ -469,25 +484,27 @@ impl LogicalUnit {
         }
     }
 
-    /// The logical unit is going to be removed: a sanitize operation that runs is broken off, so
-    /// that only sessions hold the device. A logical unit that is made over the device again
-    /// reports that the operation has failed.
+    /// Prepares the removal of the logical unit. It stops a SANITIZE OVERWRITE that runs, and waits
+    /// until the sanitize operation has released the device. A new logical unit over the same
+    /// device reports that a stopped operation failed.
     pub fn retire(&self) {
         self.sanitize.retire();
     }
 
-    /// The device's size changed: CAPACITY DATA HAS CHANGED for all nexuses.
+    /// Reports a changed size of the device: CAPACITY DATA HAS CHANGED for all nexuses.
     pub fn notify_resized(&self) {
         self.establish(Asc::CAPACITY_DATA_CHANGED, |_| true);
     }
 
-    /// The identity, or read-only, changed: INQUIRY DATA HAS CHANGED for all nexuses.
+    /// Reports a changed identity or a changed read-only state: INQUIRY DATA HAS CHANGED for all
+    /// nexuses.
     pub fn notify_inquiry_changed(&self) {
         self.establish(Asc::INQUIRY_DATA_CHANGED, |_| true);
     }
 
-    /// It is in the place of the logical unit that it succeeds. Its nexuses have known since its
-    /// first moment that it was switched off and on. This tells them what else may have changed.
+    /// Ends the replacement that [`LogicalUnit::successor`] began. The nexuses have got the unit
+    /// attention of a power on at their creation. This function reports the changes of INQUIRY data
+    /// and, with `resized`, of the capacity.
     pub fn notify_replaced(&self, resized: bool) {
         self.replacing.store(false, Ordering::Release);
         self.notify_inquiry_changed();
@@ -496,8 +513,9 @@ impl LogicalUnit {
         }
     }
 
-    /// LOGICAL UNIT RESET, or a target reset (SAM-5 6.3.3): all nexuses learn of it. The tasks of
-    /// all but `by` are aborted here; the session of `by` aborts its own.
+    /// Carries out LOGICAL UNIT RESET, or a target reset (SAM-5 6.3.3). All nexuses get a unit
+    /// attention. This function aborts the tasks of all nexuses but `by`. The session of `by`
+    /// aborts its own tasks.
     pub(crate) fn reset(&self, by: &LuNexus) {
         *self.reserved_by.lock() = None;
         self.set_gate(gate::RESERVED | gate::STOPPED, false);
@@ -517,7 +535,7 @@ impl LogicalUnit {
 
 /// An I_T_L nexus: one initiator port, one target port, one logical unit.
 pub(crate) struct LuNexus {
-    /// Unlike names, never used twice.
+    /// The number of the nexus. Unlike a name, it is never used twice.
     pub(crate) number: u64,
     pub(crate) initiator: Arc<str>,
     pub(crate) port: Arc<TargetPort>,
@@ -525,14 +543,15 @@ pub(crate) struct LuNexus {
     pub(crate) lu: Arc<LogicalUnit>,
     pub(crate) read_only: AtomicBool,
     pub(crate) events: Arc<dyn Events>,
-    /// Goes up whenever tasks are aborted: what began before must not write any more.
+    /// Counter of task aborts. A command that began before the last abort must not write.
     pub(super) fences: AtomicU64,
-    /// There are attentions.
+    /// Whether unit attentions are pending.
     pub(super) attentive: AtomicBool,
     pub(super) attentions: Mutex<VecDeque<Sense>>,
-    /// [`super::Nexus`] has it, too: the inventory changed, and the initiator does not know yet.
+    /// Whether the inventory changed and the initiator has no report of it yet. [`super::Nexus`]
+    /// shares this value.
     pub(super) lun_news: Arc<AtomicBool>,
-    /// The session has ended, or does not see the logical unit any more.
+    /// Whether the session has ended, or no longer sees the logical unit.
     pub(super) gone: AtomicBool,
 }
 
@@ -543,14 +562,16 @@ impl fmt::Debug for LuNexus {
 }
 
 impl LuNexus {
-    /// Adds a unit attention condition and tells the session, unless it is pending already.
+    /// Adds a unit attention condition, and reports it to the session. Does nothing if the
+    /// condition is pending.
     pub(crate) fn establish(&self, sense: Sense) {
         if self.establish_silently(sense.clone()) {
             self.events.event(Event::UnitAttention { lun: self.lun, sense });
         }
     }
 
-    /// Adds a unit attention condition without telling the session. False if it is pending already.
+    /// Adds a unit attention condition without a report to the session. Returns false if the
+    /// condition is pending or the queue is full.
     pub(crate) fn establish_silently(&self, sense: Sense) -> bool {
         let mut attentions = self.attentions.lock();
         let is_new = attentions.len() < MAX_ATTENTIONS && !attentions.iter().any(|a| a.asc == sense.asc);
@@ -561,7 +582,7 @@ impl LuNexus {
         is_new
     }
 
-    /// Whether it must not be used any more.
+    /// Returns whether the nexus must no longer be used.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -570,7 +591,7 @@ impl LuNexus {
         self.attentions.lock().iter().any(|a| a.asc == asc)
     }
 
-    /// Takes the oldest unit attention.
+    /// Removes and returns the oldest unit attention.
     pub(crate) fn take_attention(&self) -> Option<Sense> {
         if !self.attentive.load(Ordering::Acquire) {
             return None;
@@ -584,36 +605,37 @@ impl LuNexus {
         sense
     }
 
-    /// Forgets one kind of unit attention, because its news has been delivered.
+    /// Removes one kind of unit attention, because the initiator has received the information.
     pub(crate) fn forget_attention(&self, asc: Asc) {
         let mut attentions = self.attentions.lock();
         attentions.retain(|a| a.asc != asc);
         self.attentive.store(!attentions.is_empty(), Ordering::Release);
     }
 
-    /// How often tasks were aborted. A command that remembers another number than this is late.
+    /// Returns the number of task aborts of this nexus. A command that began at another number is
+    /// late.
     pub(crate) fn fences(&self) -> u64 {
         self.fences.load(Ordering::Acquire)
     }
 
-    /// Marks all that has begun as late; [`LogicalUnit::settle`] makes sure of it.
+    /// Marks all commands in progress as late. [`LogicalUnit::settle`] then waits for their writes.
     pub(crate) fn fence(&self) {
         self.fences.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Marks all that has begun as late, and has the session abort it. Tells how many tasks the
-    /// session knew of.
+    /// Marks all commands in progress as late. The session aborts them. Returns the number of tasks
+    /// that the session aborted.
     pub(crate) fn abort_tasks(&self) -> usize {
         self.fence();
         self.events.event(Event::AbortTasks { lun: self.lun })
     }
 
-    /// The names of the two ports, as they register.
+    /// Returns the names of the two ports, as registrations use them.
     pub(crate) fn name(&self) -> Name {
         Name { initiator: self.initiator.clone(), port: self.lu.registered_name(&self.port) }
     }
 
-    /// Whether reservations of others let it do so.
+    /// Returns whether the reservations of other nexuses allow `want`.
     pub(crate) fn allowed(&self, want: Want) -> bool {
         let gates = self.lu.gates();
         let reserved =
@@ -621,7 +643,7 @@ impl LuNexus {
         !reserved && (gates & gate::PERSISTENT == 0 || self.lu.reservations.lock().allows(&self.name(), want))
     }
 
-    /// CHECK CONDITION in the sense format that the control mode page asks for.
+    /// Returns CHECK CONDITION in the sense data format that the control mode page selects.
     pub(crate) fn check(&self, mut sense: Sense) -> Outcome {
         sense.descriptor_format = self.lu.gates() & gate::DESCRIPTOR_SENSE != 0;
         Outcome::check(sense)

@@ -8,35 +8,36 @@ use super::sense::{self, Asc, During, Sense, SenseKey};
 use bytes::Bytes;
 use hindcast_engine::device::WriteOp;
 
-/// What one call of the device moves when a long range is worked through.
+/// Length of one call of the device for a long range, in bytes.
 pub(crate) const STEP: u64 = 1 << 20;
 
-/// What PRE-FETCH brings in at most.
+/// Largest length that PRE-FETCH reads, in bytes.
 const MAX_PRE_FETCH: u64 = 64 << 20;
 
-/// TEST UNIT READY: the checks before it are all there is. So it is with a WRITE, which is then the
-/// session's.
+/// Carries out TEST UNIT READY, which consists only of the checks before this function. A plain
+/// WRITE uses the function too, because the session carries it out.
 pub(crate) fn nothing(_: &Task, _: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// Blocks of the CDB as byte offset and length; checked again, because the device may have shrunk.
+/// Returns the blocks of the CDB as byte offset and length. It repeats the check of the range,
+/// because the device may have shrunk.
 pub(crate) fn range(task: &Task) -> Result<(u64, u64), Sense> {
     let info = task.lu().info();
     Blocks::of(&task.cdb).on(info.size, info.block_size)
 }
 
-/// A failure while reading.
+/// Returns the end of a command whose read failed.
 pub(crate) fn reading(error: hindcast_engine::Error) -> Ending {
     sense::of_error(&error, During::Read).into()
 }
 
-/// A failure while writing.
+/// Returns the end of a command whose write failed.
 pub(crate) fn writing(error: hindcast_engine::Error) -> Ending {
     sense::of_error(&error, During::Write).into()
 }
 
-/// Writes one piece of data.
+/// Writes `data` at byte `offset`, unless the task was aborted.
 pub(crate) fn write_one(task: &Task, offset: u64, data: Bytes, fua: bool) -> Result<(), Ending> {
     let mut ops = [WriteOp::new(offset, data)];
     task.lu().write_unless(&mut ops, fua, |_| task.is_late());
@@ -44,22 +45,22 @@ pub(crate) fn write_one(task: &Task, offset: u64, data: Bytes, fua: bool) -> Res
     op.result.map_err(writing)
 }
 
-/// Whether what a task writes has to be durable at its end: FUA in byte 1, or the write cache is
-/// off.
+/// Returns whether the writes of a task must be durable at its end. FUA in byte 1 requires this,
+/// and so does a write cache that is off.
 pub(crate) fn is_durable(task: &Task) -> bool {
     task.cdb.bit(1, 3) || task.lu().gates() & gate::WRITE_THROUGH != 0
 }
 
-/// The data that came, without the part of a block at its end, at most `len` bytes: the transport
-/// reports what is missing.
+/// Returns the whole blocks of the received data, up to `len` bytes. The transport reports the
+/// missing rest.
 pub(crate) fn whole_blocks(task: &Task, data: &Bytes, len: u64) -> Bytes {
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(data.len());
     let block = usize::try_from(task.lu().block_size()).unwrap_or(usize::MAX);
     data.slice(..len - len % block)
 }
 
-/// READ with FUA (SBC-3 5.7): what is read has to be on stable storage. Other READs are the
-/// session's.
+/// Carries out READ with FUA (SBC-3 5.7): the data must be on stable storage before it is returned.
+/// The session carries out other READs.
 pub(crate) fn read(task: &Task, _: &Bytes) -> Reply {
     let (offset, len) = range(task)?;
     let mut data = vec![0; usize::try_from(len).unwrap_or(0)];
@@ -70,8 +71,8 @@ pub(crate) fn read(task: &Task, _: &Bytes) -> Reply {
     Ok(data)
 }
 
-/// WRITE ATOMIC(16) (SBC-4 5.43): all of it or nothing, whatever happens. The device promises that
-/// for one write that is not too long.
+/// Carries out WRITE ATOMIC(16) (SBC-4 5.43): the medium gets all of the data or none, also after a
+/// power loss. The device promises this for one write of up to `atomic_bytes`.
 pub(crate) fn write_atomic(task: &Task, data: &Bytes) -> Reply {
     let info = task.lu().info();
     let blocks = Blocks { lba: task.cdb.u64(2), count: u64::from(task.cdb.u16(12)) };
@@ -91,15 +92,15 @@ pub(crate) fn write_atomic(task: &Task, data: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// SYNCHRONIZE CACHE (SBC-3 5.22). A flush is for the whole device. IMMED changes nothing: the
-/// answer comes when it is done.
+/// Carries out SYNCHRONIZE CACHE (SBC-3 5.22). It flushes the whole device. With IMMED too, the
+/// command ends after the flush.
 pub(crate) fn synchronize_cache(task: &Task, _: &Bytes) -> Reply {
     task.lu().device().flush().map_err(writing)?;
     Ok(Vec::new())
 }
 
-/// PRE-FETCH (SBC-3 5.8): a hint. CONDITION MET would promise that all of it fits the cache, which
-/// the target does not know.
+/// Carries out PRE-FETCH (SBC-3 5.8), which is a hint. CONDITION MET would promise that the whole
+/// range fits the cache. The target cannot promise this.
 pub(crate) fn pre_fetch(task: &Task, _: &Bytes) -> Reply {
     let (offset, len) = range(task)?;
     let len = if len == 0 { task.lu().info().size.saturating_sub(offset) } else { len };
@@ -109,7 +110,7 @@ pub(crate) fn pre_fetch(task: &Task, _: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// READ CAPACITY(10) (SBC-3 5.15).
+/// Carries out READ CAPACITY(10) (SBC-3 5.15).
 pub(crate) fn read_capacity10(task: &Task, _: &Bytes) -> Reply {
     let cdb = &task.cdb;
     if cdb.u32(2) != 0 && !cdb.bit(8, 0) {
@@ -122,7 +123,7 @@ pub(crate) fn read_capacity10(task: &Task, _: &Bytes) -> Reply {
     Ok(data)
 }
 
-/// READ CAPACITY(16) (SBC-3 5.16).
+/// Carries out READ CAPACITY(16) (SBC-3 5.16).
 pub(crate) fn read_capacity16(task: &Task, _: &Bytes) -> Reply {
     let cdb = &task.cdb;
     if cdb.u64(2) != 0 && !cdb.bit(14, 0) {
@@ -138,12 +139,12 @@ pub(crate) fn read_capacity16(task: &Task, _: &Bytes) -> Reply {
     Ok(data)
 }
 
-/// START STOP UNIT (SBC-3 5.25). A stopped unit answers nothing about its medium until it is
-/// started.
+/// Carries out START STOP UNIT (SBC-3 5.25). While the unit is stopped, it refuses commands that
+/// need its medium.
 pub(crate) fn start_stop(task: &Task, _: &Bytes) -> Reply {
     let cdb = &task.cdb;
     if cdb.u8(4) >> 4 != 0 {
-        // POWER CONDITION: there is nothing to save.
+        // The unit has no power conditions. Therefore a valid POWER CONDITION has no effect.
         return if matches!(cdb.u8(4) >> 4, 1..=3 | 7) {
             Ok(Vec::new())
         } else {
@@ -161,8 +162,8 @@ pub(crate) fn start_stop(task: &Task, _: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.18): the medium is not removable, so nothing has to be
-/// prevented.
+/// Carries out PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.18). It has no effect, because the medium is
+/// not removable.
 pub(crate) fn prevent_allow(task: &Task, _: &Bytes) -> Reply {
     if task.cdb.u8(4) & 0x02 != 0 {
         return Err(Sense::cdb_bit(4, 1).into()); // obsolete: for medium changers
@@ -170,8 +171,8 @@ pub(crate) fn prevent_allow(task: &Task, _: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// READ DEFECT DATA (SBC-3 5.17, 5.18): there is no defect list; an empty one in the asked-for
-/// format says so.
+/// Carries out READ DEFECT DATA (SBC-3 5.17, 5.18). It returns an empty defect list in the
+/// requested format.
 pub(crate) fn read_defect_data(task: &Task, _: &Bytes) -> Reply {
     let (byte, header) = if task.op.len() == 10 { (2, 4) } else { (1, 8) };
     let mut data = vec![0; header];
@@ -179,7 +180,7 @@ pub(crate) fn read_defect_data(task: &Task, _: &Bytes) -> Reply {
     Ok(data)
 }
 
-/// MISCOMPARE, with the offset of the first byte that differs (SBC-3 5.2).
+/// Returns MISCOMPARE with the byte offset of the first difference (SBC-3 5.2).
 pub(crate) fn miscompare(offset: usize) -> Ending {
     Sense::new(SenseKey::Miscompare, Asc::MISCOMPARE_DURING_VERIFY).with_information(offset as u64).into()
 }

@@ -9,7 +9,7 @@ use super::state::Modes;
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
 
-/// PAGE CONTROL.
+/// The values of PAGE CONTROL: which values of a page MODE SENSE returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Control {
     Current,
@@ -18,10 +18,10 @@ enum Control {
     Saved,
 }
 
-/// Page and subpage codes, in the order in which they are returned.
+/// Page and subpage codes, in the order in which MODE SENSE returns them.
 const PAGES: [(u8, u8); 6] = [(0x01, 0), (0x08, 0), (0x0a, 0), (0x0a, 1), (0x1c, 0), (0x1c, 2)];
 
-/// A page's header: its length field counts what follows it.
+/// Returns a mode page with its header. The length field counts the bytes after itself.
 fn page(code: u8, subpage: u8, body: &[u8]) -> Vec<u8> {
     let mut page = match subpage {
         0 => vec![code, body.len() as u8],
@@ -31,7 +31,7 @@ fn page(code: u8, subpage: u8, body: &[u8]) -> Vec<u8> {
     page
 }
 
-/// A page that says what `modes` are; `None` if there is no such page.
+/// Returns the page `code` with the values of `modes`. Returns `None` if the page does not exist.
 fn current(lu: &LogicalUnit, code: (u8, u8), modes: &Modes) -> Option<Vec<u8>> {
     let bit = |on: bool, bit: u8| u8::from(on) << bit;
     Some(match code {
@@ -55,11 +55,10 @@ fn current(lu: &LogicalUnit, code: (u8, u8), modes: &Modes) -> Option<Vec<u8>> {
             body[2] = 252;
             page(0x0a, 1, &body)
         }
-        // Informational exceptions control (SBC-3 6.5.7): DEXCPT, there is nothing that could wear
-        // out.
+        // Informational exceptions control (SBC-3 6.5.7). DEXCPT is set, because the unit has no
+        // part that wears out.
         (0x1c, 0) => page(0x1c, 0, &[0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-        // Logical block provisioning (SBC-3 6.5.9): one threshold, of available space that
-        // decreases.
+        // Logical block provisioning (SBC-3 6.5.9): one threshold, for decreasing available space.
         (0x1c, 2) => {
             lu.options.space.as_ref()?;
             let mut body = [0; 20];
@@ -72,8 +71,8 @@ fn current(lu: &LogicalUnit, code: (u8, u8), modes: &Modes) -> Option<Vec<u8>> {
     })
 }
 
-/// Ones where a page can be changed, zeros elsewhere: what differs between two sets of modes with
-/// all bits different.
+/// Returns a page with ones for the bits that can be changed, and zeros elsewhere. These bits
+/// differ between two sets of modes that have all bits different.
 fn changeable(lu: &LogicalUnit, code: (u8, u8)) -> Option<Vec<u8>> {
     let low = Modes { write_cache: false, ..Modes::default() };
     let high = Modes {
@@ -89,7 +88,7 @@ fn changeable(lu: &LogicalUnit, code: (u8, u8)) -> Option<Vec<u8>> {
     Some(mask)
 }
 
-/// Reads changed modes out of a page.
+/// Sets modes from the values of a page.
 fn apply(modes: &mut Modes, code: (u8, u8), page: &[u8]) {
     match code {
         (0x08, 0) => modes.write_cache = page[2] & 0x04 != 0,
@@ -105,7 +104,7 @@ fn apply(modes: &mut Modes, code: (u8, u8), page: &[u8]) {
     }
 }
 
-/// MODE SENSE(6).
+/// Carries out MODE SENSE(6).
 pub(crate) fn sense6(task: &Task, _: &Bytes) -> Reply {
     let mut data = vec![0; 4];
     data[2] = device_specific(task);
@@ -114,12 +113,12 @@ pub(crate) fn sense6(task: &Task, _: &Bytes) -> Reply {
         data.extend(short_descriptor(task.lu()));
     }
     pages(task, &mut data)?;
-    // A longer answer than the one byte can say cannot be had this way.
+    // The length field has one byte, so its value is limited to 255.
     data[0] = u8::try_from(data.len() - 1).unwrap_or(u8::MAX);
     Ok(data)
 }
 
-/// MODE SENSE(10).
+/// Carries out MODE SENSE(10).
 pub(crate) fn sense10(task: &Task, _: &Bytes) -> Reply {
     let long = task.cdb.bit(1, 4);
     let mut data = vec![0; 8];
@@ -140,7 +139,7 @@ pub(crate) fn sense10(task: &Task, _: &Bytes) -> Reply {
     Ok(data)
 }
 
-/// WP, and DPOFUA.
+/// Returns the device-specific parameter: WP and DPOFUA.
 fn device_specific(task: &Task) -> u8 {
     let protected = task.path.read_only.load(Ordering::Acquire)
         || task.lu().info().read_only
@@ -148,7 +147,7 @@ fn device_specific(task: &Task) -> u8 {
     0x10 | u8::from(protected) << 7
 }
 
-/// SBC-3 6.5.2.2.
+/// Returns the short LBA mode parameter block descriptor (SBC-3 6.5.2.2).
 fn short_descriptor(lu: &LogicalUnit) -> [u8; 8] {
     let info = lu.info();
     let blocks = u32::try_from(info.size / u64::from(info.block_size)).unwrap_or(u32::MAX).to_be_bytes();
@@ -156,7 +155,7 @@ fn short_descriptor(lu: &LogicalUnit) -> [u8; 8] {
     [blocks[0], blocks[1], blocks[2], blocks[3], 0, a, b, c]
 }
 
-/// SBC-3 6.5.2.3.
+/// Returns the long LBA mode parameter block descriptor (SBC-3 6.5.2.3).
 fn long_descriptor(lu: &LogicalUnit) -> [u8; 16] {
     let info = lu.info();
     let mut descriptor = [0; 16];
@@ -165,7 +164,7 @@ fn long_descriptor(lu: &LogicalUnit) -> [u8; 16] {
     descriptor
 }
 
-/// Appends the pages that the CDB asks for.
+/// Appends the pages that the CDB selects.
 fn pages(task: &Task, data: &mut Vec<u8>) -> Result<(), Sense> {
     let (code, subpage) = (task.cdb.u8(2) & 0x3f, task.cdb.u8(3));
     let lu = task.lu();
@@ -206,19 +205,19 @@ fn pages(task: &Task, data: &mut Vec<u8>) -> Result<(), Sense> {
     Err(Sense::cdb_field(if known { 3 } else { 2 }))
 }
 
-/// MODE SELECT(6).
+/// Carries out MODE SELECT(6).
 pub(crate) fn select6(task: &Task, list: &Bytes) -> Reply {
     let descriptors = |header: &[u8]| usize::from(header[3]);
     select(task, list, 4, descriptors)
 }
 
-/// MODE SELECT(10).
+/// Carries out MODE SELECT(10).
 pub(crate) fn select10(task: &Task, list: &Bytes) -> Reply {
     let descriptors = |header: &[u8]| usize::from(u16::from_be_bytes([header[6], header[7]]));
     select(task, list, 8, descriptors)
 }
 
-/// All of the list is checked before anything of it takes effect.
+/// Carries out MODE SELECT. It checks the whole list before it applies any page.
 fn select(task: &Task, list: &Bytes, header: usize, descriptors: impl Fn(&[u8]) -> usize) -> Reply {
     let lu = task.lu();
     let (format, save) = (task.cdb.bit(1, 4), task.cdb.bit(1, 0));
@@ -252,8 +251,8 @@ fn select(task: &Task, list: &Bytes, header: usize, descriptors: impl Fn(&[u8]) 
         drop(one_at_a_time);
         lu.establish(Asc::MODE_PARAMETERS_CHANGED, |path| !std::ptr::eq(path, &*task.path));
         if no_cache_now {
-            // From now on no initiator sees a reason to flush. So what was acknowledged from the
-            // cache has to be made durable now.
+            // An initiator has no reason to flush from now on. Therefore the writes that were
+            // acknowledged from the cache must become durable now.
             lu.settle();
             lu.device().flush().map_err(writing)?;
         }
@@ -261,7 +260,7 @@ fn select(task: &Task, list: &Bytes, header: usize, descriptors: impl Fn(&[u8]) 
     Ok(Vec::new())
 }
 
-/// A block descriptor may only say what is so.
+/// Checks that a block descriptor contains the current values. It cannot change them.
 fn check_descriptor(lu: &LogicalUnit, descriptor: &[u8], long: bool, at: usize) -> Result<(), Sense> {
     let bad = |n: usize| Err(Sense::parameter_field(at + n));
     let (short, full) = (short_descriptor(lu), long_descriptor(lu));
@@ -281,7 +280,7 @@ fn check_descriptor(lu: &LogicalUnit, descriptor: &[u8], long: bool, at: usize) 
     if rest != &expected[split..] { bad(split) } else { Ok(()) }
 }
 
-/// The modes that a list of pages asks for.
+/// Returns the modes after the changes of a list of pages.
 fn parse(lu: &LogicalUnit, modes: &Modes, pages: &[u8], mut at: usize) -> Result<Modes, Sense> {
     let mut changed = modes.clone();
     let mut rest = pages;

@@ -1,6 +1,6 @@
-//! The description of a command: how a CDB is matched to its entry in the [table](super::table),
-//! the direction of its data, and what it needs to be allowed ([`Op`]). A [`Task`] is a command
-//! under way, which such a description carries out.
+//! The description of a command ([`Op`]): the match of a CDB with its entry in the
+//! [table](super::table), the direction of its data, and the conditions that allow it. A [`Task`]
+//! is a command in progress that runs the function of its description.
 
 use super::cdb::{Blocks, Cdb};
 use super::lu::{LogicalUnit, LuNexus};
@@ -14,71 +14,72 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// MAXIMUM TRANSFER LENGTH in bytes.
 pub(crate) const MAX_TRANSFER_BYTES: u64 = 32 << 20;
 
-/// How a command is carried out.
+/// The part of the server that carries out a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The session reads and sends.
+    /// The session reads the blocks and sends them.
     Read,
-    /// The session receives and writes.
+    /// The session receives the blocks and writes them.
     Write,
-    /// [`Op::run`].
+    /// The function [`Op::run`] carries out the command.
     Task,
 }
 
-/// RDPROTECT, WRPROTECT or VRPROTECT is in bits 7 to 5 of byte 1, and has to be zero.
+/// RDPROTECT, WRPROTECT or VRPROTECT is in bits 7 to 5 of byte 1. It must be zero.
 pub(crate) const PROTECT: u16 = 1;
-/// It names blocks in the layout of its group; they have to be on the medium.
+/// The CDB addresses blocks in the layout of its group. The blocks must be on the medium.
 pub(crate) const RANGE: u16 = 1 << 1;
-/// It changes the medium.
+/// The command changes the medium.
 pub(crate) const WRITES: u16 = 1 << 2;
-/// It touches neither medium nor files.
+/// The command accesses neither the medium nor files.
 pub(crate) const QUICK: u16 = 1 << 3;
-/// It is carried out whatever unit attention is pending (SPC-4 6.4.1, 6.33, 6.39).
+/// The command is carried out with any unit attention pending (SPC-4 6.4.1, 6.33, 6.39).
 pub(crate) const ANY_TIME: u16 = 1 << 4;
-/// It needs a unit that is started.
+/// The command needs a started logical unit.
 pub(crate) const MEDIUM: u16 = 1 << 5;
-/// It is allowed while a sanitize operation runs or has failed (SBC-3 4.11.2).
+/// The command is allowed if a sanitize operation runs or has failed (SBC-3 4.11.2).
 pub(crate) const SANITIZING: u16 = 1 << 6;
-/// The initiator has to send exactly what the CDB implies; for others the transport reports a
-/// residual.
+/// The initiator must send exactly the length that the CDB implies. For other commands the
+/// transport reports a residual count.
 pub(crate) const EXACT: u16 = 1 << 7;
-/// It may take a minute rather than seconds: its timeouts say so.
+/// The command may take a minute rather than seconds. Its command timeouts report this.
 pub(crate) const LONG: u16 = 1 << 8;
-/// Bits that are not used have to be zero: what it does cannot be undone.
+/// Unused bits of the CDB must be zero, because the effect of the command cannot be reversed.
 pub(crate) const STRICT: u16 = 1 << 10;
-/// It changes nothing on the medium, but something for all initiators. Initiators that may only
-/// read may not use it.
+/// The command does not change the medium, but it changes state for all initiators. An initiator
+/// that may only read may not use it.
 pub(crate) const GOVERNS: u16 = 1 << 11;
-/// It is allowed to all initiators while RESERVE(6) is in force (SPC-2 table 10).
+/// All initiators may use the command while RESERVE(6) is in force (SPC-2 table 10).
 pub(crate) const UNRESERVED: u16 = 1 << 9;
 
-/// Whether a command conflicts with a persistent reservation held by others (SPC-4 table 48, SBC-3
+/// The conflict of a command with a persistent reservation of another nexus (SPC-4 table 48, SBC-3
 /// table 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// Never; PERSISTENT RESERVE OUT has its own rules.
+    /// The command never conflicts. PERSISTENT RESERVE OUT has its own rules.
     Free,
-    /// With exclusive access.
+    /// The command conflicts with an exclusive access reservation.
     Read,
-    /// With any reservation.
+    /// The command conflicts with any reservation.
     Write,
-    /// With any reservation, unless the initiator is registered.
+    /// The command conflicts with any reservation, unless the nexus is registered.
     Registered,
-    /// START STOP UNIT: like `Write`, unless it starts the unit.
+    /// The rule of START STOP UNIT: like `Write`, unless the command starts the unit.
     Start,
-    /// PREVENT ALLOW MEDIUM REMOVAL: like `Write`, unless it allows.
+    /// The rule of PREVENT ALLOW MEDIUM REMOVAL: like `Write`, unless the command allows removal.
     Prevent,
 }
 
-/// How many bytes a command moves, from its CDB.
+/// The source of the number of bytes that a command transfers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Length {
     None,
-    /// An allocation or parameter list length of so many bytes at an offset.
+    /// An allocation length or parameter list length. The values are the offset in the CDB and the
+    /// width of the field, in bytes.
     Field(usize, usize),
-    /// TRANSFER LENGTH.
+    /// TRANSFER LENGTH, in blocks.
     Blocks,
-    /// Anything else; given the block size.
+    /// A function of the CDB and the block size in bytes.
     By(fn(&Cdb, u64) -> u64),
 }
 
@@ -96,13 +97,13 @@ impl Length {
     }
 }
 
-/// One command.
+/// The description of one command.
 #[derive(Debug)]
 pub(crate) struct Op {
-    /// CDB USAGE DATA (SPC-4 6.35.3): the operation code, the service action in its place, and ones
-    /// where bits are looked at. Its length is the CDB's.
+    /// CDB USAGE DATA (SPC-4 6.35.3): the operation code, the service action in its field, and ones
+    /// for the bits that the device server evaluates. It is as long as the CDB.
     pub(crate) usage: &'static [u8],
-    /// The service action, for operation codes that have them.
+    /// The service action, if the operation code has service actions.
     pub(crate) service_action: Option<u16>,
     pub(crate) kind: Kind,
     pub(crate) flags: u16,
@@ -113,7 +114,7 @@ pub(crate) struct Op {
 }
 
 impl Op {
-    /// A command that moves no data.
+    /// Creates the description of a command without data.
     pub(crate) const fn new(
         usage: &'static [u8],
         flags: u16,
@@ -124,7 +125,7 @@ impl Op {
         Op { usage, service_action: None, kind: Kind::Task, flags, reserve, data_in, data_out, run }
     }
 
-    /// With a service action in byte 1.
+    /// Adds the service action in byte 1.
     pub(crate) const fn action(self) -> Op {
         Op { service_action: Some((self.usage[1] & 0x1f) as u16), ..self }
     }
@@ -145,7 +146,7 @@ impl Op {
         self.usage[0]
     }
 
-    /// The CDB's length.
+    /// Returns the length of the CDB in bytes.
     pub(crate) fn len(&self) -> usize {
         self.usage.len()
     }
@@ -160,16 +161,16 @@ impl Op {
 pub(crate) struct Table(pub(crate) &'static [Op]);
 
 impl Table {
-    /// All service actions of an operation code; one entry if it has none; nothing if it is not
-    /// supported.
+    /// Returns the entries of all service actions of an operation code. Returns one entry if the
+    /// code has no service actions, and no entry if the code is not supported.
     pub(crate) fn all_of(&self, code: u8) -> &'static [Op] {
         let first = self.0.partition_point(|op| op.code() < code);
         let count = self.0[first..].iter().take_while(|op| op.code() == code).count();
         &self.0[first..first + count]
     }
 
-    /// The command that a CDB asks for. An operation code without such a service action is a bad
-    /// field, not a bad code.
+    /// Returns the command of a CDB. An unknown service action of a known operation code is an
+    /// invalid field, not an invalid operation code.
     pub(crate) fn find(&self, cdb: &Cdb) -> Result<&'static Op, Sense> {
         let ops = self.all_of(cdb.code());
         if ops.is_empty() {
@@ -182,17 +183,17 @@ impl Table {
     }
 }
 
-/// A command other than plain reading and writing.
+/// A command in progress that is not a plain READ or WRITE.
 #[derive(Debug)]
 pub struct Task {
     pub(crate) nexus: Arc<Nexus>,
     pub(crate) path: Arc<LuNexus>,
     pub(crate) op: &'static Op,
-    /// All commands, for those that report on them.
+    /// The table of all commands, for commands that report on it.
     pub(crate) table: &'static Table,
     pub(crate) cdb: Cdb,
     aborted: AtomicBool,
-    /// [`LuNexus::fences`] when it began.
+    /// [`LuNexus::fences`] when the command began.
     fences: u64,
 }
 
@@ -206,60 +207,64 @@ impl Task {
         Task { nexus, path, op, table, cdb, aborted: AtomicBool::new(false), fences }
     }
 
-    /// The logical unit it addresses.
+    /// Returns the logical unit that the command addresses.
     pub fn lu(&self) -> &Arc<LogicalUnit> {
         &self.path.lu
     }
 
-    /// Bytes that [`Task::run`] wants.
+    /// Returns the number of bytes that [`Task::run`] needs from the initiator.
     pub fn data_out_len(&self) -> u64 {
         self.op.data_out.bytes(&self.cdb, self.lu().block_size())
     }
 
-    /// Bytes that it returns at most: the allocation length.
+    /// Returns the largest number of bytes that [`Task::run`] returns: the allocation length, up to
+    /// the length of the longest READ.
     pub fn data_in_len(&self) -> u64 {
-        // An allocation length may be anything; no answer is longer than the longest READ.
+        // An allocation length may be any number. No reply is longer than the longest READ.
         self.op.data_in.bytes(&self.cdb, self.lu().block_size()).min(MAX_TRANSFER_BYTES)
     }
 
-    /// It touches no medium and no file, and may run on the thread that received it.
+    /// Returns whether the command accesses neither the medium nor a file. Such a command may run
+    /// on the thread that received it.
     pub fn is_quick(&self) -> bool {
         self.op.has(QUICK)
     }
 
-    /// It may change the medium, or something that other initiators see.
+    /// Returns whether the command may change the medium, or state that other initiators see.
     pub fn changes(&self) -> bool {
         self.op.has(WRITES | GOVERNS) || self.op.code() == 0x83
     }
 
-    /// SYNCHRONIZE CACHE: it changes nothing, and waits for what writes wait for.
+    /// Returns whether the command is SYNCHRONIZE CACHE. It changes nothing, and waits as long as
+    /// durable writes wait.
     pub fn is_flush(&self) -> bool {
         matches!(self.op.code(), 0x35 | 0x91)
     }
 
-    /// It may run for minutes: never on a thread that others wait for.
+    /// Returns whether the command may run for minutes. A thread that serves other commands must
+    /// not run it.
     pub fn may_take_long(&self) -> bool {
         self.op.has(LONG)
     }
 
-    /// Makes a [`Task::run`] that takes long end soon. Its outcome is to be ignored then. Other
-    /// tasks are not affected.
+    /// Aborts the command: a long [`Task::run`] ends soon. The caller ignores its outcome then.
+    /// Other tasks continue.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
     }
 
-    /// It was aborted: it must not write any more.
+    /// Returns whether the command was aborted. It must not write then.
     pub(crate) fn is_late(&self) -> bool {
         self.aborted.load(Ordering::Acquire) || self.path.fences() != self.fences
     }
 
-    /// An error if it was aborted.
+    /// Returns TASK ABORTED as an error if the command was aborted.
     pub(crate) fn go_on(&self) -> std::result::Result<(), Ending> {
         if self.is_late() { Err(Ending::Status(Status::TaskAborted)) } else { Ok(()) }
     }
 
-    /// Carries the command out; may block. `data_out` may be shorter than [`Task::data_out_len`] if
-    /// the initiator sent less.
+    /// Carries out the command. It may block. `data_out` may be shorter than [`Task::data_out_len`]
+    /// if the initiator sent less.
     pub fn run(&self, data_out: &Bytes) -> Outcome {
         match (self.op.run)(self, data_out) {
             Ok(mut data) => {

@@ -1,9 +1,9 @@
-//! How a command ends: an [`Outcome`], or inside of the device server a [`Reply`].
+//! The end of a command: an [`Outcome`], or inside the device server a [`Reply`].
 
 use super::sense::Sense;
 use bytes::Bytes;
 
-/// SAM-5 5.3.1.
+/// The status code of a command (SAM-5 5.3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)] // the names are the standard's own
@@ -17,41 +17,41 @@ pub enum Status {
     TaskAborted = 0x40,
 }
 
-/// How a command ended. Residual counts are the transport's: it alone knows what the initiator
-/// expected.
+/// The end of a command. The transport computes residual counts, because only the transport knows
+/// the length that the initiator expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// The status byte.
     pub status: Status,
-    /// Present with [`Status::CheckCondition`].
+    /// The sense data. It is present with [`Status::CheckCondition`].
     pub sense: Option<Sense>,
-    /// What to send to the initiator; never longer than [`super::Task::data_in_len`].
+    /// The data for the initiator. It is never longer than [`super::Task::data_in_len`].
     pub data_in: Bytes,
 }
 
 impl Outcome {
-    /// GOOD.
+    /// Returns GOOD without data.
     pub const fn good() -> Outcome {
         Outcome::status(Status::Good)
     }
 
-    /// A status without data or sense.
+    /// Returns a status without data or sense data.
     pub const fn status(status: Status) -> Outcome {
         Outcome { status, sense: None, data_in: Bytes::new() }
     }
 
-    /// GOOD with data for the initiator.
+    /// Returns GOOD with data for the initiator.
     pub fn data(data: impl Into<Bytes>) -> Outcome {
         Outcome { status: Status::Good, sense: None, data_in: data.into() }
     }
 
-    /// CHECK CONDITION.
+    /// Returns CHECK CONDITION with sense data.
     pub fn check(sense: Sense) -> Outcome {
         Outcome { status: Status::CheckCondition, sense: Some(sense), data_in: Bytes::new() }
     }
 }
 
-/// How a command ends unless it is GOOD.
+/// The end of a command that does not end with GOOD.
 #[derive(Debug)]
 pub(crate) enum Ending {
     Check(Sense),
@@ -64,5 +64,6 @@ impl From<Sense> for Ending {
     }
 }
 
-/// What a command's function returns: the data for the initiator, untruncated, or how else it ends.
+/// The result of a command's function: the data for the initiator before it is truncated, or
+/// another end.
 pub(crate) type Reply = std::result::Result<Vec<u8>, Ending>;

@@ -1,5 +1,5 @@
-//! The durable state of a logical unit. It is stored as a few short lines of text, so that a person
-//! can read it when something is wrong.
+//! The durable state of a logical unit. It is stored as a few short lines of text, so that an
+//! engineer can read it after a failure.
 
 use super::reservation::{Name, Registration, Reservation, Reservations, Type};
 use super::state::Modes;
@@ -8,25 +8,25 @@ use std::fmt::Write;
 
 const FIRST_LINE: &str = "hindcast logical unit 1";
 
-/// Everything durable.
+/// The durable state of a logical unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Saved {
-    /// Saved mode parameters, if any were.
+    /// The saved mode parameters, or `None` if no command saved them.
     pub(crate) modes: Option<Modes>,
-    /// Registrations and reservation, with APTPL.
+    /// The registrations and the reservation, if APTPL is set.
     pub(crate) reservations: Option<Reservations>,
-    /// A sanitize operation has begun and not ended well.
+    /// Whether a sanitize operation has begun and has not succeeded.
     pub(crate) sanitizing: bool,
 }
 
-/// A name as it is kept.
+/// Returns a port name in its stored form: tabs replace spaces.
 fn written(name: &str) -> String {
     name.replace(' ', "\t")
 }
 
 impl Saved {
-    /// Fields end with blanks, and names may contain them: a blank in a name is a tab here, which
-    /// is in no name.
+    /// Returns the state as text. A space ends a field, and a name may contain spaces. Therefore a
+    /// tab replaces each space of a name, because no name contains a tab.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = format!("{FIRST_LINE}\n");
         if let Some(m) = &self.modes {
@@ -99,8 +99,8 @@ impl Saved {
                 let kind = Type::from_wire(kind.parse().ok()?)?;
                 let holder = name(initiator, port);
                 let reservations = self.reservations.as_mut()?;
-                // Who made one for all registrants may have unregistered since: it lives as long as
-                // any of them.
+                // A reservation for all registrants remains while any registrant is left. The nexus
+                // that made it may have unregistered.
                 let of_all = kind.all_registrants() && !reservations.registrations.is_empty();
                 if !of_all && reservations.key_of(&holder).is_none() {
                     return None;

@@ -1,20 +1,20 @@
-//! Target ports and their groups, and logical unit numbers as they are on the wire.
+//! Target ports and their groups, and the wire format of logical unit numbers.
 
 use super::sense::{Asc, Sense, SenseKey};
 use std::sync::Arc;
 
-/// The largest logical unit number: what flat space addressing can say.
+/// The largest logical unit number: the limit of flat space addressing.
 pub const MAX_LUN: u16 = 0x3fff;
 
-/// A logical unit number as it is on the wire (SAM-5 4.7.3): peripheral device addressing below
-/// 256, else flat space.
+/// Returns the LUN field of a logical unit number (SAM-5 4.7.3). Numbers below 256 use peripheral
+/// device addressing. Other numbers use flat space addressing.
 pub fn lun_to_wire(lun: u16) -> u64 {
     let first = if lun < 256 { lun } else { 0x4000 | (lun & MAX_LUN) };
     u64::from(first) << 48
 }
 
-/// The number that an addressed LUN field means; `None` for methods and levels that are not in use
-/// here.
+/// Returns the logical unit number in a LUN field. Returns `None` for an addressing method or a
+/// level that the device server does not use.
 pub fn lun_from_wire(wire: u64) -> Option<u16> {
     if wire & 0xffff_ffff_ffff != 0 {
         return None;
@@ -27,19 +27,19 @@ pub fn lun_from_wire(wire: u64) -> Option<u16> {
     }
 }
 
-/// A SCSI target port: of iSCSI, a target name and a portal group (RFC 7143 4.4.1).
+/// A SCSI target port. In iSCSI it is a target name and a portal group (RFC 7143 4.4.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetPort {
     /// The target's name.
     pub target: Arc<str>,
     /// The target portal group tag.
     pub portal_group: u16,
-    /// RELATIVE TARGET PORT IDENTIFIER, from 1.
+    /// RELATIVE TARGET PORT IDENTIFIER. The first is 1.
     pub relative_id: u16,
 }
 
 impl TargetPort {
-    /// The SCSI port name: `iqn,t,0xTPGT`.
+    /// Returns the SCSI port name: `iqn,t,0xTPGT`.
     pub fn name(&self) -> String {
         format!("{},t,0x{:04x}", self.target, self.portal_group)
     }
@@ -58,7 +58,8 @@ pub enum AccessState {
 }
 
 impl AccessState {
-    /// What a command that needs an active port is answered with in a state that is not.
+    /// Returns the sense data for a command that needs an active port. Returns `None` in an active
+    /// state.
     pub(crate) fn sense(self) -> Option<Sense> {
         let asc = match self {
             AccessState::ActiveOptimized | AccessState::ActiveNonOptimized => return None,
@@ -77,8 +78,8 @@ pub struct PortGroup {
     pub id: u16,
     /// PREF.
     pub preferred: bool,
-    /// Its state for this logical unit.
+    /// The asymmetric access state of the group for this logical unit.
     pub state: AccessState,
-    /// The relative identifiers of its ports.
+    /// The relative target port identifiers of the ports of the group.
     pub ports: Vec<u16>,
 }

@@ -1,4 +1,4 @@
-//! Logical block provisioning (SBC-3 4.7): UNMAP, WRITE SAME, GET LBA STATUS.
+//! Logical block provisioning (SBC-3 4.7): UNMAP, WRITE SAME and GET LBA STATUS.
 
 use super::cdb::Blocks;
 use super::medium::{STEP, range, reading, write_one, writing};
@@ -7,14 +7,14 @@ use super::outcome::{Ending, Reply};
 use super::sense::{Asc, Sense};
 use bytes::Bytes;
 
-/// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT: what fits the parameter list of one UNMAP.
+/// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT: the descriptors that fit the parameter list of one UNMAP.
 pub(crate) const MAX_UNMAP_DESCRIPTORS: usize = (0xffff - 8) / 16;
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// UNMAP (SBC-3 5.28). All descriptors are checked before the first is carried out.
+/// Carries out UNMAP (SBC-3 5.28). It checks all descriptors before it unmaps the first range.
 pub(crate) fn unmap(task: &Task, list: &Bytes) -> Reply {
     if task.cdb.bit(1, 0) {
         return Err(Sense::cdb_bit(1, 0).into()); // ANCHOR
@@ -28,7 +28,7 @@ pub(crate) fn unmap(task: &Task, list: &Bytes) -> Reply {
     let Some(rest) = list.get(8..) else {
         return Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into());
     };
-    // A descriptor that is not whole is not there (SBC-3 5.28.2).
+    // An incomplete descriptor is ignored (SBC-3 5.28.2).
     let descriptors = &rest[..rest.len().min(usize::from(described))];
     let info = task.lu().info();
     let mut ranges = Vec::new();
@@ -52,8 +52,9 @@ pub(crate) fn unmap(task: &Task, list: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// WRITE SAME (SBC-3 5.44, 5.45). No blocks at all would mean everything to the end of the medium,
-/// which is too easily said by mistake: WSNZ is set.
+/// Carries out WRITE SAME (SBC-3 5.44, 5.45). It refuses a number of blocks of zero, which would
+/// mean all blocks up to the end of the medium. Such a command is an easy mistake. The block limits
+/// page reports this by WSNZ.
 pub(crate) fn write_same(task: &Task, data: &Bytes) -> Reply {
     let cdb = &task.cdb;
     let (anchor, unmap) = (cdb.bit(1, 4), cdb.bit(1, 3));
@@ -81,7 +82,7 @@ pub(crate) fn write_same(task: &Task, data: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// Writes one pattern over and over, from one buffer.
+/// Writes one pattern repeatedly to a range, from one buffer.
 pub(crate) fn repeat(
     task: &Task,
     pattern: &[u8],
@@ -105,8 +106,8 @@ pub(crate) fn repeat(
     Ok(())
 }
 
-/// GET LBA STATUS (SBC-3 5.3): what is mapped and what is not, as many descriptors as the
-/// allocation length holds.
+/// Carries out GET LBA STATUS (SBC-3 5.3). It reports mapped and unmapped ranges, with as many
+/// descriptors as fit the allocation length, up to 4,096.
 pub(crate) fn lba_status(task: &Task, _: &Bytes) -> Reply {
     let info = task.lu().info();
     let block = u64::from(info.block_size);
@@ -121,7 +122,8 @@ pub(crate) fn lba_status(task: &Task, _: &Bytes) -> Reply {
     let mut data = vec![0; 8];
     let mut at = lba;
     for run in runs {
-        // A run of more blocks than the field can say is cut; the initiator asks on from there.
+        // A run that is longer than the field allows is cut. The initiator can send another request
+        // from its end.
         let count = (run.length / block).min(u64::from(u32::MAX));
         data.extend(at.to_be_bytes());
         data.extend((count as u32).to_be_bytes());

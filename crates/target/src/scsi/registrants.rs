@@ -1,8 +1,8 @@
-//! Persistent reservations as the daemon and the operator handle them: the list of registrants, and
-//! what happens to registrations when a target port is renamed or removed.
+//! Functions of persistent reservations for the daemon and the operator. They list the registrants,
+//! and they change registrations when a target port is renamed or removed.
 //!
-//! The daemon must do this, because an initiator cannot unregister what belongs to a port that it
-//! can no longer log in by.
+//! The daemon must change these registrations. An initiator cannot unregister a registration by a
+//! port that it can no longer log in to.
 
 use super::lu::{LogicalUnit, LuNexus, gate};
 use super::persist::Saved;
@@ -12,20 +12,20 @@ use hindcast_engine::Result;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-/// One registration, for people.
+/// One registration, in the form that the operator sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registrant {
     /// The initiator port: `iqn,i,0xISID`.
     pub initiator: String,
     /// The target port: `iqn,t,0xTPGT`.
     pub port: String,
-    /// Its key.
+    /// The reservation key of the registration.
     pub key: u64,
-    /// It holds the reservation, of this type.
+    /// The type of the reservation, if this registrant holds the reservation.
     pub holds: Option<&'static str>,
 }
 
-/// The target's part of a target port's name.
+/// Returns the target name in the name of a target port.
 pub fn target_of_port(port: &str) -> &str {
     port.rsplit_once(",t,0x").map_or(port, |(target, _)| target)
 }
@@ -41,19 +41,19 @@ fn registrants(reservations: &Reservations) -> Vec<Registrant> {
     told.collect()
 }
 
-/// The registrations in what a logical unit's store holds.
+/// Returns the registrations in `state`, the content of a logical unit's store.
 pub fn stored_registrants(state: &[u8]) -> Result<Vec<Registrant>> {
     Ok(Saved::decode(state)?.reservations.as_ref().map(registrants).unwrap_or_default())
 }
 
-/// What a logical unit's store is to hold when only registrations by ports that `keep` names stay;
-/// `None` if that is what it holds.
+/// Keeps only the registrations by ports that `keep` accepts. Returns the new content of a logical
+/// unit's store for the content `state`. Returns `None` if the content does not change.
 pub fn retain_stored(state: &[u8], keep: impl Fn(&str) -> bool) -> Result<Option<Vec<u8>>> {
     change_stored(state, |reservations| drop(reservations.retain_ports(&keep)))
 }
 
-/// What a logical unit's store is to hold when the target `old` is renamed to `new`; `None` if that
-/// is what it holds.
+/// Renames the target `old` to `new` in registrations. Returns the new content of a logical unit's
+/// store for the content `state`. Returns `None` if the content does not change.
 pub fn rename_stored(state: &[u8], old: &str, new: &str) -> Result<Option<Vec<u8>>> {
     change_stored(state, |reservations| reservations.rename_target(old, new))
 }
@@ -68,13 +68,14 @@ fn change_stored(state: &[u8], change: impl FnOnce(&mut Reservations)) -> Result
 }
 
 impl LogicalUnit {
-    /// The registrants of this logical unit.
+    /// Returns the registrants of this logical unit.
     pub fn registrants(&self) -> Vec<Registrant> {
         registrants(&self.reservations.lock())
     }
 
-    /// A target has another name, and goes on with the sessions that it has: what is registered by
-    /// its ports, or will be by those sessions, is by the ports of the new name.
+    /// Renames the target `old` to `new`. The sessions of the target continue. Registrations by
+    /// ports of `old` become registrations by ports of `new`. Later registrations by these sessions
+    /// use the new name too.
     pub fn rename_target(&self, old: &str, new: &str) -> Result<()> {
         let changing = self.changing.lock();
         let mut changed = self.reservations.lock().clone();
@@ -87,8 +88,8 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Drops registrations by ports that `keep` does not name, as if they had been unregistered.
-    /// Tells how many.
+    /// Removes registrations by ports that `keep` does not accept, as if the initiators had
+    /// unregistered. Returns the number of removed registrations.
     pub fn retain_ports(&self, keep: impl Fn(&str) -> bool) -> Result<usize> {
         let changing = self.changing.lock();
         let mut changed = self.reservations.lock().clone();
@@ -103,8 +104,8 @@ impl LogicalUnit {
         Ok(gone)
     }
 
-    /// Drops all registrations and reservations, those by RESERVE(6) too; registrants learn of it.
-    /// Tells how many there were.
+    /// Removes all registrations and reservations, including a reservation by RESERVE(6).
+    /// Registrants get a unit attention. Returns the number of removed registrations.
     pub fn clear_reservations(&self) -> Result<usize> {
         let changing = self.changing.lock();
         let mut changed = self.reservations.lock().clone();
@@ -118,8 +119,8 @@ impl LogicalUnit {
         Ok(gone + usize::from(reserved))
     }
 
-    /// Puts changed reservations in the place of the old ones, durably where that was asked for.
-    /// `changing` is held since before the old ones were looked at.
+    /// Replaces the reservations with `changed`. The change is durable if APTPL is or was set. The
+    /// caller took `changing` before it read the old reservations.
     pub(crate) fn commit(&self, _changing: &MutexGuard<'_, ()>, changed: Reservations) -> Result<()> {
         if changed.aptpl || self.reservations.lock().aptpl {
             let kept = changed.aptpl.then(|| changed.clone());
@@ -131,8 +132,8 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Tells the nexuses that a change of reservations concerns. The tasks of all but `by` are
-    /// aborted here.
+    /// Establishes the unit attentions of `news`, and aborts the tasks of the nexuses in it. It
+    /// then waits for the writes of these tasks. The session of `by` aborts its own tasks.
     pub(crate) fn tell(&self, news: &News, by: Option<&Arc<LuNexus>>) {
         if news.attentions.is_empty() && news.abort.is_empty() {
             return;

@@ -7,12 +7,12 @@ use super::outcome::Reply;
 use super::sense::Sense;
 use bytes::Bytes;
 
-/// Whether a logical unit has a command.
+/// Returns whether a logical unit supports a command.
 pub(crate) fn has(lu: &LogicalUnit, op: &Op) -> bool {
     op.code() != 0x9c || lu.atomic_bytes() > 0
 }
 
-/// REPORT SUPPORTED OPERATION CODES.
+/// Carries out REPORT SUPPORTED OPERATION CODES.
 pub(crate) fn operation_codes(task: &Task, _: &Bytes) -> Reply {
     let cdb = &task.cdb;
     let timeouts = cdb.bit(2, 7);
@@ -33,7 +33,7 @@ pub(crate) fn operation_codes(task: &Task, _: &Bytes) -> Reply {
     Ok(one(found.filter(|op| has(task.lu(), op)), timeouts))
 }
 
-/// The all_commands parameter data.
+/// Returns the all_commands parameter data.
 fn all(lu: &LogicalUnit, table: &Table, timeouts: bool) -> Vec<u8> {
     let mut data = vec![0; 4];
     for op in table.0.iter().filter(|op| has(lu, op)) {
@@ -50,8 +50,8 @@ fn all(lu: &LogicalUnit, table: &Table, timeouts: bool) -> Vec<u8> {
     data
 }
 
-/// The one_command parameter data: SUPPORT 011b, supported as the standard says, or 001b, not
-/// supported.
+/// Returns the one_command parameter data. SUPPORT is 011b for a command that is supported as in
+/// the standard, and 001b for a command that is not supported.
 fn one(op: Option<&Op>, timeouts: bool) -> Vec<u8> {
     let Some(op) = op else {
         return vec![0, 1, 0, 0];
@@ -65,7 +65,7 @@ fn one(op: Option<&Op>, timeouts: bool) -> Vec<u8> {
     data
 }
 
-/// The command timeouts descriptor, in seconds.
+/// Returns the command timeouts descriptor, in seconds.
 fn timeouts_of(op: &Op) -> [u8; 12] {
     let (nominal, recommended): (u32, u32) = match (op.has(QUICK), op.has(LONG)) {
         (true, _) => (1, 10),
@@ -79,8 +79,8 @@ fn timeouts_of(op: &Op) -> [u8; 12] {
     data
 }
 
-/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS: ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL
-/// UNIT RESET, TARGET RESET.
+/// Carries out REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS. It reports ABORT TASK, ABORT TASK SET,
+/// CLEAR TASK SET, LOGICAL UNIT RESET and TARGET RESET.
 pub(crate) fn task_management(task: &Task, _: &Bytes) -> Reply {
     let mut data = vec![0xda, 0x00, 0, 0];
     if task.cdb.bit(2, 7) {

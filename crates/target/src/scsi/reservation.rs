@@ -1,19 +1,19 @@
-//! Persistent reservations: the registrations and the reservation of one logical unit, and how a
-//! PERSISTENT RESERVE OUT changes them (SPC-4 5.12).
+//! Persistent reservations (SPC-4 5.12): the registrations and the reservation of one logical unit,
+//! and the changes by PERSISTENT RESERVE OUT.
 //!
-//! The module does no input or output. A change returns which initiators have to be told of it
-//! ([`News`]).
+//! The module does no input or output. A change returns the unit attentions and task aborts that it
+//! causes ([`News`]).
 
 use super::outcome::Status;
 use super::sense::{Asc, Sense};
 use std::sync::Arc;
 
-/// An I_T nexus by the names of its two ports; it outlives sessions.
+/// The names of the two ports of an I_T nexus. A name outlives the session.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name {
-    /// `iqn,i,0xISID`.
+    /// The name of the initiator port: `iqn,i,0xISID`.
     pub(crate) initiator: Arc<str>,
-    /// `iqn,t,0xTPGT`.
+    /// The name of the target port: `iqn,t,0xTPGT`.
     pub(crate) port: Arc<str>,
 }
 
@@ -42,7 +42,7 @@ impl Type {
         })
     }
 
-    /// As people call it.
+    /// Returns the name of the type for the operator.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Type::WriteExclusive => "write exclusive",
@@ -54,17 +54,17 @@ impl Type {
         }
     }
 
-    /// Every registrant holds it.
+    /// Returns whether every registrant holds a reservation of this type.
     pub(crate) fn all_registrants(self) -> bool {
         matches!(self, Type::WriteExclusiveAllRegistrants | Type::ExclusiveAccessAllRegistrants)
     }
 
-    /// Every registrant may read and write.
+    /// Returns whether every registrant may read and write.
     fn for_registrants(self) -> bool {
         self as u8 >= Type::WriteExclusiveRegistrantsOnly as u8
     }
 
-    /// Others may read.
+    /// Returns whether nexuses that are not registered may read.
     fn readable(self) -> bool {
         matches!(
             self,
@@ -80,7 +80,7 @@ pub(crate) struct Registration {
     pub(crate) key: u64,
     /// RELATIVE TARGET PORT IDENTIFIER.
     pub(crate) relative_id: u16,
-    /// Made with ALL_TG_PT.
+    /// Whether the registration was made with ALL_TG_PT.
     pub(crate) all_ports: bool,
 }
 
@@ -88,20 +88,21 @@ pub(crate) struct Registration {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub(crate) kind: Type,
-    /// Who made it. Of an all-registrants type every registrant is a holder.
+    /// The nexus that made the reservation. If the type is for all registrants, every registrant is
+    /// a holder.
     pub(crate) holder: Name,
 }
 
-/// What a command wants of the medium, for the conflict rules (SPC-4 table 48).
+/// The access of a command to the medium, for the conflict rules (SPC-4 table 48).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
     Read,
     Write,
-    /// Like a write, but a registration of any kind is enough.
+    /// Access that conflicts like a write, but any registration of the nexus allows it.
     Registered,
 }
 
-/// How a command on reservations ends if not well.
+/// The failure of a command on reservations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Conflict,
@@ -123,28 +124,29 @@ impl From<Refusal> for super::outcome::Ending {
     }
 }
 
-/// Unit attentions to establish, and tasks to abort.
+/// Effects of a change of reservations: unit attentions to establish, and nexuses whose tasks to
+/// abort.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct News {
     pub(crate) attentions: Vec<(Name, Asc)>,
     pub(crate) abort: Vec<Name>,
 }
 
-/// What a service action returns.
+/// The result of a service action of PERSISTENT RESERVE OUT.
 pub(crate) type Done = Result<News, Refusal>;
 
-/// The state of one logical unit.
+/// The registrations and the persistent reservation of one logical unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Reservations {
     pub(crate) registrations: Vec<Registration>,
     pub(crate) reservation: Option<Reservation>,
-    /// PRGENERATION: starts at zero with the server (SPC-4 6.15.2).
+    /// PRGENERATION. It is zero when the server starts (SPC-4 6.15.2).
     pub(crate) generation: u32,
-    /// Kept across power loss.
+    /// APTPL: whether the registrations and the reservation survive power loss.
     pub(crate) aptpl: bool,
 }
 
-/// Registrations of one logical unit; more are refused.
+/// Registrations that one logical unit holds at most. Further registrations are refused.
 pub(crate) const MAX_REGISTRATIONS: usize = 1024;
 
 impl Reservations {
@@ -152,7 +154,7 @@ impl Reservations {
         self.registrations.iter().find(|r| r.name == *name).map(|r| r.key)
     }
 
-    /// Whether `name` holds the reservation.
+    /// Returns whether `name` holds the reservation.
     pub(crate) fn holds(&self, name: &Name) -> bool {
         match &self.reservation {
             Some(r) if r.kind.all_registrants() => self.key_of(name).is_some(),
@@ -161,7 +163,7 @@ impl Reservations {
         }
     }
 
-    /// Whether a command of `name` may go on.
+    /// Returns whether the reservation allows the access `want` of `name`.
     pub(crate) fn allows(&self, name: &Name, want: Want) -> bool {
         let Some(reservation) = &self.reservation else {
             return true;
@@ -177,7 +179,8 @@ impl Reservations {
         }
     }
 
-    /// The key that a holder's reservation is reported with (SPC-4 6.15.3.2).
+    /// Returns the reservation key that READ RESERVATION reports (SPC-4 6.15.3.2). It is 0 if the
+    /// type is for all registrants.
     pub(crate) fn reservation_key(&self) -> u64 {
         match &self.reservation {
             Some(r) if !r.kind.all_registrants() => self.key_of(&r.holder).unwrap_or(0),
@@ -185,13 +188,14 @@ impl Reservations {
         }
     }
 
-    /// Everything but REGISTER begins so: the nexus is registered, with this key.
+    /// Checks that the nexus is registered with `key`. Every service action but REGISTER begins
+    /// with this check.
     fn check_key(&self, name: &Name, key: u64) -> Result<(), Refusal> {
         if self.key_of(name) == Some(key) { Ok(()) } else { Err(Refusal::Conflict) }
     }
 
-    /// REGISTER, for the nexus itself (`names[0]`) and, with ALL_TG_PT or SPEC_I_PT, for others.
-    /// `key` is `None` for REGISTER AND IGNORE EXISTING KEY.
+    /// Carries out REGISTER for the nexus itself (`names[0]`). With ALL_TG_PT or SPEC_I_PT it also
+    /// registers other nexuses. `key` is `None` for REGISTER AND IGNORE EXISTING KEY.
     pub(crate) fn register(
         &mut self,
         names: &[Registration],
@@ -233,7 +237,8 @@ impl Reservations {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// Removes a registration, and the reservation if it hung on that (SPC-4 5.12.11.2.3).
+    /// Removes a registration. It also removes a reservation that depends on the registration
+    /// (SPC-4 5.12.11.2.3).
     pub(crate) fn unregister(&mut self, name: &Name, news: &mut News) {
         let Some(at) = self.registrations.iter().position(|r| r.name == *name) else {
             return;
@@ -252,13 +257,13 @@ impl Reservations {
         }
     }
 
-    /// Tells all registrants but one.
+    /// Adds a unit attention for all registrants except `but`.
     fn tell(&self, news: &mut News, but: &Name, asc: Asc) {
         let others = self.registrations.iter().filter(|r| r.name != *but);
         news.attentions.extend(others.map(|r| (r.name.clone(), asc)));
     }
 
-    /// RESERVE (SPC-4 5.12.9).
+    /// Carries out RESERVE (SPC-4 5.12.9).
     pub(crate) fn reserve(&mut self, name: &Name, key: u64, kind: Type) -> Done {
         self.check_key(name, key)?;
         match &self.reservation {
@@ -269,7 +274,8 @@ impl Reservations {
         Ok(News::default())
     }
 
-    /// RELEASE (SPC-4 5.12.11.2.2). A nexus that does not hold the reservation releases nothing.
+    /// Carries out RELEASE (SPC-4 5.12.11.2.2). It releases nothing if the nexus does not hold the
+    /// reservation.
     pub(crate) fn release(&mut self, name: &Name, key: u64, kind: Option<Type>) -> Done {
         self.check_key(name, key)?;
         let mut news = News::default();
@@ -289,7 +295,7 @@ impl Reservations {
         Ok(news)
     }
 
-    /// CLEAR (SPC-4 5.12.11.2.6).
+    /// Carries out CLEAR (SPC-4 5.12.11.2.6).
     pub(crate) fn clear(&mut self, name: &Name, key: u64) -> Done {
         self.check_key(name, key)?;
         let mut news = News::default();
@@ -300,7 +306,7 @@ impl Reservations {
         Ok(news)
     }
 
-    /// PREEMPT and PREEMPT AND ABORT (SPC-4 5.12.11.2.4, 5.12.11.2.5).
+    /// Carries out PREEMPT and PREEMPT AND ABORT (SPC-4 5.12.11.2.4, 5.12.11.2.5).
     pub(crate) fn preempt(
         &mut self,
         name: &Name,
@@ -311,7 +317,7 @@ impl Reservations {
     ) -> Done {
         self.check_key(name, key)?;
         let all = self.reservation.as_ref().is_some_and(|r| r.kind.all_registrants());
-        // The reservation itself is preempted, rather than only registrations.
+        // Whether the victim's key preempts the reservation, and not only registrations.
         let takes = match &self.reservation {
             Some(_) if all => victim == 0,
             Some(_) => victim != 0 && victim == self.reservation_key(),
@@ -338,16 +344,16 @@ impl Reservations {
                 news.abort.push(gone.name.clone());
             }
         }
-        // Who preempts with a key that is its own loses its registration only if it does not take
-        // the reservation.
+        // A nexus that preempts its own key keeps its registration if it preempts the reservation.
+        // Otherwise it loses its registration.
         self.registrations.retain(|r| !matches(r) || (takes && r.name == *name));
         self.settle(name, kind, &mut news);
         self.bump();
         Ok(news)
     }
 
-    /// After a preemption: the reservation is `name`'s, of the new type; or it stays unless its
-    /// last registrant is gone.
+    /// Sets the reservation after a preemption. With `kind`, `name` holds a reservation of that
+    /// type. Without `kind`, the reservation stays until no registration is left.
     fn settle(&mut self, name: &Name, kind: Option<Type>, news: &mut News) {
         let Some(kind) = kind else {
             if self.registrations.is_empty() {
@@ -361,7 +367,7 @@ impl Reservations {
         }
     }
 
-    /// REGISTER AND MOVE (SPC-4 5.12.8).
+    /// Carries out REGISTER AND MOVE (SPC-4 5.12.8).
     pub(crate) fn register_and_move(
         &mut self,
         name: &Name,

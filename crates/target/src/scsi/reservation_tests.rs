@@ -20,7 +20,7 @@ const TYPES: [Type; 6] = [
     Type::ExclusiveAccessAllRegistrants,
 ];
 
-/// Initiators 1 to `n` registered with keys 10, 20, …
+/// Returns reservations with initiators 1 to `n` registered under keys 10, 20, …
 fn registered(n: u8) -> Reservations {
     let mut reservations = Reservations::default();
     for i in 1..=n {
@@ -32,7 +32,8 @@ fn registered(n: u8) -> Reservations {
 #[test]
 fn the_table_of_conflicts() {
     use Want::*;
-    // Who does not hold it: (registered reads, writes, other), (unregistered reads, writes, other).
+    // Expected access of nexuses that do not hold the reservation: (registered reads, writes,
+    // other), (unregistered reads, writes, other).
     let expected = [
         ([true, false, true], [true, false, false]),
         ([false, false, true], [false, false, false]),
@@ -104,14 +105,14 @@ fn release_is_the_holders() {
 
 #[test]
 fn preempting_takes_the_reservation_or_only_registrations() {
-    // Registrations only.
+    // This key preempts only registrations.
     let mut r = registered(3);
     let news = r.preempt(&name(1), 10, 20, None, false).unwrap();
     assert_eq!(news.attentions, [(name(2), Asc::REGISTRATIONS_PREEMPTED)]);
     assert_eq!((r.registrations.len(), r.reservation.clone(), r.generation), (2, None, 4));
     assert_eq!(r.preempt(&name(1), 10, 20, None, false), Err(Refusal::Conflict), "nobody has that key");
     assert_eq!(r.preempt(&name(1), 10, 0, None, false), Err(Refusal::Check(Sense::parameter_field(8))));
-    // The holder's key takes the reservation.
+    // The holder's key preempts the reservation.
     r.reserve(&name(3), 30, Type::WriteExclusiveRegistrantsOnly).unwrap();
     assert_eq!(r.preempt(&name(1), 10, 30, None, false), Err(Refusal::Check(Sense::cdb_bit(2, 3))));
     let news = r.preempt(&name(1), 10, 30, Some(Type::ExclusiveAccess), true).unwrap();
@@ -119,7 +120,7 @@ fn preempting_takes_the_reservation_or_only_registrations() {
     assert_eq!(news.abort, [name(3)]);
     let held = Reservation { kind: Type::ExclusiveAccess, holder: name(1) };
     assert_eq!((r.reservation.clone(), r.registrations.len()), (Some(held), 1));
-    // One's own key, to change the type.
+    // A nexus preempts its own key to change the type.
     r.preempt(&name(1), 10, 10, Some(Type::WriteExclusive), false).unwrap();
     assert_eq!(r.reservation.map(|r| r.kind), Some(Type::WriteExclusive));
     assert_eq!(r.registrations.len(), 1);
@@ -136,7 +137,7 @@ fn preempting_all_registrants() {
     assert_eq!(news.attentions.len(), 2);
     assert_eq!(r.registrations.len(), 1);
     assert_eq!(r.reservation, Some(Reservation { kind: Type::WriteExclusive, holder: name(2) }));
-    // A registrant that is left is told if the rules changed for it.
+    // A remaining registrant gets a unit attention if the rules changed for it.
     let mut r = registered(3);
     r.reserve(&name(1), 10, Type::WriteExclusiveRegistrantsOnly).unwrap();
     let news = r.preempt(&name(2), 20, 10, Some(Type::WriteExclusive), false).unwrap();
@@ -188,9 +189,9 @@ fn registrations_are_bounded() {
 }
 
 proptest! {
-    /// Whatever is done in whatever order: only registrants hold the reservation, refusals change
-    /// nothing, the generation counts only what it should, and an initiator that lost its
-    /// registration to another one was told.
+    /// For any sequence of operations: only registrants hold the reservation, and refusals change
+    /// nothing. RESERVE and RELEASE do not change the generation. Any other operation adds at most
+    /// 1 to it. An initiator gets a unit attention if another initiator removes its registration.
     #[test]
     fn invariants(steps in prop::collection::vec((0..7u8, 1..5u8, 0..4u64, 0..4u64, 0..6usize), 1..60)) {
         let mut r = Reservations::default();

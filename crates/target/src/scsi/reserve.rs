@@ -9,7 +9,7 @@ use super::sense::{Asc, Sense};
 use super::transport_id;
 use bytes::Bytes;
 
-/// PERSISTENT RESERVE IN.
+/// Carries out PERSISTENT RESERVE IN.
 pub(crate) fn reserve_in(task: &Task, _: &Bytes) -> Reply {
     let reservations = task.lu().reservations.lock();
     let mut data = reservations.generation.to_be_bytes().to_vec();
@@ -30,7 +30,7 @@ pub(crate) fn reserve_in(task: &Task, _: &Bytes) -> Reply {
     Ok(data)
 }
 
-/// REPORT CAPABILITIES (SPC-4 6.15.4).
+/// Returns the data of REPORT CAPABILITIES (SPC-4 6.15.4).
 fn capabilities(task: &Task, reservations: &Reservations) -> Vec<u8> {
     let keeps = task.lu().store.is_some();
     let mut data = vec![0; 8];
@@ -42,9 +42,9 @@ fn capabilities(task: &Task, reservations: &Reservations) -> Vec<u8> {
     data
 }
 
-/// READ FULL STATUS (SPC-4 6.15.5). It reports only registrations by the ports of the nexus' own
-/// target, because relative port identifiers mean these. Which initiators use other targets is not
-/// reported to initiators of this one.
+/// Appends the data of READ FULL STATUS (SPC-4 6.15.5). It reports only registrations by the ports
+/// of the nexus' own target, because relative port identifiers refer to these ports. An initiator
+/// gets no report about the initiators of other targets.
 fn full_status(task: &Task, reservations: &Reservations, data: &mut Vec<u8>) {
     let ports = task.nexus.target.ports();
     let own: Vec<_> = ports.iter().map(|port| task.lu().registered_name(port)).collect();
@@ -80,7 +80,7 @@ const SPEC_I_PT: (usize, u8) = (20, 3);
 const ALL_TG_PT: (usize, u8) = (20, 2);
 const APTPL: (usize, u8) = (20, 0);
 
-/// Takes the list apart as far as all service actions share it.
+/// Parses the part of the parameter list that all service actions share.
 fn parameters(list: &Bytes, wanted: u64, moves: bool) -> Result<Parameters<'_>, Sense> {
     let error = Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
     if list.len() < 24 || (list.len() as u64) < wanted {
@@ -92,7 +92,7 @@ fn parameters(list: &Bytes, wanted: u64, moves: bool) -> Result<Parameters<'_>, 
     if longer || list.len() == 24 { Ok(parameters) } else { Err(error) }
 }
 
-/// PERSISTENT RESERVE OUT.
+/// Carries out PERSISTENT RESERVE OUT.
 pub(crate) fn reserve_out(task: &Task, list: &Bytes) -> Reply {
     let cdb = &task.cdb;
     let action = cdb.u8(1) & 0x1f;
@@ -120,7 +120,7 @@ pub(crate) fn reserve_out(task: &Task, list: &Bytes) -> Reply {
     }
 }
 
-/// REGISTER and REGISTER AND IGNORE EXISTING KEY (SPC-4 5.12.7).
+/// Carries out REGISTER and REGISTER AND IGNORE EXISTING KEY (SPC-4 5.12.7).
 fn register(task: &Task, parameters: &Parameters<'_>, key: Option<u64>) -> Reply {
     let flag = |(byte, bit)| parameters.flag(byte, bit);
     let aptpl = check_aptpl(task, flag(APTPL), 20)?;
@@ -145,12 +145,12 @@ fn register(task: &Task, parameters: &Parameters<'_>, key: Option<u64>) -> Reply
             names.push(Registration { name, key: parameters.action_key, relative_id, all_ports });
         }
     }
-    // The nexus itself comes first: its key is what is checked.
+    // The nexus of the command must be first, because its key is checked.
     names.sort_by_key(|r| r.name != own);
     change(task, |r| r.register(&names, key, parameters.action_key, aptpl))
 }
 
-/// The initiator ports that SPEC_I_PT lists (SPC-4 6.16.3).
+/// Returns the initiator ports that SPEC_I_PT lists (SPC-4 6.16.3).
 fn specified(task: &Task, bytes: &[u8]) -> Result<Vec<std::sync::Arc<str>>, Ending> {
     let length_error = || Ending::from(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
     let list = bytes.get(24..).ok_or_else(length_error)?;
@@ -167,7 +167,7 @@ fn specified(task: &Task, bytes: &[u8]) -> Result<Vec<std::sync::Arc<str>>, Endi
         rest = rest.get(used..).ok_or_else(length_error)?;
         match initiator.contains(",i,0x") {
             true => initiators.push(initiator),
-            // A device name stands for its ports that are logged in.
+            // A device name means all ports of the device that have a nexus with the logical unit.
             false => {
                 let known = device_ports(task, &initiator);
                 if known.is_empty() {
@@ -180,7 +180,7 @@ fn specified(task: &Task, bytes: &[u8]) -> Result<Vec<std::sync::Arc<str>>, Endi
     Ok(initiators)
 }
 
-/// The ports of an initiator device that have a nexus with the logical unit.
+/// Returns the ports of an initiator device that have a nexus with the logical unit.
 fn device_ports(task: &Task, device: &str) -> Vec<std::sync::Arc<str>> {
     let mut ports: Vec<_> = task.lu().paths().iter().map(|p| p.initiator.clone()).collect();
     ports.retain(|p| p.split_once(",i,").is_some_and(|(name, _)| name == device));
@@ -189,7 +189,7 @@ fn device_ports(task: &Task, device: &str) -> Vec<std::sync::Arc<str>> {
     ports
 }
 
-/// REGISTER AND MOVE (SPC-4 6.16.4).
+/// Carries out REGISTER AND MOVE (SPC-4 6.16.4).
 fn register_and_move(task: &Task, parameters: &Parameters<'_>) -> Reply {
     let bytes = parameters.bytes;
     let aptpl = check_aptpl(task, parameters.flag(17, 0), 17)?;
@@ -216,13 +216,13 @@ fn register_and_move(task: &Task, parameters: &Parameters<'_>) -> Reply {
     change(task, |r| r.register_and_move(&own, parameters.key, &to, parameters.flag(17, 1), aptpl))
 }
 
-/// APTPL can be had only where something can be kept.
+/// Checks APTPL. It needs a logical unit with a store.
 fn check_aptpl(task: &Task, aptpl: bool, byte: usize) -> Result<bool, Sense> {
     if aptpl && task.lu().store.is_none() { Err(Sense::parameter_field(byte)) } else { Ok(aptpl) }
 }
 
-/// Carries a change out, makes it durable if that was asked for, and tells the initiators that it
-/// concerns.
+/// Carries out a change of reservations. It makes the change durable if APTPL requires this. It
+/// then establishes the unit attentions and aborts tasks.
 fn change(task: &Task, f: impl FnOnce(&mut Reservations) -> Result<News, Refusal>) -> Reply {
     let lu = task.lu();
     let news = {
@@ -239,8 +239,8 @@ fn change(task: &Task, f: impl FnOnce(&mut Reservations) -> Result<News, Refusal
     Ok(Vec::new())
 }
 
-/// RESERVE(6). It gives way to persistent reservations (SPC-4 5.12.1): there are no registrations
-/// beside it.
+/// Carries out RESERVE(6). It conflicts with any registration, because persistent reservations have
+/// priority (SPC-4 5.12.1).
 pub(crate) fn reserve6(task: &Task, _: &Bytes) -> Reply {
     let lu = task.lu();
     let _one_at_a_time = lu.changing.lock();
@@ -256,7 +256,7 @@ pub(crate) fn reserve6(task: &Task, _: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// RELEASE(6): from anyone but the holder it does nothing.
+/// Carries out RELEASE(6). It has no effect if another nexus holds the reservation.
 pub(crate) fn release6(task: &Task, _: &Bytes) -> Reply {
     if !task.lu().reservations.lock().registrations.is_empty() {
         return Err(Ending::Status(Status::ReservationConflict));

@@ -1,12 +1,12 @@
 //! SANITIZE (SBC-3 5.19): the operation destroys the current content of a logical unit.
 //!
-//! It runs on a thread of its own, and goes on when the command that began it is aborted or its
-//! session ends. An operation that was interrupted, for example by a stop of the server, has
-//! failed. The logical unit reports that, also after a restart, until another operation succeeds or
-//! the initiator gives up.
+//! The operation runs on its own thread. It continues when its command is aborted or the session
+//! ends. A stop of the server, for example, interrupts the operation, and the operation has then
+//! failed. The logical unit reports the failure, also after a restart. It reports it until another
+//! operation succeeds, or until the initiator uses EXIT FAILURE MODE.
 //!
-//! Snapshots and history of a volume do not belong to the logical unit. Only the administrator can
-//! delete them.
+//! Snapshots and history of a volume are not part of the logical unit. Only the operator can delete
+//! them.
 
 use super::lu::{LogicalUnit, gate};
 use super::medium::{STEP, writing};
@@ -21,21 +21,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How to destroy.
+/// The method that destroys the content.
 enum Way {
-    /// Everything is unmapped.
+    /// The operation unmaps all blocks.
     Erase,
-    /// Everything is written over: pattern, passes, and whether every other pass is inverted.
+    /// The operation overwrites all blocks. The values are the pattern, the number of passes, and
+    /// whether every other pass inverts the pattern.
     Overwrite(Vec<u8>, u8, bool),
 }
 
-/// BLOCK ERASE.
+/// Carries out BLOCK ERASE.
 pub(crate) fn block_erase(task: &Task, _: &Bytes) -> Reply {
     no_parameters(task)?;
     begin(task, Way::Erase)
 }
 
-/// EXIT FAILURE MODE.
+/// Carries out EXIT FAILURE MODE.
 pub(crate) fn exit_failure_mode(task: &Task, _: &Bytes) -> Reply {
     no_parameters(task)?;
     let lu = task.lu();
@@ -56,7 +57,7 @@ fn no_parameters(task: &Task) -> Result<(), Sense> {
     if task.data_out_len() == 0 { Ok(()) } else { Err(Sense::cdb_field(7)) }
 }
 
-/// OVERWRITE: with a pattern of up to a block (SBC-3 5.19.2.2).
+/// Carries out OVERWRITE with a pattern of up to one block (SBC-3 5.19.2.2).
 pub(crate) fn overwrite(task: &Task, list: &Bytes) -> Reply {
     let block = task.lu().block_size();
     let len = task.data_out_len();
@@ -75,7 +76,7 @@ pub(crate) fn overwrite(task: &Task, list: &Bytes) -> Reply {
     begin(task, Way::Overwrite(pattern.to_vec(), count, list[0] & 0x80 != 0))
 }
 
-/// Begins, and waits for the end unless IMMED says not to.
+/// Begins the operation. Without IMMED, it waits for the end of the operation.
 fn begin(task: &Task, way: Way) -> Reply {
     let lu = task.lu();
     let unrestricted = task.cdb.bit(1, 5);
@@ -87,7 +88,7 @@ fn begin(task: &Task, way: Way) -> Reply {
         lu.keep(|saved| saved.sanitizing = true).map_err(writing)?;
         *phase = Phase::Running;
         lu.sanitize.progress.store(0, Ordering::Relaxed);
-        // Whatever writes already ends first; from here on nothing is let in.
+        // The writes in progress end first. After this line no write is accepted.
         lu.alone(|| lu.set_gate(gate::SANITIZE, true));
     }
     let worker = lu.clone();
@@ -116,7 +117,7 @@ fn begin(task: &Task, way: Way) -> Reply {
 
 fn finish(lu: &LogicalUnit, ok: bool, unrestricted: bool) {
     let mut phase = lu.sanitize.phase.lock();
-    // What cannot be recorded as done is not done.
+    // An operation whose end cannot be stored counts as failed.
     let ok = ok && lu.keep(|saved| saved.sanitizing = false).is_ok();
     *phase = if ok { Phase::Idle } else { Phase::Failed { unrestricted } };
     lu.set_gate(gate::SANITIZE, !ok);
@@ -143,8 +144,8 @@ fn destroy(lu: &Arc<LogicalUnit>, way: &Way) -> hindcast_engine::Result<()> {
     }
 }
 
-/// Fills every block with the pattern, which begins anew in each. Not faster than the logical
-/// unit's share, so that other logical units keep their speed.
+/// Writes the pattern to every block once. Each block begins with the first byte of the pattern.
+/// The rate limit `sanitize_rate` leaves disk bandwidth to other logical units.
 fn overwrite_once(
     lu: &LogicalUnit,
     pattern: &[u8],

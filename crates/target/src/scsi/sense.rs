@@ -7,25 +7,25 @@ use hindcast_engine::{Error, ErrorKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SenseKey {
-    /// There is nothing to tell.
+    /// There is no error to report.
     NoSense = 0x0,
-    /// The logical unit cannot be used right now.
+    /// The logical unit is not ready for use.
     NotReady = 0x2,
     /// The medium, or the data on it, is damaged.
     MediumError = 0x3,
-    /// The server has a fault that is not the medium's.
+    /// The server has a fault outside the medium.
     HardwareError = 0x4,
-    /// The request can never succeed as written.
+    /// The request can never succeed in this form.
     IllegalRequest = 0x5,
-    /// Something happened that the initiator should know of.
+    /// The device server reports an event to the initiator.
     UnitAttention = 0x6,
-    /// Writing is not allowed, or there is no space for it.
+    /// Writing is not allowed, or the pool has no space for it.
     DataProtect = 0x7,
-    /// An EXTENDED COPY ended before its end.
+    /// An EXTENDED COPY was aborted before its end.
     CopyAborted = 0xa,
-    /// The device server gave the command up; it may be sent again.
+    /// The device server aborted the command. The initiator may send it again.
     AbortedCommand = 0xb,
-    /// A comparison found a difference.
+    /// A comparison found different data.
     Miscompare = 0xe,
 }
 
@@ -85,12 +85,12 @@ impl Asc {
     pub const INSUFFICIENT_REGISTRATION_RESOURCES: Asc = Asc(0x55, 0x04);
 }
 
-/// Sense data.
+/// Sense data of one command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sense {
-    /// What kind of trouble it is.
+    /// The sense key.
     pub key: SenseKey,
-    /// What exactly.
+    /// The additional sense code and its qualifier.
     pub asc: Asc,
     /// INFORMATION: an LBA, or the offset of a miscompare.
     pub information: Option<u64>,
@@ -98,12 +98,12 @@ pub struct Sense {
     pub command_specific: Option<u64>,
     /// SENSE KEY SPECIFIC with its SKSV bit: a field pointer or a progress indication.
     pub key_specific: Option<[u8; 3]>,
-    /// D_SENSE: the descriptor format is wanted.
+    /// D_SENSE: whether the initiator selected the descriptor format.
     pub descriptor_format: bool,
 }
 
 impl Sense {
-    /// Sense data without further fields.
+    /// Returns sense data without further fields.
     pub const fn new(key: SenseKey, asc: Asc) -> Sense {
         Sense {
             key,
@@ -115,22 +115,22 @@ impl Sense {
         }
     }
 
-    /// ILLEGAL REQUEST.
+    /// Returns ILLEGAL REQUEST with an additional sense code.
     pub const fn illegal(asc: Asc) -> Sense {
         Sense::new(SenseKey::IllegalRequest, asc)
     }
 
-    /// INVALID FIELD IN CDB, pointing at a byte of the CDB (SPC-4 4.5.2.4.2).
+    /// Returns INVALID FIELD IN CDB with a field pointer to a byte of the CDB (SPC-4 4.5.2.4.2).
     pub fn cdb_field(byte: usize) -> Sense {
         Sense::illegal(Asc::INVALID_FIELD_IN_CDB).pointing(byte, None, true)
     }
 
-    /// INVALID FIELD IN CDB, pointing at the highest bit of a field within a byte.
+    /// Returns INVALID FIELD IN CDB with a field pointer to the highest bit of a field in a byte.
     pub fn cdb_bit(byte: usize, bit: u8) -> Sense {
         Sense::illegal(Asc::INVALID_FIELD_IN_CDB).pointing(byte, Some(bit), true)
     }
 
-    /// INVALID FIELD IN PARAMETER LIST, pointing at a byte of it.
+    /// Returns INVALID FIELD IN PARAMETER LIST with a field pointer to a byte of the list.
     pub fn parameter_field(byte: usize) -> Sense {
         Sense::illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST).pointing(byte, None, false)
     }
@@ -143,7 +143,7 @@ impl Sense {
         self
     }
 
-    /// Adds INFORMATION.
+    /// Adds the INFORMATION field.
     pub fn with_information(mut self, information: u64) -> Sense {
         self.information = Some(information);
         self
@@ -156,12 +156,12 @@ impl Sense {
         self
     }
 
-    /// The bytes on the wire.
+    /// Returns the sense data in its wire format. Numbers are big-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         if self.descriptor_format { self.descriptors() } else { self.fixed() }
     }
 
-    /// SPC-4 4.5.3.
+    /// Returns the fixed format (SPC-4 4.5.3).
     fn fixed(&self) -> Vec<u8> {
         let mut bytes = vec![0; 18];
         bytes[0] = 0x70;
@@ -182,7 +182,7 @@ impl Sense {
         bytes
     }
 
-    /// SPC-4 4.5.2.
+    /// Returns the descriptor format (SPC-4 4.5.2).
     fn descriptors(&self) -> Vec<u8> {
         let mut bytes = vec![0x72, self.key as u8, self.asc.0, self.asc.1, 0, 0, 0, 0];
         if let Some(information) = self.information {
@@ -203,14 +203,14 @@ impl Sense {
     }
 }
 
-/// Which way data went when the device failed.
+/// The direction of the transfer during which the device failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum During {
     Read,
     Write,
 }
 
-/// What a failure of the device is to an initiator.
+/// Returns the sense data for an error of the device.
 pub(crate) fn of_error(error: &Error, during: During) -> Sense {
     use SenseKey::*;
     let (key, asc) = match (error.kind(), during) {

@@ -1,5 +1,5 @@
-//! What a logical unit remembers for single commands: mode parameters, copies that have ended, and
-//! where a sanitize operation stands.
+//! State of a logical unit for single commands: mode parameters, ended copies, and the state of a
+//! sanitize operation.
 
 use super::sense::{Asc, Sense, SenseKey};
 use parking_lot::{Condvar, Mutex};
@@ -7,16 +7,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
-/// Mode parameters that can be changed. Everything else in the mode pages is constant.
+/// Mode parameters that an initiator can change. All other mode parameters are constant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Modes {
-    /// WCE.
+    /// WCE: the write cache is on.
     pub(crate) write_cache: bool,
-    /// SWP.
+    /// SWP: software write protection is on.
     pub(crate) protected: bool,
-    /// D_SENSE.
+    /// D_SENSE: sense data has the descriptor format.
     pub(crate) descriptor_sense: bool,
-    /// The threshold of available space is armed.
+    /// Whether the threshold of available space is enabled.
     pub(crate) threshold_enabled: bool,
     /// THRESHOLD COUNT, in threshold sets.
     pub(crate) threshold: u32,
@@ -34,7 +34,7 @@ impl Default for Modes {
     }
 }
 
-/// How a copy ended, for RECEIVE COPY RESULTS.
+/// The result of an ended copy, for RECEIVE COPY RESULTS.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(super) initiator: Arc<str>,
@@ -44,16 +44,17 @@ pub(crate) struct Record {
     pub(super) sense: Option<Sense>,
 }
 
-/// The copies of one logical unit that have ended.
+/// The results of the ended copies of one logical unit, oldest first.
 pub(crate) type Records = VecDeque<Record>;
 
-/// Where a logical unit stands.
+/// The phase of a logical unit's sanitize operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Phase {
     #[default]
     Idle,
     Running,
-    /// With AUSE of the command that failed: whether the initiator may give up.
+    /// The operation failed. `unrestricted` is AUSE of the failed command: whether EXIT FAILURE
+    /// MODE is allowed.
     Failed {
         unrestricted: bool,
     },
@@ -64,19 +65,19 @@ pub(super) enum Phase {
 pub(crate) struct Sanitize {
     pub(super) phase: Mutex<Phase>,
     pub(super) ended: Condvar,
-    /// Of 65536.
+    /// The progress of the operation, in units of 1/65536.
     pub(super) progress: AtomicU16,
-    /// The logical unit goes away: let go of the device.
+    /// Whether the logical unit is going to be removed. The operation must then release the device.
     pub(super) retired: AtomicBool,
 }
 
 impl Sanitize {
-    /// One was interrupted by the end of the server.
+    /// Returns the state of an operation that a stop of the server interrupted.
     pub(crate) fn interrupted() -> Sanitize {
         Sanitize { phase: Mutex::new(Phase::Failed { unrestricted: true }), ..Sanitize::default() }
     }
 
-    /// Breaks off what runs, and waits until the device is let go of.
+    /// Stops an OVERWRITE that runs, and waits until the operation has released the device.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
         let mut phase = self.phase.lock();
@@ -85,8 +86,8 @@ impl Sanitize {
         }
     }
 
-    /// What commands are answered with while it runs or has failed; `None` if there is nothing to
-    /// say.
+    /// Returns the sense data for other commands if an operation runs or has failed. Returns `None`
+    /// otherwise.
     pub(crate) fn sense(&self) -> Option<Sense> {
         match *self.phase.lock() {
             Phase::Idle => None,
@@ -98,7 +99,7 @@ impl Sanitize {
         }
     }
 
-    /// Whether a command may pass although one has failed: another SANITIZE.
+    /// Returns whether an operation has failed. Another SANITIZE is then allowed.
     pub(crate) fn may_try_again(&self) -> bool {
         matches!(*self.phase.lock(), Phase::Failed { .. })
     }

@@ -8,35 +8,36 @@ use super::{alua, copy, inquiry, log, medium, mode, provisioning, reports, reser
 use bytes::Bytes;
 
 const F: u8 = 0xff;
-/// CONTROL: NACA is checked, and refused.
+/// Usage mask of CONTROL. NACA is checked and refused.
 const C: u8 = 0x04;
-/// DPO, FUA and a protection field; a group number.
+/// Usage mask of a protection field, DPO and FUA.
 const DFP: u8 = 0xf8;
+/// Usage mask of GROUP NUMBER.
 const G: u8 = 0x1f;
 
-/// A read of blocks.
+/// Returns the description of a command that reads blocks.
 const fn read(usage: &'static [u8]) -> Op {
     let protect = if usage.len() == 6 { 0 } else { PROTECT };
     Op::new(usage, protect | RANGE | MEDIUM, Read, medium::read).reads(Blocks).kind(Kind::Read)
 }
 
-/// A write of blocks: the session's from beginning to end.
+/// Returns the description of a command that writes blocks. The session carries it out completely.
 const fn write(usage: &'static [u8]) -> Op {
     let protect = if usage.len() == 6 { 0 } else { PROTECT };
     Op::new(usage, protect | RANGE | MEDIUM | WRITES, Write, medium::nothing).takes(Blocks).kind(Kind::Write)
 }
 
-/// VERIFY.
+/// Returns the description of a VERIFY.
 const fn check(usage: &'static [u8]) -> Op {
     Op::new(usage, PROTECT | RANGE | MEDIUM | LONG, Read, verify::verify).takes(By(verify::compared))
 }
 
-/// A task about blocks that brings them and changes the medium.
+/// Returns the description of a task that receives blocks and changes the medium.
 const fn change(usage: &'static [u8], flags: u16, run: fn(&Task, &Bytes) -> Reply) -> Op {
     Op::new(usage, PROTECT | RANGE | MEDIUM | WRITES | flags, Write, run).takes(Blocks)
 }
 
-/// A report that touches no medium.
+/// Returns the description of a report that does not access the medium.
 const fn report(usage: &'static [u8], flags: u16, reserve: Reserve, run: fn(&Task, &Bytes) -> Reply) -> Op {
     Op::new(usage, QUICK | flags, reserve, run)
 }
@@ -159,22 +160,22 @@ pub(crate) static TABLE: Table = Table(&[
     report(&[0xb7, 0x1f, F, F, F, F, F, F, F, F, 0, C], 0, Free, medium::read_defect_data).reads(Field(6, 4)),
 ]);
 
-/// SANITIZE.
+/// Returns the description of a SANITIZE service action.
 const fn sanitize_op(usage: &'static [u8], run: fn(&Task, &Bytes) -> Reply) -> Op {
     Op::new(usage, WRITES | LONG | STRICT, Write, run).action().takes(Field(7, 2))
 }
 
-/// PERSISTENT RESERVE IN.
+/// Returns the description of a PERSISTENT RESERVE IN service action.
 const fn reserve_in(usage: &'static [u8]) -> Op {
     report(usage, 0, Free, reserve::reserve_in).action().reads(Field(7, 2))
 }
 
-/// PERSISTENT RESERVE OUT.
+/// Returns the description of a PERSISTENT RESERVE OUT service action.
 const fn reserve_out(usage: &'static [u8]) -> Op {
     Op::new(usage, GOVERNS, Free, reserve::reserve_out).action().takes(Field(5, 4))
 }
 
-/// RECEIVE COPY RESULTS.
+/// Returns the description of a RECEIVE COPY RESULTS service action.
 const fn copy_results(usage: &'static [u8], run: fn(&Task, &Bytes) -> Reply) -> Op {
     report(usage, 0, Registered, run).action().reads(Field(10, 4))
 }

@@ -1,5 +1,5 @@
 //! A target: its ports, its inventory of logical units, and the I_T nexuses ([`Nexus`]) of its
-//! sessions. [`super::dispatch`] begins their commands.
+//! sessions. The module [`super::dispatch`] begins the commands of a nexus.
 
 use super::events::{Event, Events};
 use super::lu::{LogicalUnit, LuNexus};
@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A target.
+/// A SCSI target device: a name, ports and logical units.
 pub struct Target {
     name: Arc<str>,
     ports: RwLock<Vec<Arc<TargetPort>>>,
@@ -26,8 +26,8 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// A target with a port for each portal group, in the order of their relative identifiers (1,
-    /// 2, …).
+    /// Creates a target with a port for each portal group. The relative identifiers of the ports
+    /// are 1, 2, … in the order of `portal_groups`.
     pub fn new(name: &str, portal_groups: &[u16]) -> Arc<Target> {
         let name: Arc<str> = name.into();
         let port = |(n, &portal_group): (usize, &u16)| {
@@ -38,23 +38,24 @@ impl Target {
         Arc::new(Target { name, ports, luns: RwLock::default(), nexuses: Mutex::default() })
     }
 
-    /// Its name.
+    /// Returns the name of the target.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its ports.
+    /// Returns the ports of the target.
     pub fn ports(&self) -> Vec<Arc<TargetPort>> {
         self.ports.read().clone()
     }
 
-    /// The logical units by number.
+    /// Returns the logical units of the target by their numbers.
     pub fn inventory(&self) -> Arc<BTreeMap<u16, Arc<LogicalUnit>>> {
         self.luns.read().clone()
     }
 
-    /// Adds, replaces or (with `None`) removes a logical unit; initiators learn that the inventory
-    /// changed. Numbers go up to [`super::MAX_LUN`]; larger ones are not reachable.
+    /// Adds, replaces or (with `None`) removes a logical unit. Initiators get a unit attention
+    /// about the changed inventory. The largest number that an initiator can address is
+    /// [`super::MAX_LUN`].
     pub fn set_lun(&self, lun: u16, lu: Option<Arc<LogicalUnit>>) {
         {
             let mut luns = self.luns.write();
@@ -70,14 +71,14 @@ impl Target {
         }
     }
 
-    /// The sessions' nexuses.
+    /// Returns the nexuses of the sessions.
     pub fn nexuses(&self) -> Vec<Arc<Nexus>> {
         self.nexuses.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// A session begins. `initiator` is the SCSI initiator port's name, `iqn,i,0xISID`. `None` if
-    /// the target has no port in that portal group, or the name is none. The session must
-    /// [`Nexus::detach`] at its end.
+    /// Creates the nexus of a new session. `initiator` is the name of the SCSI initiator port,
+    /// `iqn,i,0xISID`. Returns `None` if the target has no port in the portal group, or if the name
+    /// is not valid. The session must call [`Nexus::detach`] at its end.
     pub fn attach(
         self: &Arc<Self>,
         initiator: &str,
@@ -85,7 +86,7 @@ impl Target {
         access: Access,
         events: Arc<dyn NexusEvents>,
     ) -> Option<Arc<Nexus>> {
-        // What of it persists in reservations is on a line of text.
+        // A stored reservation contains the name on a line of text.
         if initiator.chars().any(|c| c.is_control() || c.is_whitespace() && c != ' ') {
             return None;
         }
@@ -101,24 +102,24 @@ impl Target {
     }
 }
 
-/// What an initiator may do with a target.
+/// The access of an initiator to a target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Nothing may be written, in any way, nor changed for others: no mode parameters, no
-    /// reservations, no resets.
+    /// Whether the initiator may only read. It may not write, nor change mode parameters or
+    /// reservations, nor reset a logical unit.
     pub read_only: bool,
-    /// The logical units it may see; `None` means all of the target's.
+    /// The logical units that the initiator may see. `None` means all logical units of the target.
     pub luns: Option<BTreeSet<u16>>,
-    /// Of those, the ones with which it may do less.
+    /// Further limits of single logical units among those that the initiator may see.
     pub limits: BTreeMap<u16, Limit>,
 }
 
-/// What an initiator may do less with one logical unit than with the others of its target.
+/// A limit of an initiator's access to one logical unit of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Limit {
-    /// As [`Access::read_only`].
+    /// The initiator may only read, as with [`Access::read_only`].
     ReadOnly,
-    /// It is not there.
+    /// The initiator does not see the logical unit.
     Hidden,
 }
 
@@ -133,19 +134,19 @@ impl Access {
     }
 }
 
-/// A session, as the device server sees it.
+/// A session, as the device server uses it.
 pub trait NexusEvents: Events {
-    /// What the same initiator, and certainly the same, is logged in to by other sessions with this
-    /// server.
+    /// Returns the nexuses of other sessions of the same initiator with this server. The session
+    /// lists them only if the identity of the initiator is certain.
     fn others(&self) -> Vec<Arc<Nexus>> {
         Vec::new()
     }
 }
 
-/// For a transport that has no tasks of its own, and for tests.
+/// An implementation for tests, and for a transport that has no tasks of its own.
 impl NexusEvents for () {}
 
-/// An I_T nexus, from login to the end of the session.
+/// An I_T nexus. It exists from the login to the end of the session.
 pub struct Nexus {
     pub(crate) target: Arc<Target>,
     pub(crate) initiator: Arc<str>,
@@ -153,8 +154,8 @@ pub struct Nexus {
     access: RwLock<Access>,
     events: Arc<dyn NexusEvents>,
     luns: RwLock<BTreeMap<u16, Arc<LuNexus>>>,
-    /// The inventory changed, and since then the initiator has neither asked for it nor had a unit
-    /// attention that says so.
+    /// Whether the initiator has no report of a changed inventory yet. REPORT LUNS is such a
+    /// report, and so is the unit attention.
     lun_news: Arc<AtomicBool>,
 }
 
@@ -180,34 +181,33 @@ impl Nexus {
         nexus
     }
 
-    /// The initiator port's name.
+    /// Returns the name of the initiator port.
     pub fn initiator(&self) -> &str {
         &self.initiator
     }
 
-    /// The target port it came in by.
+    /// Returns the target port that the initiator logged in to.
     pub fn port(&self) -> &Arc<TargetPort> {
         &self.port
     }
 
-    /// The target.
+    /// Returns the target of the nexus.
     pub fn target(&self) -> &Arc<Target> {
         &self.target
     }
 
-    /// What the initiator may do.
+    /// Returns the access of the initiator.
     pub fn access(&self) -> Access {
         self.access.read().clone()
     }
 
-    /// Changes what the initiator may do.
+    /// Changes the access of the initiator.
     pub fn set_access(&self, access: Access) {
         *self.access.write() = access;
         self.sync_luns(true);
     }
 
-    /// Brings the logical units that are seen in line with the target's inventory and the access
-    /// rules.
+    /// Updates the logical units of the nexus from the target's inventory and the access rules.
     pub(crate) fn sync_luns(&self, notify: bool) {
         let access = self.access.read().clone();
         let wanted = self.target.inventory();
@@ -238,8 +238,8 @@ impl Nexus {
         }
     }
 
-    /// Every logical unit has the unit attention; the session learns of it once, however many there
-    /// are.
+    /// Establishes the unit attention about a changed inventory for every logical unit. The session
+    /// gets one event, for any number of logical units.
     fn tell_of_luns(&self) {
         let sense = Sense::new(SenseKey::UnitAttention, Asc::REPORTED_LUNS_DATA_CHANGED);
         let paths = self.paths();
@@ -255,13 +255,14 @@ impl Nexus {
         }
     }
 
-    /// The initiator asks which logical units there are: it knows of all changes up to now.
+    /// Records that the initiator has requested the inventory. It has the report of all earlier
+    /// changes.
     pub(crate) fn luns_are_reported(&self) {
         self.lun_news.store(false, Ordering::Release);
     }
 
-    /// Whether a unit attention that the session was told of has not reached the initiator yet. A
-    /// change of the inventory has reached it also when it asked for the inventory since.
+    /// Returns whether a unit attention of an earlier event has not reached the initiator yet. A
+    /// change of the inventory has also reached an initiator that requested the inventory after it.
     pub fn is_unreported(&self, lun: u16, asc: Asc) -> bool {
         if asc == Asc::REPORTED_LUNS_DATA_CHANGED {
             return self.lun_news.load(Ordering::Acquire);
@@ -289,7 +290,7 @@ impl Nexus {
         path
     }
 
-    /// The numbers of the logical units that the initiator sees.
+    /// Returns the numbers of the logical units that the initiator sees.
     pub fn luns(&self) -> Vec<u16> {
         self.luns.read().keys().copied().collect()
     }
@@ -298,8 +299,9 @@ impl Nexus {
         self.luns.read().values().cloned().collect()
     }
 
-    /// What the initiator sees, by this session first, then by its others with this server; where
-    /// several show a logical unit those come first by which it may be written to.
+    /// Returns the nexuses of all logical units that the initiator sees. Those of this session come
+    /// first. Those of its other sessions with this server follow, with the writable ones before
+    /// the read-only ones.
     pub(crate) fn reachable(&self) -> Vec<Arc<LuNexus>> {
         let mut others: Vec<_> = self.events.others().iter().flat_map(|nexus| nexus.paths()).collect();
         others.sort_by_key(|path| path.read_only.load(Ordering::Acquire));
@@ -312,8 +314,8 @@ impl Nexus {
         self.luns.read().get(&lun_from_wire(lun)?).cloned()
     }
 
-    /// LOGICAL UNIT RESET (SAM-5 7.7): false if there is no such logical unit. The session aborts
-    /// its own tasks.
+    /// Carries out LOGICAL UNIT RESET (SAM-5 7.7). Returns false if the logical unit does not
+    /// exist. The session aborts its own tasks.
     pub fn reset_lu(&self, lun: u64) -> bool {
         let path = self.path(lun);
         if let Some(path) = &path {
@@ -322,8 +324,9 @@ impl Nexus {
         path.is_some()
     }
 
-    /// CLEAR TASK SET (SAM-5 7.5): other nexuses' tasks are aborted, and they learn of it. The
-    /// session aborts its own.
+    /// Carries out CLEAR TASK SET (SAM-5 7.5). It aborts the tasks of other nexuses, and
+    /// establishes a unit attention for each nexus that had tasks. The session aborts its own
+    /// tasks. Returns false if the logical unit does not exist.
     pub fn clear_task_set(&self, lun: u64) -> bool {
         let Some(path) = self.path(lun) else {
             return false;
@@ -336,8 +339,9 @@ impl Nexus {
         self.abort_task_set(lun)
     }
 
-    /// ABORT TASK SET (SAM-5 7.3), after the session aborted the tasks that it knows: what it has
-    /// on the way to the device is written when this returns, or never.
+    /// Carries out ABORT TASK SET (SAM-5 7.3), after the session aborted its tasks. When this
+    /// function returns, a write that was in progress is complete, or it never reaches the device.
+    /// Returns false if the logical unit does not exist.
     pub fn abort_task_set(&self, lun: u64) -> bool {
         let path = self.path(lun);
         if let Some(path) = &path {
@@ -347,41 +351,45 @@ impl Nexus {
         path.is_some()
     }
 
-    /// TARGET WARM or COLD RESET (RFC 7143 11.5.1): every logical unit of the target is reset.
+    /// Carries out TARGET WARM or COLD RESET (RFC 7143 11.5.1): resets every logical unit that the
+    /// nexus sees.
     pub fn reset_target(&self) {
         for path in self.paths() {
             path.lu.reset(&path);
         }
     }
 
-    /// Whether it may abort others' tasks at a logical unit, or reset that. An initiator that may
-    /// only read may change nothing for others.
+    /// Returns whether the initiator may abort tasks of other nexuses at a logical unit, or reset
+    /// the logical unit. An initiator that may only read may not affect other initiators.
     pub fn may_disturb(&self, lun: u64) -> bool {
         self.path(lun).is_some_and(|path| !path.read_only.load(Ordering::Acquire))
     }
 
-    /// Whether it may write to anything that it sees.
+    /// Returns whether the initiator may write to at least one logical unit that it sees.
     pub fn may_write(&self) -> bool {
         self.paths().iter().any(|path| !path.read_only.load(Ordering::Acquire))
     }
 
-    /// Whether it may disturb others at all that it sees.
+    /// Returns whether the initiator may affect other initiators at every logical unit that it
+    /// sees.
     pub fn may_disturb_all(&self) -> bool {
         self.paths().iter().all(|path| !path.read_only.load(Ordering::Acquire))
     }
 
-    /// Whether it may end the sessions of others: only with access to all that they could use.
+    /// Returns whether the initiator may end the sessions of other initiators. It needs write
+    /// access to all logical units of the target.
     pub fn may_end_sessions(&self) -> bool {
         let seen = self.luns();
         self.may_disturb_all() && self.target.inventory().keys().all(|lun| seen.binary_search(lun).is_ok())
     }
 
-    /// Whether there is such a logical unit, for task management.
+    /// Returns whether the nexus sees a logical unit, for task management.
     pub fn has_lun(&self, lun: u64) -> bool {
         self.path(lun).is_some()
     }
 
-    /// Nexus loss (SAM-5 6.3.4): the session has ended. Persistent reservations stay.
+    /// Ends the nexus at the end of its session (nexus loss, SAM-5 6.3.4). Persistent reservations
+    /// stay.
     pub fn detach(&self) {
         self.target.forget(self);
         let luns = std::mem::take(&mut *self.luns.write());

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-/// Longest iSCSI name (RFC 7143 4.2.7.1), bytes.
+/// Longest iSCSI name (RFC 7143 4.2.7.1), in bytes.
 const MAX_NAME: usize = 223;
-/// Longest ISID in a port's name: six bytes in hexadecimal.
+/// Longest ISID in a port name, in characters: six bytes in hexadecimal.
 const MAX_ISID: usize = 12;
-/// Longest TransportID: both, what is between them, a NUL, and a multiple of four.
+/// Longest TransportID in bytes: header, name, separator, ISID and a NUL, padded to a multiple of
+/// four.
 const MAX_LEN: usize = 4 + (MAX_NAME + ISID.len() + MAX_ISID + 1).next_multiple_of(4);
-/// Between the name of a device and the ISID.
+/// Separator between the name of a device and the ISID.
 const ISID: &str = ",i,0x";
 
-/// Reads one: the initiator port's name, or the device's if that is all it says, and its length.
-/// What no initiator could have logged in as is none.
+/// Decodes a TransportID. Returns the name of the initiator port, or of the device if there is no
+/// ISID, and the length in bytes. Returns `None` if no initiator could log in under the name.
 pub(crate) fn decode(bytes: &[u8]) -> Option<(Arc<str>, usize)> {
     let (&first, _) = bytes.split_first()?;
     let len = 4 + usize::from(u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]));
@@ -37,7 +38,7 @@ fn is_isid(text: &str) -> bool {
     (1..=MAX_ISID).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Writes the name of an initiator port (format 01b) or device (format 00b).
+/// Encodes the name of an initiator port (format 01b) or device (format 00b).
 pub(crate) fn encode(name: &str) -> Vec<u8> {
     let format = if name.contains(ISID) { 0x40 } else { 0 };
     let len = (name.len() + 1).next_multiple_of(4).max(20);

@@ -1,4 +1,5 @@
-//! Commands that compare: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE; and ORWRITE.
+//! Commands that compare data: VERIFY, WRITE AND VERIFY and COMPARE AND WRITE. The module also has
+//! ORWRITE.
 
 use super::cdb::{Blocks, Cdb};
 use super::medium::{STEP, is_durable, miscompare, range, reading, whole_blocks, write_one, writing};
@@ -9,21 +10,22 @@ use bytes::Bytes;
 use hindcast_engine::device::{MAX_COMPARED, first_difference};
 use hindcast_engine::{Error, ErrorKind};
 
-/// Tries of an ORWRITE that another protocol disturbs.
+/// Attempts of an ORWRITE while clients of another protocol write to its range.
 const MAX_TRIES: u32 = 64;
 
-/// MAXIMUM COMPARE AND WRITE LENGTH, in blocks: what the device compares, and what the one byte can
-/// say.
+/// Returns MAXIMUM COMPARE AND WRITE LENGTH, in blocks. It is the length that the device compares,
+/// limited by the field of one byte.
 pub(crate) fn max_compare_and_write(block_size: u32) -> u8 {
     u8::try_from(MAX_COMPARED / u64::from(block_size)).unwrap_or(u8::MAX)
 }
 
-/// BYTCHK.
+/// Returns BYTCHK.
 fn byte_check(cdb: &Cdb) -> u8 {
     (cdb.u8(1) >> 1) & 3
 }
 
-/// What VERIFY takes from the initiator: nothing, everything, or one block for all.
+/// Returns the number of bytes that VERIFY takes from the initiator: none, the whole range, or one
+/// block.
 pub(crate) fn compared(cdb: &Cdb, block_size: u64) -> u64 {
     let count = Blocks::of(cdb).count;
     match byte_check(cdb) {
@@ -33,8 +35,8 @@ pub(crate) fn compared(cdb: &Cdb, block_size: u64) -> u64 {
     }
 }
 
-/// VERIFY (SBC-3 5.29): with BYTCHK 00b that the medium can be read, with 01b that it holds what
-/// was sent, with 11b that every block holds the one block that was sent.
+/// Carries out VERIFY (SBC-3 5.29). BYTCHK 00b checks that the medium can be read. 01b compares the
+/// medium with the data. 11b compares every block with one block of data.
 pub(crate) fn verify(task: &Task, data: &Bytes) -> Reply {
     let (offset, len) = range(task)?;
     match byte_check(&task.cdb) {
@@ -55,7 +57,7 @@ pub(crate) fn verify(task: &Task, data: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// Reads a range piece by piece.
+/// Reads a range in steps, and calls `each` for every step.
 fn each_step(
     task: &Task,
     offset: u64,
@@ -78,7 +80,7 @@ fn read_through(task: &Task, offset: u64, len: u64) -> Result<(), Ending> {
     each_step(task, offset, len, |_, _| Ok(()))
 }
 
-/// Compares data with the medium.
+/// Compares data with the medium from byte `offset`.
 fn compare(task: &Task, offset: u64, data: &[u8]) -> Result<(), Ending> {
     each_step(task, offset, data.len() as u64, |at, buf| {
         let start = (at - offset) as usize;
@@ -87,8 +89,8 @@ fn compare(task: &Task, offset: u64, data: &[u8]) -> Result<(), Ending> {
     })
 }
 
-/// WRITE AND VERIFY (SBC-3 5.37): writes, makes it durable, and reads it back; with BYTCHK 01b it
-/// compares too.
+/// Carries out WRITE AND VERIFY (SBC-3 5.37). It writes the data durably, and reads it back. With
+/// BYTCHK 01b it also compares the data.
 pub(crate) fn write_and_verify(task: &Task, data: &Bytes) -> Reply {
     let (offset, len) = range(task)?;
     if !matches!(byte_check(&task.cdb), 0 | 1) {
@@ -106,8 +108,8 @@ pub(crate) fn write_and_verify(task: &Task, data: &Bytes) -> Reply {
     Ok(Vec::new())
 }
 
-/// COMPARE AND WRITE (SBC-3 5.2): the first half of the data is compared, and if it is equal the
-/// second half is written, with nothing in between.
+/// Carries out COMPARE AND WRITE (SBC-3 5.2). It compares the first half of the data with the
+/// medium. If they are equal, it writes the second half. No other write happens in between.
 pub(crate) fn compare_and_write(task: &Task, data: &Bytes) -> Reply {
     let info = task.lu().info();
     let blocks = Blocks { lba: task.cdb.u64(2), count: u64::from(task.cdb.u8(13)) };
@@ -130,7 +132,7 @@ pub(crate) fn compare_and_write(task: &Task, data: &Bytes) -> Reply {
     make_durable(task)
 }
 
-/// ORWRITE(16) (SBC-3 5.6): sets the bits that are set in the data.
+/// Carries out ORWRITE(16) (SBC-3 5.6). It sets the bits on the medium that are set in the data.
 pub(crate) fn or_write(task: &Task, data: &Bytes) -> Reply {
     let (offset, len) = range(task)?;
     let data = whole_blocks(task, data, len);
@@ -150,7 +152,8 @@ pub(crate) fn or_write(task: &Task, data: &Bytes) -> Reply {
     make_durable(task)
 }
 
-/// Sets bits, in as many tries as it takes until no other protocol writes there meanwhile.
+/// Sets bits on the medium. It repeats the attempt, up to `MAX_TRIES` times, if a client of another
+/// protocol writes to the range meanwhile.
 fn set_bits(task: &Task, offset: u64, bits: &[u8]) -> Result<(), Ending> {
     let lu = task.lu();
     let mut current = vec![0; bits.len()];
@@ -165,7 +168,8 @@ fn set_bits(task: &Task, offset: u64, bits: &[u8]) -> Result<(), Ending> {
     Err(writing(Error::new(ErrorKind::Busy, "set bits: other clients write to the range; try again")))
 }
 
-/// What has to be durable is made so after others may write again: they wait for no disk.
+/// Flushes the device if the command must be durable. The caller does this after other writes may
+/// continue, so that they do not wait for a disk.
 fn make_durable(task: &Task) -> Reply {
     if is_durable(task) {
         task.lu().device().flush().map_err(writing)?;
