@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 const CELL_LOG2: u8 = 16;
 /// Records that touch more cells than this are not in the index of cells.
 const LONG: u64 = 32;
-/// Bytes that the records of all moments take together which are open and not settled.
+/// Bytes that the records of all open moments may take together.
 const MAX_HELD: usize = 128 << 20;
 /// Bytes of data that a moment keeps of the records that were read lately.
 const READ_LATELY: usize = 1 << 20;
@@ -30,8 +30,8 @@ pub(crate) struct Unsettled {
     /// The indexes of all other records.
     long: Vec<u32>,
     cell_log2: u8,
-    /// The bytes of all chunks to which the records write data, sorted and disjoint. Zeros make no
-    /// data of what was none, and what was data before them may be called data after them.
+    /// The bytes of all chunks to which the records write data, sorted and disjoint. Records of
+    /// zeros are left out: block status may report their range as data, but never data as zeros.
     touched: Vec<Range<u64>>,
     /// The data of records that were read lately, by their LSNs, oldest first. A record may have
     /// data of many chunks, which are often read one after another.
@@ -83,7 +83,7 @@ impl Unsettled {
         Some(Unsettled { records, cells, long, cell_log2, touched, lately, _from: from, _room: room })
     }
 
-    /// Returns the data of a record, which `read` reads unless that was done lately.
+    /// Returns the data of a record. Calls `read` unless the data was read lately.
     pub(crate) fn data_of(
         &self,
         record: &StagedRecord,
@@ -96,14 +96,9 @@ impl Unsettled {
         let data = read()?;
         let mut lately = self.lately.lock();
         lately.push((lsn, data.clone()));
-        let mut bytes: usize = lately.iter().map(|(_, data)| data.len()).sum();
-        let too_many = lately.iter().take_while(|(_, data)| {
-            let over = bytes > READ_LATELY;
-            bytes -= data.len();
-            over
-        });
-        let too_many = too_many.count().min(lately.len() - 1);
-        lately.drain(..too_many);
+        while lately.len() > 1 && lately.iter().map(|(_, data)| data.len()).sum::<usize>() > READ_LATELY {
+            lately.remove(0);
+        }
         Ok(data)
     }
 

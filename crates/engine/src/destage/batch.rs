@@ -49,7 +49,7 @@ impl ControlRun {
         self.passed(header);
     }
 
-    /// Removes from staging what the run discards. Returns the branches of that.
+    /// Removes from staging what the run discards. Returns the branches of the discarded ranges.
     pub(super) fn unstage(&self) -> Vec<Arc<Branch>> {
         let mut branches = Vec::new();
         for (stamp, step) in &self.steps {

@@ -43,7 +43,7 @@ pub(crate) struct BackgroundState {
     pub(crate) committed: Positions,
     /// Everything up to this LSN is in place, durably. The catalog may not have that yet.
     pub(crate) destaged: Lsn,
-    /// Branches of which records are in place that are not published as settled yet.
+    /// Branches whose last records are in place, and not yet published as settled.
     pub(crate) landed: Vec<Arc<Branch>>,
     /// Branches without a writer that may still have something to free: (branch, map page at which
     /// that continues).
