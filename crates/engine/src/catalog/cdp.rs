@@ -179,7 +179,7 @@ impl Value for GroupRecord {
 /// An event of a branch at an LSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The moments before (LSN, time) are gone. This event has LSN 0.
+    /// The moments before (LSN, time) are gone. This event is stored at [`Event::FLOOR_AT`].
     Floor { lsn: Lsn, time: u64 },
     /// From here on everything is recorded, with these settings. With `begins` recording was off
     /// before, and the volume had this size. The content of that moment is that of an anchor at the
@@ -197,6 +197,10 @@ pub(crate) enum Event {
 }
 
 impl Event {
+    /// The LSN at which the catalog and [`LogState`](crate::cdp::log::LogState) keep a branch's
+    /// floor. No record has LSN 0, so the floor collides with no other event, and comes before all.
+    pub(crate) const FLOOR_AT: Lsn = Lsn::ZERO;
+
     /// Returns the bytes that became zeros.
     pub(crate) fn emptied(&self) -> Option<std::ops::Range<u64>> {
         match *self {

@@ -6,7 +6,7 @@ use crate::catalog::page::Slot;
 use crate::control::Control;
 use crate::error::Result;
 use crate::fault::died;
-use crate::ids::{BranchId, Chunk, Epoch, Stamp};
+use crate::ids::{BranchId, Chunk, Epoch, Lsn, Stamp};
 use crate::journal::Located;
 use crate::journal::record::{Header, Kind};
 use crate::units::BLOCK;
@@ -63,6 +63,11 @@ impl ControlRun {
 
     pub(crate) fn passed(&mut self, header: &Header) {
         self.last = header.stamp();
+    }
+
+    /// Returns whether the run covers no record: records have LSNs from 1 on.
+    pub(super) fn is_empty(&self) -> bool {
+        self.last.lsn == Lsn::ZERO
     }
 }
 
@@ -136,6 +141,11 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// Returns whether the batch covers no record: records have LSNs from 1 on.
+    pub(super) fn is_empty(&self) -> bool {
+        self.last.lsn == Lsn::ZERO
+    }
+
     /// The reservations that end with this batch.
     pub(super) fn released(&self) -> Vec<(u8, u64)> {
         self.reserved.iter().map(|(slot_log2, slots)| (*slot_log2, *slots)).collect()

@@ -172,7 +172,7 @@ impl Collector<'_> {
     fn add_control(&mut self, header: &Header, data: &[u8]) -> Result<bool> {
         let control = decode_control(header.lsn, data)?;
         if !control.shares_commit() || header.slots > 0 {
-            if self.run.is_some() || self.batch.last.lsn > Lsn::ZERO {
+            if self.run.is_some() || !self.batch.is_empty() {
                 return Ok(false);
             }
             let reserved = self.branches.get(&header.branch).map(|b| (b.slot_log2, header.slots.into()));
@@ -230,10 +230,10 @@ impl Collector<'_> {
         if let Some(alone) = self.alone {
             return alone;
         }
-        if let Some(run) = self.run.filter(|run| run.last.lsn > Lsn::ZERO) {
+        if let Some(run) = self.run.filter(|run| !run.is_empty()) {
             return Collected::Run(run);
         }
-        if self.batch.last.lsn == Lsn::ZERO {
+        if self.batch.is_empty() {
             return Collected::Nothing;
         }
         self.batch.items.sort_unstable_by_key(|i| (i.branch, i.chunk, i.order));

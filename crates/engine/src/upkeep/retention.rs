@@ -228,7 +228,7 @@ impl Destager {
             let branch = raise.branch.id;
             raise.segments.iter().try_for_each(|listed| listed.remove(&mut txn, branch))?;
             raise.events.iter().try_for_each(|at| txn.remove_cdp_event(branch, *at))?;
-            txn.put_cdp_event(branch, Lsn::ZERO, &raise.floor())?;
+            txn.put_cdp_event(branch, Event::FLOOR_AT, &raise.floor())?;
         }
         raises.iter().for_each(|raise| self.core.damage.forget_gaps(raise.branch.id, raise.floor.lsn));
         self.commit_aside(state, txn, &[])?;
@@ -246,7 +246,7 @@ impl Destager {
                     gone.extend(log.remove_sealed(listed.seq));
                 }
                 events.iter().for_each(|at| log.remove_event(*at));
-                log.put_event(Lsn::ZERO, raise.floor());
+                log.put_event(Event::FLOOR_AT, raise.floor());
             });
             self.core.shared.let_go(&gone);
             self.core.space.adjust_log(-(closing as i64));

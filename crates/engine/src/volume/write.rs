@@ -47,6 +47,24 @@ fn needs_anchor(record: &Record) -> bool {
     record.kind == Kind::Discard && record.length > LONG_DISCARD
 }
 
+/// What came of sequencing a request.
+enum Sequenced {
+    /// The request had no bytes.
+    Nothing,
+    /// All records have their LSNs. This is the last one. It may still have to be written.
+    UpTo(Lsn),
+    /// The request is a long discard of a volume with CDP. It needs an anchor, and nothing was
+    /// sequenced.
+    NeedsAnchor,
+}
+
+impl Sequenced {
+    /// Returns the last LSN, if there is one.
+    fn last(&self) -> Option<Lsn> {
+        if let Sequenced::UpTo(lsn) = self { Some(*lsn) } else { None }
+    }
+}
+
 /// One request, cut into records.
 struct Request {
     offset: u64,
@@ -59,7 +77,7 @@ struct Request {
 impl Volume {
     pub(super) fn write_batch(&self, ops: &mut [WriteOp], fua: bool) {
         self.core.wait_until_paid(self.branch());
-        let mut last = Lsn::ZERO;
+        let mut last = None;
         let mut requests: Vec<Result<Request>> = ops
             .iter()
             .map(|op| {
@@ -84,7 +102,7 @@ impl Volume {
             let mut sequencing = None;
             for (op, request) in ops.iter_mut().zip(requests) {
                 let result = request.and_then(|request| self.sequence(&mut sequencing, request));
-                op.result = result.map(|lsn| last = lsn.max(last));
+                op.result = result.map(|sequenced| last = sequenced.last().max(last));
             }
         }
         let finished = self.finish(last, fua);
@@ -105,14 +123,13 @@ impl Volume {
             let recorded = !request.records.iter().any(needs_anchor);
             let _writing =
                 self.writing_after(|| self.materialize(offset, len, self.most(change), recorded))?;
-            let last = if self.branch().cdp.is_on() && request.records.iter().any(needs_anchor) {
-                self.sequence_long_discard(request)?
-            } else {
-                self.sequence(&mut None, request)?
-            };
-            // CDP was switched on just now: the request is prepared again.
-            if last > Lsn::ZERO || len == 0 {
-                return self.finish(last, fua);
+            if self.branch().cdp.is_on() && request.records.iter().any(needs_anchor) {
+                return self.finish(Some(self.sequence_long_discard(request)?), fua);
+            }
+            match self.sequence(&mut None, request)? {
+                // CDP was switched on just now: the request is prepared again.
+                Sequenced::NeedsAnchor => {}
+                sequenced => return self.finish(sequenced.last(), fua),
             }
         }
     }
@@ -157,7 +174,7 @@ impl Volume {
             let sequenced = self.sequence(&mut None, request);
             match sequenced {
                 Err(error) if error.kind() == ErrorKind::Busy => {}
-                sequenced => return self.finish(sequenced?, fua).map(Ok),
+                sequenced => return self.finish(sequenced?.last(), fua).map(Ok),
             }
         }
         Err(busy())
@@ -223,16 +240,17 @@ impl Volume {
             match sequenced {
                 // The volume has become smaller meanwhile.
                 Err(e) if e.kind() == ErrorKind::OutOfRange && size != self.size() => {}
-                sequenced => return self.core.journal.write_out(sequenced?),
+                sequenced => return sequenced?.last().map_or(Ok(()), |lsn| self.core.journal.write_out(lsn)),
             }
         }
     }
 
-    /// Waits until everything up to `lsn` is written, and durable if `fua` is set.
-    fn finish(&self, lsn: Lsn, fua: bool) -> Result<()> {
+    /// Waits until everything up to `last` is written, and durable if `fua` is set. `last` is
+    /// `None` if nothing was sequenced: the request was refused as a whole, or has no bytes.
+    fn finish(&self, last: Option<Lsn>, fua: bool) -> Result<()> {
+        let Some(lsn) = last else { return Ok(()) };
         self.core.journal.write_out(lsn)?;
-        // A request that was refused as a whole leaves no trace.
-        if lsn > Lsn::ZERO && self.branch().cdp.is_on() {
+        if self.branch().cdp.is_on() {
             self.branch().cdp.wrote(lsn);
             self.destager.anchor_if_due(&self.state)?;
         }
@@ -302,9 +320,8 @@ impl Volume {
     }
 
     /// Sequences a request's records under the lock in `held`, and takes the lock if necessary. The
-    /// lock is released only to wait for room. Returns the LSN of the last record, which may still
-    /// have to be written, or 0 if the request turned out to need an anchor.
-    fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<Lsn> {
+    /// lock is released only to wait for room.
+    fn sequence<'a>(&'a self, held: &mut Option<Sequencing<'a>>, mut request: Request) -> Result<Sequenced> {
         let _alarm = self.core.fault.alarm(PROMISED);
         let journal = &self.core.journal;
         let branch = self.branch();
@@ -312,7 +329,7 @@ impl Volume {
         let mut room = self.promise_room(held, &request.records)?;
         let exact_in = self.reserve(held, &mut request)?;
         let mut unsequenced: u64 = request.records.iter().map(|r| r.slots as u64).sum();
-        let mut last = Lsn::ZERO;
+        let mut done = Sequenced::Nothing;
         let mut checked = false;
         let sequenced: Result<()> = request.records.into_iter().try_for_each(|mut record| {
             loop {
@@ -322,6 +339,7 @@ impl Volume {
                     // This is the only record of its request: nothing is sequenced.
                     self.core.space.adjust_reserved(branch.slot_log2, -(record.slots as i64));
                     unsequenced -= record.slots as u64;
+                    done = Sequenced::NeedsAnchor;
                     return Ok(());
                 }
                 if fresh || !checked {
@@ -353,11 +371,12 @@ impl Volume {
                     pages.take(growth(branch, record.kind, record.offset, record.length));
                     let chunks = branch.chunks(record.offset, record.length);
                     let data_len = record.data.len() as u64;
-                    last = sequencing.push(record)?;
+                    let lsn = sequencing.push(record)?;
                     if data_len > 0 {
                         self.core.charge(branch, space(data_len), sequencing);
                     }
-                    room.sequenced(last);
+                    room.sequenced(lsn);
+                    done = Sequenced::UpTo(lsn);
                     unsequenced -= slots;
                     branch.cdp.count_writes(chunks.end.since(chunks.start));
                     return Ok(());
@@ -371,7 +390,7 @@ impl Volume {
         if sequenced.is_err() {
             self.core.space.adjust_reserved(branch.slot_log2, -(unsequenced as i64));
         }
-        sequenced.map(|()| last)
+        sequenced.map(|()| done)
     }
 
     /// Promises the room that a request may take in the catalog (I6), or refuses it as a whole.

@@ -76,7 +76,7 @@ impl Flushes {
             if let Some(of) = all.get_mut(&volume) {
                 of.waiting.retain(|point| point.lsn > last);
                 // Or a newer one: the next look at it will tell.
-                of.oldest.get_or_insert(Lsn(0));
+                of.oldest.get_or_insert(Lsn::ZERO);
             }
         }
     }

@@ -287,9 +287,14 @@ impl LogState {
 
     /// Returns the LSN before which moments are gone.
     pub(crate) fn floor(&self) -> Lsn {
-        match self.events.get(&Lsn::ZERO) {
-            Some(Event::Floor { lsn, .. }) => *lsn,
-            _ => Lsn::ZERO,
+        self.floor_stamp().map_or(Lsn::ZERO, |floor| floor.lsn)
+    }
+
+    /// Returns the stamp before which moments are gone, or `None` if none has expired.
+    pub(crate) fn floor_stamp(&self) -> Option<Stamp> {
+        match self.events.get(&Event::FLOOR_AT) {
+            Some(Event::Floor { lsn, time }) => Some(Stamp::new(*lsn, *time)),
+            _ => None,
         }
     }
 
@@ -337,14 +342,11 @@ impl LogState {
 
     /// Returns the first moment that exists.
     pub(crate) fn begins(&self) -> Option<Stamp> {
-        if let Some(Event::Floor { lsn, time }) = self.events.get(&Lsn::ZERO) {
-            return Some(Stamp::new(*lsn, *time));
-        }
         let on = |(at, event): (&Lsn, &Event)| match event {
             Event::On { time, .. } => Some(Stamp::new(*at, *time)),
             _ => None,
         };
-        self.turns.iter().find_map(on)
+        self.floor_stamp().or_else(|| self.turns.iter().find_map(on))
     }
 
     /// Returns the last LSN of what was recorded. The content in place has everything up to it.

@@ -79,10 +79,7 @@ impl LogState {
     /// Returns the stretches in which a branch was recorded. The last one continues unless the
     /// branch ended.
     pub(crate) fn spans(&self, branch: BranchId, end: Option<Stamp>) -> Vec<Span> {
-        let floor = match self.events.get(&Lsn::ZERO) {
-            Some(Event::Floor { lsn, time }) => Stamp::new(*lsn, *time),
-            _ => Stamp::default(),
-        };
+        let floor = self.floor_stamp().unwrap_or_default();
         let mut spans: Vec<Span> = Vec::new();
         for (lsn, event) in &self.events {
             match event {

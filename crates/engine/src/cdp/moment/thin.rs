@@ -349,7 +349,7 @@ mod tests {
         let bytes = 8192..16384;
         assert_eq!(site.pool.core.shown_at(&at, bytes.clone()).unwrap(), [(bytes.clone(), Shown::Below)]);
         let lsn = at.place().1.next();
-        at.branch().cdp.change(|log| log.put_event(Lsn::ZERO, Event::Floor { lsn, time: 1 }));
+        at.branch().cdp.change(|log| log.put_event(Event::FLOOR_AT, Event::Floor { lsn, time: 1 }));
         assert_eq!(site.pool.core.shown_at(&at, bytes.clone()).unwrap(), [(bytes, Shown::Data)]);
     }
 }
