@@ -1,8 +1,9 @@
-//! Simulated disks ([`SimDir`]) that remember what was synced. Everything else can be lost.
+//! Simulated disks ([`SimDir`]). They keep what was synced. Everything else can be lost.
 //!
-//! A file has the image that reads see, a durable image, and the changes since the last completed
-//! sync. A kill keeps all three, because the page cache outlives the process. A power loss replays
-//! the changes onto the durable image, each with a fate ([`crate::fate`]). Names work the same way.
+//! A file has three parts: the image that reads see, a durable image, and the changes since the
+//! last completed sync. A kill keeps all three, because the page cache outlives the process. A
+//! power loss replays the changes onto the durable image, and each change has a fate
+//! ([`crate::fate`]). Names work the same way.
 
 mod machine;
 
@@ -18,11 +19,12 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The data directory of a simulated machine, and the machine itself. Clones share it.
+/// The data directory of a simulated machine, and the machine itself. Clones share the machine.
 #[derive(Clone)]
 pub struct SimDir(Arc<Mutex<Machine>>);
 
-/// Files of a machine as they were: by name, what was in them, and whether each is a block device.
+/// The files of a machine at the time of [`SimDir::save`]. The key is the name. The value is the
+/// content, and whether the file is a block device.
 #[derive(Clone)]
 pub(crate) struct Saved(BTreeMap<String, (Image, bool)>);
 
@@ -35,7 +37,7 @@ impl PartialEq for Saved {
     }
 }
 
-/// What is not zeros, page by page.
+/// Returns the pages that are not all zeros: (page number, content).
 fn bytes(image: &Image) -> Vec<(u64, Vec<u8>)> {
     let read = |page| {
         let mut data = vec![0; PAGE as usize];
@@ -45,51 +47,53 @@ fn bytes(image: &Image) -> Vec<(u64, Vec<u8>)> {
     image.pages_in(0..image.len()).map(read).filter(|(_, data)| data.iter().any(|b| *b != 0)).collect()
 }
 
-/// Where a crash is to happen, counted from the making of the directory.
+/// The point of a planned crash or panic. Operations and syncs are counted from the creation of the
+/// [`SimDir`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CrashPoint {
-    /// In the middle of the operation with this number: see [`Counts::ops`].
+    /// In the middle of the operation with this number ([`Counts::ops`]).
     Op(u64),
-    /// In the middle of the sync with this number.
+    /// In the middle of the sync with this number ([`Counts::syncs`]).
     Sync(u64),
 }
 
-/// How a disk fails that takes no writes any more.
+/// The way in which a disk fails that accepts no more writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failing {
-    /// Each write fails, and may leave a part of what it was to write.
+    /// Each write fails, and may leave a part of its data. Other changes and syncs fail too.
     Writes,
     /// Writes reach the cache, and syncs fail.
     Syncs,
 }
 
-/// What a planned panic says.
+/// The message of a planned panic.
 pub(crate) const PANIC: &str = "a planned panic of a disk";
 
-/// What has been done so far.
+/// The operations of a machine since the creation of the [`SimDir`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Operations that change something, syncs included.
+    /// Number of operations that change something, including syncs.
     pub ops: u64,
-    /// Syncs of disks and directories.
+    /// Number of syncs of disks and directories.
     pub syncs: u64,
 }
 
-/// What a power loss in the middle of an operation can do to.
+/// The changes that a power loss in the middle of one operation can affect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stake {
-    /// The operation's number.
+    /// The number of the operation, as [`Counts::ops`] counts.
     pub(crate) op: u64,
-    /// It is a sync.
+    /// Whether the operation is a sync.
     pub(crate) sync: bool,
-    /// Changes before it that no sync has made durable.
+    /// Number of earlier changes, of files and of names, that no sync has made durable.
     pub(crate) changes: u64,
-    /// The disks that they are on.
+    /// Number of files that have such changes. The directory does not count.
     pub(crate) disks: u64,
 }
 
 impl SimDir {
-    /// An empty directory on a machine whose chances follow `seed`.
+    /// Creates an empty directory on a machine. `seed` determines all random decisions of the
+    /// machine.
     pub fn new(seed: u64) -> Self {
         SimDir(Arc::new(Mutex::new(Machine {
             rand: Rand::new(seed),
@@ -121,12 +125,13 @@ impl SimDir {
         })))
     }
 
-    /// How files made from now on tear, by name.
+    /// Sets the function that gives the tear model of each file from its name. It applies to files
+    /// that are created from now on.
     pub fn set_tear_model(&self, model: fn(&str) -> TearModel) {
         self.0.lock().tear_model = model;
     }
 
-    /// Adds a block device under an absolute path.
+    /// Adds a block device of `len` bytes under an absolute path.
     pub fn add_block_device(&self, name: &str, len: u64) {
         let mut machine = self.0.lock();
         let mut file = File::new((machine.tear_model)(name), true);
@@ -137,7 +142,7 @@ impl SimDir {
         machine.durable_names.insert(name.to_owned(), id);
     }
 
-    /// Adds a file that another program wrote long ago.
+    /// Adds a file with durable content, as if another program had written it long ago.
     pub fn add_image(&self, name: &str, data: &[u8]) {
         let mut machine = self.0.lock();
         let mut file = File::new((machine.tear_model)(name), false);
@@ -150,7 +155,7 @@ impl SimDir {
         machine.durable_names.insert(name.to_owned(), id);
     }
 
-    /// Takes a name away, or brings it back.
+    /// Removes a name (`hidden`), or restores a name that was removed in this way.
     pub fn hide(&self, name: &str, hidden: bool) {
         let mut machine = self.0.lock();
         let (from, to) = if hidden {
@@ -165,7 +170,7 @@ impl SimDir {
         }
     }
 
-    /// Has `name` changes that no sync has made durable?
+    /// Returns whether `name` has changes that no sync has made durable.
     #[cfg(test)]
     pub(crate) fn has_unsynced(&self, name: &str) -> bool {
         let machine = self.0.lock();
@@ -173,14 +178,15 @@ impl SimDir {
         file.is_some_and(|file| !file.changes.is_empty())
     }
 
-    /// All files as they are now, as a backup has them.
+    /// Copies all files as they are now, like a backup.
     pub(crate) fn save(&self) -> Saved {
         let machine = self.0.lock();
         let file = |id| machine.files.get(id).map(|f| (f.now.clone(), f.block));
         Saved(machine.names.iter().filter_map(|(name, id)| Some((name.clone(), file(id)?))).collect())
     }
 
-    /// Brings back the files that `of` names, and takes away those that were not there.
+    /// Restores the files whose names `of` accepts. It removes such files that `saved` does not
+    /// have.
     pub(crate) fn restore(&self, saved: &Saved, of: impl Fn(&str) -> bool) {
         let mut machine = self.0.lock();
         for names in [true, false] {
@@ -198,66 +204,69 @@ impl SimDir {
         }
     }
 
-    /// Bounds the backing space of all files together.
+    /// Limits the backing space of all files together, in bytes. `None` removes the limit.
     pub fn set_backing(&self, bytes: Option<u64>) {
         self.0.lock().backing = bytes;
     }
 
-    /// From now on files whose names begin with one of these get no more backing space, while that
-    /// is bounded.
+    /// From now on files whose names begin with one of `names` get no more backing space. This
+    /// applies only while the backing space is limited.
     pub fn set_full(&self, names: &[&str]) {
         self.0.lock().full = names.iter().map(|name| (*name).to_owned()).collect();
     }
 
-    /// How many disks a process may have open: those that are, and so many more. `None`: any
-    /// number.
+    /// Limits the number of disks that the process may have open to the present number plus `more`.
+    /// `None` removes the limit.
     pub fn set_descriptors(&self, more: Option<usize>) {
         let mut machine = self.0.lock();
         machine.descriptors = more.map_or(usize::MAX, |more| machine.open + more);
     }
 
-    /// Disks that the process has open.
+    /// Returns the number of disks that the process has open.
     pub fn open_disks(&self) -> usize {
         self.0.lock().open
     }
 
-    /// Backing space in use; counted only while it is bounded.
+    /// Returns the backing space in use, in bytes. The machine counts new space only while the
+    /// backing space is limited.
     pub fn backing_used(&self) -> u64 {
         self.0.lock().backing_used()
     }
 
-    /// From now on syncs of this purpose do nothing (and say nothing).
+    /// From now on syncs of this purpose do nothing and report success.
     pub fn drop_syncs(&self, purpose: SyncPurpose) {
         self.0.lock().dropped[index(purpose)] = true;
     }
 
-    /// The next sync of this purpose (`Cdp`: of all of histories) fails for good.
+    /// Makes the next sync of this purpose fail. `Cdp` stands for all syncs of histories. Later
+    /// syncs of the same file do not write the changes that were unsynced at the failure.
     pub fn fail_next_sync(&self, purpose: SyncPurpose) {
         self.0.lock().fail_sync = Some(purpose);
     }
 
-    /// Reads that touch `range` of `name` fail from now on.
+    /// Makes reads that touch `range` of `name` fail from now on.
     pub fn fail_reads(&self, name: &str, range: Range<u64>) {
         self.0.lock().bad.push((name.to_owned(), range));
     }
 
-    /// After so many further changes of `name` its writes, or its syncs, fail.
+    /// Makes `name` fail in the way `how`, after `after` further changes and syncs of it.
     pub fn fail_writes(&self, name: &str, how: Failing, after: u64) {
         let mut machine = self.0.lock();
         machine.failing.retain(|(other, ..)| other != name);
         machine.failing.push((name.to_owned(), how, after));
     }
 
-    /// From now on `name` does not answer: neither reads nor writes do anything but fail. Or it
-    /// does again.
+    /// Makes every read, change and sync of `name` fail from now on (`away`), or ends this state.
     pub fn set_away(&self, name: &str, away: bool) {
         let mut machine = self.0.lock();
         machine.away.retain(|other| other != name);
         machine.away.extend(away.then(|| name.to_owned()));
     }
 
-    /// Sectors of a file that volumes' writes filled can't be read any more, until they are written
-    /// again: `most` in a row, from about `pick` on. What they held: (sector of the volume, stamp).
+    /// Makes sectors of the file `name` unreadable until they are written again. The sectors are up
+    /// to `most` consecutive ones, all with data that writes to volumes put there. The search for
+    /// the first one starts at a page that `pick` selects. Returns what the sectors held: (sector
+    /// of the volume, stamp).
     pub(crate) fn lose_sectors(&self, name: &str, pick: u64, most: u64) -> Vec<(u64, u64)> {
         let machine = &mut *self.0.lock();
         let Some(id) = machine.names.get(name).copied() else { return Vec::new() };
@@ -283,8 +292,9 @@ impl SimDir {
         lost
     }
 
-    /// Takes back [`SimDir::fail_reads`], [`SimDir::fail_writes`], [`SimDir::set_away`], and a
-    /// [`SimDir::fail_next_sync`] that did not come to pass.
+    /// Ends the effects of [`SimDir::fail_reads`], [`SimDir::fail_writes`] and
+    /// [`SimDir::set_away`]. It also cancels a [`SimDir::fail_next_sync`] whose sync has not come
+    /// yet.
     pub fn clear_faults(&self) {
         let mut machine = self.0.lock();
         machine.bad.clear();
@@ -293,17 +303,18 @@ impl SimDir {
         machine.fail_sync = None;
     }
 
-    /// Is a planned failure of a sync still to come?
+    /// Returns whether a planned failure of a sync has not happened yet.
     pub fn sync_failure_pending(&self) -> bool {
         self.0.lock().fail_sync.is_some()
     }
 
-    /// Did a sync fail since the last crash?
+    /// Returns whether a sync of a file has failed since the last power loss.
     pub fn sync_failed(&self) -> bool {
         self.0.lock().files.values().any(|f| f.sync_failed)
     }
 
-    /// Flips a bit in the durable and in the present image. False when there is no such byte.
+    /// Flips a bit in the durable image and in the present image. Returns false if the present
+    /// image has no byte at `offset`.
     pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) -> bool {
         let mut machine = self.0.lock();
         let Some(file) = machine.names.get(name).copied().and_then(|id| machine.files.get_mut(&id)) else {
@@ -319,57 +330,59 @@ impl SimDir {
         offset < file.now.len()
     }
 
-    /// Names and lengths, sorted by name.
+    /// Returns names and lengths in bytes, sorted by name.
     pub fn files(&self) -> Vec<(String, u64)> {
         let machine = self.0.lock();
         let len = |id| machine.files.get(id).map_or(0, |f| f.now.len());
         machine.names.iter().map(|(name, id)| (name.clone(), len(id))).collect()
     }
 
-    /// What has been done so far.
+    /// Returns the operations so far.
     pub fn counts(&self) -> Counts {
         self.0.lock().counts
     }
 
-    /// Takes note of what is at stake at each operation from now on; what was noted so far.
+    /// Starts to record a [`Stake`] for each operation. Returns the stakes that were recorded
+    /// before.
     pub(crate) fn note_stakes(&self) -> Vec<Stake> {
         self.0.lock().stakes.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// Plans a crash, or none. From there on every operation fails until [`SimDir::crash`].
+    /// Plans a crash at `point`, or cancels the plan (`None`). After the crash every operation
+    /// fails until [`SimDir::kill`] or [`SimDir::lose_power`].
     pub fn crash_at(&self, point: Option<CrashPoint>) {
         self.0.lock().crash_at = point;
     }
 
-    /// Plans a panic of the operation at this point, which does nothing. The machine goes on. None:
-    /// no panic.
+    /// Plans a panic of the operation at `point`, or cancels the plan (`None`). The operation that
+    /// panics does nothing. The machine continues.
     pub fn panic_at(&self, point: Option<CrashPoint>) {
         let mut machine = self.0.lock();
         (machine.panic_at, machine.panicked) = (point, None);
     }
 
-    /// The planned panic has happened.
+    /// Returns whether the planned panic has happened.
     pub fn panicked(&self) -> bool {
         self.0.lock().panicked.is_some()
     }
 
-    /// The planned panic has happened in an operation on the file of this name.
+    /// Returns whether the planned panic has happened in an operation on the file of this name.
     pub fn panicked_in(&self, name: &str) -> bool {
         let machine = self.0.lock();
         machine.panicked.is_some_and(|id| machine.names.get(name) == Some(&id))
     }
 
-    /// The planned crash has happened.
+    /// Returns whether the planned crash has happened.
     pub fn crashed(&self) -> bool {
         self.0.lock().dead
     }
 
-    /// The process is gone; what it wrote stays. All handles and locks are void.
+    /// Ends the process. What it wrote stays. All handles and locks become invalid.
     pub fn kill(&self) {
         self.0.lock().end_process();
     }
 
-    /// The machine is gone, and with it some of what was not synced.
+    /// Ends the process by a power loss. Some of what was not synced is lost, as `how` determines.
     pub fn lose_power(&self, how: PowerLoss) {
         let mut machine = self.0.lock();
         machine.end_process();
@@ -483,7 +496,7 @@ struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         let mut machine = self.machine.lock();
-        // After a crash another process may hold it.
+        // After a crash another process may hold the lock.
         if machine.life == self.life {
             machine.locked.remove(&self.name);
         }
@@ -501,7 +514,7 @@ struct SimDisk {
 impl Drop for SimDisk {
     fn drop(&mut self) {
         let mut machine = self.machine.lock();
-        // A crash has ended the locks of its life, and closed its files.
+        // The crash has ended the locks of its life and has closed its files.
         if machine.life != self.life {
             return;
         }
@@ -525,7 +538,7 @@ impl SimDisk {
         if self.writable { self.machine() } else { Err(io::ErrorKind::PermissionDenied.into()) }
     }
 
-    /// Like `for_writing`, where nothing is left of what fails.
+    /// Like `for_writing`, for a change that leaves no trace when it fails.
     fn for_changing(&self) -> io::Result<MutexGuard<'_, Machine>> {
         let mut machine = self.for_writing()?;
         let fails = machine.is_away(self.id) || machine.fails(self.id) == Some(Failing::Writes);
@@ -543,7 +556,7 @@ impl SimDisk {
             return Err(io::ErrorKind::StorageFull.into());
         }
         if machine.begin(self.life, self.id, false)? == Go::Crash {
-            // Any part of the call may have been done.
+            // The crash may leave any part of the call done.
             let done = match machine.rand.below(4) {
                 0 => 0,
                 1 => data.len(),
@@ -591,7 +604,7 @@ impl Disk for SimDisk {
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         let ready = self.machine()?.rand.percent(50);
         if !ready {
-            // The content of the buffer is undefined now, so the engine must not use it.
+            // The content of the buffer is undefined after this, so the engine must not use it.
             buf.fill(0xA5);
             return Ok(false);
         }
@@ -660,7 +673,8 @@ impl Disk for SimDisk {
         let going_on = machine.begin_whole(self.life, self.id, false)?;
         let file = machine.files.get(&self.id).ok_or_else(crashed)?;
         let len = len.min(file.now.len().saturating_sub(offset));
-        // The content is undefined afterwards: the old one, zeros, or in a short range anything.
+        // The content of the range is undefined after this: the old content, zeros, or in a short
+        // range any bytes.
         let outcome = machine.rand.below(3);
         if !going_on || len == 0 || outcome == 0 {
             return machine.end();

@@ -1,31 +1,32 @@
-//! The fates of unsynced changes at a power loss: which of them survive, and which are torn.
+//! The fates of unsynced changes at a power loss: which changes survive, and which are torn.
 
 use crate::rand::Rand;
 use hindcast_engine::disk::Image;
 use std::collections::BTreeMap;
 
-/// The way a power loss treats what was not synced. Changes are independent unless said otherwise:
-/// a later one can survive an earlier one.
+/// The way in which a power loss treats unsynced changes. Changes are independent unless a variant
+/// states otherwise: a later change can survive while an earlier one is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PowerLoss {
-    /// Nothing survives.
+    /// No change survives.
     LoseAll,
-    /// Everything survives.
+    /// Every change survives.
     KeepAll,
-    /// Any subset of whole changes.
+    /// Any subset of whole changes survives.
     Subset,
-    /// Any subset, with torn writes.
+    /// Any subset survives, and writes may be torn.
     Tears,
-    /// All changes up to some moment, over all disks; the last one may be torn.
+    /// All changes before some moment survive, over all disks. The change at that moment may be
+    /// torn.
     Prefix,
-    /// All changes from some moment on, over all disks.
+    /// All changes from some moment on survive, over all disks.
     Suffix,
-    /// Each disk keeps everything or nothing.
+    /// Each disk keeps all its changes or none.
     ByDisk,
 }
 
 impl PowerLoss {
-    /// All ways.
+    /// All variants.
     pub const ALL: [PowerLoss; 7] = [
         PowerLoss::LoseAll,
         PowerLoss::KeepAll,
@@ -37,21 +38,22 @@ impl PowerLoss {
     ];
 }
 
-/// How writes to a disk tear.
+/// The way in which writes to a disk tear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TearModel {
-    /// An aligned unit of this many bytes that one write covers is written wholly or not at all
-    /// (512 or 4096).
+    /// Size in bytes of the unit that a disk writes wholly or not at all (512 or 4096). This holds
+    /// for an aligned unit that one write covers.
     pub atomic: u64,
-    /// An aligned block of this many bytes in whose middle a write was cut, or which a write
-    /// covered in part only, may come out as garbage, with all that was in it before; 0: never.
+    /// Size in bytes of the aligned block that may become garbage, with all its earlier content.
+    /// This can happen to a block in whose middle a write was cut, and to a block that a write
+    /// covered only in part. 0 means that no block becomes garbage.
     pub garbage: u64,
 }
 
 impl TearModel {
-    /// Sectors of 512 bytes, each safe for itself.
+    /// Sectors of 512 bytes. A write to one never harms another.
     pub const SECTORS: TearModel = TearModel { atomic: 512, garbage: 0 };
-    /// Sectors of 512 bytes on a medium that rewrites 4 KiB.
+    /// Sectors of 512 bytes on a medium that rewrites blocks of 4 KiB.
     pub const EMULATED: TearModel = TearModel { atomic: 512, garbage: 4096 };
     /// Blocks of 4 KiB, each written wholly or not at all.
     pub const BLOCKS: TearModel = TearModel { atomic: 4096, garbage: 0 };
@@ -64,7 +66,7 @@ enum Fate {
     Tear,
 }
 
-/// The decisions of one power loss.
+/// The decisions of one power loss, or of one failed sync.
 pub(crate) struct Fates {
     how: PowerLoss,
     rand: Rand,
@@ -74,10 +76,11 @@ pub(crate) struct Fates {
 }
 
 impl Fates {
-    /// Decides over changes with these numbers.
+    /// Prepares decisions over the changes with the numbers `all`.
     pub(crate) fn new(how: PowerLoss, mut all: Vec<u64>, mut rand: Rand) -> Self {
         all.sort_unstable();
-        // One place more than there are changes: also nothing, or everything, may be lost.
+        // There is one place more than there are changes, so that a prefix can hold every change
+        // and a suffix can hold none.
         let cut = all.get(rand.below(all.len() as u64 + 1) as usize).copied().unwrap_or(u64::MAX);
         let keep_percent = rand.pick(&[10, 50, 90]);
         Fates { how, rand, cut, keep_percent, by_disk: BTreeMap::new() }
@@ -101,7 +104,7 @@ impl Fates {
         if keep { Fate::Keep } else { Fate::Lose }
     }
 
-    /// Of a change that can't be torn.
+    /// Decides whether a change that can't be torn survives.
     pub(crate) fn survives(&mut self, disk: u64, at: u64) -> bool {
         match self.fate(disk, at) {
             Fate::Keep => true,
@@ -110,12 +113,12 @@ impl Fates {
         }
     }
 
-    /// Of a change of a name. The directory counts as a disk.
+    /// Decides whether a change of a name survives. The directory counts as a disk.
     pub(crate) fn name_survives(&mut self, at: u64) -> bool {
         self.survives(0, at)
     }
 
-    /// Brings to `image` what is left of a write.
+    /// Applies to `image` what is left of a write.
     pub(crate) fn write(
         &mut self,
         disk: u64,
@@ -128,7 +131,7 @@ impl Fates {
         match self.fate(disk, at) {
             Fate::Keep => image.write(data, offset),
             Fate::Lose => {
-                // The length is metadata, with a fate of its own.
+                // The length is metadata and has a fate of its own.
                 if self.how != PowerLoss::LoseAll && self.rand.percent(25) {
                     image.set_len(image.len().max(offset + data.len() as u64));
                 }

@@ -1,6 +1,7 @@
-//! What the engine says: the simulator demands that a pool which is poisoned has said so.
+//! Errors that the engine logs. The simulator demands that the engine has logged an error for each
+//! pool that is poisoned.
 //!
-//! Each run has a thread of its own, and so has what it hears.
+//! A run stays on one thread, and the count of errors is per thread.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -13,19 +14,20 @@ thread_local! {
     static POISONINGS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Begins to listen, for the whole program. What is no error costs nothing.
+/// Starts to listen, for the whole program. Events below the level of errors are disabled and cost
+/// nothing.
 pub(crate) fn listen() {
     static ONCE: Once = Once::new();
-    // Another listener, of a test, may be there already.
+    // A test may have installed another subscriber already.
     ONCE.call_once(|| _ = tracing::subscriber::set_global_default(Errors));
 }
 
-/// How often the engine has said on this thread that a pool is poisoned, since it was last asked.
+/// Returns how many poisoned pools the engine has reported on this thread since the last call.
 pub(crate) fn take_poisonings() -> u64 {
     POISONINGS.take()
 }
 
-/// A subscriber to errors.
+/// A subscriber to errors only.
 struct Errors;
 
 struct IsPoisoning(bool);

@@ -1,4 +1,4 @@
-//! The machine behind the simulated disks: its files, the two images of each, and the changes
+//! The machine behind the simulated disks: its files, the two images of each file, and the changes
 //! between the images.
 
 use super::{Counts, CrashPoint, Failing, PANIC, Stake};
@@ -13,15 +13,16 @@ use std::ops::Range;
 
 pub(super) struct Machine {
     pub(super) rand: Rand,
-    /// The process that may use handles; a crash ends it.
+    /// Number of the present process. Only handles with this number work. The end of a process
+    /// increments it.
     pub(super) life: u64,
     pub(super) dead: bool,
     pub(super) counts: Counts,
     pub(super) crash_at: Option<CrashPoint>,
     pub(super) panic_at: Option<CrashPoint>,
-    /// The file whose operation has panicked; 0: a name's.
+    /// The file whose operation has panicked. 0 means an operation on names.
     pub(super) panicked: Option<u64>,
-    /// What is at stake at each operation, if the caller asked for it to be noted.
+    /// The stakes of each operation, if the caller asked the machine to record them.
     pub(super) stakes: Option<Vec<Stake>>,
     /// Numbers all changes, so that a power loss can keep a prefix over all disks.
     pub(super) clock: u64,
@@ -34,17 +35,18 @@ pub(super) struct Machine {
     pub(super) tear_model: fn(&str) -> TearModel,
     pub(super) dropped: [bool; SyncPurpose::ALL.len()],
     pub(super) fail_sync: Option<SyncPurpose>,
-    /// (file, sector) that can't be read until it is written.
+    /// Sectors that can't be read until they are written: (file, sector).
     pub(super) unreadable: BTreeSet<(u64, u64)>,
     pub(super) bad: Vec<(String, Range<u64>)>,
-    /// Files that take no writes, how they fail, and after how many changes.
+    /// Files that accept no writes: the name, how the file fails, and the number of changes until
+    /// then.
     pub(super) failing: Vec<(String, Failing, u64)>,
-    /// Files that don't answer at all.
+    /// Files whose every read, change and sync fails.
     pub(super) away: Vec<String>,
     pub(super) backing: Option<u64>,
-    /// Files whose names begin so get no more backing space.
+    /// Prefixes of names. Files whose names begin with one get no more backing space.
     pub(super) full: Vec<String>,
-    /// Disks of this life that are open, and how many may be.
+    /// Number of disks that this life has open. `descriptors` is the maximum.
     pub(super) open: usize,
     pub(super) descriptors: usize,
 }
@@ -53,7 +55,7 @@ pub(super) struct Machine {
 pub(super) enum NameChange {
     Set(String, u64),
     Remove(String),
-    /// From, to: both or neither.
+    /// From, to, file. A power loss keeps both halves of the rename, or neither.
     Rename(String, String, u64),
 }
 
@@ -65,11 +67,11 @@ pub(super) struct File {
     pub(super) changes: Vec<(u64, Change)>,
     /// Pages that differ, or may differ, between the images.
     pub(super) dirty: BTreeSet<u64>,
-    /// A sync failed in this life of the process.
+    /// A sync of the file has failed since the last power loss.
     pub(super) sync_failed: bool,
     /// Pages that take backing space.
     pub(super) backed: BTreeSet<u64>,
-    /// Locks that are held: an exclusive one, and so many shared ones.
+    /// Whether the exclusive lock is held, and the number of shared locks.
     pub(super) locked: (bool, u32),
 }
 
@@ -84,7 +86,7 @@ pub(super) enum Change {
         len: u64,
     },
     SetLen(u64),
-    /// Grows only.
+    /// A new length that applies only if it is larger.
     Extend(u64),
 }
 
@@ -92,7 +94,7 @@ pub(super) fn crashed() -> io::Error {
     io::Error::other("simulated crash")
 }
 
-/// The process has as many files open as it may.
+/// The error of a process that has reached its limit of open files.
 pub(super) fn emfile() -> io::Error {
     io::Error::from_raw_os_error(24)
 }
@@ -105,18 +107,18 @@ pub(super) fn index(purpose: SyncPurpose) -> usize {
     SyncPurpose::ALL.iter().position(|p| *p == purpose).unwrap_or(0)
 }
 
-/// Does the sync of this purpose fail where one of `wanted` is to? Random runs know one purpose for
-/// all that histories write.
+/// Returns whether a planned failure for `wanted` applies to a sync of `purpose`. Random runs use
+/// the single purpose `Cdp` for all that histories write.
 pub(super) fn is_meant(wanted: Option<SyncPurpose>, purpose: SyncPurpose) -> bool {
     let of_histories = [SyncPurpose::CdpShared, SyncPurpose::CdpSorted].contains(&purpose);
     wanted == Some(purpose) || wanted == Some(SyncPurpose::Cdp) && of_histories
 }
 
-/// What becomes of an operation.
+/// The course of an operation.
 #[derive(PartialEq)]
 pub(super) enum Go {
     On,
-    /// The crash comes in its middle.
+    /// The crash happens in the middle of the operation.
     Crash,
 }
 
@@ -131,8 +133,8 @@ impl Machine {
         if self.dead || life != self.life { Err(crashed()) } else { Ok(()) }
     }
 
-    /// Counts an operation that changes something of `file` (0: a name), and says whether the
-    /// machine survives it.
+    /// Counts an operation that changes something of `file` (0: a name). Returns whether the
+    /// machine survives the operation.
     pub(super) fn begin(&mut self, life: u64, file: u64, is_sync: bool) -> io::Result<Go> {
         self.alive(life)?;
         self.clock += 1;
@@ -162,8 +164,8 @@ impl Machine {
         Ok(if now { Go::Crash } else { Go::On })
     }
 
-    /// Begins an operation that a crash does wholly or not at all. `Ok(true)`: do it; then call
-    /// [`Machine::end`].
+    /// Begins an operation that a crash performs wholly or not at all. On `Ok(true)` the caller
+    /// performs it and then calls [`Machine::end`].
     pub(super) fn begin_whole(&mut self, life: u64, file: u64, is_sync: bool) -> io::Result<bool> {
         Ok(self.begin(life, file, is_sync)? == Go::On || self.rand.percent(50))
     }
@@ -207,7 +209,7 @@ impl Machine {
         self.files.retain(|id, _| named.contains(id));
     }
 
-    /// The planned failure of a sync, of this file.
+    /// Carries out the planned failure of a sync, on this file.
     pub(super) fn fail_sync(&mut self, id: u64) {
         self.fail_sync = None;
         let how = self.rand.pick(&[PowerLoss::LoseAll, PowerLoss::Subset, PowerLoss::Tears]);
@@ -217,7 +219,7 @@ impl Machine {
         }
     }
 
-    /// How a change of a file fails, if it does.
+    /// Counts a change or a sync of a file. Returns how it fails, if it fails.
     pub(super) fn fails(&mut self, id: u64) -> Option<Failing> {
         let (_, how, after) = self.failing.iter_mut().find(|(name, ..)| self.names.get(name) == Some(&id))?;
         let now = *after == 0;
@@ -234,7 +236,7 @@ impl Machine {
         self.durable_names = self.names.clone();
     }
 
-    /// Takes backing space for a range, or fails.
+    /// Takes backing space for a range of bytes, or fails if there is none left.
     pub(super) fn back(&mut self, id: u64, offset: u64, len: u64) -> io::Result<()> {
         let Some(limit) = self.backing else { return Ok(()) };
         let used = self.backing_used();
@@ -285,7 +287,7 @@ impl File {
         }
     }
 
-    /// Takes an exclusive lock, or a shared one; false when another one excludes it.
+    /// Takes the exclusive lock or a shared lock. Returns false if another lock excludes it.
     pub(super) fn lock(&mut self, exclusive: bool) -> bool {
         let free = !self.locked.0 && (!exclusive || self.locked.1 == 0);
         if free && exclusive {
@@ -326,7 +328,8 @@ impl File {
             }
         };
         if matches!(change, Change::SetLen(_)) {
-            // Only pages that one of the images has can differ, and a cut can reach far.
+            // Only pages of the durable image can come to differ here. A cut can span a very long
+            // range, so not all its pages are added.
             self.dirty.extend(self.durable.pages_in(span));
         } else if !span.is_empty() {
             self.dirty.extend(span.start / PAGE..span.end.div_ceil(PAGE));
@@ -342,9 +345,9 @@ impl File {
         }
     }
 
-    /// A sync that fails: what it should have written has met its fate, and the system has
-    /// forgotten that it was dirty. Reads still see it; later syncs write only what is changed from
-    /// now on, page by page.
+    /// Makes a sync fail. The fates of the unsynced changes are decided now, and the system regards
+    /// the pages as clean. Reads still see the changes. Later syncs write only pages that change
+    /// from now on.
     pub(super) fn fail_sync(&mut self, id: u64, fates: &mut Fates) {
         self.settle(id, fates);
         self.sync_failed = true;
@@ -357,7 +360,7 @@ impl File {
         self.backed.split_off(&self.now.len().div_ceil(PAGE));
     }
 
-    /// Brings to the durable image what is left of the changes.
+    /// Applies to the durable image what survives of the changes.
     fn settle(&mut self, id: u64, fates: &mut Fates) {
         for (at, change) in std::mem::take(&mut self.changes) {
             match change {
@@ -377,7 +380,7 @@ impl File {
 }
 
 impl Machine {
-    /// For names of the directory itself.
+    /// Renames a file. Both names are in the directory itself.
     pub(super) fn rename(&mut self, from: &str, to: &str, id: u64) {
         self.names.remove(from);
         self.names.insert(to.to_owned(), id);
@@ -391,7 +394,7 @@ impl Machine {
             None => self.names.remove(name),
         };
         if name.contains('/') {
-            // The contract of [`Dir`]: names elsewhere are durable at once.
+            // The contract of [`Dir`] says that names outside of the directory are durable at once.
             match id {
                 Some(id) => self.durable_names.insert(name.to_owned(), id),
                 None => self.durable_names.remove(name),

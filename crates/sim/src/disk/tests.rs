@@ -1,10 +1,10 @@
-//! Tests of what a power loss may take and what it must leave, one property a test.
+//! Tests of what a power loss may take and what it must leave. Each test covers one property.
 
 use super::*;
 
 const SYNC: SyncPurpose = SyncPurpose::Apply;
 
-/// A directory with one durable file "a" of 64 KiB of ones.
+/// Creates a directory with one durable file "a" that holds 64 KiB of ones.
 fn with_file(seed: u64, tear: fn(&str) -> TearModel) -> SimDir {
     let dir = SimDir::new(seed);
     dir.set_tear_model(tear);
@@ -150,7 +150,7 @@ fn garbage_stays_in_blocks_that_were_cut() {
     let mut hit = BTreeSet::new();
     for seed in 0..300 {
         let dir = with_file(seed, |_| TearModel { garbage: 4096, ..TearModel::BLOCKS });
-        // Covers block 2 whole, blocks 1 and 3 in part.
+        // The write covers block 2 wholly, and blocks 1 and 3 in part.
         open(&dir, "a").write_at(&[2; 8192], 4096 + 2048).unwrap();
         dir.lose_power(PowerLoss::Tears);
         let all = content(&dir, "a");
