@@ -1,9 +1,9 @@
 //! The oracle ([`Oracle`]): the model of what must be there. It holds the volumes in plain memory,
 //! and the records since the last moment that is known to be durable.
 //!
-//! Every sector that a run writes names the write that it comes from. So what a crash left behind
-//! can be compared with the state after every prefix of the records. One of these states must fit,
-//! and its prefix must be long enough (I4).
+//! Every sector that a run writes names the write that it comes from. So the run can compare what a
+//! crash left with the state after every prefix of the records. One of these states must fit, and
+//! its prefix must be long enough (I4).
 
 mod content;
 mod lines;
@@ -20,11 +20,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of a sector: the unit of comparison.
 pub(crate) const SECTOR: u64 = 512;
-/// Content that no write of the run has made.
+/// Stamp of content that no write of the run has made.
 const FOREIGN: u64 = u64::MAX;
 const MAGIC: u64 = u64::from_le_bytes(*b"hindcast");
 
-/// Fills a sector with what write `stamp` puts there.
+/// Fills a sector with the content that write `stamp` gives it.
 pub(crate) fn fill_sector(buf: &mut [u8], vol: VolId, sector: u64, stamp: u64) {
     let mut word = stamp.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ sector.wrapping_mul(0xD6E8_FEB8_6659_FD93);
     word ^= u64::from(vol) << 32;
@@ -43,15 +43,16 @@ pub(crate) fn fill_sector(buf: &mut [u8], vol: VolId, sector: u64, stamp: u64) {
     }
 }
 
-/// What a sector on a physical volume holds, if a write to a volume filled it: (sector of the
-/// volume, stamp).
+/// Returns what a sector on a physical volume holds, if a write to a volume filled it: (sector of
+/// the volume, stamp).
 pub(crate) fn held_by(buf: &[u8]) -> Option<(u64, u64)> {
     let (stamp, sector) = (word(buf, 1), word(buf, 3));
     (word(buf, 0) == MAGIC && stamp != 0 && stamp_of(buf, sector) == stamp).then_some((sector, stamp))
 }
 
-/// Which write made the content of a sector: 0 for zeros, [`FOREIGN`] when none did. A clone shows
-/// what other volumes wrote; no two writes have one number.
+/// Returns the stamp of the write that made the content of a sector. 0 stands for zeros, and
+/// [`FOREIGN`] for content that no write made. The volume is not compared, because a clone shows
+/// what other volumes wrote. No two writes have the same stamp.
 pub(crate) fn stamp_of(buf: &[u8], sector: u64) -> u64 {
     if *buf == [0; SECTOR as usize] {
         return 0;
@@ -68,7 +69,7 @@ fn word(buf: &[u8], index: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Tells what a sector holds, for people.
+/// Describes the content of a sector for a message.
 pub(crate) fn describe(buf: &[u8]) -> String {
     if buf.iter().all(|b| *b == 0) {
         return "zeros".into();
@@ -83,10 +84,11 @@ pub(crate) fn describe(buf: &[u8]) -> String {
     format!("write {stamp} of volume {vol} sector {sector}{damage}")
 }
 
-/// A volume as it was found after a crash.
+/// A volume as the run found it after a crash.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundVolume {
-    /// Number, from the name that the run gave it.
+    /// Number of the volume in the run. The run knows it from the UUID. A volume with an unknown
+    /// UUID has the number whose creation has no answer yet.
     pub id: VolId,
     /// Name.
     pub name: String,
@@ -96,17 +98,17 @@ pub(crate) struct FoundVolume {
     pub chunk_size: u64,
     /// Block size in bytes.
     pub block_size: u32,
-    /// Refuses writes.
+    /// Whether the volume refuses writes of clients.
     pub read_only: bool,
     policy: PolicyModel,
     import: Option<ImportModel>,
     manner: Manner,
-    /// Which write each sector that was read holds.
+    /// The stamp of each sector that was read.
     content: Found,
 }
 
 impl FoundVolume {
-    /// A volume none of whose sectors were read yet.
+    /// Creates a volume of which no sector was read yet.
     pub(crate) fn new(
         id: VolId,
         name: String,
@@ -121,18 +123,18 @@ impl FoundVolume {
         FoundVolume { id, name, size, chunk_size, block_size, read_only, policy, import, manner, content }
     }
 
-    /// With what is not everybody's.
+    /// Sets the properties that [`FoundVolume::new`] leaves at their defaults.
     pub(crate) fn with(self, policy: PolicyModel, import: Option<ImportModel>, manner: Manner) -> Self {
         FoundVolume { policy, import, manner, ..self }
     }
 
-    /// Takes in what was read at byte `offset`.
+    /// Adds the data that was read at byte `offset`.
     pub(crate) fn add(&mut self, offset: u64, data: &[u8]) {
         add(&mut self.content, offset, data);
     }
 }
 
-/// A snapshot as it was found after a crash.
+/// A snapshot as the run found it after a crash.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundSnapshot {
     id: SnapId,
@@ -146,18 +148,18 @@ pub(crate) struct FoundSnapshot {
 }
 
 impl FoundSnapshot {
-    /// A snapshot none of whose sectors were read yet.
+    /// Creates a snapshot of which no sector was read yet.
     pub(crate) fn new(id: SnapId, volume: VolId, name: String, size: u64) -> Self {
         let (labels, content) = (Labels::new(), Found::default());
         FoundSnapshot { id, volume, name, size, origin: id, protected: false, labels, content }
     }
 
-    /// With what is not everybody's.
+    /// Sets the properties that [`FoundSnapshot::new`] leaves at their defaults.
     pub(crate) fn with(self, origin: SnapId, protected: bool, labels: Labels) -> Self {
         FoundSnapshot { origin, protected, labels, ..self }
     }
 
-    /// Takes in what was read at byte `offset`.
+    /// Adds the data that was read at byte `offset`.
     pub(crate) fn add(&mut self, offset: u64, data: &[u8]) {
         add(&mut self.content, offset, data);
     }
@@ -169,14 +171,15 @@ fn add(content: &mut Found, offset: u64, data: &[u8]) {
     }
 }
 
-/// All that was found after a crash.
+/// All volumes and snapshots that the run found after a crash.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FoundState {
     pub(crate) volumes: Vec<FoundVolume>,
     pub(crate) snapshots: Vec<FoundSnapshot>,
 }
 
-/// Compares what was read with what should be there; `or` accepts something else.
+/// Compares the data that was read at byte `offset` with the expected content. `or` can accept
+/// another stamp for a sector: it gets (sector, stamp).
 pub(crate) fn check_content(
     what: &str,
     content: &Content,
@@ -199,7 +202,7 @@ pub(crate) fn check_content(
     Ok(())
 }
 
-/// How much of what was acknowledged must be there.
+/// The part of what was acknowledged that must be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Promise {
     /// After a kill: everything.
@@ -211,44 +214,47 @@ pub(crate) enum Promise {
 /// The model of what must be there.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Oracle {
-    /// Certainly durable.
+    /// The state that is certainly durable.
     base: State,
-    /// With everything acknowledged.
+    /// The state after everything that was acknowledged.
     now: State,
-    /// What is acknowledged and not certainly durable, with its LSN.
+    /// Effects that are acknowledged and not certainly durable, with their LSNs.
     log: Vec<(u64, Effect)>,
-    /// What was tried and has no answer, or a doubtful one.
+    /// Effects that were attempted and have no answer, or an answer that leaves the outcome
+    /// unknown.
     in_flight: Vec<Effect>,
-    /// Zones that were ever written or tried.
+    /// Zones that were ever written, or that a write was attempted to.
     zones: BTreeMap<VolId, BTreeSet<u64>>,
     last_lsn: u64,
-    /// The next LSN may skip some: after a torn tail the numbers of what was lost are not used
-    /// again.
+    /// The next LSN may skip some numbers: after a torn tail the pool does not use the LSNs of lost
+    /// records again.
     may_skip: bool,
-    /// Several prefixes explained what a crash left, and they differ in space: zeros that keep it
-    /// look like others.
+    /// Several prefixes explained what a crash left, and they differ in the space that they need.
+    /// Zeros that keep their space look like zeros without space.
     space_doubtful: bool,
-    /// Nothing is taken for certainly durable: any prefix of what follows may be what is left.
+    /// Nothing is taken as certainly durable. What is left may be any prefix of the records that
+    /// follow.
     keep_all: bool,
 }
 
 impl Oracle {
-    /// With everything acknowledged.
+    /// Returns the state after everything that was acknowledged.
     pub(crate) fn state(&self) -> &State {
         &self.now
     }
 
-    /// Whether there is an operation whose outcome is unknown.
+    /// Returns whether there is an operation whose outcome is unknown.
     pub(crate) fn doubtful(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// Whether it is unknown how much space each volume and snapshot should have.
+    /// Returns whether the space that each volume and snapshot should have is unknown.
     pub(crate) fn doubtful_space(&self) -> bool {
         self.doubtful() || self.space_doubtful
     }
 
-    /// Whether it is unknown if the volume exists, or how long it is.
+    /// Returns whether it is unknown if the volume exists, how long it is, or whether it was rolled
+    /// back.
     pub(crate) fn doubtful_volume(&self, vol: VolId) -> bool {
         self.in_flight.iter().any(|effect| match effect {
             Effect::Delete(v) | Effect::Resize(v, _) | Effect::RollBack(v, ..) => *v == vol,
@@ -257,7 +263,7 @@ impl Oracle {
         })
     }
 
-    /// Whether it is unknown if the volume's snapshots exist.
+    /// Returns whether it is unknown if the volume's snapshots exist.
     pub(crate) fn doubtful_snapshots(&self, vol: VolId) -> bool {
         self.in_flight.iter().any(|effect| match effect {
             Effect::Delete(v) | Effect::Rename(v, _) => *v == vol,
@@ -266,11 +272,11 @@ impl Oracle {
         })
     }
 
-    /// Something is about to be tried.
+    /// Notes effects that the run is about to attempt.
     pub(crate) fn attempt(&mut self, effects: &[Effect]) {
         for effect in effects {
             if let Some((vol, sector, count)) = effect.place() {
-                // Of a long range of zeros the ends tell enough.
+                // In a long range of zeros, it is enough to read the zones at both ends.
                 let (first, last) = (sector / ZONE, (sector + count - 1) / ZONE);
                 let zones = self.zones.entry(vol).or_default();
                 zones.extend((first..=last).take(8).chain((first..=last).rev().take(8)));
@@ -289,23 +295,23 @@ impl Oracle {
         self.in_flight.extend_from_slice(effects);
     }
 
-    /// The second volume begins with what the first one held.
+    /// Copies the zones of `from` to `to`, which begins with the content of `from`.
     pub(crate) fn share_zones(&mut self, from: VolId, to: VolId) {
         let zones = self.zones.get(&from).cloned().unwrap_or_default();
         self.zones.insert(to, zones);
     }
 
-    /// Whether the next record may leave LSNs out: those of records that a crash has torn off.
+    /// Returns whether the next record may skip LSNs: those of records that a crash has torn off.
     pub(crate) fn may_skip(&self) -> bool {
         self.may_skip
     }
 
-    /// The last LSN that the run knows of.
+    /// Returns the last LSN that the run knows of.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.last_lsn
     }
 
-    /// The last `count` effects tried were refused, and nothing has come of them.
+    /// Notes that the last `count` attempted effects were refused and have changed nothing.
     pub(crate) fn retract(&mut self, count: usize, lsn: u64) -> Result<(), String> {
         if lsn != self.last_lsn {
             return Err(format!("refused, but the LSN went from {} to {lsn}", self.last_lsn));
@@ -314,12 +320,12 @@ impl Oracle {
         Ok(())
     }
 
-    /// The last `count` effects tried are to be tried anew.
+    /// Removes the last `count` attempted effects, which are to be attempted anew.
     pub(crate) fn forget(&mut self, count: usize) {
         self.in_flight.truncate(self.in_flight.len().saturating_sub(count));
     }
 
-    /// What was tried last has succeeded; the pool's last LSN is `lsn` now.
+    /// Notes that the last attempted effects have succeeded. `lsn` is the last LSN of the pool now.
     pub(crate) fn acknowledge(&mut self, effects: &[Effect], lsn: u64) -> Result<(), String> {
         let sequenced = lsn.saturating_sub(self.last_lsn);
         let count = effects.len() as u64;
@@ -347,13 +353,13 @@ impl Oracle {
         Ok(())
     }
 
-    /// The pool sequenced records of its own.
+    /// Notes that the pool sequenced records by itself. `lsn` is the last LSN of the pool now.
     pub(crate) fn observe(&mut self, lsn: u64) {
         self.may_skip &= lsn == self.last_lsn;
         self.last_lsn = self.last_lsn.max(lsn);
     }
 
-    /// Everything up to `lsn` is durable.
+    /// Notes that everything up to `lsn` is durable.
     pub(crate) fn durable(&mut self, lsn: u64) {
         if self.keep_all {
             return;
@@ -364,18 +370,18 @@ impl Oracle {
         }
     }
 
-    /// From now on nothing is taken for certainly durable (or is again): the journal's files are
-    /// about to be harmed.
+    /// From now on nothing is taken as certainly durable (`keep`), or this ends. The run uses it
+    /// before it harms the files of the journal.
     pub(crate) fn keep_all(&mut self, keep: bool) {
         self.keep_all = keep;
     }
 
-    /// Everything acknowledged is durable.
+    /// Notes that everything acknowledged is durable.
     pub(crate) fn all_durable(&mut self) {
         self.durable(u64::MAX);
     }
 
-    /// Byte ranges of a volume that are worth reading.
+    /// Returns the byte ranges of a volume that are worth reading: (offset, length).
     pub(crate) fn interesting(&self, vol: VolId, size: u64) -> Vec<(u64, u64)> {
         let zones = self.zones.get(&vol).into_iter().flatten();
         let ranges = zones.map(|zone| {
@@ -384,8 +390,8 @@ impl Oracle {
         ranges.filter(|(_, len)| *len > 0).collect()
     }
 
-    /// Compares what was read with what is acknowledged, or, if the outcome is unknown, with what
-    /// was tried.
+    /// Compares the data that was read with what is acknowledged. If the outcome of an effect is
+    /// unknown, what was attempted is accepted too.
     pub(crate) fn check_read(&self, view: View, offset: u64, data: &[u8]) -> Result<(), String> {
         let Some(content) = self.now.content(view) else {
             return Err(format!("{view:?} is gone"));
@@ -415,9 +421,9 @@ impl Oracle {
         })
     }
 
-    /// Finds the prefix of all records that explains what was found after a crash, and goes on from
-    /// there. Returns how many acknowledged records were lost, and the LSN of the first one that
-    /// may be.
+    /// Finds the prefix of all records that explains what was found after a crash, and continues
+    /// from that state. `lsn` is the last LSN of the pool. Returns the number of acknowledged
+    /// records that were lost, and the LSN of the first one that may be lost.
     pub(crate) fn recover(
         &mut self,
         found: &FoundState,
@@ -429,8 +435,8 @@ impl Oracle {
         tail.append(&mut self.in_flight);
         let least = if promise == Promise::Acknowledged { acknowledged } else { 0 };
         let mut replay = Replay::new(self.base.clone(), found);
-        // Where sectors can't be read several prefixes explain what was found: then the LSN tells.
-        // Of what was cut short each record took one at least.
+        // If sectors can't be read, several prefixes can explain what was found. Then the last LSN
+        // of the pool decides. Each record of an interrupted operation used at least one LSN.
         let told = lsns.partition_point(|at| *at <= lsn);
         let last = lsns.last().copied().unwrap_or(self.last_lsn);
         let most = acknowledged + lsn.saturating_sub(last) as usize;

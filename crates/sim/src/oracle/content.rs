@@ -4,31 +4,31 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Sectors that are shared, read and verified together.
+/// Number of sectors that are shared, read and verified together.
 pub(crate) const ZONE: u64 = 128;
 
 type Zone = [u64; ZONE as usize];
 
-/// A number for each sector (or chunk), 0 where none was given. A clone shares everything with its
-/// origin.
+/// A number for each sector (or chunk). It is 0 where none was given. A clone shares everything
+/// with its origin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Content {
     zones: Arc<BTreeMap<u64, Arc<Zone>>>,
 }
 
-/// The part of zone `number` inside `start..end`, as indices.
+/// Returns the part of zone `number` inside `start..end`, as indices into the zone.
 fn inside(number: u64, start: u64, end: u64) -> std::ops::Range<usize> {
     let first = number * ZONE;
     (start.max(first) - first) as usize..(end.min(first + ZONE) - first) as usize
 }
 
 impl Content {
-    /// What `at` holds.
+    /// Returns the number at `at`.
     pub(crate) fn get(&self, at: u64) -> u64 {
         self.zones.get(&(at / ZONE)).map_or(0, |zone| zone[(at % ZONE) as usize])
     }
 
-    /// Gives `value` to `start..end`; the range may be huge only where the value is 0.
+    /// Gives `value` to `start..end`. The range may be huge only if the value is 0.
     pub(crate) fn set(&mut self, start: u64, end: u64, value: u64) {
         if start >= end {
             return;
@@ -53,7 +53,7 @@ impl Content {
         }
     }
 
-    /// The first place in `start..end` that holds anything.
+    /// Returns the first place in `start..end` whose number is not 0.
     pub(crate) fn first(&self, start: u64, end: u64) -> Option<u64> {
         if start >= end {
             return None;
@@ -66,34 +66,35 @@ impl Content {
         })
     }
 
-    /// How many places hold anything.
+    /// Returns the number of places whose number is not 0.
     pub(crate) fn count(&self) -> u64 {
         self.zones.values().map(|zone| zone.iter().filter(|v| **v != 0).count() as u64).sum()
     }
 
-    /// The zones in which something is, with what they hold; equal addresses are shared.
+    /// Returns the stored zones: (number of the zone, content). Two contents share a zone if its
+    /// addresses are equal.
     pub(crate) fn zones(&self) -> impl Iterator<Item = (u64, &Arc<Zone>)> {
         self.zones.iter().map(|(number, zone)| (*number, zone))
     }
 }
 
-/// What was read of a device: nothing is known of the rest.
+/// The stamps of the sectors of a device that were read. Nothing is known of the other sectors.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Found {
     zones: BTreeMap<u64, Box<Zone>>,
 }
 
-/// Not read.
+/// Stamp of a sector that was not read.
 const UNREAD: u64 = u64::MAX - 1;
 
 impl Found {
-    /// Notes what a sector holds.
+    /// Notes the stamp of a sector.
     pub(crate) fn put(&mut self, sector: u64, stamp: u64) {
         let zone = self.zones.entry(sector / ZONE).or_insert_with(|| Box::new([UNREAD; ZONE as usize]));
         zone[(sector % ZONE) as usize] = stamp;
     }
 
-    /// Sectors of `start..end` that were read and hold something else than `expected` says.
+    /// Returns the number of sectors in `start..end` that were read and differ from `expected`.
     pub(crate) fn differences(&self, expected: &Content, start: u64, end: u64) -> i64 {
         if start >= end {
             return 0;
@@ -112,7 +113,8 @@ impl Found {
         zones.map(|(number, zone)| count(*number, zone)).sum()
     }
 
-    /// The first sector that holds something else than `expected` says: (sector, expected, found).
+    /// Returns the first sector that was read and differs from `expected`: (sector, expected,
+    /// found).
     pub(crate) fn first_difference(&self, expected: &Content) -> Option<(u64, u64, u64)> {
         self.zones.iter().find_map(|(number, zone)| {
             let sectors = (number * ZONE..).zip(zone.iter()).filter(|(_, found)| **found != UNREAD);

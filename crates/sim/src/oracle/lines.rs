@@ -7,7 +7,7 @@
 use super::content::Content;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All lines of history by number.
+/// All lines of history, by number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     lines: BTreeMap<u32, Line>,
@@ -16,17 +16,17 @@ pub(crate) struct Lines {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Line {
-    /// (line, epoch)
+    /// The base of the line: (line, epoch).
     base: Option<(u32, u32)>,
     chunk_size: u64,
-    /// It rests on an image, by way of others perhaps.
+    /// Whether the line rests on an image, directly or through other lines.
     over_image: bool,
-    /// Chunks, at most, that it shows of what it rests on.
+    /// The largest number of chunks of its base or image that the line shows.
     below: u64,
     epoch: u32,
-    /// A volume writes to it.
+    /// Whether a volume writes to the line.
     written: bool,
-    /// For each chunk with a slot the epoch that it was born in.
+    /// The epoch in which each chunk that has a slot was born.
     slots: Content,
     frozen: BTreeMap<u32, Frozen>,
 }
@@ -34,12 +34,12 @@ struct Line {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Frozen {
     slots: Content,
-    /// A snapshot names it; else something rests on it.
+    /// Whether a snapshot names the state. If none does, another line rests on it.
     named: bool,
 }
 
 impl Lines {
-    /// A new line.
+    /// Begins a new line.
     pub(super) fn begin(&mut self, base: Option<(u32, u32)>, chunk_size: u64) -> u32 {
         self.next += 1;
         let under = base.and_then(|(line, epoch)| {
@@ -61,26 +61,27 @@ impl Lines {
         self.next
     }
 
-    /// A new line over content that is no line's, of any length.
+    /// Begins a new line over content that belongs to no line, like an image. The caller sets its
+    /// length with [`Lines::put_over_image`].
     pub(super) fn begin_over_image(&mut self, chunk_size: u64) -> u32 {
         let line = self.begin(None, chunk_size);
         self.put_over_image(line, 0);
         line
     }
 
-    /// The line rests on an image, and shows so many bytes of it.
+    /// Notes that the line rests on an image and shows `shown` bytes of it.
     pub(super) fn put_over_image(&mut self, line: u32, shown: u64) {
         if let Some(line) = self.lines.get_mut(&line) {
             (line.over_image, line.below) = (true, shown.div_ceil(line.chunk_size));
         }
     }
 
-    /// Is there any line that rests on an image, or did once?
+    /// Returns whether any line rests on an image, or did so once.
     pub(crate) fn any_over_image(&self) -> bool {
         self.lines.values().any(|line| line.over_image)
     }
 
-    /// Does a line rest on an image, or did it once?
+    /// Returns whether a line rests on an image, or did so once.
     pub(crate) fn over_image(&self, line: u32) -> bool {
         self.lines.get(&line).is_some_and(|l| l.over_image)
     }
@@ -92,7 +93,8 @@ impl Lines {
         }
     }
 
-    /// Whole chunks lose their slots; a chunk cut in part is written to, if there is anything.
+    /// Discards a range of bytes. Whole chunks lose their slots. A chunk that is cut in part is
+    /// written, if it has content.
     pub(super) fn discard(&mut self, line: u32, start: u64, end: u64) {
         let Some(line) = self.lines.get_mut(&line) else { return };
         let (first, last) = (start.div_ceil(line.chunk_size), end / line.chunk_size);
@@ -106,7 +108,7 @@ impl Lines {
         }
     }
 
-    /// Ends an epoch of a line; the epoch.
+    /// Ends an epoch of a line, and returns that epoch.
     pub(super) fn freeze(&mut self, line: u32) -> u32 {
         let Some(line) = self.lines.get_mut(&line) else { return 0 };
         line.frozen.insert(line.epoch, Frozen { slots: line.slots.clone(), named: true });
@@ -114,7 +116,7 @@ impl Lines {
         line.epoch - 1
     }
 
-    /// No volume writes to the line any more.
+    /// Notes that no volume writes to the line any more.
     pub(super) fn leave(&mut self, line: u32) {
         if let Some(line) = self.lines.get_mut(&line) {
             line.written = false;
@@ -122,14 +124,14 @@ impl Lines {
         }
     }
 
-    /// A snapshot does not name it any more.
+    /// Notes that a snapshot no longer names this epoch of the line.
     pub(super) fn let_go(&mut self, (line, epoch): (u32, u32)) {
         if let Some(frozen) = self.lines.get_mut(&line).and_then(|l| l.frozen.get_mut(&epoch)) {
             frozen.named = false;
         }
     }
 
-    /// Forgets lines and epochs that are not needed any more.
+    /// Forgets lines and epochs that nothing needs any more.
     pub(super) fn collect(&mut self) {
         loop {
             let bases: BTreeSet<(u32, u32)> = self.lines.values().filter_map(|l| l.base).collect();
@@ -144,20 +146,20 @@ impl Lines {
         }
     }
 
-    /// Whether there are deleted snapshots that something still rests on.
+    /// Returns whether there is a deleted snapshot that a line still rests on.
     pub(crate) fn any_hidden(&self) -> bool {
         self.lines.values().any(|line| line.frozen.values().any(|frozen| !frozen.named))
     }
 
-    /// The line and the lines under it.
+    /// Returns the number of lines from this line down to the lowest base.
     pub(crate) fn depth(&self, line: u32) -> usize {
         let base = |id: &u32| self.lines.get(id).and_then(|l| l.base).map(|(line, _)| line);
         std::iter::successors(Some(line), base).count()
     }
 
-    /// The most bytes of slots that a line may own when nothing is pending; `shared`: snapshots
-    /// share what did not change between them; `filled`: what it shows of what it rests on may be
-    /// its own.
+    /// Returns the largest number of bytes of slots that a line may own when nothing is pending.
+    /// `shared` means that snapshots share what did not change between them. `filled` means that
+    /// the line may own what it shows of its base.
     pub(crate) fn bytes(&self, line: u32, atomic_unit: u32, shared: bool, filled: bool) -> u64 {
         let Some(line) = self.lines.get(&line) else { return 0 };
         let mut seen = BTreeSet::new();
@@ -172,15 +174,15 @@ impl Lines {
                 slots.extend(chunks.map(|(at, born)| (number * zone.len() as u64 + at as u64, *born)));
             }
         }
-        // Over an image a chunk is brought in before a write to it: one that a crash made come to
-        // nothing leaves that behind.
+        // Over an image a chunk is materialized before it is written. If a crash removes the write,
+        // the materialized chunk stays.
         let once = shared && !line.over_image;
         let copies = if once { 1 } else { line.frozen.len() as u64 + 1 };
         let below = if filled { line.below * copies } else { 0 };
         (slots.len() as u64 + unshared + below) * line.chunk_size.max(atomic_unit.into())
     }
 
-    /// The most bytes of slots in use when nothing is pending.
+    /// Returns the largest number of bytes of slots in use when nothing is pending.
     pub(crate) fn total_bytes(&self, atomic_unit: u32, shared: bool, filled: bool) -> u64 {
         self.lines.keys().map(|line| self.bytes(*line, atomic_unit, shared, filled)).sum()
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use std::collections::BTreeMap;
 
-/// Counts the differences between a state and what was found, while the state moves on.
+/// Counts the differences between a state and what was found, while records change the state.
 pub(super) struct Replay<'a> {
     pub(super) state: State,
     volumes: BTreeMap<VolId, &'a FoundVolume>,
@@ -36,7 +36,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Differences in a range of sectors.
+    /// Returns the number of differing sectors in a range of sectors.
     fn differences(&self, view: View, start: u64, end: u64) -> i64 {
         match (self.state.content(view), self.found(view)) {
             (Some(content), Some(found)) => found.differences(content, start, end),
@@ -73,7 +73,7 @@ impl<'a> Replay<'a> {
                 self.recount(View::Volume(taken.vol));
                 self.recount(View::Snapshot(taken.undo));
             }),
-            // What is gone does not count.
+            // A volume or snapshot that is gone does not count.
             _ => {}
         }
     }

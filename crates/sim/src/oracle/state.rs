@@ -1,4 +1,5 @@
-//! All volumes and snapshots at one moment ([`State`]), and how each record changes them.
+//! All volumes and snapshots at one moment ([`State`]), and the changes that each record makes to
+//! them.
 
 use super::content::Content;
 use super::lines::Lines;
@@ -8,24 +9,24 @@ use hindcast_engine::pool::{Method, Order};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A volume's number inside a run, never used twice.
+/// Number of a volume in a run. A run never uses a number twice.
 pub type VolId = u32;
-/// A snapshot's number inside a run, never used twice.
+/// Number of a snapshot in a run. A run never uses a number twice.
 pub type SnapId = u32;
 
-/// Notes about a snapshot.
+/// The labels of a snapshot: key and value.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// What a volume's snapshots may take, in per cent of its size, and whether the oldest are deleted
-/// when they take more.
+/// The largest space that a volume's snapshots may take, in per cent of its size, and whether the
+/// pool deletes the oldest ones when they take more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PolicyModel {
     pub(crate) percent: u8,
     pub(crate) auto_delete: bool,
 }
 
-/// A stream that is being taken in: contents, by the first snapshots that had them, and how far it
-/// is known to have come.
+/// An unfinished import. It names contents by the first snapshots that had them. `position` is the
+/// byte up to which the import is known to have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImportModel {
     pub(crate) from: Option<SnapId>,
@@ -44,20 +45,21 @@ pub struct VolumeModel {
     pub chunk_size: u64,
     /// Block size in bytes.
     pub block_size: u32,
-    /// Refuses writes.
+    /// Whether the volume refuses writes of clients.
     pub read_only: bool,
-    /// Which write each sector holds.
+    /// The stamp of each sector.
     pub(crate) content: Content,
-    /// The line that it writes to.
+    /// The line that the volume writes to.
     pub(crate) line: u32,
-    /// It began over an image, of which it shows so many bytes.
+    /// The number of bytes of an image that the volume showed when it was created over it. `None`
+    /// means that the volume was not created over an image.
     pub(crate) over_image: Option<u64>,
     pub(crate) policy: PolicyModel,
     pub(crate) import: Option<ImportModel>,
     pub(crate) manner: Manner,
 }
 
-/// How a volume's past is kept, as far as it was configured.
+/// The way in which a volume keeps its past. `None` means that a property was never configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Manner {
     pub(crate) method: Option<Method>,
@@ -82,9 +84,9 @@ impl Manner {
 /// A snapshot as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotModel {
-    /// The volume it belongs to.
+    /// The volume that the snapshot belongs to.
     pub volume: VolId,
-    /// Name, unique among the volume's.
+    /// Name, unique among the snapshots of the volume.
     pub name: String,
     /// Size in bytes.
     pub size: u64,
@@ -92,11 +94,12 @@ pub struct SnapshotModel {
     pub chunk_size: u64,
     /// Block size in bytes.
     pub block_size: u32,
-    /// Which write each sector holds.
+    /// The stamp of each sector.
     pub(crate) content: Content,
-    /// The line and the epoch that it froze.
+    /// The line and the epoch that the snapshot froze.
     pub(crate) of: (u32, u32),
-    /// The first snapshot with this content: itself, or the one that a stream was made of.
+    /// The first snapshot with this content: the snapshot itself, or the one that a stream was made
+    /// of.
     pub(crate) origin: SnapId,
     pub(crate) protected: bool,
     pub(crate) labels: Labels,
@@ -110,7 +113,7 @@ pub(crate) enum View {
 }
 
 impl VolumeModel {
-    /// An empty volume.
+    /// Creates an empty volume.
     pub fn new(name: String, size: u64, chunk_size: u64, block_size: u32, read_only: bool) -> Self {
         let content = Content::default();
         let policy = PolicyModel { percent: 10, auto_delete: false };
@@ -129,7 +132,8 @@ impl VolumeModel {
         }
     }
 
-    /// Whether requests may not write to it: it is read-only, or only an import may write.
+    /// Returns whether the volume refuses writes of requests. It does so if it is read-only, and
+    /// while only an import may write.
     pub(crate) fn refuses_writes(&self) -> bool {
         self.read_only || self.import.is_some()
     }
@@ -142,88 +146,91 @@ impl VolumeModel {
     }
 }
 
-/// What one journal record does.
+/// The effect of one journal record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// New data.
+    /// Writes new data.
     Write {
-        /// Where.
+        /// The volume.
         vol: VolId,
         /// First sector.
         sector: u64,
         /// Number of sectors.
         count: u64,
-        /// The write's number.
+        /// Number of the write.
         stamp: u64,
     },
-    /// Zeros, by any command.
+    /// Writes zeros, by any command.
     Zero {
-        /// Where.
+        /// The volume.
         vol: VolId,
         /// First sector.
         sector: u64,
         /// Number of sectors.
         count: u64,
-        /// Space is freed.
+        /// Whether the space is freed.
         unmap: bool,
     },
-    /// A new volume.
+    /// Creates a volume.
     Create(VolId, VolumeModel),
-    /// A volume goes, and its snapshots.
+    /// Deletes a volume and its snapshots.
     Delete(VolId),
-    /// A new size; what lies past it is forgotten.
+    /// Changes the size of a volume. The content past the new end is lost.
     Resize(VolId, u64),
-    /// A new name.
+    /// Renames a volume.
     Rename(VolId, String),
-    /// Another access.
+    /// Makes a volume read-only or writable.
     ReadOnly(VolId, bool),
-    /// Snapshots at one instant.
+    /// Takes snapshots at one instant.
     CreateSnapshots(Vec<(SnapId, VolId, String)>),
-    /// Snapshots go.
+    /// Deletes snapshots.
     DeleteSnapshots(Vec<SnapId>),
-    /// A snapshot's new name.
+    /// Renames a snapshot.
     RenameSnapshot(SnapId, String),
-    /// A new volume with a snapshot's content.
+    /// Creates a volume with the content of a snapshot.
     Clone(VolId, SnapId, String),
-    /// A volume gets a snapshot's content; what it was is kept as a snapshot (number, name).
+    /// Gives a volume the content of a snapshot. The state before stays as a snapshot. The fields
+    /// are the volume, the snapshot, and the number and name of the snapshot that keeps the state
+    /// before.
     RollBack(VolId, SnapId, SnapId, String),
-    /// Volumes get the content and the size of a moment, all at once.
+    /// Gives volumes the content and the size of a moment, all at once.
     RollBackTo(Vec<Taken>),
-    /// Another way to keep its past.
+    /// Changes the way in which a volume keeps its past.
     Manner(VolId, Manner),
-    /// A snapshot's protection and labels.
+    /// Sets the protection and the labels of a snapshot.
     Labels(SnapId, bool, Labels),
-    /// What a volume's snapshots may take.
+    /// Sets the space that a volume's snapshots may take.
     Policy(VolId, PolicyModel),
-    /// An import begins, has come to a position, or is given up.
+    /// Begins an import, notes its position, or cancels it (`None`).
     Import(VolId, Option<ImportModel>),
-    /// Data that a stream has brought: the writes that it comes from, sector by sector.
+    /// Writes data of a stream. It has the stamps of the original writes, sector by sector.
     Arrive {
-        /// Where.
+        /// The volume.
         vol: VolId,
         /// First sector.
         sector: u64,
-        /// Of each sector.
+        /// The stamp of each sector.
         stamps: Arc<[u64]>,
     },
-    /// A stream has arrived: (number, volume, name, first snapshot with its content).
+    /// Completes an import with a snapshot: (number, volume, name, first snapshot with this
+    /// content).
     Imported(SnapId, VolId, String, SnapId),
 }
 
-/// A volume that is taken back to a moment.
+/// A volume that is rolled back to a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) vol: VolId,
-    /// What it held then, and its size.
+    /// The content of the volume at the moment. `size` is its size then, in bytes.
     pub(crate) content: Content,
     pub(crate) size: u64,
-    /// The snapshot that keeps what it was.
+    /// The snapshot that keeps the state before. `name` is its name.
     pub(crate) undo: SnapId,
     pub(crate) name: String,
 }
 
 impl Effect {
-    /// The sectors that it writes to: (volume, first, number).
+    /// Returns the sectors that the effect writes: (volume, first sector, number of sectors).
     pub(crate) fn place(&self) -> Option<(VolId, u64, u64)> {
         match self {
             Effect::Write { vol, sector, count, .. } | Effect::Zero { vol, sector, count, .. } => {
@@ -235,23 +242,23 @@ impl Effect {
     }
 }
 
-/// All volumes at one moment.
+/// All volumes and snapshots at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// By number.
+    /// Volumes by number.
     pub volumes: BTreeMap<VolId, VolumeModel>,
-    /// By number.
+    /// Snapshots by number.
     pub snapshots: BTreeMap<SnapId, SnapshotModel>,
     pub(crate) lines: Lines,
 }
 
 impl State {
-    /// The snapshots of a volume, oldest first.
+    /// Returns the snapshots of a volume, oldest first.
     pub fn snapshots_of(&self, vol: VolId) -> impl Iterator<Item = (SnapId, &SnapshotModel)> {
         self.snapshots.iter().filter(move |(_, s)| s.volume == vol).map(|(id, s)| (*id, s))
     }
 
-    /// Is there a snapshot of that name?
+    /// Returns whether the volume has a snapshot of that name.
     pub fn has_snapshot(&self, vol: VolId, name: &str) -> bool {
         self.snapshots_of(vol).any(|(_, s)| s.name == name)
     }
@@ -300,7 +307,8 @@ impl State {
                     volume.content.set(size / SECTOR, u64::MAX / SECTOR, 0);
                     self.lines.discard(volume.line, *size, end);
                 } else if self.lines.over_image(volume.line) && !size.is_multiple_of(volume.chunk_size) {
-                    // By force it may be brought in, in case that the volume has grown meanwhile.
+                    // A forced resize may materialize the chunk at the new end, because the volume
+                    // may have grown meanwhile.
                     self.lines.write(volume.line, *size, size + 1);
                 }
                 volume.size = *size;

@@ -1,4 +1,5 @@
-//! Tests of the oracle: which recovered pools and which answers it accepts, and which it rejects.
+//! Tests of the oracle: the recovered pools and the answers that it accepts, and those that it
+//! rejects.
 
 use super::*;
 
@@ -6,7 +7,8 @@ fn write(sector: u64, count: u64, stamp: u64) -> Effect {
     Effect::Write { vol: 1, sector, count, stamp }
 }
 
-/// What a volume with these (sector, stamp) looks like.
+/// Returns what the run finds when the volume has these (sector, stamp) and zeros in its other
+/// sectors.
 fn found(sectors: &[(u64, u64)]) -> FoundState {
     let mut volume = FoundVolume::new(1, "a".into(), 1 << 20, 4096, 512, false);
     let mut data = vec![0; 16 * SECTOR as usize];
@@ -157,7 +159,7 @@ fn snapshots_count() {
     assert_eq!(done.state().snapshots.keys().collect::<Vec<_>>(), [&2]);
     let rests = |vol| done.state().lines.depth(done.state().volumes[&vol].line) > 1;
     assert!(rests(1) && rests(2));
-    // The old line with its one slot twice over (12 and 20), of 4 KiB each; nothing of their own on
-    // the new lines.
+    // The old line has two slots of 4 KiB for its one chunk (stamps 12 and 20). The new lines own
+    // nothing.
     assert_eq!(done.state().lines.total_bytes(512, true, false), 2 * 4096);
 }
