@@ -1,5 +1,5 @@
-//! Data directories and physical volumes of different times, as after a restore of one side. The
-//! pool refuses to open; by force it is shown, and nothing is written.
+//! Data directories and physical volumes of different ages, as after a restore of one side. The
+//! pool refuses to open. A pool that is opened by force shows what is there, and writes nothing.
 
 use crate::oracle::Promise;
 use crate::run::{Outcome, Run};
@@ -10,11 +10,11 @@ use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Health, Placement, Pool};
 
 impl Run {
-    /// Makes a backup of a closed pool, goes on for a while, and brings back one side of it; then
-    /// everything as it was last, opened.
+    /// Makes a backup of a closed pool, continues for a while, and restores one side of the backup.
+    /// Then it restores the last state of everything, and opens the pool.
     pub(crate) fn mix_ages(&mut self) -> Outcome<()> {
         let names: Vec<String> = self.oracle.state().volumes.values().map(|v| v.name.clone()).collect();
-        // Whether there is room for it is not what this is about.
+        // This test is not about room for its operations.
         self.dir.set_backing(None);
         self.plan.backing = None;
         let old = self.dir.save();
@@ -24,8 +24,8 @@ impl Run {
             self.step(&Op::Placement(placement))?;
         }
         self.step(&Op::Drain)?;
-        // A fault, or a crash on the way, would have to be ended first. A physical volume that
-        // failed was not written to: an older one is as good.
+        // A fault or a crash on the way would have to be ended first. A physical volume that failed
+        // was not written to, so an older copy of it is as good.
         if self.faults || self.failing || !self.close()? {
             return self.step(&Op::Reopen(None));
         }
@@ -75,7 +75,7 @@ impl Run {
             return Err(format!("opened by force there are {found:?}, not {names:?}"));
         }
         for name in found {
-            // What is read may be of another time.
+            // The content may be of another age.
             let handle = pool.open_volume(&name, true).map_err(|e| format!("open by force: {e:?}"))?;
             let _ = handle.read(0, &mut vec![0; handle.info().block_size as usize]);
             if pool.set_read_only(&name, true).is_ok() {
@@ -108,9 +108,9 @@ mod tests {
         Pool::open(Arc::new(dir.clone()), world(2), options)
     }
 
-    /// Openings that are cut short follow one another: the first leaves what only the page cache
-    /// holds, the second loses it together with what it was writing. The stamp that the catalog
-    /// knows to be durable must outlive both.
+    /// Openings that are cut short follow one another. The first leaves content that only the page
+    /// cache holds. The second loses it together with what it was writing. The stamp that the
+    /// catalog knows to be durable must survive both.
     #[test]
     fn stamps_survive_one_crash_after_another() {
         let (extent_size, segment_size) = (64 << 10, 256 << 10);
@@ -127,7 +127,7 @@ mod tests {
         let saved = dir.save();
         let start = |seed| {
             let dir = SimDir::new(seed);
-            // One that was being written comes out as garbage.
+            // A block that was being written becomes garbage.
             dir.set_tear_model(|name| if name == "pv" { TearModel::EMULATED } else { TearModel::SECTORS });
             dir.restore(&saved, |_| true);
             dir

@@ -1,5 +1,5 @@
-//! The machine's clocks, and how the pool follows them: time that passes, a wall clock that is set
-//! in both directions, and boots.
+//! The clocks of the machine, and how the pool follows them: time that passes, a wall clock that is
+//! set in both directions, and boots.
 //!
 //! Retention by time is drawn in one of two ways. It is so short that any moment may have expired,
 //! or longer than any run takes. In the second case no moment may be gone, whatever the wall clock
@@ -20,42 +20,44 @@ const HOUR: u64 = 3600 * SECOND;
 const DAY: u64 = 24 * HOUR;
 const YEAR: u64 = 365 * DAY;
 
-/// Retention that no run reaches: boots may add three days each to ages, see DURABILITY.md.
+/// Retention in nanoseconds that no run reaches. Each boot may add three days to ages: see
+/// DURABILITY.md.
 pub(crate) const FOR_EVER: u64 = 4 * YEAR;
-/// Time goes by in a run for less than this.
+/// When this much true time has passed in a run, in nanoseconds, [`ClockMove::Pass`] adds no more.
 const LONGEST_RUN: u64 = YEAR;
-/// Nanoseconds by which the wall clock may be set before the pool takes notice: docs/CDP.md.
+/// The pool notices only larger steps of the wall clock than this, in nanoseconds: docs/CDP.md.
 const STEP: u64 = SECOND / 20;
 /// Nanoseconds by which pool time may run ahead of the clock while records are sequenced.
 const EXACT: u64 = SECOND / 1000;
 
-/// What the machine's clocks did.
+/// The state of the machine's clocks.
 #[derive(Default)]
 pub(crate) struct Clocks {
-    /// By how much the wall clock is ahead of the true time.
+    /// Nanoseconds by which the wall clock is ahead of the true time.
     wrong: i64,
-    /// True time that went by with the machine on or off, in nanoseconds.
+    /// True time that passed with the machine on or off, in nanoseconds.
     elapsed: u64,
-    /// Changes whenever the clock is set, and when a process ends: it may not have stored where the
-    /// clock was set.
+    /// A number that changes whenever the clock is set, and when a process ends. A process that
+    /// ends may not have stored where the clock was set.
     era: u64,
-    /// By how much the wall clock was ahead of pool time, when that changed last by more than
-    /// [`STEP`].
+    /// Nanoseconds by which the wall clock was ahead of pool time, when that last changed by more
+    /// than [`STEP`].
     ahead: i64,
 }
 
-/// When the pool was at an LSN.
+/// The time at which the pool was at an LSN.
 #[derive(Clone, Copy)]
 pub(crate) struct When {
     pool_time: u64,
     wall: u64,
     era: u64,
-    /// The pool knows the time on the wall exactly: no small step has made it differ.
+    /// Whether the pool knows the wall clock's time exactly. Small steps of the clock can make the
+    /// two differ.
     exact: bool,
 }
 
 impl ClockMove {
-    /// Any.
+    /// Draws a change of the clocks.
     pub(crate) fn random(rand: &mut Rand) -> ClockMove {
         let far = |rand: &mut Rand| match rand.below(4) {
             0 => rand.between(1, 60),
@@ -65,8 +67,8 @@ impl ClockMove {
         };
         match rand.below(10) {
             0..4 => {
-                // By whole seconds: of what is set by less than a twentieth of one the pool takes
-                // no note.
+                // The steps are whole seconds, because the pool does not notice a step of less than
+                // a twentieth of a second.
                 let by = (far(rand) * SECOND).cast_signed();
                 ClockMove::Set(if rand.percent(50) { by } else { -by })
             }
@@ -78,19 +80,19 @@ impl ClockMove {
     }
 }
 
-/// Whether moments may be gone under a retention.
+/// Returns whether moments may be gone under a retention.
 pub(crate) fn expires(retention: &Retention) -> bool {
     retention.bytes.is_some() || retention.time.is_some_and(|time| time < FOR_EVER)
 }
 
 impl Run {
-    /// True time goes by.
+    /// Lets true time pass.
     pub(crate) fn pass(&mut self, ns: u64) {
         self.clock.advance(ns);
         self.clocks.elapsed += ns;
     }
 
-    /// The machine boots, after some time without power.
+    /// Boots the machine, after some time without power.
     pub(crate) fn boot(&mut self) {
         let off = match self.rand.below(10) {
             _ if !self.wild => SECOND,
@@ -99,7 +101,7 @@ impl Run {
         };
         self.clock.boot_after(off);
         self.clocks.elapsed += off;
-        // Pool time goes on from the last record: what was later than that may come again.
+        // Pool time continues from the last record. Later times may occur again.
         self.past.values_mut().for_each(|past| past.times.clear());
         if self.wild && self.rand.percent(20) {
             // The clock of the machine has no battery, or a wrong year.
@@ -114,12 +116,12 @@ impl Run {
         (self.clocks.wrong, self.clocks.era) = (wrong, self.clocks.era + 1);
     }
 
-    /// The pool's process ended.
+    /// Notes that the process of the pool ended.
     pub(crate) fn note_process_end(&mut self) {
         self.clocks.era += 1;
     }
 
-    /// Something happens to the clock.
+    /// Carries out a change of the clocks, and checks what the pool reports.
     pub(crate) fn move_clock(&mut self, change: ClockMove) -> Outcome<()> {
         match change {
             ClockMove::Pass(ns) if self.clocks.elapsed < LONGEST_RUN => self.pass(ns),
@@ -131,7 +133,8 @@ impl Run {
             ClockMove::Right => self.set_wrong(0),
             ClockMove::Confirm => return self.confirm_clock(),
         }
-        // The pool looks in the next background step; here, before anything is sequenced.
+        // The pool would check the clock in its next background step. `Pool::clock` makes it check
+        // the clock here, before anything is sequenced.
         let pool = self.pool()?;
         let before = pool.ago(0);
         let info = pool.clock();
@@ -154,15 +157,16 @@ impl Run {
         }
     }
 
-    /// The clock is trusted: what is to be forgotten by time is forgotten from here on.
+    /// Makes the pool trust the clock. From here on it forgets what has expired by time.
     pub(crate) fn trust_clock(&mut self) -> Outcome<()> {
         let heals = self.rand.percent(50);
         self.step(&Op::Clock(if heals { ClockMove::Right } else { ClockMove::Confirm }))?;
-        // Also where the machine has just booted: nothing waits for a time service then.
+        // The clock is confirmed also if the machine has just booted. After that the pool does not
+        // wait for a time service.
         self.step(&Op::Clock(ClockMove::Confirm))
     }
 
-    /// When this is.
+    /// Returns the present time of the pool and of the wall clock.
     pub(crate) fn when(&mut self) -> Outcome<When> {
         let (pool_time, wall) = (self.pool()?.ago(0), self.clock.now());
         let ahead = wall.wrapping_sub(pool_time).cast_signed();
@@ -173,8 +177,9 @@ impl Run {
         Ok(When { pool_time, wall, era: self.clocks.era, exact })
     }
 
-    /// Ways to name a moment that was noted: by pool time for ever, by the wall clock as long as
-    /// that is not set.
+    /// Returns the ways to name a moment that was noted. Its LSN always works, and its pool time
+    /// until the next boot. Its wall clock time works while the clock is not set and the process
+    /// does not end.
     pub(crate) fn names_of(&self, vol: VolId, lsn: Lsn) -> Vec<Moment> {
         let mut names = vec![Moment::Lsn(lsn)];
         if let Some(when) = self.past.get(&vol).and_then(|past| past.times.get(&lsn)).copied() {

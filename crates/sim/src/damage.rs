@@ -1,6 +1,6 @@
-//! Damage to a closed pool. It has to be found and named, or it has to be harmless. Damaged bytes
-//! are never served as data. After a repair and more writes, damage never causes space in use to be
-//! given to another volume.
+//! Damage to a closed pool, or to the catalog of an open one. It has to be found and named, or it
+//! has to be harmless. Damaged bytes are never served as data. After a repair and more writes,
+//! damage never causes space in use to be given to another volume.
 
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
@@ -19,23 +19,23 @@ use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{NewVolume, Pool};
 use std::sync::Arc;
 
-/// Moments that are looked at in a damaged pool.
+/// Moments that are checked in a damaged pool, about.
 const MOMENTS: usize = 20;
-/// A volume that is made in a damaged pool, and takes the space that the pool calls free.
+/// Name of a volume that is created in a damaged pool, to take the space that the pool calls free.
 const NEWCOMER: &str = "newcomer";
-/// Bytes of one write to it.
+/// Bytes of one write to the newcomer.
 const PIECE: u64 = 64 << 10;
-/// Writes to it, if the pool has room for so many.
+/// Number of writes to the newcomer, if the pool has room for all.
 const PIECES: u64 = 128;
 /// Background steps in a damaged pool.
 const STEPS: usize = 40;
-/// After so many repairs nothing is left to repair: the first may doubt, and keep marks that the
-/// second takes away.
+/// Number of repairs after which nothing is left to repair. The first repair may keep doubtful
+/// marks that the second one removes.
 const REPAIRS: usize = 2;
 
 impl Run {
-    /// Closes the pool, does damage that a repair can mend whole, repairs, and opens it again: all
-    /// is as it was.
+    /// Closes the pool, does damage that a repair can undo completely, repairs it, and opens the
+    /// pool again. Everything must be as before.
     pub(crate) fn injure(&mut self, seed: u64) -> Outcome<()> {
         if !self.close()? {
             return self.reopen_unclean();
@@ -77,7 +77,7 @@ impl Run {
         self.open(Promise::Acknowledged)
     }
 
-    /// Loses the catalog of the closed pool, and makes it anew from a backup: nothing is missing.
+    /// Loses the catalog of the closed pool, and restores it from a backup. Nothing may be missing.
     fn restore(&mut self, rand: &mut Rand) -> Outcome<()> {
         let fail = |what: &str, e: hindcast_engine::Error| format!("{what}: {e:?}");
         let pool = Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone())
@@ -104,14 +104,15 @@ impl Run {
             .map_err(|e| format!("check (repair: {repair}): {e:?}"))
     }
 
-    /// Damages a cleanly closed pool, looks at what checking, opening and reading make of it,
-    /// repairs it or not, and goes on to use it. The end of a run: nothing can be expected of the
-    /// pool afterwards, but never wrong data.
+    /// Damages a cleanly closed pool, and checks what checking, opening and reading report. Then
+    /// repairs it or not, and uses it. In one run of five it damages the catalog of the open pool
+    /// instead. This is the end of a run: afterwards the pool may refuse anything, but it must
+    /// never serve wrong data.
     pub(crate) fn damage(&mut self) -> Outcome<()> {
         if self.rand.percent(20) {
             return self.damage_catalog_in_use();
         }
-        // The absence of a row has no checksum: nothing but a check could notice that one is gone.
+        // The absence of a row has no checksum. Only a check can notice that a row is gone.
         let mut lost_rows = false;
         if self.rand.percent(40) {
             for _ in 0..self.rand.between(1, 3) {
@@ -163,12 +164,12 @@ impl Run {
         self.go_on(pool)
     }
 
-    /// Uses a damaged pool: all space that it calls free is written to, and the background works.
-    /// Nothing that it serves is wrong then.
+    /// Uses a damaged pool: writes to all space that the pool calls free, and runs background work.
+    /// The pool must serve nothing wrong afterwards.
     fn go_on(&mut self, pool: Arc<Pool>) -> Outcome<()> {
         let written = self.fill_newcomer(&pool);
         for _ in 0..STEPS {
-            // Damage stops it, or not: what is served counts.
+            // Damage may stop the step. Only what the pool serves counts.
             let _ = pool.maintain();
         }
         self.read_damaged(&pool, true)?;
@@ -188,7 +189,7 @@ impl Run {
         Ok(())
     }
 
-    /// Writes to a new volume until the pool has no room; the number of pieces that were
+    /// Writes to a new volume until the pool has no room. Returns the number of pieces that were
     /// acknowledged.
     fn fill_newcomer(&mut self, pool: &Arc<Pool>) -> u64 {
         let chunks: Vec<u64> = self.oracle.state().volumes.values().map(|v| v.chunk_size).collect();
@@ -209,7 +210,8 @@ impl Run {
         PIECES
     }
 
-    /// Flips bits in the metadata; false when there is no file to flip them in.
+    /// Flips bits in one file: of the journal, of a physical volume, of the catalog or of a
+    /// history. Returns false if there is no such file.
     fn flip_bits(&mut self) -> bool {
         let files: Vec<(String, u64)> = self.dir.files().into_iter().filter(|f| f.1 > 0).collect();
         let recorded = files.iter().any(|(name, _)| name.starts_with("cdp-"));
@@ -224,7 +226,7 @@ impl Run {
         let Some((name, len)) = targets.nth(self.rand.below(count) as usize) else {
             return false;
         };
-        // Of a physical volume only label and stamps are metadata.
+        // Only the label and the stamps of a physical volume are metadata.
         let reach = if kind == 1 { 3 * 4096 } else { *len };
         let start = self.rand.below(reach);
         for _ in 0..self.rand.pick(&[1, 1, 3, 100]) {
@@ -263,7 +265,7 @@ impl Run {
         self.read_damaged_moments(pool, noticed)
     }
 
-    /// A moment is as it was, or an error says that it is lost.
+    /// Reads moments. Each must be as it was, or an error must report that it is lost.
     fn read_damaged_moments(&mut self, pool: &Arc<Pool>, noticed: bool) -> Outcome<()> {
         for (vol, lsn, content, size) in self.some_moments(MOMENTS) {
             let name = self.volume_name(vol)?;
@@ -306,7 +308,7 @@ impl Run {
     }
 }
 
-/// Content of a piece of the newcomer: of no write of the oracle's.
+/// Returns the content of a piece of the newcomer. No write that the oracle knows has this content.
 fn piece(n: u64) -> Vec<u8> {
     (0..PIECE / 8).flat_map(|word| (0xA5A5_0000_0000_0000 | n << 32 | word).to_le_bytes()).collect()
 }
@@ -318,7 +320,7 @@ mod tests {
     use crate::scripts::Script;
     use crate::workload::{KIB, Op};
 
-    /// Damage to marks and counts, a repair, and writes that take the space that is free then.
+    /// Repairs follow damage to marks and counts, and writes then take the space that is free.
     #[test]
     fn a_pool_goes_on_after_repairs() {
         let write = |offset, len| Op::Write { vol: 1, parts: vec![(offset, len)], fua: false };

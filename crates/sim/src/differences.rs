@@ -1,5 +1,5 @@
-//! Reports of the pool about snapshots that it makes without reading their data: the differences
-//! between two states, and the space that a deletion gives back.
+//! Reports about snapshots that the pool makes without reading their data: the differences between
+//! two states, and the space that a deletion gives back.
 
 use crate::oracle::{SECTOR, SnapId, View, VolId};
 use crate::rand::Rand;
@@ -16,16 +16,16 @@ use std::sync::Arc;
 /// Pairs of states that are compared at a time.
 const PAIRS: usize = 4;
 
-/// What can be compared.
+/// A state that can be compared.
 #[derive(Debug, Clone, Copy)]
 enum Compared {
     View(View),
-    /// By LSN.
+    /// A moment, by its LSN.
     Moment(VolId, Lsn),
 }
 
 impl Run {
-    /// Compares a few pairs of states: a sector that differs must be named.
+    /// Compares a few pairs of states. The report must name each sector that differs.
     pub(crate) fn verify_differences(&mut self) -> Outcome<()> {
         let snapshots: Vec<SnapId> = self.oracle.state().snapshots.keys().copied().collect();
         let volumes: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
@@ -40,10 +40,9 @@ impl Run {
         self.verify_differences_of_moments()
     }
 
-    /// Compares a few moments with other moments, snapshots and volumes, mostly of the same
-    /// history.
+    /// Compares a few moments with other moments, snapshots and volumes of all histories.
     fn verify_differences_of_moments(&mut self) -> Outcome<()> {
-        // What a moment shows is carried out first, which may have to wait.
+        // The records that a moment needs are carried out first, and that may have to wait.
         if self.failing {
             return Ok(());
         }
@@ -53,7 +52,7 @@ impl Run {
         let snapshots = state.snapshots.keys().map(|id| Compared::View(View::Snapshot(*id)));
         let volumes = state.volumes.keys().map(|id| Compared::View(View::Volume(*id)));
         let others: Vec<Compared> = moments.iter().copied().chain(snapshots).chain(volumes).collect();
-        // Draws of its own: those of the run stay what they were.
+        // A generator of its own makes these draws, so that those of the run stay the same.
         let mut rand = Rand::new(self.summary.ops);
         for _ in 0..PAIRS.min(moments.len()) {
             let (moment, other) = (rand.pick(&moments), rand.pick(&others));
@@ -67,7 +66,7 @@ impl Run {
         Ok(())
     }
 
-    /// What has changed since a moment.
+    /// Checks the report of what has changed since a moment.
     pub(crate) fn verify_change_since(&mut self, vol: VolId, lsn: Lsn) -> Outcome<()> {
         self.verify_difference(Compared::Moment(vol, lsn), Compared::View(View::Volume(vol)))
     }
@@ -85,9 +84,9 @@ impl Run {
             .and_then(|difference| difference.ranges().collect::<Result<Vec<Range<u64>>, _>>());
         let named = match named {
             Ok(named) => named,
-            // Other chunk sizes.
+            // The chunk sizes differ.
             Err(e) if e.kind() == ErrorKind::Invalid => return Ok(()),
-            // Something between them was not recorded, or has expired.
+            // A state between them was not recorded, or has expired.
             Err(e) if of_moment && e.kind() == ErrorKind::Unsupported => return Ok(()),
             Err(_) if self.dir.crashed() => return Ok(()),
             Err(e) => return Err(what(format!("{e:?}"))),
@@ -129,7 +128,7 @@ impl Run {
         }
     }
 
-    /// `None`: it has expired.
+    /// Opens a state. Returns `None` if it has expired, or after a crash.
     fn open_compared(&self, compared: Compared) -> Outcome<Option<Arc<Volume>>> {
         let owner = self.owner(compared)?;
         let (pool, name) = (self.pool()?, self.volume_name(owner)?);
@@ -145,16 +144,20 @@ impl Run {
         opened.map(Some).map_err(|e| format!("open {compared:?}: {e:?}"))
     }
 
-    /// Deletes a snapshot that nothing rests on: what was told to be its own comes back, and no
-    /// more, unless hidden snapshots may go with it. Everything must be settled; a PV that is being
-    /// drained never is, where there is no room. What lies on a PV that failed, as one may while
-    /// the pool opens, does not count as used.
+    /// Deletes a snapshot that nothing rests on. The deletion must free the space that the pool
+    /// reported as the snapshot's own. It may free more only if hidden snapshots may be deleted
+    /// with it.
+    ///
+    /// Everything must be settled. This is never so while a PV is drained and there is no room.
+    /// What is on a PV that failed does not count as used, and a PV may fail while the pool opens.
+    /// In these cases the function checks nothing.
     pub(crate) fn verify_space(&mut self) -> Outcome<()> {
         self.drop_handles();
         self.step(&Op::Settle)?;
         let pool = self.pool()?;
         let (info, options) = (pool.info(), &self.plan.options);
-        // What is too deep waits for space to be flattened, and would take what the deletion frees.
+        // A volume whose chain is too deep waits for space to be flattened. It would take the space
+        // that the deletion frees.
         let waiting = options.flatten_depth > 0
             && info.available < info.capacity / 100 * u64::from(options.low_space_percent);
         if self.failing || pool.pvs().iter().any(|pv| pv.draining) || waiting || self.flattening()? {

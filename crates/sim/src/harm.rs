@@ -1,8 +1,8 @@
-//! Harm to the journal's files of a pool that was closed or killed: a file is cut short, removed or
+//! Harm to the journal files of a pool that was closed or killed: a file is cut short, removed or
 //! unreadable, or bits are flipped in a part that is in place.
 //!
 //! If something that the pool needs is missing, the pool stays closed unless the loss is accepted.
-//! Then the pool holds a prefix of what was acknowledged, and the run goes on.
+//! If it is accepted, the pool holds a prefix of what was acknowledged, and the run continues.
 
 use crate::generate::Generator;
 use crate::oracle::Promise;
@@ -15,24 +15,25 @@ use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, PoolOptions};
 
 const BLOCK: u64 = 4096;
-/// Operations between the moment up to which all is in place and the end of the process.
+/// Fewer operations than this are drawn between the moment at which everything is in place and the
+/// end of the process.
 const MOST_OPS: u64 = 12;
 
-/// What is done to one journal file.
+/// The harm to one journal file.
 #[derive(Debug, Clone, Copy)]
 enum Harm {
-    /// Cut to so many bytes.
+    /// The file is cut to this many bytes.
     Cut(u64),
     Removed,
-    /// So many blocks from this byte on can't be read until the pool is open.
+    /// (first byte, number of blocks): these blocks can't be read until the pool is open.
     Unreadable(u64, u64),
-    /// Bits of a block are flipped; all records of the journal are in place.
+    /// Bits of the block at this byte are flipped. All records of the journal are in place.
     Flipped(u64),
 }
 
 impl Run {
-    /// Goes on for a little, ends the process, does harm to a journal file, and looks at what
-    /// becomes of the pool.
+    /// Continues for a little, ends the process, harms a journal file, and checks what happens to
+    /// the pool.
     pub(crate) fn harm_journal(&mut self, generator: &mut Generator) -> Outcome<()> {
         self.dir.crash_at(None);
         for op in [Op::ClearFaults, Op::Reopen(None), Op::Drain] {
@@ -84,7 +85,7 @@ impl Run {
             return self.open(Promise::Acknowledged);
         };
         let size = self.plan.config.segment_size;
-        // Most of what is in a file is at its beginning.
+        // Most of the content of a file is at its beginning.
         let block = self.rand.pick(&[1, 4, 16, size / BLOCK]).min(size / BLOCK);
         let at = self.rand.below(block) * BLOCK;
         let harm = match self.rand.below(5) {

@@ -1,9 +1,9 @@
-//! Histories: what volumes with CDP held at every moment that a run knows of, and recovery to those
-//! moments.
+//! Histories: the content of volumes with CDP at every moment that a run knows of, and recovery to
+//! those moments.
 //!
-//! After each operation all that was sequenced is known. So what a volume holds then is what it
-//! held at the last LSN for ever. The same is true for the states between the writes of one
-//! request. After a crash, the moments behind the end of what was recovered never existed.
+//! After each operation everything that was sequenced is known. So the content of a volume at that
+//! time remains its content at the last LSN. The same is true for the states between the writes of
+//! one request. After a crash, the moments behind the end of what was recovered never existed.
 
 use crate::clock::{When, expires};
 use crate::oracle::{Content, Effect, Manner, SnapId, Taken, VolId, VolumeModel, check_content};
@@ -19,19 +19,19 @@ use hindcast_engine::ids::Lsn;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Extra records that an operation on a volume with CDP may bring: anchors, and content of what is
-/// below.
+/// Maximum number of extra records that an operation on a volume with CDP may cause: anchors, and
+/// materialized content of the base.
 const EXTRA: u64 = 1 << 20;
-/// Ranges read of one moment.
+/// Ranges that are read of one moment, about.
 const RANGES: usize = 40;
-/// Moments that are held open at once.
+/// Maximum number of moments that are held open at once.
 const HELD: usize = 3;
-/// Seconds after which what has expired must be gone.
+/// Seconds within which the pool must forget what has expired.
 const EXPIRY: usize = 20;
-/// Moments that are looked at after a recovery.
+/// Moments that are checked after a recovery, about.
 const AFTER_RECOVERY: usize = 4;
 
-/// A moment that is held open, whatever happens to its volume.
+/// A moment that is held open. Nothing that happens to its volume may change it.
 pub(crate) struct Held {
     view: Arc<Volume>,
     content: Content,
@@ -39,24 +39,25 @@ pub(crate) struct Held {
     ranges: Vec<(u64, u64)>,
 }
 
-/// What is known of the past of one volume.
+/// The known past of one volume.
 #[derive(Default)]
 pub(crate) struct Past {
     on: bool,
-    /// Moments may have expired: retention was limited.
+    /// Whether moments may have expired, because retention was limited.
     expires: bool,
-    /// By LSN: what it held, and its size.
+    /// The content and the size in bytes of the volume, by LSN.
     moments: BTreeMap<Lsn, (Content, u64)>,
-    /// When that was, of those of this boot.
+    /// The times of those moments that were noted in this boot.
     pub(crate) times: BTreeMap<Lsn, When>,
-    /// By LSN: flushes that succeeded with CDP on, and whether they must be known: no kill and no
-    /// crash came since, or it was found after that.
+    /// Flushes that succeeded with CDP on, by LSN. True means that the pool must know the flush:
+    /// the volume had changed since the flush before, and the pool was not opened since. It also
+    /// becomes true when the pool reports the flush.
     flushes: BTreeMap<Lsn, bool>,
 }
 
-/// The status of ranges of a device that shows `content`, with what lies behind each, and asked for
-/// all at once and by few runs: what is there is never called zeros. The outer error is the
-/// device's.
+/// Checks the block status of ranges of a device that shows `content`. Each range is checked alone,
+/// and together with everything behind it in at most 3 runs. Written content must never be reported
+/// as zeros. The outer error is that of the device.
 fn check_statuses(
     view: &Volume,
     what: &str,
@@ -67,7 +68,7 @@ fn check_statuses(
     for (offset, len) in ranges {
         for (len, most) in [(size - offset, 3), (*len, usize::MAX)] {
             let runs = view.block_status(*offset, len, most)?;
-            // How much one call looks at is for others to check.
+            // Other checks cover how much one call reports.
             let told = runs.iter().map(|run| run.length).sum();
             let checked = check_runs(&runs, (*offset, told), most, Some(content), size);
             if let Err(e) = checked {
@@ -79,10 +80,10 @@ fn check_statuses(
 }
 
 impl Run {
-    /// Takes note of what volumes with CDP hold now.
+    /// Notes the present content of volumes with CDP.
     pub(crate) fn note_moments(&mut self) -> Outcome<()> {
-        // The clock stood still, and each record is a nanosecond later than the one before: now all
-        // of them are past.
+        // The clock stood still, and each record is a nanosecond later than the one before. After
+        // this all of them are in the past.
         self.pass(1_000_000);
         let when = self.when()?;
         let pool = self.pool()?;
@@ -112,7 +113,7 @@ impl Run {
         Ok(())
     }
 
-    /// Now and then one of the newest moments is looked at, before anything else carries it out.
+    /// Now and then checks one of the newest moments, before anything else carries it out.
     pub(crate) fn read_some_new_moment(&mut self) -> Outcome<()> {
         let fit = self.wild && self.pool.is_some() && !self.failing && !self.faults && !self.poisoned();
         if !fit || !self.rand.percent(8) {
@@ -126,17 +127,17 @@ impl Run {
         }
     }
 
-    /// The LSN before a request of so many records, and what a volume with CDP holds there, for
-    /// [`Run::note_steps`].
+    /// Returns the LSN before a request of `records` records, and the content of a volume with CDP
+    /// there. [`Run::note_steps`] needs them.
     pub(crate) fn before_steps(&self, vol: VolId, records: usize) -> Option<(Lsn, Content)> {
         let kept = records > 1 && self.past.get(&vol).is_some_and(|past| past.on);
         let model = self.oracle.state().volumes.get(&vol).filter(|_| kept)?;
         Some((self.pool().ok()?.stats().sequenced_lsn, model.content.clone()))
     }
 
-    /// A request of several writes has succeeded, and was sequenced last. Notes what the volume
-    /// held between the writes. If an anchor came with them, it is not known which record the
-    /// anchor is.
+    /// Notes the content of the volume between the writes of a request. The request has succeeded,
+    /// and it was sequenced last. If an anchor came with the writes, it is unknown which record the
+    /// anchor is, and the function notes nothing.
     pub(crate) fn note_steps(&mut self, vol: VolId, before: (Lsn, Content), writes: &[Effect]) {
         let (first, mut content) = before;
         let last = self.oracle.last_lsn();
@@ -158,7 +159,7 @@ impl Run {
         }
     }
 
-    /// A flush of a volume has succeeded.
+    /// Notes that a flush of a volume has succeeded.
     pub(crate) fn note_flush(&mut self, vol: VolId) -> Outcome<()> {
         let pool = self.pool()?;
         let (info, lsn) = (pool.volume(&self.volume_name(vol)?), pool.stats().sequenced_lsn);
@@ -167,14 +168,15 @@ impl Run {
             let past = self.past.entry(vol).or_default();
             let last = past.flushes.keys().next_back().copied();
             let held = last.and_then(|last| past.moments.range(..=last).next_back());
-            // Where nothing was written since the last one there may be no new point.
+            // If nothing was written since the last flush, the pool may keep no new point.
             let new = last.is_none() || held.is_some_and(|(_, (held, _))| !held.zones().eq(content.zones()));
             past.flushes.entry(lsn).or_insert(new);
         }
         Ok(())
     }
 
-    /// The last flush up to a moment is known, or one before it that was known by the last start.
+    /// Checks the last flush up to a moment. The pool must report a flush that the run knows, and
+    /// none before the last one that the pool must know.
     fn check_last_flush(&mut self, vol: VolId, lsn: Lsn) -> Outcome<()> {
         let (pool, name) = (self.pool()?, self.volume_name(vol)?);
         let found = survive(|| pool.resolve(&name, &Moment::FlushUpTo(lsn)));
@@ -196,9 +198,9 @@ impl Run {
         }
     }
 
-    /// After a crash: what lies behind the end of what was recovered has never been. Opening may
-    /// have written records of its own by now, and the crash may have hit after that: what is
-    /// written says less than the first record that is lost.
+    /// Forgets moments after a recovery. The moments behind the end of what was recovered never
+    /// existed. The opening may have written records of its own since, and the crash may have
+    /// happened after that. So the first lost record says more than the written position.
     pub(crate) fn forget_lost_moments(&mut self, first_lost: Option<Lsn>) -> Outcome<()> {
         let written = self.pool()?.stats().written_lsn.next();
         let end = first_lost.map_or(written, |lost| lost.min(written));
@@ -209,12 +211,12 @@ impl Run {
             drop(past.times.split_off(&end));
             past.flushes.values_mut().for_each(|sure| *sure = false);
         }
-        // Not always: comparing a moment with another state carries it out, and what is staged is
-        // to be met by other things too.
+        // This is not done always. A comparison of a moment with another state carries the moment
+        // out, and other operations should meet staged data too.
         if self.wild && self.rand.percent(30) { self.verify_moments(AFTER_RECOVERY) } else { Ok(()) }
     }
 
-    /// Records of its own that an operation on a volume may come with.
+    /// Allows the pool to sequence records of its own with an operation on a volume with CDP.
     pub(crate) fn may_anchor(&mut self, vol: VolId) {
         let Some(model) = self.oracle.state().volumes.get(&vol) else { return };
         let on = self.pool.as_ref().and_then(|pool| pool.volume(&model.name).ok()?.cdp).is_some();
@@ -228,7 +230,7 @@ impl Run {
         self.kept_history = true;
         self.brought = EXTRA;
         if settings.is_some_and(|settings| expires(&settings.retention)) {
-            // Also where a crash leaves it open whether that happened.
+            // This is noted also if a crash leaves the outcome unknown.
             self.past.entry(vol).or_default().expires = true;
         }
         let said = Manner { cdp: Some(settings), ..Manner::default() };
@@ -253,19 +255,20 @@ impl Run {
         self.past.get(&vol).is_some_and(|past| past.expires)
     }
 
-    /// How a moment may be refused.
+    /// Returns the errors with which a moment may be refused.
     fn moment_refusals(&self, vol: VolId) -> &'static [ErrorKind] {
         if self.expires(vol) { &[ErrorKind::NotFound] } else { &[] }
     }
 
-    /// A moment is as it was.
+    /// Checks a moment: it shows what the volume held.
     pub(crate) fn read_moment(&mut self, vol: VolId, pick: u64) -> Outcome<()> {
         match self.pick_moment(vol, pick) {
-            // What a moment shows may be carried out first, which may have to wait.
+            // The records that a moment needs may have to be carried out first, and that may have
+            // to wait.
             Some((lsn, content, size)) if !self.faults && !self.failing => {
                 self.read_new_moment(vol, pick)?;
                 self.check_moment(vol, lsn, &content, size)?;
-                // Not always: a comparison carries out all that waits.
+                // This is not done always, because a comparison carries out everything that waits.
                 if self.rand.percent(50) {
                     self.verify_change_since(vol, lsn)?;
                 }
@@ -281,8 +284,8 @@ impl Run {
         }
     }
 
-    /// One of the newest moments is as it was. It may wait for destage, and is often held open
-    /// until destage has come to it.
+    /// Checks one of the newest moments. Its records may still wait for destage. The moment is
+    /// often held open until they are carried out.
     fn read_new_moment(&mut self, vol: VolId, pick: u64) -> Outcome<()> {
         let Some(past) = self.past.get(&vol) else { return Ok(()) };
         let newest = past.moments.iter().rev().nth((pick % 4) as usize);
@@ -323,8 +326,8 @@ impl Run {
         }
     }
 
-    /// Moments that are held open show what they did: neither retention nor the end of their volume
-    /// changes that.
+    /// Checks moments that are held open. They show what they showed when they were opened: neither
+    /// retention nor the deletion of their volume changes that.
     pub(crate) fn verify_held(&self) -> Outcome<()> {
         for held in &self.held {
             match check_statuses(&held.view, &held.what, &held.content, &held.ranges) {
@@ -373,8 +376,8 @@ impl Run {
                 if found != size {
                     return Err(format!("{what} has {found} bytes, not {size}"));
                 }
-                // No crash may take the number away again. By a time, only what the volume has
-                // recorded until then is named.
+                // No crash may remove the LSN again. A moment that is named by a time contains only
+                // what the volume has recorded until then.
                 if matches!(moment, Moment::Lsn(_)) && self.pool()?.stats().synced_lsn < lsn {
                     return Err(format!("{what} is shown and not durable"));
                 }
@@ -387,7 +390,7 @@ impl Run {
             Err(_) if self.dir.crashed() => Ok(()),
             Err(e) if self.needs_lost(&e) => Ok(()),
             Err(e) if self.moment_refusals(vol).contains(&e.kind()) => {
-                // For good.
+                // The moment stays lost.
                 self.past.entry(vol).or_default().moments.remove(&lsn);
                 Ok(())
             }
@@ -395,17 +398,17 @@ impl Run {
         }
     }
 
-    /// Can an error be that of a moment which needs what went bad?
+    /// Returns whether the error can be that of a moment that needs unreadable content.
     pub(crate) fn needs_lost(&self, error: &hindcast_engine::Error) -> bool {
         !self.lost.is_empty() && matches!(error.kind(), ErrorKind::Io | ErrorKind::Lost)
     }
 
-    /// All moments that are known, by LSN.
+    /// Returns all known moments: (volume, LSN).
     pub(crate) fn known_moments(&self) -> impl Iterator<Item = (VolId, Lsn)> {
         self.past.iter().flat_map(|(vol, past)| past.moments.keys().map(|lsn| (*vol, *lsn)))
     }
 
-    /// Moments of all volumes, about so many.
+    /// Returns about `most` random moments of all volumes.
     pub(crate) fn some_moments(&mut self, most: usize) -> Vec<(VolId, Lsn, Content, u64)> {
         let moments = self.past.iter().flat_map(|(vol, past)| {
             past.moments.iter().map(|(lsn, (content, size))| (*vol, *lsn, content.clone(), *size))
@@ -417,9 +420,9 @@ impl Run {
         moments
     }
 
-    /// Moments of all volumes, about so many, are as they were.
+    /// Checks about `most` moments of all volumes.
     pub(crate) fn verify_moments(&mut self, most: usize) -> Outcome<()> {
-        // What a moment shows is carried out first, which may have to wait.
+        // The records that a moment needs are carried out first, and that may have to wait.
         if self.failing {
             return Ok(());
         }
@@ -429,8 +432,8 @@ impl Run {
         Ok(())
     }
 
-    /// Retention passes, and CDP goes off: nothing is left of any history, since nothing rests on
-    /// one any more.
+    /// Lets all retention pass and switches CDP off. Nothing may be left of any history, because
+    /// every volume is flattened and rests on none.
     pub(crate) fn expire_histories(&mut self) -> Outcome<()> {
         if !self.kept_history {
             return Ok(());
@@ -449,14 +452,14 @@ impl Run {
             }
             self.step(&Op::Flatten(vol, true))?;
         }
-        // Moments that were opened since.
+        // Moments may have been opened since.
         self.held.clear();
         for _ in 0..EXPIRY {
-            // What is copied by itself takes a rest after each second's worth.
+            // Background copying pauses after the work of each second.
             self.pass(1_000_000_000);
             self.step(&Op::Settle)?;
         }
-        // Where the pool is full they rest on it still.
+        // In a full pool, volumes still rest on histories.
         if self.flattening()? {
             return Ok(());
         }
@@ -469,12 +472,12 @@ impl Run {
         if let Some((name, _)) = self.dir.files().iter().find(|(name, _)| name.starts_with("cdp-")) {
             return Err(format!("{name} is left, and nobody has a history"));
         }
-        // From now on only what volumes and snapshots show takes space.
+        // From here on only the content of volumes and snapshots takes space.
         self.kept_history = false;
         self.step(&Op::Settle)
     }
 
-    /// A volume of a moment.
+    /// Creates a volume with the content of a moment.
     pub(crate) fn recover(&mut self, vol: VolId, pick: u64, name: &str) -> Outcome<()> {
         let Some((lsn, content, size)) = self.pick_moment(vol, pick) else { return Ok(()) };
         let origin = self.model(vol)?.clone();
@@ -488,16 +491,17 @@ impl Run {
         })
     }
 
-    /// What a volume with CDP held at an LSN, and its size, if that is known: what it was noted to
-    /// hold last. Where moments expire it may be that what was noted between is gone.
+    /// Returns the content and the size of a volume with CDP at an LSN, if they are known. It is
+    /// the content that was noted last before the LSN. If moments expire, states between may have
+    /// been noted and removed, so only a note of the LSN itself counts.
     fn held_at(&self, vol: VolId, lsn: Lsn) -> Option<(Content, u64)> {
         let past = self.past.get(&vol)?;
         let (noted, held) = past.moments.range(..=lsn).next_back()?;
         (!past.expires || *noted == lsn).then(|| held.clone())
     }
 
-    /// Volumes go on from a moment of the first, all at once. Those of which that moment is not
-    /// known stay out of it.
+    /// Rolls volumes back to a moment of the first one, all at once. It leaves out volumes whose
+    /// content at that moment is not known.
     pub(crate) fn roll_back_to(&mut self, vols: &[(VolId, String)], pick: u64, force: bool) -> Outcome<()> {
         let first = self.next_snapshot;
         self.next_snapshot += vols.len() as SnapId;
@@ -520,7 +524,7 @@ impl Run {
             refusals.extend((self.in_use(taken.vol) && !force).then_some(ErrorKind::Busy));
             refusals.extend(self.moment_refusals(taken.vol));
         }
-        // A history may have been off at a moment of another one.
+        // The history of another volume may have been off at this moment.
         refusals.extend((all.len() > 1).then_some(ErrorKind::NotFound));
         let names = all.iter().map(|taken| Ok((self.volume_name(taken.vol)?, taken.name.as_str())));
         let names: Vec<(String, &str)> = names.collect::<Outcome<_>>()?;

@@ -1,5 +1,4 @@
-//! Volumes over images outside the pool, and flattening: volumes become independent of what they
-//! rest on.
+//! Volumes over images outside the pool, and flattening: volumes become independent of their base.
 
 use crate::oracle::{Effect, Manner, SECTOR, View, VolId, VolumeModel, fill_sector};
 use crate::perform::Answer;
@@ -9,15 +8,16 @@ use hindcast_engine::pool::{Health, Pool};
 use hindcast_engine::{ErrorKind, Volume};
 use std::sync::Arc;
 
-/// Sectors of an image that have one content, or none.
+/// Number of consecutive sectors of an image that one write has filled, or none.
 const PIECE: u64 = 24;
-/// Whose writes an image's content looks like: no volume of a run has this number.
+/// The volume number in the content of images. No volume of a run has this number.
 const IMAGES: VolId = 1 << 30;
 /// Background steps without images.
 const STEPS: u32 = 30;
 
 impl Run {
-    /// Puts an image of `len` bytes beside the pool: the same one for the same number.
+    /// Adds a new image of `len` bytes beside the pool. Returns its name and its pieces that are
+    /// not zeros: (first sector, end, stamp).
     fn add_image(&mut self, len: u64) -> (String, Vec<(u64, u64, u64)>) {
         self.next_image += 1;
         let (number, sectors) = (self.next_image, len / SECTOR);
@@ -40,7 +40,8 @@ impl Run {
         (name, pieces)
     }
 
-    /// A new volume over a new image; without a size it has the image's.
+    /// Creates a volume over a new image of `len` bytes. If the model has no size, the volume gets
+    /// the size of the image.
     pub(crate) fn create_over(&mut self, model: &VolumeModel, len: u64) -> Outcome<()> {
         let (image, pieces) = self.add_image(len);
         let mut model = model.clone();
@@ -59,14 +60,15 @@ impl Run {
         })
     }
 
-    /// Records of its own that a request to a volume may need: content of an image comes into the
-    /// journal first.
+    /// Allows the pool to sequence records of its own with a request to a volume: content of an
+    /// image is written to the journal before the request.
     pub(crate) fn may_bring_in(&mut self, vol: VolId, chunks: u64) -> Outcome<()> {
         let model = self.model(vol)?;
         let (line, chunk_size) = (model.line, model.chunk_size);
         let over_image = self.oracle.state().lines.over_image(line);
-        // What no record can bring in is made the volume's own in its first epoch, as flattening
-        // would: snapshots that show it keep that slot when the chunk is written.
+        // A chunk that is longer than a record can't be materialized by a record. The pool copies
+        // it into the first epoch of the volume, as flattening does. Snapshots that show the chunk
+        // keep this slot when the chunk is written.
         let fills = over_image && chunk_size > self.pool()?.max_record_bytes();
         self.brought = if over_image && !fills { chunks } else { 0 };
         self.filled |= fills;
@@ -92,7 +94,7 @@ impl Run {
         Ok(())
     }
 
-    /// Is any volume on its way to being independent?
+    /// Returns whether any volume is being flattened.
     pub(crate) fn flattening(&self) -> Outcome<bool> {
         let pool = self.pool()?;
         let volumes = self.oracle.state().volumes.values();
@@ -100,8 +102,8 @@ impl Run {
         Ok(running.any(|running| running))
     }
 
-    /// Opens the pool without any image: what needs one says so, everything else is there, and what
-    /// was staged comes to its place. Then the images come back.
+    /// Opens the pool without any image. Reads that need an image fail with the right error,
+    /// everything else is there, and staged data is carried out. Then the images come back.
     pub(crate) fn lose_images(&mut self) -> Outcome<()> {
         if !self.close()? {
             return self.reopen(None);
@@ -114,13 +116,13 @@ impl Run {
         let pool = pool.map_err(|e| format!("open the pool without images: {e:?}"))?;
         self.read_without_images(&pool)?;
         pool.drain().map_err(|e| format!("drain without images: {e:?}"))?;
-        // The model would not note which snapshots a policy deletes here.
+        // The model would not notice which snapshots a policy deletes here.
         let deletes = self.oracle.state().volumes.values().any(|volume| volume.policy.auto_delete);
         let before = pool.stats().sequenced_lsn;
         for _ in 0..if deletes { 0 } else { STEPS } {
             pool.maintain().map_err(|e| format!("a background step without images: {e:?}"))?;
         }
-        // Deep volumes begin to be flattened.
+        // The pool may have begun to flatten deep volumes.
         self.filled |= pool.stats().sequenced_lsn != before;
         self.read_without_images(&pool)?;
         if let Health::Poisoned(why) = pool.health() {

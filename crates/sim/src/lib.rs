@@ -1,13 +1,13 @@
 //! Hindcast's deterministic simulator.
 //!
-//! The real engine runs on [`SimDir`], on one thread and from one seed. A run draws random requests
-//! and background steps, crashes at any operation with any subset of unsynced writes lost, torn or
-//! reordered, and other faults. A plain model in memory checks every read. After each crash it
-//! checks that what is left is what I4 promises.
+//! The real engine runs on [`SimDir`], on one thread and from one seed. A run performs random
+//! requests and background steps. It crashes at any operation, and then any subset of the unsynced
+//! writes is lost, torn or reordered. Other faults happen too. A plain model in memory checks every
+//! read. After each crash the model checks that what is left is what I4 promises.
 //!
 //! - [`random_run`] runs one seed.
 //! - [`enumerate`] cuts small scripts at every point.
-//! - [`mutate`] takes away the syncs of one purpose and demands that a script or a seed fails.
+//! - [`mutate`] disables the syncs of one purpose and demands that a script or a seed fails.
 #![forbid(unsafe_code)]
 
 mod ages;
@@ -50,20 +50,20 @@ pub use workload::{ClockMove, Crash, Op, Plan};
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::{Error, ErrorKind};
 
-/// Operations of a random run, unless told otherwise.
+/// Default number of operations of a random run.
 pub const DEFAULT_OPS: u64 = 120;
 
-/// One seed in so many is about a crowd of snapshots...
+/// One seed in this many is about a crowd of snapshots.
 const CROWD: u64 = 100;
-/// ... and has so many times as many operations.
+/// A seed about a crowd has this many times as many operations.
 const CROWD_OPS: u64 = 8;
 
-/// One seed in so many is about chunks that are longer than a journal record: the one with this
-/// rest.
+/// (divisor, remainder): a seed with this remainder is about chunks that are longer than a journal
+/// record, unless it is about a crowd.
 const LARGE: (u64, u64) = (10, 8);
 
-/// One seed: a random plan, `ops` random operations (more where there is a crowd), and a thorough
-/// end.
+/// Runs one seed: a random plan, `ops` random operations (8 times as many for a crowd), and a
+/// thorough end.
 pub fn random_run(seed: u64, ops: u64, dropped: Option<SyncPurpose>, trace: Trace) -> Outcome<Summary> {
     if seed.is_multiple_of(CROWD) {
         return any_run(seed, ops * CROWD_OPS, Theme::Crowd, dropped, trace);
@@ -72,7 +72,7 @@ pub fn random_run(seed: u64, ops: u64, dropped: Option<SyncPurpose>, trace: Trac
     any_run(seed, ops, theme, dropped, trace)
 }
 
-/// One seed without snapshots: what seeds did before there were any.
+/// Runs one seed without snapshots, images and histories. Old seeds repeat their runs with it.
 pub fn plain_run(seed: u64, ops: u64) -> Outcome<Summary> {
     any_run(seed, ops, Theme::Plain, None, None)
 }
@@ -102,8 +102,8 @@ fn any_run(
     })
 }
 
-/// Turns the panic that a disk was told to raise into an error: the caller of the engine does not
-/// know what became of the call.
+/// Turns the planned panic of a disk into an error. The caller does not know the outcome of its
+/// call to the engine. Other panics continue.
 pub(crate) fn survive<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         if panic.downcast_ref::<String>().is_none_or(|text| text != disk::PANIC) {
@@ -113,7 +113,7 @@ pub(crate) fn survive<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, E
     })
 }
 
-/// Makes a panic of the engine a failure of the run.
+/// Turns a panic of the engine into a failure of the run.
 pub(crate) fn guard<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     heard::listen();
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {

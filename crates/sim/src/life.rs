@@ -1,5 +1,5 @@
-//! The lives of a run's process. A life begins with creation, or with recovery, which is compared
-//! with the oracle. It ends with a clean close, a kill, or a power loss.
+//! The lives of a run's process. A life begins with creation, or with a recovery that is compared
+//! with the oracle. It ends with a clean close, a kill, a power loss, or a panic.
 
 use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
@@ -17,13 +17,13 @@ use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Health, Pool, PoolOptions, PvSpec};
 use std::collections::BTreeSet;
 
-/// So many chunks can take more of a catalog, when they are emptied and snapshots see them, than a
-/// quarter of its margin.
+/// If this many chunks are emptied while snapshots see them, the catalog can need more than a
+/// quarter of its margin for them.
 const MUCH: u64 = 8192;
 
 impl Run {
-    /// Creates and opens the pool. A crash in the middle must leave something that can be created
-    /// again, or opened.
+    /// Creates and opens the pool. A crash during the creation must leave a state in which a pool
+    /// can be created again, or opened.
     pub fn create(&mut self) -> Outcome<()> {
         let pvs = self.plan.pvs.clone();
         let mut specs: Vec<PvSpec> =
@@ -45,7 +45,8 @@ impl Run {
                 Err(_) if self.dir.crashed() || self.dir.panicked() => {
                     self.end_process();
                     cut_short = true;
-                    // A label that a power loss tore holds something.
+                    // A label that a power loss tore is not empty, so the next creation needs
+                    // force.
                     specs.iter_mut().for_each(|spec| spec.force = true);
                 }
                 Err(e) if cut_short => {
@@ -60,16 +61,16 @@ impl Run {
         self.open(Promise::Acknowledged)
     }
 
-    /// Opens the pool and compares everything with the oracle. Crashes and a failed sync on the way
-    /// are survived.
+    /// Opens the pool and compares everything with the oracle. The run survives crashes and a
+    /// failed sync on the way.
     pub(crate) fn open(&mut self, mut promise: Promise) -> Outcome<()> {
-        // What an earlier life was told says nothing of this one.
+        // Errors that the engine logged in an earlier life say nothing about this one.
         heard::take_poisonings();
         self.faults = false;
         self.failing = false;
         self.dir.clear_faults();
         if self.wild && self.rand.percent(10) {
-            // A crash leaves nothing for the offline check to find either.
+            // The offline check must find nothing after a crash either.
             self.inspect()?;
         }
         let mut salvaged = if self.wild { self.salvaged()? } else { None };
@@ -85,7 +86,7 @@ impl Run {
                     return Err("opened in spite of a failed sync".into());
                 }
                 Ok(pool) if !self.dir.crashed() => {
-                    // Without a physical volume that failed meanwhile, if there is one.
+                    // The pool may have opened without a physical volume whose sync failed.
                     self.failing = failed;
                     self.pool = Some(pool);
                     self.date_coming()?;
@@ -96,7 +97,7 @@ impl Run {
                 }
                 _ => {}
             }
-            // Another crash may take more of what was not synced.
+            // Another crash may lose more of what was not synced.
             salvaged = None;
             if failed {
                 self.planned = Some(self.any_power_loss());
@@ -118,8 +119,8 @@ impl Run {
         self.note_moments()
     }
 
-    /// Now and then plans another crash, or a sync that fails, for the recovery to come; tells
-    /// whether the latter.
+    /// In a random run, draws new options for the recovery to come, and now and then plans another
+    /// crash or a sync that fails. Returns whether a sync is planned to fail.
     fn disturb_recovery(&mut self, attempt: u32) -> bool {
         if !self.wild {
             return false;
@@ -143,7 +144,7 @@ impl Run {
         Crash::Power(self.rand.pick(&PowerLoss::ALL))
     }
 
-    /// Compares what was recovered with the model; tells the LSN of the first acknowledged record
+    /// Compares what was recovered with the model. Returns the LSN of the first acknowledged record
     /// that may be lost.
     pub(crate) fn compare(&mut self, promise: Promise) -> Outcome<Option<u64>> {
         let pool = self.pool()?;
@@ -177,7 +178,7 @@ impl Run {
         let (lost, first_lost) = self.oracle.recover(&found, promise, stats.sequenced_lsn.0)?;
         self.say(|| format!("recovered to LSN {}; {lost} acknowledged records are lost", stats.written_lsn));
         self.summary.lost += lost as u64;
-        // What was brought in may be there without what it was brought in for.
+        // Materialized content may exist without the write that it was materialized for.
         self.filled |= self.oracle.state().lines.any_over_image();
         self.compare_pvs()?;
         self.check_positions()?;
@@ -225,7 +226,7 @@ impl Run {
         Ok(())
     }
 
-    /// Ends the process in the planned way, and tells what holds afterwards.
+    /// Ends the process in the planned way. Returns the promise that holds afterwards.
     pub(crate) fn end_process(&mut self) -> Promise {
         self.drop_handles();
         self.pool = None;
@@ -246,14 +247,15 @@ impl Run {
         }
     }
 
-    /// A crash between two operations.
+    /// Crashes between two operations.
     pub(crate) fn crash(&mut self, how: Crash) -> Outcome<()> {
         self.planned = Some(how);
         let promise = self.end_process();
         self.open(promise)
     }
 
-    /// Closes the pool, which makes everything durable. False when a crash or a fault came between.
+    /// Closes the pool, which makes everything durable. Returns false if a crash or a fault
+    /// prevented the close.
     pub(crate) fn close(&mut self) -> Outcome<bool> {
         self.drop_handles();
         let Some(pool) = self.pool.take() else {
@@ -266,7 +268,7 @@ impl Run {
         if self.dir.crashed() || self.faults {
             return Ok(false);
         }
-        // Disks are mended while the pool is closed.
+        // Disks are repaired while the pool is closed.
         self.dir.clear_faults();
         if self.failing && closed.is_err() {
             return Ok(false);
@@ -276,7 +278,8 @@ impl Run {
         Ok(true)
     }
 
-    /// Closes, perhaps loses power, and opens again: after a clean close there is nothing to lose.
+    /// Closes the pool, loses power if `loss` is given, and opens the pool again. After a clean
+    /// close there is nothing to lose.
     pub(crate) fn reopen(&mut self, loss: Option<PowerLoss>) -> Outcome<()> {
         if self.close()? {
             if let Some(loss) = loss {
@@ -289,7 +292,7 @@ impl Run {
     }
 
     pub(crate) fn reopen_unclean(&mut self) -> Outcome<()> {
-        // After a panic the page cache is right.
+        // After a panic the page cache is correct.
         if self.faults && !(self.dir.panicked() && self.rand.percent(50)) {
             // After a failed sync the page cache proves nothing.
             self.planned = Some(self.any_power_loss());
@@ -298,7 +301,7 @@ impl Run {
         self.open(promise)
     }
 
-    /// How many chunks an operation may empty: at most all.
+    /// Returns how many chunks an operation may empty, at most all.
     pub(crate) fn empties(&self, op: &Op) -> u64 {
         let (vol, bytes) = match op {
             Op::Discard { vol, len, .. } | Op::Zeroes { vol, len, unmap: true, .. } => (vol, *len),
@@ -309,9 +312,10 @@ impl Run {
         self.oracle.state().volumes.get(vol).map_or(0, |v| used.min(bytes) / v.chunk_size)
     }
 
-    /// Was so much emptied that the catalog needed more than is kept for it? DURABILITY.md says
-    /// what is to be expected: the work waits, or (where a commit had begun) the pool is poisoned;
-    /// nothing is lost, and the pool goes on where there is space. From now on there is.
+    /// Returns whether so many chunks were emptied that the catalog needed more space than is kept
+    /// for it. DURABILITY.md states what to expect: the work waits, or the pool is poisoned if a
+    /// commit had begun. Nothing is lost, and the pool continues when there is space. If it
+    /// happened, this function removes the limit of the space.
     pub(crate) fn ran_full(&mut self) -> bool {
         if self.plan.backing.is_none() || self.emptied < MUCH {
             return false;
@@ -335,8 +339,9 @@ impl Run {
         true
     }
 
-    /// A panic of a disk with state in hand has poisoned the pool, if there was one; a panic while
-    /// the catalog was read stops its commits.
+    /// Ends the life of a pool after a planned panic of a disk. A panic while the pool holds state
+    /// in memory must have poisoned the pool. A panic during a read of the catalog stops the
+    /// commits of the catalog.
     pub(crate) fn leave_panicked(&mut self) -> Outcome<()> {
         if self.pool.is_none() {
             let promise = self.end_process();
@@ -346,8 +351,8 @@ impl Run {
             if !self.dir.panicked_in("catalog.redb") {
                 return Err("the pool has survived it".into());
             }
-            // The store has caught it in a read. What the pool has in hand is whole, and can't be
-            // committed any more.
+            // The store has caught the panic in a read. The state of the pool in memory is
+            // complete, but it can't be committed any more.
             let drained = self.pool()?.drain();
             self.say(|| format!("  after a panic in the store: {drained:?}"));
             if self.dir.crashed() {
@@ -361,14 +366,15 @@ impl Run {
         self.leave_poisoned()
     }
 
-    /// I7: a poisoned pool refuses writes, serves reads, and is left by recovery only.
+    /// Checks I7 and leaves the pool: a poisoned pool refuses writes, serves reads, and only a
+    /// recovery ends this state.
     pub(crate) fn leave_poisoned(&mut self) -> Outcome<()> {
         self.say(|| "the pool is poisoned".into());
         if heard::take_poisonings() == 0 {
             return Err("the pool is poisoned, and the engine did not say so".into());
         }
         self.dir.clear_faults();
-        // A crash that was planned would only hide how a poisoned pool reads.
+        // A planned crash would only hide how a poisoned pool reads.
         self.dir.crash_at(None);
         let ids: Vec<VolId> = self.oracle.state().volumes.keys().copied().collect();
         for vol in ids {
@@ -396,7 +402,7 @@ impl Run {
         self.reopen_unclean()
     }
 
-    /// The offline check finds nothing.
+    /// Checks the closed pool offline. The check must find nothing.
     pub(crate) fn inspect(&self) -> Outcome<()> {
         let options = CheckOptions { repair: false, ..CheckOptions::default() };
         let report = match check(self.dyn_dir(), &options, &mut |_, _| {}) {
@@ -409,7 +415,7 @@ impl Run {
         }
     }
 
-    /// The offline check of a closed pool finds nothing.
+    /// Closes the pool, checks it offline, and opens it again. The check must find nothing.
     pub(crate) fn check_offline(&mut self) -> Outcome<()> {
         if !self.close()? {
             return self.reopen_unclean();

@@ -1,4 +1,5 @@
-//! `sim`: runs the simulator. Exit codes: 0 all passed, 1 something failed, 2 usage.
+//! `sim`: runs the simulator. Exit codes: 0 if all passed, 1 if something failed, 2 for wrong
+//! usage.
 
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_sim::{Caught, Crash, CrashPoint, Cut, DEFAULT_OPS, PowerLoss, Summary};
@@ -19,7 +20,7 @@ other: --ops N        operations per seed (120)
        --drop-sync PURPOSE   for --seed, --seeds and --cut: syncs of this purpose do nothing
        --verbose";
 
-/// Prints a line; a reader who has gone away is no reason to fail.
+/// Prints a line. A closed standard output is no failure.
 macro_rules! say {
     ($($arg:tt)*) => {{
         let _ = writeln!(std::io::stdout().lock(), $($arg)*);
@@ -28,7 +29,7 @@ macro_rules! say {
 
 /// A run that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often that is looked at.
+/// Interval at which the run times are checked.
 const TICK: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
         }
     };
     if !args.verbose {
-        // A panic of the engine is a failure of a run, and reported as one.
+        // A panic of the engine is a failure of a run, and the run reports it.
         std::panic::set_hook(Box::new(|_| {}));
     }
     let failed = match &args {
@@ -116,7 +117,7 @@ const CRASHES: [(&str, Crash); 9] = [
     ("by-disk", Crash::Power(PowerLoss::ByDisk)),
 ];
 
-/// A cut in one word: `op:12:kill:0`.
+/// Returns a cut in one word, like `op:12:kill:0`.
 fn name_cut(cut: &Cut) -> String {
     let (kind, at) = match cut.point {
         CrashPoint::Op(at) => ("op", at),
@@ -224,8 +225,8 @@ fn command(seed: u64, args: &Args) -> String {
     format!("sim --seed {seed}{ops}{dropped} --verbose")
 }
 
-/// Shows progress, and ends everything when a run hangs. Only the time counts in which this thread
-/// wakes up as well, so that a machine or a process that was stopped for a while is no failure.
+/// Shows progress, and ends the process when a run hangs. Only time in which this thread wakes up
+/// too counts, so a machine or a process that was stopped for a while causes no failure.
 fn watch(running: &[Mutex<Option<u64>>], next: &AtomicU64, count: u64, args: &Args) {
     let mut last = Instant::now();
     // The seed of each thread, and the time for which it runs.

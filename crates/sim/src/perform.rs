@@ -11,19 +11,19 @@ use hindcast_engine::pool::{NewVolume, Pool, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
 
-/// Ranges of snapshots that one look at everything reads.
+/// Ranges of snapshots that are read when everything is verified.
 pub(crate) const VERIFIED_RANGES: usize = 400;
 
-/// Bytes that are one record in every pool.
+/// A write of this many bytes is one record in every pool.
 const ONE_RECORD: u64 = 32 << 10;
 
-/// What became of a request.
+/// The outcome of a request.
 pub(crate) enum Answer {
-    /// It succeeded.
+    /// The request succeeded.
     Done,
-    /// It was refused, as it should have been or may have been, and has done nothing.
+    /// The request was refused, and the refusal is allowed. It has changed nothing.
     Refused(ErrorKind),
-    /// Because of a crash or a fault the outcome is unknown.
+    /// The outcome is unknown because of a crash or a fault.
     Unknown,
 }
 
@@ -161,13 +161,14 @@ impl Run {
         self.oracle.state().volumes.get(&vol).ok_or_else(|| format!("volume {vol} is gone"))
     }
 
-    /// Sorts an answer that sequenced nothing of its own.
+    /// Classifies the answer of an operation for which the oracle expects no record.
     pub(crate) fn around(&mut self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
         self.oracle.observe(self.pool()?.stats().sequenced_lsn.0);
         self.sort(result, may_refuse)
     }
 
-    /// Sorts the answer of something that no client sees, but that is durable, with all before it.
+    /// Classifies the answer of an operation for which the oracle expects no record. If it
+    /// succeeded, everything before it is durable.
     pub(crate) fn durably(&mut self, result: Result<(), Error>, may_refuse: &[ErrorKind]) -> Outcome<Answer> {
         let answer = self.around(result, may_refuse)?;
         if let Answer::Done = answer {
@@ -185,12 +186,12 @@ impl Run {
             Err(e) if may_refuse.contains(&e.kind()) => Ok(Answer::Refused(e.kind())),
             Err(_) if self.dir.crashed() => Ok(Answer::Unknown),
             Err(_) if self.faults || self.all_failed() || self.ran_full() => Ok(Answer::Unknown),
-            // What is to leave a failed physical volume finds no space elsewhere.
+            // Data that has to leave a failed physical volume may find no space on the others.
             Err(e) if self.failing && matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Busy) => {
                 Ok(Answer::Unknown)
             }
-            // A request may have to read what went bad, an export for one, or a write to a part of
-            // a chunk over a moment.
+            // A request may have to read sectors that became unreadable. An export does so, and a
+            // write to a part of a chunk over a moment.
             Err(e) if !self.lost.is_empty() && matches!(e.kind(), ErrorKind::Io | ErrorKind::Lost) => {
                 Ok(Answer::Refused(e.kind()))
             }
@@ -198,7 +199,7 @@ impl Run {
         }
     }
 
-    /// Settles with the oracle what an answer means for `effects`, which were attempted just now.
+    /// Tells the oracle what an answer means for `effects`, which were attempted just now.
     pub(crate) fn settle_with_oracle(
         &mut self,
         answer: &Answer,
@@ -209,12 +210,12 @@ impl Run {
         let tried = if let Answer::Done = answer { effects.len() as u64 } else { 0 };
         let brought = std::mem::take(&mut self.brought);
         let extra = lsn.saturating_sub(self.oracle.last_lsn() + tried);
-        // A disk that can't be read may end a request while it brings in what it needs: then
-        // nothing of it was sequenced.
+        // An unreadable disk may end a request while the request materializes content. Then no
+        // record of the request itself was sequenced.
         let known = !matches!(answer, Answer::Unknown) || !self.dir.crashed() && !self.poisoned();
         let explained = extra <= brought || self.oracle.may_skip();
         if known && brought > 0 && extra > 0 && explained {
-            // What was brought in comes before.
+            // The records of materialized content come before those of the request.
             self.oracle.observe(lsn - tried);
             self.filled |= tried == 0;
         }
@@ -232,7 +233,7 @@ impl Run {
         }
     }
 
-    /// A control operation: one record, durable when it is acknowledged.
+    /// Performs a control operation: one record that is durable when it is acknowledged.
     pub(crate) fn control(
         &mut self,
         effect: Effect,
@@ -248,22 +249,22 @@ impl Run {
         Ok(answer)
     }
 
-    /// The parts of a write of which it is certain what came of each. A part may fail before it is
-    /// sequenced: then a crash would leave open which of several parts came to something. A part of
-    /// more than one record may be refused after its beginning was taken.
+    /// Returns the parts of a write whose outcomes are certain. A part may fail before it is
+    /// sequenced. If a crash followed, it would be unknown which of several parts were sequenced. A
+    /// part of more than one record may be refused after its first records were taken.
     fn certain_parts(&self, parts: &[(u64, u64)], watched: bool) -> Vec<(u64, u64)> {
         let alone = if watched || self.faults || self.failing { 1 } else { parts.len() };
         let most = if self.failing { ONE_RECORD } else { u64::MAX };
         parts.iter().take(alone).map(|(offset, len)| (*offset, *len.min(&most))).collect()
     }
 
-    /// Returns what refused the last part, if anything did.
+    /// Writes the parts. Returns the kind of the error that refused the last refused part, if any.
     fn write(&mut self, vol: VolId, parts: &[(u64, u64)], fua: bool) -> Outcome<Option<ErrorKind>> {
         let watched = self.watch_policies()?.is_some();
         let parts = &self.certain_parts(parts, watched)[..];
         let bytes: u64 = parts.iter().map(|p| p.1 + 8192).sum();
         self.make_room(bytes)?;
-        // As things are now: room may have been made by a deletion.
+        // The policies are read again, because making room may have deleted a snapshot.
         let watch = self.watch_policies()?.filter(|_| watched);
         let Some(handle) = self.handle(vol)? else {
             return Ok(None);
@@ -283,7 +284,7 @@ impl Run {
         if let Err(panic) = survived {
             writes.iter_mut().for_each(|write| write.result = Err(panic.clone()));
         }
-        // In order, without those that certainly came to nothing.
+        // The effects are in order, without those that certainly did nothing.
         let mut tried = Vec::new();
         let mut refused = None;
         let mut answer = Answer::Done;
@@ -296,15 +297,15 @@ impl Run {
                 Answer::Refused(kind) => {
                     refused = Some(kind);
                     if self.failing || self.faults {
-                        // The journal was full, and nothing was carried out for want of space, or
-                        // because a disk had failed.
+                        // The journal was full, and nothing could be carried out: there was no
+                        // space, or a disk had failed.
                         let begun = self.sequenced_of_it(whole)?.min(effects.len());
                         whole += begun;
                         tried.extend(effects.into_iter().take(begun));
                     }
                     continue;
                 }
-                // A journal file could not be made for the rest of it.
+                // A journal file for the rest of the write could not be created.
                 Answer::Unknown if !self.dir.crashed() && !self.poisoned() => {
                     refused = Some(ErrorKind::Io);
                     tried.extend(effects.into_iter().take(self.sequenced_of_it(0)?));
@@ -328,7 +329,7 @@ impl Run {
         Ok(refused)
     }
 
-    /// A write with a content of its own, and what it does.
+    /// Returns a write with unique content, and its effects.
     fn stamped(&mut self, vol: VolId, (offset, len): (u64, u64), most: u64) -> (WriteOp, Vec<Effect>) {
         let stamp = self.next_stamp;
         self.next_stamp += 1;
@@ -339,21 +340,25 @@ impl Run {
         (WriteOp::new(offset, Bytes::from(data)), write_effects(vol, offset, len, most, stamp))
     }
 
-    /// How many records of a write that failed are there; of the request's others, `known` are.
+    /// Returns how many records of a failed write were sequenced. The other parts of the request
+    /// have `known` records.
     fn sequenced_of_it(&self, known: usize) -> Outcome<usize> {
         let sequenced = (self.pool()?.stats().sequenced_lsn.0 - self.oracle.last_lsn()) as usize;
-        // What was brought in for it comes before, and is observed with it.
+        // Records of materialized content come before those of the write, and the oracle observes
+        // both together.
         Ok(if self.brought > 0 { 0 } else { sequenced.saturating_sub(known) })
     }
 
-    /// Of a request of several records it may stay open, after a refusal, how many were taken:
-    /// where physical volumes fail, and the pool brings in records of its own for it.
+    /// Returns whether a refusal can leave the number of sequenced records unknown. This is so for
+    /// several records, if physical volumes fail and the pool sequences records of its own for the
+    /// request.
     pub(crate) fn may_stay_open(&self, effects: &[Effect]) -> bool {
         self.failing && self.brought > 0 && effects.len() > 1
     }
 
-    /// What a request did that ended with `answer`, after `deleted` records of its own that made
-    /// room. One of several records may be refused after its beginning was taken.
+    /// Returns the effects of a request that was carried out in part, as far as they are known.
+    /// `answer` is its answer. Before it, the pool sequenced `deleted` records to make room. A
+    /// request of several records may be refused after its first records were taken.
     pub(crate) fn done_in_part<'a>(
         &self,
         answer: &Answer,
@@ -389,10 +394,11 @@ impl Run {
         }
     }
 
-    /// A read has failed: something that it should have shown must have gone bad.
+    /// Checks that a failed read was allowed to fail: something that it had to show must be
+    /// unreadable.
     pub(crate) fn may_be_unreadable(&self, view: View, offset: u64, len: u64) -> Outcome<()> {
         let content = self.oracle.state().content(view).ok_or_else(|| format!("{view:?} is gone"))?;
-        // What rests on a moment is reconstructed by chunks.
+        // Content that comes from a moment is reconstructed chunk by chunk.
         let doubtful = self.oracle.doubtful() || self.kept_history;
         let mut sectors = offset / SECTOR..(offset + len) / SECTOR;
         if doubtful || sectors.any(|sector| self.lost.contains(&(sector, content.get(sector)))) {
@@ -494,7 +500,7 @@ impl Run {
                 }
             }
         }
-        // Nothing of this came to be a record.
+        // None of these requests became a record.
         self.oracle.acknowledge(&[], self.pool()?.stats().sequenced_lsn.0)
     }
 
@@ -541,7 +547,7 @@ impl Run {
         if size == old {
             return Ok(());
         }
-        // A stream says itself how long its volume is.
+        // A stream defines the length of its volume.
         let refused = volume.import.is_some() || (size < old && !force);
         let refusals: &[ErrorKind] = if refused { &[ErrorKind::Conflict] } else { &[ErrorKind::NoSpace] };
         self.may_bring_in(vol, 1)?;
@@ -603,19 +609,19 @@ impl Run {
         Ok(())
     }
 
-    /// Writes on until the pool refuses; everything acknowledged must still be there, and space can
-    /// be had again.
+    /// Writes until the pool refuses. Everything acknowledged must still be there, and space must
+    /// become available again.
     fn fill(&mut self, vol: VolId) -> Outcome<()> {
         let volume = self.model(vol)?;
         if volume.refuses_writes() {
             return Ok(());
         }
         let (size, chunk) = (volume.size, volume.chunk_size);
-        // Small chunks would need very many writes.
+        // With small chunks, short writes would need very many requests.
         let step = if chunk < 4096 { 128 << 10 } else { 64 << 10 };
         let mut at = 0;
         let mut full = false;
-        // A history grows with every round, and takes what no physical volume needs.
+        // A history grows with every round, and takes space that no physical volume needs.
         let again =
             self.plan.backing.is_some() && self.pool()?.volume(&volume.name).is_ok_and(|v| v.cdp.is_some());
         for _ in 0..if again { 800 } else { 200 } {
@@ -642,16 +648,16 @@ impl Run {
         if self.dir.crashed() {
             return Ok(());
         }
-        // What was freed may have gone to a volume that is being flattened, too, and a history
-        // keeps it.
+        // Freed space may also go to a volume that is being flattened, and a history keeps the
+        // space.
         let leaving = self.failing
             || self.pool()?.pvs().iter().any(|pv| pv.draining)
             || self.flattening()?
             || self.kept_history;
         let refused = self.write(vol, &[(0, u64::from(self.model(vol)?.block_size))], false)?;
         match refused {
-            // What was freed may lie where nothing new is placed, or the file system below may be
-            // full.
+            // Freed space may be on a physical volume that takes no new data, or the file system
+            // below may be full.
             Some(ErrorKind::NoSpace) if at > 1 << 20 && !leaving && self.plan.backing.is_none() => {
                 Err("no space after a MiB was freed".into())
             }
@@ -660,7 +666,8 @@ impl Run {
     }
 }
 
-/// Runs must lie end to end, and what is `known` to have been written is never called zeros.
+/// Checks the runs of a block status. They must be adjacent, and a run of zeros must contain no
+/// sector that is `known` to have been written.
 pub(crate) fn check_runs(
     runs: &[StatusRun],
     (offset, len): (u64, u64),
@@ -681,7 +688,7 @@ pub(crate) fn check_runs(
         }
         at += run.length;
     }
-    // A call looks at a bounded number of chunks.
+    // A call checks a limited number of chunks.
     let stopped = runs.len() == max_runs || at - offset >= chunk_size << 19;
     if at > offset + len || (at < offset + len && !stopped) || runs.len() > max_runs {
         return Err(format!("{} runs to {at} for {offset}+{len}, at most {max_runs}", runs.len()));

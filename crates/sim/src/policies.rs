@@ -1,5 +1,5 @@
-//! Labels, protection, and limits on the space of snapshots. They are set at random. What the pool
-//! deletes by itself is compared with them.
+//! Labels, protection, and limits on the space of snapshots. A run sets them at random, and
+//! compares with them what the pool deletes by itself.
 
 use crate::oracle::{Effect, PolicyModel, SnapId, VolId};
 use crate::perform::Answer;
@@ -8,19 +8,19 @@ use hindcast_engine::ErrorKind;
 use hindcast_engine::pool::SnapshotPolicy;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Labels that a snapshot may have, and the longest value.
+/// Maximum number of labels of a snapshot. `MAX_VALUE` is the maximum length of a value in bytes.
 const MAX_LABELS: usize = 16;
 const MAX_VALUE: usize = 255;
 
-/// What a step of background work may delete, by the policies as they are.
+/// The snapshots that a step of background work may delete under the present policies.
 pub(crate) struct Watch {
-    /// The oldest snapshot that can go, of each volume that lets it go.
+    /// The oldest snapshot that can be deleted, of each volume with automatic deletion.
     oldest: BTreeMap<VolId, SnapId>,
-    /// Snapshots of those volumes that something rests on, and nothing else keeps. They can go as
-    /// soon as what rests on them has gone in the background, which a request without space waits
-    /// for.
+    /// Snapshots of those volumes that can't be deleted only because something rests on them. They
+    /// can be deleted as soon as background work has removed what rests on them. A request without
+    /// space waits for that.
     pinned: BTreeSet<(SnapId, VolId)>,
-    /// Volumes whose snapshots take more than they should.
+    /// Volumes whose snapshots take more than their limit.
     over: Vec<VolId>,
     low: bool,
     deleted: u64,
@@ -71,7 +71,8 @@ impl Run {
         self.control(effect, &[], |pool| pool.set_snapshot_policy(&name, policy).map(drop)).map(drop)
     }
 
-    /// What the next step of background work may delete; `None` where no policy lets it.
+    /// Returns what the next step of background work may delete, or `None` if no policy allows a
+    /// deletion or the state is uncertain.
     pub(crate) fn watch_policies(&self) -> Outcome<Option<Watch>> {
         let state = self.oracle.state();
         let willing: Vec<VolId> =
@@ -131,7 +132,7 @@ impl Run {
         Ok(())
     }
 
-    /// Snapshots that the model has, and the pool has not.
+    /// Returns the snapshots that the model has and the pool does not have.
     fn gone_snapshots(&self) -> Outcome<Vec<(SnapId, VolId)>> {
         let pool = self.pool()?;
         let mut gone = Vec::new();
@@ -143,22 +144,25 @@ impl Run {
         Ok(gone)
     }
 
-    /// Does something rest on a snapshot now? A request without space has all carried out that was
-    /// sequenced, and only then is a snapshot an anchor of its volume's history.
+    /// Returns whether something rests on a snapshot now. A request without space carries out
+    /// everything that was sequenced, and only then is a snapshot an anchor of its volume's
+    /// history.
     fn is_pinned(&self, snap: SnapId) -> Outcome<bool> {
         let (volume, name) = self.address(snap)?;
         Ok(self.pool()?.snapshot(&volume, &name).map_err(|e| format!("{e:?}"))?.pinned)
     }
 
-    /// What policies have deleted for a request that found no space: before anything of it was
-    /// sequenced, and of each volume the oldest first, but for those that had to stay.
+    /// Returns the deletions that policies made for a request that found no space. They come before
+    /// the records of the request. Of each volume the oldest snapshots are deleted first, except
+    /// those that have to stay.
     pub(crate) fn deleted_for_space(&mut self, watch: Option<&Watch>) -> Outcome<Vec<Effect>> {
         let Some(watch) = watch else { return Ok(Vec::new()) };
         let gone = self.gone_snapshots()?;
         for (snap, vol) in &gone {
             let may_go = match watch.oldest.get(vol) {
                 _ if watch.pinned.contains(&(*snap, *vol)) => true,
-                // A younger one goes only after the oldest one, or past it.
+                // A younger snapshot is deleted only after the oldest one, or if the oldest one has
+                // to stay.
                 Some(oldest) => {
                     oldest == snap || gone.contains(&(*oldest, *vol)) || self.is_pinned(*oldest)?
                 }
@@ -175,8 +179,8 @@ impl Run {
         Ok(gone.into_iter().map(|(snap, _)| Effect::DeleteSnapshots(vec![snap])).collect())
     }
 
-    /// Settles what a request did, and before it what was deleted to make room for it: that stays
-    /// also where the request was refused, and is durable.
+    /// Tells the oracle what a request did, and before it the deletions that made room for it. The
+    /// deletions stay even if the request was refused, and they are durable.
     pub(crate) fn attempt_and_settle(
         &mut self,
         answer: &Answer,
@@ -197,7 +201,8 @@ impl Run {
         self.settle_with_oracle(&answer, &all, durable)
     }
 
-    /// When nothing is left to do, every policy is kept, as far as there is anything to delete.
+    /// Checks that every policy is kept when nothing is left to do, as far as there is a snapshot
+    /// to delete.
     pub(crate) fn check_policies(&self) -> Outcome<()> {
         if self.faults || self.failing || self.dir.crashed() || self.poisoned() || !self.gone.is_empty() {
             return Ok(());

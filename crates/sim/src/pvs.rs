@@ -45,7 +45,7 @@ impl Run {
         match answer {
             Answer::Done => drop(self.pvs.insert(spec.path)),
             Answer::Unknown => drop(self.doubtful_pvs.insert(spec.path)),
-            // What was accepted, and waits for the end of a shortage, is listed.
+            // A volume that was accepted and waits for the end of a shortage is listed.
             Answer::Refused(_) if pool.pvs().iter().any(|pv| pv.path == spec.path) => {
                 self.doubtful_pvs.insert(spec.path);
             }
@@ -54,7 +54,7 @@ impl Run {
         Ok(())
     }
 
-    /// Until when a physical volume that the answer is about may take nothing yet.
+    /// Notes until when the physical volume of the answer may take no data yet.
     fn note_coming(&mut self, path: &str, answer: &Answer) -> Outcome<()> {
         match answer {
             Answer::Done => drop(self.coming_pvs.remove(path)),
@@ -63,7 +63,7 @@ impl Run {
         Ok(())
     }
 
-    /// What was accepted, and may wait, has an LSN by now, or none.
+    /// Sets the LSNs of accepted volumes that may wait. Such a volume has an LSN by now, or none.
     pub(crate) fn date_coming(&mut self) -> Outcome<()> {
         let last = self.pool()?.stats().sequenced_lsn;
         self.coming_pvs.values_mut().for_each(|lsn| *lsn = last.min(*lsn));
@@ -100,14 +100,14 @@ impl Run {
         let fails = |pv: PvInfo| pv.path == path && pv.failure.is_some();
         let unwiped = self.failing && matches!(&result, Err(e) if e.kind() == ErrorKind::Io);
         if unwiped && !pool.pvs().into_iter().any(fails) {
-            // Removed, but for its label.
+            // The volume is removed, but its label is still there.
             self.pvs.remove(&path);
             return self.durably(Ok(()), &[]).map(drop);
         }
         match self.durably(result, &[ErrorKind::Conflict, ErrorKind::NoSpace])? {
             Answer::Done => {
                 self.pvs.remove(&path);
-                // Nothing can have been on it.
+                // The removed volume can't have held anything.
                 self.verify_unless_crashed()
             }
             Answer::Unknown => {
@@ -118,7 +118,7 @@ impl Run {
         }
     }
 
-    /// One of several physical volumes takes no writes any more.
+    /// Makes one of several physical volumes fail its writes or its syncs.
     fn fail_pv(&mut self, pick: u64) {
         let Some(path) = self.pick_pv(pick >> 1).filter(|_| self.pvs.len() > 1) else { return };
         let how = if pick.is_multiple_of(2) { Failing::Writes } else { Failing::Syncs };

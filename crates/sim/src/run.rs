@@ -21,44 +21,46 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// What a run says when something is wrong.
+/// The result of a part of a run. The error describes what is wrong.
 pub type Outcome<T> = Result<T, String>;
 
-/// Reports each step to the caller, if the caller gave a function for that.
+/// A function that gets a line for each step of a run, if the caller gave one.
 pub type Trace = Option<fn(&str)>;
 
-/// Idle steps in a row that mean that there is nothing left to do: destage is lazy, and what was
-/// freed can be used again only after all who read have been looked at twice.
+/// Number of consecutive idle steps that show that nothing is left to do. One idle step is not
+/// enough: destage is lazy, and freed space can be used again only after the engine has checked all
+/// readers twice.
 const PATIENCE: u32 = 5;
 
-/// What a run did, for the closing line.
+/// Counts of what a run did, for the closing line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Operations.
     pub ops: u64,
-    /// Crashes, planned and met.
+    /// Crashes, both planned ones and ends of a pool that could not continue.
     pub crashes: u64,
-    /// Acknowledged records lost in power losses, which is allowed.
+    /// Acknowledged records that were lost in power losses and in accepted losses of the journal.
+    /// Such losses are allowed.
     pub lost: u64,
-    /// Writes refused for want of space.
+    /// Writes that the pool refused because it had no space.
     pub refused: u64,
-    /// Records sequenced.
+    /// Records that the pool sequenced.
     pub records: u64,
-    /// Snapshots taken.
+    /// Snapshots that were taken.
     pub snapshots: u64,
-    /// The most that there were at once in one run.
+    /// The largest number of snapshots that existed at once in one run.
     pub most_snapshots: u64,
-    /// Clones made, and rollbacks.
+    /// Clones and rollbacks.
     pub clones: u64,
     /// Moments that were compared with other states.
     pub moments_compared: u64,
-    /// Moments that were opened before they were carried out.
+    /// Moments that were opened before their records were carried out.
     pub moments_waiting: u64,
-    /// Runs of histories that were sorted apart.
+    /// Runs of histories that were sorted from shared segments into segments of their own.
     pub runs_sorted: u64,
-    /// Snapshots deleted by policy.
+    /// Snapshots that a policy deleted.
     pub auto_deleted: u64,
-    /// Streams taken in.
+    /// Imports that were completed.
     pub imports: u64,
     /// Times that the catalog found its file system full.
     pub ran_full: u64,
@@ -67,7 +69,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Summary) {
         self.ops += other.ops;
         self.crashes += other.crashes;
@@ -87,7 +89,7 @@ impl Summary {
     }
 }
 
-/// A run: a machine, a pool on it, and the oracle that its answers are compared with.
+/// A run: a machine, a pool on it, and the oracle that the answers of the pool are compared with.
 pub struct Run {
     pub(crate) plan: Plan,
     pub(crate) dir: SimDir,
@@ -100,67 +102,71 @@ pub struct Run {
     pub(crate) handles: BTreeMap<VolId, Arc<Volume>>,
     /// Handles of snapshots.
     pub(crate) snapshot_handles: BTreeMap<SnapId, Arc<Volume>>,
-    /// Handles of snapshots that were deleted meanwhile, with what they show.
+    /// Handles of snapshots that were deleted since, with the content that they must show.
     pub(crate) gone: Vec<(Arc<Volume>, SnapshotModel)>,
     /// Numbers of volumes that are known to have been created.
     pub(crate) ids: BTreeMap<Uuid, VolId>,
     /// The volume whose creation has no answer yet.
     pub(crate) unborn: Option<VolId>,
-    /// Numbers of snapshots, and those whose creation has no answer yet.
+    /// Numbers of snapshots. `unborn_snapshots` has the snapshots whose creation has no answer yet:
+    /// (volume, name, number).
     pub(crate) snapshot_ids: BTreeMap<Uuid, SnapId>,
     pub(crate) unborn_snapshots: Vec<(VolId, String, SnapId)>,
     pub(crate) next_vol: VolId,
     pub(crate) next_snapshot: SnapId,
     pub(crate) next_stamp: u64,
     pub(crate) next_image: u64,
-    /// So many records the pool may sequence of its own with the next request.
+    /// The number of records that the pool may sequence by itself with the next request.
     pub(crate) brought: u64,
-    /// Some volume has, or may have, more of its own than what was written to it.
+    /// Some volume owns, or may own, more content than what was written to it.
     pub(crate) filled: bool,
-    /// Physical volumes that must be there, and those that may.
+    /// Physical volumes that must be in the pool. Those in `doubtful_pvs` may be in it.
     pub(crate) pvs: BTreeSet<String>,
     pub(crate) doubtful_pvs: BTreeSet<String>,
-    /// Physical volumes that take data once the record with this LSN is carried out: one that was
-    /// added, or is drained no more. The pool lists them as they will be from its acceptance on.
+    /// Physical volumes that take data once the record with this LSN is carried out. Such a volume
+    /// was added, or its drain was stopped. The pool lists the later state as soon as it accepts
+    /// the operation.
     pub(crate) coming_pvs: BTreeMap<String, Lsn>,
     pub(crate) next_pv: u64,
-    /// Faults are planned or were met in this life of the pool: errors are no surprise.
+    /// Faults are planned or have happened in this life of the pool, so errors are allowed.
     pub(crate) faults: bool,
-    /// Physical volumes fail in this life of the pool: less space is no surprise, but nothing is
-    /// lost and everything else goes on.
+    /// Physical volumes fail in this life of the pool, so a lack of space is allowed. Nothing may
+    /// be lost, and everything else must continue.
     pub(crate) failing: bool,
-    /// Recovery draws its options, and further crashes, at random.
+    /// Recovery uses random options, and random crashes happen during it.
     pub(crate) wild: bool,
-    /// Background work keeps ahead of requests, as a server's threads do; else a request that finds
-    /// the journal full has to help itself.
+    /// Background work runs before requests need it, like the threads of a server. If this is
+    /// false, a request that finds the journal full has to do the work itself.
     helpful: bool,
-    /// Chunks that operations may have emptied since all was carried out.
+    /// The number of chunks that operations may have emptied since everything was last carried out.
     pub(crate) emptied: u64,
     pub(crate) planned: Option<Crash>,
     pub(crate) trace: Trace,
     pub(crate) summary: Summary,
-    /// Some volume was told to give each snapshot a copy of its own.
+    /// Some volume was configured to give each snapshot a copy of its own.
     pub(crate) independent: bool,
-    /// What lay in sectors that went bad: (sector of the volume, stamp). Reads of it, and of
-    /// nothing else, may fail.
+    /// The content of sectors that became unreadable: (sector of the volume, stamp). Only reads of
+    /// this content may fail.
     pub(crate) lost: BTreeSet<(u64, u64)>,
-    /// What is known of the past of volumes with CDP.
+    /// The known past of each volume with CDP.
     pub(crate) past: BTreeMap<VolId, Past>,
     /// Moments that are held open.
     pub(crate) held: Vec<Held>,
     /// Some volume had CDP.
     pub(crate) kept_history: bool,
-    /// Streams that were fetched, and the one that is being taken in.
+    /// Streams that were exported. `arriving` is the import of one that is under way.
     pub(crate) streams: Vec<Arc<Stream>>,
     pub(crate) arriving: Option<Arriving>,
-    /// Imports that others began after, oldest first: what they still send may arrive at any time.
+    /// Imports that a later one has replaced, oldest first. Their senders may still send records at
+    /// any time.
     pub(crate) stale: Vec<Arriving>,
-    /// By volume, the number of the import that may fill it now.
+    /// The number of the import that may fill each volume now.
     pub(crate) leases: BTreeMap<VolId, u64>,
 }
 
-/// The journal must cope with media that destroy the rest of a block in whose middle they are
-/// interrupted. In place, parts of a block are overwritten: physical volumes are required not to.
+/// Returns the tear model for an atomic unit of 512 bytes. The journal must cope with media that
+/// destroy the rest of a block if a write to it is interrupted. Physical volumes are required not
+/// to do so, because parts of their blocks are overwritten in place.
 fn tear_512(name: &str) -> TearModel {
     if name.starts_with("journal") { TearModel::EMULATED } else { TearModel::SECTORS }
 }
@@ -169,11 +175,11 @@ fn tear_4096(name: &str) -> TearModel {
     if name.starts_with("pv") || name.starts_with('/') { TearModel::BLOCKS } else { tear_512(name) }
 }
 
-/// Journal that the records of a control operation take at most, in bytes.
+/// Maximum size in bytes of the journal records of a control operation.
 const CONTROL_ROOM: u64 = 16 << 10;
 
 impl Run {
-    /// A machine without a pool.
+    /// Creates a run with a machine that has no pool yet.
     pub fn new(seed: u64, plan: Plan, wild: bool, trace: Trace) -> Self {
         let mut rand = Rand::new(seed);
         let dir = SimDir::new(rand.bits());
@@ -227,12 +233,12 @@ impl Run {
         }
     }
 
-    /// The machine's disks.
+    /// Returns the disks of the machine.
     pub fn dir(&self) -> &SimDir {
         &self.dir
     }
 
-    /// What the run did so far.
+    /// Returns the counts so far.
     pub fn summary(&self) -> Summary {
         Summary { disk_ops: self.dir.counts().ops, ..self.summary }
     }
@@ -243,7 +249,7 @@ impl Run {
         }
     }
 
-    /// Plans how the process ends, when it ends.
+    /// Plans the point and the way in which the process ends.
     pub fn plan_crash(&mut self, point: CrashPoint, how: Crash) {
         self.planned = Some(how);
         if how == Crash::Panic {
@@ -262,7 +268,8 @@ impl Run {
         Arc::new(self.dir.clone())
     }
 
-    /// The next physical volume's description; a device is added to the machine.
+    /// Describes a new physical volume with the next number. If it is a device, the device is added
+    /// to the machine.
     pub(crate) fn new_pv(&mut self, size: u64, device: bool) -> PvSpec {
         let number = self.next_pv;
         self.next_pv += 1;
@@ -275,11 +282,13 @@ impl Run {
         }
     }
 
-    /// Performs one operation, and whatever follows from it.
+    /// Performs one operation, and what follows from it: a recovery, checks, and the end of a
+    /// poisoned pool.
     pub fn step(&mut self, op: &Op) -> Outcome<()> {
         self.summary.ops += 1;
         self.say(|| format!("{op:?}"));
-        // Never not at all: what an operation sequences is later than all before it.
+        // Some time always passes, so that what an operation sequences is later than everything
+        // before it.
         self.pass(1 + self.rand.clone().below(1_000_000));
         self.emptied += self.empties(op);
         self.read_some_new_moment()?;
@@ -305,7 +314,8 @@ impl Run {
         Ok(())
     }
 
-    /// Performs an operation of a script, unless a crash took what it is about.
+    /// Performs an operation of a script, unless a crash has removed a volume or snapshot that it
+    /// needs.
     pub(crate) fn step_if_possible(&mut self, op: &Op) -> Outcome<()> {
         let state = self.oracle.state();
         let fits = |vol: &VolId| state.volumes.get(vol).is_some_and(|v| op.end() <= v.size);
@@ -313,25 +323,26 @@ impl Run {
         if op.volumes().iter().all(fits) && op.snapshots().iter().all(there) {
             return self.step(op);
         }
-        // What comes later keeps its number.
+        // Later operations keep the numbers of their volumes and snapshots.
         let (volumes, snapshots) = op.creates();
         self.next_vol += volumes;
         self.next_snapshot += snapshots;
         Ok(())
     }
 
-    /// A run of `count` random operations, and a thorough end.
+    /// Performs `count` random operations, and ends the run thoroughly.
     pub fn random(&mut self, count: u64, theme: Theme) -> Outcome<()> {
         let mut generator = Generator::new(self.rand.fork(), self.plan.config.extent_size, theme);
         if self.rand.percent(20) {
-            // What creating promises holds at once, too.
+            // The promises of a creation hold at once, too.
             let point = CrashPoint::Op(self.rand.between(1, 80));
             let how = Crash::random(&mut self.rand);
             self.plan_crash(point, how);
         }
         self.create()?;
         for _ in 0..count {
-            // Before the operation is drawn: a policy may delete what it would be about.
+            // This comes before the operation is drawn, because a policy may delete what the
+            // operation needs.
             self.make_room(CONTROL_ROOM)?;
             let op = generator.next(self.oracle.state(), &self.transfers());
             self.step(&op)?;
@@ -341,7 +352,7 @@ impl Run {
         if self.rand.percent(20) && self.rest()? {
             return self.damage();
         }
-        // By draws that other draws do not see.
+        // These draws come from a copy, so that they do not change the other draws.
         if self.rand.clone().percent(8) {
             return self.harm_journal(&mut generator);
         }
@@ -351,7 +362,8 @@ impl Run {
         self.finish()
     }
 
-    /// Closes for good, if nothing comes between.
+    /// Closes the pool for the end of a run. Returns false if a crash or a fault prevented the
+    /// close.
     fn rest(&mut self) -> Outcome<bool> {
         self.dir.crash_at(None);
         if self.faults || self.failing {
@@ -360,7 +372,8 @@ impl Run {
         self.close()
     }
 
-    /// The end of every run: all of it must be there, and go away without a trace.
+    /// The end of every run that does not damage the pool: everything must be there, and a deletion
+    /// of everything must leave no trace.
     pub fn finish(&mut self) -> Outcome<()> {
         self.dir.crash_at(None);
         for op in [Op::ClearFaults, Op::Reopen(None), Op::Verify, Op::Drain, Op::Verify, Op::Check] {
@@ -405,7 +418,7 @@ impl Run {
         self.pool.clone().ok_or_else(|| "the pool is not open".into())
     }
 
-    /// Space in use, of the pool and of each physical volume, for the trace.
+    /// Returns the space in use, of the pool and of each physical volume, for the trace.
     fn space(&self) -> String {
         let Some(pool) = &self.pool else {
             return String::new();
@@ -429,7 +442,7 @@ impl Run {
         )
     }
 
-    /// Does no physical volume take anything any more?
+    /// Returns whether no physical volume accepts data any more.
     pub(crate) fn all_failed(&self) -> bool {
         let takes = |pool: &Arc<Pool>| {
             let carried_out = pool.stats().destaged_lsn;
@@ -443,7 +456,8 @@ impl Run {
         self.pool.as_ref().is_some_and(|pool| matches!(pool.health(), Health::Poisoned(_)))
     }
 
-    /// Positions never overtake one another, and what the pool calls durable is held against it.
+    /// Checks that the positions of the log are in order. Tells the oracle what the pool reports as
+    /// durable.
     pub(crate) fn check_positions(&mut self) -> Outcome<()> {
         let stats = self.pool()?.stats();
         let ends = [
@@ -462,7 +476,7 @@ impl Run {
         Ok(())
     }
 
-    /// All that was ever written, and a few places that were not.
+    /// Reads all ranges of a volume that were ever written, and two random blocks.
     pub(crate) fn read_everything(
         &mut self,
         id: VolId,
@@ -479,8 +493,8 @@ impl Run {
         read_ranges(&handle, name, ranges, self.lost())
     }
 
-    /// All of a snapshot that was ever written; of all snapshots together about `budget` ranges,
-    /// chosen at random.
+    /// Reads the ranges of a snapshot that were ever written. If all snapshots together have more
+    /// than about `budget` ranges, it reads a random part of them.
     pub(crate) fn read_snapshot_ranges(
         &mut self,
         owner: VolId,
@@ -498,12 +512,12 @@ impl Run {
         read_ranges(&handle, name, ranges, self.lost())
     }
 
-    /// What went bad so far.
+    /// Returns the content that became unreadable so far.
     pub(crate) fn lost(&self) -> Lost<'_> {
         Lost { sectors: &self.lost, by_chunk: self.kept_history }
     }
 
-    /// Compares everything with the oracle; of snapshots so many ranges.
+    /// Compares everything with the oracle. It reads about `budget` ranges of snapshots.
     pub(crate) fn verify(&mut self, budget: usize) -> Outcome<()> {
         let volumes: Vec<(VolId, String, u64)> =
             self.oracle.state().volumes.iter().map(|(id, v)| (*id, v.name.clone(), v.size)).collect();
@@ -532,7 +546,8 @@ impl Run {
         volume.map(|v| v.name.clone()).ok_or_else(|| format!("volume {vol} is gone"))
     }
 
-    /// A handle for requests; none when the volume can't be opened because of a planned fault.
+    /// Returns a handle for requests, or `None` if the volume can't be opened because of a planned
+    /// fault or a crash.
     pub(crate) fn handle(&mut self, vol: VolId) -> Outcome<Option<Arc<Volume>>> {
         if let Some(handle) = self.handles.get(&vol) {
             return Ok(Some(handle.clone()));
@@ -550,7 +565,8 @@ impl Run {
         }
     }
 
-    /// Background steps until nothing is left to do.
+    /// Performs background steps until nothing is left to do, and then checks the space and the
+    /// policies.
     pub(crate) fn settle(&mut self) -> Outcome<()> {
         let mut idle = 0;
         for step in 0.. {
@@ -573,7 +589,8 @@ impl Run {
         let result = survive(|| pool.maintain());
         let after = pool.stats();
         let sorted = after.history_runs_sorted - before.history_runs_sorted;
-        // By itself a pool does nothing but delete by policy, and flatten.
+        // The only records that a pool sequences by itself are those of deletions by policy and of
+        // flattening.
         self.filled |= after.sequenced_lsn != before.sequenced_lsn
             && after.snapshots_auto_deleted == before.snapshots_auto_deleted;
         if let Some(watch) = watch {
@@ -583,7 +600,7 @@ impl Run {
         self.summary.runs_sorted += sorted;
         match result {
             Ok(progress) => {
-                // What waits for space says nothing.
+                // Work that waits for space returns no error.
                 self.ran_full();
                 Ok(progress)
             }
@@ -594,7 +611,7 @@ impl Run {
         }
     }
 
-    /// Like the threads of a server do: makes room in the journal before a request would have to.
+    /// Makes room in the journal before a request needs it, like the threads of a server.
     pub(crate) fn make_room(&mut self, bytes: u64) -> Outcome<()> {
         if !self.helpful {
             return Ok(());
@@ -611,24 +628,24 @@ impl Run {
     }
 }
 
-/// What can't be read any more.
+/// The content that can't be read any more.
 #[derive(Clone, Copy)]
 pub(crate) struct Lost<'a> {
     sectors: &'a BTreeSet<(u64, u64)>,
-    /// Something rests on moments. They are reconstructed by chunks, so one bad sector takes the
-    /// others of its chunk along.
+    /// Some volume had CDP, so content may come from moments. Moments are reconstructed chunk by
+    /// chunk, so one bad sector also makes the other sectors of its chunk unreadable.
     by_chunk: bool,
 }
 
 impl Lost<'_> {
-    /// Did anything go bad that some state of a volume had in this range?
+    /// Returns whether content of this range became unreadable, in any state of a volume.
     fn touches(&self, offset: u64, len: u64) -> bool {
         let range = (offset / SECTOR, 0)..((offset + len) / SECTOR, 0);
         if self.by_chunk { !self.sectors.is_empty() } else { self.sectors.range(range).next().is_some() }
     }
 }
 
-/// Reads ranges, without the blocks that went bad.
+/// Reads ranges. The result lacks the blocks that became unreadable.
 pub(crate) fn read_ranges(
     handle: &Volume,
     name: &str,
@@ -655,15 +672,16 @@ pub(crate) fn read_ranges(
     Ok(read)
 }
 
-/// The records that a write becomes: one if it has at most `most` bytes, else cut at their
-/// multiples in the volume.
+/// Returns the records of a write. It is one record if the write has at most `most` bytes. A longer
+/// write is cut at multiples of `most` in the volume.
 pub(crate) fn write_effects(vol: VolId, offset: u64, len: u64, most: u64, stamp: u64) -> Vec<Effect> {
     cut(offset, len, most)
         .map(|(at, len)| Effect::Write { vol, sector: at / SECTOR, count: len / SECTOR, stamp })
         .collect()
 }
 
-/// The records that zeroing becomes: one, or, where space is kept, one for each 16 MiB.
+/// Returns the records of zeroing. It is one record if space is freed (`unmap`). If space is kept,
+/// a range of more than 16 MiB is cut at multiples of 16 MiB.
 pub(crate) fn zero_effects(vol: VolId, offset: u64, len: u64, unmap: bool) -> Vec<Effect> {
     let most = if unmap { u64::MAX } else { 16 << 20 };
     cut(offset, len, most)

@@ -1,5 +1,5 @@
-//! A salvage before a recovery. It shows the pool from memory and writes nothing. What it shows
-//! must be what the recovery then leads to.
+//! A salvage before a recovery. It shows the pool from memory and writes nothing. It must show what
+//! the recovery then leads to.
 
 use crate::run::{Outcome, Run};
 use hindcast_engine::device::BlockDevice;
@@ -9,14 +9,14 @@ use hindcast_engine::world::{SplitMix, World};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Of one in so many openings that follow a crash.
+/// In a random run, a salvage precedes one in this many openings.
 const SELDOM: u64 = 8;
 /// Bytes of one read.
 const PIECE: u64 = 64 << 10;
-/// Of each device so much is read.
+/// Bytes of each device that are read, at most.
 const MOST: u64 = 8 << 20;
 
-/// What devices show, piece by piece; `None` where a piece can't be read.
+/// The content of devices, piece by piece. `None` stands for a piece that can't be read.
 pub(crate) struct Shown(BTreeMap<(String, Option<String>), Vec<Piece>>);
 
 type Piece = Option<Vec<u8>>;
@@ -41,9 +41,9 @@ fn shown(pool: &Arc<Pool>) -> Outcome<Shown> {
 }
 
 impl Run {
-    /// Now and then shows what is there before it is recovered.
+    /// Now and then salvages the pool before its recovery, and returns what the salvage shows.
     pub(crate) fn salvaged(&self) -> Outcome<Option<Shown>> {
-        // The run's own chance stays as it is.
+        // A copy makes this draw, so that the other draws of the run stay the same.
         if self.rand.clone().fork().below(SELDOM) != 0 {
             return Ok(None);
         }
@@ -64,7 +64,7 @@ impl Run {
         Ok(Some(seen))
     }
 
-    /// Holds it against the pool that has just been opened.
+    /// Compares what the salvage showed with the pool that was just opened.
     pub(crate) fn compare_salvaged(&self, salvaged: &Shown) -> Outcome<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
         let opened = shown(pool)?;
@@ -75,7 +75,8 @@ impl Run {
             let Some(before) = salvaged.0.get(key) else { continue };
             let differs = |(one, other): (&Piece, &Piece)| match (one, other) {
                 (Some(one), Some(other)) => one != other,
-                // What a recovery can't read a salvage may not either.
+                // A piece that the recovery or the salvage can't read does not count as a
+                // difference.
                 _ => false,
             };
             if before.len() != pieces.len() || before.iter().zip(pieces).any(differs) {

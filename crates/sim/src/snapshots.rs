@@ -9,9 +9,9 @@ use hindcast_engine::pool::{Method, Order, SnapshotInfo};
 use hindcast_engine::{ErrorKind, Volume};
 use std::sync::Arc;
 
-/// Handles of deleted snapshots that a run keeps.
+/// Maximum number of handles of deleted snapshots that a run keeps.
 const MAX_GONE: usize = 4;
-/// Bases under one another: from here on the pool may refuse more.
+/// Number of bases under one another above which the pool may refuse another one.
 const DEEP: usize = 250;
 
 impl Run {
@@ -19,7 +19,7 @@ impl Run {
         self.oracle.state().snapshots.get(&snap).ok_or_else(|| format!("snapshot {snap} is gone"))
     }
 
-    /// (name of the volume, name of the snapshot)
+    /// Returns (name of the volume, name of the snapshot).
     pub(crate) fn address(&self, snap: SnapId) -> Outcome<(String, String)> {
         let snapshot = self.snapshot_model(snap)?;
         Ok((self.volume_name(snapshot.volume)?, snapshot.name.clone()))
@@ -34,7 +34,7 @@ impl Run {
         self.stale.clear();
     }
 
-    /// Takes note of a snapshot that the pool has made.
+    /// Notes a snapshot that the pool has made, and checks its description.
     pub(crate) fn made(&mut self, info: &SnapshotInfo, id: SnapId) -> Outcome<()> {
         self.summary.snapshots += 1;
         self.snapshot_ids.insert(info.uuid, id);
@@ -78,7 +78,8 @@ impl Run {
         }
     }
 
-    /// Snapshots are about to go: their handles stay, and show what they showed.
+    /// Prepares for the deletion of snapshots. Their open handles stay, and must show the same
+    /// content afterwards.
     pub(crate) fn part_with(&mut self, gone: impl Fn(SnapId, &SnapshotModel) -> bool) {
         let models = &self.oracle.state().snapshots;
         let parting: Vec<(SnapId, SnapshotModel)> = self
@@ -206,7 +207,8 @@ impl Run {
         }
     }
 
-    /// Data never changes under a client that does not know: its handle does not work any more.
+    /// Checks that a handle stopped working at a rollback. Data never changes under a client that
+    /// does not know of the rollback.
     pub(crate) fn check_cut_off(&self, handle: &Volume) -> Outcome<()> {
         let block = handle.info().block_size as usize;
         let mut writes = [WriteOp::new(0, Bytes::from(vec![1; block]))];
@@ -220,7 +222,7 @@ impl Run {
             handle.try_read(0, &mut buf).map(drop),
             handle.block_status(0, block as u64, 1).map(drop),
         ];
-        // Of a read-only volume writes are refused for that.
+        // A read-only volume refuses writes because it is read-only.
         let cut_off = |answer: &Result<(), hindcast_engine::Error>| {
             answer.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ReadOnly))
         };
@@ -252,7 +254,8 @@ impl Run {
         self.sort(result, &[]).map(drop)
     }
 
-    /// A handle of a snapshot; none when it can't be opened because of a planned fault.
+    /// Returns a handle of a snapshot, or `None` if it can't be opened because of a planned fault
+    /// or a crash.
     fn snapshot_handle(&mut self, snap: SnapId) -> Outcome<Option<Arc<Volume>>> {
         if let Some(handle) = self.snapshot_handles.get(&snap) {
             return Ok(Some(handle.clone()));
@@ -309,7 +312,7 @@ impl Run {
         check_runs(&runs, (offset, len), max_runs, Some(&snapshot.content), snapshot.chunk_size)
     }
 
-    /// Nothing writes to a snapshot.
+    /// Checks that requests that write to a snapshot are refused, and reads past its end.
     pub(crate) fn misuse_snapshot(&mut self, snap: SnapId) -> Outcome<()> {
         let Some(handle) = self.snapshot_handle(snap)? else {
             return Ok(());
@@ -336,7 +339,7 @@ impl Run {
         self.oracle.acknowledge(&[], self.pool()?.stats().sequenced_lsn.0)
     }
 
-    /// Handles of snapshots go on after their deletion.
+    /// Checks that handles of snapshots still work after the deletion of the snapshots.
     pub(crate) fn verify_gone(&mut self) -> Outcome<()> {
         for (handle, model) in &self.gone {
             let what = format!("deleted snapshot {} of volume {}", model.name, model.volume);
@@ -349,7 +352,7 @@ impl Run {
         Ok(())
     }
 
-    /// A poisoned pool serves reads of snapshots, too.
+    /// Checks that a poisoned pool serves reads of snapshots, too.
     pub(crate) fn read_poisoned_snapshots(&mut self) -> Outcome<()> {
         let snapshots: Vec<(SnapId, VolId)> =
             self.oracle.state().snapshots.iter().map(|(id, s)| (*id, s.volume)).take(4).collect();
@@ -370,14 +373,15 @@ impl Run {
         Ok(())
     }
 
-    /// When nothing is pending, no line owns more than what volumes and snapshots show of it.
+    /// Checks the space in use. When nothing is pending, no line owns more than what volumes and
+    /// snapshots show of it.
     pub(crate) fn check_space(&mut self) -> Outcome<()> {
         let pending = self.faults
             || self.failing
             || self.dir.crashed()
             || self.poisoned()
             || self.oracle.doubtful_space();
-        // Hidden anchors keep space that the model knows nothing of.
+        // Hidden anchors keep space that the model does not know of.
         if pending || !self.gone.is_empty() || self.kept_history {
             return Ok(());
         }
@@ -389,7 +393,7 @@ impl Run {
         let (info, unit) = (pool.info(), self.plan.config.atomic_unit);
         let state = self.oracle.state();
         let most = state.lines.total_bytes(unit, !self.independent, self.filled);
-        // Extents of a physical volume that is being left do not count as used.
+        // Extents of a physical volume that is being drained do not count as used.
         if info.used > most {
             return Err(format!("{} bytes are used, {most} at most are needed", info.used));
         }

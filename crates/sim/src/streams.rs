@@ -11,13 +11,14 @@ use hindcast_engine::{Error, ErrorKind};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Streams that a run keeps.
+/// Maximum number of streams that a run keeps.
 const MAX_STREAMS: usize = 5;
-/// Imports that others have pushed aside.
+/// Maximum number of replaced imports that a run keeps.
 const MAX_STALE: usize = 3;
-/// Chunks of a snapshot that is exported: what is a hole is found chunk by chunk.
+/// Maximum number of chunks of a snapshot that a run exports. An export finds holes chunk by chunk.
 const MAX_CHUNKS: u64 = 1 << 20;
-/// Bytes of a record's header, and of what comes before a header's body.
+/// Bytes of the header of a record. `PREFIX` is the number of bytes before the body of the stream's
+/// header.
 const RECORD: usize = 32;
 const PREFIX: usize = 14;
 
@@ -57,13 +58,13 @@ impl Does {
     }
 }
 
-/// A stream that arrives.
+/// An import of a stream that is under way.
 pub(crate) struct Arriving {
     import: Import,
     stream: Arc<Stream>,
     next: usize,
     vol: VolId,
-    /// The line that it writes to.
+    /// The line that the import writes to.
     line: u32,
     /// A number that no other import has.
     lease: u64,
@@ -75,7 +76,7 @@ fn integer(bytes: &[u8], at: usize, len: usize) -> Outcome<u64> {
     Ok(part.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }
 
-/// Takes a stream apart, by what FORMAT.md says.
+/// Splits a stream into its header and its records, as FORMAT.md defines them.
 fn records(bytes: &[u8]) -> Outcome<(Vec<u8>, Vec<Record>)> {
     let header = PREFIX + integer(bytes, PREFIX - 4, 4)? as usize + 4;
     let (header, mut rest) = bytes.split_at_checked(header).ok_or("a stream without a header")?;
@@ -101,7 +102,7 @@ fn records(bytes: &[u8]) -> Outcome<(Vec<u8>, Vec<Record>)> {
 }
 
 impl Run {
-    /// What the generator wants to know.
+    /// Returns what the generator needs to know of streams and imports.
     pub(crate) fn transfers(&self) -> Transfers {
         let streams = self.streams.iter().map(|s| (s.from, s.to)).collect();
         let complete = |a: &Arriving| a.next == a.stream.records.len();
@@ -109,7 +110,7 @@ impl Run {
         Transfers { streams, arriving: self.arriving.as_ref().map(complete), stale }
     }
 
-    /// The import into a volume, as the pool tells it.
+    /// Returns the unfinished import into a volume, as the pool reports it.
     pub(crate) fn found_import(&self, volume: &str) -> Outcome<Option<ImportModel>> {
         let found = self.pool()?.unfinished_import(volume).map_err(|e| format!("{e:?}"))?;
         let number = |content: Uuid| {
@@ -170,7 +171,9 @@ impl Run {
         Ok(())
     }
 
-    /// What a stream that begins does to a volume of that name, or that it must be refused.
+    /// Returns what the beginning of a stream does to a volume of that name: (volume, position,
+    /// effects). `Err` means that the pool must refuse the stream. `new` is the number of a volume
+    /// that it creates.
     fn arrival(&self, stream: &Stream, name: &str, new: VolId) -> Result<(VolId, u64, Vec<Effect>), ()> {
         let state = self.oracle.state();
         let begun = ImportModel { from: stream.from, to: stream.to, position: 0 };
@@ -196,7 +199,7 @@ impl Run {
     }
 
     pub(crate) fn begin_import(&mut self, stream: u64, name: &str) -> Outcome<()> {
-        // The sender of the import before may not know of this one.
+        // The sender of the import before may not know of this import.
         self.stale.extend(self.arriving.take());
         if self.stale.len() > MAX_STALE {
             self.stale.remove(0);
@@ -211,7 +214,7 @@ impl Run {
         let expected = self.arrival(&stream, name, new);
         let (vol, position, effects) = expected.clone().unwrap_or((new, 0, Vec::new()));
         let mut import = self.pool()?.import(Some(name));
-        // A volume that becomes smaller is anchored before.
+        // The pool adds an anchor before a volume becomes smaller.
         self.may_anchor(vol);
         self.oracle.attempt(&effects);
         let before = self.pool()?.stats().journal_records;
@@ -221,10 +224,10 @@ impl Run {
         let begins = effects.first().is_some_and(|e| matches!(e, Effect::Create(..)));
         if let Answer::Refused(_) = answer {
             if self.pool()?.unfinished_import(name).is_ok_and(|i| i.is_some_and(|i| !i.running)) {
-                // It had taken over already.
+                // The refused import had already taken over the lease.
                 self.leases.remove(&vol);
             }
-            // What came before the refusal stays.
+            // Records before the refusal stay.
             let records = self.pool()?.stats().journal_records - before;
             let kept = (records as usize).min(effects.len());
             self.oracle.forget(effects.len() - kept);
@@ -253,14 +256,14 @@ impl Run {
         }
     }
 
-    /// Whether there is a handle of the volume as it is now.
+    /// Returns whether a handle of the volume in its present line is open.
     pub(crate) fn in_use(&self, vol: VolId) -> bool {
         let line = self.oracle.state().volumes.get(&vol).map(|v| v.line);
         let mut arriving = self.arriving.iter().chain(&self.stale);
         arriving.any(|a| a.vol == vol && Some(a.line) == line) || self.handles.contains_key(&vol)
     }
 
-    /// May an import still fill its volume?
+    /// Returns whether an import may still fill its volume.
     fn is_current(&self, arriving: &Arriving) -> bool {
         let volume = self.oracle.state().volumes.get(&arriving.vol);
         let (from, to) = (arriving.stream.from, arriving.stream.to);
@@ -282,8 +285,7 @@ impl Run {
         Ok(())
     }
 
-    /// What an import that was pushed aside still sends arrives: the next record, or behind the
-    /// last one the end.
+    /// Lets the sender of a replaced import send the next record, or the end after the last record.
     pub(crate) fn feed_stale(&mut self, which: u64) -> Outcome<()> {
         if self.stale.is_empty() {
             self.next_snapshot += 1;
@@ -300,7 +302,7 @@ impl Run {
         Ok(())
     }
 
-    /// Takes in the next record; false when nothing more is taken in.
+    /// Sends the next record to the pool. Returns false if the import accepts no more records.
     fn feed_record(&mut self, arriving: &mut Arriving) -> Outcome<bool> {
         let stream = arriving.stream.clone();
         let Some(record) = stream.records.get(arriving.next) else { return Ok(false) };
@@ -379,7 +381,7 @@ impl Run {
         let current = self.is_current(&arriving);
         let Arriving { import, stream, next, vol, .. } = arriving;
         if next < stream.records.len() {
-            // It is incomplete: the import stays where it is.
+            // The stream is incomplete, and the import stays at its position.
             let refused = survive(|| import.finish().map(drop));
             return match self.around(refused, &[ErrorKind::Corrupt])? {
                 Answer::Done => Err("a stream that is not complete has made a snapshot".into()),
@@ -428,8 +430,8 @@ impl Run {
     }
 }
 
-/// May a stream that begins fill the volume? It may be refused all the same: what is empty may hold
-/// space, and what was written again as it was is told as changed.
+/// Returns whether a stream that begins may fill the volume. The pool may still refuse it: empty
+/// content may hold space, and content that was written again unchanged is reported as changed.
 fn fits(state: &State, vol: VolId, volume: &VolumeModel, stream: &Stream) -> bool {
     if !u64::from(stream.block_size).is_multiple_of(u64::from(volume.block_size)) {
         return false;
@@ -453,7 +455,7 @@ fn fits(state: &State, vol: VolId, volume: &VolumeModel, stream: &Stream) -> boo
     }
 }
 
-/// The first sector below `size` in which two contents differ.
+/// Returns the first sector below `size` in which two contents differ.
 fn difference(one: &Content, other: &Content, size: u64) -> Option<u64> {
     let of = |content: &Content, against: &Content| {
         content.zones().find_map(|(number, zone)| {
@@ -465,7 +467,7 @@ fn difference(one: &Content, other: &Content, size: u64) -> Option<u64> {
     of(one, other).or_else(|| of(other, one))
 }
 
-/// The records, put on what they build upon, must come to the snapshot.
+/// Checks that the records, applied to the content that they build upon, give the snapshot.
 fn check_stream(
     records: &[Record],
     start: u64,
@@ -487,7 +489,7 @@ fn check_stream(
     if !records.last().is_some_and(|r| matches!(r.does, Does::End)) {
         return Err("it has no end".into());
     }
-    // What comes before its start was transferred earlier.
+    // An earlier stream has transferred what comes before the start.
     let before = |content: &mut Content| content.set(0, start / SECTOR, 0);
     let mut wanted = wanted.clone();
     before(&mut content);
