@@ -1,5 +1,6 @@
-//! Enumeration: runs each script once for every point at which it can be cut: each disk operation,
-//! each sync, each way to crash.
+//! Enumeration: runs each script once for every cut. There are cuts at each disk operation, of
+//! which syncs are some, and for each way to crash there that can end differently. A way that is
+//! drawn by chance is tried with several seeds.
 
 use crate::disk::{CrashPoint, Stake};
 use crate::fate::PowerLoss;
@@ -13,11 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// One cut of one script.
 #[derive(Debug, Clone, Copy)]
 pub struct Cut {
-    /// Where.
+    /// The point of the crash.
     pub point: CrashPoint,
-    /// How.
+    /// The kind of the crash.
     pub how: Crash,
-    /// The chances of the machine.
+    /// Seed of the random decisions of the run and its machine.
     pub seed: u64,
 }
 
@@ -29,7 +30,7 @@ fn plan_of(script: &Script) -> Plan {
     plan
 }
 
-/// Runs a script with at most one cut, and, for the mutation tests, without the syncs of one
+/// Runs a script with at most one cut. For the mutation tests it can disable the syncs of one
 /// purpose.
 pub fn run_script(
     script: &Script,
@@ -52,7 +53,7 @@ pub fn run_script(
     for op in &script.ops {
         run.step_if_possible(op)?;
     }
-    // A script's last acknowledgements must hold, too.
+    // The last acknowledgements of a script must hold, too.
     if let Some(cut) = cut {
         run.step(&Op::Crash(cut.how))?;
     }
@@ -60,7 +61,7 @@ pub fn run_script(
     Ok(run)
 }
 
-/// All cuts of a script, in order.
+/// Returns all cuts of a script, in order.
 pub fn cuts(script: &Script) -> Outcome<Vec<Cut>> {
     let mut begin = Run::new(0, plan_of(script), false, None);
     if script.from_creation {
@@ -78,17 +79,17 @@ pub fn cuts(script: &Script) -> Outcome<Vec<Cut>> {
     Ok(stakes.iter().enumerate().flat_map(|(n, stake)| cuts_at(stake, syncs_next(n))).collect())
 }
 
-/// The ways to crash in the middle of one operation that can end differently: where little is at
-/// stake, many are one.
+/// Returns the ways to crash in the middle of one operation that can end differently. If few
+/// changes are at stake, many ways end the same.
 fn cuts_at(stake: &Stake, syncs_next: bool) -> Vec<Cut> {
     let at_stake = stake.changes + u64::from(!stake.sync);
     let mut ways = vec![(Crash::Kill, 1), (Crash::Panic, 1)];
-    // Between two syncs losing everything always leaves the same; the end is where most was
-    // promised.
+    // Between two syncs, a loss of everything always leaves the same. So this way is used only at a
+    // sync and just before one, where most was promised.
     if stake.sync || syncs_next {
         ways.push((Crash::Power(PowerLoss::LoseAll), 1));
     }
-    // What is drawn by chance deserves more than one try.
+    // A way that is drawn by chance deserves more than one try.
     if at_stake > 0 {
         ways.push((Crash::Power(PowerLoss::Tears), 3));
     }
@@ -103,18 +104,18 @@ fn cuts_at(stake: &Stake, syncs_next: bool) -> Vec<Cut> {
     ways.into_iter().flat_map(|(how, seeds)| (0..seeds).map(move |seed| Cut { point, how, seed })).collect()
 }
 
-/// What one script's enumeration came to.
+/// The result of the enumeration of one script.
 #[derive(Default)]
 pub struct Enumerated {
-    /// Cuts that were survived.
+    /// Number of cuts that passed.
     pub passed: u64,
-    /// Cuts that were not, and why.
+    /// Cuts that failed, and the reasons.
     pub failed: Vec<(Cut, String)>,
-    /// What the runs did.
+    /// Counts of what the runs did.
     pub summary: Summary,
 }
 
-/// Cuts a script everywhere, with so many threads. Stops after `limit` failures.
+/// Runs all cuts of a script on `jobs` threads. Threads start no more cuts after `limit` failures.
 pub fn enumerate(
     script: &Script,
     dropped: Option<SyncPurpose>,

@@ -1,5 +1,5 @@
-//! The generator of operations ([`Generator`]). It draws one after another from a seed, each to fit
-//! the state that the operations before it left.
+//! The generator of operations ([`Generator`]). It draws one operation after another from a seed.
+//! Each fits the state that the operations before it left.
 
 use crate::clock::FOR_EVER;
 use crate::fate::PowerLoss;
@@ -10,14 +10,14 @@ use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Ret
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{Method, Order};
 
-/// Purposes of syncs that fail in random runs. What histories write is one of them: see
-/// [`crate::SimDir::fail_next_sync`].
+/// Purposes of syncs that fail in random runs. One purpose stands for everything that histories
+/// write: see [`crate::SimDir::fail_next_sync`].
 pub(crate) const FAILING: [SyncPurpose; 9] = {
     let [a, b, c, d, e, f, g, h, i, ..] = SyncPurpose::ALL;
     [a, b, c, d, e, f, g, h, i]
 };
 
-/// Kinds of operations and their usual weight.
+/// Kinds of operations and their usual weights.
 const KINDS: [(Kind, u64); 20] = [
     (Kind::Write, 30),
     (Kind::Read, 12),
@@ -41,8 +41,8 @@ const KINDS: [(Kind, u64); 20] = [
     (Kind::Fault, 1),
 ];
 
-/// Weights of the operations on snapshots. They come after the others, so that without them a seed
-/// draws as it did before there were any.
+/// Weights of the operations on snapshots. They come after the others, so that a seed without
+/// snapshots draws as it did before these operations existed.
 const SNAPSHOT_KINDS: [(Kind, u64); 15] = [
     (Kind::Snapshot, 7),
     (Kind::DeleteSnapshots, 4),
@@ -115,32 +115,34 @@ enum Kind {
     Feed,
 }
 
-/// What there is to take in.
+/// The streams and imports of a run.
 pub(crate) struct Transfers {
-    /// (builds upon the content of, brings the content of)
+    /// Each stream: (first snapshot with the content that it builds upon, first snapshot with the
+    /// content that it brings).
     pub(crate) streams: Vec<(Option<SnapId>, SnapId)>,
-    /// One is being taken in; has all of it arrived?
+    /// Whether all records of the current import have arrived. `None` means that there is no
+    /// current import.
     pub(crate) arriving: Option<bool>,
-    /// Others that began before, and still may send.
+    /// Number of replaced imports whose senders may still send.
     pub(crate) stale: u64,
 }
 
-/// What a run is about.
+/// The subject of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Theme {
-    /// No snapshots, images or histories: what seeds did before there were any.
+    /// No snapshots, images or histories. Old seeds repeat their runs with it.
     Plain,
-    /// All that there is.
+    /// All kinds of operations.
     Everything,
-    /// Everything, with hundreds of snapshots.
+    /// All kinds of operations, with hundreds of snapshots.
     Crowd,
-    /// Everything, with chunks that are longer than a journal record.
+    /// All kinds of operations, with chunks that are longer than a journal record.
     Large,
 }
 
-/// What a crowd is made of.
+/// Maximum number of snapshots in a run about a crowd.
 const CROWD: u64 = 600;
-/// Snapshots that one operation may delete.
+/// Maximum number of snapshots that one operation may delete.
 const AT_ONCE: u64 = 200;
 
 /// Draws operations.
@@ -148,12 +150,12 @@ pub struct Generator {
     rand: Rand,
     weights: Vec<(Kind, u64)>,
     max_volumes: u64,
-    /// Requests have up to this many bytes, mostly.
+    /// Maximum size in bytes of most requests.
     request: u64,
     huge: bool,
     crash_spread: u64,
     extent_size: u64,
-    /// Chunks are mostly as large as can be.
+    /// Whether most chunks are as large as possible.
     large: bool,
     max_snapshots: u64,
 }
@@ -162,11 +164,11 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d.1", "e-2", "F_3"];
 const MAX_VOLUME: u64 = 64 << 40;
 
 impl Generator {
-    /// With a mood from `rand`.
+    /// Creates a generator and draws its weights from `rand`.
     pub fn new(mut rand: Rand, extent_size: u64, theme: Theme) -> Self {
         let weigh = |rand: &mut Rand, weight| weight * rand.pick(&[0, 1, 1, 1, 4]);
         let mut weights: Vec<(Kind, u64)> = KINDS.iter().map(|(k, w)| (*k, weigh(&mut rand, *w))).collect();
-        // Without writes nothing else matters.
+        // Nothing else matters without writes.
         weights[0].1 = weights[0].1.max(10);
         let mut generator = Generator {
             weights,
@@ -192,7 +194,8 @@ impl Generator {
         generator
     }
 
-    /// Many snapshots are taken, and few are lost in other ways than by being deleted.
+    /// Sets the weights so that many snapshots are taken, and few of them are lost except by
+    /// deletion.
     fn gather(&mut self) {
         self.max_snapshots = CROWD;
         for (kind, weight) in &mut self.weights {
@@ -208,13 +211,14 @@ impl Generator {
         }
     }
 
-    /// The next operation in this state.
+    /// Returns the next operation in this state.
     pub(crate) fn next(&mut self, state: &State, transfers: &Transfers) -> Op {
         if state.volumes.is_empty() {
             return self.create(state);
         }
         loop {
-            // What has begun mostly goes on: a transfer takes many steps.
+            // A transfer takes many steps, so about one draw in three continues a transfer that has
+            // begun.
             let goes_on = transfers.arriving.is_some() && self.rand.percent(35);
             let kind = if goes_on { Kind::Feed } else { self.kind() };
             if let Some(op) = self.draw(kind, state, transfers) {
@@ -290,7 +294,7 @@ impl Generator {
             Kind::Fault => match self.rand.below(4) {
                 0 => Op::FailSync(self.rand.pick(&FAILING)),
                 1 | 2 => Op::BadReads,
-                // Not drawn, so that what older seeds do stays nearly the same.
+                // A copy makes these draws, so that old seeds nearly repeat their runs.
                 _ if self.rand.clone().percent(60) => Op::FailPv(self.rand.clone().bits()),
                 _ => Op::ClearFaults,
             },
@@ -359,7 +363,7 @@ impl Generator {
             _ => AnchorPolicy::Every(rand.between(1, 30)),
         };
         let time = rand.percent(20).then(|| rand.between(1, 60_000_000));
-        // What no run outlasts expires in no run, whatever the clock says.
+        // A retention that no run reaches expires in no run, whatever the clock says.
         let time = time.map(|time| if time.is_multiple_of(3) { FOR_EVER } else { time });
         let bytes = rand.percent(20).then(|| rand.between(1, 2 << 20));
         let retention = Retention { time, bytes };
@@ -367,7 +371,7 @@ impl Generator {
         Some(CdpSettings { encoding, compression, anchors, max_distance, retention })
     }
 
-    /// A snapshot, or snapshots of several volumes.
+    /// Draws a snapshot, or snapshots of several volumes at one instant.
     fn snapshot(&mut self, state: &State) -> Op {
         let mut ids: Vec<VolId> = state.volumes.keys().copied().collect();
         let count = if self.rand.percent(60) { 1 } else { self.rand.between(1, ids.len() as u64) };
@@ -382,7 +386,7 @@ impl Generator {
         Op::Snapshot(wanted)
     }
 
-    /// Mostly a name that is free.
+    /// Draws a name of a snapshot. It is usually free.
     fn snapshot_name(&mut self, state: &State, vol: VolId) -> String {
         let many = 2 * self.max_snapshots.max(1);
         let names = (0..4).map(|_| format!("s{}", self.rand.below(many)));
@@ -391,7 +395,7 @@ impl Generator {
         free.unwrap_or(&names[0]).clone()
     }
 
-    /// One, a few, or all snapshots of a volume.
+    /// Draws a deletion of one, some or all snapshots of a volume.
     fn delete_snapshots(&mut self, state: &State) -> Option<Op> {
         let with: Vec<VolId> = state.snapshots.values().map(|s| s.volume).collect();
         let vol = *with.get(self.rand.below(with.len() as u64) as usize)?;
@@ -401,7 +405,7 @@ impl Generator {
             1..=3 => self.rand.between(1, snaps.len() as u64),
             _ => 1,
         };
-        // More than one operation may name are refused.
+        // The pool refuses to delete more snapshots in one operation.
         let picked =
             (0..count.min(AT_ONCE)).map(|_| snaps.swap_remove(self.rand.below(snaps.len() as u64) as usize));
         Some(Op::DeleteSnapshots(picked.collect()))
@@ -452,7 +456,8 @@ impl Generator {
         Op::Label(snap, format!("k{}", rand.below(20)), rand.percent(80).then_some(value))
     }
 
-    /// Mostly from the beginning; where an import has stopped also from there.
+    /// Draws an export. It usually begins at byte 0. It may also begin at the position of an
+    /// unfinished import.
     fn export(&mut self, snap: SnapId, snapshot: &SnapshotModel, state: &State) -> Op {
         let others: Vec<SnapId> =
             state.snapshots_of(snapshot.volume).map(|(id, _)| id).filter(|id| *id < snap).collect();
@@ -466,7 +471,8 @@ impl Generator {
         Op::Export { snap, from, start: start.min(snapshot.size) }
     }
 
-    /// Mostly into a volume that fits.
+    /// Draws an import. It usually goes into a volume that waits for the stream or that the stream
+    /// fits.
     fn import(&mut self, state: &State, transfers: &Transfers) -> Option<Op> {
         let stream = self.rand.below(transfers.streams.len() as u64);
         let (from, to) = *transfers.streams.get(stream as usize)?;
@@ -488,7 +494,7 @@ impl Generator {
         Some(Op::Import { stream, name })
     }
 
-    /// What happens to an import once it is under way.
+    /// Draws an event of an import that is under way.
     fn feed(&mut self, vol: VolId, state: &State, transfers: &Transfers) -> Option<Op> {
         if transfers.stale > 0 && self.rand.percent(20) {
             return Some(Op::FeedStale(self.rand.below(transfers.stale)));
@@ -546,7 +552,7 @@ impl Generator {
         Some(Op::CreateOver(model, len))
     }
 
-    /// Mostly a name that is free; now and then one that is not.
+    /// Draws a name of a volume. It is usually free.
     fn volume_name(&mut self, state: &State) -> String {
         let taken = |name: &str| state.volumes.values().any(|v| v.name == name);
         let rand = &mut self.rand;
@@ -570,7 +576,7 @@ impl Generator {
         let block = u64::from(volume.block_size);
         let size = match self.rand.below(4) {
             0 => self.size(volume.block_size),
-            // Close by, so that chunks are cut.
+            // Close to the present size, so that chunks are cut.
             1 => volume.size.saturating_sub(block * self.rand.below(100)).max(block),
             2 => (volume.size / 2).next_multiple_of(block).max(block),
             _ => volume.size.saturating_add(block * self.rand.below(1000)).min(MAX_VOLUME),
@@ -591,7 +597,7 @@ impl Generator {
         }
     }
 
-    /// Where clients like to go: a few places of each volume, over and over.
+    /// Draws a byte offset. Like a client, it usually chooses one of a few places of the volume.
     fn place(&mut self, volume: &VolumeModel) -> u64 {
         let size = volume.size;
         let hot = 256 * KIB;

@@ -6,19 +6,19 @@ use crate::random_run;
 use crate::scripts::{Script, scripts};
 use hindcast_engine::disk::SyncPurpose;
 
-/// What noticed that syncs of one purpose were missing.
+/// The run that noticed missing syncs of one purpose.
 #[derive(Debug)]
 pub enum Caught {
-    /// A cut of a script.
+    /// A cut of a script: (name, cut, failure).
     Script(&'static str, Cut, String),
-    /// A random run.
+    /// A random run: (seed, failure).
     Seed(u64, String),
     /// No script and no random run noticed.
     Never,
 }
 
-/// Drops the syncs of `purpose` and looks for a failure: in the scripts, then in up to `seeds`
-/// random runs.
+/// Disables the syncs of `purpose` and looks for a failure: first in the scripts, then in up to
+/// `seeds` random runs.
 pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught {
     let of_shared = [SyncPurpose::CdpShared, SyncPurpose::CdpSorted].contains(&purpose);
     let (first, rest): (Vec<Script>, Vec<Script>) =
@@ -30,7 +30,7 @@ pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught
                     return Caught::Script(script.name, cut, why);
                 }
             }
-            // Without a mutation it fails, too, which is for others to report.
+            // The script fails without a mutation, too. Other tests report that.
             Err(_) => continue,
         }
     }

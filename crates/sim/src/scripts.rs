@@ -1,5 +1,5 @@
-//! The scripts that are cut at every point. Each is a short sequence of operations that leads
-//! through one part of the engine.
+//! The scripts that the enumeration cuts at every point. Each is a short sequence of operations
+//! that leads through one part of the engine.
 
 mod histories;
 mod turns;
@@ -13,19 +13,21 @@ use hindcast_engine::pool::{Method, Placement};
 
 /// A short history with a name.
 pub struct Script {
-    /// For `sim --enumerate NAME`.
+    /// The name, as in `sim --enumerate NAME`.
     pub name: &'static str,
-    /// 512 or 4096.
+    /// The atomic unit of the pool in bytes: 512 or 4096.
     pub atomic_unit: u32,
-    /// The crash may also come while the pool is being created.
+    /// Whether the crash may also come while the pool is being created.
     pub from_creation: bool,
-    /// All histories are recorded in shared segments, and soon sorted apart.
+    /// Whether all histories are recorded in shared segments, which the pool soon sorts into
+    /// segments of their own.
     pub shared_segments: bool,
-    /// What happens.
+    /// The operations.
     pub ops: Vec<Op>,
 }
 
-/// All scripts. Volumes are numbered in the order of their creation, from 1, and so are snapshots.
+/// Returns all scripts. Volumes are numbered in the order of their creation, from 1, and so are
+/// snapshots.
 pub fn scripts() -> Vec<Script> {
     let script = |name, atomic_unit, ops| Script {
         name,
@@ -36,10 +38,10 @@ pub fn scripts() -> Vec<Script> {
     };
     vec![
         Script { from_creation: true, ..script("create", 4096, create()) },
-        // Early, because it is the one that notices a missing sync at open: mutation tests stop at
-        // the first.
+        // This script comes early because only it notices a missing sync at opening. Mutation tests
+        // stop at the first script that fails.
         script("reopen", 4096, reopen()),
-        // The one that notices missing syncs of histories.
+        // This script notices missing syncs of histories.
         script("history", 4096, histories::one()),
         Script { shared_segments: true, ..script("shared-history", 4096, histories::shared()) },
         script("overwrite", 4096, overwrite(4096, 16 * KIB)),
@@ -91,7 +93,7 @@ fn create() -> Vec<Op> {
     vec![volume("a", 64 * KIB, 4 * KIB, 512), write(0, 4 * KIB, true)]
 }
 
-/// The clock is a year ahead for a while, then a year behind, then right.
+/// The clock is a year ahead for a while, then a year behind, and then right.
 fn clock() -> Vec<Op> {
     const YEAR: i64 = 365 * 24 * 3600 * 1_000_000_000;
     let retention = Retention { time: Some(FOR_EVER), bytes: None };
@@ -115,7 +117,8 @@ fn overwrite(atomic_unit: u32, chunk: u64) -> Vec<Op> {
         write(0, 40 * KIB, false),
         write(1024, 512, true),
         Op::Drain,
-        // In place now, in whole chunks and in parts, with neighbours that must not suffer.
+        // From here on writes go in place. They cover whole chunks and parts of chunks, and must
+        // not harm neighbouring data.
         write(512, 1536, false),
         write(chunk, chunk, false),
         write(8 * KIB - 512, 1024, false),
@@ -128,7 +131,7 @@ fn overwrite(atomic_unit: u32, chunk: u64) -> Vec<Op> {
     ]
 }
 
-/// Volumes come, change, and go, and their names are used again.
+/// Volumes are created, changed and deleted, and new volumes use their names again.
 fn volumes() -> Vec<Op> {
     vec![
         volume("a", 128 * KIB, 16 * KIB, 4096),
@@ -150,7 +153,7 @@ fn volumes() -> Vec<Op> {
     ]
 }
 
-/// Discards and zeroes, of chunks staged and in place, whole and in parts.
+/// Discards and writes of zeroes. The chunks are staged or in place, and covered wholly or in part.
 fn holes() -> Vec<Op> {
     vec![
         volume("a", 512 * KIB, 16 * KIB, 512),
@@ -165,13 +168,13 @@ fn holes() -> Vec<Op> {
         write(100 * KIB, KIB, false),
         Op::Drain,
         Op::Status { vol: 1, offset: 0, len: 512 * KIB, max_runs: 100 },
-        // The slots that were freed are used again.
+        // The freed slots are used again.
         write(128 * KIB, 256 * KIB, false),
         Op::Settle,
     ]
 }
 
-/// Data moves away from a physical volume until it can be removed.
+/// Data moves off a physical volume until the volume can be removed.
 fn physical_volumes() -> Vec<Op> {
     vec![
         volume("a", 512 * KIB, 4 * KIB, 512),
@@ -196,7 +199,8 @@ fn reopen() -> Vec<Op> {
         volume("a", 256 * KIB, 4 * KIB, 512),
         write(0, 20 * KIB, false),
         Op::Crash(Crash::Kill),
-        // What the kill left in the page cache must have become durable, or must become so now.
+        // The data that the kill left in the page cache must be durable already, or must become
+        // durable now.
         Op::Flush(1),
         write(4 * KIB, 512, false),
         Op::Crash(Crash::Power(PowerLoss::LoseAll)),
@@ -236,7 +240,8 @@ fn write_to(vol: VolId, offset: u64, len: u64) -> Op {
     Op::Write { vol, parts: vec![(offset, len)], fua: false }
 }
 
-/// Overwrites under a snapshot, of chunks staged and in place, whole and in part.
+/// Overwrites under a snapshot. The chunks are staged or in place, and overwritten wholly or in
+/// part.
 fn snapshot(method: Method) -> Vec<Op> {
     vec![
         volume("a", 256 * KIB, 16 * KIB, 512),
@@ -250,9 +255,9 @@ fn snapshot(method: Method) -> Vec<Op> {
         look(1, 128 * KIB),
         Op::Flush(1),
         Op::Maintain(4),
-        // Written in this epoch already: in place now.
+        // These chunks were already written in this epoch, so the write goes in place.
         write(5 * KIB, KIB, false),
-        // A commit that says so, without anything else that would sync the slots.
+        // The commit records that, and nothing else would sync the slots.
         Op::Drain,
         discard(30 * KIB, 20 * KIB),
         freeze(1, "t"),
@@ -265,7 +270,7 @@ fn snapshot(method: Method) -> Vec<Op> {
     ]
 }
 
-/// A clone and its origin are both written to; the clone is cloned.
+/// Writes go to a clone and to its origin, and the clone is cloned.
 fn clone() -> Vec<Op> {
     vec![
         volume("a", 256 * KIB, 16 * KIB, 512),
@@ -288,7 +293,7 @@ fn clone() -> Vec<Op> {
     ]
 }
 
-/// There and back again.
+/// A volume is rolled back to a snapshot, and then back to the state before that.
 fn rollback() -> Vec<Op> {
     vec![
         volume("a", 256 * KIB, 16 * KIB, 512),
@@ -312,7 +317,7 @@ fn rollback() -> Vec<Op> {
     ]
 }
 
-/// What the middle one kept goes to the oldest, or comes back.
+/// The content that the middle snapshot kept is given to the oldest one, or its space is freed.
 fn delete_middle() -> Vec<Op> {
     vec![
         volume("a", 64 * KIB, KIB, 512),
@@ -338,7 +343,7 @@ fn delete_middle() -> Vec<Op> {
     ]
 }
 
-/// The volume goes, what its clone rests on stays; then that goes, too.
+/// The volume is deleted, and what its clone rests on stays. Then the clone is deleted, too.
 fn delete_under_clone() -> Vec<Op> {
     vec![
         volume("a", 128 * KIB, 4 * KIB, 512),
@@ -360,7 +365,7 @@ fn delete_under_clone() -> Vec<Op> {
     ]
 }
 
-/// Two volumes at one instant.
+/// Snapshots of two volumes are taken at one instant.
 fn group() -> Vec<Op> {
     vec![
         volume("a", 64 * KIB, 4 * KIB, 512),
@@ -382,7 +387,8 @@ fn group() -> Vec<Op> {
     ]
 }
 
-/// What is cut off stays in the snapshot and in the clone, and does not come back.
+/// Content that a resize cuts off stays in the snapshot and in the clone. It does not come back in
+/// the volume.
 fn shrink_under_snapshot() -> Vec<Op> {
     vec![
         volume("a", 128 * KIB, 16 * KIB, 512),
@@ -404,7 +410,7 @@ fn shrink_under_snapshot() -> Vec<Op> {
     ]
 }
 
-/// Versions move away with the rest.
+/// Versions move off a physical volume together with the other data.
 fn leave_with_versions() -> Vec<Op> {
     vec![
         volume("a", 256 * KIB, 4 * KIB, 512),
@@ -424,8 +430,7 @@ fn leave_with_versions() -> Vec<Op> {
     ]
 }
 
-/// A volume over an image is written to in parts of chunks, frozen, rolled back, and made
-/// independent.
+/// A volume over an image is written in parts of chunks, frozen, rolled back, and flattened.
 fn image() -> Vec<Op> {
     let model = VolumeModel::new("a".into(), 0, 16 * KIB, 512, false);
     vec![
@@ -454,7 +459,8 @@ fn image() -> Vec<Op> {
     ]
 }
 
-/// A clone of a clone is made independent, with snapshots of its own, while it is written to.
+/// A clone with a snapshot of its own and a clone of that snapshot are flattened while they are
+/// written.
 fn flatten() -> Vec<Op> {
     vec![
         volume("a", 128 * KIB, 4 * KIB, 512),
@@ -481,7 +487,7 @@ fn flatten() -> Vec<Op> {
     ]
 }
 
-/// The pool deletes snapshots by itself, but not what is protected.
+/// The pool deletes snapshots by policy, but no protected ones.
 fn policy() -> Vec<Op> {
     vec![
         volume("a", 64 * KIB, 4 * KIB, 512),
@@ -506,8 +512,8 @@ fn policy() -> Vec<Op> {
     ]
 }
 
-/// A whole stream and a difference arrive, in pieces, under a volume that is renamed; what breaks
-/// off goes on.
+/// A whole stream and a difference arrive in pieces, into a volume that is renamed. Imports that
+/// break off are continued.
 fn streams() -> Vec<Op> {
     let import = |stream, name: &str| Op::Import { stream, name: name.into() };
     vec![
@@ -523,7 +529,8 @@ fn streams() -> Vec<Op> {
         import(0, "b"),
         Op::Feed(1000),
         Op::EndImport,
-        // Where that was cut short; else it is refused.
+        // This import continues the one before if a crash cut it short. Otherwise the pool refuses
+        // it.
         import(0, "b"),
         Op::Feed(1000),
         Op::EndImport,
@@ -547,8 +554,8 @@ fn streams() -> Vec<Op> {
     ]
 }
 
-/// A newer import of a stream takes over, and the next difference comes in, while older ones still
-/// send.
+/// A newer import of a stream takes over, and the next difference is imported, while the senders of
+/// older imports still send.
 fn stale_imports() -> Vec<Op> {
     let import = |stream, name: &str| Op::Import { stream, name: name.into() };
     let stale = |count| (0..count).map(|_| Op::FeedStale(0));
@@ -576,8 +583,9 @@ fn stale_imports() -> Vec<Op> {
     script
 }
 
-/// A physical volume takes no writes any more: where it is to be filled, overwritten, copied to and
-/// moved to, before and after a batch is preserved, and in its middle.
+/// A physical volume accepts no more writes at different times: when it is to be filled,
+/// overwritten, copied to and moved to, before and after a batch is preserved, and in the middle of
+/// a batch.
 fn failed_pv() -> Vec<Op> {
     let part = |vol, offset| Op::Write { vol, parts: vec![(offset, 512)], fua: false };
     let fail = |pv: u64, syncs: bool, after: u64| Op::FailPv(after << 16 | pv << 1 | u64::from(syncs));
@@ -596,7 +604,8 @@ fn failed_pv() -> Vec<Op> {
         script.extend([
             Op::Snapshot(vec![(1, format!("s{round}")), (2, format!("t{round}"))]),
             fail(pv, syncs, round as u64),
-            // New chunks, a part of one, all of one, and one that is copied away.
+            // The writes go to a new chunk, a part of a chunk, a whole chunk, and a part of one
+            // that is preserved by a copy.
             Op::Write { vol: 1, parts: vec![(96 * KIB + at * 4, 16 * KIB)], fua: false },
             part(1, 512 + at),
             Op::Write { vol: 1, parts: vec![(32 * KIB, 16 * KIB)], fua: false },
@@ -618,7 +627,7 @@ fn failed_pv() -> Vec<Op> {
     script
 }
 
-/// Sectors that can't be read, met by redirecting, copying, recording, moving and making complete.
+/// Unreadable sectors are met by redirecting, copying, recording, moving and materializing.
 fn bad_sectors() -> Vec<Op> {
     let part = |vol, offset| Op::Write { vol, parts: vec![(offset, 512)], fua: false };
     vec![

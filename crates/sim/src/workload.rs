@@ -1,8 +1,8 @@
 //! The workload of a run: pools, options and operations that are drawn from a seed.
 //!
-//! Every seed has a mood of its own: how likely each kind of operation is, how large requests are,
-//! how often it crashes. Runs that do a few things often find more than runs that do everything a
-//! little.
+//! Every seed has its own weights: how likely each kind of operation is, how large requests are,
+//! and how often the run crashes. Runs that do a few things often find more than runs that do
+//! everything a little.
 
 use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, VolId, VolumeModel};
@@ -13,19 +13,20 @@ use hindcast_engine::ids::Epoch;
 use hindcast_engine::pool::{CachePolicy, Method, Order, Placement, PoolConfig, PoolOptions};
 use std::time::Duration;
 
-/// How a run ends a process.
+/// The way in which a run ends a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crash {
     /// The process dies.
     Kill,
     /// The machine loses power.
     Power(PowerLoss),
-    /// A disk operation panics. The process lives on, with a pool that is poisoned.
+    /// A disk operation panics, and the process continues. The pool is poisoned. After a panic in a
+    /// read of the catalog it may instead be unable to commit.
     Panic,
 }
 
 impl Crash {
-    /// Any.
+    /// Draws a crash: 30 % kills, 10 % panics, and power losses of all kinds.
     pub fn random(rand: &mut Rand) -> Self {
         match rand.below(100) {
             0..30 => Crash::Kill,
@@ -35,261 +36,267 @@ impl Crash {
     }
 }
 
-/// What happens to the machine's clocks.
+/// A change of the machine's clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockMove {
-    /// So many nanoseconds go by.
+    /// This many nanoseconds pass.
     Pass(u64),
-    /// The wall clock is set by so many nanoseconds.
+    /// The wall clock is set forward or back by this many nanoseconds.
     Set(i64),
-    /// The wall clock is put right.
+    /// The wall clock is set to the true time.
     Right,
-    /// The wall clock is confirmed as it is.
+    /// The operator confirms the wall clock as it is.
     Confirm,
 }
 
 /// One step of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// A batch of writes, each (byte offset, length).
+    /// A batch of writes.
     Write {
         /// Volume.
         vol: VolId,
-        /// (byte offset, length) of each.
+        /// (byte offset, length in bytes) of each write.
         parts: Vec<(u64, u64)>,
-        /// Durable when it returns.
+        /// Whether the batch must be durable when the call returns.
         fua: bool,
     },
-    /// A read, compared with the model.
+    /// A read that is compared with the model.
     Read {
         /// Volume.
         vol: VolId,
         /// Byte offset.
         offset: u64,
-        /// Length.
+        /// Length in bytes.
         len: u64,
-        /// Without waiting, first.
+        /// Whether the run first tries a read that does not wait.
         try_first: bool,
     },
-    /// FLUSH.
+    /// A flush of a volume.
     Flush(VolId),
-    /// Discard.
+    /// A discard.
     Discard {
         /// Volume.
         vol: VolId,
         /// Byte offset.
         offset: u64,
-        /// Length.
+        /// Length in bytes.
         len: u64,
-        /// Durable when it returns.
+        /// Whether the discard must be durable when the call returns.
         fua: bool,
     },
-    /// Write zeroes.
+    /// A write of zeroes.
     Zeroes {
         /// Volume.
         vol: VolId,
         /// Byte offset.
         offset: u64,
-        /// Length.
+        /// Length in bytes.
         len: u64,
-        /// Space may be freed.
+        /// Whether the pool may free the space.
         unmap: bool,
-        /// Durable when it returns.
+        /// Whether the zeroes must be durable when the call returns.
         fua: bool,
     },
-    /// Block status, compared with the model.
+    /// A query of block status that is compared with the model.
     Status {
         /// Volume.
         vol: VolId,
         /// Byte offset.
         offset: u64,
-        /// Length.
+        /// Length in bytes.
         len: u64,
-        /// Limit of runs.
+        /// Maximum number of runs in the answer.
         max_runs: usize,
     },
-    /// Requests that must be refused: misaligned, past the end.
+    /// Requests that must be refused because they are misaligned or past the end.
     Misuse(VolId),
-    /// A new volume.
+    /// Creates a volume.
     Create(VolumeModel),
-    /// Another size.
+    /// Changes the size of a volume.
     Resize {
         /// Volume.
         vol: VolId,
         /// New size in bytes.
         size: u64,
-        /// Shrink, too.
+        /// Whether the volume may become smaller.
         force: bool,
     },
-    /// Another name.
+    /// Renames a volume.
     Rename(VolId, String),
-    /// Another access.
+    /// Makes a volume read-only or writable.
     ReadOnly(VolId, bool),
-    /// The end of a volume.
+    /// Deletes a volume.
     Delete {
         /// Volume.
         vol: VolId,
-        /// Even when handles are open.
+        /// Whether to delete it even if it has snapshots or open handles.
         force: bool,
     },
-    /// Closes a volume's handle.
+    /// Closes the handle of a volume.
     Release(VolId),
-    /// Snapshots of volumes, at one instant.
+    /// Takes snapshots of volumes at one instant.
     Snapshot(Vec<(VolId, String)>),
     /// Deletes snapshots of one volume.
     DeleteSnapshots(Vec<SnapId>),
-    /// Another name for a snapshot.
+    /// Renames a snapshot.
     RenameSnapshot(SnapId, String),
-    /// A volume made of a snapshot.
+    /// Creates a clone of a snapshot.
     Clone(SnapId, String),
-    /// Takes a snapshot's volume back to it.
+    /// Rolls the volume of a snapshot back to it.
     RollBack {
-        /// To what.
+        /// The snapshot.
         snap: SnapId,
-        /// The name under which the state before is kept.
+        /// Name of the snapshot that keeps the state before.
         undo: String,
-        /// Even when handles are open.
+        /// Whether to do it even if handles are open.
         force: bool,
     },
-    /// Another way to preserve.
+    /// Changes the method by which a volume preserves.
     Method(VolId, Method),
-    /// Whether snapshots share what is preserved.
+    /// Sets whether snapshots of a volume share preserved content.
     Order(VolId, Order),
-    /// Begin to bring chunks back into their order.
+    /// Begins to move chunks of a volume back into their order.
     Relocate(VolId),
-    /// A new volume over an image of so many bytes; with a size of 0 it has the image's.
+    /// Creates a volume over a new image of this many bytes. If the model's size is 0, the volume
+    /// has the size of the image.
     CreateOver(VolumeModel, u64),
-    /// Begin (or stop) to make a volume independent of what it rests on.
+    /// Begins or stops to flatten a volume.
     Flatten(VolId, bool),
-    /// The pool is opened without any image, once.
+    /// Closes the pool, opens it once without any image, and opens it again with the images.
     LoseImages,
-    /// A read of a snapshot, compared with the model.
+    /// A read of a snapshot that is compared with the model.
     ReadSnapshot {
         /// Snapshot.
         snap: SnapId,
         /// Byte offset.
         offset: u64,
-        /// Length.
+        /// Length in bytes.
         len: u64,
-        /// Without waiting, first.
+        /// Whether the run first tries a read that does not wait.
         try_first: bool,
     },
-    /// Block status of a snapshot, compared with the model.
+    /// A query of block status of a snapshot that is compared with the model.
     StatusSnapshot {
         /// Snapshot.
         snap: SnapId,
         /// Byte offset.
         offset: u64,
-        /// Length.
+        /// Length in bytes.
         len: u64,
-        /// Limit of runs.
+        /// Maximum number of runs in the answer.
         max_runs: usize,
     },
     /// Requests to a snapshot that must be refused.
     MisuseSnapshot(SnapId),
     /// Closes the handles of all snapshots.
     ReleaseSnapshots,
-    /// CDP on, done otherwise, or off.
+    /// Switches CDP on, changes its settings, or switches it off (`None`).
     Cdp(VolId, Option<CdpSettings>),
-    /// Something happens to the clock.
+    /// Changes the clocks of the machine.
     Clock(ClockMove),
-    /// A look at a moment (by position among those that are known), compared with the model.
+    /// Reads a moment of a volume and compares it with the model. The number selects one of the
+    /// moments that are known.
     ReadMoment(VolId, u64),
-    /// A volume of a moment.
+    /// Creates a volume from a moment: (volume, number of the moment, name of the new volume).
     Recover(VolId, u64, String),
-    /// Takes volumes back to a moment, all at once.
+    /// Rolls volumes back to a moment, all at once.
     RollBackTo {
-        /// Each with the name under which its state before is kept.
+        /// (volume, name of the snapshot that keeps the state before) of each.
         vols: Vec<(VolId, String)>,
-        /// The moment, by position among those of the first.
+        /// Number of the moment among those of the first volume.
         pick: u64,
-        /// Even when handles are open.
+        /// Whether to do it even if handles are open.
         force: bool,
     },
-    /// A label of a snapshot, or its end.
+    /// Sets a label of a snapshot, or removes it (`None`).
     Label(SnapId, String, Option<String>),
-    /// Forbids (or allows) the deletion of a snapshot.
+    /// Forbids or allows the deletion of a snapshot.
     Protect(SnapId, bool),
-    /// What a volume's snapshots may take, in per cent, and whether the oldest go when they take
-    /// more.
+    /// Sets the space that a volume's snapshots may take, in per cent, and whether the pool deletes
+    /// the oldest ones when they take more.
     Policy(VolId, u8, bool),
-    /// Makes a stream of a snapshot: of all of it or of what differs from another of its volume,
-    /// from a byte on.
+    /// Exports a snapshot as a stream: all of it, or its difference from another snapshot of its
+    /// volume.
     Export {
-        /// Of what.
+        /// The snapshot.
         snap: SnapId,
-        /// Upon what.
+        /// The snapshot that the stream builds upon. `None` means that the stream has the whole
+        /// content.
         from: Option<SnapId>,
-        /// First byte.
+        /// The byte of the snapshot at which the stream begins.
         start: u64,
     },
-    /// Begins (or goes on) to take a stream in (by its number, oldest first), into a volume of that
-    /// name.
+    /// Begins or continues an import.
     Import {
-        /// Which.
+        /// Number of the stream among those that the run keeps, oldest first.
         stream: u64,
-        /// Where.
+        /// Name of the volume.
         name: String,
     },
-    /// So many records of the stream arrive.
+    /// This many records of the stream arrive.
     Feed(u64),
-    /// A record of an import that a later one has pushed aside arrives (which: its number, oldest
-    /// first), or its end does.
+    /// The next record of a replaced import arrives, or its end. The number selects the import,
+    /// oldest first.
     FeedStale(u64),
-    /// The import's position is kept.
+    /// Makes the position of the import durable.
     KeepImport,
-    /// The import ends: with a snapshot, if all has arrived.
+    /// Ends the import. If the whole stream has arrived, this creates a snapshot.
     EndImport,
     /// The stream breaks off.
     BreakImport,
-    /// An import is given up.
+    /// Cancels the import into a volume.
     CancelImport(VolId),
-    /// Another physical volume.
+    /// Adds a physical volume.
     AddPv {
         /// Size in bytes.
         size: u64,
-        /// A block device.
+        /// Whether it is a block device.
         device: bool,
     },
-    /// Starts or stops moving data away from a physical volume (by position in the list).
+    /// Starts or stops to drain a physical volume. The number selects it in the list.
     DrainPv(u64, bool),
-    /// Removes a physical volume (by position in the list), if it is empty.
+    /// Removes a physical volume, if it is empty. The number selects it in the list.
     RemovePv(u64),
-    /// Another placement.
+    /// Changes the placement.
     Placement(Placement),
-    /// So many background steps.
+    /// This many background steps.
     Maintain(u64),
     /// Background steps until nothing is left to do.
     Settle,
-    /// Everything in place.
+    /// Carries out the whole journal.
     Drain,
-    /// A close (and perhaps a power loss right after it) and an open.
+    /// Closes the pool, loses power after that if given, and opens the pool.
     Reopen(Option<PowerLoss>),
-    /// A close, an offline check, and an open.
+    /// Closes the pool, checks it offline, and opens it.
     Check,
-    /// A close, damage to the catalog (drawn from this number), a repair, and an open.
+    /// Closes the pool, damages its catalog (drawn from this number), repairs it, and opens it.
+    /// Some numbers remove the catalog instead and restore it from a backup.
     Injure(u64),
     /// Reads everything.
     Verify,
     /// Writes until the pool is full.
     Fill(VolId),
-    /// A crash now, between two operations.
+    /// Crashes now, between two operations.
     Crash(Crash),
-    /// Plans a crash after so many disk operations.
+    /// Plans a crash after this many disk operations.
     CrashIn(u64, Crash),
-    /// Some reads of one physical volume fail from now on.
+    /// Some sectors of one physical volume become unreadable.
     BadReads,
-    /// A sync fails, once.
+    /// The next sync of this purpose fails.
     FailSync(SyncPurpose),
-    /// Writes to one physical volume, or its syncs, fail from soon on: (number of the physical
-    /// volume, syncs, after so many changes) in bits 1 to 15, 0, and 16 on.
+    /// Writes to one physical volume, or its syncs, fail soon. The number encodes three values:
+    ///
+    /// - Bit 0 is 1 if syncs fail, and 0 if writes fail.
+    /// - Bits 1 and up select the physical volume, modulo the number of physical volumes.
+    /// - Bits 16 and up, modulo 16, are the number of changes until the failure.
     FailPv(u64),
-    /// No more faults.
+    /// Ends the faults of disks, except unreadable sectors.
     ClearFaults,
 }
 
 impl Op {
-    /// The volumes that it is about.
+    /// Returns the volumes that the operation needs.
     pub fn volumes(&self) -> Vec<VolId> {
         match self {
             Op::Write { vol, .. }
@@ -321,7 +328,7 @@ impl Op {
         }
     }
 
-    /// The snapshots that it is about.
+    /// Returns the snapshots that the operation needs.
     pub fn snapshots(&self) -> Vec<SnapId> {
         match self {
             Op::DeleteSnapshots(snaps) => snaps.clone(),
@@ -338,7 +345,7 @@ impl Op {
         }
     }
 
-    /// How many numbers of volumes and of snapshots it gives out.
+    /// Returns how many numbers of volumes and of snapshots the operation assigns.
     pub fn creates(&self) -> (VolId, SnapId) {
         match self {
             Op::Create(_) | Op::CreateOver(..) | Op::Clone(..) | Op::Import { .. } => (1, 0),
@@ -349,7 +356,7 @@ impl Op {
         }
     }
 
-    /// The end of what it touches, in bytes.
+    /// Returns the end of the range that the operation touches, in bytes.
     pub fn end(&self) -> u64 {
         match self {
             Op::Write { parts, .. } => parts.iter().map(|(offset, len)| offset + len).max().unwrap_or(0),
@@ -364,34 +371,35 @@ impl Op {
     }
 }
 
-/// What a run works with.
+/// The pool of a run and its options.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Fixed when the pool is created.
+    /// Configuration of the pool, fixed at its creation.
     pub config: PoolConfig,
-    /// For each open.
+    /// Options of each opening.
     pub options: PoolOptions,
-    /// First placement.
+    /// Placement at the creation.
     pub placement: Placement,
-    /// First physical volumes: (size in bytes, block device).
+    /// Physical volumes at the creation: (size in bytes, whether it is a block device).
     pub pvs: Vec<(u64, bool)>,
-    /// Bytes that the file system below can hold; none: more than enough.
+    /// Bytes that the file system below can hold. `None` means that it never gets full.
     pub backing: Option<u64>,
 }
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// The catalog is scrubbed again as soon as a pass is done.
+/// The next scrub of the catalog begins as soon as a pass is done.
 const SCRUB_INTERVAL: Duration = Duration::from_millis(1);
-/// What the pool leaves to its catalog: so little that without promises a history soon takes it.
+/// Bytes that the pool leaves to its catalog. This is so little that without promises a history
+/// would soon take it.
 const BACKING_MARGIN: u64 = 4 * MIB;
 
-/// Where extents begin on a physical volume: a label takes the room before.
+/// Byte on a physical volume at which extents begin. The label is before it.
 const PV_HEAD: u64 = MIB;
 
 impl Plan {
-    /// Any.
+    /// Draws a plan.
     pub fn random(rand: &mut Rand) -> Self {
         let extent_size = (64 * KIB) << rand.below(4);
         let segment_size = (256 * KIB) << rand.below(3);
@@ -402,20 +410,20 @@ impl Plan {
             atomic_unit: rand.pick(&[512, 4096]),
         };
         let pvs = (0..rand.between(1, 3)).map(|_| Self::pv(rand, extent_size)).collect();
-        // The pool leaves this much to its catalog, and the journal's files are not made yet.
-        // What a pool always needs (the journal, and room for the copy of its tail), and some.
+        // What a pool always needs: the margin of the catalog, the journal, whose files are not
+        // created yet, room for the copy of its tail, and some more.
         let needed = BACKING_MARGIN + config.journal_size + config.segment_size + MIB / 8;
         let backing = needed + rand.below(8 * MIB);
         let backing = rand.percent(15).then_some(backing);
-        // Half of all runs flatten by themselves. Not drawn, so that what older seeds do stays the
-        // same.
+        // Two runs of five flatten at the small depths 1 and 3, and two at 32. One never flattens
+        // by itself. This is not drawn, so that old seeds repeat their runs.
         let flatten_depth = [1, 3, 32, 32, 0][(config.journal_size / segment_size - 4) as usize];
         let options = PoolOptions { flatten_depth, ..Self::options(rand) };
         Plan { config, options, placement: Self::placement(rand), pvs, backing }
     }
 
-    /// Makes extents so large, and the journal's segments so small, that a chunk can be longer than
-    /// a record.
+    /// Makes extents so large, and segments of the journal so small, that a chunk can be longer
+    /// than a record.
     pub(crate) fn allow_large_chunks(&mut self) {
         let (extent, segment) = (512 * KIB, 256 * KIB);
         for (size, _) in &mut self.pvs {
@@ -426,7 +434,7 @@ impl Plan {
         (self.config.extent_size, self.config.segment_size) = (extent, segment);
     }
 
-    /// A small plan that scripts use.
+    /// Returns the small plan that scripts use.
     pub fn small(atomic_unit: u32) -> Self {
         let config =
             PoolConfig { extent_size: 64 * KIB, journal_size: 4 << 18, segment_size: 256 * KIB, atomic_unit };
@@ -450,7 +458,7 @@ impl Plan {
             catalog_scrub_interval: SCRUB_INTERVAL,
             stamp_interval: 1_000_000,
             accept_journal_loss: false,
-            // As few as there can be, so that files are closed and opened again.
+            // This is the minimum, so files are closed and opened again often.
             open_files: 8,
             // Nothing changes while a write waits.
             longest_delay: Duration::ZERO,
@@ -460,14 +468,15 @@ impl Plan {
         Plan { config, options, placement: Placement::Contiguous, pvs, backing: None }
     }
 
-    /// The size and kind of a physical volume.
+    /// Draws the size in bytes and the kind (block device or not) of a physical volume.
     pub fn pv(rand: &mut Rand, extent_size: u64) -> (u64, bool) {
         let extents = rand.pick(&[2, 8, 20, 60, 100]) + rand.below(5);
-        // Not every size is a whole number of extents.
+        // Some sizes are not a whole number of extents.
         (PV_HEAD + extents * extent_size + rand.pick(&[0, 512, 4096, extent_size / 2]), rand.percent(25))
     }
 
-    /// Options for one open: caches and batches so small that everything has to work.
+    /// Draws options for one opening. Caches and batches are so small that every mechanism has to
+    /// work.
     pub fn options(rand: &mut Rand) -> PoolOptions {
         let mut options = PoolOptions {
             map_cache_bytes: rand.pick(&[0, 4 << 10, 64 << 10, 1 << 20]),
@@ -494,19 +503,21 @@ impl Plan {
             catalog_scrub_interval: SCRUB_INTERVAL,
             stamp_interval: 5_000_000,
             accept_journal_loss: false,
-            // As few as there can be, so that files are closed and opened again.
+            // This is the minimum, so files are closed and opened again often.
             open_files: 8,
             // Nothing changes while a write waits.
             longest_delay: Duration::ZERO,
             shortage_waits: 0,
         };
-        // Chosen by what was chosen already: seeds that are kept go on to mean what they meant.
+        // These values follow from values above and are not drawn, so that old seeds repeat their
+        // runs.
         (options.lazy_turns, options.max_turns) = match options.batch_bytes / KIB {
             4 => (2, 4),
             64 => (8, 12),
             _ => (64, 256),
         };
-        // Most openings have more histories than segments of their own for them, and sort soon.
+        // In most openings there are more histories than segments of their own for them, and the
+        // pool soon sorts shared segments.
         options.own_histories = match options.map_cache_bytes >> 10 {
             0 | 4 => 0,
             64 => 1,

@@ -1,10 +1,10 @@
-//! Scripts of histories: one history, those of a group, and some that share segments.
+//! Scripts of histories: one history, the histories of a group, and histories that share segments.
 
 use super::{KIB, discard, volume, write, write_to};
 use crate::workload::Op;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Retention};
 
-/// Every write is kept: recorded, over what was recorded before, with anchors between, past a
+/// Every write is recorded, also over earlier recorded ones, with anchors between them and past a
 /// rollback.
 pub(super) fn one() -> Vec<Op> {
     let cdp = |encoding| {
@@ -32,7 +32,7 @@ pub(super) fn one() -> Vec<Op> {
     ]
 }
 
-/// Two volumes with histories go back to one moment, twice.
+/// Two volumes with histories are rolled back to one moment, twice.
 pub(super) fn group() -> Vec<Op> {
     let on = |vol, encoding| Op::Cdp(vol, Some(CdpSettings { encoding, ..CdpSettings::default() }));
     let back = |undo: &str, pick| Op::RollBackTo {
@@ -59,8 +59,9 @@ pub(super) fn group() -> Vec<Op> {
     ]
 }
 
-/// Two volumes with histories; their runs are brought to segments of their own, behind others and
-/// between others, one keeps little, the other goes back, and the segments that they share go.
+/// Two volumes have histories. The pool sorts their runs into segments of their own, behind and
+/// between other runs. One history keeps little, and the other volume is rolled back. The shared
+/// segments are deleted.
 pub(super) fn shared() -> Vec<Op> {
     let on = |vol, encoding, bytes| {
         let retention = Retention { time: None, bytes };

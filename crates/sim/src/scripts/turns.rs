@@ -1,5 +1,5 @@
-//! Scripts of records that share a commit: data of several volumes with the control records between
-//! them, and long discards with the anchors before them.
+//! Scripts of records that share a commit: data of several volumes with control records between
+//! them, and long discards with anchors before them.
 
 use super::{KIB, freeze, look, volume, write_to};
 use crate::workload::Op;
@@ -8,7 +8,8 @@ use hindcast_engine::pool::Method;
 
 const MIB: u64 = 1 << 20;
 
-/// Rounds of snapshots with writes between them, by either method, one volume with a history.
+/// Rounds of snapshots with writes between them. The two volumes use different methods, and one has
+/// a history.
 pub(super) fn rounds() -> Vec<Op> {
     let mut ops = vec![
         volume("a", 64 * KIB, 4 * KIB, 512),
@@ -43,7 +44,7 @@ pub(super) fn rounds() -> Vec<Op> {
     ops
 }
 
-/// Discards of a volume with a history, of what has slots and of what has none.
+/// Discards of a volume with a history. Some chunks have slots and some have none.
 pub(super) fn discards() -> Vec<Op> {
     let discard = |offset: u64, len: u64| Op::Discard { vol: 1, offset, len, fua: false };
     vec![
