@@ -1,5 +1,5 @@
-//! A catalog of a build that had no checksums is adopted, wherever the machine crashes on the way,
-//! and however full its file system is.
+//! The adoption of a catalog from a build that had no checksums. It works wherever the machine
+//! crashes on the way, and however full its file system is.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use hindcast_engine::ErrorKind;
@@ -11,16 +11,16 @@ use hindcast_engine::world::{ManualClock, SplitMix, World};
 use hindcast_sim::{CrashPoint, PowerLoss, SimDir};
 use std::sync::Arc;
 
-/// Made by the first build, which knew no sums.
+/// An image that the first build made. That build had no checksums.
 const IMAGE: &[u8] = include_bytes!("../../engine/tests/images/0.1.0.img");
-/// Unit in which an image tells zeros from content.
+/// Unit in bytes in which an image separates zeros from content.
 const BLOCK: usize = 512;
 
 fn world() -> World {
     World { clock: Arc::new(ManualClock::new(10)), rng: Arc::new(SplitMix::new(10)) }
 }
 
-/// A machine with the files of the image.
+/// Creates a machine with the files of the image.
 fn machine(seed: u64) -> SimDir {
     let dir = SimDir::new(seed);
     let mut rest = IMAGE;
@@ -53,7 +53,7 @@ fn open(dir: &SimDir) -> hindcast_engine::Result<Arc<Pool>> {
     Pool::open(Arc::new(dir.clone()), world(), PoolOptions::default())
 }
 
-/// All that the volumes hold.
+/// Returns the name and the whole content of each volume.
 fn contents(pool: &Arc<Pool>) -> Vec<(String, Vec<u8>)> {
     let read = |info: hindcast_engine::pool::VolumeInfo| {
         let mut data = vec![0; info.size as usize];
@@ -117,7 +117,7 @@ fn a_catalog_without_room_for_a_second_copy_stays_as_it_is() {
         dir.set_backing(Some(dir.backing_used() + room * (16 << 10)));
         match open(&dir) {
             Ok(pool) => assert!(contents(&pool) == expected),
-            // The journal may need more than there is.
+            // The journal may need more space than there is.
             Err(e) => assert_eq!(e.kind(), ErrorKind::NoSpace, "{e:?}"),
         }
         assert!(!dir.list().unwrap().iter().any(|name| name.ends_with("adopted")));

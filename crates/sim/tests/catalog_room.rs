@@ -1,6 +1,5 @@
-//! A catalog on a file system that is nearly full. What was acknowledged can be carried out, with
-//! batches as small as necessary and with the ballast as a reserve. What is deleted gives its space
-//! back.
+//! A catalog on a file system that is nearly full. Everything acknowledged can be carried out, with
+//! batches as small as necessary and with the ballast as a reserve. Deletions give space back.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -14,7 +13,7 @@ use std::sync::Arc;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// What one map page is about, in chunks of 512 B.
+/// Bytes of the volume that one map page covers: 256 chunks of 512 B.
 const PAGE: u64 = 256 * 512;
 
 struct Site {
@@ -35,7 +34,8 @@ fn options() -> PoolOptions {
 }
 
 impl Site {
-    /// The physical volume is a device; the data directory's file system has the rest.
+    /// Creates a pool whose physical volume is a block device. Everything else is on the file
+    /// system of the data directory.
     fn new() -> Site {
         let (dir, clock) = (SimDir::new(3), Arc::new(ManualClock::new(1_000_000_000)));
         dir.set_backing(Some(1 << 40));
@@ -70,7 +70,7 @@ impl Site {
         }
     }
 
-    /// Writes the first `len` bytes of what some map pages are about.
+    /// Writes the first `len` bytes of the range that each of some map pages covers.
     fn write(&self, pages: std::ops::Range<u64>, byte: u8, len: u64) -> Result<(), ErrorKind> {
         let volume = self.pool.open_volume("v", false).unwrap();
         for page in pages {
@@ -91,7 +91,7 @@ impl Site {
         }
     }
 
-    /// The file system has so much more than is in use.
+    /// Limits the backing space to `bytes` more than what is in use.
     fn leave(&self, bytes: u64) {
         self.dir.set_backing(Some(self.dir.backing_used() + bytes));
     }
@@ -100,7 +100,7 @@ impl Site {
         assert!(!matches!(self.pool.health(), Health::Poisoned(_)), "{:?}", self.pool.health());
     }
 
-    /// As after a kill.
+    /// Opens the pool again after a kill and an offline check.
     fn reopen(self) -> Site {
         let Site { dir, world, clock, pool } = self;
         drop(pool);
@@ -112,8 +112,8 @@ impl Site {
     }
 }
 
-/// The catalog has 512 full map pages, all of which were written to again when the file system
-/// became nearly full.
+/// The catalog has 512 full map pages. All of them were changed again when the file system became
+/// nearly full.
 #[test]
 fn acknowledged_writes_are_carried_out_with_little_space() {
     for left in [2 * MIB, 256 * KIB, 0] {
@@ -129,7 +129,7 @@ fn acknowledged_writes_are_carried_out_with_little_space() {
         let stats = site.pool.stats();
         assert_eq!(stats.destaged_lsn, stats.sequenced_lsn, "{left} bytes were left");
         site.shows(0..512, 2);
-        // What is deleted gives its space back, whatever there is.
+        // A deletion gives space back, however little there is.
         site.pool.delete_snapshots("v", &["s"]).unwrap();
         site.idle();
         site.healthy();
@@ -152,8 +152,8 @@ fn the_ballast_is_told_of_and_comes_back() {
     site.shows(0..64, 1);
 }
 
-/// Pages that are new make the catalog grow for good: what has no room is refused before it is
-/// acknowledged.
+/// New map pages make the catalog grow permanently. A write without room for its page is refused
+/// before it is acknowledged.
 #[test]
 fn no_more_is_promised_than_the_catalog_can_take() {
     let site = Site::new();
@@ -170,7 +170,7 @@ fn no_more_is_promised_than_the_catalog_can_take() {
     site.healthy();
     site.pool.drain().unwrap();
     site.shows(64..taken, 3);
-    // What has its map page is overwritten, however little there is.
+    // A chunk whose map page exists can be overwritten, however little space there is.
     site.write(0..64, 4, 512).unwrap();
     site.pool.drain().unwrap();
     site.shows(0..64, 4);

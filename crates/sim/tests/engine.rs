@@ -10,7 +10,7 @@ fn random_runs_pass() {
     }
 }
 
-/// The script of shared segments goes where it is meant to go.
+/// The script of shared segments makes the pool sort runs.
 #[test]
 fn the_script_of_shared_segments_sorts() {
     let script = scripts().into_iter().find(|script| script.name == "shared-history").unwrap();
@@ -18,7 +18,7 @@ fn the_script_of_shared_segments_sorts() {
     assert!(run.summary().runs_sorted >= 6, "{} runs", run.summary().runs_sorted);
 }
 
-/// What is recorded in shared segments is synced, and so is what is sorted apart.
+/// Shared segments are synced, and so are the segments that their runs are sorted into.
 #[test]
 fn missing_syncs_of_shared_segments_are_noticed() {
     for purpose in [SyncPurpose::CdpShared, SyncPurpose::CdpSorted] {
@@ -27,8 +27,8 @@ fn missing_syncs_of_shared_segments_are_noticed() {
     }
 }
 
-/// Seeds that found bugs once. While the workload keeps its draws, each still walks the path that
-/// was wrong.
+/// Seeds that once found bugs. While the workload does not change its draws, each seed still goes
+/// through the code that was wrong.
 #[test]
 fn seeds_that_found_bugs() {
     let seeds = [
@@ -50,7 +50,7 @@ fn seeds_that_found_bugs() {
     }
 }
 
-/// Seeds that found bugs in runs of all operations.
+/// Seeds that once found bugs in runs of all operations.
 #[test]
 fn seeds_of_whole_runs_that_found_bugs() {
     let seeds = [
@@ -148,8 +148,9 @@ fn a_missing_journal_sync_is_noticed() {
     assert!(!matches!(mutate(SyncPurpose::Journal, 10, DEFAULT_OPS, 2), Caught::Never));
 }
 
-/// I5: what a snapshot needs is durable where it went, and the catalog says so durably, before it
-/// is overwritten. Without any of these syncs the scripts of snapshots alone notice.
+/// I5: content that a snapshot needs is durable in its new place, and the catalog records that
+/// durably, before the content is overwritten. If any of these syncs is missing, the scripts of
+/// snapshots alone notice.
 #[test]
 fn a_missing_preservation_is_noticed() {
     for name in ["snapshot-redirect", "snapshot-copy", "clone"] {

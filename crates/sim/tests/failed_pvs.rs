@@ -1,6 +1,6 @@
-//! Physical volumes stop taking writes, or stop answering, and come back, at random, with crashes
-//! and power losses in between. While one of them takes writes the pool goes on, and nothing that
-//! was acknowledged is lost.
+//! Physical volumes stop accepting writes, or stop answering, and recover, at random, with crashes
+//! and power losses in between. While one physical volume accepts writes, the pool continues, and
+//! nothing acknowledged is lost.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test may panic, and say where it was
 
 use bytes::Bytes;
@@ -33,12 +33,12 @@ struct Site {
     pool: Option<Arc<Pool>>,
     volumes: BTreeMap<&'static str, Vec<u8>>,
     snapshots: BTreeMap<(&'static str, String), Vec<u8>>,
-    /// What `kept` held at some LSNs.
+    /// The content of `kept` at some LSNs.
     moments: Vec<(Lsn, Vec<u8>)>,
     next: u32,
     failing: BTreeSet<&'static str>,
     away: Option<&'static str>,
-    /// How often the pool went on without a physical volume.
+    /// Number of verifications during which the pool worked without some physical volume.
     went_on: u32,
 }
 
@@ -64,7 +64,7 @@ impl Site {
             atomic_unit: 512,
         };
         let engine_dir = Arc::new(dir.clone());
-        // Each alone has room for all.
+        // Each physical volume has room for everything.
         let pvs = PVS.map(|path| PvSpec { path: path.into(), size: Some(33 * MIB), force: false });
         Pool::create(engine_dir.clone(), &world, &config, Placement::Anywhere, &pvs).unwrap();
         let pool = Pool::open(engine_dir, world.clone(), options(&rng)).unwrap();
@@ -100,7 +100,8 @@ impl Site {
         self.pool.as_ref().unwrap()
     }
 
-    /// What may be refused is refused for want of what failed; the pool is never poisoned.
+    /// Returns the result of an operation that succeeded. A refusal is allowed only because of a
+    /// failure or a lack of space. The pool must never be poisoned.
     fn taken<T>(&self, result: Result<T>) -> Option<T> {
         if self.dir.crashed() {
             return None;
@@ -121,7 +122,7 @@ impl Site {
         }
     }
 
-    /// A physical volume fails soon, or all are mended, or one does not answer for a while.
+    /// Makes a physical volume fail soon, repairs all, or makes one stop answering for a while.
     fn disturb(&mut self) {
         let pv = PVS[self.below(3) as usize];
         match self.below(6) {
@@ -133,7 +134,7 @@ impl Site {
                 let away = self.away.take();
                 away.into_iter().for_each(|pv| self.dir.set_away(pv, false));
             }
-            // One that has failed may be needed for reading.
+            // The pool may need to read from a physical volume that failed.
             2 if self.away.is_none() && self.failing.is_empty() && self.failed() == 0 => {
                 self.dir.set_away(pv, true);
                 self.away = Some(pv);
@@ -148,13 +149,14 @@ impl Site {
         }
     }
 
-    /// Physical volumes that the pool does not write to any more, though they might take it.
+    /// Returns the number of physical volumes that the pool no longer writes to, although they
+    /// might accept writes.
     fn failed(&self) -> usize {
         let pvs = self.pool().pvs();
         pvs.iter().filter(|pv| pv.failure.is_some() && !self.failing.contains(&*pv.path)).count()
     }
 
-    /// An interrupted write has happened, or not.
+    /// Reopens the pool. An interrupted write has happened wholly or not at all.
     fn settle(&mut self, name: &'static str, offset: u64, new: &[u8]) {
         self.reopen();
         let mut found = vec![0; new.len()];
@@ -253,7 +255,7 @@ impl Site {
             let Some(at) = wrong else { continue };
             panic!("{name} at {at}: {} and not {}, {:?}", all[at], content[at], self.pool().health());
         }
-        // A snapshot is left alone if it is unknown whether it was taken.
+        // A snapshot is skipped if it is unknown whether it was taken.
         for ((volume, name), content) in &self.snapshots {
             let Ok(snapshot) = self.pool().open_snapshot(volume, name) else { continue };
             snapshot.read(0, &mut all).unwrap();
@@ -261,7 +263,7 @@ impl Site {
         }
         for (lsn, content) in self.moments.iter().rev().step_by(3).take(2) {
             match self.pool().open_moment("kept", &Moment::Lsn(*lsn)) {
-                // What is shown of the past is carried out first, which may have to wait.
+                // The records that a moment needs are carried out first, and that may have to wait.
                 Err(error) => assert!(error.is_shortage() || self.dir.crashed(), "LSN {lsn}: {error:?}"),
                 Ok(view) => match view.read(0, &mut all) {
                     Ok(()) => assert!(all == *content, "the moment of LSN {lsn}"),
@@ -272,8 +274,8 @@ impl Site {
         self.went_on += u32::from(self.pool().pvs().iter().any(|pv| pv.failure.is_some()));
     }
 
-    /// The process dies, or the machine loses power; then the pool is opened again, while some
-    /// physical volumes still fail.
+    /// Kills the process or loses power, and opens the pool again while some physical volumes still
+    /// fail.
     fn reopen(&mut self) {
         self.pool = None;
         let power = self.below(2) == 1;
@@ -289,11 +291,11 @@ impl Site {
         let options = options(&self.rng);
         self.pool = Some(Pool::open(Arc::new(self.dir.clone()), self.world.clone(), options).unwrap());
         let pool = self.pool().clone();
-        // A deletion that was interrupted may have happened, or not.
+        // An interrupted deletion may have happened, or not.
         self.snapshots.retain(|(volume, name), _| pool.open_snapshot(volume, name).is_ok());
     }
 
-    /// All is mended: everything is carried out, and nothing is left behind.
+    /// Repairs everything. Everything must be carried out, and nothing may be left behind.
     fn finish(&mut self) {
         self.dir.clear_faults();
         (self.away, self.failing) = (None, BTreeSet::new());

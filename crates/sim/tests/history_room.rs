@@ -1,5 +1,5 @@
 //! Histories on a file system that fills up. A write that can't be recorded is refused before it is
-//! acknowledged, and everything else goes on.
+//! acknowledged, and everything else continues.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -19,20 +19,20 @@ const SIZE: u64 = 4 * MIB;
 const CHUNK: u64 = 64 * KIB;
 
 /// A pool on a machine whose file system has `room` bytes more than the pool keeps for its catalog
-/// and journal, and two volumes: `history` has CDP, `plain` has not.
+/// and journal. It has two volumes: `history` has CDP, and `plain` does not.
 struct Site {
     dir: SimDir,
     clock: Arc<ManualClock>,
     world: World,
     rng: SplitMix,
     pool: Arc<Pool>,
-    /// What `history` holds.
+    /// The content of `history`.
     now: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Disks {
-    /// Extents take their space from where histories do.
+    /// Extents and histories take their space from the same file system.
     Files,
     Devices,
 }
@@ -44,7 +44,7 @@ fn options() -> PoolOptions {
 impl Site {
     fn new(room: u64, disks: Disks, settings: CdpSettings) -> Site {
         let (dir, clock) = (SimDir::new(1), Arc::new(ManualClock::new(1_000_000)));
-        // What is taken is counted from the beginning.
+        // A limit makes the machine count the space in use from the beginning.
         dir.set_backing(Some(1 << 40));
         let world = World { clock: clock.clone(), rng: Arc::new(SplitMix::new(1)) };
         let config = PoolConfig {
@@ -71,7 +71,7 @@ impl Site {
         pool.set_cdp("history", Some(settings)).unwrap();
         let now = vec![0; SIZE as usize];
         let site = Site { dir, clock, world, rng: SplitMix::new(7), pool, now };
-        // The journal's files are made, and the catalog has its size.
+        // The files of the journal exist after this, and the catalog has its size.
         site.idle();
         site.dir.set_backing(Some(site.dir.backing_used() + MARGIN + room));
         site.idle();
@@ -92,7 +92,7 @@ impl Site {
         !matches!(self.pool.health(), Health::Poisoned(_))
     }
 
-    /// Writes what does not compress; what was refused leaves no trace.
+    /// Writes incompressible data. A refused write leaves no trace.
     fn write(&mut self, offset: u64, len: u64) -> Result<(), ErrorKind> {
         self.clock.advance(10);
         let data: Vec<u8> = (0..len / 8).flat_map(|_| self.rng.next().to_le_bytes()).collect();
@@ -103,7 +103,8 @@ impl Site {
         result
     }
 
-    /// Writes on, here and there, until something is refused; how much was taken.
+    /// Writes at random places until a write is refused. Returns the number of bytes that were
+    /// accepted.
     fn fill(&mut self, part: u64) -> u64 {
         let mut taken = 0;
         while taken < 256 * MIB {
@@ -126,7 +127,7 @@ impl Site {
         assert!(all == self.now, "what was acknowledged is there");
     }
 
-    /// As after a kill.
+    /// Opens the pool again after a kill and an offline check.
     fn reopen(self) -> Site {
         let Site { dir, clock, world, rng, pool, now } = self;
         drop(pool);
@@ -163,7 +164,7 @@ fn what_has_no_room_in_the_history_is_refused_before_it_is_acknowledged() {
         let closing = site.pool.info().reserved_history;
         assert!(closing < 512 * KIB, "{closing} bytes are promised when nothing is pending");
 
-        // Others go on that need nothing from there.
+        // Operations that need no space of the file system continue.
         if disks == Disks::Devices {
             let plain = site.volume("plain");
             let data = vec![3; SIZE as usize];
@@ -176,7 +177,7 @@ fn what_has_no_room_in_the_history_is_refused_before_it_is_acknowledged() {
         site.now.fill(0);
         site.verify();
 
-        // The past is all there; and when it goes, writes are taken again.
+        // The whole past is there. When it is deleted, writes are accepted again.
         let lsn = site.pool.stats().sequenced_lsn;
         site.pool.open_moment("history", &Moment::Lsn(lsn)).unwrap();
         site.pool.set_cdp("history", None).unwrap();
@@ -226,7 +227,7 @@ fn zeros_are_as_long_in_a_history_as_they_are() {
         assert!(discards < 100, "nothing was refused");
         site.pool.destage_step().unwrap();
     }
-    // Behind an anchor there is nothing to be recorded.
+    // After an anchor there is nothing to record.
     volume.discard(0, 2 * MIB, false).unwrap();
     site.pool.drain().unwrap();
     assert!(site.healthy());
@@ -239,8 +240,8 @@ fn zeros_are_as_long_in_a_history_as_they_are() {
 fn promises_outlive_a_restart() {
     for disks in [Disks::Files, Disks::Devices] {
         let mut site = Site::new(12 * MIB, disks, settings(Encoding::Redo));
-        // A journal of writes of which none is in place, on file systems that have no more room
-        // than they need.
+        // The journal holds writes of which none is in place. The file systems have no more room
+        // than these writes need.
         for n in 0..60 {
             site.write(n * CHUNK, CHUNK).unwrap();
         }
@@ -265,7 +266,7 @@ fn retention_makes_room_for_what_was_refused() {
     let mut site = Site::new(8 * MIB, Disks::Devices, kept);
     site.fill(64 * KIB);
     site.clock.advance(10_000_000);
-    // No background work in between: the write makes its own room.
+    // No background work runs in between. The write makes its own room.
     site.write(0, 64 * KIB).unwrap();
     site.idle();
     site.verify();

@@ -1,7 +1,6 @@
-//! Shortages of everything that a host lends (descriptors, space for histories, for extents, for
-//! the catalog, for the journal's files). They begin and end at random. None of them poisons the
-//! pool or loses what was acknowledged. When they have ended, all that was acknowledged is carried
-//! out.
+//! Shortages of what a host provides: descriptors, and space for histories, for extents and for the
+//! files of the journal. They begin and end at random. None of them poisons the pool or loses what
+//! was acknowledged. When they have ended, everything acknowledged is carried out.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -25,7 +24,7 @@ const CHUNK: u64 = 16 * KIB;
 const VOLUMES: [&str; 3] = ["kept", "plain", "copied"];
 const SECOND: u64 = 1_000_000_000;
 
-/// A pool, and what its volumes, their snapshots and some moments hold.
+/// A pool, and the content of its volumes, their snapshots and some moments.
 struct Site {
     dir: SimDir,
     clock: Arc<ManualClock>,
@@ -107,7 +106,8 @@ impl Site {
         self.pool().open_volume(name, false).unwrap()
     }
 
-    /// A request that was refused was refused for a shortage.
+    /// Returns the result of an operation that succeeded. A refusal is allowed only because of a
+    /// shortage.
     fn taken<T>(&mut self, result: hindcast_engine::Result<T>) -> Option<T> {
         assert!(!matches!(self.pool().health(), Health::Poisoned(_)), "{:?}", self.pool().health());
         match result {
@@ -139,8 +139,8 @@ impl Site {
 
     fn write(&mut self) {
         let name = VOLUMES[self.below(3) as usize];
-        // At most one record: of a longer one that is refused when the journal is full its
-        // beginning may be there.
+        // The write has at most one record. If a longer write is refused when the journal is full,
+        // its first records may be there.
         let len = [512, 4 * KIB, 16 * KIB, 60 * KIB][self.below(4) as usize];
         let offset = self.below((SIZE - len) / 512) * 512;
         let volume = self.volume(name);
@@ -199,7 +199,7 @@ impl Site {
         }
     }
 
-    /// Reads need no space.
+    /// Checks a volume. Reads need no space.
     fn verify(&self, name: &str) {
         let mut all = vec![0; SIZE as usize];
         self.volume(name).read(0, &mut all).unwrap();
@@ -221,7 +221,7 @@ impl Site {
         }
     }
 
-    /// All shortages are over: everything is carried out.
+    /// Ends all shortages. Everything must be carried out.
     fn recover(&mut self) {
         self.dir.set_full(&[]);
         self.dir.set_descriptors(None);
@@ -238,7 +238,7 @@ impl Site {
         self.verify_all();
     }
 
-    /// As after a kill, and checked from the outside.
+    /// Opens the pool again after a kill and an offline check.
     fn reopen(&mut self) {
         self.dir.set_descriptors(None);
         self.pool = None;
@@ -274,8 +274,8 @@ fn none_poisons_and_nothing_is_lost() {
     assert!(refused > 100, "{refused} requests met a shortage");
 }
 
-/// The journal fills while nothing can be carried out; then writes are refused, and all of it is
-/// done later.
+/// The journal fills while nothing can be carried out. Then writes are refused. Everything
+/// acknowledged is carried out later.
 #[test]
 fn the_journal_holds_what_waits() {
     for names in [&["cdp-"][..], &["pv-"]] {
