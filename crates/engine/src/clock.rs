@@ -55,7 +55,7 @@ struct State {
     /// The stretches, ordered by pool time. There is always at least one. The first stretch also
     /// holds for everything before it.
     stretches: Vec<ClockStretch>,
-    /// How far the trusted wall clock is ahead of pool time, in nanoseconds.
+    /// Nanoseconds by which the trusted wall clock is ahead of pool time.
     agreed: i64,
     /// Nanoseconds by which the wall clock may be further ahead, once. They stand for a time that
     /// the machine was off, which only the wall clock knows.
@@ -89,7 +89,7 @@ pub struct ClockChange {
 pub struct ClockInfo {
     /// The time of the wall clock, in nanoseconds since the Unix epoch.
     pub now: u64,
-    /// How far the wall clock is ahead of its expected time, in nanoseconds, if that is a jump that
+    /// Nanoseconds by which the wall clock is ahead of its expected time, if that is a jump that
     /// the operator has not confirmed.
     pub jumped: Option<i64>,
     /// Expiry by time is suspended.
@@ -414,7 +414,7 @@ pub(crate) struct ClockRecord {
     pub(crate) monotonic: u64,
     /// The boot that the monotonic clock counts from. Zeros mean that it is not known.
     pub(crate) boot: Uuid,
-    /// How far the trusted wall clock is ahead of pool time, in nanoseconds.
+    /// Nanoseconds by which the trusted wall clock is ahead of pool time.
     pub(crate) agreed: i64,
     /// Nanoseconds by which the wall clock may be further ahead, once.
     pub(crate) slack: u64,
@@ -429,7 +429,7 @@ pub(crate) struct ClockStretch {
     pub(crate) from: u64,
     /// The LSN of the last record before the stretch.
     pub(crate) lsn: Lsn,
-    /// How far the wall clock is ahead of pool time in the stretch, in nanoseconds.
+    /// Nanoseconds by which the wall clock is ahead of pool time in the stretch.
     pub(crate) offset: i64,
 }
 

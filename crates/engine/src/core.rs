@@ -73,7 +73,7 @@ pub(crate) struct Core {
     pub(crate) pv_operations: AlarmedMutex<()>,
     pub(crate) work: Work,
     pub(crate) journal_loss: OnceLock<JournalLoss>,
-    /// What an opening for salvage found. Only such an opening sets it.
+    /// The result of an opening for salvage. Only such an opening sets it.
     pub(crate) salvage: OnceLock<Salvage>,
     /// The pool was opened only to be read, whatever the ages of its parts: nothing of it may be
     /// kept.
@@ -153,7 +153,7 @@ impl SharedPositions {
 }
 
 impl Core {
-    /// Whether writers pay for room before the journal is full.
+    /// Returns whether writers pay for room before the journal is full.
     pub(crate) fn is_throttled(&self) -> bool {
         !self.options.longest_delay.is_zero() && self.neighbours.are_there(|| self.world.clock.monotonic())
     }
@@ -187,13 +187,13 @@ impl Core {
         self.fault.check()
     }
 
-    /// Whether the pool was opened only to be read, whatever the ages of its parts. Nothing that is
-    /// done to it is kept, and no backup is made of it.
+    /// Returns whether the pool was opened only to be read, whatever the ages of its parts. Nothing
+    /// that is done to it is kept, and no backup is made of it.
     pub(crate) fn is_only_shown(&self) -> bool {
         self.only_shown.load(Ordering::Acquire)
     }
 
-    /// Whether the pool was closed without an error: nothing is committed any more.
+    /// Returns whether the pool was closed without an error: nothing is committed any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.work.done.load(Ordering::Acquire) && self.fault.check().is_ok()
     }

@@ -80,10 +80,10 @@ pub struct Error {
     after: After,
 }
 
-/// What holds for the pool after an error.
+/// The state of the pool after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// What the error's kind states.
+    /// The state that the error's kind implies.
     Kind,
     /// The outcome is uncertain. The error is no shortage, whatever its kind.
     Uncertain,

@@ -58,7 +58,7 @@ pub mod code {
 pub struct Warning {
     /// One of [`code`]. All warnings of one kind have the same code.
     pub code: &'static str,
-    /// What is wrong, in one sentence, with the names and numbers that matter.
+    /// A description of the problem in one sentence, with the names and numbers that matter.
     pub text: String,
 }
 

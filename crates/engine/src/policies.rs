@@ -213,7 +213,7 @@ pub(crate) fn due(names: &Namespace, now: u64) -> Option<&Arc<Snapshot>> {
 /// Number of bytes per second that flattening by policy copies.
 pub(crate) const QUIET_RATE: u64 = 64 << 20;
 
-/// Whether the base is a moment of a branch for which `of` is true.
+/// Returns whether the base is a moment of a branch for which `of` is true.
 pub(crate) fn is_moment(base: &Base, of: impl Fn(BranchId) -> bool) -> bool {
     matches!(base, Base::View(line) if line.at.is_some() && of(line.branch.id))
 }

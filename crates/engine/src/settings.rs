@@ -160,7 +160,8 @@ pub enum Placement {
     Contiguous,
 }
 
-/// How a chunk that a snapshot needs is preserved when it is written to (Xiao et al. 2006).
+/// The method by which a chunk that a snapshot needs is preserved when it is written (Xiao et al.
+/// 2006).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Method {
     /// Redirect-on-write: the old place is kept, and the new content gets a new place.
@@ -170,7 +171,7 @@ pub enum Method {
     Copy,
 }
 
-/// How much space a volume's snapshots may take, and what happens beyond that.
+/// The space that a volume's snapshots may take, and the action beyond that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotPolicy {
     /// Space that the snapshots are expected to take, in per cent of the volume's size (more than
@@ -187,8 +188,8 @@ impl Default for SnapshotPolicy {
     }
 }
 
-/// What a write preserves when several snapshots see the old content (V:Drive calls the orders
-/// horizontal and vertical).
+/// The way in which a write preserves old content that several snapshots see (V:Drive calls the
+/// orders horizontal and vertical).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Order {
     /// One version serves all snapshots: the cost of a write does not depend on their number.
@@ -236,7 +237,7 @@ pub const MAX_VOLUME_SIZE: u64 = 64 << 40;
 /// anchor.
 pub(crate) const LONG_DISCARD: u64 = 1 << 20;
 
-/// When anchors are inserted. A moment is reconstructed from the nearest anchor.
+/// The policy for the insertion of anchors. A moment is reconstructed from the nearest anchor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AnchorPolicy {
     /// Never, except when CDP begins or its encoding changes: the paper's native TRAP.
@@ -252,7 +253,7 @@ pub enum AnchorPolicy {
     Model,
 }
 
-/// How long history is kept. Without a limit it is kept until the volume is deleted.
+/// The length of the history that is kept. Without a limit it is kept until the volume is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retention {
     /// Least length of the history in nanoseconds, if `bytes` allows it.
@@ -266,13 +267,13 @@ pub struct Retention {
 pub struct CdpSettings {
     /// The content of a record.
     pub encoding: Encoding,
-    /// How payloads are compressed.
+    /// The compression of payloads.
     pub compression: Compression,
-    /// When anchors are inserted.
+    /// The policy for the insertion of anchors.
     pub anchors: AnchorPolicy,
     /// Most chunk writes between two anchors, whatever `anchors` requires: the paper's M_max.
     pub max_distance: Option<u64>,
-    /// How long history is kept.
+    /// The length of the history that is kept.
     pub retention: Retention,
 }
 
@@ -314,7 +315,7 @@ pub enum Encoding {
     Redo = 3,
 }
 
-/// How a payload is compressed. A payload that would not become smaller is stored as it is.
+/// The compression of a payload. A payload that would not become smaller is stored as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
     /// No compression.

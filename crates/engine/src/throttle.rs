@@ -33,8 +33,8 @@ const SHORT_LAG: u64 = 100_000_000;
 /// count as the only one that writes. File systems commit every 5 s when little is written.
 const ALONE: u64 = 10_000_000_000;
 
-/// How full the journal is, in bytes. `capacity` is what records with data may use: a write waits
-/// for room in any case when no more of it is left.
+/// The use of the journal, in bytes. `capacity` is the part that records with data may use. A write
+/// waits for room in any case when no more of it is left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fill {
     pub(crate) used: u64,
@@ -63,7 +63,7 @@ impl Fill {
     }
 }
 
-/// What of the journal is sequenced and not durable.
+/// The part of the journal that is sequenced and not durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lag {
     pub(crate) bytes: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Lag {
 }
 
 impl Lag {
-    /// Whether so little is not durable that nothing is charged.
+    /// Returns whether so little is not durable that nothing is charged.
     pub(crate) fn is_short(self) -> bool {
         self.time <= SHORT_LAG
     }
@@ -114,15 +114,15 @@ impl Neighbours {
         }
     }
 
-    /// Whether several branches have written lately.
+    /// Returns whether several branches have written lately.
     pub(crate) fn are_there(&self, now: impl FnOnce() -> u64) -> bool {
         let changed = self.changed.load(Ordering::Relaxed);
         changed != 0 && now().saturating_sub(changed) < ALONE
     }
 }
 
-/// What the writes of one branch have not paid yet: the monotonic time, in nanoseconds, at which
-/// everything is paid.
+/// The debt of the writes of one branch: the monotonic time, in nanoseconds, at which everything is
+/// paid.
 #[derive(Default)]
 pub(crate) struct Debt(AtomicU64);
 
@@ -133,13 +133,13 @@ impl Debt {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, paid);
     }
 
-    /// Whether there may be a debt. That is quicker to know than its size.
+    /// Returns whether there may be a debt. That is quicker to know than its size.
     pub(crate) fn may_exist(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether so much is not paid that it is worth a wait. A short sleep takes longer than it
-    /// should, and one for each small write would slow writers down more than destage does.
+    /// Returns whether so much is not paid that it is worth a wait. A short sleep takes longer than
+    /// it should, and one for each small write would slow writers down more than destage does.
     pub(crate) fn is_due(&self, now: u64) -> bool {
         self.0.load(Ordering::Relaxed) > now.saturating_add(QUANTUM)
     }

@@ -37,7 +37,7 @@ pub(crate) struct Branch {
     pub(crate) chunk_log2: u8,
     /// log2 of the slot size: the chunk size, but at least the atomic unit.
     pub(crate) slot_log2: u8,
-    /// What chunks without an entry show. It is dropped when the branch is complete.
+    /// The content that chunks without an entry show. It is dropped when the branch is complete.
     base: RwLock<Option<Base>>,
     /// The branch has a base.
     based: AtomicBool,
@@ -70,11 +70,11 @@ pub(crate) struct Branch {
     /// The cost of preserving for the volume that writes to the branch. It continues when the
     /// volume is rolled back.
     pub(crate) preserved: Arc<PreserveCounters>,
-    /// What the branch's writers have not paid for room in a journal that fills up.
+    /// The debt of the branch's writers for room in a journal that fills up.
     pub(crate) debt: Debt,
 }
 
-/// What lies directly under a branch.
+/// The direct base of a branch.
 #[derive(Clone)]
 pub(crate) enum Base {
     View(View),

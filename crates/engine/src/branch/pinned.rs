@@ -14,7 +14,8 @@ pub(crate) struct PinnedMoment {
     pub(crate) kept: bool,
     /// The chunks that were read lately, oldest first.
     pub(crate) cache: Mutex<Vec<(Chunk, Arc<[u8]>)>>,
-    /// What makes the moment from one that is settled. `None` once the moment itself is settled.
+    /// The state from which the moment is made while it is not settled. It is `None` once the
+    /// moment itself is settled.
     unsettled: RwLock<Option<Arc<Unsettled>>>,
 }
 

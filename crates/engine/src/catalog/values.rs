@@ -45,7 +45,7 @@ pub(crate) fn decode_placement(code: u8) -> Option<Placement> {
     }
 }
 
-/// How far the log has been carried out, as of a commit.
+/// The positions up to which the log has been carried out, as of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Positions {
     /// The number of the pool's life. It grows at every open, before the first append.
@@ -213,7 +213,7 @@ impl ImageRecord {
     }
 }
 
-/// What lies under a branch. Chunks without an entry have their content there.
+/// The base of a branch. Chunks without an entry have their content there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BaseRecord {
     Frozen(Frozen),

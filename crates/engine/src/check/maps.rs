@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Number of map pages that one query of the catalog reads.
 const PAGES_PER_LOOK: usize = 1024;
 
-/// What the maps use, as found by the check, for the repair.
+/// The space that the maps use, as found by the check, for the repair.
 pub(super) struct Used {
     pub(super) marks: Marks,
     /// Number of slots of each branch.

@@ -76,7 +76,7 @@ impl SlotUse {
         }
     }
 
-    /// Whether the marks are known, and agree with the maps.
+    /// Returns whether the marks are known, and agree with the maps.
     pub(super) fn is_exact(&self) -> bool {
         self.has_row
             && self.unknown.is_empty()

@@ -135,12 +135,12 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong (any more).
+    /// Returns whether nothing is wrong (any more).
     pub fn is_clean(&self) -> bool {
         self.unlisted == 0 && self.findings.iter().all(|f| f.repaired)
     }
 
-    /// Whether no finding leaves a doubt about the maps.
+    /// Returns whether no finding leaves a doubt about the maps.
     fn maps_are_whole(&self) -> bool {
         self.doubt.as_ref().is_none_or(|doubt| !doubt.maps)
     }

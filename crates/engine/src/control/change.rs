@@ -1,4 +1,4 @@
-//! What one record changes with a commit, while destage makes that commit.
+//! The changes that one record makes with a commit, while destage makes that commit.
 
 use super::{Control, FollowUp, HistoryChange};
 use crate::branch::Branch;
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::ids::{Lsn, Stamp};
 use std::sync::Arc;
 
-/// What one record changes with a commit: in the catalog, and in histories.
+/// The changes that one record makes with a commit: in the catalog, and in histories.
 pub(crate) struct OperationChange<'a> {
     lsn: Lsn,
     /// The operation; `None` for a long discard.

@@ -1,5 +1,5 @@
-//! What control operations mean for continuous data protection: events of a branch's log, and the
-//! branches on which a volume's history continues.
+//! The effects of control operations on continuous data protection: events of a branch's log, and
+//! the branches on which a volume's history continues.
 
 use crate::branch::Branch;
 use crate::catalog::{Event, LineRecord, SnapshotRecord, Txn};
@@ -84,7 +84,7 @@ impl Core {
         }
     }
 
-    /// Whether a history needs this snapshot.
+    /// Returns whether a history needs this snapshot.
     pub(crate) fn is_anchor(&self, snapshot: SnapshotId) -> bool {
         let branch = self.names.read().snapshots.get(&snapshot).map(|s| s.state.line.branch.clone());
         branch.is_some_and(|branch| branch.cdp.log.read().is_anchor(snapshot))

@@ -240,7 +240,8 @@ impl Control {
     }
 }
 
-/// What an operation needs before its commit. Only an operation that is carried out alone has it.
+/// The preparations that an operation needs before its commit. Only an operation that is carried
+/// out alone has it.
 #[derive(Default)]
 pub(crate) struct Preparation {
     /// Ranges that are discarded in steps, which can be repeated.

@@ -39,7 +39,7 @@ struct Run {
 }
 
 impl Run {
-    /// Whether content for `address` continues the run.
+    /// Returns whether content for `address` continues the run.
     fn takes(&self, address: Slot) -> bool {
         let follows =
             |s: Slot| (s.pv(), s.offset() + self.bytes.len() as u64) == (address.pv(), address.offset());

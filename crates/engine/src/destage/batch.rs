@@ -1,4 +1,4 @@
-//! What destage carries out at once: a batch of records, or a run of control records.
+//! The unit that destage carries out at once: a batch of records, or a run of control records.
 
 use super::record::Recorder;
 use crate::branch::{Branch, DiscardRange, ExternalBase};
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 
-/// What comes next in the journal.
+/// The next part of the journal.
 pub(super) enum Collected {
     Nothing,
     Records(Batch),
@@ -74,7 +74,7 @@ impl ControlRun {
 /// Reservations that end with a record: (log2 of the slot size, slots).
 pub(super) type Reserved = Vec<(u8, u64)>;
 
-/// Where the new content of a part of a chunk comes from.
+/// The source of the new content of a part of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PartSource {
     /// (journal file, byte position)
@@ -164,8 +164,8 @@ impl Batch {
         })
     }
 
-    /// Whether a snapshot parts the record of `header` from this batch: the batch has data of the
-    /// record's branch in another epoch.
+    /// Returns whether a snapshot parts the record of `header` from this batch: the batch has data
+    /// of the record's branch in another epoch.
     pub(crate) fn is_parted(&self, header: &Header) -> bool {
         let index = self.indexes.get(&header.branch);
         index.is_some_and(|index| self.epochs[*index as usize] != header.epoch)
@@ -219,7 +219,7 @@ pub(super) struct Placed {
     pub(super) fill: Content,
 }
 
-/// Where content comes from.
+/// The source of content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     Zeros,
@@ -241,7 +241,7 @@ pub(crate) fn joined(worker: ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
     worker.join().unwrap_or_else(|panic| Err(died("write a batch", &*panic)))
 }
 
-/// Where the content of a chunk is for which a branch has no entry.
+/// The place of the content of a chunk for which a branch has no entry.
 pub(crate) enum Below {
     Zeros,
     Slot(Slot),

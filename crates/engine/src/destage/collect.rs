@@ -24,7 +24,7 @@ const MAX_PAGES: usize = 8 << 10;
 /// file system has room for them.
 const MAX_ROWS: usize = 4096;
 
-/// Whether a discard is so long that it is carried out in steps.
+/// Returns whether a discard is so long that it is carried out in steps.
 fn is_long(header: &Header, branch: &Branch) -> bool {
     let recorded = branch.cdp.log.read().settings.is_some();
     branch.discards_alone(header.offset, header.length, recorded)
@@ -108,7 +108,7 @@ impl Core {
         Ok(collector.finish())
     }
 
-    /// Whether a long discard frees anything. A discard that frees nothing only has to be
+    /// Returns whether a long discard frees anything. A discard that frees nothing only has to be
     /// committed.
     fn frees(&self, range: &DiscardRange) -> Result<bool> {
         let branch = &range.branch;
@@ -123,7 +123,7 @@ impl Core {
     }
 }
 
-/// What a visit of the journal has found so far.
+/// The state of a visit of the journal: what it has found so far.
 struct Collector<'a> {
     core: &'a Core,
     branches: BTreeMap<BranchId, Arc<Branch>>,

@@ -15,13 +15,13 @@ use crate::space::reservations::BackingRoom;
 use std::sync::atomic::Ordering;
 
 impl Core {
-    /// Whether so much of the journal is in use that destage can't wait.
+    /// Returns whether so much of the journal is in use that destage can't wait.
     pub(crate) fn is_pressed(&self) -> bool {
         let (used, capacity) = self.journal.usage();
         used >= capacity / 100 * self.options.destage_start_percent as u64
     }
 
-    /// Whether half as much of the journal is in use as when destage can't wait.
+    /// Returns whether half as much of the journal is in use as when destage can't wait.
     pub(crate) fn is_filling(&self) -> bool {
         let (used, capacity) = self.journal.usage();
         used >= capacity / 200 * u64::from(self.options.destage_start_percent)
@@ -71,7 +71,7 @@ impl Core {
         })
     }
 
-    /// Whether staging's memory is at its bound.
+    /// Returns whether staging's memory is at its bound.
     pub(crate) fn staging_full(&self, last_lsn: Lsn) -> bool {
         last_lsn.since(self.positions.destaged()) > MAX_STAGED_RECORDS
     }
@@ -187,8 +187,8 @@ impl Destager {
         Ok(())
     }
 
-    /// Whether freed space is on its way back, and only readers or steps of freeing delay its
-    /// reuse.
+    /// Returns whether freed space is on its way back, and only readers or steps of freeing delay
+    /// its reuse.
     pub(crate) fn is_returning(&self, state: &BackgroundState) -> bool {
         let names = self.core.names.read();
         let pinned = |id: &BranchId| names.branches.get(id).is_some_and(|b| b.cdp.oldest_pin().is_some());

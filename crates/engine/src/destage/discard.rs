@@ -240,7 +240,7 @@ impl Core {
 /// Number of map pages that one commit frees.
 pub(crate) const PAGES_PER_STEP: usize = 256;
 
-/// What one commit changes.
+/// The changes that one commit makes.
 #[derive(Default)]
 pub(crate) struct DiscardStep {
     pub(crate) pages: Vec<(PageKey, MapPage)>,

@@ -41,13 +41,14 @@ pub(super) struct ChunkPart {
     /// Range in the batch's items. What the items write lies one after another in
     /// [`RecordPart::new`].
     pub(super) items: Range<usize>,
-    /// What the chunk holds before the batch. None when its items continue those of the last piece.
+    /// The content of the chunk before the batch. It is `None` when its items continue those of the
+    /// last piece.
     pub(super) before: Option<Before>,
     /// The last of the chunk's items is in this piece.
     pub(super) ends: bool,
 }
 
-/// What a chunk holds before a batch.
+/// The content of a chunk before a batch.
 pub(super) struct Before {
     /// The sum of the whole content; none when the whole content is in `old`.
     pub(super) sum: Option<u32>,
@@ -137,7 +138,7 @@ impl Window {
     }
 }
 
-/// Where the content of a chunk before its items is found.
+/// The place where the content of a chunk before its items is found.
 enum Found {
     /// This part of it is read from this slot. The sum of the whole content is given if it is
     /// known.

@@ -97,7 +97,7 @@ impl Overlay {
         self.parts.splice(first..last, replacement);
     }
 
-    /// Whether the parts cover the first `len` bytes.
+    /// Returns whether the parts cover the first `len` bytes.
     fn covers(&self, len: u64) -> bool {
         let mut end = 0;
         self.parts.iter().for_each(|p| end = if p.0 <= end { end.max(p.1) } else { end });
@@ -142,10 +142,10 @@ impl Overlay {
     }
 }
 
-/// What lies under the parts of an overlay.
+/// The content under the parts of an overlay.
 #[derive(Debug, Clone, Copy)]
 enum Under {
-    /// What the slot holds already. It is not written again.
+    /// The content that the slot holds already. It is not written again.
     Kept,
     Zeros,
     /// An image or a moment of which the parts leave nothing visible. Bytes outside the parts are

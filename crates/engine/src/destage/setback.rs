@@ -1,4 +1,4 @@
-//! What follows when background work fails.
+//! The consequences of a failure of background work.
 //!
 //! A shortage, or the failure of one of several physical volumes, takes back everything since the
 //! last commit. The work is done again later, or elsewhere. Any other failure poisons the pool.

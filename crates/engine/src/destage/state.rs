@@ -33,7 +33,7 @@ pub(crate) struct BackgroundState {
     pub(crate) allocator: Allocator,
     /// The next record to destage.
     pub(crate) cursor: Cursor,
-    /// Where the part of the journal ends that destage is carrying out.
+    /// The end of the part of the journal that destage is carrying out.
     pub(crate) ends: Option<Cursor>,
     /// The batch behind `ends`, if it was collected in advance.
     pub(crate) ahead: Option<Ahead>,
@@ -63,7 +63,7 @@ pub(crate) struct BackgroundState {
     pub(crate) owed: u32,
     /// Whether moving data off draining physical volumes is next. It takes turns with freeing.
     pub(crate) moves_next: bool,
-    /// Where moving data off draining physical volumes continues.
+    /// The place at which moving data off draining physical volumes continues.
     pub(crate) evacuate_from: EvacuateFrom,
     /// A pass over all maps found nothing (more) that could be moved.
     pub(crate) evacuated: bool,
@@ -122,7 +122,7 @@ impl BackgroundState {
         }
     }
 
-    /// Whether a batch is preserved that is not in place.
+    /// Returns whether a batch is preserved that is not in place.
     pub(crate) fn is_half_done(&self) -> bool {
         self.committed.preserved_lsn > self.destaged
     }
@@ -141,12 +141,12 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Whether logs hold records of this batch that no commit knows of.
+    /// Returns whether logs hold records of this batch that no commit knows of.
     pub(crate) fn is_recorded(&self) -> bool {
         !self.batch.recorded.is_empty()
     }
 
-    /// Whether the log of this branch holds records of this batch that no commit knows of.
+    /// Returns whether the log of this branch holds records of this batch that no commit knows of.
     pub(crate) fn records(&self, branch: BranchId) -> bool {
         self.batch.recorded.iter().any(|recorder| recorder.branch_id() == branch)
     }

@@ -26,8 +26,8 @@ impl Deref for LowerDisk {
     }
 }
 
-/// What a [`LayeredDir`] or a [`LayeredDisk`] does instead of forwarding. Each method stands for
-/// the one of [`Dir`] or [`Disk`] with its name, and forwards by default.
+/// The operations of a [`LayeredDir`] or a [`LayeredDisk`] that replace forwarding. Each method
+/// stands for the one of [`Dir`] or [`Disk`] with its name, and forwards by default.
 #[allow(missing_docs)] // Dir and Disk have them
 pub trait Layer: Send + Sync + 'static {
     /// Opens a disk, locked or not; `open` opens the one below.

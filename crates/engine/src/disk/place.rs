@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-/// Which file of a path is opened for a check.
+/// The file of a path that is opened for a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// The file that the path leads to.

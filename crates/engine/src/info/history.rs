@@ -80,7 +80,7 @@ pub struct Span {
 /// The amount that was written in a stretch of time, from the segments' summaries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bucket {
-    /// When the stretch begins.
+    /// The time at which the stretch begins.
     pub from: u64,
     /// Number of records.
     pub records: u64,

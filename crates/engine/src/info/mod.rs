@@ -31,11 +31,11 @@ pub struct VolumeInfo {
     pub created: u64,
     /// The branch to which the volume writes.
     pub branch: BranchId,
-    /// How the volume preserves what its snapshots need.
+    /// The method by which the volume preserves what its snapshots need.
     pub method: Method,
     /// Whether snapshots share what is preserved.
     pub order: Order,
-    /// How much space the volume's snapshots may take.
+    /// The policy for the space of the volume's snapshots.
     pub policy: SnapshotPolicy,
     /// The path of the image that the volume rests on, directly or through snapshots.
     pub image: Option<String>,
@@ -75,7 +75,8 @@ pub struct SnapshotInfo {
     pub handles: u64,
     /// The snapshot must not be deleted.
     pub protected: bool,
-    /// When the snapshot expires, as the clock is now: nanoseconds since the Unix epoch.
+    /// The time at which the snapshot expires, as the clock is now: nanoseconds since the Unix
+    /// epoch.
     pub expires: Option<u64>,
     /// Labels that users and programs have set.
     pub labels: BTreeMap<String, String>,
@@ -359,7 +360,8 @@ pub struct CatalogScrub {
     pub blocks: u64,
     /// The next block of the present pass; 0 between passes.
     pub next: u64,
-    /// When the last whole pass ended, in nanoseconds since the Unix epoch; 0 when there was none.
+    /// The time at which the last whole pass ended, in nanoseconds since the Unix epoch. It is 0 if
+    /// there was none.
     pub finished: u64,
     /// Number of whole passes so far.
     pub passes: u64,
@@ -367,7 +369,7 @@ pub struct CatalogScrub {
     pub damaged: u64,
 }
 
-/// How a volume's own chunks lie on physical volumes.
+/// The layout of a volume's own chunks on physical volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Layout {
     /// Number of chunks that have a slot.
@@ -389,7 +391,7 @@ pub struct RelocationInfo {
     pub moved_bytes: u64,
 }
 
-/// What a volume shows where it has nothing of its own.
+/// The origin of what a volume shows where it has nothing of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// An image outside of the pool.
@@ -511,7 +513,7 @@ pub enum CatalogSource {
         path: String,
         /// Number of the backup: a later backup of the pool has a larger one.
         sequence: u64,
-        /// When the backup was made, in nanoseconds since the Unix epoch.
+        /// The time at which the backup was made, in nanoseconds since the Unix epoch.
         time: u64,
         /// The backup was made at an orderly stop, and nothing shows that the pool was opened since
         /// then: it equals the catalog.
@@ -564,8 +566,8 @@ pub struct Salvage {
 }
 
 impl Salvage {
-    /// Whether the opening has met no loss and no doubt. Lost ranges of volumes are found by
-    /// [`crate::pool::Pool::losses`] only.
+    /// Returns whether the opening has met no loss and no doubt. Lost ranges of volumes are found
+    /// by [`crate::pool::Pool::losses`] only.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.doubts.is_empty() && self.lost.is_empty()
     }

@@ -83,7 +83,7 @@ fn damaged(cursor: &Cursor) -> Error {
     ))
 }
 
-/// What the catalog knows of the journal: the number of its files and the start of the scan.
+/// The catalog's record of the journal: the number of its files and the start of the scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JournalRecord {
     /// The files with indexes below this one exist, at their full length. A file is counted before

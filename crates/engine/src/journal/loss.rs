@@ -1,4 +1,5 @@
-//! What an opening gives up when the operator has accepted the loss of a damaged journal.
+//! The records that an opening gives up when the operator has accepted the loss of a damaged
+//! journal.
 
 use super::record::{Header, Kind};
 use crate::ids::{BranchId, Lsn};

@@ -472,12 +472,12 @@ impl Sequencing<'_> {
         self.state.turns.len()
     }
 
-    /// How full the journal is.
+    /// Returns the use of the journal.
     pub(crate) fn fill(&self) -> Fill {
         self.journal.fill(&self.state)
     }
 
-    /// How much is sequenced and not durable.
+    /// Returns the part of the journal that is sequenced and not durable.
     pub(crate) fn lag(&self) -> Lag {
         self.journal.lag(&self.state)
     }

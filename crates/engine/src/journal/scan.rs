@@ -47,7 +47,8 @@ pub(crate) struct ScanStart {
     /// The last LSN that the catalog knows to have been durable. A missing record up to it is
     /// damage.
     pub(crate) synced_lsn: Lsn,
-    /// What the catalog knows of the files; `None` in a pool that only older builds have written.
+    /// The catalog's record of the files. It is `None` in a pool that only older builds have
+    /// written.
     pub(crate) record: Option<JournalRecord>,
     pub(crate) segment_size: u64,
     /// Damage does not keep the pool from opening. The opening reports what was lost.

@@ -35,7 +35,7 @@ pub(crate) struct Map {
     fault: Arc<Fault>,
 }
 
-/// What a line itself has at a page, apart from its base.
+/// The part of a map page that a line itself has, apart from its base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
     /// The line has nothing of the page: the content is that of its base.

@@ -20,8 +20,8 @@ impl Pool {
         self.core.now().saturating_sub(nanoseconds)
     }
 
-    /// Whether expiry by time is suspended: the wall clock was set by much and the operator has not
-    /// confirmed it, or the machine has just booted after a long time off.
+    /// Returns whether expiry by time is suspended: the wall clock was set by much and the operator
+    /// has not confirmed it, or the machine has just booted after a long time off.
     pub fn is_forgetting_suspended(&self) -> bool {
         self.core.look_at_clock();
         self.core.clock.is_suspended()

@@ -128,7 +128,7 @@ impl Pool {
     }
 }
 
-/// Whether a base is not the volume's own.
+/// Returns whether a base is not the volume's own.
 fn is_external(base: &Base, own: &BTreeMap<BranchId, Arc<Branch>>) -> bool {
     match base {
         Base::Image(_) => true,

@@ -122,10 +122,10 @@ impl Pool {
             || self.destager.fill_branches(state)?)
     }
 
-    /// Whether destage is due. Destage is lazy, so that writes coalesce. It begins when a share of
-    /// the journal (or of the bound on staged records) is in use, or when nothing was written since
-    /// the last idle step. A step that another thread has requested does not count as idle:
-    /// otherwise, snapshots taken under load would start destage.
+    /// Returns whether destage is due. Destage is lazy, so that writes coalesce. It begins when a
+    /// share of the journal (or of the bound on staged records) is in use, or when nothing was
+    /// written since the last idle step. A step that another thread has requested does not count as
+    /// idle: otherwise, snapshots taken under load would start destage.
     fn wants_destage(&self, state: &BackgroundState) -> bool {
         let written = self.core.journal.written();
         if written < state.cursor.lsn {
@@ -144,21 +144,21 @@ impl Pool {
             || written.since(state.cursor.lsn) > MAX_STAGED_RECORDS / 2
     }
 
-    /// Whether turns wait to which no write can be added any more, while several volumes write and
-    /// the journal fills. Nothing is gained by waiting: later writes coalesce in the last turn
-    /// only. And each turn delays the data behind it, once the journal is nearly full.
+    /// Returns whether turns wait to which no write can be added any more, while several volumes
+    /// write and the journal fills. Nothing is gained by waiting: later writes coalesce in the last
+    /// turn only. And each turn delays the data behind it, once the journal is nearly full.
     fn has_old_turns(&self) -> bool {
         self.core.journal.turns() > 1 && self.core.is_throttled() && self.core.is_filling()
     }
 
-    /// Whether flush points have waited long enough for a commit of another kind.
+    /// Returns whether flush points have waited long enough for a commit of another kind.
     fn flushes_wait(&self, state: &BackgroundState) -> bool {
         let wait = self.core.catalog.time_per_commit(FLUSHES_WAIT);
         let waited = |since| self.is_quiet(state) || self.core.clock.now().saturating_sub(since) >= wait;
         self.core.flushes.oldest_waiting().is_some_and(waited)
     }
 
-    /// Whether nothing was written since the last idle step.
+    /// Returns whether nothing was written since the last idle step.
     fn is_quiet(&self, state: &BackgroundState) -> bool {
         state.seen == (self.core.journal.written(), self.core.work.kicks.load(Ordering::Relaxed))
     }
@@ -178,7 +178,7 @@ impl Pool {
         self.destager.checkpoint_now()
     }
 
-    /// Whether a control record would have to help destage before it gets its place.
+    /// Returns whether a control record would have to help destage before it gets its place.
     pub fn must_help(&self) -> bool {
         self.core.is_pressed() || self.core.too_many_turns(self.core.journal.turns())
     }

@@ -186,13 +186,13 @@ impl Pool {
         self.core.max_record_bytes()
     }
 
-    /// Whether so much of the journal is in use that destage can't wait.
+    /// Returns whether so much of the journal is in use that destage can't wait.
     pub fn is_pressed(&self) -> bool {
         self.core.is_pressed()
     }
 
-    /// Whether the pool was opened only to be read, whatever the ages of its parts. Nothing that is
-    /// done to it is kept, and no backup is made of it.
+    /// Returns whether the pool was opened only to be read, whatever the ages of its parts. Nothing
+    /// that is done to it is kept, and no backup is made of it.
     pub fn is_only_shown(&self) -> bool {
         self.core.is_only_shown()
     }

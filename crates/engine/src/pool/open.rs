@@ -51,7 +51,7 @@ use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
 impl Pool {
-    /// Whether there is a pool in `dir`.
+    /// Returns whether there is a pool in `dir`.
     pub fn exists(dir: &dyn Dir) -> Result<bool> {
         let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;
         Ok(names.iter().any(|n| n == catalog::FILE))

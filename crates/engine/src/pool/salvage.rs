@@ -1,4 +1,4 @@
-//! What an opening for salvage ([`crate::salvage`]) reports: the catalog that it uses, what of the
+//! The report of an opening for salvage ([`crate::salvage`]): the catalog that it uses, what of the
 //! pool is lost, and what is doubtful.
 
 use super::Pool;

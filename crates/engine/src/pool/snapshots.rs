@@ -101,7 +101,7 @@ impl Pool {
         Ok(info(&self.core.clock, &names, names.snapshot(names.volume(volume)?, name)?))
     }
 
-    /// Whether a snapshot or a mark of a volume has this name.
+    /// Returns whether a snapshot or a mark of a volume has this name.
     pub fn is_taken(&self, volume: &str, name: &str) -> Result<bool> {
         let names = self.core.names.read();
         Ok(names.past(names.volume(volume)?, name).is_some())

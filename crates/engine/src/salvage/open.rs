@@ -166,7 +166,7 @@ impl Opening {
         stamps.inspect_err(|e| self.found.find("catalog-row", "stamps", e.to_string())).ok()
     }
 
-    /// Whether the stamp of a physical volume shows when it was last written.
+    /// Returns whether the stamp of a physical volume shows when it was last written.
     fn is_dated(&self, pv: u32, undated: &BTreeMap<u32, String>) -> bool {
         !undated.contains_key(&pv) && self.found.limits.get(&pv).is_none_or(|(len, _)| *len > 0)
     }

@@ -46,8 +46,8 @@ impl Destager {
         }
     }
 
-    /// Whether space is so low that a snapshot should be deleted, and the last deletion gave
-    /// something back.
+    /// Returns whether space is so low that a snapshot should be deleted, and the last deletion
+    /// gave something back.
     fn deletion_helps(&self, short: bool) -> bool {
         if !short && !self.core.lacks_own_space() {
             *self.core.deletions.lock() = Deletions::default();
@@ -108,14 +108,14 @@ impl Core {
         totals.available < totals.capacity / 100 * self.options.low_space_percent as u64
     }
 
-    /// Whether the pool's own space is low, whatever the file systems below have.
+    /// Returns whether the pool's own space is low, whatever the file systems below have.
     pub(crate) fn lacks_own_space(&self) -> bool {
         let totals = self.space.totals();
         totals.own < totals.capacity / 100 * self.options.low_space_percent as u64
     }
 }
 
-/// Whether a snapshot is in use. Its deletion would give nothing back.
+/// Returns whether a snapshot is in use. Its deletion would give nothing back.
 pub(crate) fn is_held(names: &Namespace, snapshot: &Snapshot) -> bool {
     snapshot.state.handles.load(Ordering::Acquire) > 0 || names.is_pinned(snapshot)
 }

@@ -97,8 +97,8 @@ impl Core {
         }
     }
 
-    /// Whether so many turns wait that none may be added. That is never so while destage waits for
-    /// the end of a shortage, since a deletion may end the shortage.
+    /// Returns whether so many turns wait that none may be added. That is never so while destage
+    /// waits for the end of a shortage, since a deletion may end the shortage.
     pub(crate) fn too_many_turns(&self, waiting: usize) -> bool {
         waiting >= self.pace.turns(self.options.max_turns) && self.shortages.cause(Task::Destage).is_none()
     }

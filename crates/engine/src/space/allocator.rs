@@ -290,8 +290,8 @@ impl Allocator {
         }
     }
 
-    /// Whether one more extent of this physical volume may be opened with these margins. If not,
-    /// the physical volume is shunned.
+    /// Returns whether one more extent of this physical volume may be opened with these margins. If
+    /// not, the physical volume is shunned.
     fn has_room(&mut self, space: &Space, pv: u32, margins: Margins) -> bool {
         let Some(file_system) = self.pvs.get(&pv).and_then(|state| state.file_system) else { return true };
         let room = self.rooms.by_file_system.get(&file_system).copied().unwrap_or(0);
@@ -522,8 +522,8 @@ impl Allocator {
         }
     }
 
-    /// Whether the byte lies in a slot that is used, or that a reader may still hold. Also returns
-    /// where that slot, or the unused extent around the byte, ends.
+    /// Returns whether the byte lies in a slot that is used, or that a reader may still hold. Also
+    /// returns where that slot, or the unused extent around the byte, ends.
     pub(crate) fn is_used(&mut self, pv: u32, byte: u64) -> Result<(bool, u64)> {
         let slot = Slot::new(pv, byte);
         let ((_, number), _) = self.locate(slot, 9)?;

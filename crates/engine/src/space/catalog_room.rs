@@ -26,7 +26,8 @@ const CHANGED_PAGE: u64 = 64 << 10;
 /// Bytes that a commit writes for a version whose neighbours stay as they are.
 const MOVED_VERSION: u64 = 10 << 10;
 
-/// What is promised of the catalog's file system, and what is left. All values are in bytes.
+/// The space of the catalog's file system that is promised, and the space that is left. All values
+/// are in bytes.
 pub(crate) struct CatalogRoom {
     /// Bytes for commits, as of the last measurement.
     free: AtomicU64,

@@ -95,8 +95,8 @@ impl Label {
         Ok(Label::decode(&block))
     }
 
-    /// Whether the rest of an overwritten label proves that it was this one. Two of the magic and
-    /// the two UUIDs prove it.
+    /// Returns whether the rest of an overwritten label proves that it was this one. Two of the
+    /// magic and the two UUIDs prove it.
     pub(crate) fn remains_on(&self, disk: &dyn Disk, path: &str) -> Result<bool> {
         let mut block = vec![0; LABEL_LEN];
         disk.read_at(&mut block, 0).map_err(|e| Error::io(format!("read the label of {path}"), e))?;

@@ -319,15 +319,15 @@ fn check_unknown(
     }
 }
 
-/// Whether the engine gives such a name to its own files.
+/// Returns whether the engine gives such a name to its own files.
 fn is_own_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let prefixes = [crate::catalog::FILE, "journal-", crate::cdp::log::record::FILE_PREFIX];
     prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == crate::space::lock::LOCK_FILE
 }
 
-/// Whether the space in front of the data is empty. (A file system, a partition table or an image
-/// would be there.)
+/// Returns whether the space in front of the data is empty. (A file system, a partition table or an
+/// image would be there.)
 fn is_blank(disk: &dyn Disk) -> std::io::Result<bool> {
     let mut head = vec![0u8; disk.len()?.min(crate::space::label::DATA_START) as usize];
     disk.read_at(&mut head, 0)?;

@@ -1,4 +1,4 @@
-//! What the pool can promise (I6).
+//! The promises of space that the pool can make (I6).
 //!
 //! Slots of different sizes come from different extents. So a promise counts, per slot size, the
 //! free slots of open extents first, and whole free extents beyond them. A promise is always kept:
@@ -153,8 +153,8 @@ impl Space {
         self.reserve_within(slot_log2, slots, |usable| usable / 2)
     }
 
-    /// Whether `slots` slots could be promised if the file systems below the pool had room for
-    /// everything.
+    /// Returns whether `slots` slots could be promised if the file systems below the pool had room
+    /// for everything.
     pub(crate) fn has_own_room(&self, slot_log2: u8, slots: u64) -> bool {
         let mut next = self.inner.lock().clone();
         next.classes[slot_log2 as usize].reserved += slots;
@@ -361,14 +361,14 @@ impl Inner {
         self.free_extents.min(solid.saturating_add(sparse).saturating_sub(self.opened))
     }
 
-    /// Whether there is room for everything that is promised to logs. Extents that were opened, or
-    /// will have to be, may all lie in the same file system.
+    /// Returns whether there is room for everything that is promised to logs. Extents that were
+    /// opened, or will have to be, may all lie in the same file system.
     fn log_fits(&self, extent_log2: u8) -> bool {
         let extents = if self.backing.shared { (self.opened + self.needed) << extent_log2 } else { 0 };
         self.log.saturating_add(self.logged).saturating_add(extents) <= self.backing.log_bytes
     }
 
-    /// Whether extents leave logs what was promised to them.
+    /// Returns whether extents leave logs what was promised to them.
     fn keeps_log(&self, extent_log2: u8) -> bool {
         !self.backing.shared || self.log == 0 || self.log_fits(extent_log2)
     }

@@ -37,7 +37,7 @@ pub(crate) struct StampState {
     pub(crate) written: bool,
     /// Whether the next commit issues a stamp, however young the last one is.
     due: bool,
-    /// When the last stamp was issued, by the world's clock.
+    /// The time at which the last stamp was issued, by the world's clock.
     issued_at: u64,
     /// For each physical volume, the last stamp of this life that is durable there.
     pub(crate) borne: BTreeMap<u32, StampRecord>,

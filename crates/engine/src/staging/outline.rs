@@ -7,7 +7,7 @@ use crate::ids::Epoch;
 use crate::units::BLOCK;
 use std::ops::Range as Bytes;
 
-/// What staging has of a stretch.
+/// The staged state of a stretch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stretch {
     /// Nothing is staged: the map has the places.

@@ -12,7 +12,7 @@ pub(crate) struct Watch {
     spot: Arc<Spot>,
 }
 
-/// What staging holds of a watch.
+/// The part of a watch that staging holds.
 pub(crate) struct Spot {
     range: Range<u64>,
     disturbed: AtomicBool,

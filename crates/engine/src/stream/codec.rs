@@ -216,12 +216,12 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether nothing was pushed, or everything was consumed.
+    /// Returns whether nothing was pushed, or everything was consumed.
     pub(super) fn is_empty(&self) -> bool {
         self.used == self.buffer.len()
     }
 
-    /// Whether the trailer was decoded: the stream is whole.
+    /// Returns whether the trailer was decoded: the stream is whole.
     pub(crate) fn is_complete(&self) -> bool {
         self.ended
     }

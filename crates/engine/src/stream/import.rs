@@ -147,12 +147,13 @@ impl Import {
         Ok(())
     }
 
-    /// Whether the whole stream has arrived, so that the import can be ended.
+    /// Returns whether the whole stream has arrived, so that the import can be ended.
     pub fn is_complete(&self) -> bool {
         self.decoder.is_complete()
     }
 
-    /// Whether the import failed because the bytes are no stream, or were damaged on the way.
+    /// Returns whether the import failed because the bytes are no stream, or were damaged on the
+    /// way.
     pub fn is_malformed(&self) -> bool {
         self.malformed
     }

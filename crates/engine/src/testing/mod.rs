@@ -1,5 +1,5 @@
-//! What tests of pools share: a [`Site`] in memory, simple requests, and disks whose operations
-//! fail on demand. It is for tests only, so everything here panics when something fails.
+//! The parts that tests of pools share: a [`Site`] in memory, simple requests, and disks whose
+//! operations fail on demand. It is for tests only, so everything here panics when something fails.
 #![allow(clippy::unwrap_used)]
 
 pub mod differences;

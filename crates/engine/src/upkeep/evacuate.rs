@@ -252,7 +252,7 @@ impl Moves {
         self.bytes
     }
 
-    /// Whether this step has done enough.
+    /// Returns whether this step has done enough.
     pub(super) fn is_spent(&self) -> bool {
         self.budget == 0
     }

@@ -44,7 +44,7 @@ const BYTES_PER_STEP: u64 = 4 << 20;
 const PIECE: u64 = 1 << 20;
 /// Nanoseconds until an obstacle is checked again.
 const PATIENCE: u64 = 1_000_000_000;
-/// How long the last step waits for writers of the branch.
+/// The time for which the last step waits for writers of the branch.
 const WRITERS: Duration = Duration::from_millis(20);
 
 /// The copies of one step.
@@ -84,7 +84,7 @@ enum Content<'a> {
     Slot(Slot),
 }
 
-/// How far a step came with a page.
+/// The progress of a step with a page.
 enum Looked {
     /// The page is complete.
     Whole,
@@ -465,8 +465,8 @@ impl Core {
     }
 }
 
-/// Whether an error of reading below a branch can come from an image or a history. Otherwise it is
-/// an error of the pool itself.
+/// Returns whether an error of reading below a branch can come from an image or a history.
+/// Otherwise it is an error of the pool itself.
 fn blames_external(branch: &Arc<Branch>) -> bool {
     let head = View::head(branch);
     head.external_base().is_some()

@@ -242,9 +242,9 @@ fn majority(segment: &[(usize, Entry)], slot_log2: u8) -> Option<Distance> {
     votes.into_iter().find(|(_, count)| count * 2 > segment.len()).map(|(distance, _)| distance)
 }
 
-/// Whether the slot of a chunk lies in order behind the slot of the chunk that is `chunks` earlier:
-/// forward, and skipping no more than the volume does. Between them, room for chunks that were
-/// never written is allowed but not required.
+/// Returns whether the slot of a chunk lies in order behind the slot of the chunk that is `chunks`
+/// earlier: forward, and skipping no more than the volume does. Between them, room for chunks that
+/// were never written is allowed but not required.
 pub(crate) fn follows((from, to): (Slot, Slot), chunks: u64, slot_log2: u8) -> bool {
     let gap = chunks << slot_log2;
     from.pv() == to.pv() && from.offset() < to.offset() && to.offset() - from.offset() <= gap

@@ -27,13 +27,13 @@ const RAISES: usize = 64;
 /// commit for each run would be expensive.
 const SPARED: u64 = 64;
 
-/// What a volume's retention requires.
+/// The requirements of a volume's retention.
 struct Due {
     /// The recorded stretches of the volume, oldest first.
     stretches: Vec<RecordedSpan>,
     /// The pool time before which history may expire.
     cutoff: Option<u64>,
-    /// How long history is to be kept, in nanoseconds.
+    /// The time for which history is to be kept, in nanoseconds.
     time: u64,
     /// Number of bytes by which the history exceeds its limit.
     excess: u64,
@@ -318,10 +318,10 @@ impl Core {
 }
 
 impl crate::cdp::log::BranchCdp {
-    /// Whether expiry needs a new anchor, where history can begin at anchors only. That is so when
-    /// half of the allowed bytes were recorded since the last anchor, or half of the allowed time
-    /// has passed. With a new anchor there, the older half can be removed when the limit is
-    /// reached.
+    /// Returns whether expiry needs a new anchor, where history can begin at anchors only. That is
+    /// so when half of the allowed bytes were recorded since the last anchor, or half of the
+    /// allowed time has passed. With a new anchor there, the older half can be removed when the
+    /// limit is reached.
     pub(crate) fn needs_anchor_to_forget(&self, now: u64) -> bool {
         let log = self.log.read();
         let Some(settings) = log.settings.filter(|s| s.encoding == Encoding::Redo) else { return false };

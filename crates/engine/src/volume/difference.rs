@@ -1,5 +1,5 @@
-//! What differs between two states: a snapshot or a moment, and another one, or the volume as it is
-//! now.
+//! The difference between two states: a snapshot or a moment, and another one, or the volume as it
+//! is now.
 //!
 //! The difference is found by metadata. Content is identified by where it was born (branch, chunk,
 //! epoch). If two states find a chunk in the same place of one history, they have the same content
@@ -73,8 +73,8 @@ fn is_unknown(error: &Error) -> bool {
     error.kind() == ErrorKind::Unsupported
 }
 
-/// Whether the error means that the history can't tell: it never knew, or what it knew can't be
-/// read any more.
+/// Returns whether the error means that the history can't tell: it never knew, or what it knew
+/// can't be read any more.
 fn is_missing(error: &Error) -> bool {
     is_unknown(error) || error.kind() == ErrorKind::Lost
 }
@@ -83,7 +83,7 @@ fn is_missing(error: &Error) -> bool {
 struct Ways<'a> {
     to: &'a Volume,
     by: By,
-    /// What both states rested on when these lines were found.
+    /// The bases of both states when these lines were found.
     based: [Based; 2],
     /// Number of bytes, from the start, that the states show of different images, or that only one
     /// of them shows of an image.
@@ -93,7 +93,7 @@ struct Ways<'a> {
     /// The common branch, at the earlier and at the later epoch. None when one of the states there
     /// is a moment.
     common: Option<(View, View)>,
-    /// What the logs of histories report about moments.
+    /// The changes that the logs of histories report about moments.
     recorded: Vec<Recorded>,
     /// Branches and epochs whose staged records only one of the states sees.
     staged: Vec<(Arc<Branch>, RangeInclusive<Epoch>)>,
@@ -240,8 +240,8 @@ impl<'a> Ways<'a> {
         }
     }
 
-    /// Whether another way is allowed. If a state is a moment itself, only the history can tell. A
-    /// state that only rests on a moment has another way, which reports more.
+    /// Returns whether another way is allowed. If a state is a moment itself, only the history can
+    /// tell. A state that only rests on a moment has another way, which reports more.
     fn may_go_other_ways(line: &View, to: &Volume) -> bool {
         let states = [line, &to.state.line];
         states.iter().all(|line| line.at.is_none())

@@ -17,7 +17,8 @@ impl Core {
         self.catalog_room.promise(most)
     }
 
-    /// Whether all map pages of these records exist already, so that the catalog hardly grows.
+    /// Returns whether all map pages of these records exist already, so that the catalog hardly
+    /// grows.
     pub(crate) fn pages_are_there(&self, branch: &Branch, records: &[Record]) -> Result<bool> {
         if records.iter().all(|record| record.kind == Kind::Discard) {
             return Ok(true);

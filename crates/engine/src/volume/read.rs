@@ -301,7 +301,7 @@ enum Place {
 }
 
 impl Place {
-    /// Whether `next` follows `len` bytes of this place.
+    /// Returns whether `next` follows `len` bytes of this place.
     fn goes_on(self, len: u64, next: Place) -> bool {
         match (self, next) {
             (Place::Slot(from), Place::Slot(to)) => to == Slot::new(from.pv(), from.offset() + len),

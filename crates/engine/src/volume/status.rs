@@ -43,7 +43,7 @@ struct Runs {
     seen: Vec<Seen>,
 }
 
-/// What a moment shows of a range, end to end.
+/// The content that a moment shows in a range, in parts end to end.
 struct Seen {
     moment: (BranchId, Lsn),
     parts: Vec<(Range<u64>, Shown)>,
@@ -111,8 +111,8 @@ impl Volume {
         }
     }
 
-    /// Whether anything that the volume shows rests on a moment. If so, the history is read to
-    /// report what is allocated.
+    /// Returns whether anything that the volume shows rests on a moment. If so, the history is read
+    /// to report what is allocated.
     pub(super) fn rests_on_a_moment(&self) -> bool {
         self.state.line.all_levels().any(|line| line.at.is_some())
     }

@@ -25,7 +25,7 @@ const MAX_EXACT: u64 = 64 << 10;
 /// The work of a writer whose panic would leave promises that nothing ends.
 const PROMISED: &str = "space was promised to a write";
 
-/// What a request does to a range, before it is cut into records.
+/// The change that a request makes to a range, before it is cut into records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change<'a> {
     Data(&'a Bytes),
@@ -41,8 +41,8 @@ fn busy() -> Error {
     Error::new(ErrorKind::Busy, "compare and write: other clients write to the range; try again")
 }
 
-/// Whether a record is so long a discard that, with CDP, it is sequenced behind an anchor instead
-/// of being recorded.
+/// Returns whether a record is so long a discard that, with CDP, it is sequenced behind an anchor
+/// instead of being recorded.
 fn needs_anchor(record: &Record) -> bool {
     record.kind == Kind::Discard && record.length > LONG_DISCARD
 }
@@ -569,7 +569,7 @@ impl Volume {
         Ok(needs)
     }
 
-    /// Whether the chunk has a slot that a write of `epoch` may overwrite.
+    /// Returns whether the chunk has a slot that a write of `epoch` may overwrite.
     fn has_own_slot(&self, chunk: Chunk, epoch: Epoch) -> Result<bool> {
         let (number, index) = MapPage::locate(chunk);
         let page = self.core.map.load(&self.state.line, number)?;

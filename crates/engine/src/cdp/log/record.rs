@@ -187,7 +187,7 @@ pub(crate) fn decode_record(bytes: &[u8], at: u32, salt: u32) -> Option<Decoded<
     (crc32c(summed) ^ salt == sum).then_some(Decoded { entry, epoch, payload })
 }
 
-/// What begins at a place of a segment. A reader uses it to step from one to the next.
+/// The item that begins at a place of a segment. A reader uses it to step from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Thing {
     /// A record, with the length that its header states. The record is verified when it is decoded.

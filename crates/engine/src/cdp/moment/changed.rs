@@ -1,4 +1,4 @@
-//! What the log recorded between two moments. It is used for differences.
+//! The changes that the log recorded between two moments. It is used for differences.
 
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;

@@ -43,7 +43,7 @@ use std::sync::Arc;
 /// The number of staged ranges that one look finds. It bounds the memory of the look.
 const STAGED_PER_LOOK: usize = 4096;
 
-/// What a moment of a branch shows in a range.
+/// The content that a moment of a branch shows in a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
     /// The moment may have content there.

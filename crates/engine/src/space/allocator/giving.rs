@@ -1,12 +1,12 @@
-//! Which physical volumes give out slots. A physical volume gives out none while its data is moved
-//! off it, or after a write to it has failed.
+//! The choice of the physical volumes that give out slots. A physical volume gives out none while
+//! its data is moved off it, or after a write to it has failed.
 
 use super::{Allocator, Extent, PvState};
 use crate::space::reservations::{Space, SpaceChange};
 use std::sync::atomic::Ordering;
 
 impl PvState {
-    /// Whether slots of this physical volume are given out.
+    /// Returns whether slots of this physical volume are given out.
     pub(super) fn gives(&self) -> bool {
         !self.draining && !self.failed
     }
@@ -72,7 +72,7 @@ impl Allocator {
         }
     }
 
-    /// Whether slots of the physical volume are given out.
+    /// Returns whether slots of the physical volume are given out.
     pub(crate) fn gives(&self, pv: u32) -> bool {
         self.pvs.get(&pv).is_some_and(PvState::gives)
     }
@@ -92,12 +92,12 @@ impl Allocator {
         !failed.is_empty()
     }
 
-    /// Whether the physical volume has failed, so that its slots are not given out.
+    /// Returns whether the physical volume has failed, so that its slots are not given out.
     pub(crate) fn has_failed(&self, pv: u32) -> bool {
         self.pvs.get(&pv).is_some_and(|state| state.failed)
     }
 
-    /// Whether slots of any physical volume are given out.
+    /// Returns whether slots of any physical volume are given out.
     pub(crate) fn gives_any(&self) -> bool {
         self.pvs.values().any(PvState::gives)
     }
@@ -107,7 +107,7 @@ impl Allocator {
         self.pvs.keys().copied().collect()
     }
 
-    /// Whether data is moved off the physical volume.
+    /// Returns whether data is moved off the physical volume.
     pub(crate) fn is_draining(&self, pv: u32) -> bool {
         self.pvs.get(&pv).is_some_and(|s| s.draining)
     }

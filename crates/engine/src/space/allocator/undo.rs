@@ -18,7 +18,7 @@ pub(super) enum Step {
 }
 
 impl Allocator {
-    /// Whether nothing has changed since the last commit.
+    /// Returns whether nothing has changed since the last commit.
     pub(crate) fn is_clean(&self) -> bool {
         self.undo.is_empty()
     }
