@@ -1,5 +1,5 @@
-//! Writes as a database makes them: whole blocks, of which only a few per cent differ from their
-//! old content.
+//! Writes as a database makes them. Each write is a whole block, of which only a few per cent
+//! differ from the old content.
 
 use crate::nbd::Client;
 use crate::process;
@@ -11,16 +11,17 @@ use std::time::Instant;
 
 /// Share of a block that one write changes.
 pub(crate) const CHANGED: f64 = 0.03;
-/// Blocks between two writes of the same one, at least: requests in flight have no order among
-/// them.
+/// Least number of writes to other blocks between two writes of the same block. Requests in flight
+/// have no order among them.
 const APART: usize = 256;
-/// Requests in flight.
+/// Number of requests in flight.
 const DEPTH: usize = 32;
-/// The head of a block (a checksum, a log position) changes with every write.
+/// Length of the head of a block, in bytes. The head (a checksum, a log position) changes with
+/// every write.
 const HEAD: usize = 8;
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// Pseudo-random numbers (SplitMix64): the same for the same seed.
+/// Pseudo-random numbers (SplitMix64). The same seed gives the same numbers.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -28,17 +29,17 @@ impl Random {
         split_mix(&mut self.0)
     }
 
-    /// Below `bound`, which is not 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// From 0 up to 1.
+    /// Returns a number from 0 to 1.
     pub(crate) fn share(&mut self) -> f64 {
         self.next() as f64 / u64::MAX as f64
     }
 
-    /// Text that an entropy coder halves and that does not repeat.
+    /// Fills `out` with text that an entropy coder compresses to half and that does not repeat.
     fn digits(&mut self, out: &mut [u8]) {
         for part in out.chunks_mut(16) {
             let bits = self.next();
@@ -49,7 +50,7 @@ impl Random {
     }
 }
 
-/// The content of a volume, kept here so that a write can change a part of a block.
+/// The content of a volume. It is kept in memory so that a write can change a part of a block.
 #[derive(Clone)]
 pub(crate) struct Database {
     image: Vec<u8>,
@@ -57,7 +58,8 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// Rows of digits; the last eighth of each block is free, and zero.
+    /// Creates a content of `size` bytes, in whole blocks of `block` bytes. A block holds rows of
+    /// digits. The last eighth of each block is free and zero.
     pub(crate) fn new(size: u64, block: usize) -> Database {
         let mut image = vec![0; size as usize / block * block];
         let mut random = Random(1);
@@ -68,7 +70,7 @@ impl Database {
         Database { image, block }
     }
 
-    /// Writes all of it, and flushes.
+    /// Writes all of the content to a volume, and flushes.
     pub(crate) fn load(&self, client: &mut Client) -> Result<()> {
         let mut parts = self.image.chunks(1 << 20).enumerate();
         client
@@ -82,7 +84,7 @@ impl Database {
         client.flush()
     }
 
-    /// So many updates of random blocks, and their flush inside the time.
+    /// Updates `count` random blocks, and flushes. The measured time includes the flush.
     pub(crate) fn update(&mut self, client: &mut Client, count: u64, seed: u64) -> Result<Outcome> {
         let mut random = Random(seed);
         let mut recent = vec![usize::MAX; APART.min(self.image.len() / self.block / 2)];
@@ -128,13 +130,13 @@ impl Database {
         })
     }
 
-    /// A sum of all content.
+    /// Returns a checksum of all content.
     pub(crate) fn sum(&self) -> u64 {
         sum(self.image.chunks(1 << 20))
     }
 }
 
-/// The sum of an export's content, comparable with [`Database::sum`].
+/// Returns the checksum of an export's content. It is comparable with [`Database::sum`].
 pub(crate) fn sum_of(client: &mut Client) -> Result<u64> {
     let mut parts = Vec::new();
     let mut hash = DefaultHasher::new();
@@ -155,7 +157,8 @@ fn sum<'a>(parts: impl Iterator<Item = &'a [u8]>) -> u64 {
     hash.finish()
 }
 
-/// Changes the head of a block and a few runs of its rows, [`CHANGED`] of it in all.
+/// Changes the head of a block and a few runs of its rows. The share of changed bytes is
+/// [`CHANGED`].
 fn change(block: &mut [u8], random: &mut Random) {
     random.digits(&mut block[..HEAD]);
     let bytes = ((block.len() as f64 * CHANGED) as usize).saturating_sub(HEAD).max(1);
@@ -180,7 +183,7 @@ mod tests {
             let mut random = Random(7);
             change(&mut after.image[..size], &mut random);
             let differ = before.image.iter().zip(&after.image).filter(|(a, b)| a != b).count();
-            // A digit may become itself.
+            // A random digit may be equal to the old one.
             assert!(differ > size / 60 && differ <= size / 25, "{differ} of {size}");
             assert!(before.sum() != after.sum());
         }

@@ -1,5 +1,5 @@
-//! A report of figures with their goals, with tables and pictures between them, as Markdown, JSON
-//! and SVG.
+//! A report of figures with their goals, tables and pictures. It is written as Markdown, JSON and
+//! SVG.
 
 use crate::report;
 use anyhow::{Context, Result, bail};
@@ -8,16 +8,16 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// What a figure has to reach.
+/// The goal of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Goal {
     AtLeast(f64),
     AtMost(f64),
-    /// Only to compare with.
+    /// The figure has no goal. It is there for comparison.
     None,
 }
 
-/// One line of the report.
+/// A figure of the report, which is one row in a table.
 pub(crate) struct Figure {
     section: &'static str,
     what: String,
@@ -52,7 +52,7 @@ impl Figure {
     }
 }
 
-/// What a report is made of.
+/// A part of a report.
 enum Part {
     Figure(Figure),
     Table { section: &'static str, markdown: String, data: Value },
@@ -68,21 +68,21 @@ impl Part {
     }
 }
 
-/// All figures of a run, in order, and remarks.
+/// All parts of a report in their order, and the remarks below them.
 #[derive(Default)]
 pub(crate) struct Figures {
     parts: Vec<Part>,
     remarks: Vec<String>,
 }
 
-/// The file of a picture beside the report.
+/// Returns the path of a picture's file, which is beside the report.
 fn picture_file(out: &Path, name: &str) -> PathBuf {
     let stem = out.file_stem().unwrap_or_default().to_string_lossy();
     out.with_file_name(format!("{stem}-{name}.svg"))
 }
 
 impl Figures {
-    /// Adds a figure, and tells it on the terminal.
+    /// Adds a figure, and prints it on the terminal.
     pub(crate) fn add(
         &mut self,
         section: &'static str,
@@ -96,13 +96,14 @@ impl Figures {
         self.parts.push(Part::Figure(figure));
     }
 
-    /// Adds a table; `data` is the same in the JSON.
+    /// Adds a table, and prints it on the terminal. `data` is the content of the table for the
+    /// JSON.
     pub(crate) fn table(&mut self, section: &'static str, markdown: String, data: Value) {
         eprintln!("{section}:\n{markdown}");
         self.parts.push(Part::Table { section, markdown, data });
     }
 
-    /// Adds a picture, which becomes a file beside the report.
+    /// Adds a picture. It becomes an SVG file beside the report, if the report goes to a file.
     pub(crate) fn picture(
         &mut self,
         section: &'static str,
@@ -117,7 +118,7 @@ impl Figures {
         self.parts.iter().filter_map(|part| if let Part::Figure(figure) = part { Some(figure) } else { None })
     }
 
-    /// Adds a sentence that the reader must see, like what could not be measured.
+    /// Adds a sentence that the reader must see, for example about what could not be measured.
     pub(crate) fn remark(&mut self, text: String) {
         eprintln!("*** {text}");
         self.remarks.push(text);
@@ -187,8 +188,8 @@ impl Figures {
         })
     }
 
-    /// Writes the report to `out`, JSON and pictures beside it, or to standard output; fails when a
-    /// goal is missed and `strict`.
+    /// Writes the report to the file `out`, with JSON and pictures beside it, or to standard
+    /// output. Then fails if `strict` and a goal is missed.
     pub(crate) fn write(&self, out: Option<&Path>, title: &str, strict: bool) -> Result<()> {
         let text = self.markdown(title, out);
         match out {

@@ -1,4 +1,4 @@
-//! Runs fio with its nbd engine and reads its JSON.
+//! Runs fio with its nbd engine, and reads its JSON output.
 
 use crate::samples::Outcome;
 use anyhow::{Context, Result, bail};
@@ -8,68 +8,68 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How much one run does.
+/// The amount of work of one run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Amount {
-    /// For so many seconds.
+    /// A time in seconds.
     Seconds(u64),
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
 }
 
 /// When fio sends NBD_CMD_FLUSH.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flush {
-    /// Never.
+    /// fio sends no flush.
     Never,
-    /// Once, at the end, inside the measured time.
+    /// fio sends one flush at the end. The measured time includes it.
     AtEnd,
-    /// After every write.
+    /// fio sends a flush after every write.
     Each,
 }
 
-/// One run.
+/// One run of fio.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
-    /// fio's `rw`: randread, randwrite, read, write.
+    /// The value of fio's `rw`: randread, randwrite, read, write.
     pub(crate) rw: &'static str,
-    /// Request size in bytes.
+    /// Size of a request in bytes.
     pub(crate) block: u64,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub(crate) depth: u32,
-    /// How much.
+    /// Amount of work.
     pub(crate) amount: Amount,
-    /// Flushes.
+    /// When fio sends flushes.
     pub(crate) flush: Flush,
-    /// Seed of the offsets: the same for every server in a round.
+    /// Seed of the random offsets. It is the same for every server in a round.
     pub(crate) seed: u64,
-    /// Random offsets visit each block once.
+    /// Whether random offsets visit each block only once.
     pub(crate) once: bool,
-    /// At most so many requests per second.
+    /// Limit of requests per second.
     pub(crate) rate: Option<u64>,
 }
 
 impl Job {
-    /// So many bytes of writes, and their flush.
+    /// Returns a job that writes `bytes` bytes and flushes at the end.
     pub(crate) fn writes(rw: &'static str, block: u64, depth: u32, bytes: u64, seed: u64) -> Job {
         let amount = Amount::Bytes(bytes);
         Job { rw, block, depth, amount, flush: Flush::AtEnd, seed, once: false, rate: None }
     }
 
-    /// Random reads of 4 KiB with 32 in flight.
+    /// Returns a job of random reads of 4 KiB with 32 in flight.
     pub(crate) fn reads(amount: Amount, once: bool, seed: u64) -> Job {
         Job { rw: "randread", block: 4096, depth: 32, amount, flush: Flush::Never, seed, once, rate: None }
     }
 }
 
-/// A running fio.
+/// A running fio. Dropping it kills the process.
 pub(crate) struct Running {
     child: Child,
     output: std::path::PathBuf,
     each: bool,
 }
 
-/// Starts fio against `uri`; its output goes to a file in `scratch`.
+/// Starts fio against `uri`. Its output goes to a file in `scratch`.
 pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
     let output = scratch.join("fio.json");
     let file = File::create(&output).with_context(|| format!("create {}", output.display()))?;
@@ -88,7 +88,7 @@ pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
         Amount::Bytes(b) => command.arg(format!("--io_size={b}")),
     };
     if let Some(rate) = job.rate {
-        // A thread: a process of its own would go on after fio is killed.
+        // fio makes the load in a thread. A process of its own would go on after fio is killed.
         command.arg("--thread=1").arg(format!("--rate_iops={rate}"));
     }
     match job.flush {
@@ -96,7 +96,8 @@ pub(crate) fn spawn(job: &Job, uri: &str, scratch: &Path) -> Result<Running> {
         Flush::AtEnd => command.arg("--end_fsync=1"),
         Flush::Each => command.arg("--fsync=1"),
     };
-    // Not the terminal: a load whose server gets killed complains about each request.
+    // The errors go to a file and not to the terminal. fio reports each request that fails because
+    // its server was killed.
     let errors = File::create(scratch.join("fio.err")).context("create fio's error file")?;
     // fio leaves state files in its working directory.
     command.current_dir(scratch).stdin(Stdio::null()).stdout(file).stderr(errors);
@@ -110,7 +111,7 @@ pub(crate) fn run(job: &Job, uri: &str, scratch: &Path) -> Result<Outcome> {
 }
 
 impl Running {
-    /// Waits for the end, calling `watch` every `interval`.
+    /// Waits until fio has ended. Calls `watch` every `interval` until then.
     pub(crate) fn wait(
         mut self,
         interval: Duration,
@@ -130,7 +131,7 @@ impl Running {
         parse(&text, self.each)
     }
 
-    /// Whether it has ended by itself.
+    /// Returns whether fio has ended by itself.
     pub(crate) fn ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait().context("look after fio")?.is_some())
     }
@@ -138,13 +139,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Already reaped on the normal path; both calls are harmless then.
+        // On the normal path the process has been reaped. Both calls are harmless then.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// fio prints messages before its JSON.
+/// Reads the results from fio's output. fio prints messages before its JSON.
 fn parse(text: &str, flush_each: bool) -> Result<Outcome> {
     let start = text.find('{').context("fio printed no JSON")?;
     let document: Value = serde_json::from_str(&text[start..]).context("parse fio's JSON")?;

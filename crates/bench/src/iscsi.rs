@@ -1,7 +1,7 @@
-//! iSCSI targets side by side: Hindcast, Debian's `tgt` on a file, and `tgt` on its null store. The
-//! null store has no medium, so it shows what the protocol handling of `tgt` alone costs.
+//! Compares iSCSI targets: Hindcast, Debian's `tgt` on a file, and `tgt` on its null store. The
+//! null store has no medium. It shows what the protocol handling of `tgt` alone costs.
 //!
-//! libiscsi's `iscsi-perf` and `qemu-img bench` make the load, in interleaved rounds as in
+//! libiscsi's `iscsi-perf` and `qemu-img bench` make the load. Rounds are interleaved as in
 //! [`crate::targets`].
 
 use crate::args::Contest;
@@ -26,12 +26,13 @@ const LAYOUT: Layout = Layout {
     client_bound: "The client used more than 90 % of a core: it is the limit.",
     note: " The null store of tgt has no medium: it reads nothing and writes nowhere.",
 };
-/// The report with `--before`.
+/// Layout of the report with `--before`.
 const LAYOUT_OF_TWO: Layout = Layout { baseline: BEFORE, note: "", ..LAYOUT };
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// A prime number of blocks: repeated steps of it visit every block of a volume of 2^n blocks once,
-/// in an order that no read-ahead follows. `qemu-img bench` has no random offsets.
+/// Distance between scattered requests, in blocks. `qemu-img bench` has no random offsets. Because
+/// the number is prime, steps of this distance visit every block of a volume of 2^n blocks once. No
+/// read-ahead follows that order.
 const SCATTER: u64 = 196_613;
 
 #[derive(clap::Args)]
@@ -41,9 +42,9 @@ const SCATTER: u64 = 196_613;
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) contest: Contest,
-    /// Size of the volumes that are read from; a power of two. Small enough to stay cached: some
-    /// kernels give pages back that were not touched for seconds, and then a run would measure the
-    /// disk.
+    /// Size of the volumes that are read from; a power of two. It must be small enough to stay
+    /// cached. Some kernels reclaim pages that were not used for seconds, and a run would then
+    /// measure the disk.
     #[arg(long, default_value = "512M", value_parser = units::parse_size)]
     hot_size: u64,
 }
@@ -51,20 +52,20 @@ pub(crate) struct Args {
 /// The client that makes the load, and its requests.
 #[derive(Debug, Clone, Copy)]
 enum Client {
-    /// `iscsi-perf`: random reads of 4 KiB at any sector, for a time.
+    /// `iscsi-perf`: random reads of 4 KiB at any sector, for `seconds`.
     Perf { depth: u32, seconds: u64 },
-    /// `qemu-img bench`: so many requests of one size, one after another or scattered.
+    /// `qemu-img bench`: `count` requests of `block` bytes, one after another or scattered.
     Qemu { write: bool, block: u64, scattered: bool, depth: u32, count: u64 },
 }
 
-/// What Hindcast has to reach.
+/// The ratios that Hindcast has to reach.
 #[derive(Debug, Clone, Copy, Default)]
 struct Goals {
-    /// Speed at least so many times tgt's.
+    /// Least speed, as a multiple of the speed of tgt.
     speed: Option<f64>,
-    /// Speed at least so many times that of tgt's null store.
+    /// Least speed, as a multiple of the speed of tgt's null store.
     speed_null: Option<f64>,
-    /// CPU per request at most so many times tgt's.
+    /// Most CPU time per request, as a multiple of that of tgt.
     cpu: Option<f64>,
 }
 
@@ -72,7 +73,7 @@ struct Workload {
     name: &'static str,
     client: Client,
     goals: Goals,
-    /// The null store does not take part: it would only show the client's limit.
+    /// Whether the null store takes no part, because it would only show the limit of the client.
     medium_only: bool,
 }
 
@@ -98,8 +99,9 @@ fn workloads(args: &Args) -> Vec<Workload> {
     let row = |name, client, goals, medium_only| Workload { name, client, goals, medium_only };
     let speed = |at_least| Goals { speed: Some(at_least), ..Goals::default() };
     let all = vec![
-        // No goal for CPU: even tgt's null store needs more than half of what tgt does, nearly all
-        // of it to go to sleep and be woken for every single request.
+        // This workload has no goal for CPU. Even tgt's null store needs more than half of the CPU
+        // time of tgt on a file. It spends nearly all of it to sleep and to be woken for every
+        // single request.
         row("random read 4 KiB, depth 1, iscsi-perf", perf(1), speed(1.3), false),
         row("random read 4 KiB, depth 32, iscsi-perf", perf(32), small_reads, false),
         row(
@@ -127,7 +129,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
             speed(1.2),
             false,
         ),
-        // Four times the journal: what a load without end meets.
+        // This workload writes four times the size of the journal, as a load without end does.
         row(
             "sustained scattered write 4 KiB, depth 32, qemu-img",
             qemu(true, 4 * KIB, 32, scope.journal * 4),
@@ -138,7 +140,7 @@ fn workloads(args: &Args) -> Vec<Workload> {
     all.into_iter().filter(|workload| scope.wants(workload.name)).collect()
 }
 
-/// Runs the benchmark and writes the report; fails when a goal is missed.
+/// Runs the benchmark and writes the report. Fails when a goal is missed, except with `--quick`.
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let Contest { scope, before, .. } = &args.contest;
     for size in [scope.size, args.hot_size] {
@@ -187,7 +189,7 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
 }
 
 fn start_all(common: &Common, args: &Contest, dir: &Path, size: u64) -> Result<Vec<Server>> {
-    // Twice the volume: room for what is freed only after a commit.
+    // The pool has twice the size of the volume, because some space is freed only after a commit.
     let hindcast = Hindcast::with_iscsi(common, dir, size * 2, args.scope.journal)?;
     let mut servers = match &args.before {
         Some(binary) => vec![hindcast.another(binary)?.start_with_volume(size)?],
@@ -199,7 +201,7 @@ fn start_all(common: &Common, args: &Contest, dir: &Path, size: u64) -> Result<V
     Ok(servers)
 }
 
-/// One pass over a whole volume, one large request after another.
+/// Returns a client that passes over a whole volume in large requests, one after another.
 fn pass(write: bool, size: u64) -> Client {
     Client::Qemu { write, block: MIB, scattered: false, depth: 8, count: size / MIB }
 }
@@ -212,8 +214,8 @@ fn fill(servers: &[Server], size: u64, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Before reads the whole volume is read once, so that every server finds it cached, also the one
-/// whose turn came last.
+/// Runs one workload on each server in each round. Before a workload that reads, the whole volume
+/// is read once. So every server finds it cached, even the server whose turn came last.
 fn measure(workload: &Workload, servers: &[Server], rounds: usize, size: u64, dir: &Path) -> Result<Row> {
     let contestants: Vec<&Server> =
         servers.iter().filter(|s| !(workload.medium_only && s.name == TGT_NULL)).collect();
@@ -325,14 +327,15 @@ fn ask(client: Client, server: &Server, dir: &Path) -> Result<Outcome> {
     })
 }
 
-/// The number behind the last occurrence of `label`: progress is printed over and over.
+/// Returns the number after the last occurrence of `label`. Clients print their progress
+/// repeatedly.
 fn number_after(text: &str, label: &str) -> Option<f64> {
     let rest = text.rsplit_once(label)?.1;
     let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
     rest[..end].parse().ok()
 }
 
-/// Runs a client; returns its standard output and its CPU use in per cent of a core.
+/// Runs a client to its end. Returns its standard output and its CPU use in per cent of a core.
 fn run_to_end(command: &mut Command, dir: &Path) -> Result<(String, f64)> {
     let (output, errors) = (dir.join("client.out"), dir.join("client.err"));
     command
@@ -343,7 +346,7 @@ fn run_to_end(command: &mut Command, dir: &Path) -> Result<(String, f64)> {
     let mut child = command.spawn().with_context(|| format!("start {command:?}: is it installed?"))?;
     let mut spent = Duration::ZERO;
     let status = loop {
-        // Also what has ended has its figures, until it is waited for.
+        // The figures of a process that has ended can be read until it is waited for.
         spent = process::cpu_time(child.id()).unwrap_or(spent);
         if let Some(status) = child.try_wait().context("wait for the client")? {
             break status;
@@ -380,7 +383,7 @@ mod tests {
             seen[(i * SCATTER % blocks) as usize] = true;
         }
         assert!(seen.into_iter().all(|s| s));
-        // `qemu-img bench` takes no larger step.
+        // `qemu-img bench` accepts no larger step.
         assert!(SCATTER * 4 * KIB <= i32::MAX as u64);
     }
 

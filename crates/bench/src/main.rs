@@ -1,13 +1,14 @@
-//! Benchmarks of Hindcast beside its peers.
+//! Benchmarks of Hindcast and its peers.
 //!
-//! - `targets` compares NBD servers, and `iscsi` compares iSCSI targets. All of them run in one run
-//!   on one machine, interleaved, because an absolute figure from a shared machine says little.
+//! - `targets` compares NBD servers, and `iscsi` compares iSCSI targets. Their runs are interleaved
+//!   on one machine, because an absolute figure from a shared machine says little.
 //! - `snapshots` measures what snapshots cost Hindcast and its peers.
-//! - `cdp` measures what it costs and gives to keep every write.
+//! - `cdp` measures the costs and the benefits of a history of every write.
 //! - `memory` and `recovery` measure Hindcast against its own bounds.
 //! - `scale` measures how costs grow with the number of volumes.
 //!
-//! Every command exits with an error when a bound is missed, so that a script can rely on it.
+//! A command exits with an error when a goal or a bound is missed, so that a script can rely on the
+//! exit status. With `--quick`, a missed goal is no error. `targets` and `scale` have no goals.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -43,40 +44,43 @@ struct Cli {
     command: Command,
 }
 
-/// Flags that every benchmark understands.
+/// Arguments that all benchmarks have.
 #[derive(clap::Args)]
 struct Common {
-    /// The server's binary; by default the one beside this program.
+    /// Path of the server's binary; the default is `hindcast` in the directory of this program.
     #[arg(long, env = "HINDCAST", global = true)]
     hindcast: Option<PathBuf>,
-    /// A directory on a disk (not tmpfs) for volumes and sockets; emptied afterwards.
+    /// Directory on a disk (not tmpfs). The benchmark creates a directory for volumes and sockets
+    /// in it, and removes that directory afterwards.
     #[arg(long, default_value = "/var/tmp", global = true)]
     dir: PathBuf,
-    /// Where to write the Markdown report; JSON and plot go beside it.
+    /// File for the Markdown report, instead of standard output. JSON and pictures go beside it,
+    /// except for `memory` and `recovery`.
     #[arg(long, global = true)]
     out: Option<PathBuf>,
-    /// An argument handed on to `hindcast serve`; repeatable.
+    /// Argument that the benchmark passes to `hindcast serve`; repeatable.
     #[arg(long = "serve-arg", global = true, allow_hyphen_values = true)]
     serve_args: Vec<String>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Hindcast, nbdkit and qemu-nbd side by side, driven by fio over Unix sockets.
+    /// Compare Hindcast, nbdkit and qemu-nbd; fio makes the load over Unix sockets.
     Targets(args::Contest),
-    /// Hindcast and tgt side by side over iSCSI, driven by iscsi-perf and qemu-img.
+    /// Compare Hindcast and tgt over iSCSI; iscsi-perf and qemu-img make the load.
     Iscsi(iscsi::Args),
-    /// What snapshots cost: Hindcast, qcow2 under qemu-nbd, and a reflink copy on XFS under nbdkit.
+    /// Measure what snapshots cost: Hindcast, qcow2 under qemu-nbd, and a reflink copy on XFS under
+    /// nbdkit.
     Snapshots(snapshots::Args),
-    /// What keeping every write costs and gives: encodings, space, views of any moment, recovery,
-    /// near-CDP.
+    /// Measure the costs and benefits of a history of every write: encodings, space, views of any
+    /// moment, recovery, near-CDP.
     Cdp(cdp::Args),
-    /// Peak resident memory with a huge thin volume and scattered small writes.
+    /// Measure the peak resident memory with a huge thin volume and scattered small writes.
     Memory(memory::Args),
-    /// Time from a start after SIGKILL until NBD answers, per GiB of journal in use.
+    /// Measure the time from a start after SIGKILL until NBD answers, per GiB of journal in use.
     Recovery(recovery::Args),
-    /// What many volumes cost: creating, batches, snapshots, opening, memory, files, lists; and
-    /// large empty pools.
+    /// Measure what many volumes cost: creating, batches, snapshots, opening, memory, files, lists;
+    /// and large empty pools.
     Scale(scale::Args),
 }
 
@@ -114,7 +118,8 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Defaults depend on the benchmark, and on `--quick`. What is given counts.
+    /// Defaults depend on the benchmark and on `--quick`. An argument that is given replaces the
+    /// default.
     #[test]
     fn a_quick_run_is_smaller() {
         let of = |words: &[&str]| {

@@ -1,6 +1,6 @@
-//! Resident memory: it must be bounded by configuration, never by the size of a volume. The
-//! benchmark scatters small writes over all of a huge thin volume of small chunks, and reads the
-//! peak that the kernel saw.
+//! Measures resident memory. Its bound must follow from the configuration, and never from the size
+//! of a volume. The benchmark scatters small writes over a huge thin volume of small chunks, and
+//! reads the peak that the kernel recorded.
 
 use crate::fio::{self, Amount, Flush, Job};
 use crate::process;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use std::io::Write as _;
 use std::time::Duration;
 
-/// What the process may use besides its configured caches.
+/// Bytes that the process may use in addition to its configured caches.
 const ALLOWANCE: u64 = 128 << 20;
 
 #[derive(clap::Args)]
@@ -19,24 +19,24 @@ pub(crate) struct Args {
     /// Size of the thin volume.
     #[arg(long, default_value = "16T", value_parser = units::parse_size)]
     size: u64,
-    /// Bytes written, in random 4 KiB blocks.
+    /// Bytes to write, in random 4 KiB blocks.
     #[arg(long, default_value = "8G", value_parser = units::parse_size)]
     written: u64,
-    /// Configured cache of map pages.
+    /// Size of the cache of map pages.
     #[arg(long, default_value = "64M", value_parser = units::parse_size)]
     map_cache: u64,
-    /// Configured cache of catalog pages.
+    /// Size of the cache of catalog pages.
     #[arg(long, default_value = "64M", value_parser = units::parse_size)]
     catalog_cache: u64,
-    /// Pool; by default twice what is written.
+    /// Size of the pool; the default is twice `--written`.
     #[arg(long, value_parser = units::parse_size)]
     pool: Option<u64>,
-    /// Journal.
+    /// Size of the journal.
     #[arg(long, default_value = "1G", value_parser = units::parse_size)]
     journal: u64,
 }
 
-/// Runs the benchmark; fails when the bound is missed.
+/// Runs the benchmark. Fails when the peak exceeds the bound.
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");

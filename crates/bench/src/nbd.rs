@@ -1,5 +1,5 @@
-//! A small NBD client on a Unix socket. It is used for content that fio can't make, for connections
-//! that have to be timed, and for loads that go on while snapshots are taken.
+//! A small NBD client on a Unix socket. It is used for content that fio cannot make, for
+//! connections that have to be timed, and for loads that pause for snapshots.
 
 use anyhow::{Context, Result, bail, ensure};
 use hindcast_target::nbd::Command;
@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
-/// The first bit of option replies that are errors.
+/// Smallest type of an option reply that is an error. Every error has the highest bit set.
 const REP_ERROR: u32 = 1 << 31;
-/// A server answers with messages, not with megabytes.
+/// Longest option reply that is accepted, in bytes. A server sends messages, not megabytes.
 const LONGEST_OPTION_REPLY: u32 = 1 << 16;
 
 /// A connection to one export.
@@ -22,7 +22,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects and chooses an export: it is open when this returns.
+    /// Connects and chooses an export. The export is open when this function returns.
     pub(crate) fn connect(socket: &Path, export: &str) -> Result<Client> {
         let mut stream =
             UnixStream::connect(socket).with_context(|| format!("connect to {}", socket.display()))?;
@@ -30,12 +30,12 @@ impl Client {
         Ok(Client { stream, size })
     }
 
-    /// Bytes of the export.
+    /// Returns the size of the export in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Reads.
+    /// Reads `length` bytes at `offset`.
     pub(crate) fn read(&mut self, offset: u64, length: u32) -> Result<Vec<u8>> {
         self.stream.write_all(&request(Command::Read, 0, offset, length)).context("send a read")?;
         self.reply()?;
@@ -44,14 +44,16 @@ impl Client {
         Ok(data)
     }
 
-    /// Waits until all that was written is on stable storage.
+    /// Waits until all acknowledged writes are on stable storage.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.stream.write_all(&request(Command::Flush, 0, 0, 0)).context("send a flush")?;
         self.reply()
     }
 
-    /// Writes what `next` appends to the buffer, at the offset that it returns, `depth` requests in
-    /// flight, until it returns none. Latencies in microseconds are added to `latencies`.
+    /// Sends writes with `depth` requests in flight. For each write, `next` appends the data to the
+    /// buffer and returns the offset. The function returns after `next` has returned `None` and all
+    /// writes are acknowledged. It appends the latency of each write, in microseconds, to
+    /// `latencies`.
     pub(crate) fn write(
         &mut self,
         depth: usize,
@@ -113,7 +115,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // The server may be gone.
+        // The server may have ended already.
         let _ = self.stream.write_all(&request(Command::Disc, 0, 0, 0));
     }
 }
@@ -122,7 +124,7 @@ fn request(command: Command, cookie: u64, offset: u64, length: u32) -> [u8; REQU
     Request { flags: 0, kind: command as u16, cookie, offset, length }.encode()
 }
 
-/// The cookie of a simple reply without an error.
+/// Returns the cookie of a simple reply. Fails if the reply reports an error.
 fn check(reply: &[u8]) -> Result<u64> {
     match ReplyHeader::decode(reply) {
         Ok(Some((ReplyHeader::Simple { error: 0, cookie }, _))) => Ok(cookie),
@@ -131,18 +133,18 @@ fn check(reply: &[u8]) -> Result<u64> {
     }
 }
 
-/// The next `N` bytes.
+/// Receives the next `N` bytes.
 fn take<const N: usize>(stream: &mut UnixStream) -> Result<[u8; N]> {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes).context("receive an answer")?;
     Ok(bytes)
 }
 
-/// Chooses an export; its size in bytes.
+/// Chooses an export, and returns its size in bytes.
 fn negotiate(stream: &mut UnixStream, export: &str) -> Result<u64> {
     ensure!(take(stream)? == GREETING, "this is no NBD server of the kind that is measured");
     let name = export.as_bytes();
-    // The client's flags are the server's, in 32 bits.
+    // The client sends the flags of the server back, in 32 bits.
     let mut hello = vec![0, 0];
     hello.extend(&GREETING[16..]);
     hello.extend(OPTION_MAGIC.to_be_bytes());
@@ -150,13 +152,13 @@ fn negotiate(stream: &mut UnixStream, export: &str) -> Result<u64> {
         hello.extend(word.to_be_bytes());
     }
     hello.extend(name);
-    // No information is requested by name.
+    // The client requests no information by name.
     hello.extend([0, 0]);
     stream.write_all(&hello).context("choose the export")?;
     let mut size = None;
     loop {
         let magic = u64::from_be_bytes(take(stream)?);
-        // The option, the kind of reply, and its length.
+        // These are the option, the type of the reply, and its length.
         let [_, kind, length] = [take(stream)?, take(stream)?, take(stream)?].map(u32::from_be_bytes);
         ensure!(magic == OPTION_REPLY_MAGIC && length <= LONGEST_OPTION_REPLY, "a malformed answer");
         let mut data = vec![0; length as usize];

@@ -1,4 +1,5 @@
-//! Measures how long the disk itself takes to make a block durable, as a figure to compare with.
+//! Measures how long the disk itself takes to make a block durable. Reports show this figure for
+//! comparison.
 
 use anyhow::{Context, Result};
 use std::cell::Cell;
@@ -8,11 +9,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const BLOCK: u64 = 4096;
-/// Blocks that are written in turns.
+/// Number of blocks in the file. They are written in turn.
 const BLOCKS: u64 = 256;
 
-/// A file that is there already, as a journal's segment is: a sync of it has no metadata to wait
-/// for.
+/// A file whose blocks are already written, like a segment of the journal. A sync of the file waits
+/// for no metadata.
 pub(crate) struct Probe {
     file: File,
     next: Cell<u64>,
@@ -27,7 +28,7 @@ impl Probe {
         Ok(Probe { file, next: Cell::new(0) })
     }
 
-    /// Writes a block and waits until it is durable; tells how long that took.
+    /// Writes a block and waits until it is durable. Returns how long that took.
     pub(crate) fn sync(&self) -> Result<Duration> {
         let started = Instant::now();
         let at = self.next.replace(self.next.get() + 1) % BLOCKS * BLOCK;

@@ -1,4 +1,4 @@
-//! Figures that Linux reports about a process: CPU time and memory.
+//! Figures that Linux reports about a process: CPU time, memory and open files.
 
 use crate::samples::{Outcome, Sample};
 use anyhow::{Context, Error, Result};
@@ -6,8 +6,9 @@ use preempt_rt::sched::{Pid, Scheduler, SchedulerParams, set_scheduler};
 use procfs::process::Process;
 use std::time::{Duration, Instant};
 
-/// Does something on a thread that runs before all ordinary ones, where that is allowed: how long
-/// the one who measures waits for a processor that the load keeps busy is not the server's doing.
+/// Runs `work` on this thread with a real-time priority, if the kernel allows that. The load keeps
+/// the processors busy. Without the priority, the measured time would include the time that the
+/// measuring thread waits for a processor.
 pub(crate) fn first<T>(work: impl FnOnce() -> T) -> T {
     let schedule = |scheduler, priority| {
         set_scheduler(Pid::current_thread(), scheduler, SchedulerParams { priority }).is_ok()
@@ -25,26 +26,26 @@ fn process(pid: u32) -> Result<Process> {
     Process::new(number).with_context(|| format!("look at process {pid}: has it died?"))
 }
 
-/// CPU time (user and system) of all threads of a process, also of those that have ended.
-/// Granularity: one tick (10 ms), so measure over seconds.
+/// Returns the CPU time (user and system) of all threads of a process. Threads that have ended
+/// count too. The granularity is one tick (10 ms), so a measurement must last for seconds.
 pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = process(pid)?.stat().with_context(|| format!("read CPU time of process {pid}"))?;
     let per_second = procfs::ticks_per_second();
     Ok(Duration::from_secs_f64((stat.utime + stat.stime) as f64 / per_second as f64))
 }
 
-/// Memory of a process in bytes.
+/// Memory of a process, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
     /// Peak resident set, mapped files included (VmHWM).
     pub(crate) peak: u64,
-    /// Resident set now, mapped files included (VmRSS).
+    /// Current resident set, mapped files included (VmRSS).
     pub(crate) resident: u64,
-    /// Resident anonymous memory now (RssAnon).
+    /// Current resident anonymous memory (RssAnon).
     pub(crate) anonymous: u64,
 }
 
-/// The memory of a process.
+/// Returns the memory figures of a process.
 pub(crate) fn memory(pid: u32) -> Result<Memory> {
     let status = process(pid)?.status().with_context(|| format!("read memory of process {pid}"))?;
     let bytes = |kib: Option<u64>, name: &str| {
@@ -57,18 +58,18 @@ pub(crate) fn memory(pid: u32) -> Result<Memory> {
     })
 }
 
-/// How many files a process has open.
+/// Returns the number of files that a process has open.
 pub(crate) fn open_files(pid: u32) -> Result<usize> {
     process(pid)?.fd_count().with_context(|| format!("count the files of process {pid}"))
 }
 
-/// Waits until a process has been almost idle for a second: its background work (destage,
-/// checkpoints) is done. Dirty pages of the machine are written back first, so that they don't
-/// burden the server that is measured next.
+/// Waits until a process has been almost idle for a second. Its background work (destage,
+/// checkpoints) is then done. The wait ends after `limit` in any case. All dirty pages of the
+/// machine are written back first, so that they do not burden the server that is measured next.
 pub(crate) fn settle(pid: u32, limit: Duration) -> Result<()> {
     const STEP: Duration = Duration::from_millis(250);
     const CALM_STEPS: u32 = 4;
-    // One tick a step: a server may have timers.
+    // A step with one tick of CPU time is calm, because a server may have timers.
     const CALM: Duration = Duration::from_millis(11);
     rustix::fs::sync();
     let start = Instant::now();
@@ -87,7 +88,7 @@ pub(crate) fn settle(pid: u32, limit: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Runs a client against the server `pid`, and takes what the server spent on it.
+/// Runs a client against the server `pid`, and measures the CPU time that the server used for it.
 pub(crate) fn sample(
     pid: u32,
     settle_limit: Duration,
@@ -110,7 +111,7 @@ mod tests {
     #[test]
     fn own_process() {
         let pid = std::process::id();
-        // More than all that a test process has otherwise, and in use.
+        // The block is larger than all other memory of the test process, and it is in use.
         let block = vec![1u8; 64 << 20];
         let own = memory(pid).unwrap();
         assert!(own.peak >= own.resident && own.resident >= own.anonymous);

@@ -1,4 +1,4 @@
-//! Start-up time after the process was killed with a journal full of small writes.
+//! Measures the start-up time after the process was killed with a journal full of small writes.
 
 use crate::fio::{self, Amount, Flush, Job, Running};
 use crate::scratch::Scratch;
@@ -11,19 +11,20 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Journal.
+    /// Size of the journal.
     #[arg(long, default_value = "1G", value_parser = units::parse_size)]
     journal: u64,
     /// Size of the volume.
     #[arg(long, default_value = "4G", value_parser = units::parse_size)]
     size: u64,
-    /// Kills.
+    /// Number of kills.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
     /// Kill when this share of the journal is in use, in per cent.
     #[arg(long, default_value_t = 80)]
     fill: u64,
-    /// Kill at the latest after so many seconds of load: destage, which begins late, may keep up.
+    /// Kill after this many seconds of load at the latest. Destage begins late, but it may keep up
+    /// with the load.
     #[arg(long, default_value_t = 60)]
     patience: u64,
     /// Allowed seconds per GiB of journal in use.
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     limit: f64,
 }
 
-/// Runs the benchmark; fails when the limit is missed.
+/// Runs the benchmark. Fails when a start takes longer than the limit.
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
@@ -66,8 +67,9 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes small blocks until the journal is nearly full, and returns the bytes in use with the load
-/// still running: the kill hits a server at work.
+/// Writes small blocks until the configured share of the journal is in use, or until `--patience`
+/// is over. Returns the bytes in use and the load, which is still running. So the kill meets a
+/// server at work.
 fn fill_journal(
     hindcast: &Hindcast,
     uri: &str,

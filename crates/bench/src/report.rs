@@ -8,43 +8,43 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-/// Above this share of a core, the client itself is taken as the limit.
+/// CPU use of a client, in per cent of a core, above which the client is taken as the limit.
 const CLIENT_BOUND: f64 = 90.0;
 
-/// What differs between the comparisons.
+/// The texts that differ between comparisons.
 pub(crate) struct Layout {
-    /// What is compared: the head of that column.
+    /// Head of the column that names what is compared.
     pub(crate) subject: &'static str,
-    /// The one that the others are compared with.
+    /// Name of the server or history with which the others are compared.
     pub(crate) baseline: &'static str,
-    /// Footnote of rows where the client used most of a core.
+    /// Footnote for rows in which the client used most of a core.
     pub(crate) client_bound: &'static str,
-    /// More to say under the table; begins with a space.
+    /// Additional text below the table. If it is not empty, it begins with a space.
     pub(crate) note: &'static str,
 }
 
 impl Layout {
-    /// The baseline in a column's head.
+    /// Returns the first word of the baseline's name, for the heads of columns.
     fn short(&self) -> &'static str {
         self.baseline.split(' ').next().unwrap_or(self.baseline)
     }
 }
 
-/// Whether a goal was reached.
+/// The result of one goal.
 pub(crate) struct Verdict {
-    /// What ran.
+    /// Name of the workload.
     pub(crate) workload: &'static str,
-    /// The ratio that the goal is about.
+    /// Name of the ratio that has the goal.
     pub(crate) what: &'static str,
-    /// `≥ 1.50`.
+    /// The goal as text, for example `≥ 1.50`.
     pub(crate) goal: String,
-    /// Hindcast's ratio.
+    /// Ratio that was measured for Hindcast.
     pub(crate) measured: f64,
-    /// Whether it does.
+    /// Whether the ratio meets the goal.
     pub(crate) met: bool,
 }
 
-/// One server's figures for one workload.
+/// Figures of one server for one workload.
 struct Figures {
     server: &'static str,
     iops: f64,
@@ -53,7 +53,7 @@ struct Figures {
     cpu_run: f64,
     cpu_settled: f64,
     client_cpu: f64,
-    /// Speed and CPU (run; settled) relative to the baseline.
+    /// Ratios to the baseline: speed, CPU time of the run, and CPU time with background work.
     speed_ratio: f64,
     cpu_ratio: f64,
     cpu_settled_ratio: f64,
@@ -84,7 +84,7 @@ fn figures(layout: &Layout, row: &Row) -> Vec<Figures> {
         .collect()
 }
 
-/// A few lines for the terminal while the run goes on.
+/// Returns a few lines about one workload for the terminal, while the benchmark goes on.
 pub(crate) fn progress(layout: &Layout, row: &Row) -> String {
     let mut text = format!("{}\n", row.workload);
     for f in figures(layout, row) {
@@ -105,8 +105,8 @@ pub(crate) fn progress(layout: &Layout, row: &Row) -> String {
     text
 }
 
-/// Writes the Markdown report to `out` (and JSON and SVG beside it), or to standard output. The
-/// verdicts make a table of their own.
+/// Writes the Markdown report to the file `out`, with JSON and SVG beside it, or to standard
+/// output. The verdicts become a table of their own.
 pub(crate) fn write(
     out: Option<&Path>,
     layout: &Layout,
@@ -136,7 +136,7 @@ fn markdown(layout: &Layout, title: &str, rows: &[Row], verdicts: &[Verdict], pl
     text
 }
 
-/// The rows as a Markdown table, and how to read it.
+/// Returns the rows as a Markdown table, with an explanation of the columns.
 pub(crate) fn table(layout: &Layout, rows: &[Row]) -> String {
     let mut text = format!(
         "| workload | {1} | IOPS | MB/s | p99 µs | CPU µs/request | … settled | speed ×{0} | CPU ×{0} | … settled |\n\
@@ -190,14 +190,14 @@ fn verdict_table(verdicts: &[Verdict]) -> String {
     text
 }
 
-/// Kernel and cores: what a reader needs to judge the figures.
+/// Returns the number of cores and the kernel version. A reader needs them to judge the figures.
 pub(crate) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let uname = rustix::system::uname();
     format!("{cores} cores, Linux {}", uname.release().to_string_lossy())
 }
 
-/// The rows with all their samples.
+/// Returns the rows with all their samples as JSON.
 pub(crate) fn rows_json(layout: &Layout, rows: &[Row]) -> Value {
     let sample = |s: &Sample| {
         json!({
@@ -235,7 +235,7 @@ fn json_document(layout: &Layout, title: &str, rows: &[Row], verdicts: &[Verdict
     json!({ "title": title, "machine": machine(), "baseline": layout.baseline, "rows": rows_json(layout, rows), "goals": goals })
 }
 
-/// Speed and CPU as bars, relative to the baseline.
+/// Draws speed and CPU time as bars, relative to the baseline.
 pub(crate) fn plot_rows(layout: &Layout, title: &str, rows: &[Row]) -> String {
     let mut names: Vec<&'static str> = Vec::new();
     for series in rows.iter().flat_map(|row| &row.series) {

@@ -1,4 +1,4 @@
-//! A Hindcast server under test ([`Rig`]), with the operations that measurements repeat on it.
+//! A Hindcast server under test ([`Rig`]), and the operations that measurements repeat on it.
 
 use crate::process;
 use crate::scratch::Scratch;
@@ -8,10 +8,11 @@ use hindcast_api::{Client, CreateSnapshots, DeleteSnapshots, NewSnapshot};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long background work may go on before a measurement begins regardless.
+/// Longest time that a measurement waits for background work to end. Then the measurement begins
+/// although the server is busy.
 pub(crate) const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 
-/// The server under test, where it is, and the arguments of the benchmark.
+/// A server under test, its settings and scratch directory, and the arguments of the benchmark.
 pub(crate) struct Rig<'a, A> {
     pub(crate) args: &'a A,
     pub(crate) hindcast: Hindcast,
@@ -32,14 +33,16 @@ impl<A> Rig<'_, A> {
         process::settle(self.server.pid(), SETTLE_LIMIT)
     }
 
-    /// Writes all of a volume, and brings it into its everyday state of caching.
+    /// Writes all `size` bytes of a volume. Then waits for the background work, and drops all
+    /// cached pages.
     pub(crate) fn fill(&self, name: &str, size: u64) -> Result<()> {
         server::fill_export(&self.hindcast.export(name), size, &self.dir())
             .with_context(|| format!("fill {name}"))?;
         self.rest()
     }
 
-    /// Everyday state: no background work, nothing cached.
+    /// Waits for the background work of the server, and drops the cached pages of its files.
+    /// Measurements begin in this state.
     pub(crate) fn rest(&self) -> Result<()> {
         self.settle()?;
         self.scratch.forget_cached()
@@ -61,12 +64,12 @@ impl<A> Rig<'_, A> {
         Ok(self.api().delete_snapshots(volume, &which)?)
     }
 
-    /// Writes that a volume has taken.
+    /// Returns the number of writes that a volume has received.
     pub(crate) fn writes_of(&self, volume: &str) -> Result<u64> {
         Ok(self.api().volume(volume)?.stats.writes)
     }
 
-    /// Bytes of the pool in use.
+    /// Returns the number of bytes of the pool that are in use.
     pub(crate) fn used(&self) -> Result<u64> {
         Ok(self.api().pool()?.used)
     }

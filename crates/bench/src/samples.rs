@@ -1,23 +1,23 @@
-//! The results that the comparing benchmarks collect: workloads, servers, rounds.
+//! Results of the benchmarks that compare: workloads, servers, rounds.
 //!
 //! Figures are medians over the rounds. Ratios are medians of the ratios within a round, because
 //! the speed of the machine changes between rounds.
 
-/// What a client measured in one run.
+/// The figures that a client measured in one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Outcome {
-    /// Requests done (flushes not counted).
+    /// Number of requests done, without flushes.
     pub(crate) requests: u64,
-    /// Requests per second, a final flush inside the time.
+    /// Requests per second. The time includes a final flush.
     pub(crate) iops: f64,
-    /// Megabytes (10^6) per second.
+    /// Megabytes (10^6 bytes) per second.
     pub(crate) megabytes: f64,
-    /// 99th percentile of the completion latency in microseconds; of the flush where each write has
-    /// one. Not every client tells.
+    /// 99th percentile of the completion latency in microseconds. If each write has a flush, it is
+    /// the latency of the flush. `None` if the client reports no latency.
     pub(crate) p99_us: Option<f64>,
-    /// The longest of these latencies.
+    /// Longest of the latencies of which `p99_us` is the 99th percentile, in microseconds.
     pub(crate) max_us: Option<f64>,
-    /// The client's own CPU use in per cent of one core: near 100 the client is the limit, not the
+    /// CPU use of the client in per cent of one core. Near 100, the client is the limit and not the
     /// server.
     pub(crate) client_cpu: f64,
 }
@@ -25,37 +25,39 @@ pub(crate) struct Outcome {
 /// One run of one workload on one server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
-    /// What the client saw.
+    /// Figures that the client measured.
     pub(crate) outcome: Outcome,
-    /// Server CPU microseconds per request until the last answer.
+    /// CPU time of the server until the last answer, in microseconds per request.
     pub(crate) cpu_run: f64,
-    /// Server CPU microseconds per request, with all background work that the run caused.
+    /// CPU time of the server in microseconds per request. It includes all background work that the
+    /// run caused.
     pub(crate) cpu_settled: f64,
 }
 
-/// All runs of one workload on one server, one per round.
+/// All runs of one workload on one server, one for each round.
 pub(crate) struct Series {
-    /// Server.
+    /// Name of the server in reports.
     pub(crate) server: &'static str,
-    /// In order of the rounds.
+    /// Runs in the order of the rounds.
     pub(crate) samples: Vec<Sample>,
 }
 
-/// One workload's results.
+/// Results of one workload on all servers.
 pub(crate) struct Row {
-    /// What ran.
+    /// Name of the workload in reports.
     pub(crate) workload: &'static str,
-    /// By server, in order of start.
+    /// One series for each server, in the order in which the servers were started.
     pub(crate) series: Vec<Series>,
 }
 
-/// The order in which servers have their turns in a round: another one begins each time, because
-/// the first finds what a pause has left of caches.
+/// Returns the order in which servers run in a round. Each round begins with another server,
+/// because the first server finds only the cached pages that a pause has left.
 pub(crate) fn turns(servers: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..servers).map(move |turn| (round + turn) % servers)
 }
 
-/// The median; the mean of the middle two of an even number.
+/// Returns the median. For an even number of values, it is the mean of the middle two. For no
+/// values, it is NaN.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -67,12 +69,12 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Series {
-    /// The median over the rounds.
+    /// Returns the median of a metric over the rounds.
     pub(crate) fn median(&self, metric: impl Fn(&Sample) -> f64) -> f64 {
         median(self.samples.iter().map(metric).collect())
     }
 
-    /// The median of the ratios to `base`, round by round.
+    /// Returns the median of the ratios to `base` within each round.
     pub(crate) fn ratio(&self, base: &Series, metric: impl Fn(&Sample) -> f64) -> f64 {
         median(
             self.samples.iter().zip(&base.samples).map(|(own, other)| metric(own) / metric(other)).collect(),
@@ -81,7 +83,7 @@ impl Series {
 }
 
 impl Row {
-    /// The runs on a server, if it took part.
+    /// Returns the runs on a server, or `None` if it took no part.
     pub(crate) fn of(&self, server: &str) -> Option<&Series> {
         self.series.iter().find(|s| s.server == server)
     }

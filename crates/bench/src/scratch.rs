@@ -1,4 +1,4 @@
-//! A scratch directory on a real disk, removed when dropped.
+//! A scratch directory on a real disk ([`Scratch`]).
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 /// `f_type` of a tmpfs (statfs(2)).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// A scratch directory on a real disk. It is removed when it is dropped.
+/// A scratch directory on a real disk. Dropping it removes the directory with its files.
 pub(crate) struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Creates a new directory under `parent`, which must not be in memory: a sync there would cost
-    /// nothing.
+    /// Creates a new directory under `parent`. Fails if `parent` is in memory (tmpfs), where a sync
+    /// costs nothing.
     pub(crate) fn new(parent: &Path) -> Result<Scratch> {
         let path = parent.join(format!("hindcast-bench-{}", std::process::id()));
         std::fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
@@ -25,9 +25,9 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Puts the page cache of all files inside into its everyday state: nothing dirty, nothing
-    /// cached. A file that was just filled sequentially sits in large folios, where each small
-    /// write costs several times as much.
+    /// Writes back all dirty pages of the machine, and drops the cached pages of all files inside.
+    /// Without this, a file that was just filled sequentially stays cached in large folios. A small
+    /// write to a large folio costs several times as much.
     pub(crate) fn forget_cached(&self) -> Result<()> {
         rustix::fs::sync();
         let mut directories = vec![self.path.clone()];
@@ -49,7 +49,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// A name inside.
+    /// Returns the path of `name` inside the directory.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

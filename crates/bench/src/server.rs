@@ -1,5 +1,5 @@
-//! The servers under test: Hindcast and its peers. Each is a child process behind a Unix socket
-//! (NBD) or a TCP port of the loopback address (iSCSI).
+//! The servers under test: Hindcast and its peers. Each is a child process. Clients connect to a
+//! Unix socket (NBD) or to a TCP port of the loopback address (iSCSI).
 
 use crate::Common;
 use crate::fio::{self, Amount, Job};
@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The server under test, in reports.
+/// Name of the server under test in reports.
 pub(crate) const HINDCAST: &str = "hindcast";
-/// Another build of it, in reports.
+/// Name of another build of the server in reports.
 pub(crate) const BEFORE: &str = "before";
-/// How long a server may take until it answers.
+/// Longest time until a server answers after its start.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// How long a request of the admin API may take. A batch of many volumes takes minutes.
+/// Longest time that a request of the admin API may take. A batch of many volumes takes minutes.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// A running server; killed when dropped.
+/// A running server. Dropping it kills the process.
 pub(crate) struct Server {
-    /// Name in reports.
+    /// Name of the server in reports.
     pub(crate) name: &'static str,
-    /// What a client connects to.
+    /// URI that a client connects to.
     pub(crate) uri: String,
     child: Child,
 }
@@ -35,19 +35,19 @@ impl Server {
         Ok(Server { name, uri, child })
     }
 
-    /// Process id.
+    /// Returns the process ID.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it as a power cut of the process would.
+    /// Kills the process with SIGKILL, and waits until it has ended.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.child.kill().context("kill the server")?;
         self.child.wait().context("reap the server")?;
         Ok(())
     }
 
-    /// Ends it as an operator would, and waits.
+    /// Stops the process with SIGTERM, as an operator does, and waits until it has ended.
     pub(crate) fn stop(&mut self) -> Result<()> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).context("stop the server")?;
@@ -55,7 +55,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until a client gets the export's size.
+    /// Waits until a client program gets the size of the export or logical unit at `uri`.
     pub(crate) fn wait_ready(&mut self) -> Result<()> {
         let start = Instant::now();
         while !answers(&self.uri)? {
@@ -70,8 +70,8 @@ impl Server {
 }
 
 impl Server {
-    /// Waits until an export can be opened, without a process in between: for what takes
-    /// milliseconds.
+    /// Waits until the export can be opened. The function connects by itself and starts no client
+    /// program, because some of the measured starts take only milliseconds.
     pub(crate) fn wait_for(&mut self, hindcast: &Hindcast, export: &str) -> Result<()> {
         let start = Instant::now();
         while let Err(error) = hindcast.connect(export) {
@@ -115,12 +115,12 @@ fn uri(socket: &Path, export: &str) -> String {
     format!("nbd+unix:///{export}?socket={}", socket.display())
 }
 
-/// `nbdkit file` on a new sparse file.
+/// Starts `nbdkit file` on a new sparse file.
 pub(crate) fn nbdkit(dir: &Path, size: u64) -> Result<Server> {
     nbdkit_on(&dir.join("nbdkit.raw"), size, dir)
 }
 
-/// `nbdkit file` on a new sparse file of `size` bytes at the path `file`.
+/// Starts `nbdkit file` on a new sparse file of `size` bytes at the path `file`.
 pub(crate) fn nbdkit_on(file: &Path, size: u64, dir: &Path) -> Result<Server> {
     let socket = dir.join("nbdkit.sock");
     sparse_file(file, size)?;
@@ -131,14 +131,14 @@ pub(crate) fn nbdkit_on(file: &Path, size: u64, dir: &Path) -> Result<Server> {
     Ok(server)
 }
 
-/// `qemu-nbd` on a new image of `format` (raw, qcow2).
+/// Starts `qemu-nbd` on a new image of `format` (raw, qcow2).
 pub(crate) fn qemu_nbd(dir: &Path, size: u64, format: &'static str) -> Result<Server> {
     let file = dir.join(format!("qemu.{format}"));
     execute(Command::new("qemu-img").args(["create", "-q", "-f", format]).arg(&file).arg(size.to_string()))?;
     qemu_nbd_on(&file, dir, format)
 }
 
-/// `qemu-nbd` on an existing image of `format` (raw, qcow2).
+/// Starts `qemu-nbd` on an existing image of `format` (raw, qcow2).
 pub(crate) fn qemu_nbd_on(file: &Path, dir: &Path, format: &'static str) -> Result<Server> {
     let socket = dir.join(format!("qemu-{format}.sock"));
     let mut command = Command::new("qemu-nbd");
@@ -149,24 +149,25 @@ pub(crate) fn qemu_nbd_on(file: &Path, dir: &Path, format: &'static str) -> Resu
     Ok(server)
 }
 
-/// A TCP port of the loopback address that no process listens on.
+/// Returns a TCP port of the loopback address on which no process listens.
 fn free_port() -> Result<u16> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").context("find a free port")?;
     Ok(listener.local_addr().context("find a free port")?.port())
 }
 
-/// `tgtd` with one logical unit: on a new file of `size` bytes, or on its null store, which is as
-/// large as it likes.
+/// Starts `tgtd` with one logical unit. With a `size`, the unit is on a new file of that many
+/// bytes. Without one, it is on tgt's null store, whose size tgt chooses.
 pub(crate) fn tgt(name: &'static str, dir: &Path, size: Option<u64>) -> Result<Server> {
     const TARGET: &str = "iqn.2026-11.io.hindcast.bench:tgt";
     let port = free_port()?;
-    // The control port, below 2^15, only names a socket; ours are as good as unique.
+    // The number of the control port must be below 2^15. It only names a socket. A number from a
+    // free TCP port is practically unique.
     let control = (port & 0x7fff).to_string();
     let log = std::fs::File::create(dir.join(format!("{name}.log"))).context("create a log")?;
     let mut command = Command::new("tgtd");
     command.args(["-f", "-C", &control, "--iscsi", &format!("portal=127.0.0.1:{port}")]);
     command.stdout(log.try_clone().context("share a log")?).stderr(log);
-    // LUN 0 is tgt's own controller.
+    // LUN 0 is the controller of tgt.
     let url = format!("iscsi://127.0.0.1:{port}/{TARGET}/1");
     let mut server = Server::start(name, &mut command, url).context("is tgt installed?")?;
     let admin =
@@ -187,7 +188,7 @@ pub(crate) fn tgt(name: &'static str, dir: &Path, size: Option<u64>) -> Result<S
             sparse_file(&file, size)?;
             admin(&[&unit[..], &["-b", &file.to_string_lossy()]].concat())?;
         }
-        // It wants a file's name, and does nothing with the file.
+        // `tgtadm` requires the name of a file. The null store does not use the file.
         None => drop(admin(&[&unit[..], &["--bstype", "null", "-b", "/dev/null"]].concat())?),
     }
     admin(&["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"])?;
@@ -195,13 +196,13 @@ pub(crate) fn tgt(name: &'static str, dir: &Path, size: Option<u64>) -> Result<S
     Ok(server)
 }
 
-/// Creates an empty file of `size` bytes that takes no space.
+/// Creates an empty file of `size` bytes that takes no space on the disk.
 pub(crate) fn sparse_file(path: &Path, size: u64) -> Result<()> {
     let file = std::fs::File::create(path).with_context(|| format!("create {}", path.display()))?;
     file.set_len(size).with_context(|| format!("size {}", path.display()))
 }
 
-/// Runs a command to its end; its output.
+/// Runs a command to its end, and returns its standard output. Fails if the command fails.
 pub(crate) fn execute(command: &mut Command) -> Result<Vec<u8>> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
     if !output.status.success() {
@@ -210,7 +211,7 @@ pub(crate) fn execute(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Writes every block of an export once, with data that does not compress, and flushes.
+/// Writes every block of a server's export once, with data that does not compress, and flushes.
 pub(crate) fn fill(server: &Server, size: u64, scratch: &Path) -> Result<()> {
     fill_export(&server.uri, size, scratch).with_context(|| format!("fill the volume of {}", server.name))
 }
@@ -221,14 +222,15 @@ pub(crate) fn fill_export(uri: &str, size: u64, scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads every block of an export once in random order, which leaves it cached in small folios.
+/// Reads every block of an export once in random order. The export is then cached in small folios.
 pub(crate) fn warm(server: &Server, size: u64, scratch: &Path) -> Result<()> {
     let job = Job::reads(Amount::Bytes(size), true, 2);
     fio::run(&job, &server.uri, scratch).with_context(|| format!("read the volume of {}", server.name))?;
     Ok(())
 }
 
-/// Where the admin API of a server with this data directory listens.
+/// Returns the path of the socket on which the admin API of a server with this data directory
+/// listens.
 fn api_socket(data: &Path) -> PathBuf {
     data.join("hindcast.sock")
 }
@@ -240,18 +242,19 @@ fn client(data: &Path) -> Result<hindcast_api::Client> {
 
 /// How to run Hindcast: the binary, its data directory, and its settings.
 pub(crate) struct Hindcast {
-    /// Name in reports, and of its directory.
+    /// Name of the server in reports, and of its data directory.
     name: &'static str,
     binary: PathBuf,
     data: PathBuf,
     args: Vec<String>,
     api: hindcast_api::Client,
-    /// Its iSCSI portal's port on the loopback address.
+    /// TCP port of the server's iSCSI portal on the loopback address, if it has one.
     iscsi: Option<u16>,
 }
 
 impl Hindcast {
-    /// Settings for a fresh data directory in `dir`.
+    /// Returns the settings of a server with a new data directory in `dir`. `pool` and `journal`
+    /// are sizes in bytes. The server is not started.
     pub(crate) fn new(common: &Common, dir: &Path, pool: u64, journal: u64) -> Result<Hindcast> {
         let binary = match &common.hindcast {
             Some(path) => path.clone(),
@@ -266,8 +269,8 @@ impl Hindcast {
         Ok(Hindcast { name: HINDCAST, binary, api: client(&data)?, data, args, iscsi: None })
     }
 
-    /// The settings of this server for another build beside it, with a data directory and a portal
-    /// of its own.
+    /// Returns the settings of this server for another build, `binary`, that runs beside it. The
+    /// other server has its own data directory and its own iSCSI portal.
     pub(crate) fn another(&self, binary: &Path) -> Result<Hindcast> {
         ensure!(binary.exists(), "{} does not exist", binary.display());
         let data = self.data.with_file_name(BEFORE);
@@ -281,8 +284,9 @@ impl Hindcast {
         })
     }
 
-    /// Starts it, with one volume, `bench`, that NBD exports, or an initiator finds where there is
-    /// a portal.
+    /// Starts the server, and creates one volume, `bench`, of `size` bytes. The URI of the server
+    /// is the volume's NBD export. If the server has an iSCSI portal, the URI is the volume's iSCSI
+    /// URL.
     pub(crate) fn start_with_volume(&self, size: u64) -> Result<Server> {
         const VOLUME: &str = "bench";
         let mut server = self.start(VOLUME)?;
@@ -294,23 +298,24 @@ impl Hindcast {
         Ok(server)
     }
 
-    /// A server like the one of [`Hindcast::new`], with an iSCSI portal.
+    /// Returns the settings of [`Hindcast::new`], with an iSCSI portal in addition.
     pub(crate) fn with_iscsi(common: &Common, dir: &Path, pool: u64, journal: u64) -> Result<Hindcast> {
         Ok(Hindcast { iscsi: Some(free_port()?), ..Hindcast::new(common, dir, pool, journal)? })
     }
 
-    /// What an initiator calls a volume; `None` without a portal.
+    /// Returns the iSCSI URL of a volume, or `None` if the server has no portal.
     pub(crate) fn iscsi_url(&self, volume: &str) -> Option<String> {
         Some(format!("iscsi://127.0.0.1:{}/iqn.2026-11.io.hindcast:{volume}/0", self.iscsi?))
     }
 
-    /// With one more argument of `serve`.
+    /// Adds an argument of `hindcast serve`.
     pub(crate) fn with(mut self, arg: String) -> Hindcast {
         self.args.push(arg);
         self
     }
 
-    /// Starts the daemon and waits until its admin API answers; `export` need not exist yet.
+    /// Starts the daemon, and waits until its admin API answers. `export` is the NBD export in the
+    /// URI of the server, and does not have to exist yet.
     pub(crate) fn start(&self, export: &str) -> Result<Server> {
         std::fs::create_dir_all(&self.data).context("create the data directory")?;
         let mut server = self.launch(export)?;
@@ -327,7 +332,8 @@ impl Hindcast {
         Ok(server)
     }
 
-    /// Starts the daemon and does not wait.
+    /// Starts the daemon without waiting. `export` is the NBD export in the URI of the server, and
+    /// does not have to exist yet.
     pub(crate) fn launch(&self, export: &str) -> Result<Server> {
         let socket = self.data.join("nbd.sock");
         let log = std::fs::File::options()
@@ -357,24 +363,26 @@ impl Hindcast {
         self.data.with_extension("log")
     }
 
-    /// How long a command takes, its start included, which writes its table for people.
+    /// Runs a command of the server's binary, which writes its table for people. Returns how long
+    /// it took. The time includes the start of the process.
     pub(crate) fn time_command(&self, args: &[&str]) -> Result<Duration> {
         let mut command = Command::new(&self.binary);
         command.args(args).env("HINDCAST_SOCKET", api_socket(&self.data));
         Ok(timed(|| execute(&mut command))?.1)
     }
 
-    /// What a client connects to, for a volume or a snapshot (`VOLUME@NAME`).
+    /// Returns the NBD URI of a volume or of a snapshot (`VOLUME@NAME`).
     pub(crate) fn export(&self, name: &str) -> String {
         uri(&self.data.join("nbd.sock"), name)
     }
 
-    /// A connection of our own to a volume, a snapshot or a moment.
+    /// Connects a client of the benchmark itself to the NBD export of a volume, a snapshot or a
+    /// moment.
     pub(crate) fn connect(&self, export: &str) -> Result<Client> {
         Client::connect(&self.data.join("nbd.sock"), export)
     }
 
-    /// The client of its admin API.
+    /// Returns the client of the server's admin API.
     pub(crate) fn api(&self) -> &hindcast_api::Client {
         &self.api
     }
@@ -387,7 +395,7 @@ impl Hindcast {
     }
 }
 
-/// A volume to create, with the server's defaults.
+/// Returns a request that creates a volume of `size` bytes with the server's defaults.
 pub(crate) fn volume(name: &str, size: u64) -> CreateVolume {
     CreateVolume {
         name: name.to_owned(),
@@ -401,7 +409,7 @@ pub(crate) fn volume(name: &str, size: u64) -> CreateVolume {
     }
 }
 
-/// Does something, and returns how long that took, too.
+/// Runs `work`. Returns its result and how long it took.
 pub(crate) fn timed<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<(T, Duration), E> {
     let start = Instant::now();
     Ok((work()?, start.elapsed()))

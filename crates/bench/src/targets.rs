@@ -1,4 +1,4 @@
-//! Servers side by side. Every workload runs on each server in turn, in several rounds, so that a
+//! Compares NBD servers. Every workload runs on the servers in turn, in several rounds, so that a
 //! change of the machine's speed affects all of them. Figures are medians. Ratios are medians of
 //! the ratios within a round.
 
@@ -14,12 +14,12 @@ use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long background work may go on after a run.
+/// Longest time that a measurement waits for the background work after a run.
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
-/// The server that the others are compared with.
+/// The server with which the others are compared.
 const BASELINE: &str = "nbdkit file";
 
-/// A report of servers that are compared with `baseline`.
+/// Returns the layout of a report in which servers are compared with `baseline`.
 const fn layout(baseline: &'static str) -> report::Layout {
     report::Layout {
         subject: "server",
@@ -29,31 +29,32 @@ const fn layout(baseline: &'static str) -> report::Layout {
     }
 }
 
-/// One workload.
+/// A workload of the comparison.
 struct Workload {
-    /// Name in reports.
+    /// Name of the workload in reports.
     name: &'static str,
     job: Job,
-    /// Only Hindcast and the baseline take part.
+    /// Whether only Hindcast and the server it is compared with take part.
     pair_only: bool,
 }
 
-/// How much a workload does, before --quick and sizes are known.
+/// How much a workload does, before `--quick` and the sizes are known.
 #[derive(Clone, Copy)]
 enum Extent {
-    /// For a fixed time.
+    /// The workload runs for a fixed time.
     Time,
-    /// Well below the size of the journal: what a burst of writes meets.
+    /// The workload writes much less than the size of the journal, as a burst does.
     Burst,
-    /// The whole volume once.
+    /// The workload reads or writes the whole volume once.
     Volume,
-    /// The whole volume once, with the default sizes twice the journal.
+    /// The workload writes the whole volume once. With the default sizes that is twice the size of
+    /// the journal.
     Twice,
-    /// Four times the journal: what a load without end meets.
+    /// The workload writes four times the size of the journal, as a load without end does.
     Sustained,
 }
 
-/// (name, fio's rw, request size, depth, extent, flush).
+/// The workloads: (name, fio's rw, request size, depth, extent, flush).
 const WORKLOADS: [(&str, &str, u64, u32, Extent, Flush); 8] = [
     ("random read 4 KiB, depth 32", "randread", 4 << 10, 32, Extent::Time, Flush::Never),
     ("random write 4 KiB, depth 32, final flush", "randwrite", 4 << 10, 32, Extent::Burst, Flush::AtEnd),
@@ -111,7 +112,7 @@ pub(crate) fn run(common: &Common, args: &Contest) -> Result<()> {
 }
 
 fn start_all(common: &Common, args: &Contest, dir: &Path) -> Result<Vec<Server>> {
-    // Twice the volume: room for what is freed only after a commit.
+    // The pool has twice the size of the volume, because some space is freed only after a commit.
     let size = args.scope.size;
     let hindcast = Hindcast::new(common, dir, size * 2, args.scope.journal)?;
     let mut servers = match &args.before {
@@ -128,8 +129,8 @@ fn start_all(common: &Common, args: &Contest, dir: &Path) -> Result<Vec<Server>>
     Ok(servers)
 }
 
-/// Fills all volumes, and brings all of them into the same state of caching, the one that suits
-/// small requests.
+/// Fills all volumes, and brings all of them into the same state of caching. That state suits small
+/// requests.
 fn prepare(servers: &[Server], size: u64, scratch: &Scratch) -> Result<()> {
     let dir = scratch.join("");
     for server in servers {

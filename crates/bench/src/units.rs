@@ -1,6 +1,6 @@
-//! Sizes as people write them: `512M`, `16T`.
+//! Sizes in the notation of people: `512M`, `16T`.
 
-/// Parses a size with an optional binary suffix (K, M, G, T).
+/// Parses a size in bytes with an optional binary suffix (K, M, G, T).
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -17,7 +17,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1u64 << shift).ok_or_else(|| format!("{text:?} is too large"))
 }
 
-/// A size in mebibytes with one decimal.
+/// Formats a number of bytes as mebibytes with one decimal.
 pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
