@@ -1,6 +1,6 @@
-//! What it costs and gives to keep every write: speed and CPU beside a volume without history,
-//! space for each encoding, views of any moment, recovery to any moment, and a snapshot a minute as
-//! the alternative (near-CDP).
+//! Measures the costs and benefits of a history of every write: speed and CPU beside a volume
+//! without history, space for each encoding, views of any moment, recovery to any moment, and a
+//! snapshot a minute as the alternative (near-CDP).
 
 mod capture;
 mod cost;
@@ -20,9 +20,9 @@ use anyhow::{Context, Result, ensure};
 use hindcast_api::{Anchors, CdpStatus, Compression, Encoding, PatchCdp, PatchVolume};
 use std::time::{Duration, Instant};
 
-/// How long the log may lag behind the last write.
+/// Longest time that the log may lag behind the last write.
 const LOG_LIMIT: Duration = Duration::from_secs(300);
-/// A pool's size at least; it takes only the space that is used.
+/// Least size of a pool in bytes. A pool takes only the space that is used.
 const POOL: u64 = 16 << 30;
 
 #[derive(clap::Args)]
@@ -44,26 +44,26 @@ pub(crate) struct Args {
     /// Records of the history whose views are opened.
     #[arg(long, default_value = "10000000", default_value_if("quick", "true", "200000"))]
     records: u64,
-    /// Writes between two anchors, of that history.
+    /// Writes between two anchors of that history.
     #[arg(long, default_value_t = 500_000)]
     anchor: u64,
     /// Writes of the history that is recovered.
     #[arg(long, default_value = "600000", default_value_if("quick", "true", "40000"))]
     writes: u64,
-    /// Snapshots of near-CDP: one a minute for a week.
+    /// Snapshots of near-CDP; 10080 are one a minute for a week.
     #[arg(long, default_value = "10080", default_value_if("quick", "true", "200"))]
     snapshots: u64,
-    /// Seconds of pgbench.
+    /// Seconds that pgbench runs.
     #[arg(long, default_value = "30", default_value_if("quick", "true", "5"))]
     pgbench: u64,
-    /// Only this load of `cost`.
+    /// Run only this load of `cost`.
     #[arg(long)]
     load: Option<cost::Load>,
 }
 
 type Rig<'a> = rig::Rig<'a, Args>;
 
-/// How history is kept.
+/// Returns a change of a volume's settings that keeps history in this way.
 fn keep(encoding: Encoding, compression: Compression, anchors: Anchors) -> PatchCdp {
     PatchCdp {
         encoding: Some(encoding),
@@ -79,7 +79,7 @@ impl Rig<'_> {
         self.hindcast.create_volume(name, size, 16 << 10)
     }
 
-    /// Keeps history from now on.
+    /// Keeps the history of a volume from now on.
     fn keep(&self, volume: &str, how: PatchCdp) -> Result<()> {
         self.api().patch_volume(volume, &PatchVolume { cdp: Some(how), ..PatchVolume::default() })?;
         Ok(())
@@ -89,7 +89,8 @@ impl Rig<'_> {
         self.hindcast.connect(export)
     }
 
-    /// The state of a volume's history, once all of the `bytes` that clients wrote are in its log.
+    /// Waits until all of the `bytes` that clients wrote are in the log of a volume. Returns the
+    /// state of the history then.
     fn logged(&self, volume: &str, bytes: u64) -> Result<CdpStatus> {
         let start = Instant::now();
         loop {
@@ -106,14 +107,16 @@ impl Rig<'_> {
         }
     }
 
-    /// The last LSN, and that with which history begins.
+    /// Returns the LSN with which the history begins, and the LSN of the moment one millisecond
+    /// ago. At rest that is the last one.
     fn window(&self, volume: &str) -> Result<(u64, u64)> {
         let from = self.api().cdp(volume)?.from.context("no history")?;
         Ok((from.lsn, self.api().moment(volume, "-1ms")?.lsn))
     }
 }
 
-/// Value `share` (0 to 1) of the way from the smallest to the largest.
+/// Sorts the values, and returns the one at `share` (0 to 1) of the way from the smallest to the
+/// largest. Returns NaN for no values.
 fn percentile(values: &mut [f64], share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let index = ((values.len() as f64 * share) as usize).min(values.len().saturating_sub(1));
@@ -137,11 +140,11 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
             continue;
         }
         let start = Instant::now();
-        // A pool of its own for each, so that none finds what another left.
+        // Each part has a pool of its own, so that no part finds data of another.
         let scratch = Scratch::new(&common.dir)?;
         let pool = POOL.max(args.scope.size * 16);
-        // What an encoding takes and costs by itself; the compressor would never let the server
-        // settle between two runs.
+        // Recompression is off. The parts measure what an encoding takes and costs by itself. The
+        // compressor would also keep the server from settling between two runs.
         let hindcast = Hindcast::new(common, &scratch.join(""), pool, args.scope.journal)?
             .with("--cdp-recompress=false".to_owned());
         let server = hindcast.start("")?;

@@ -1,9 +1,9 @@
-//! What many volumes cost, and how each cost grows with their number: creating them, a batch in
-//! which each got one small write, a snapshot of all of them, opening the pool, memory, open files,
-//! and lists.
+//! Measures what many volumes cost, and how each cost grows with their number. The costs are those
+//! of creating the volumes, of a batch in which each volume got one small write, of a snapshot of
+//! all volumes, of opening the pool, of memory, of open files, and of lists.
 //!
-//! The volumes are measured without histories and with them, with schedules, and with many
-//! snapshots. Large empty pools follow: opening and memory.
+//! The volumes are measured without histories and with histories, with schedules, and with many
+//! snapshots. Large empty pools follow. Their costs are opening and memory.
 
 mod growth;
 mod pass;
@@ -21,27 +21,27 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Few volumes and small pools: to see that everything works.
+    /// Few volumes and small pools, to check that everything works.
     #[arg(long)]
     quick: bool,
     /// Numbers of volumes, separated by commas.
     #[arg(long, value_delimiter = ',')]
     volumes: Vec<usize>,
-    /// Seconds for a number of volumes without histories, or with them. What is not measured by
-    /// then is left out, and the report says so.
+    /// Seconds that one number of volumes may take without histories, and again with histories.
+    /// What is not measured by then is left out, and the report says so.
     #[arg(long, default_value_t = 420)]
     limit: u64,
-    /// Snapshots of each volume, where there are many.
+    /// Number of snapshots of each volume in the measurement with many snapshots.
     #[arg(long, default_value_t = 10)]
     snapshots: usize,
     /// Sizes of empty pools, separated by commas.
     #[arg(long, value_delimiter = ',', value_parser = units::parse_size)]
     pools: Vec<u64>,
-    /// Journal of Hindcast.
+    /// Size of Hindcast's journal.
     #[arg(long, default_value = "1G", value_parser = units::parse_size)]
     journal: u64,
-    /// Only parts whose name contains this: without, histories, pools. Schedules and many snapshots
-    /// are parts of `without`.
+    /// Run only the parts whose name contains this: without, histories, pools. Schedules and many
+    /// snapshots belong to the part `without`.
     #[arg(long)]
     only: Option<String>,
 }
@@ -51,7 +51,7 @@ impl Args {
         self.only.as_ref().is_none_or(|only| part.contains(only.as_str()))
     }
 
-    /// Numbers of volumes, ascending.
+    /// Returns the numbers of volumes, in ascending order.
     fn counts(&self) -> Result<Vec<usize>> {
         let default: &[usize] = if self.quick { &[1, 10, 100] } else { &[1, 100, 1000, 10_000] };
         let mut counts = if self.volumes.is_empty() { default.to_vec() } else { self.volumes.clone() };
@@ -61,7 +61,7 @@ impl Args {
         Ok(counts)
     }
 
-    /// Sizes of pools, ascending.
+    /// Returns the sizes of the pools in bytes, in ascending order.
     fn pools(&self) -> Vec<u64> {
         let default: &[u64] = if self.quick { &[1, 4] } else { &[1, 10, 100] };
         let mut sizes: Vec<u64> = default.iter().map(|size| size << 40).collect();
@@ -74,7 +74,7 @@ impl Args {
     }
 }
 
-/// When a pass has to be over.
+/// The time when a pass has to be over.
 #[derive(Debug, Clone, Copy)]
 struct Deadline {
     start: Instant,
@@ -82,7 +82,7 @@ struct Deadline {
 }
 
 impl Deadline {
-    /// Fails with [`Late`] when it is past.
+    /// Fails with [`Late`] if the time is over.
     fn check(self) -> Result<()> {
         if self.start.elapsed() > self.limit {
             return Err(Late(self.limit).into());
@@ -91,7 +91,7 @@ impl Deadline {
     }
 }
 
-/// A pass took too long.
+/// The error of a pass that took longer than its limit.
 #[derive(Debug)]
 struct Late(Duration);
 
@@ -132,7 +132,7 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     figures.write(common.out.as_deref(), &title, false)
 }
 
-/// All that is measured of one pool. What takes too long is said, and is no failure.
+/// Takes all measurements of one pool. A pass that takes too long is reported, and is no failure.
 fn one_pass(
     common: &Common,
     args: &Args,
@@ -153,7 +153,7 @@ fn one_pass(
              measured.",
             doing.name()
         ));
-        // Kinds that the pass had not come to, too.
+        // The kinds that the pass did not reach are left out too.
         let kinds = Kind::ALL.iter().skip_while(|kind| **kind != doing);
         kinds.filter(|kind| (**kind == Kind::Histories) == histories).for_each(|kind| {
             results.leave_out(*kind, volumes);

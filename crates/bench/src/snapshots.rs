@@ -1,9 +1,10 @@
-//! What snapshots cost: how long it takes to create one, how writes fare after it, with one
-//! snapshot and with ten thousand, and reading, rollback and deletion. The peers' first writes
-//! after a snapshot are measured in the same run.
+//! Measures what snapshots cost: the time to create one, the speed of writes after it, with one
+//! snapshot and with ten thousand, and reading, rollback and deletion. The first writes of the
+//! peers after a snapshot are measured in the same run.
 //!
-//! Every ratio is of runs on the same volume. The runs alternate, each begins from a settled state,
-//! and the final flush counts in the time.
+//! A ratio compares runs on the same volume. In `many`, a second volume with one snapshot is
+//! written to in turns with the first. Runs alternate, and each begins from a settled state. The
+//! measured time includes the final flush.
 
 mod many;
 mod peers;
@@ -23,7 +24,8 @@ use std::time::Duration;
 const KIB: u64 = 1 << 10;
 /// Time between creations in the latency measurement.
 const BETWEEN_CREATIONS: Duration = Duration::from_millis(5);
-/// (chunk in bytes, least ratio of a sustained load to the same without a snapshot)
+/// Chunk sizes that are measured: (chunk in bytes, goal). The goal is the least ratio of the speed
+/// of a sustained load after a snapshot to the speed without a snapshot.
 const CHUNKS: [(u64, f64); 3] = [(4 * KIB, 0.7), (16 * KIB, 0.5), (64 * KIB, 0.25)];
 
 #[derive(clap::Args)]
@@ -33,19 +35,19 @@ const CHUNKS: [(u64, f64); 3] = [(4 * KIB, 0.7), (16 * KIB, 0.5), (64 * KIB, 0.2
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) scope: Scope,
-    /// Snapshots in the largest history.
+    /// Number of snapshots in the largest history.
     #[arg(long, default_value_t = 10_000)]
     most: usize,
 }
 
 impl Args {
-    /// Bytes of a burst: it fits the journal.
+    /// Returns the bytes of a burst. A burst fits into the journal.
     fn burst(&self) -> u64 {
         self.scope.journal / if self.scope.quick { 8 } else { 2 }
     }
 
-    /// Pairs of bursts: each takes about a second, in which the disk of a shared machine may be
-    /// anything.
+    /// Returns the number of pairs of bursts. There are many, because a burst takes about a second,
+    /// and the speed of a shared machine's disk varies in such a time.
     fn pairs(&self) -> usize {
         if self.scope.quick { 1 } else { self.scope.rounds * 3 }
     }
@@ -58,20 +60,21 @@ impl Args {
 type Rig<'a> = rig::Rig<'a, Args>;
 
 impl Rig<'_> {
-    /// A fully written volume in its everyday state of caching.
+    /// Creates a volume, and writes all of it. Then waits for the background work, and drops the
+    /// cached pages.
     fn filled(&self, name: &str, chunk: u64, method: Method) -> Result<()> {
         self.hindcast.create_volume(name, self.args.scope.size, chunk)?;
         self.api().patch_volume(name, &PatchVolume { method: Some(method), ..PatchVolume::default() })?;
         self.fill(name, self.args.scope.size)
     }
 
-    /// Random writes of 4 KiB with 32 in flight, and their flush.
+    /// Writes `bytes` bytes in random blocks of 4 KiB with 32 in flight, and flushes.
     fn writes(&self, volume: &str, bytes: u64, seed: u64) -> Result<Outcome> {
         fio::run(&random_writes(bytes, seed), &self.hindcast.export(volume), &self.dir())
     }
 
-    /// Random writes of 4 KiB right after one more snapshot, so that everything written is
-    /// preserved first. Does not wait for the background work.
+    /// Makes random writes of 4 KiB right after one more snapshot, so that the old content of
+    /// everything written is preserved first. Does not wait for the background work.
     fn first_writes_once(&self, volume: &str, bytes: u64, seed: u64) -> Result<Outcome> {
         let name = format!("probe{seed}");
         self.snapshot(volume, &name)?;
@@ -80,15 +83,14 @@ impl Rig<'_> {
         Ok(outcome)
     }
 
-    /// The ratio of a load's speed right after a snapshot to the same without one, over the rounds;
-    /// and the speeds.
+    /// Measures the speed of a load without a snapshot and right after one, in each round.
     fn first_writes(&self, volume: &str, bytes: u64, rounds: usize) -> Result<FirstWrites> {
         let mut all = FirstWrites::default();
-        // The first round is thrown away: it finds cold caches, and a journal whose files are still
+        // The first round does not count. It finds cold caches, and a journal whose files are still
         // being made.
         for round in 0..=rounds {
             let (mut plain, mut after) = (f64::NAN, f64::NAN);
-            // Now this one first, now that.
+            // The two loads take turns in being the first of a round.
             for preserves in [round % 2 == 1, round % 2 == 0] {
                 let names = if preserves { vec![format!("round{round}")] } else { Vec::new() };
                 names.iter().try_for_each(|name| self.snapshot(volume, name).map(drop))?;
@@ -109,7 +111,7 @@ impl Rig<'_> {
     }
 }
 
-/// Speeds without and right after a snapshot, round by round.
+/// Speeds without a snapshot and right after one, in writes per second, one of each for each round.
 #[derive(Default)]
 struct FirstWrites {
     plain: Vec<f64>,
@@ -146,8 +148,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
     let mut figures = Figures::default();
-    // Room for two volumes, a second copy of every chunk, and for what is freed only after a
-    // commit.
+    // The pool has space for two volumes, for a second copy of every chunk, and for what is freed
+    // only after a commit.
     let hindcast = Hindcast::new(common, &dir, scope.size * 6, scope.journal)?;
     let server = hindcast.start("")?;
     let rig = Rig { args, hindcast, server, scratch: &scratch };
@@ -181,21 +183,24 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     figures.write(common.out.as_deref(), &title, !scope.quick)
 }
 
-/// What goes on beside the writes of a round.
+/// An activity beside the writes of a round.
 #[derive(Clone, Copy, PartialEq)]
 enum Beside {
     Nothing,
     Creations,
-    /// A write of 4 KiB to a file of the same file system, and its sync: the least that a creation
-    /// has to wait for.
+    /// Writes of 4 KiB to a file of the same file system, each with a sync. A creation has to wait
+    /// for at least such a sync.
     Syncs,
 }
 
-/// Creation while 32 writes are in flight, and the longest that a write took then.
+/// Measures creations of snapshots while 32 writes are in flight, and the longest write in that
+/// time. Other rounds measure the writes without an activity beside them, and beside syncs of the
+/// disk.
 fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     rig.filled("create", 16 * KIB, Method::Row)?;
     let probe = probe::Probe::new(&rig.dir())?;
-    // The load's process ends a while after its last write: by then the burst is being destaged.
+    // fio ends a while after its last write. Creations in that time run while the burst is
+    // destaged, and go to `afterwards`.
     let (mut times, mut afterwards, mut syncs) = (Vec::new(), Vec::new(), Vec::new());
     let mut longest = [0f64; 3];
     for round in 0..rig.args.scope.rounds * 3 {
@@ -240,8 +245,8 @@ fn create(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     rig.remove("create")
 }
 
-/// Goals are what the disk allows: where its own syncs take longer beside the same writes,
-/// creations may.
+/// Reports the creations. The goals follow what the disk allows. If the disk's own syncs take
+/// longer beside the same writes, creations may take as long.
 fn report_creations(
     figures: &mut Figures,
     [times, afterwards, syncs]: [&mut Vec<f64>; 3],
@@ -291,7 +296,8 @@ fn first_writes(
     rig.remove(&volume)
 }
 
-/// Rollback does not depend on the size.
+/// Measures rollbacks of a fully written volume and of a huge thin volume. The time of a rollback
+/// must not depend on the size of the volume.
 fn roll_back(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     rig.filled("roll-written", 16 * KIB, Method::Row)?;
     rig.hindcast.create_volume("roll-huge", 16 << 40, 16 * KIB)?;
@@ -311,12 +317,12 @@ fn roll_back(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Where fio leaves its files.
+/// Returns the directory in which fio leaves its files.
 fn fio_dir(scratch: &Scratch) -> std::path::PathBuf {
     scratch.join("")
 }
 
-/// Random writes of 4 KiB on any NBD server.
+/// Makes random writes of 4 KiB on any NBD server. Returns the writes per second.
 fn peer_writes(uri: &str, bytes: u64, seed: u64, dir: &Path) -> Result<f64> {
     Ok(fio::run(&random_writes(bytes, seed), uri, dir)?.iops)
 }

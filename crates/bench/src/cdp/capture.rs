@@ -1,5 +1,5 @@
-//! A block device that keeps all writes in a file, behind an NBD server. The real writes of a
-//! program can then be made again on other volumes.
+//! A block device behind an NBD server that keeps all writes in a file. The real writes of a
+//! program can then be repeated on other volumes.
 
 use anyhow::{Context, Result, bail};
 use hindcast_engine as engine;
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Zeros are captured as writes of so many bytes at most.
+/// Largest write in bytes as which zeros are captured.
 const ZEROS: u64 = 1 << 20;
-/// How long a client may take to leave.
+/// Longest time that a client may take to disconnect.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// The server, until its clients have left.
+/// An NBD server that captures all writes to its disk.
 pub(super) struct Capture {
     server: NbdServer,
     disk: Arc<Disk>,
@@ -28,8 +28,8 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    /// Serves an empty disk of `size` bytes on `socket`, under any name; files go beside the
-    /// socket.
+    /// Serves an empty disk of `size` bytes on `socket`, under any export name. The files of the
+    /// disk and of its trace are beside the socket.
     pub(super) fn serve(socket: &Path, size: u64) -> Result<Capture> {
         let (disk, trace) = (socket.with_extension("disk"), socket.with_extension("trace"));
         let open = |path: &Path| {
@@ -51,12 +51,13 @@ impl Capture {
         Ok(Capture { server, disk, trace })
     }
 
-    /// Writes so far.
+    /// Returns the number of writes so far.
     pub(super) fn writes(&self) -> u64 {
         self.disk.writes.load(Ordering::SeqCst)
     }
 
-    /// All that was written, once the clients have left.
+    /// Waits until the clients have disconnected, and returns the path of the trace with all
+    /// writes. Fails if a client does not disconnect.
     pub(super) fn finish(self) -> Result<PathBuf> {
         if self.server.shutdown(GRACE) > 0 {
             bail!("capture writes: a client does not leave");
@@ -76,7 +77,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Writes to the disk and to the trace, in one order for both.
+    /// Writes to the disk and to the trace, in the same order.
     fn capture(&self, offset: u64, data: &[u8]) -> engine::Result<()> {
         let length = u32::try_from(data.len()).map_err(|_| {
             engine::Error::new(engine::ErrorKind::Invalid, "capture a write of more than 4 GiB")
@@ -93,7 +94,7 @@ impl Disk {
     }
 }
 
-/// All changes are captured as data: also zeros, and what a client frees.
+/// All changes are captured as data. Zeros and discarded ranges are captured as writes of zeros.
 impl BlockDevice for Disk {
     fn info(&self) -> DeviceInfo {
         let size = self.size;
@@ -120,7 +121,7 @@ impl BlockDevice for Disk {
         }
     }
 
-    /// The disk lives no longer than the measurement, so that nothing has to be durable.
+    /// Does nothing. The disk is needed only during the measurement, so nothing has to be durable.
     fn flush(&self) -> engine::Result<()> {
         Ok(())
     }
@@ -146,7 +147,7 @@ impl BlockDevice for Disk {
     }
 }
 
-/// Opens the captured disk, whatever the name.
+/// Exports the captured disk under every name.
 struct OneDisk(Arc<Disk>);
 
 impl Exports for OneDisk {
@@ -159,19 +160,19 @@ impl Exports for OneDisk {
     }
 }
 
-/// Reads captured writes again, in their order.
+/// Reads the captured writes in their order.
 pub(super) struct Trace {
     file: BufReader<File>,
 }
 
 impl Trace {
-    /// From the begin.
+    /// Opens a trace at its beginning.
     pub(super) fn open(path: &Path) -> Result<Trace> {
         let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
         Ok(Trace { file: BufReader::with_capacity(1 << 20, file) })
     }
 
-    /// Passes over so many writes; their bytes.
+    /// Skips `count` writes, and returns the number of their bytes.
     pub(super) fn skip(&mut self, count: u64) -> Result<u64> {
         let mut bytes = 0;
         for _ in 0..count {
@@ -182,7 +183,7 @@ impl Trace {
         Ok(bytes)
     }
 
-    /// Appends the data of the next write to `out`; its offset.
+    /// Appends the data of the next write to `out`, and returns the offset of the write.
     pub(super) fn next(&mut self, out: &mut Vec<u8>) -> Result<u64> {
         let (offset, length) = self.head()?;
         let start = out.len();
@@ -191,7 +192,7 @@ impl Trace {
         Ok(offset)
     }
 
-    /// Offset and length of the next write.
+    /// Reads the offset and the length of the next write.
     fn head(&mut self) -> Result<(u64, u32)> {
         let (mut offset, mut length) = ([0; 8], [0; 4]);
         self.file.read_exact(&mut offset).context("read the trace")?;

@@ -1,5 +1,5 @@
-//! Run-time cost of each encoding: the same runs on a volume without history and on volumes with
-//! it, in turn.
+//! Measures the run-time cost of each encoding. The same runs alternate between a volume without
+//! history and volumes with history.
 
 use super::{Rig, keep};
 use crate::database::Database;
@@ -16,20 +16,21 @@ use hindcast_api::{Anchors, Compression, Encoding};
 const SECTION: &str = "cost";
 const WITHOUT: &str = "without";
 const BLOCK: u64 = 8 << 10;
-/// Log of each limited volume at most: retention is part of what runs.
+/// Largest limit of the log of a limited volume, in bytes. A small volume has a limit of twice its
+/// size. Retention is part of the measured cost.
 const RETAINED: u64 = 3 << 29;
 
 /// A volume of the comparison.
 struct Kept {
-    /// In the report.
+    /// Name in the report.
     name: &'static str,
     volume: &'static str,
-    /// Encoding and compression.
+    /// Encoding and compression of the history, or `None` for no history.
     how: Option<(Encoding, Compression)>,
-    /// Its log is. With `redo` that takes anchors, after which chunks are preserved: a price of its
-    /// own.
+    /// Whether the size of the log is limited. With `redo`, a limit requires anchors, and chunks
+    /// are preserved after each anchor. That has a cost of its own.
     limited: bool,
-    /// Whether the goals are for it.
+    /// Whether the goals apply to this volume.
     strict: bool,
 }
 
@@ -59,19 +60,19 @@ const LAYOUT: Layout = Layout {
     note: " A final flush is inside the time.",
 };
 
-/// What writes.
+/// The load of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Load {
-    /// Blocks of 8 KiB of which a few per cent change, as a database writes.
+    /// Updates of blocks of 8 KiB, of which a few per cent change, as a database makes them.
     #[value(name = "updates")]
     Database,
-    /// Blocks of 4 KiB anywhere.
+    /// Writes of blocks of 4 KiB at random offsets.
     Random,
-    /// 64 KiB after 64 KiB.
+    /// Writes of 64 KiB, one after another.
     Sequential,
 }
 
-/// (load, burst, sustained)
+/// The loads: (load, name of its burst, name of its sustained run).
 const LOADS: [(Load, &str, &str); 3] = [
     (
         Load::Database,
@@ -89,9 +90,9 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let wanted = |(load, ..): &(Load, &str, &str)| rig.args.load.is_none_or(|only| only == *load);
     for (load, burst, sustained) in LOADS.into_iter().filter(wanted) {
         let mut database = create(rig)?;
-        // A burst lasts a fraction of a second, in which a disk's mood counts for a third: many are
-        // wanted. One more is thrown away: it finds cold caches, and a journal whose files are
-        // still being made.
+        // A burst lasts a fraction of a second. In such a short time the speed of a disk varies by
+        // a third, so many bursts are needed. One more burst does not count. It finds cold caches,
+        // and a journal whose files are still being made.
         rows.push(row(rig, burst, load, journal / 2, rounds * 2, 1, &mut database)?);
         rows.push(row(rig, sustained, load, journal * 4, (rounds / 2).max(1), 0, &mut database)?);
         goals.extend([0.85, 0.6]);
@@ -114,8 +115,8 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// The volumes, fully written, and what is on each of them. New ones for each load: a log of `redo`
-/// can be shortened only where there are anchors, and the model wants few.
+/// Creates the volumes, writes all of them, and returns their content. Each load has new volumes,
+/// because a log of `redo` can be shortened only at anchors, and the model sets few of them.
 fn create(rig: &Rig<'_>) -> Result<Database> {
     let database = Database::new(rig.args.scope.size, BLOCK as usize);
     for kept in &KEPT {
@@ -148,8 +149,8 @@ fn row(
         let seed = 1000 + round as u64;
         let before = database.clone();
         for turn in 0..KEPT.len() {
-            // Another one begins each time: the first finds what the others' runs, or a pause, have
-            // left of caches.
+            // Each round begins with another volume. The first volume of a round finds only the
+            // cached pages that the runs of the others, or a pause, have left.
             let n = (round + turn) % KEPT.len();
             // All volumes go through the same contents.
             *database = before.clone();

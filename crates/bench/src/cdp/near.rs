@@ -1,5 +1,5 @@
-//! Near-CDP: the snapshots of a week, one a minute, taken as fast as possible, with writes between
-//! them. The speed of writes must not depend on how many snapshots there are.
+//! Measures near-CDP. The snapshots of a week, one a minute, are created as fast as possible, with
+//! writes between them. The speed of the writes must not depend on the number of snapshots.
 
 use super::Rig;
 use crate::database::Random;
@@ -13,12 +13,12 @@ use std::time::Instant;
 const SECTION: &str = "near";
 const VOLUME: &str = "near";
 const BLOCK: u64 = 4 << 10;
-/// Random writes of [`BLOCK`] between two snapshots.
+/// Number of random writes of [`BLOCK`] bytes between two snapshots.
 const WRITES: u64 = 100;
 const DEPTH: usize = 32;
-/// Points of the picture.
+/// Number of points in the picture.
 const POINTS: u64 = 100;
-/// Points that one figure is made of.
+/// Number of points that one figure is made of.
 const TENTH: usize = 10;
 
 /// Measures writes between the snapshots of a week.
@@ -30,9 +30,10 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let total = rig.args.snapshots;
     let each = (total / POINTS).max(1);
     let plain = minutes.pass(rig.args.scope.journal * 2 / (BLOCK * WRITES), false)?;
-    // Before the week begins: as much as destage leaves of the journal between snapshots, and more.
-    // Their destage costs more than that of writes alone, and while the journal has room for what
-    // it leaves the client does not wait for it.
+    // This pass comes before the week begins. It writes more than destage leaves in the journal
+    // between snapshots. The destage of snapshots costs more than the destage of writes alone.
+    // While the journal has space for what destage leaves in it, the client does not wait for
+    // destage.
     let before = rig.args.scope.journal * 3 / (BLOCK * WRITES);
     minutes.pass(before, true)?;
     eprintln!("  {plain:.0} writes a second without snapshots; begin with {before}");
@@ -67,7 +68,7 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Every tenth point.
+/// Returns a table of every tenth point.
 fn table(points: &[(f64, f64)]) -> String {
     let mut text = String::from("| snapshots | writes per second |\n|--:|--:|\n");
     for (taken, speed) in points.iter().skip(TENTH - 1).step_by(TENTH) {
@@ -84,7 +85,8 @@ struct Minutes<'a> {
 }
 
 impl Minutes<'_> {
-    /// So many minutes; writes per second over all of them.
+    /// Writes [`WRITES`] blocks for each of `minutes` minutes. With `snapshots`, creates a snapshot
+    /// after the writes of each minute. Returns the writes per second over all minutes.
     fn pass(&mut self, minutes: u64, snapshots: bool) -> Result<f64> {
         let blocks = self.rig.args.scope.size / BLOCK;
         let mut client = self.rig.connect(VOLUME)?;

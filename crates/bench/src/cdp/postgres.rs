@@ -1,4 +1,4 @@
-//! PostgreSQL under pgbench, on ext4, on a disk whose writes are captured. nbdfuse shows the NBD
+//! Runs PostgreSQL under pgbench, on ext4, on disks whose writes are captured. nbdfuse shows an NBD
 //! export as a file, and a loop device makes a disk of the file.
 
 use super::capture::Capture;
@@ -10,21 +10,21 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 1 << 30;
-/// Of pgbench: 15 MiB of table each.
+/// Scale of pgbench. Each unit is 15 MiB of tables.
 const SCALE: u32 = 10;
 const CLIENTS: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A small server whose checkpoints come within the run, and whose pages are protected as they
+/// Settings of a small server. Checkpoints come during the run, and pages are protected as they
 /// should be.
 const SETTINGS: &str = "listen_addresses = ''\nshared_buffers = 64MB\nmax_wal_size = 256MB\n\
                         checkpoint_timeout = 30s\nfull_page_writes = on\nwal_sync_method = fdatasync\n";
 
-/// What was captured.
+/// The result of a capture.
 pub(super) struct Captured {
-    /// The disk of the tables and that of the write-ahead log: what changes a little in place, and
-    /// what goes round.
+    /// The disk of the tables and the disk of the write-ahead log. Writes to the first change small
+    /// parts in place. Writes to the second go round.
     pub(super) disks: [CapturedDisk; 2],
-    /// What pgbench says of its speed.
+    /// Speed that pgbench reports.
     pub(super) tps: String,
 }
 
@@ -32,15 +32,16 @@ pub(super) struct Captured {
 pub(super) struct CapturedDisk {
     pub(super) what: &'static str,
     pub(super) trace: PathBuf,
-    /// Bytes of the disk.
+    /// Size of the disk in bytes.
     pub(super) size: u64,
-    /// Writes before pgbench began: the file system, the cluster, its tables.
+    /// Number of writes before pgbench began. They make the file system, the cluster and its
+    /// tables.
     pub(super) before: u64,
-    /// Writes in all.
+    /// Number of all writes.
     pub(super) writes: u64,
 }
 
-/// Runs pgbench for so many seconds.
+/// Runs pgbench for `seconds` seconds, and captures the writes.
 pub(super) fn capture(dir: &Path, seconds: u64) -> Result<Captured> {
     let bin = programs()?;
     let (mut data, mut wal) = (Disk::new(dir, "tables")?, Disk::new(dir, "wal")?);
@@ -63,7 +64,7 @@ pub(super) fn capture(dir: &Path, seconds: u64) -> Result<Captured> {
     Ok(Captured { disks, tps })
 }
 
-/// The directory of PostgreSQL's own programs.
+/// Returns the directory of PostgreSQL's server programs.
 fn programs() -> Result<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").context("PostgreSQL is not installed")?;
     let mut found: Vec<PathBuf> = versions
@@ -87,8 +88,8 @@ fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// nbdfuse, a loop device and a mounted file system; taken down when dropped, in whatever state it
-/// is.
+/// A captured disk: nbdfuse, a loop device and a mounted file system. Dropping it takes them down,
+/// in whatever state they are.
 struct Disk {
     capture: Capture,
     attached: Attached,
@@ -96,7 +97,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// With an empty ext4.
+    /// Creates a disk with an empty ext4, and mounts it.
     fn new(dir: &Path, name: &str) -> Result<Disk> {
         let dir = dir.join(name);
         let mount = dir.join("mount");
@@ -115,7 +116,7 @@ impl Disk {
         self.attached.detach()
     }
 
-    /// After [`Disk::detach`].
+    /// Returns the captured writes. [`Disk::detach`] must come before.
     fn finish(self, what: &'static str, before: u64) -> Result<CapturedDisk> {
         let writes = self.capture.writes();
         ensure!(writes > before, "{what}: nothing was written");
@@ -157,10 +158,10 @@ impl Attached {
         Ok(())
     }
 
-    /// The orderly way down: all that is cached gets written.
+    /// Takes everything down in order, so that all cached data is written.
     fn detach(&mut self) -> Result<()> {
         if let Some(mount) = &self.mounted {
-            // Processes that have just ended may hold it for a moment.
+            // A process that has just ended may use the file system for a moment.
             until("umount", || succeeds(Command::new("umount").arg(mount)))?;
         }
         self.mounted = None;
@@ -181,14 +182,14 @@ impl Drop for Attached {
         if !self.device.is_empty() {
             succeeds(Command::new("losetup").arg("-d").arg(&self.device));
         }
-        // Both fail on the orderly way, where nothing is left.
+        // Both fail after an orderly detach, where nothing is left.
         succeeds(Command::new("fusermount3").arg("-uz").arg(&self.fuse));
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A running database cluster; killed when dropped.
+/// A running database cluster. Dropping it stops the server at once.
 struct Cluster {
     bin: PathBuf,
     data: PathBuf,
@@ -218,7 +219,7 @@ impl Cluster {
         self.server("pg_ctl", &["-w", "-t", "60", "-m", "fast", "stop"]).map(drop)
     }
 
-    /// One of the server's programs, as its user.
+    /// Runs one of the server's programs as the user of the server.
     fn server(&self, program: &str, args: &[&str]) -> Result<String> {
         let mut command = Command::new("runuser");
         command.args(["-u", "postgres", "--"]).arg(self.bin.join(program)).arg("-D").arg(&self.data);
@@ -237,7 +238,7 @@ impl Cluster {
 }
 
 fn run(command: &mut Command) -> Result<String> {
-    // Not where postgres may not be.
+    // The user postgres may have no access to the current directory.
     Ok(String::from_utf8_lossy(&execute(command.current_dir("/"))?).into_owned())
 }
 

@@ -1,6 +1,6 @@
-//! Full recovery time against the recovery point. It is measured with anchors (ST-CDP), without
-//! anchors (native TRAP), and without anchors when retention has cut off the anchor with which the
-//! history began, as it does in time. The writes and the points are the same for all.
+//! Measures the time of a full recovery against the recovery point. There are three histories: with
+//! anchors (ST-CDP), without anchors (native TRAP), and without anchors after retention has cut off
+//! the anchor at the beginning, as it does in time. The writes and the points are the same for all.
 
 use super::{Rig, keep};
 use crate::database::{Database, sum_of};
@@ -14,42 +14,45 @@ use std::time::{Duration, Instant};
 
 const SECTION: &str = "recovery";
 const BLOCK: usize = 8 << 10;
-/// Points in the past, evenly spread over the history.
+/// Number of recovery points, which are evenly spread over the history.
 const POINTS: u64 = 8;
-/// Anchors of ST-CDP between two points.
+/// Number of anchors of ST-CDP between two points.
 const ANCHORS: u64 = 2;
-/// The last one still has its beginning, from where parities lead, too.
+/// Names of the histories in the report. The last one still has its beginning. Parities also lead
+/// from there.
 const NAMES: [&str; SERIES] = ["ST-CDP", "native TRAP", "native TRAP from its begin"];
 const VOLUMES: [&str; SERIES] = ["st-cdp", "trap", "trap-begin"];
 const SERIES: usize = 3;
-/// The one of which retention cuts off the begin.
+/// Index of the history whose beginning retention cuts off.
 const CUT: usize = 1;
-/// As much as between two points is written so often before the first one: of that a part goes,
-/// whole segments of its log.
+/// Writes before the first point, as a multiple of the writes between two points. Retention cuts
+/// off a part of them, in whole segments of the log.
 const BEFORE: u64 = 2;
-/// Bytes of a segment.
+/// Size of a segment of the log in bytes.
 const SEGMENT: u64 = 16 << 20;
-/// What is flat and what grows, whatever the machine does meanwhile.
+/// Ratios that leave room for changes of the machine's speed. Recovery times whose ratio is at most
+/// `FLAT` are flat. Recovery times whose ratio is at least `GROWING` grow.
 const FLAT: f64 = 1.5;
 const GROWING: f64 = 1.5;
-/// A recovery may take so long.
+/// Longest time that a recovery may take.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A recovery to one point, on each volume.
+/// The recoveries to one point, one for each history.
 struct Point {
-    /// Writes that were made after it.
+    /// Number of writes that were made after the point.
     past: u64,
     /// Seconds until the new volume is complete.
     seconds: [f64; SERIES],
-    /// Seconds until it can be used.
+    /// Seconds until the new volume can be used.
     there: [f64; SERIES],
 }
 
-/// Measures recovery to points of a history, with anchors and without.
+/// Measures recovery to points of a history, with anchors and without anchors.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let size = rig.args.scope.size / 8;
     let writes = rig.args.writes / POINTS;
-    // One more than needed would be one at each point, whose recovery is a copy.
+    // The distance does not divide the writes between two points. Otherwise every point would have
+    // an anchor, and its recovery would be a copy.
     let distance = writes * 2 / (ANCHORS * 2 + 1);
     let every = Anchors::Writes { count: distance };
     let mut sums = Vec::new();
@@ -87,8 +90,8 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Makes a history with a mark at the begin of each of its parts but the first; the sums of the
-/// content there.
+/// Makes a history in parts, with a mark at the beginning of each part except the first. Returns
+/// the checksums of the content at the marks.
 fn history(rig: &Rig<'_>, volume: &str, anchors: Anchors, size: u64, writes: u64) -> Result<Vec<u64>> {
     let mut database = Database::new(size, BLOCK);
     rig.create(volume, size)?;
@@ -106,7 +109,7 @@ fn history(rig: &Rig<'_>, volume: &str, anchors: Anchors, size: u64, writes: u64
     Ok(sums)
 }
 
-/// Makes a history forget its begin, and the anchor there.
+/// Limits the size of a history, and waits until it has lost its beginning with the anchor there.
 fn cut(rig: &Rig<'_>, volume: &str, whole: &CdpStatus) -> Result<CdpStatus> {
     let mut how = keep(Encoding::Parity, Compression::ZeroRun, Anchors::Never);
     how.retain_bytes = Some(whole.stored - whole.stored / (POINTS + BEFORE) / 4);
@@ -122,8 +125,8 @@ fn cut(rig: &Rig<'_>, volume: &str, whole: &CdpStatus) -> Result<CdpStatus> {
     }
 }
 
-/// Recovers to a new volume: time until it can be used, and until it depends on the history no
-/// more.
+/// Recovers to a new volume. Returns the time until the volume can be used, and the time until it
+/// no longer depends on the history.
 fn recover(rig: &Rig<'_>, volume: &str, point: usize, sum: u64) -> Result<(Duration, Duration)> {
     const NEW: &str = "recovered";
     let what = Recover {
@@ -174,7 +177,7 @@ fn report(points: &[Point], distance: u64, figures: &mut Figures) {
         let goal = if n == 0 { Goal::AtMost(FLAT) } else { Goal::None };
         figures.add(SECTION, format!("{name}: longest to shortest recovery"), ratio, "×", goal);
     }
-    // The first is the nearest.
+    // The first point is the nearest.
     if let [nearest, .., farthest] = points {
         let ratio = farthest.seconds[CUT] / nearest.seconds[CUT];
         let what = format!("{}: farthest to nearest", NAMES[CUT]);

@@ -1,5 +1,5 @@
-//! Bytes of log for each byte that a client wrote, by encoding and compression. The same writes are
-//! made again on clones of the same volume.
+//! Measures the bytes of log for each byte that a client wrote, for each encoding and compression.
+//! The same writes are repeated on clones of the same volume.
 
 use super::capture::Trace;
 use super::{Rig, keep, postgres};
@@ -21,7 +21,7 @@ const BASE: &str = "base";
 const BLOCK: u64 = 8 << 10;
 const DEPTH: usize = 8;
 
-/// One encoding's log of some writes.
+/// The log that one encoding and compression made of some writes.
 struct Taken {
     encoding: Encoding,
     compression: Compression,
@@ -29,18 +29,18 @@ struct Taken {
 }
 
 impl Taken {
-    /// Bytes of log files for each byte that the client wrote.
+    /// Returns the bytes of log files for each byte that the client wrote.
     fn stored(&self) -> f64 {
         self.log.stored as f64 / self.log.written as f64
     }
 
-    /// Bytes of content in records, likewise.
+    /// Returns the bytes of content in records for each byte that the client wrote.
     fn payload(&self) -> f64 {
         self.log.payload as f64 / self.log.written as f64
     }
 }
 
-/// What was written, and each encoding's log of it.
+/// The name of some writes, and the logs that each encoding made of them.
 type Logs = (&'static str, Vec<Taken>);
 
 /// Measures the bytes of log for each encoding and compression.
@@ -95,7 +95,7 @@ fn replay(rig: &Rig<'_>, captured: &postgres::CapturedDisk, figures: &mut Figure
     Ok((captured.what, taken))
 }
 
-/// Makes the next `count` writes of a trace, and flushes.
+/// Repeats the next `count` writes of a trace, and flushes.
 fn send(client: &mut Client, trace: &mut Trace, count: u64) -> Result<()> {
     let mut left = count;
     client
@@ -110,8 +110,8 @@ fn send(client: &mut Client, trace: &mut Trace, count: u64) -> Result<()> {
     client.flush()
 }
 
-/// Makes `writes`, of so many bytes, on a clone of the base for each encoding and compression;
-/// removes the base.
+/// Makes `writes`, which have `bytes` bytes, on a clone of the base for each encoding and
+/// compression. Then removes the base.
 fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -> Result<Vec<Taken>> {
     const CLONE: &str = "clone";
     rig.snapshot(BASE, "before")?;
@@ -134,7 +134,7 @@ fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -
     Ok(all)
 }
 
-/// The logs of two volumes as if they were one.
+/// Adds up the logs of two volumes, as if the volumes were one.
 fn together(one: &[Taken], other: &[Taken]) -> Vec<Taken> {
     let sum = |a: &Taken, b: &Taken| Taken {
         log: CdpStatus {

@@ -1,4 +1,5 @@
-//! Views of any moment of a long history: the time to open one and to read from it.
+//! Measures views of any moment of a long history: the time to open one, and the time to read from
+//! it.
 
 use super::{Rig, keep, percentile};
 use crate::database::{Database, Random, sum_of};
@@ -10,20 +11,20 @@ use std::time::{Duration, Instant};
 
 const SECTION: &str = "views";
 const VOLUME: &str = "views";
-/// The smallest writes there are make the most records.
+/// Size of a write in bytes. The smallest possible writes make the most records.
 const BLOCK: usize = 512;
-/// Views opened by each kind of address.
+/// Number of views that are opened by each kind of address.
 const OPENED: usize = 500;
-/// Writes a second of the client that writes while the newest moments are opened.
+/// Writes per second of the client that writes while the newest moments are opened.
 const WRITES_A_SECOND: u64 = 5000;
-/// Moments whose whole content is compared.
+/// Number of moments whose whole content is compared.
 const PARTS: u64 = 4;
 
 /// Measures views of moments of a long history.
 pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
     let history = history(rig, figures)?;
     rig.rest()?;
-    // Nothing of the index is in memory then.
+    // After the restart, nothing of the index is in memory.
     rig.server.stop()?;
     rig.scratch.forget_cached()?;
     let start = Instant::now();
@@ -39,9 +40,9 @@ pub(super) fn run(rig: &mut Rig<'_>, figures: &mut Figures) -> Result<()> {
 }
 
 struct History {
-    /// Marks in it, and the sums of the content there.
+    /// Names of the marks in the history, and the checksums of the content there.
     marks: Vec<(String, u64)>,
-    /// When the last write was made.
+    /// Time of the last write.
     ended: Instant,
 }
 
@@ -81,7 +82,7 @@ fn history(rig: &Rig<'_>, figures: &mut Figures) -> Result<History> {
 /// Opens views at random moments, and reads 4 KiB from each.
 fn open(rig: &Rig<'_>, ended: Instant, figures: &mut Figures) -> Result<()> {
     let (from, to) = rig.window(VOLUME)?;
-    // The part of it in which something was written.
+    // Seconds of the history in which a client wrote.
     let written = rig.api().cdp(VOLUME)?.window_seconds - ended.elapsed().as_secs_f64();
     let mut random = Random(3);
     let blocks = rig.args.scope.size / 4 / 4096;
@@ -115,7 +116,8 @@ fn open(rig: &Rig<'_>, ended: Instant, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Opens views of what was written just now, while a client goes on: that has to be recorded first.
+/// Opens views of the last seconds while a client writes. The newest writes have to be recorded
+/// before a view opens.
 fn open_newest(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     let seconds = if rig.args.scope.quick { 4 } else { 30 };
     let (amount, rate) = (Amount::Seconds(seconds), Some(WRITES_A_SECOND));
@@ -137,7 +139,7 @@ fn open_newest(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Random reads from views of three moments, and from the volume itself.
+/// Measures random reads from views of three moments, and from the volume itself.
 fn read(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     let (from, to) = rig.window(VOLUME)?;
     let seconds = if rig.args.scope.quick { 1 } else { 5 };

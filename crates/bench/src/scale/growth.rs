@@ -1,7 +1,7 @@
-//! How a cost grows with the number of volumes: the slope of its logarithm against that of the
-//! number, with a name.
+//! How a cost grows with the number of volumes. The growth is the slope of the logarithm of the
+//! cost against the logarithm of the number. Ranges of the slope have names.
 
-/// By which power of the number a cost grows, named.
+/// The name of the growth of a cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Growth {
     Flat,
@@ -11,7 +11,8 @@ pub(super) enum Growth {
 }
 
 impl Growth {
-    /// 1 is linear, 2 quadratic. A cost that falls is flat.
+    /// Returns the growth for a slope. A slope of 1 is linear, and 2 is quadratic. A cost that
+    /// falls is flat.
     pub(super) fn of(slope: f64) -> Growth {
         match slope {
             s if s < 0.15 => Growth::Flat,
@@ -31,14 +32,15 @@ impl Growth {
     }
 }
 
-/// The slope between two points (number, cost) on logarithmic axes. None where there is none: a
-/// cost that came out as nothing, or twice the same number.
+/// Returns the slope between two points (number, cost) on logarithmic axes. Returns `None` if a
+/// value is not positive, as a cost below the noise is, or if both numbers are equal.
 pub(super) fn slope(from: (f64, f64), to: (f64, f64)) -> Option<f64> {
     let positive = [from.0, from.1, to.0, to.1].iter().all(|v| v.is_finite() && *v > 0.0);
     (positive && from.0 != to.0).then(|| (to.1 / from.1).ln() / (to.0 / from.0).ln())
 }
 
-/// The slope between the last two of some points, which come in the order of their numbers.
+/// Returns the slope between the last two points. The points are in ascending order of their
+/// numbers.
 pub(super) fn last_slope(points: &[(f64, f64)]) -> Option<f64> {
     match points {
         [.., from, to] => slope(*from, *to),

@@ -17,29 +17,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// So many volumes fit the pool, and so many schedules of [`SCHEDULED`] volumes the server.
+/// Largest number of volumes. The pool has space for so many, and the server allows enough
+/// schedules of [`SCHEDULED`] volumes for them.
 pub(super) const MOST: usize = 10_000;
-/// Bytes of the pool, a sparse file.
+/// Size of the pool in bytes. The pool is a sparse file.
 const POOL: u64 = 64 << 30;
 const VOLUME: u64 = 1 << 30;
 const BLOCK: usize = 4 << 10;
-/// Connections that write at once.
+/// Number of connections that write at the same time.
 const CONNECTIONS: usize = 8;
-/// Volumes that one request takes snapshots of, at most.
+/// Largest number of volumes that one request takes snapshots of.
 const AT_ONCE: usize = 200;
-/// Volumes of a schedule.
+/// Number of volumes of a schedule.
 const SCHEDULED: usize = 10;
-/// Seconds between the snapshots of a schedule, the most there can be: none is due during a run.
+/// Seconds between the snapshots of a schedule. This is the longest interval that the server
+/// accepts, so no snapshot is due during a run.
 const EVERY: u64 = 31 * 24 * 3600;
-/// Creations that one figure is made of.
+/// Number of creations that one figure is made of.
 const LAST: usize = 100;
 const REST: Duration = Duration::from_secs(3);
-/// Schedules are looked at every five seconds at least, and where that takes long it begins five
-/// seconds after the last one ended.
+/// Time of a measurement at rest with schedules. The server checks the schedules at the latest five
+/// seconds after the last check ended.
 const REST_WITH_SCHEDULES: Duration = Duration::from_secs(11);
-/// Syncs before each batch: how long the disk takes for them swings, and batches with them.
+/// Number of syncs before each batch. They show how long the disk takes for a sync, because that
+/// time varies, and the time of a batch with it.
 const SYNCS: usize = 30;
-/// Short measurements that one figure is made of.
+/// Number of short measurements that one figure is made of.
 const REPEATS: usize = 3;
 
 pub(super) fn volume(n: usize) -> String {
@@ -50,7 +53,8 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// Writes a block to each of `volumes`, each on a connection of its own, [`CONNECTIONS`] at a time.
+/// Writes a block to each of `volumes` volumes. Each volume has a connection of its own, and
+/// [`CONNECTIONS`] are open at a time. Returns the time until all writes are acknowledged.
 fn write_all(hindcast: &Hindcast, volumes: usize, round: u64) -> Result<Duration> {
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -96,7 +100,7 @@ impl Watch {
         let thread = std::thread::spawn(move || {
             let mut most = 0;
             while !stopped.load(Ordering::Acquire) {
-                // It may have ended.
+                // The process may have ended.
                 most = most.max(process::open_files(pid).unwrap_or(0));
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -105,7 +109,8 @@ impl Watch {
         Watch { stop, thread: Some(thread) }
     }
 
-    /// Ends it; the most that there were. 0 once it has ended.
+    /// Ends the watch, and returns the largest number of open files. Returns 0 if the watch has
+    /// ended before.
     fn end(&mut self) -> usize {
         self.stop.store(true, Ordering::Release);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or(0)
@@ -124,15 +129,15 @@ pub(super) struct Pass {
     server: Server,
     dir: PathBuf,
     volumes: usize,
-    /// What is measured now.
+    /// The kind of volumes that is measured now.
     kind: Kind,
     made: usize,
     deadline: Deadline,
-    /// The only physical volume's number.
+    /// Number of the only physical volume, as text.
     pv: String,
-    /// Writes to each volume so far.
+    /// Number of writes to each volume so far.
     round: u64,
-    /// Snapshots of each volume so far.
+    /// Number of snapshots of each volume so far.
     snapshots: usize,
 }
 
@@ -148,7 +153,7 @@ impl Pass {
         let dir = scratch.join(&format!("{volumes}-{}", usize::from(kind == Kind::Histories)));
         let hindcast = Hindcast::new(common, &dir, POOL, args.journal)?;
         let server = hindcast.start("")?;
-        // The journal's files are written in advance.
+        // The server writes the files of the journal in advance.
         process::settle(server.pid(), rig::SETTLE_LIMIT)?;
         let pvs = hindcast.api().pvs()?;
         let pv = pvs.first().context("the pool has no physical volume")?.id.to_string();
@@ -156,17 +161,17 @@ impl Pass {
         Ok(Pass { hindcast, server, dir, volumes, kind, made, deadline, pv, round, snapshots })
     }
 
-    /// Volumes that there are.
+    /// Returns the number of volumes that exist.
     pub(super) fn made(&self) -> usize {
         self.made
     }
 
-    /// What is measured now.
+    /// Returns the kind of volumes that is measured now.
     pub(super) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Measures.
+    /// Takes all measurements of the pool.
     pub(super) fn run(&mut self, args: &Args, results: &mut Results) -> Result<()> {
         let watch = Watch::start(self.server.pid());
         let created = self.create(results);
@@ -191,7 +196,7 @@ impl Pass {
         self.work(watch, results)
     }
 
-    /// Removes the pool.
+    /// Ends the server, and removes the pool.
     pub(super) fn end(self) -> Result<()> {
         drop(self.server);
         std::fs::remove_dir_all(&self.dir).with_context(|| format!("remove {}", self.dir.display()))
@@ -205,7 +210,7 @@ impl Pass {
         results.add(cost, self.kind, self.volumes, value);
     }
 
-    /// All volumes, one request after another.
+    /// Creates all volumes, one request after another, and measures that.
     fn create(&mut self, results: &mut Results) -> Result<()> {
         let mut times = Vec::with_capacity(self.volumes);
         let start = Instant::now();
@@ -225,7 +230,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Schedules of all volumes; how many.
+    /// Creates schedules for all volumes, and measures that. Returns the number of schedules.
     fn schedule(&self, results: &mut Results) -> Result<usize> {
         let start = Instant::now();
         let schedules = self.volumes.div_ceil(SCHEDULED);
@@ -239,7 +244,7 @@ impl Pass {
         Ok(schedules)
     }
 
-    /// Everything that is measured of each kind.
+    /// Takes the measurements that each kind of volumes has.
     fn work(&mut self, mut watch: Watch, results: &mut Results) -> Result<()> {
         let done = self.batches(results).and_then(|()| self.snapshots(results));
         let done = done.and_then(|()| self.rest(results)).and_then(|()| self.lists(results));
@@ -249,7 +254,9 @@ impl Pass {
         self.opening(results)
     }
 
-    /// Carries out all that waits, as `hindcast pool drain PV --cancel` does first.
+    /// Makes the server carry out all records that wait, and returns how long that took, in
+    /// milliseconds. The request is that of `hindcast pool drain PV --cancel`, which does this
+    /// first.
     fn destage(&self) -> Result<f64> {
         let (sequenced, _) = self.positions()?;
         let (_, took) = timed(|| self.api().patch_pv(&self.pv, &PatchPv { draining: false }))?;
@@ -259,18 +266,20 @@ impl Pass {
         Ok(milliseconds(took))
     }
 
-    /// Last record sequenced, and last one carried out.
+    /// Returns the LSN of the last sequenced record, and the LSN of the last record that was
+    /// carried out.
     fn positions(&self) -> Result<(u64, u64)> {
         let journal = self.api().pool()?.journal;
         Ok((journal.sequenced_lsn, journal.destaged_lsn))
     }
 
-    /// What it costs to carry out nothing.
+    /// Returns the milliseconds of [`Pass::destage`] when no record waits. They are subtracted from
+    /// the time of a batch.
     fn empty(&self) -> Result<f64> {
         Ok(median((0..REPEATS + 2).map(|_| self.destage()).collect::<Result<_>>()?))
     }
 
-    /// A write to each volume: milliseconds until all are acknowledged.
+    /// Writes to each volume. Returns the milliseconds until all writes are acknowledged.
     fn write(&mut self) -> Result<f64> {
         self.round += 1;
         Ok(milliseconds(write_all(&self.hindcast, self.volumes, self.round)?))
@@ -304,7 +313,8 @@ impl Pass {
         Ok(())
     }
 
-    /// One of each volume, 200 a request.
+    /// Creates one snapshot of each volume, with up to 200 volumes in a request. Returns the time
+    /// of the requests.
     fn snapshot(&mut self) -> Result<Duration> {
         let name = format!("n{}", self.snapshots);
         self.snapshots += 1;
@@ -366,7 +376,7 @@ impl Pass {
         self.deadline.check()
     }
 
-    /// Starts the server on its pool: milliseconds until NBD answers.
+    /// Starts the server on its pool. Returns the milliseconds until NBD answers.
     fn open(&mut self) -> Result<f64> {
         let start = Instant::now();
         self.server = self.hindcast.launch(&volume(0))?;

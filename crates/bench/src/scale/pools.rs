@@ -1,4 +1,4 @@
-//! Large pools with nothing in them: what their size alone costs when they are opened.
+//! Measures large empty pools, to show what the size alone costs when a pool is opened.
 
 use super::Args;
 use super::growth::{Growth, last_slope};
@@ -15,24 +15,24 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 const SECTION: &str = "pools";
-/// A physical volume at most: ext4 has no longer files than 16 TiB.
+/// Largest size of a physical volume in bytes. A file on ext4 cannot be longer than 16 TiB.
 const PV: u64 = 12 << 40;
 const EXPORT: &str = "thin";
 /// Size in bytes of the only volume, which no client writes to.
 const VOLUME: u64 = 1 << 40;
 
-/// What a pool costs.
+/// The costs of one pool: sizes in bytes, and memory in MiB.
 struct Opened {
     size: u64,
     pvs: u64,
-    /// Milliseconds until NBD answers after a stop in order, and after SIGKILL.
+    /// Milliseconds until NBD answers: after an orderly stop, and after SIGKILL.
     stopped: f64,
     killed: f64,
     resident: f64,
     peak: f64,
 }
 
-/// Measures how long large pools with nothing in them take to open, and their memory.
+/// Measures the time to open large empty pools, and the memory of the server then.
 pub(super) fn run(common: &Common, args: &Args, scratch: &Scratch, figures: &mut Figures) -> Result<()> {
     let mut all = Vec::new();
     for size in args.pools() {

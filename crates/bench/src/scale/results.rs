@@ -1,4 +1,5 @@
-//! The results of the measurements, and their report: a table and a diagram for each cost.
+//! The results of the measurements, and their report. The report has a table and a diagram for each
+//! cost.
 
 use super::growth::{Growth, last_slope};
 use crate::figures::Figures;
@@ -6,7 +7,7 @@ use hindcast_plot::{self as plot, Line};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// What the volumes of a pool have.
+/// The kind of volumes in a pool: what they have in addition to their content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Plain,
@@ -18,7 +19,7 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) const ALL: [Kind; 4] = [Kind::Plain, Kind::Histories, Kind::Schedules, Kind::Snapshots];
 
-    /// Head of a column.
+    /// Returns the head of the kind's column.
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Plain => "without",
@@ -29,14 +30,14 @@ impl Kind {
     }
 }
 
-/// One cost.
+/// A cost that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cost {
-    /// Section of the report, and the name of its picture.
+    /// Section of the report, and name of the picture.
     group: &'static str,
-    /// Short enough for a small diagram.
+    /// Name of the cost. It is short enough for a small diagram.
     title: &'static str,
-    /// How it was measured.
+    /// How the cost was measured.
     detail: &'static str,
     unit: &'static str,
 }
@@ -44,7 +45,7 @@ pub(super) struct Cost {
 macro_rules! costs {
     ($($name:ident: $group:literal, $title:literal, $detail:literal, $unit:literal;)*) => {
         $(pub(super) const $name: Cost = Cost { group: $group, title: $title, detail: $detail, unit: $unit };)*
-        /// In the order of the report.
+        /// All costs, in the order of the report.
         pub(super) const COSTS: &[Cost] = &[$($name),*];
     };
 }
@@ -79,10 +80,11 @@ costs! {
     STATUS_CLI: "lists", "hindcast status", "median of 3", "ms";
 }
 
-/// From so many times as long on, syncs of the disk make other costs of theirs hard to compare.
+/// Ratio between the times of the disk's own syncs at two numbers of volumes. Above it, costs that
+/// include syncs are hard to compare.
 const SWING: f64 = 2.0;
 
-/// One figure.
+/// One measured figure.
 #[derive(Debug, Clone, Copy)]
 struct Measured {
     cost: Cost,
@@ -95,11 +97,12 @@ struct Measured {
 #[derive(Default)]
 pub(super) struct Results {
     measured: Vec<Measured>,
-    /// What was not measured because it took too long, and how long.
+    /// Kinds and numbers of volumes whose measurements are not complete, because they took too
+    /// long.
     left_out: Vec<(Kind, usize)>,
 }
 
-/// A figure with about three digits that matter.
+/// Formats a figure with about three significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -114,12 +117,14 @@ impl Results {
         self.measured.push(Measured { cost, kind, volumes, value });
     }
 
-    /// What is not measured of a kind from now on took too long.
+    /// Records that the missing figures of `kind` with `volumes` volumes were left out, because
+    /// they took too long.
     pub(super) fn leave_out(&mut self, kind: Kind, volumes: usize) {
         self.left_out.push((kind, volumes));
     }
 
-    /// (volumes, cost), by volumes: passes are made in that order.
+    /// Returns the points (volumes, cost) in ascending order of volumes, because passes run in that
+    /// order.
     fn points(&self, cost: Cost, kind: Kind) -> Vec<(f64, f64)> {
         let of = self.measured.iter().filter(|m| m.cost == cost && m.kind == kind);
         of.map(|m| (m.volumes as f64, m.value)).collect()
@@ -129,7 +134,8 @@ impl Results {
         Kind::ALL.into_iter().filter(|kind| !self.points(cost, *kind).is_empty()).collect()
     }
 
-    /// By name, with the power in brackets, and between what where that is not the largest two.
+    /// Describes the growth of a cost: its name, and the power in brackets. If the largest number
+    /// of volumes was not measured, the text also has the largest number that was measured.
     fn growth(&self, cost: Cost, kind: Kind, counts: &[usize]) -> String {
         let points = self.points(cost, kind);
         let Some(slope) = last_slope(&points) else { return "–".into() };
@@ -144,8 +150,8 @@ impl Results {
         text
     }
 
-    /// Did the disk's own syncs take several times as long with one of the last two numbers as with
-    /// the other, and does the cost have syncs in it?
+    /// Returns whether the cost includes syncs, and the disk's own syncs took more than [`SWING`]
+    /// times as long with one of the last two numbers of volumes as with the other.
     fn swung(&self, cost: Cost, kind: Kind) -> bool {
         let (points, disk) = (self.points(cost, kind), self.points(DISK, kind));
         let [.., from, to] = points.as_slice() else { return false };
@@ -190,7 +196,7 @@ impl Results {
         json!({ "group": cost.group, "cost": cost.title, "detail": cost.detail, "unit": cost.unit, "series": series })
     }
 
-    /// The growth of every cost, in one table.
+    /// Returns one table with the growth of every cost.
     fn overview(&self, costs: &[Cost], counts: &[usize]) -> String {
         let mut text = "| cost |".to_owned();
         Kind::ALL.iter().for_each(|kind| text.push_str(&format!(" {} |", kind.name())));

@@ -1,7 +1,8 @@
-//! Histories of up to ten thousand snapshots: the speed of writes as they grow, reading the oldest
-//! and the newest, and deleting a thousand while a client writes.
+//! Measures histories of up to ten thousand snapshots: the speed of writes as a history grows,
+//! reads of the oldest and the newest snapshot, and the deletion of a thousand snapshots while a
+//! client writes.
 //!
-//! The independent order is measured beside them: there a write costs a copy for each snapshot.
+//! The independent order is measured too. In that order a write costs a copy for each snapshot.
 
 use super::{KIB, Rig, random_writes};
 use crate::figures::{Figures, Goal};
@@ -13,13 +14,13 @@ use std::time::{Duration, Instant};
 
 const SECTION: &str = "many";
 const VOLUME: &str = "many";
-/// A volume that keeps one snapshot, and is written to in turns with the other.
+/// Name of a volume that keeps one snapshot. It is written to in turns with [`VOLUME`].
 const BESIDE: &str = "one";
-/// Snapshots that one request deletes.
+/// Number of snapshots that one request deletes.
 pub(super) const AT_ONCE: usize = 200;
-/// Random writes per second while a history is made, so that its snapshots differ.
+/// Random writes per second while snapshots are created. They make the snapshots differ.
 const TRICKLE: u64 = 4000;
-/// Snapshots deleted while a client writes.
+/// Number of snapshots that are deleted while a client writes.
 const DELETED: usize = 1000;
 
 fn name(n: usize) -> String {
@@ -33,7 +34,7 @@ pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     for volume in [BESIDE, VOLUME] {
         rig.filled(volume, 4 * KIB, Method::Row)?;
         grow(rig, volume, 0, 1)?;
-        // Thrown away: it finds cold caches.
+        // This run does not count, because it finds cold caches.
         rig.writes(volume, rig.args.burst(), 0)?;
         rig.settle()?;
     }
@@ -44,7 +45,7 @@ pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
         let (mut few, mut many) = (Vec::new(), Vec::new());
         for round in 0..rig.args.pairs() {
             let seed = (made * 100 + round) as u64;
-            // Now this one first, now that.
+            // The two volumes take turns in being the first of a round.
             for second in [round % 2 == 1, round % 2 == 0] {
                 let (volume, speeds) = if second { (VOLUME, &mut many) } else { (BESIDE, &mut few) };
                 rig.settle()?;
@@ -65,8 +66,9 @@ pub(super) fn run(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     rig.remove(VOLUME)
 }
 
-/// Bursts after 1 and 10 snapshots that share nothing, the first of them included: each writes as
-/// many copies.
+/// Measures bursts after 1 and after 10 snapshots in the independent order. The snapshots share
+/// nothing, and even the first one gets a copy of its own. So each burst makes as many copies as
+/// there are snapshots.
 fn independent(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     rig.filled(VOLUME, 4 * KIB, Method::Row)?;
     let alone = PatchVolume { order: Some(Order::Independent), ..PatchVolume::default() };
@@ -80,7 +82,7 @@ fn independent(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
         let start = Instant::now();
         rig.writes(VOLUME, rig.args.burst(), count)?;
         rig.settle()?;
-        // Copies are made in the background: until it is done counts.
+        // The server makes the copies in the background. The measured time includes that work.
         let speed = (rig.args.burst() / (4 * KIB)) as f64 / start.elapsed().as_secs_f64();
         let ratio = speed / *first.get_or_insert(speed);
         figures.add(
@@ -97,7 +99,8 @@ fn independent(rig: &Rig<'_>, figures: &mut Figures) -> Result<()> {
     rig.remove(VOLUME)
 }
 
-/// Snapshots `made..target`, with a few writes between one and the next.
+/// Creates the snapshots `made..target`, with a few writes between one and the next. Returns the
+/// time of the creations.
 fn grow(rig: &Rig<'_>, volume: &str, made: usize, target: usize) -> Result<Duration> {
     let trickle =
         Job { rate: Some(TRICKLE), amount: Amount::Seconds(3600), ..random_writes(0, target as u64) };

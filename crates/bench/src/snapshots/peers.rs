@@ -1,4 +1,5 @@
-//! The peers' first writes after a snapshot: qcow2's internal snapshots, and a reflink copy on XFS.
+//! Measures the first writes of the peers after a snapshot: internal snapshots of qcow2, and a
+//! reflink copy on XFS.
 
 use super::{Args, FirstWrites, fio_dir, peer_writes};
 use crate::figures::{Figures, Goal};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 const SECTION: &str = "peers";
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Measures the peers' first writes after a snapshot.
+/// Measures the first writes of the peers after a snapshot.
 pub(super) fn run(args: &Args, scratch: &Scratch, figures: &mut Figures) -> Result<()> {
     qcow2(args, scratch, figures)?;
     match Xfs::mount(scratch, args.scope.size * 3) {
@@ -25,8 +26,8 @@ pub(super) fn run(args: &Args, scratch: &Scratch, figures: &mut Figures) -> Resu
     }
 }
 
-/// Its snapshots need the image for themselves: the server is stopped meanwhile, as an operator
-/// would.
+/// Measures internal snapshots of qcow2. The creation of one needs exclusive access to the image.
+/// The server is stopped meanwhile, as an operator would do.
 fn qcow2(args: &Args, scratch: &Scratch, figures: &mut Figures) -> Result<()> {
     let dir = fio_dir(scratch);
     let image = dir.join("qemu.qcow2");
@@ -89,7 +90,7 @@ fn reflink(args: &Args, scratch: &Scratch, xfs: &Xfs, figures: &mut Figures) -> 
     Ok(())
 }
 
-/// An XFS file system in a file, mounted until dropped.
+/// An XFS file system in a file. It is mounted until it is dropped.
 struct Xfs {
     at: PathBuf,
 }
@@ -107,7 +108,7 @@ impl Xfs {
 
 impl Drop for Xfs {
     fn drop(&mut self) {
-        // Whatever still uses it is about to end.
+        // A process that still uses the file system is about to end.
         for _ in 0..50 {
             if unmount(&self.at) {
                 return;
