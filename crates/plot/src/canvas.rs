@@ -1,21 +1,22 @@
-//! The primitives of a picture: an SVG document, axes, and a pair of axes with its grid.
+//! The primitives of a picture: an SVG document, an axis, and a frame of two axes with its grid.
 
 use std::fmt::Write as _;
 
-/// Told apart by colour-blind readers (Okabe and Ito's palette).
+/// Colours that colour-blind readers can distinguish (Okabe and Ito's palette).
 pub(crate) const COLOURS: [&str; 6] = ["#999999", "#56b4e9", "#0072b2", "#d55e00", "#009e73", "#cc79a7"];
-/// The colour of the first line. Grey and pale blue are for bars.
+/// Index of the colour of the first line. Grey and pale blue are for bars.
 pub(crate) const FIRST_LINE: usize = 2;
 pub(crate) const GRID: &str = "#dddddd";
-/// Ticks that an axis has at most, between its ends.
+/// Largest number of intervals between the ticks of an axis.
 const TICKS: f64 = 10.0;
 
-/// The colour of one of several series.
+/// Returns the colour of series number `n`. The colours repeat.
 pub(crate) fn colour(n: usize) -> &'static str {
     COLOURS[n % COLOURS.len()]
 }
 
-/// The point of a text that its place names: its beginning, its middle or its end.
+/// A value of SVG's `text-anchor`. It says which point of a text is at the given place: its
+/// beginning, its middle or its end.
 pub(crate) const START: &str = "start";
 pub(crate) const MIDDLE: &str = "middle";
 pub(crate) const END: &str = "end";
@@ -27,7 +28,7 @@ pub(crate) struct Canvas {
 }
 
 impl Canvas {
-    /// The whole document, on white, so that it can be read on a dark page.
+    /// Returns the whole document. Its background is white, so that it is readable on a dark page.
     pub(crate) fn finish(self, width: f64, height: f64) -> String {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
@@ -65,7 +66,7 @@ impl Canvas {
         let _ = writeln!(self.body, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\" fill=\"{fill}\"/>");
     }
 
-    /// A line through points. `style` is more attributes of it.
+    /// Draws a line through points. `style` holds additional SVG attributes of the line.
     pub(crate) fn stroke(&mut self, points: &[(f64, f64)], colour: &str, style: &str) {
         let list: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(
@@ -75,7 +76,7 @@ impl Canvas {
         );
     }
 
-    /// Names with their colours, in a row from `at` on.
+    /// Draws a legend of names with their colours, in a row that begins at `at`.
     pub(crate) fn legend<'a>(
         &mut self,
         at: (f64, f64),
@@ -90,7 +91,7 @@ impl Canvas {
     }
 }
 
-/// The values along one side of a diagram, and what its ticks are called.
+/// The range of values along one side of a diagram, and the labels of its ticks.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Axis {
     from: f64,
@@ -100,12 +101,12 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// From `from` to `to`, which is another number.
+    /// Creates an axis from `from` to `to`, which must differ.
     pub(crate) fn linear(from: f64, to: f64, ticks: Vec<(f64, String)>) -> Axis {
         Axis { from, to, logarithmic: false, ticks }
     }
 
-    /// From 0 to a round number that is at least each of the values.
+    /// Creates an axis from 0 to a round number. No finite value is larger than that number.
     pub(crate) fn from_zero(values: impl Iterator<Item = f64>) -> Axis {
         let largest = values.filter(|v| v.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
         let step = step(largest);
@@ -114,21 +115,23 @@ impl Axis {
         Axis::linear(0.0, count * step, (0..=count as u32).map(tick).collect())
     }
 
-    /// From `from` to a larger `to`, both positive, with a tick at each power of ten.
+    /// Creates a logarithmic axis from `from` to a larger `to`, with a tick at each power of ten.
+    /// Both must be positive.
     pub(crate) fn logarithmic(from: f64, to: f64) -> Axis {
         let (first, last) = (from.log10() - 1e-9, to.log10() + 1e-9);
         let powers = (first.ceil() as i32..=last.floor() as i32).map(|power| 10f64.powi(power));
         Axis { from, to, logarithmic: true, ticks: powers.map(|tick| (tick, figure(tick))).collect() }
     }
 
-    /// The whole decades around some positive values. `None` without any.
+    /// Creates a logarithmic axis of whole decades around positive values. Returns `None` if there
+    /// are no values.
     pub(crate) fn decades(values: impl Iterator<Item = f64>) -> Option<Axis> {
         let (least, most) = values.fold((f64::INFINITY, 0.0), |(least, most), v| (v.min(least), v.max(most)));
         let (from, to) = (least.log10().floor() as i32, most.log10().ceil() as i32);
         (least <= most).then(|| Axis::logarithmic(10f64.powi(from), 10f64.powi(to.max(from + 1))))
     }
 
-    /// How far along the axis a value is: 0 at its beginning, 1 at its end.
+    /// Returns the place of a value along the axis: 0 is the beginning, and 1 is the end.
     pub(crate) fn share(&self, value: f64) -> f64 {
         if self.logarithmic {
             (value / self.from).ln() / (self.to / self.from).ln()
@@ -138,19 +141,19 @@ impl Axis {
     }
 }
 
-/// A round distance of ticks, of which at most [`TICKS`] reach `largest`.
+/// Returns a round distance between ticks. At most [`TICKS`] of such distances fit into `largest`.
 fn step(largest: f64) -> f64 {
     let power = 10f64.powf((largest / TICKS).log10().floor());
     let steps = [1.0, 2.0, 5.0].into_iter().map(|n| n * power);
     steps.into_iter().find(|step| largest / step <= TICKS).unwrap_or(10.0 * power)
 }
 
-/// A number as a tick's label.
+/// Formats a number as the label of a tick.
 fn figure(value: f64) -> String {
     if value.abs() >= 1000.0 {
         return crate::grouped(value);
     }
-    // Without the noise of adding up.
+    // Six decimals hide the rounding errors of floating point.
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -166,7 +169,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Where a point is on the canvas.
+    /// Returns the place of a point on the canvas.
     pub(crate) fn place(&self, (x, y): (f64, f64)) -> (f64, f64) {
         let across = self.left + self.x.share(x) * (self.right - self.left);
         (across, self.bottom - self.y.share(y) * (self.bottom - self.top))

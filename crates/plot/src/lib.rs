@@ -1,4 +1,4 @@
-//! Small pictures in SVG, readable on light and dark pages.
+//! Small pictures in SVG that are readable on light and dark pages.
 //!
 //! - [`bars`]: panels of grouped horizontal bars.
 //! - [`lines`]: lines over one pair of axes.
@@ -11,16 +11,16 @@ mod canvas;
 use canvas::{Axis, Canvas, END, FIRST_LINE, Frame, MIDDLE, START, colour};
 
 const WIDTH: f64 = 860.0;
-/// Room at both sides of a picture.
+/// Space at both sides of a picture, in pixels.
 const MARGIN: f64 = 20.0;
-/// Height of a line of text.
+/// Height of a line of text, in pixels.
 const LINE: f64 = 20.0;
 
-/// A diagram of bars.
+/// A diagram of horizontal bars.
 pub struct Panel {
-    /// What the bars measure.
+    /// Name of the figure that the bars show.
     pub heading: String,
-    /// Top to bottom.
+    /// Groups of bars, from top to bottom.
     pub groups: Vec<Group>,
 }
 
@@ -28,7 +28,7 @@ pub struct Panel {
 pub struct Group {
     /// Label above the bars.
     pub label: String,
-    /// In the order of the series; `None` where a series took no part.
+    /// Values in the order of the series. A value is `None` if the series took no part.
     pub values: Vec<Option<f64>>,
 }
 
@@ -36,33 +36,35 @@ pub struct Group {
 pub struct Line {
     /// Name in the legend.
     pub name: String,
-    /// (x, y), in order of x.
+    /// Points (x, y), in ascending order of x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Lines over one pair of logarithmic axes.
+/// A diagram of lines over one pair of logarithmic axes.
 pub struct Diagram {
-    /// What y is.
+    /// Name of the figure on the y axis.
     pub heading: String,
-    /// One for each series; of a series without points only the colour is taken.
+    /// Lines, one for each series. A series without points draws nothing, and keeps its colour.
     pub lines: Vec<Line>,
 }
 
-/// A cost over a number, from which one was chosen.
+/// A cost over a number. One value of the number was chosen.
 pub struct Curve<'a> {
-    /// What the cost is.
+    /// Name of the cost.
     pub heading: &'a str,
-    /// What the number is called.
+    /// Symbol of the number in labels.
     pub symbol: &'a str,
-    /// (number, cost): at least two, in order of the number, all positive.
+    /// Points (number, cost). There are at least two, in ascending order of the number. All values
+    /// are positive.
     pub points: &'a [(f64, f64)],
-    /// The number that was chosen.
+    /// Value of the number that was chosen.
     pub chosen: f64,
-    /// The largest number that was allowed.
+    /// Largest value of the number that was allowed, if there is one.
     pub bound: Option<f64>,
 }
 
-/// Draws panels one under another, with a legend of the series on top. A dashed line is at 1.
+/// Draws panels one under another, with a legend of the series on top. A dashed line in each panel
+/// is at 1. Returns the SVG document.
 pub fn bars(title: &str, series: &[&str], panels: &[Panel]) -> String {
     let mut canvas = Canvas::default();
     canvas.heading((MARGIN, 24.0), title);
@@ -72,10 +74,10 @@ pub fn bars(title: &str, series: &[&str], panels: &[Panel]) -> String {
 }
 
 impl Panel {
-    /// Draws the panel from `y` on; where the next one begins.
+    /// Draws the panel with its top at `y`. Returns the y at which the next panel begins.
     fn draw(&self, canvas: &mut Canvas, mut y: f64) -> f64 {
         const BAR: f64 = 14.0;
-        /// Room on the right for the figure after a bar.
+        /// Space on the right for the figure after a bar, in pixels.
         const FIGURE: f64 = 60.0;
         let values = self.groups.iter().flat_map(|g| g.values.iter().flatten());
         let largest = values.copied().filter(|v| v.is_finite()).fold(1.0, f64::max);
@@ -111,7 +113,7 @@ fn begin(title: &str, lines: &[Line]) -> Canvas {
     canvas
 }
 
-/// Draws lines over one pair of axes, which begin at 0.
+/// Draws lines over one pair of axes, which begin at 0. Returns the SVG document.
 pub fn lines(title: &str, x_label: &str, y_label: &str, lines: &[Line]) -> String {
     const HEIGHT: f64 = 400.0;
     let mut canvas = begin(title, lines);
@@ -119,7 +121,7 @@ pub fn lines(title: &str, x_label: &str, y_label: &str, lines: &[Line]) -> Strin
     let frame = Frame {
         left: 70.0,
         top: 80.0,
-        // Half of the last label is outside.
+        // Half of the last label is right of the frame.
         right: WIDTH - 2.0 * MARGIN,
         bottom: HEIGHT - 50.0,
         x: Axis::from_zero(all().map(|p| p.0)),
@@ -134,8 +136,9 @@ pub fn lines(title: &str, x_label: &str, y_label: &str, lines: &[Line]) -> Strin
     canvas.finish(WIDTH, HEIGHT)
 }
 
-/// Draws diagrams with logarithmic axes, two in a row, under a legend of the series. What is not
-/// positive has no place on such axes and is left out.
+/// Draws diagrams with logarithmic axes, two in a row, under a legend of the series. Such axes have
+/// no place for values that are not positive, so points with them are left out. Returns the SVG
+/// document.
 pub fn logarithmic(title: &str, x_label: &str, diagrams: &[Diagram]) -> String {
     const HEIGHT: f64 = 250.0;
     const TOP: f64 = 64.0;
@@ -173,7 +176,8 @@ impl Diagram {
     }
 }
 
-/// Draws curves, one below the other. Costs are relative to the least of their curve.
+/// Draws curves, one below the other. Labels give costs relative to the least cost of a curve.
+/// Returns the SVG document.
 pub fn curves(curves: &[Curve<'_>]) -> String {
     const WIDTH: f64 = 720.0;
     const HEIGHT: f64 = 300.0;
@@ -185,8 +189,8 @@ pub fn curves(curves: &[Curve<'_>]) -> String {
 }
 
 impl Curve<'_> {
-    /// The least and the greatest cost. They are never the same, so that their difference can be a
-    /// divisor.
+    /// Returns the least and the greatest cost. If they are equal, the second value is larger by 1,
+    /// so that the difference can be a divisor.
     pub fn range(&self) -> (f64, f64) {
         let costs = || self.points.iter().map(|p| p.1);
         let (least, most) =
@@ -228,7 +232,7 @@ impl Curve<'_> {
     }
 }
 
-/// A number rounded to a whole one, in groups of three digits.
+/// Formats a number, rounded to a whole number, in groups of three digits.
 pub fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut out = if value <= -0.5 { "-".to_owned() } else { String::new() };
@@ -261,14 +265,15 @@ mod tests {
         };
         let svg = bars("t", &["one", "two", "three"], &[panel]);
         assert!(svg.contains("a &lt; b") && svg.contains("x &amp; y"));
-        // Background, three legend boxes, one bar; the line at 1.
+        // Rectangles: the background, three boxes of the legend, one bar. Lines: the line at 1.
         assert_eq!(count(&svg), [5, 1, 0], "{svg}");
     }
 
     #[test]
     fn lines_have_a_grid() {
         let svg = lines("t", "x", "y", &[line(&[(0.0, 1.0), (5.0, 3.0)])]);
-        // 11 lines up, 7 across, the line itself; background, one legend box.
+        // Rectangles: the background, one box of the legend. Lines: 11 vertical and 7 horizontal
+        // lines of the grid, and the line itself.
         assert_eq!(count(&svg), [2, 19, 0], "{svg}");
     }
 
@@ -277,7 +282,8 @@ mod tests {
         let lines = vec![line(&[(1.0, 0.2), (100.0, 5.0)]), line(&[(1.0, 0.0)])];
         let empty = Diagram { heading: "nothing".into(), lines: vec![line(&[])] };
         let svg = logarithmic("t", "x", &[Diagram { heading: "a & b".into(), lines }, empty]);
-        // Three lines of the grid each way, the line; background, two in the legend, two points.
+        // Rectangles: the background, two boxes of the legend, two points. Lines: three lines of
+        // the grid in each direction, and the line itself.
         assert_eq!(count(&svg), [5, 7, 0], "{svg}");
         assert!(svg.contains("a &amp; b") && !svg.contains("nothing"), "{svg}");
     }
@@ -291,9 +297,11 @@ mod tests {
         let svg = curves(&[curve(), curve()]);
         assert!(!svg.contains("NaN") && !svg.contains("inf") && svg.ends_with("</svg>\n"), "{svg}");
         assert!(svg.contains("x = 5,000") && svg.contains("x_max"), "{svg}");
-        // Each: five lines across, five up, the bound, the curve.
+        // Lines of each curve: five horizontal and five vertical ones of the grid, the bound, the
+        // curve.
         assert_eq!(count(&svg), [1, 24, 2], "{svg}");
-        // A flat curve has no height to divide by. What is outside is not drawn.
+        // A flat curve has no height that could be a divisor. A chosen number outside of the axis
+        // is not drawn.
         let flat = Curve { points: &[(1.0, 7.0), (10.0, 7.0)], bound: None, ..curve() };
         let svg = curves(&[flat]);
         assert!(!svg.contains("NaN") && count(&svg) == [1, 8, 0], "{svg}");
