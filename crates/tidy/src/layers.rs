@@ -3,9 +3,10 @@
 //! Three things are checked:
 //!
 //! - *Imports*: what a `use`, or a path in code, names.
-//! - *Circles*: whether modules, of one folder as well, import each other.
-//! - *Calls of parts*: some types, like an engine's core, get methods in many folders. A call of
-//!   such a method names no folder, so calls are compared with the places of the definitions.
+//! - *Circles*: whether modules import each other. Modules of one folder are checked too.
+//! - *Calls of parts*: some types, for example the core of the engine, get methods in many folders.
+//!   A call of such a method names no folder. So calls are compared with the places of the
+//!   definitions.
 
 use crate::Finding;
 use crate::rust::{is_word, line_of, mask, words};
@@ -13,18 +14,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The layers of one crate.
 pub struct Layers<'a> {
-    /// Its source folder, relative to the root, with a slash at the end.
+    /// Source folder of the crate, relative to the root, with a slash at the end.
     pub root: &'a str,
-    /// Modules, bottom to top: `catalog`, or `cdp::log` where folders of one folder differ. Several
-    /// in one string, with blanks between them, refer to each other by their nature.
+    /// Modules, bottom to top. A module is `catalog`, or `cdp::log` if the folders of one folder
+    /// are in different layers. Modules in one string, with blanks between them, may import each
+    /// other.
     pub order: &'a [&'a str],
-    /// Types that get methods in several layers, and how code names a value of each.
+    /// Types that get methods in several layers, and the name that code has for a value of each.
     pub parts: &'a [(&'a str, &'a str)],
 }
 
-/// A file without its tests.
+/// A source file without its tests.
 struct Module {
-    /// `a::b`; empty for the crate's root.
+    /// Path of the module, like `a::b`. It is empty for the root of the crate.
     name: String,
     code: String,
 }
@@ -40,8 +42,8 @@ impl Module {
         Module { name: if name == "lib" { String::new() } else { name }, code }
     }
 
-    /// An absolute path, if this one may lead through the crate: `crate::a`, `super::b`,
-    /// `child::c`. A path into another crate looks like one of a child that does not exist.
+    /// Returns the absolute form of a path that may lead through the crate: `crate::a`, `super::b`,
+    /// `child::c`. A path into another crate looks like the path of a child that does not exist.
     fn absolute(&self, path: &str) -> Option<String> {
         let mut own: Vec<&str> = self.name.split("::").collect();
         let mut parts = path.split("::").peekable();
@@ -64,7 +66,7 @@ impl Module {
         Some(own.join("::"))
     }
 
-    /// What it imports: (position in the code, path).
+    /// Returns the imports of the module: (position in the code, path).
     fn imports(&self) -> Vec<(usize, String)> {
         let mut found = Vec::new();
         let mut code = self.code.clone();
@@ -75,7 +77,7 @@ impl Module {
             for path in leaves(&code[at + "use".len()..at + length], "") {
                 found.extend(self.absolute(&path).map(|path| (at, path)));
             }
-            // Blanked, so that no path of it counts twice.
+            // The `use` is blanked, so that no path in it counts twice.
             let blank: String =
                 code[at..at + length].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
             code.replace_range(at..at + length, &blank);
@@ -91,7 +93,7 @@ impl Module {
         found
     }
 
-    /// Methods of a type that it defines: (name, where the block begins and ends).
+    /// Returns the `impl` blocks of the type `of`: (beginning, end) in the code.
     fn blocks(&self, of: &str) -> Vec<(usize, usize)> {
         let head = format!("impl {of} {{\n");
         let starts = self.code.match_indices(&head).map(|(at, _)| at);
@@ -99,7 +101,7 @@ impl Module {
     }
 }
 
-/// The paths of a use tree.
+/// Returns the paths of a use tree. `before` is the path in front of it.
 fn leaves(tree: &str, before: &str) -> Vec<String> {
     let tree = tree.trim();
     let Some((head, rest)) = tree.split_once('{') else {
@@ -126,7 +128,8 @@ fn leaves(tree: &str, before: &str) -> Vec<String> {
     found
 }
 
-/// The modules that one leads to; itself only if it is in a circle.
+/// Returns the modules that the module `from` leads to. They include `from` only if it is in a
+/// circle.
 fn reached<'m>(edges: &BTreeMap<&'m str, BTreeSet<&'m str>>, from: &str) -> BTreeSet<&'m str> {
     let mut found = BTreeSet::new();
     let mut next: Vec<&str> = edges[from].iter().copied().collect();
@@ -138,14 +141,14 @@ fn reached<'m>(edges: &BTreeMap<&'m str, BTreeSet<&'m str>>, from: &str) -> BTre
     found
 }
 
-/// Names of functions that begin in a piece of code.
+/// Returns the names of the functions that begin in a piece of code.
 fn functions(code: &str) -> Vec<String> {
     words(code, "fn")
         .map(|at| code[at + 2..].trim_start().chars().take_while(|c| is_word(*c)).collect())
         .collect()
 }
 
-/// Calls `base.name(`, with white space before the dot: (position, name).
+/// Returns the calls `base.name(` in the code: (position, name). White space may be beside the dot.
 fn calls(code: &str, base: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for at in words(code, base) {
@@ -160,14 +163,15 @@ fn calls(code: &str, base: &str) -> Vec<(usize, String)> {
 }
 
 impl Layers<'_> {
-    /// The layer of a module or an item, and its number from the bottom.
+    /// Returns the number, from the bottom, and the name of the layer of a module or an item.
     fn layer(&self, path: &str) -> Option<(usize, &str)> {
         let is_in = |layer: &str| path == layer || path.starts_with(&format!("{layer}::"));
         let all = self.order.iter().enumerate().flat_map(|(n, entry)| entry.split(' ').map(move |l| (n, l)));
         all.filter(|(_, layer)| is_in(layer)).max_by_key(|(_, layer)| layer.len())
     }
 
-    /// What files, (path, text), do that their layers don't allow, by path.
+    /// Returns all imports and calls in `files`, (path, text), that their layers do not allow. Each
+    /// finding comes with the path of its file.
     pub fn broken<'f>(&self, files: impl Iterator<Item = (&'f str, &'f str)>) -> Vec<(String, Finding)> {
         let modules: Vec<(String, Module)> = files
             .map(|(path, text)| (path.to_owned(), Module::new(self.root, path, text)))
@@ -200,8 +204,8 @@ impl Layers<'_> {
         found
     }
 
-    /// Modules that import each other, directly or through others, and are not listed as such: one
-    /// list for each circle.
+    /// Returns the circles of modules that import each other, directly or through others. A circle
+    /// has no entry in the result if [`Layers::order`] lists all of its modules in one string.
     pub fn circles<'f>(&self, files: impl Iterator<Item = (&'f str, &'f str)>) -> Vec<Vec<String>> {
         let modules: Vec<Module> = files.map(|(path, text)| Module::new(self.root, path, text)).collect();
         let names: BTreeSet<&str> = modules.iter().map(|module| module.name.as_str()).collect();
@@ -230,7 +234,7 @@ impl Layers<'_> {
         circles.into_iter().collect()
     }
 
-    /// By name, the lowest layer in which a part gets a method of that name.
+    /// Returns, for each name of a method of a part, the lowest layer that defines it.
     fn defined(&self, modules: &[(String, Module)]) -> BTreeMap<String, (usize, String)> {
         let mut defined: BTreeMap<String, (usize, String)> = BTreeMap::new();
         for (_, module) in modules {
@@ -286,7 +290,7 @@ mod tests {
         ] {
             assert!(!broken(&[("c/src/low.rs", up)]).is_empty(), "{up}");
         }
-        // In tests everything may be used.
+        // Tests may use everything.
         assert_eq!(broken(&[("c/src/low.rs", "#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n")]), []);
     }
 

@@ -1,7 +1,7 @@
-//! House rules of this repository, checked by ordinary tests over its tree.
+//! House rules of this repository. Ordinary tests check them over all of its files.
 //!
-//! A rule is a function from a text to its findings. A test of its own shows what the rule catches.
-//! The files in `tests/` apply the rules to every file that git knows. A finding reads
+//! A rule is a function from a text to its findings. Each rule has a test that shows what the rule
+//! catches. The files in `tests/` apply the rules to every file that git knows. A finding reads
 //! `path:line: what`.
 
 pub mod layers;
@@ -14,23 +14,23 @@ use std::process::Command;
 /// A text file of the repository.
 #[derive(Debug, Clone)]
 pub struct File {
-    /// Relative to the root, with `/`.
+    /// Path relative to the root, with `/` as separator.
     pub path: String,
-    /// Content.
+    /// Content of the file.
     pub text: String,
 }
 
-/// The text files that git tracks, or would track.
+/// The text files that git tracks, and new files that git does not ignore.
 #[derive(Debug)]
 pub struct Tree {
-    /// The root of the working tree.
+    /// Root of the working tree.
     pub root: PathBuf,
-    /// All of them, by path.
+    /// All files, sorted by path.
     pub files: Vec<File>,
 }
 
 impl Tree {
-    /// Reads the tree this crate lies in. Binary files are left out.
+    /// Reads the tree that contains this crate. Binary files are left out.
     pub fn load() -> Tree {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("find the root");
         let output = Command::new("git")
@@ -53,27 +53,27 @@ impl Tree {
         Tree { root, files }
     }
 
-    /// Files with this extension.
+    /// Returns the files with this extension.
     pub fn with_extension<'a>(&'a self, extension: &'a str) -> impl Iterator<Item = &'a File> {
         self.files.iter().filter(move |f| f.path.rsplit_once('.').is_some_and(|(_, e)| e == extension))
     }
 
-    /// Rust files below a folder.
+    /// Returns the Rust files below a folder.
     pub fn rust_below<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = &'a File> {
         self.with_extension("rs").filter(move |f| f.path.starts_with(folder))
     }
 }
 
-/// Something a rule objects to.
+/// A place in a text that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Description of what is wrong.
     pub what: String,
 }
 
-/// Applies a rule to files; fails with all findings.
+/// Applies a rule to files. Panics with all findings if there are any, and if there are no files.
 pub fn enforce<'a>(files: impl Iterator<Item = &'a File>, rule: impl Fn(&File) -> Vec<Finding>) {
     let mut report = String::new();
     let mut seen = 0;

@@ -3,18 +3,19 @@
 use crate::Finding;
 use crate::rust::{self, line_of, mask, words};
 
-/// Longest file, in lines.
+/// Longest file that is allowed, in lines.
 pub const MAX_FILE_LINES: usize = 700;
-/// Longest function, in lines.
+/// Longest function that is allowed, in lines.
 pub const MAX_FUNCTION_LINES: usize = 70;
-/// Widest comment, in columns, indentation included.
+/// Widest comment that is allowed, in columns, with its indentation.
 pub const MAX_COMMENT_WIDTH: usize = 100;
 
 fn finding(line: usize, what: impl Into<String>) -> Finding {
     Finding { line, what: what.into() }
 }
 
-/// Unix line ends, no white space at line ends, one newline at the end.
+/// Finds white space that breaks the rule. Lines end in LF alone, without white space before it. A
+/// file ends in one newline.
 pub fn white_space(text: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     for (i, line) in text.split('\n').enumerate() {
@@ -30,9 +31,9 @@ pub fn white_space(text: &str) -> Vec<Finding> {
     found
 }
 
-/// Notes that belong into an issue, and what must never get into the repository: places on the
-/// machine of a developer, and hosts that packages come from. The words are spelled in halves,
-/// because this file is checked too.
+/// Finds notes that belong into an issue, and words that must never get into the repository. The
+/// words are places on the machine of a developer, and hosts that packages come from. They are
+/// spelled in halves, because this file is checked too.
 pub fn words_to_avoid(text: &str) -> Vec<Finding> {
     const NOTES: [&str; 2] = [concat!("FIX", "ME"), concat!("XX", "X")];
     const PLACES: [&str; 12] = [
@@ -64,7 +65,8 @@ pub fn words_to_avoid(text: &str) -> Vec<Finding> {
     found
 }
 
-/// Comments that are wider than [`MAX_COMMENT_WIDTH`]. Rows of tables and links may be.
+/// Finds comments that are wider than [`MAX_COMMENT_WIDTH`]. Rows of tables and comments with links
+/// may be wider.
 pub fn comment_width(source: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     for (i, line) in source.lines().enumerate() {
@@ -82,7 +84,8 @@ pub fn comment_width(source: &str) -> Vec<Finding> {
     found
 }
 
-/// Types that a module shares with others of its crate, or with other crates: (line, name).
+/// Returns the types that a module shares with other modules of its crate or with other crates:
+/// (line, name).
 pub fn shared_types(source: &str) -> Vec<(usize, String)> {
     let mut code = mask(source);
     if let Some(tests) = code.find("#[cfg(test)]\nmod tests {") {
@@ -102,7 +105,8 @@ pub fn shared_types(source: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// A file that is too long to be read to its end.
+/// Finds a file that is longer than [`MAX_FILE_LINES`]. Such a file is too long to be read to its
+/// end.
 pub fn file_length(text: &str) -> Vec<Finding> {
     let lines = text.lines().count();
     if lines <= MAX_FILE_LINES {
@@ -111,7 +115,8 @@ pub fn file_length(text: &str) -> Vec<Finding> {
     vec![finding(lines, format!("{lines} lines, more than {MAX_FILE_LINES}: split it"))]
 }
 
-/// Functions that don't fit on a screen.
+/// Finds functions that are longer than [`MAX_FUNCTION_LINES`]. Such functions do not fit on a
+/// screen. Returns their names with the findings.
 pub fn function_length(source: &str) -> Vec<(String, Finding)> {
     rust::functions(&mask(source))
         .into_iter()
@@ -123,7 +128,7 @@ pub fn function_length(source: &str) -> Vec<(String, Finding)> {
         .collect()
 }
 
-/// Unfinished code, code for the moment, and tests that don't run.
+/// Finds unfinished code, temporary code, and tests that do not run.
 pub fn unfinished(source: &str) -> Vec<Finding> {
     const MACROS: [&str; 4] = ["todo", "unimplemented", "dbg", "unreachable_unchecked"];
     let code = mask(source);
@@ -143,7 +148,7 @@ pub fn unfinished(source: &str) -> Vec<Finding> {
     found
 }
 
-/// Words of code that are not allowed in a place.
+/// Finds words in code that are not allowed in a place. `why` becomes part of the finding.
 pub fn forbidden(source: &str, list: &[&str], why: &str) -> Vec<Finding> {
     let code = mask(source);
     let mut found = Vec::new();
@@ -153,7 +158,7 @@ pub fn forbidden(source: &str, list: &[&str], why: &str) -> Vec<Finding> {
     found
 }
 
-/// The engine knows no clock: of `std::time` it may use `Duration`.
+/// Finds uses of `std::time` other than `Duration`. The engine has no clock of its own.
 pub fn clock(source: &str) -> Vec<Finding> {
     let code = mask(source);
     words(&code, "std::time")
@@ -164,7 +169,8 @@ pub fn clock(source: &str) -> Vec<Finding> {
         .collect()
 }
 
-/// Names that code takes from the root of a crate: `krate::name` and `krate::{name, …}`.
+/// Returns the names that code takes from the root of a crate, by `krate::name` and `krate::{name,
+/// …}`: (line, name).
 pub fn names_from(source: &str, krate: &str) -> Vec<(usize, String)> {
     let code = mask(source);
     let mut names = Vec::new();
@@ -186,7 +192,7 @@ fn first_name(path: &str) -> String {
     path.trim_start().chars().take_while(|c| rust::is_word(*c) || *c == '*').collect()
 }
 
-/// The items of a use group, up to its closing brace.
+/// Returns the items of a use group, up to its closing brace.
 fn top_level_items(group: &str) -> Vec<String> {
     let mut items = vec![String::new()];
     let mut depth = 0;
@@ -208,7 +214,7 @@ fn top_level_items(group: &str) -> Vec<String> {
     items
 }
 
-/// A module begins by saying what it is for.
+/// Finds a module that does not begin with a `//!` comment, which says what the module is for.
 pub fn module_doc(source: &str) -> Vec<Finding> {
     let first = source.lines().find(|line| !line.trim().is_empty()).unwrap_or("");
     if first.starts_with("//! ") {
@@ -218,8 +224,8 @@ pub fn module_doc(source: &str) -> Vec<Finding> {
     }
 }
 
-/// Targets of relative links in Markdown, without their fragments; links in code spans and blocks
-/// don't count.
+/// Returns the targets of relative links in Markdown, without their fragments: (line, target).
+/// Links in code spans and code blocks do not count.
 pub fn relative_links(markdown: &str) -> Vec<(usize, String)> {
     let mut links = Vec::new();
     let mut fenced = false;
@@ -230,7 +236,7 @@ pub fn relative_links(markdown: &str) -> Vec<(usize, String)> {
         if fenced {
             continue;
         }
-        // Odd pieces between back-quotes are code.
+        // Every second piece between back-quotes is code.
         for text in line.split('`').step_by(2) {
             for (_, rest) in text.match_indices("](").map(|(at, m)| text.split_at(at + m.len())) {
                 let Some((target, _)) = rest.split_once(')') else {
@@ -246,7 +252,7 @@ pub fn relative_links(markdown: &str) -> Vec<(usize, String)> {
     links
 }
 
-/// Keys of a table of a TOML file that is written one key a line.
+/// Returns the keys of a table of a TOML file. The file must have one key on each line.
 pub fn toml_keys(toml: &str, table: &str) -> Vec<String> {
     let header = format!("[{table}]");
     toml.lines()

@@ -1,7 +1,8 @@
-//! A small part of Rust's lexical grammar: enough to examine code without its comments and strings.
+//! A small part of Rust's lexical grammar. It is enough to check code without its comments and
+//! strings.
 
-/// Blanks comments and the contents of string and character literals, keeping every newline and
-/// every other character where it is.
+/// Replaces comments and literals of strings and characters by blanks. Every newline and every
+/// other character keeps its place.
 pub fn mask(source: &str) -> String {
     let mut lexer = Lexer { rest: source, out: String::with_capacity(source.len()) };
     while !lexer.rest.is_empty() {
@@ -42,12 +43,12 @@ impl Lexer<'_> {
     }
 }
 
-/// A character of an identifier.
+/// Returns whether a character can be in an identifier.
 pub fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Length of a (nested) block comment.
+/// Returns the length of a block comment, which may be nested.
 fn block_comment(text: &str) -> usize {
     let mut depth = 0usize;
     let mut at = 0;
@@ -69,7 +70,8 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// Length of `r"…"`, `r#"…"#`, and their byte and C forms.
+/// Returns the length of a raw string: `r"…"`, `r#"…"#`, and their byte and C forms. Returns `None`
+/// if the text does not begin with one.
 fn raw_string(text: &str) -> Option<usize> {
     let body =
         text.strip_prefix("br").or_else(|| text.strip_prefix("cr")).or_else(|| text.strip_prefix('r'))?;
@@ -80,7 +82,7 @@ fn raw_string(text: &str) -> Option<usize> {
     Some(content.find(&end).map_or(text.len(), |found| start + found + end.len()))
 }
 
-/// Length up to and with the closing quote.
+/// Returns the length of a literal without its opening quote, and with its closing quote.
 fn quoted(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices() {
@@ -94,7 +96,7 @@ fn quoted(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// Length of a character literal; a lifetime is none.
+/// Returns the length of a character literal. Returns `None` for other text, such as a lifetime.
 fn char_literal(text: &str) -> Option<usize> {
     let body = text.strip_prefix('\'')?;
     if body.starts_with('\\') {
@@ -107,15 +109,15 @@ fn char_literal(text: &str) -> Option<usize> {
 /// A function with a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Name.
+    /// Name of the function.
     pub name: String,
-    /// Line of `fn`, from 1.
+    /// Line number of `fn`, from 1.
     pub line: usize,
-    /// Lines from `fn` to the closing brace.
+    /// Number of lines from `fn` to the closing brace.
     pub lines: usize,
 }
 
-/// Finds all functions, nested ones too, in masked code.
+/// Finds all functions in masked code, nested functions too.
 pub fn functions(masked: &str) -> Vec<Function> {
     words(masked, "fn")
         .filter_map(|at| {
@@ -128,7 +130,8 @@ pub fn functions(masked: &str) -> Vec<Function> {
         .collect()
 }
 
-/// Offset of the brace that ends the body of the function that starts here; `None` without a body.
+/// Returns the offset of the brace that ends the body of the function at the start of `text`.
+/// Returns `None` for a function without a body.
 fn body_end(text: &str) -> Option<usize> {
     let mut brackets = 0i32;
     let mut braces = 0i32;
@@ -150,14 +153,14 @@ fn body_end(text: &str) -> Option<usize> {
     None
 }
 
-/// Offsets of a whole word.
+/// Returns the offsets of all whole words that are equal to `word`.
 pub fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.match_indices(word)
         .map(|(at, _)| at)
         .filter(move |&at| !text[..at].ends_with(is_word) && !text[at + word.len()..].starts_with(is_word))
 }
 
-/// Line number, from 1, of an offset.
+/// Returns the line number of an offset, from 1.
 pub fn line_of(text: &str, offset: usize) -> usize {
     text[..offset].matches('\n').count() + 1
 }

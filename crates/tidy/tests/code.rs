@@ -2,10 +2,10 @@
 
 use hindcast_tidy::{Tree, enforce, rules};
 
-/// Functions that may be longer than the rest: (path, name, reason).
+/// Functions that are exceptions from the longest allowed length: (path, name, reason).
 const LONG_FUNCTIONS: [(&str, &str, &str); 0] = [];
 
-/// Modules that may hold `unsafe` (I3: all of it in one place): (path, reason).
+/// Modules that may contain `unsafe`: (path, reason). All of it belongs in one place (I3).
 const UNSAFE_MODULES: [(&str, &str); 0] = [];
 
 #[test]
@@ -20,9 +20,9 @@ fn comments_are_narrow() {
     enforce(tree.with_extension("rs"), |f| rules::comment_width(&f.text));
 }
 
-/// A reader who finds a name must not have to ask which of two things it means. The protocols of
-/// crates/target, and the commands of crates/cli and crates/bench, have parallel modules: there the
-/// module is part of the name.
+/// Every name means one type in a crate, so that a reader does not have to ask which of two types
+/// it means. The protocols of crates/target, and the commands of crates/cli and crates/bench, have
+/// parallel modules. There the module is part of the name.
 #[test]
 fn a_name_means_one_type_of_a_crate() {
     let tree = Tree::load();

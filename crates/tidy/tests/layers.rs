@@ -2,12 +2,12 @@
 
 use hindcast_tidy::{Tree, layers::Layers};
 
-/// The engine, bottom to top: a folder imports only those before it. docs/ARCHITECTURE.md says what
-/// each is for.
+/// The layers of the engine, bottom to top. A folder imports only folders before it in this list.
+/// docs/ARCHITECTURE.md describes each folder.
 const ENGINE: Layers<'_> = Layers {
     root: "crates/engine/src/",
     order: &[
-        // Words and tools.
+        // Basic types and tools.
         "error",
         "codec",
         "units",
@@ -24,7 +24,7 @@ const ENGINE: Layers<'_> = Layers {
         "shortage",
         "pace",
         "throttle",
-        // What is stored, each kind by itself.
+        // Stored data, each kind by itself.
         "staging",
         "journal",
         "catalog",
@@ -35,18 +35,18 @@ const ENGINE: Layers<'_> = Layers {
         "damage",
         "grace",
         "map",
-        // All parts of a pool together, control operations, and content that is in place.
+        // All parts of a pool together, control operations, and content in its place.
         "core",
         "control",
         "placed",
         "cdp::write",
-        // Work on them.
+        // Work on the parts of a pool.
         "destage",
         "cdp::moment",
         "upkeep",
         "sequence",
         "policies",
-        // What users have.
+        // Objects and operations that users have.
         "volume",
         "pool",
         "cdp",
@@ -58,11 +58,11 @@ const ENGINE: Layers<'_> = Layers {
     parts: &[("Core", "core"), ("Destager", "destager"), ("Pool", "pool")],
 };
 
-/// The server, bottom to top.
+/// The layers of the server, bottom to top.
 const SERVER: Layers<'_> = Layers {
     root: "crates/server/src/",
     order: &[
-        // Words and tools.
+        // Basic types and tools.
         "world",
         "atomic_file",
         "realtime",
@@ -76,7 +76,7 @@ const SERVER: Layers<'_> = Layers {
         "settings",
         "logging",
         "config",
-        // What needs the pool and nothing else of the server.
+        // Modules that need the pool and nothing else of the server.
         "clones",
         "lineage",
         "moments",
@@ -96,26 +96,26 @@ const SERVER: Layers<'_> = Layers {
         "descriptors",
         // All parts of a running server together.
         "app",
-        // What it does.
+        // Work of a running server.
         "writable_snapshots",
         "snapshots",
         "recovery",
         "scheduler",
         "health",
         "metrics",
-        // What operators reach.
+        // Interfaces that operators reach.
         "http",
         "daemon",
     ],
     parts: &[("App", "app")],
 };
 
-/// The target crate, bottom to top.
+/// The layers of the target crate, bottom to top.
 const TARGET: Layers<'_> = Layers {
     root: "crates/target/src/",
     order: &[
         "net",
-        // The SCSI device server: words.
+        // Basic types of the SCSI device server.
         "scsi::sense",
         "scsi::cdb",
         "scsi::events",
@@ -125,12 +125,12 @@ const TARGET: Layers<'_> = Layers {
         "scsi::state",
         "scsi::reservation",
         "scsi::persist",
-        // Its objects.
+        // Objects of the SCSI device server.
         "scsi::lu",
         "scsi::registrants",
         "scsi::identity",
         "scsi::target",
-        // Its commands.
+        // Commands of the SCSI device server.
         "scsi::opcodes",
         "scsi::command",
         "scsi::medium",
@@ -161,7 +161,7 @@ const TARGET: Layers<'_> = Layers {
         "nbd::session",
         "nbd::server",
         "nbd",
-        // iSCSI: words, and the login.
+        // Basic types of iSCSI, and the login.
         "iscsi::access",
         "iscsi::text",
         "iscsi::pdu",
@@ -174,7 +174,7 @@ const TARGET: Layers<'_> = Layers {
         "iscsi::refusals",
         "iscsi::auth",
         "iscsi::login",
-        // What a session and its connections are made of.
+        // Parts of a session and of its connections.
         "iscsi::window",
         "iscsi::news",
         "iscsi::exchange",
@@ -187,7 +187,7 @@ const TARGET: Layers<'_> = Layers {
         "iscsi::session",
         "iscsi::registry",
         "iscsi::conn",
-        // What connections do.
+        // Work of connections.
         "iscsi::discovery",
         "iscsi::manage",
         "iscsi::inline",
@@ -201,17 +201,17 @@ const TARGET: Layers<'_> = Layers {
     parts: &[],
 };
 
-/// The crates, and the sections of docs/ARCHITECTURE.md that have their pictures.
+/// The crates, and the titles of the sections of docs/ARCHITECTURE.md that have their pictures.
 const CRATES: [(Layers<'_>, &str); 3] = [
     (ENGINE, "## Layers of the engine"),
     (SERVER, "## Layers of the server"),
     (TARGET, "## Layers of the target crate"),
 ];
 
-/// Crates in which no module imports one that imports it.
+/// Crates without circles. In a circle, modules import each other, directly or through others.
 const WITHOUT_CIRCLES: [Layers<'_>; 2] = [SERVER, TARGET];
 
-/// Helpers of tests, which may use everything: (path, reason).
+/// Helpers of tests. They may use everything: (path, reason).
 const TESTS: [(&str, &str); 4] = [
     ("crates/engine/src/testing/", "fixtures of tests"),
     ("crates/engine/src/fuzzing.rs", "entry points of fuzz targets"),
@@ -219,7 +219,7 @@ const TESTS: [(&str, &str); 4] = [
     ("crates/server/src/testing.rs", "fixtures of unit tests"),
 ];
 
-/// The files of a crate that are no tests: (path, text).
+/// Returns the files of a crate that are no tests: (path, text).
 fn files<'t>(tree: &'t Tree, root: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
     let is_test = |path: &str| {
         path.ends_with("tests.rs")
@@ -261,7 +261,8 @@ fn the_pictures_of_the_layers_have_all_of_them() {
             .map(|name| name.trim_end_matches('/'))
             .collect();
         for layer in layers.order.iter().flat_map(|entry| entry.split(' ')).filter(|layer| *layer != "cdp") {
-            // A crate whose folders are protocols shows each of them by itself.
+            // The target crate's folders are protocols. Its picture shows the modules of each by
+            // themselves.
             let shown = match layers.root == TARGET.root {
                 true => layer.rsplit("::").next().unwrap_or(layer).to_owned(),
                 false => layer.replace("::", "/"),

@@ -1,4 +1,4 @@
-//! The seams of the architecture (I1 to I3), as far as names show them.
+//! The seams of the architecture (I1 to I3), as far as names in code show them.
 
 use hindcast_tidy::{Finding, Tree, enforce, rules};
 
@@ -49,7 +49,8 @@ fn targets_know_only_block_devices() {
     });
 }
 
-/// A table of the catalog that a backup of the metadata leaves out would be lost with the catalog.
+/// Every table of the catalog is in the backup of the metadata. A table that the backup leaves out
+/// would be lost with the catalog.
 #[test]
 fn every_table_of_the_catalog_is_backed_up() {
     let tree = Tree::load();

@@ -2,7 +2,7 @@
 
 use hindcast_tidy::{Finding, Tree, enforce, rules};
 
-/// Written by programs, or kept byte for byte.
+/// Returns whether a file is written by a program or kept byte for byte.
 fn generated(path: &str) -> bool {
     path.ends_with("Cargo.lock") || path.contains("/corpus/") || path == "LICENSE"
 }
