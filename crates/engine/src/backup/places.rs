@@ -24,7 +24,7 @@ pub struct BackupInfo {
     pub pool: Uuid,
     /// Number of the backup: a later backup of the pool has a larger one.
     pub sequence: u64,
-    /// The time at which the backup was made, in nanoseconds since the Unix epoch.
+    /// Time of the backup, in nanoseconds since the Unix epoch.
     pub time: u64,
     /// Incarnation of the pool: it grows with each opening.
     pub incarnation: u64,

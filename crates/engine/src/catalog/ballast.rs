@@ -78,7 +78,7 @@ impl Ballast {
                 tracing::info!(bytes = self.whole, "the catalog's ballast is complete again");
                 self.held.store(self.whole, Ordering::Relaxed);
             }
-            // What it got hold of in spite of that.
+            // The file gives back the space that it took before the error.
             Err(_) => _ = disk.set_len(0),
         }
     }

@@ -263,7 +263,7 @@ pub(crate) fn encode_settings(w: &mut Writer, settings: &CdpSettings) {
         AnchorPolicy::Model => (3, 0),
     };
     w.u8(policy).u64(number);
-    // No limit is ever 0.
+    // The value 0 stands for no limit, because no limit is ever 0.
     let retention = settings.retention;
     for limit in [settings.max_distance, retention.time, retention.bytes] {
         w.u64(limit.unwrap_or(0));

@@ -173,7 +173,7 @@ impl Txn<'_> {
             let (mut from, mut look) = (pages.start, pages.start);
             if let Some((first, hole)) = at_or_before(&table, branch, from)? {
                 if hole.end == from && hole.born == born {
-                    // What one step of a discard has begun the next goes on with.
+                    // A hole that one step of a discard has begun grows with the next step.
                     from = first;
                 } else {
                     from = from.max(hole.end);
@@ -238,7 +238,8 @@ mod tests {
         const BRANCH: BranchId = BranchId(2);
         let catalog = catalog();
         let rng = SplitMix::new(3);
-        // What each page of branch 2 is: nothing, a hole, or stored with this in its first chunk.
+        // The state of each page of branch 2: nothing, a hole, or stored with this entry in its
+        // first chunk.
         let mut plain: Vec<Option<MapPage>> = vec![None; PAGES as usize];
         let mut txn = catalog.begin().unwrap();
         txn.put_hole(BranchId(1), 0..PAGES, Epoch(7)).unwrap();

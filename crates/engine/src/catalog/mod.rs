@@ -159,7 +159,7 @@ impl Catalog {
         txn.put_journal(&JournalRecord { files: 0, destaged_lsn: Lsn::ZERO, start })?;
         for (pv, record) in pvs {
             txn.put_pv(*pv, record)?;
-            // It counts when the catalog has its name, and the stamps are durable by then.
+            // The stamp counts when the catalog has its name. All stamps are durable by then.
             txn.put_durable_stamp(*pv, stamp)?;
         }
         txn.put_issued_stamp(stamp)?;
@@ -227,7 +227,7 @@ impl Catalog {
     fn open_with(dir: &dyn Dir, cache_bytes: usize, ballast: Option<Arc<Ballast>>) -> Result<Catalog> {
         let (disk, below) = adopt::open(dir, ballast.as_ref())?;
         if let (Some(ballast), Ok(backing)) = (&ballast, disk.backing_available()) {
-            // Where the file system tells no sizes it is tried at openings only.
+            // If the file system reports no sizes, the ballast is restored at openings only.
             ballast.restore(backing.map_or(u64::MAX, |backing| backing.available));
         }
         let mut catalog = Self::on(disk, below, cache_bytes)?;

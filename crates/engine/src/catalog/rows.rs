@@ -47,7 +47,7 @@ macro_rules! every_table {
 fn fits<V: Value>(bytes: &[u8]) -> bool {
     match V::fixed_width() {
         Some(width) => bytes.len() == width,
-        // Of what varies in length only the names in `meta` are keys, and they are text.
+        // Of the types that vary in length, only the names in `meta` are keys. They are text.
         None => V::type_name() != <&str as Value>::type_name() || std::str::from_utf8(bytes).is_ok(),
     }
 }

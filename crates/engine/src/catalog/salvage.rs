@@ -74,7 +74,7 @@ impl Catalog {
                 Ok(value) => drop(left.rows.insert(key, value)),
                 Err(_) => undecoded = true,
             });
-            // From the other end there may be more.
+            // A sweep from the other end may find more.
             left.whole = swept.is_ok();
             if left.whole {
                 break;

@@ -43,7 +43,7 @@ pub(super) fn fail(what: &str, error: redb::Error) -> Error {
             Some(block) => damaged(what, block),
             None => Error::with_source(ErrorKind::Corrupt, what, error),
         },
-        // After a panic over a page, or of a disk: nothing is to be had of this store any more.
+        // A panic over a page, or of a disk, came before. This store can't be used any more.
         redb::Error::PreviousIo | redb::Error::LockPoisoned(_) => {
             Error::with_source(ErrorKind::Poisoned, what, error)
         }
@@ -128,7 +128,8 @@ impl Store {
     /// too. It takes as long as reading the whole file.
     pub(super) fn verify(&self) -> Result<()> {
         let what = "verify the catalog";
-        // As long as it lives, the store overwrites nothing of this commit or a later one.
+        // As long as this transaction lives, the store overwrites nothing of this commit or a later
+        // one.
         let _pages = guarded(what, || Ok(db!(what, self.db.get()?.begin_read())))?;
         let overlay = MemoryBackend::new(self.below.clone()).map_err(|e| Error::io(what, e))?;
         database(what, overlay, FALLBACK_CACHE, true).map(drop)

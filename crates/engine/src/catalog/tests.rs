@@ -348,7 +348,7 @@ fn an_old_catalog_gets_sums() {
     assert_eq!(catalog.superblock().unwrap().features, 0);
     drop(catalog);
     assert!(bytes(&dir) == before, "a look changes nothing");
-    // What a crash left of an adoption is in no way.
+    // The rest of an adoption that a crash interrupted is no obstacle.
     dir.open("catalog.redb.adopted", OpenMode::CreateNew).unwrap().write_at(b"half", 0).unwrap();
     for _ in 0..2 {
         let catalog = Catalog::open(&dir, 1 << 20).unwrap();

@@ -155,7 +155,8 @@ mod tests {
         let hole = Slot::HOLE.0;
         let mut change = UsageChange::default();
         let old = page(&[(0, 8, 1), (1, 9, 1), (2, hole, 1), (3, 10, 2), (4, 11, 2)]);
-        // As it was; moved; a hole that is filled; overwritten; gone; new.
+        // Chunk 0 stays as it was, 1 is moved, 2 is a hole that is filled, 3 is overwritten, 4 is
+        // gone, and 9 is new.
         let new = page(&[(0, 8, 1), (1, 20, 1), (2, 21, 3), (3, 22, 3), (9, 23, 3)]);
         change.replace_page(BranchId(5), &old, &new);
         let key = |born| UsageKey { branch: BranchId(5), last: CURRENT, born };
@@ -163,7 +164,7 @@ mod tests {
             change.0.iter().filter(|(_, slots)| **slots != 0).map(|(key, slots)| (*key, *slots)).collect()
         };
         assert_eq!(counted(&change), [(key(Epoch(2)), -2), (key(Epoch(3)), 3)]);
-        // All chunks are there in both: one moved, the rest as they were.
+        // Both pages have all chunks. One chunk is moved, and the rest stay as they were.
         let moved = page(&[(0, 8, 1), (1, 20, 1), (2, 21, 3), (3, 22, 3), (9, 24, 4)]);
         let mut of_moved = UsageChange::default();
         of_moved.replace_page(BranchId(5), &new, &moved);

@@ -213,7 +213,7 @@ impl ImageRecord {
     }
 }
 
-/// The base of a branch. Chunks without an entry have their content there.
+/// The content under a branch. Chunks without an entry have their content there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BaseRecord {
     Frozen(Frozen),
@@ -248,7 +248,7 @@ pub(crate) struct BranchRecord {
     pub(crate) base_at: Option<Lsn>,
     /// The method by which the branch preserves.
     pub(crate) method: Method,
-    /// Whether the branch's snapshots share what is preserved.
+    /// Whether the snapshots of the branch share the content that is preserved.
     pub(crate) order: Order,
     /// The progress of making the branch complete, so that it no longer needs its base.
     pub(crate) fill: Option<FillRecord>,

@@ -54,7 +54,7 @@ impl Catalog {
             let mut found = Vec::new();
             let (mut chunk, last) = chunks;
             while chunk <= last {
-                // One look per chunk that has versions at all: chunks in between are skipped.
+                // Each query finds the next chunk that has versions. Chunks in between are skipped.
                 let next = db!(
                     "read versions",
                     table.range(

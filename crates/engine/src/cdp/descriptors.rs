@@ -131,7 +131,7 @@ fn readers_keep_what_expires() {
     assert!(site.pool.open_moment("v", &Moment::Lsn(first)).is_err());
     // The one that was appended to has no reader.
     assert!(site.segments() < before / 2 && named() == before - 1, "{} of {before}", site.segments());
-    // All of them are closed and opened by name meanwhile.
+    // All segments are closed meanwhile, and opened by name.
     for segment in &held {
         let entries = segment.all_entries().unwrap();
         entries.iter().for_each(|entry| drop(segment.file.payload(entry).unwrap()));

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Number of map pages that one query of the catalog reads.
 const PAGES_PER_LOOK: usize = 1024;
 
-/// The space that the maps use, as found by the check, for the repair.
+/// The slots that the maps use. The check finds them, and the repair needs them.
 pub(super) struct Used {
     pub(super) marks: Marks,
     /// Number of slots of each branch.

@@ -66,9 +66,9 @@ pub struct Finding {
     pub object: String,
     /// The error, for people.
     pub detail: String,
-    /// Whether `repair` can mend it without guessing.
+    /// Whether `repair` can correct the error without guessing.
     pub repairable: bool,
-    /// Whether it was mended.
+    /// Whether the error was repaired.
     pub repaired: bool,
 }
 
@@ -77,8 +77,8 @@ pub struct Finding {
 pub struct Doubt {
     /// The finding that leaves the doubt, for people.
     pub why: String,
-    /// Whether rows of maps may be unknown: then everything for which no bitmap accounts counts as
-    /// used. Otherwise only bitmaps or rows of extents are damaged.
+    /// Whether rows of maps may be unknown. Then all space for which no bitmap accounts counts as
+    /// used. If this is false, only bitmaps or rows of extents are damaged.
     pub maps: bool,
 }
 
@@ -127,15 +127,15 @@ pub struct CheckReport {
     pub slots: u64,
     /// Number of journal records that wait for destage.
     pub journal_records: u64,
-    /// Why a repair removes no mark; `None` if it may.
+    /// The reason for which a repair removes no mark, or `None` if it may remove marks.
     pub doubt: Option<Doubt>,
-    /// Why the pool could not be locked. Then the report is right only if no other process had the
-    /// pool open.
+    /// The reason for which the pool could not be locked, if there is one. The report is then right
+    /// only if no other process had the pool open.
     pub unlocked: Option<String>,
 }
 
 impl CheckReport {
-    /// Returns whether nothing is wrong (any more).
+    /// Returns whether there was no error, or every error was repaired.
     pub fn is_clean(&self) -> bool {
         self.unlisted == 0 && self.findings.iter().all(|f| f.repaired)
     }

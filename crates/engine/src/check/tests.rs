@@ -198,7 +198,7 @@ fn a_label_is_written_again_where_it_is_proved_or_named() {
     assert!(codes(&found) == ["label"] && found.findings[0].repairable && found.doubt.is_none());
     assert!(Pool::open(dir.clone(), world(1), PoolOptions::default()).is_err());
     assert!(run(&dir, true).is_clean() && run(&dir, false).findings.is_empty());
-    // Nothing of the label is left: it could be any disk.
+    // Nothing of the label is left. The disk could be any disk.
     overwrite_label(&dir, 0);
     let found = run(&dir, true);
     assert!(

@@ -12,7 +12,7 @@ use crate::journal::{Accepted, Beyond, Located, ScanStart, Scanned, scan, stage_
 /// The journal's records behind the catalog.
 pub(super) struct Recovered {
     pub(super) scanned: Scanned,
-    /// The part of the journal that is given up, if any.
+    /// The part of the journal that is given up, if any is.
     pub(super) loss: Option<Accepted>,
     /// The time of the first record that no history has, if there is one.
     pub(super) unrecorded: Option<u64>,

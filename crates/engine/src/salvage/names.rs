@@ -9,7 +9,7 @@ use crate::info::{LostDevice, Salvage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Why no moment is shown if rows of histories are missing.
+/// The reason for which no moment is shown if rows of histories are missing.
 const ROWS_MISSING: &str = "rows of the catalog that belong to histories can't be read";
 
 /// Reports rows that can't be read.

@@ -16,7 +16,8 @@ pub(super) struct SalvageSource {
     pub(super) catalog: Catalog,
     pub(super) superblock: Superblock,
     pub(super) positions: Positions,
-    /// Whether the journal has a segment of this pool: it would show an opening after a backup.
+    /// Whether the journal has a segment of this pool. If it has one, the journal would show that
+    /// the pool was opened after a backup.
     pub(super) journal: bool,
 }
 

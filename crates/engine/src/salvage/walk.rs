@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Why a range can't be read.
+/// The reason for which a range can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LossReason {
     /// A physical volume is missing, is not the right one, or was cut short: its name, and why.
@@ -66,7 +66,7 @@ pub struct Loss {
     pub offset: u64,
     /// Number of bytes.
     pub length: u64,
-    /// Why the range can't be read.
+    /// The reason for which the range can't be read.
     pub reason: LossReason,
 }
 

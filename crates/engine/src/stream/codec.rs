@@ -216,12 +216,12 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns whether nothing was pushed, or everything was consumed.
+    /// Returns whether all bytes that were pushed are consumed.
     pub(super) fn is_empty(&self) -> bool {
         self.used == self.buffer.len()
     }
 
-    /// Returns whether the trailer was decoded: the stream is whole.
+    /// Returns whether the trailer was decoded. The stream is then whole.
     pub(crate) fn is_complete(&self) -> bool {
         self.ended
     }

@@ -36,7 +36,7 @@ pub struct UnfinishedImport {
     pub to: Uuid,
     /// The byte of the volume at which an export that continues it has to begin.
     pub position: u64,
-    /// Whether an import holds the volume now. A new one would take over.
+    /// Whether an import holds the volume now. A new import would take over.
     pub running: bool,
 }
 

@@ -44,7 +44,7 @@ const BYTES_PER_STEP: u64 = 4 << 20;
 const PIECE: u64 = 1 << 20;
 /// Nanoseconds until an obstacle is checked again.
 const PATIENCE: u64 = 1_000_000_000;
-/// The time for which the last step waits for writers of the branch.
+/// Longest time that the last step waits for writers of the branch.
 const WRITERS: Duration = Duration::from_millis(20);
 
 /// The copies of one step.
@@ -59,7 +59,7 @@ struct Step {
     written: BTreeSet<u32>,
     /// The last slot that was allocated.
     last: Option<Slot>,
-    /// Why the step can't continue.
+    /// The reason for which the step can't continue, if there is one.
     stalled: Option<Error>,
 }
 
@@ -84,7 +84,7 @@ enum Content<'a> {
     Slot(Slot),
 }
 
-/// The progress of a step with a page.
+/// The result of a step for one page.
 enum Looked {
     /// The page is complete.
     Whole,

@@ -243,8 +243,8 @@ fn majority(segment: &[(usize, Entry)], slot_log2: u8) -> Option<Distance> {
 }
 
 /// Returns whether the slot of a chunk lies in order behind the slot of the chunk that is `chunks`
-/// earlier: forward, and skipping no more than the volume does. Between them, room for chunks that
-/// were never written is allowed but not required.
+/// earlier. In order means forward, and without a larger gap than the volume has between the
+/// chunks. Space for chunks that were never written is allowed between the slots, but not required.
 pub(crate) fn follows((from, to): (Slot, Slot), chunks: u64, slot_log2: u8) -> bool {
     let gap = chunks << slot_log2;
     from.pv() == to.pv() && from.offset() < to.offset() && to.offset() - from.offset() <= gap

@@ -33,7 +33,7 @@ struct Due {
     stretches: Vec<RecordedSpan>,
     /// The pool time before which history may expire.
     cutoff: Option<u64>,
-    /// The time for which history is to be kept, in nanoseconds.
+    /// Time for which history is kept, in nanoseconds; 0 means that no history expires by time.
     time: u64,
     /// Number of bytes by which the history exceeds its limit.
     excess: u64,
@@ -298,7 +298,7 @@ impl Core {
     /// Works out what a volume's retention requires.
     fn due(&self, volume: VolumeId) -> Due {
         let stretches = self.stretches(volume);
-        // Where CDP is off now, the newest settings count.
+        // If CDP is off now, the newest settings count.
         let settings = stretches.iter().rev().find_map(|s| s.branch.cdp.log.read().last_settings());
         let Retention { time, bytes } = settings.map(|s| s.retention).unwrap_or_default();
         // Ages are pool time. While the clock is in doubt, nothing is old.
@@ -318,8 +318,8 @@ impl Core {
 }
 
 impl crate::cdp::log::BranchCdp {
-    /// Returns whether expiry needs a new anchor, where history can begin at anchors only. That is
-    /// so when half of the allowed bytes were recorded since the last anchor, or half of the
+    /// Returns whether expiry needs a new anchor, because history can begin only at anchors. That
+    /// is so when half of the allowed bytes were recorded since the last anchor, or half of the
     /// allowed time has passed. With a new anchor there, the older half can be removed when the
     /// limit is reached.
     pub(crate) fn needs_anchor_to_forget(&self, now: u64) -> bool {

@@ -49,7 +49,7 @@ struct Neighbours {
     /// The number of the new segment that gets the runs; none if the runs are added to the open
     /// segment.
     seq: Option<u64>,
-    /// Whether the new segment is closed, because the open one lies behind it.
+    /// Whether the new segment is closed, because the open segment lies behind it.
     closes: bool,
 }
 

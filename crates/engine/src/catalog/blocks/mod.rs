@@ -128,7 +128,7 @@ impl SummedBlocks {
 
     /// Returns whether a block verifies. A block that was never written does.
     pub(super) fn verify(&self, block: u64) -> bool {
-        // A block that is being written is looked at again when it has been.
+        // A block that is being written is checked again after the write.
         self.looks_sound(block) || {
             let _writing = self.writing.lock();
             block >= self.len() || self.looks_sound(block)
@@ -208,7 +208,7 @@ impl SummedBlocks {
         }
         let _writing = self.writing.lock();
         let (old, new) = (self.len(), bytes / BLOCK as u64);
-        // What comes after the shorter length was never written, or is no more.
+        // Blocks behind the shorter length were never written, or are removed.
         let stays = old.min(new);
         if stays > 0 {
             self.sums.lock().cut(&*self.disk, stays)?;

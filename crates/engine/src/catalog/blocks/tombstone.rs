@@ -55,8 +55,9 @@ pub(super) fn fill(page: &mut [u8], block: u64) {
     }
     page[40..48].copy_from_slice(&child(block).to_le_bytes());
     page[48..56].copy_from_slice(&child(block).to_le_bytes());
-    // Where keys have lengths, this one is of zeros, and ends here. Elsewhere it begins with a
-    // zero, as one of redb's own types of keys wants it.
+    // In a table whose keys vary in length, this is the end of the key, which has only zeros. In
+    // other tables the key begins here. Its first byte is zero, as one of redb's own types of keys
+    // requires.
     page[56..60].copy_from_slice(&256u32.to_le_bytes());
 }
 

@@ -202,7 +202,8 @@ fn pack_zero_runs(raw: &[u8], out: &mut Vec<u8>) {
         at = end;
     }
     if at == 0 {
-        // All zeros: nothing at all would look like what could not be compressed.
+        // All words are zeros. An empty output would look like content that could not be
+        // compressed.
         put_number(words, out);
         put_number(0, out);
     }

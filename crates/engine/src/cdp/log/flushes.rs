@@ -75,7 +75,7 @@ impl Flushes {
         for (volume, last) in upto {
             if let Some(of) = all.get_mut(&volume) {
                 of.waiting.retain(|point| point.lsn > last);
-                // Or a newer one: the next look at it will tell.
+                // The oldest stored point may also be a newer one. The next check of it finds out.
                 of.oldest.get_or_insert(Lsn::ZERO);
             }
         }

@@ -35,7 +35,7 @@ pub(crate) struct BranchCdp {
     written: AtomicU64,
     /// The pool time at which the last anchor was sequenced.
     pub(crate) anchored: AtomicU64,
-    /// See [`BranchCdp::model`]; 0 stands for no result.
+    /// Number of writes between two anchors by the cost model; 0 stands for no result.
     model: AtomicU64,
     /// The stretch of the journal for which the branch was promised room for groups. It changes
     /// under the sequencing lock only.
@@ -217,7 +217,7 @@ impl BranchCdp {
     /// Returns whether the content in place is still that of this version of the log. If so,
     /// everything that was read there since then was right.
     pub(crate) fn holds(&self, version: u64) -> bool {
-        // In this order: the log moves on before a commit ends.
+        // The order of the two checks matters, because the log moves on before a commit ends.
         self.committing.load(Ordering::SeqCst) == 0 && self.version.load(Ordering::SeqCst) == version
     }
 

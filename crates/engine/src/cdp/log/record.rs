@@ -187,7 +187,8 @@ pub(crate) fn decode_record(bytes: &[u8], at: u32, salt: u32) -> Option<Decoded<
     (crc32c(summed) ^ salt == sum).then_some(Decoded { entry, epoch, payload })
 }
 
-/// The item that begins at a place of a segment. A reader uses it to step from one to the next.
+/// The kind of item that begins at a place of a segment. A reader uses it to step from one item to
+/// the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Thing {
     /// A record, with the length that its header states. The record is verified when it is decoded.

@@ -134,7 +134,7 @@ impl SegmentDisk {
     /// Returns the epoch of a record, and its payload, uncompressed and verified.
     pub(crate) fn record(&self, entry: &IndexEntry) -> Result<(Epoch, Vec<u8>)> {
         let mut bytes = vec![0; HEADER_LEN + entry.stored as usize];
-        // What can't be read is as lost as what does not verify.
+        // A record that can't be read is as lost as a record that does not verify.
         self.disk.read_at(&mut bytes, entry.at.into()).map_err(|_| self.damaged(entry))?;
         let (epoch, payload) = self.stored(&bytes, entry)?;
         let payload = unpack(entry.compression, payload, entry.raw_len());
@@ -184,7 +184,7 @@ impl SegmentDisk {
                         entries.push(decoded.entry);
                         len
                     }
-                    // Its length may be what is damaged: look for what comes next.
+                    // The length of the record may be damaged, so the next item is searched for.
                     None => crate::cdp::log::record::ALIGN,
                 },
                 None => crate::cdp::log::record::ALIGN,

@@ -158,7 +158,8 @@ impl SharedLog {
     /// `most` bytes.
     pub(crate) fn is_crowded(&self, most: u64) -> bool {
         let state = self.state.lock();
-        // What is damaged is not brought elsewhere, and the rest need not suffer for it.
+        // Segments in which all runs are damaged do not count. Damaged runs are not moved, and
+        // other runs need not suffer for them.
         let waiting = || state.segments.iter().filter(|(_, shared)| shared.waiting > 0);
         let bytes: u64 = waiting().map(|(_, shared)| shared.end).sum();
         waiting().count() > MAX_SEGMENTS || bytes > most

@@ -1,4 +1,4 @@
-//! The changes that the log recorded between two moments. It is used for differences.
+//! The changes that the log recorded between two moments. Differences use them.
 
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
@@ -76,7 +76,7 @@ impl Recorded {
     pub(crate) fn touched(&self, bytes: &mut Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut found = self.records(bytes)?;
         found.extend(self.emptied());
-        // What expired meanwhile may be missing.
+        // Records that expired meanwhile may be missing.
         self.check()?;
         Ok(found)
     }
@@ -113,7 +113,7 @@ impl Recorded {
             }
             sealed
         };
-        // What lies behind the end of the step is not looked at.
+        // Segments behind the end of the step are not read.
         sealed.sort_unstable_by_key(|segment| segment.record.chunks.0);
         for segment in &sealed {
             if segment.record.chunks.0 >= step.end {

@@ -23,7 +23,8 @@ impl Core {
         volume: VolumeId,
         reaches: impl Fn(&Stamp) -> bool,
     ) -> Result<Option<Stamp>> {
-        // In memory first: a point leaves it only after it has come into the catalog.
+        // Memory is searched first, because a point leaves it only after it has come into the
+        // catalog.
         let waiting = self.flushes.waiting(volume).into_iter().take_while(&reaches).last();
         match waiting {
             Some(point) => Ok(Some(point)),

@@ -97,7 +97,7 @@ impl LogState {
         if let Some(span) = spans.last_mut().filter(|span| span.to.is_none()) {
             span.to = end;
         }
-        // What ended before the floor is gone.
+        // Spans that ended before the floor no longer exist.
         spans.retain(|span| span.to.is_none_or(|to| to > span.from));
         spans
     }
@@ -150,12 +150,13 @@ impl Branch {
                 });
             (log.floor(), sealed, open.transpose()?, emptied.collect::<Vec<Change>>())
         };
-        // Of a segment that begins before the floor, records may be there still.
+        // A segment that begins before the floor may still have records from before the floor.
         let kept = |change: &Change| change.lsn > floor;
         let (mut count, mut newest) = (0, Lsn::ZERO);
         for segment in sealed {
             if count >= limit && segment.record.lsns.0 > newest {
-                // What is here, and in all that follow, is newer than what was found.
+                // The changes in this segment, and in all that follow, are newer than those that
+                // were found.
                 break;
             }
             let all = segment.all_entries()?;

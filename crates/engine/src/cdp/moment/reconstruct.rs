@@ -55,7 +55,7 @@ impl LogState {
         let mut newer: Vec<Start> = self
             .events
             .range(lsn.next()..)
-            // What a batch brings to its place now is read at the head only.
+            // Content that a batch moves to its place now is read only at the head.
             .take_while(|(at, _)| self.applying.as_ref().is_none_or(|a| **at <= a.in_place))
             .take_while(|(at, _)| off.is_none_or(|off| **at < off))
             .filter_map(anchor)
@@ -124,7 +124,8 @@ impl Core {
                 }
             }
             if !branch.cdp.holds(version) {
-                // What is in place has moved on since the starts were looked up, or is about to.
+                // The content in place has changed since the starts were looked up, or is about to
+                // change.
                 std::thread::yield_now();
                 continue;
             }

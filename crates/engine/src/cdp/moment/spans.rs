@@ -9,11 +9,11 @@ use std::sync::Arc;
 /// A stretch of a volume's history on one branch.
 pub(crate) struct RecordedSpan {
     pub(crate) branch: Arc<Branch>,
-    /// From when on nothing was recorded on the branch any more: CDP was switched off, or the
-    /// volume moved to another branch. `None` while recording goes on.
+    /// The point from which on nothing was recorded on the branch, because CDP was switched off or
+    /// the volume moved to another branch. `None` while recording goes on.
     pub(crate) until: Option<Stamp>,
-    /// A younger stretch has expired, so this one has expired too, whatever retention is configured
-    /// now.
+    /// Whether a younger stretch has expired. Then this stretch has expired too, independent of the
+    /// retention that is configured now.
     pub(crate) outlived: bool,
 }
 
@@ -38,7 +38,7 @@ impl Core {
                 found.iter_mut().for_each(|older| older.outlived = true);
                 continue;
             };
-            // It may have been switched on again, and that is yet to be carried out.
+            // CDP may have been switched on again by a record that is not yet carried out.
             let off = branch.cdp.log.read().is_off().filter(|_| !branch.cdp.is_on());
             found.push(RecordedSpan { branch: branch.clone(), until: off, outlived: false });
         }

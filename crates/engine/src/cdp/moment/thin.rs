@@ -43,7 +43,7 @@ use std::sync::Arc;
 /// The number of staged ranges that one look finds. It bounds the memory of the look.
 const STAGED_PER_LOOK: usize = 4096;
 
-/// The content that a moment of a branch shows in a range.
+/// The kind of content that a moment of a branch shows in a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
     /// The moment may have content there.
@@ -107,7 +107,7 @@ impl Core {
             // own.
             Err(error) if error.kind() != ErrorKind::Poisoned => Ok(vec![(bytes, Shown::Data)]),
             found => match unsettled {
-                // As if they were recorded.
+                // Unsettled records count as if they were recorded.
                 Some(unsettled) => {
                     let touched: Vec<_> = unsettled.touched(bytes).collect();
                     Ok(Parts(found?).under(&touched, Shown::Data).0)
@@ -134,11 +134,11 @@ impl Core {
                 None => self.shown_until(branch, lsn, bytes),
             };
             let log = branch.cdp.log.read();
-            // It came too late to be held: of what was recorded since, something may be gone.
+            // The moment was held too late, so some of the records since then may be gone.
             if log.floor() > lsn || log.recording_since(lsn).is_none() {
                 return Ok(vec![(bytes.clone(), Shown::Data)]);
             }
-            // One that expired meanwhile may have been dissolved, and its records with it.
+            // An anchor that expired meanwhile may have been dissolved, and its records with it.
             if anchor.is_none_or(|(from, _)| log.events.contains_key(&from)) {
                 return found;
             }
@@ -219,7 +219,8 @@ impl Core {
         let mut chunk = chunks.start;
         while chunk < chunks.end {
             let (number, last) = (chunk.page(), chunks.end.prev().page());
-            // In this order: what leaves its place becomes a version.
+            // The map is read before the versions, because an entry that leaves the map becomes a
+            // version.
             let placed = self.catalog.next_mapped(branch.id, number, last)?;
             let kept = self.catalog.next_version(branch.id, Chunk::first_of(number))?.map(Chunk::page);
             let next = placed.into_iter().chain(kept).min().map_or(chunks.end, Chunk::first_of);
@@ -304,7 +305,7 @@ mod tests {
         assert_eq!(look(), shown, "staged");
         pool.drain().unwrap();
         assert_eq!(look(), shown, "recorded");
-        // As between the commit and what is published after it.
+        // This is the state between a commit and the publication of its segments.
         let branch = at.branch();
         let mut open = None;
         branch.cdp.change(|log| open = log.open.take());

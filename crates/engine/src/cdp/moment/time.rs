@@ -10,7 +10,7 @@ impl Core {
     pub(crate) fn look_at_clock(&self) {
         self.clock.compare(self.journal.last());
         if self.clock.wants_pruning() {
-            // What is sequenced and not carried out may begin a history.
+            // A record that is sequenced and not yet carried out may begin a history.
             let settled = self.positions.settled_time.load(Ordering::Acquire);
             self.clock.prune(self.oldest_history().unwrap_or(u64::MAX).min(settled));
         }

@@ -107,7 +107,7 @@ impl Core {
     /// journal state everything that has changed since then.
     fn shown_by_journal(&self, volume: VolumeId, settled: Lsn) -> Option<Arc<Branch>> {
         if self.salvage.get().is_some() {
-            // Nothing is carried out there.
+            // In a salvage no record is carried out.
             return None;
         }
         let branch = self.names.read().volume_by_id(volume)?.line.branch.clone();
@@ -125,7 +125,7 @@ impl Core {
     /// Pins a moment and keeps the records that make it, if it is not settled. Returns `None` if it
     /// is settled, or has to be, before it can be shown. Everything up to it must be written.
     pub(crate) fn pin_unsettled(&self, branch: &Arc<Branch>, lsn: Lsn) -> Option<Arc<PinnedMoment>> {
-        // Pinned first: what is looked at after this stays.
+        // The moment is pinned first, so that everything that is read after this stays.
         let from = PinnedMoment::new(branch, self.positions.settled());
         if !from.kept || lsn <= from.lsn || !is_recorded(branch, from.lsn) {
             return None;

@@ -347,8 +347,8 @@ fn end_of(log: &LogState) -> LogEnd {
     (log.next_seq, log.open.as_ref().map(|o| (o.file.head.seq, o.file.head.edition, o.record.end)))
 }
 
-/// The data that a batch has added to the log of one branch. It is on disk and durable, and counts
-/// after the commit.
+/// The additions of a batch to the log of one branch. They are on disk and durable, and count after
+/// the commit.
 pub(crate) struct StagedSegments {
     branch: Arc<Branch>,
     added: Added,

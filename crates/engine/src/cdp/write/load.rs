@@ -60,7 +60,8 @@ pub(crate) fn load_segments(
         let _ = dir.remove(name);
     }
     if missing {
-        // What is appended to a file that was made anew must not lose its name.
+        // The names of files that were made anew become durable. Records that are appended to such
+        // a file must not lose the file's name.
         dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
     }
     Ok(())

@@ -85,7 +85,7 @@ impl<'a> LogReservation<'a> {
         if promised && left > 0 && refused.load(Ordering::Relaxed) {
             refused.store(false, Ordering::Relaxed);
         }
-        // Only what was promised may be given back, when it is dropped.
+        // Only a reservation that was promised may give its space back when it is dropped.
         promised.then(|| LogReservation { core, left, taken: 0, last: Lsn::ZERO })
     }
 
@@ -222,7 +222,8 @@ mod tests {
             let chunk_log2 = [9, 12, 14, 17][round as usize % 4];
             let mut log = Log::new(chunk_log2, 256 << 10, Compression::None);
             log.shelf.most = [MAX_RECORDS, LEAST_RECORDS][round as usize % 2];
-            // Where nearly all of it is: in single records, in groups of a few, in whole segments.
+            // The largest number of records in a batch. Nearly all bytes are then in single
+            // records, in groups of a few, or in whole segments.
             let most = [1, 6, 60][round as usize / 4];
             for batch in 0..80 {
                 let record = |_| (below(4096), 1 + below([1, 8, 256][below(3) as usize]));
