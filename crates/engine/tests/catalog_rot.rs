@@ -57,7 +57,8 @@ fn unread(pool: &Arc<Pool>, name: &str, byte: u8) -> u32 {
     unread
 }
 
-/// Writes to another volume as much as there is room for, while `v` stays as it was.
+/// Writes to another volume as much as there is space for. Returns how many chunks of `v` can't be
+/// read. Every other chunk of `v` must be as it was.
 fn write_beside(pool: &Arc<Pool>) -> u32 {
     if let Ok(w) = pool.open_volume("w", false) {
         fill(&w, 2);

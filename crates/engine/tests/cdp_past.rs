@@ -502,7 +502,7 @@ fn what_the_model_and_marks_want_to_know_destages_nothing() {
     assert_eq!(f.pool.history("v", 0).unwrap().marks, std::slice::from_ref(&mark));
     assert_eq!(f.pool.resolve("v", &Moment::Mark("here".into())).unwrap().lsn, mark.lsn);
 
-    // Its reads count for no volume.
+    // Reads through an unmetered handle count for no volume.
     let reads = || f.pool.volume("v").unwrap().stats;
     let then = reads();
     let device = f.pool.open_unmetered("v").unwrap();
@@ -595,7 +595,8 @@ fn flush_points_outlive_a_restart_and_go_with_their_moments() {
     (0..3).for_each(|_| site.idle());
     let begins = site.pool.history("v", 0).unwrap().spans[0].from.lsn;
     points.retain(|(lsn, _)| *lsn >= begins);
-    // 500 s are kept, and what is in one segment with them, or within a 64th of the limit.
+    // Points of 500 s are kept. Points in the same segment, or within a 64th of the limit, are kept
+    // with them.
     assert!((500..500 + 512 + 157).contains(&points.len()), "{}", points.len());
     assert_eq!(lsns(&site), known(&points));
     site.pool.delete_volume("v", true).unwrap();

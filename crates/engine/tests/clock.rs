@@ -199,7 +199,8 @@ fn anchors_by_time_come_whatever_the_clock_says() {
     }
 }
 
-/// The process died before a commit stored where the clock was set. The next start detects it.
+/// The process died before a commit stored the time to which the clock was set. The next start
+/// detects it.
 #[test]
 fn a_restart_finds_a_jump() {
     for ahead in [true, false] {

@@ -262,7 +262,7 @@ fn a_history_says_lost_before_here_and_goes_on() {
             let before = site.pool.stats().sequenced_lsn;
             let site = site.reopen();
             site.lose();
-            // A neighbour is written, which needs the chunk's old content, and that is lost.
+            // A write to a neighbour needs the old content of the chunk, and that is lost.
             site.write(0, 4, SECTOR);
             site.pool.drain().unwrap();
             let damaged = site.pool.stats().sequenced_lsn;

@@ -120,7 +120,7 @@ fn a_long_discard_of_a_clone_is_looked_at_as_one() {
     let clone = Difference::new(pool.open_snapshot("v", "a").unwrap(), c.clone()).unwrap();
     assert_eq!(ranges(&clone), [MIB..(8 << 40) - MIB]);
     assert_eq!(ranges(&pool.difference("c", "b", None).unwrap()), [4 << 40..(4 << 40) + 512]);
-    // Written over the hole, and before it was made.
+    // One write is over a hole (`d`), and one is from before a hole was made (`f`).
     pool.clone_volume("c", "b", "d").unwrap();
     let d = pool.open_volume("d", false).unwrap();
     write(&d, 5 << 40, 1, 512);
@@ -136,7 +136,7 @@ fn a_long_discard_of_a_clone_is_looked_at_as_one() {
     assert_eq!(ranges(&before), [5 << 40..(5 << 40) + 512]);
 }
 
-/// More staged pieces and more scattered changes than one step takes.
+/// There are more staged pieces and more scattered changes than one step takes.
 #[test]
 fn steps_are_bounded_and_lose_nothing() {
     let pool = pool();

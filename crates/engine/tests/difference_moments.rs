@@ -121,7 +121,7 @@ fn lines_that_parted_are_compared_down_to_where_they_did() {
         assert!(found.len() <= 3, "not all that the new line will ever hold: {found:?}");
         differ(&on, &left);
         differ(&left, &v);
-        // A recovered volume, and the volume on whose past it rests.
+        // This compares a recovered volume with the volume on whose past it rests.
         let r = site.pool.open_volume("r", false).unwrap();
         write(&r, 160 * KIB, 6, 512);
         assert_eq!(differ(&base, &r), [at(10)], "chunks of a moment are brought in whole");
@@ -129,7 +129,7 @@ fn lines_that_parted_are_compared_down_to_where_they_did() {
         site.idle();
         differ(&base, &r);
         differ(&left, &r);
-        // A clone.
+        // This compares a clone with moments of its origin.
         site.snap("v", "s");
         site.pool.clone_volume("v", "s", "c").unwrap();
         let c = site.pool.open_volume("c", false).unwrap();

@@ -16,7 +16,7 @@ fn site(renew_at_epoch: Epoch) -> Site {
     Site::new(64).reopen_with(PoolOptions { renew_at_epoch, ..PoolOptions::default() })
 }
 
-/// Checks the pool offline, without findings. No handle is left.
+/// Opens the pool again. The offline check before that must find nothing. No handle may be left.
 fn clean(site: Site) -> Site {
     site.pool.drain().unwrap();
     site.reopen()
@@ -49,7 +49,7 @@ fn a_volume_goes_on_with_a_new_branch() {
         let snapshot = site.pool.open_snapshot("v", &format!("s{n}")).unwrap();
         assert!(content(&snapshot) == *frozen, "s{n}");
     }
-    // Discards, flushes, a new size and a clone.
+    // The new branch takes discards, flushes, a new size and a clone.
     v.discard(0, MIB, true).unwrap();
     expected[..MIB as usize].fill(0);
     v.flush().unwrap();

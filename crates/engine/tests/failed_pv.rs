@@ -166,7 +166,8 @@ fn the_pool_goes_on_with_the_others() {
             assert!(pool.pvs()[0].failure.is_some() && pool.pvs()[1].failure.is_none(), "{what}");
             assert!(used(&pool)[1] > 0, "{what}: {:?}", used(&pool));
             has_all_kinds(&volume);
-            // Its content can be read, and moves when it is written to.
+            // The content of the failed physical volume can be read, and moves when it is written
+            // to.
             write(&volume, 64 * KIB, 5, 512);
             pool.drain().unwrap();
             assert_eq!([64 * KIB, 64 * KIB + 512].map(|at| byte(&*volume, at)), [5, 1], "{what}");
@@ -272,10 +273,10 @@ fn a_pool_opens_with_a_batch_half_done() {
             assert_eq!(byte(&*volume, 96 * KIB), 7);
             assert_eq!(byte(&*pool.open_snapshot("a", "s").unwrap(), 96 * KIB), 9);
             assert_eq!([512, 96 * KIB].map(|at| moment(pool, before, at)), [1, 6]);
-            // What is not in place is shown from the journal.
+            // Content that is not in place is shown from the journal.
             assert_eq!([512, 96 * KIB].map(|at| moment(pool, after, at)), [3, 7]);
         };
-        // The first physical volume takes nothing any more, and the other one has no space.
+        // The first physical volume takes no more writes, and the other one has no space.
         dir.fail("pv-0", Failing::Writes);
         let pool = loop {
             opening += 1;
@@ -319,7 +320,7 @@ fn a_stamp_without_space_is_waited_for() {
     has_all_kinds(&volume);
     assert_eq!(pool.health(), Health::Healthy);
     drop((pool, volume));
-    // It can be told from a copy of the data directory that was made before.
+    // The pool can be distinguished from a copy of the data directory that was made before.
     for pv in ["pv-0", "pv-1"] {
         older.take_from(&dir.files, pv);
     }

@@ -191,7 +191,7 @@ fn a_failed_journal_sync_poisons() {
     assert!(check(dir.dir()).is_clean());
 }
 
-/// The operator finds in the log what happened, once, and the simulator can query it.
+/// The log tells the operator what happened, once. The simulator can query it.
 #[test]
 fn the_engine_says_what_an_operator_wants_to_know() {
     let heard = heard::Heard::default();
@@ -294,7 +294,7 @@ fn a_directory_that_cannot_be_synced_ends_trust_in_the_journals_names() {
     assert_poisoned(&pool, &volume);
     let (pool, _volume) = recovers(&dir, pool, volume);
     assert_eq!(pool.pvs().len(), 1);
-    // Whatever was left of it, it can be added now.
+    // The physical volume can be added now, whatever the failed attempt left of it.
     pool.add_pv(&pv("pv-1.img")).unwrap();
 }
 
@@ -348,8 +348,8 @@ fn damaged_staged_data_is_an_error_and_never_data() {
     assert_eq!(try_read(&volume, 0, 4096), Err(ErrorKind::Corrupt));
 }
 
-/// Flips a bit in the last sector of the first run of `pattern` in each journal file. Returns in
-/// how many files.
+/// Flips a bit in the last sector of the first run of `pattern` in each journal file. Returns the
+/// number of files with such a run.
 fn flip_in_journal(dir: &Faults, pattern: &[u8]) -> usize {
     let names = dir.files.list().unwrap().into_iter().filter(|n| n.starts_with("journal"));
     names

@@ -106,9 +106,10 @@ fn a_copied_directory_does_not_open_beside_the_original() {
     assert!(!report.is_clean());
     pool.close().unwrap();
     drop(pool);
-    // It is older than what the close left.
+    // The copy is older than the state that the close left.
     assert_eq!(open_file(&two).map(drop).unwrap_err().kind(), ErrorKind::Conflict);
-    // A copy of that is of the same time, and opens. From then on the original is the older one.
+    // A copy of the closed pool is of the same time, and opens. From then on the original is the
+    // older one.
     std::fs::remove_dir_all(&two).unwrap();
     copy_directory(&one, &two);
     drop(open_file(&two).unwrap());

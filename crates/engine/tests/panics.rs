@@ -48,7 +48,7 @@ impl PanicDir {
         assert_ne!(number, self.at.load(Ordering::SeqCst), "injected into a disk");
     }
 
-    /// Makes the `n`th operation from now on panic; 0: none does.
+    /// Makes the `n`th operation from now on panic. With 0, no operation panics.
     fn arm(&self, n: u64) {
         self.done.store(0, Ordering::SeqCst);
         self.at.store(n, Ordering::SeqCst);
@@ -151,7 +151,8 @@ fn site() -> PanicDir {
     dir
 }
 
-/// Runs the script with a panic in the `n`th operation. False if it has fewer operations.
+/// Runs the script with a panic in the `n`th operation. Returns false if the script has fewer
+/// operations.
 fn panic_at(n: u64, threads: usize) -> bool {
     let dir = site();
     let pool = open(&dir, threads).unwrap();
@@ -165,14 +166,14 @@ fn panic_at(n: u64, threads: usize) -> bool {
     if fired {
         let health = pool.health();
         assert!(matches!(health, Health::Poisoned(_)), "operation {n}, {threads} threads: {health:?}");
-        // No request gets at state that was half changed.
+        // No request uses state that was half changed.
         let mut ops = [WriteOp::new(0, Bytes::from(vec![9; 4096]))];
         v.write(&mut ops, true);
         assert_eq!(ops[0].result.as_ref().unwrap_err().kind(), ErrorKind::Poisoned);
         assert_eq!(v.flush().unwrap_err().kind(), ErrorKind::Poisoned);
         assert_eq!(pool.drain().unwrap_err().kind(), ErrorKind::Poisoned);
         assert!(pool.maintain().is_err());
-        // What can be read is right.
+        // All content that can be read is right.
         expect(n, &content(&v), &model);
     }
     drop((v, pool));

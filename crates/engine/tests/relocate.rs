@@ -111,7 +111,7 @@ fn it_can_be_cut_short_after_any_step_and_goes_on() {
             pool.maintain().unwrap();
         }
         let done = pool.relocation("v").unwrap().is_none();
-        // The pool is not closed: what was not committed is gone.
+        // The pool is not closed, so changes that were not committed are gone.
         drop(pool);
         pool = Pool::open(dir.clone(), world.clone(), PoolOptions::default()).unwrap();
         assert_eq!(pool.relocation("v").unwrap(), None, "a restart ends it");

@@ -134,7 +134,8 @@ fn a_write_without_space_asks_the_policies_before_it_is_refused() {
         written += 64 * KIB;
         assert!(written <= 8 * MIB);
     }
-    // As many as were needed are deleted, the oldest first. Without snapshots the pool is full.
+    // The policy deletes as many snapshots as were needed, the oldest first. Without snapshots the
+    // pool is full.
     let (mut refused, mut content) = (false, vec![0; MIB as usize]);
     for at in (written..8 * MIB).step_by(64 << 10) {
         refused |= try_write(&w, at, 7, 64 * KIB).is_err();

@@ -51,7 +51,7 @@ fn snapshots_keep_what_was_there_by_either_method() {
             assert_bytes(&f.pool.open_snapshot("a", "two").unwrap(), 24 * KIB, 1, 40 * KIB);
             f.pool.delete_snapshots("a", &["two"]).unwrap();
             f.idle();
-            // The two chunks that were not discarded, and the one at 512 KiB.
+            // Three chunks are left: the two that were not discarded, and the one at 512 KiB.
             assert_eq!(f.pool.volume("a").unwrap().allocated, 3 * 16 * KIB, "{method:?}");
             f.reopen();
         }

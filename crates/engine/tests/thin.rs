@@ -131,7 +131,7 @@ fn long_discards_and_later_writes_are_no_data_of_a_moment() {
     assert_eq!(found(full), [16 * MIB..17 * MIB]);
     assert_eq!(found(emptied), [16 * MIB..16 * MIB + CHUNK], "a part of the first chunk is left");
     assert_eq!(found(last), [16 * MIB..16 * MIB + CHUNK, 17 * MIB..17 * MIB + CHUNK]);
-    // The part that was cut off, and added again.
+    // This part was cut off, and added again.
     site.pool.resize_volume("v", 16 * MIB, true).unwrap();
     site.pool.resize_volume("v", 1 << 30, false).unwrap();
     assert_eq!(found(site.lsn()), []);

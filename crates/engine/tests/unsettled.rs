@@ -23,7 +23,7 @@ struct Fixture {
     now: Vec<u8>,
     moments: BTreeMap<Lsn, Vec<u8>>,
     held: Vec<(Lsn, Arc<Volume>)>,
-    /// What was found before everything was carried out.
+    /// Points that were found before everything was carried out.
     found: Vec<(Moment, Point)>,
     /// The number of moments that were opened and not settled.
     waited: u64,
@@ -98,13 +98,13 @@ impl Fixture {
         self.pool().stats().settled_lsn
     }
 
-    /// The number of times that something was carried out first.
+    /// Returns the number of times that records had to be carried out first.
     fn waits(&self) -> u64 {
         self.pool().stats().history_waits
     }
 
     fn pick(&self) -> Lsn {
-        // Mostly a new one.
+        // The smaller of two numbers makes newer moments more frequent.
         let n = self.below(self.moments.len() as u64).min(self.below(self.moments.len() as u64));
         *self.moments.keys().rev().nth(n as usize).unwrap()
     }
@@ -150,7 +150,7 @@ impl Fixture {
             let now = self.site.clock.now();
             let moment = match self.below(2) {
                 0 => Moment::Lsn(self.pick()),
-                // Times are from about 1 on.
+                // The fixture's times begin at about 1.
                 _ => Moment::PoolTime(now - self.below(now.min(400))),
             };
             let before = (self.settled(), self.waits());
@@ -163,7 +163,7 @@ impl Fixture {
             self.waited += u64::from(point.lsn > self.settled());
             self.found.push((moment, point));
             if !self.moments.contains_key(&point.lsn) {
-                // An anchor came before or after it.
+                // The point is that of an anchor before or after a record.
                 continue;
             }
             self.check(&view, point.lsn);
@@ -177,7 +177,8 @@ impl Fixture {
         }
     }
 
-    /// What was found before everything was carried out is found afterwards.
+    /// Checks that every point that was found before everything was carried out is found
+    /// afterwards.
     fn check_found(&mut self) {
         self.pool().drain().unwrap();
         for (moment, point) in std::mem::take(&mut self.found) {
@@ -215,7 +216,7 @@ fn a_moment_shows_the_same_before_while_and_after_it_is_carried_out() {
                 f.note();
             }
             if f.below(4) == 0 {
-                // Others use numbers, too.
+                // Other volumes use LSNs, too.
                 write(&f.site.open("other"), 0, round, 4096);
             }
             f.open_some();
@@ -280,7 +281,7 @@ fn retention_waits_for_a_moment_that_is_not_settled() {
     }
 }
 
-/// What the records of the journal do not state is carried out first.
+/// A change that the records of the journal do not state is carried out before a moment opens.
 #[test]
 fn a_change_of_the_volume_itself_is_carried_out_first() {
     let change: [fn(&Arc<Pool>); 4] = [

@@ -10,9 +10,9 @@ use tracing::{Dispatch, Event, Metadata, Subscriber};
 #[derive(Clone, Default)]
 pub(crate) struct Heard(Arc<Mutex<Vec<String>>>);
 
-/// A second subscriber, which nobody uses. While `tracing` knows only one, the first thread that
-/// comes to an event decides whether the event is ever sent to anybody: a thread of another test,
-/// which has no subscriber, would switch the event off for all.
+/// A second subscriber, which no test uses. While `tracing` knows only one subscriber, the first
+/// thread that comes to an event decides whether the event is ever sent. A thread of another test,
+/// which has no subscriber, would switch the event off for all tests.
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Heard::default()));
 
 impl Heard {

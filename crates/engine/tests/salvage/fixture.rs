@@ -25,7 +25,7 @@ pub(crate) fn options() -> PoolOptions {
     }
 }
 
-/// A pool, and what each of its devices shows.
+/// A pool, and the content that each of its devices shows.
 pub(crate) struct Fixture {
     pub(crate) dir: MemDir,
     pub(crate) pool: Arc<Pool>,
