@@ -126,7 +126,9 @@ impl Volume {
             if self.branch().cdp.is_on() && request.records.iter().any(needs_anchor) {
                 return self.finish(Some(self.sequence_long_discard(request)?), fua);
             }
-            match self.sequence(&mut None, request)? {
+            // The sequencing lock is released before anything is written.
+            let sequenced = self.sequence(&mut None, request)?;
+            match sequenced {
                 // CDP was switched on just now: the request is prepared again.
                 Sequenced::NeedsAnchor => {}
                 sequenced => return self.finish(sequenced.last(), fua),
