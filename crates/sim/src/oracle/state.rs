@@ -323,7 +323,9 @@ impl State {
                     volume.read_only = *on;
                 }
             }
-            Effect::Policy(..) | Effect::Import(..) | Effect::Arrive { .. } => self.apply_to_volume(effect),
+            Effect::Policy(..) | Effect::Import(..) | Effect::Manner(..) | Effect::Arrive { .. } => {
+                self.apply_to_volume(effect)
+            }
             of_snapshots => self.apply_to_snapshots(of_snapshots),
         }
     }
