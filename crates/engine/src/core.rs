@@ -40,6 +40,8 @@ use uuid::Uuid;
 pub(crate) struct Core {
     pub(crate) uuid: Uuid,
     pub(crate) config: PoolConfig,
+    /// The feature word of the superblock, as of the last commit. See [`Core::has_feature`].
+    pub(crate) features: AtomicU64,
     pub(crate) options: PoolOptions,
     pub(crate) dir: Arc<CountingDir>,
     /// The files of histories, which are opened when they are used.
@@ -162,6 +164,12 @@ impl Core {
     /// crash in part.
     pub(crate) fn max_record_bytes(&self) -> u64 {
         crate::journal::record::MAX_DATA.min(self.config.segment_size / 4)
+    }
+
+    /// Returns whether the catalog has the bit of a feature, durably. Nothing of the feature may be
+    /// written before (F1).
+    pub(crate) fn has_feature(&self, bit: u64) -> bool {
+        self.features.load(Ordering::Acquire) & bit != 0
     }
 
     /// Returns the earliest pool time that the next record can have.

@@ -166,6 +166,29 @@ fn images_of_earlier_builds_open() {
     }
 }
 
+/// An upgrade changes nothing that the pool holds, wherever it comes between openings.
+#[test]
+fn an_image_of_an_earlier_build_is_upgraded() {
+    let dir = load(&fs::read(images().join("0.1.0.img")).unwrap());
+    assert_eq!(Pool::stored_features(&dir).unwrap(), [""; 0]);
+    let open = |time| Pool::open(Arc::new(dir.clone()), world(time), PoolOptions::default()).unwrap();
+    let pool = open(10);
+    assert_eq!(pool.info().features, ["catalog-sums"]);
+    assert_eq!(pool.upgrade(&["references".to_owned()]).unwrap().len(), 1);
+    assert_state(&pool);
+    pool.close().unwrap();
+    drop(pool);
+    for time in [11, 12] {
+        let pool = open(time);
+        assert_eq!(pool.info().features, ["references", "catalog-sums"]);
+        assert_state(&pool);
+        pool.drain().unwrap();
+        pool.close().unwrap();
+    }
+    let report = check(Arc::new(dir.clone()), &CheckOptions::default(), &mut |_, _| {}).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
+
 #[test]
 fn an_image_of_this_build_opens() {
     let dir = MemDir::new();

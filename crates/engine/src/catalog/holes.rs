@@ -223,7 +223,7 @@ mod tests {
             placement: Placement::Anywhere,
             next_id: 1,
             next_pv: 0,
-            features: crate::catalog::CATALOG_SUMS,
+            features: crate::catalog::features::CATALOG_SUMS,
         };
         Catalog::create(&dir, &superblock, &[], &crate::catalog::StampRecord::default()).unwrap();
         Catalog::finish(&dir).unwrap();

@@ -5,7 +5,8 @@
 //! The row exists exactly as long as the superblock has the feature `REIDENTIFIED`. Builds that do
 //! not know the row refuse the pool in that time.
 
-use super::superblock::{REIDENTIFIED, Superblock};
+use super::features::REIDENTIFIED;
+use super::superblock::Superblock;
 use super::values::{SnapshotRecord, Value, seal, unseal};
 use super::{Catalog, META, decode};
 use crate::catalog::store::db;

@@ -13,6 +13,7 @@ mod cdp;
 mod change;
 mod clock;
 mod damage;
+pub(crate) mod features;
 mod flushes;
 mod holes;
 mod identities;
@@ -46,7 +47,7 @@ pub(crate) use rows::Row;
 pub(crate) use salvage::LeftIds;
 pub(crate) use scrub::ScrubRecord;
 pub(crate) use stamps::{KnownStamps, StampRecord};
-pub(crate) use superblock::{CATALOG_SUMS, SHARED_SEGMENTS, Superblock};
+pub(crate) use superblock::Superblock;
 pub(crate) use usage::CURRENT;
 pub(crate) use values::{
     BaseRecord, BitmapPage, BranchRecord, ExtentRecord, FillRecord, Frozen, ImageRecord, ImportRecord,
@@ -234,11 +235,10 @@ impl Catalog {
         catalog.ballast = ballast;
         let superblock = catalog.superblock()?;
         let catalog = catalog.upgraded()?;
-        if matches!(catalog.store.below(), BlockBackend::Blocks(_)) && superblock.features & CATALOG_SUMS == 0
-        {
+        let sums = matches!(catalog.store.below(), BlockBackend::Blocks(_));
+        if sums && superblock.features & features::CATALOG_SUMS == 0 {
             let mut txn = catalog.begin()?;
-            let features = superblock.features | CATALOG_SUMS;
-            txn.put_superblock(&Superblock { features, ..superblock })?;
+            txn.change_superblock(|superblock| superblock.features |= features::CATALOG_SUMS)?;
             txn.commit()?;
         }
         Ok(catalog)

@@ -1,21 +1,10 @@
 //! The superblock: the fixed facts of a pool, the formats that it uses, and the counters of ids.
 
+use super::features::{REIDENTIFIED, unknown};
 use super::values::{Value, decode_placement, encode_placement, seal, unseal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{Placement, PoolConfig};
 use uuid::Uuid;
-
-/// A bit of [`Superblock::features`]: the catalog's blocks have sums. The bits 1 (references), 2
-/// (sums of data), 4 (layouts), 8 (kept) and 16 (regions) are reserved.
-pub(crate) const CATALOG_SUMS: u64 = 32;
-/// A bit of [`Superblock::features`]: volumes and snapshots have new identities, and files beside
-/// the catalog may still name the old ones. The bit is cleared when no file names them.
-pub(super) const REIDENTIFIED: u64 = 64;
-/// A bit of [`Superblock::features`]: histories may have runs in shared segments. The bit is set
-/// with the first run.
-pub(crate) const SHARED_SEGMENTS: u64 = 128;
-/// The features that this build can handle.
-const KNOWN: u64 = CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS;
 
 /// Fixed facts of a pool and counters of ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,25 +40,11 @@ impl Superblock {
 
     /// Refuses a pool that uses a format of a later build.
     pub(super) fn check_features(&self) -> Result<()> {
-        let unknown: Vec<String> = (0..u64::BITS)
-            .map(|bit| 1 << bit & self.features & !KNOWN)
-            .filter(|bit| *bit != 0)
-            .map(name)
-            .collect();
-        if unknown.is_empty() {
-            return Ok(());
-        }
-        let context = format!(
-            "open the pool: it uses formats of a later build (features {}); use a newer build",
-            unknown.join(", ")
-        );
+        let Some(names) = unknown(self.features) else { return Ok(()) };
+        let context =
+            format!("open the pool: it uses formats of a later build (features {names}); use a newer build");
         Err(Error::new(ErrorKind::Unsupported, context))
     }
-}
-
-/// Returns the name of a feature, for messages.
-fn name(bit: u64) -> String {
-    format!("{bit:#x}")
 }
 
 impl Value for Superblock {
@@ -106,6 +81,7 @@ impl Value for Superblock {
 
 #[cfg(test)]
 mod tests {
+    use super::super::features::{CATALOG_SUMS, REFERENCES};
     use super::*;
 
     fn superblock(features: u64) -> Superblock {
@@ -138,6 +114,10 @@ mod tests {
                 CATALOG_SUMS | REIDENTIFIED,
                 "02010101010101010101010101010101010000400000000000000000400000000000000002000000000010000001090000000000000002000000600000000000000086929a92",
             ),
+            (
+                CATALOG_SUMS | REFERENCES,
+                "0201010101010101010101010101010101000040000000000000000040000000000000000200000000001000000109000000000000000200000021000000000000009324a6c1",
+            ),
         ] {
             let value = superblock(features);
             assert_eq!(hex(&value), bytes);
@@ -151,6 +131,6 @@ mod tests {
         superblock(0).check_features().unwrap();
         let error = superblock(CATALOG_SUMS | 2 | 1 << 40).check_features().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("(features 0x2, 0x10000000000)"), "{error}");
+        assert!(error.to_string().contains("(features sums, 0x10000000000)"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 //! that need the block.
 
 use super::blocks::{BLOCK, offset_of};
+use super::features::CATALOG_SUMS;
 use super::page::{Entry, Slot};
 use super::*;
 use crate::disk::MemDir;

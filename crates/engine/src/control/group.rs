@@ -34,6 +34,10 @@ impl Operation for Group {
         Some(Group { parts: (0..count).map(|_| part(r)).collect::<Option<_>>()? })
     }
 
+    fn check(&self) -> Result<()> {
+        self.parts.iter().try_for_each(Control::check)
+    }
+
     fn shares_commit(&self) -> bool {
         self.parts.iter().all(Control::shares_commit)
     }

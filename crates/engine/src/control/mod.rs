@@ -23,6 +23,7 @@
 
 mod cdp;
 mod change;
+mod feature;
 mod flatten;
 mod group;
 mod history;
@@ -136,6 +137,9 @@ operations! {
     group {
         45 => Group,
     }
+    feature {
+        50 => EnableFeatures,
+    }
 }
 
 /// All that the engine does with one kind of operation.
@@ -147,6 +151,11 @@ trait Operation {
     fn take(r: &mut Reader<'_>) -> Option<Self>
     where
         Self: Sized;
+
+    /// See [`Control::check`].
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// See [`Control::shares_commit`]. False is always safe.
     fn shares_commit(&self) -> bool {
@@ -198,6 +207,12 @@ impl Control {
         let kind = r.u8()?;
         let control = Control::take(kind, &mut r)?;
         is_padding(&mut r).then_some(control)
+    }
+
+    /// Refuses an operation that this build can decode, and can't carry out: it needs a format of a
+    /// later build.
+    fn check(&self) -> Result<()> {
+        self.operation().check()
     }
 
     /// Returns whether the operation may be carried out in one commit with the records around it.
@@ -270,14 +285,16 @@ pub(crate) enum FollowUp {
     SetFill(Vec<(BranchId, Option<FillRecord>)>),
 }
 
-/// Decodes the data of the control record with this LSN.
+/// Decodes the data of the control record with this LSN. Returns [`ErrorKind::Unsupported`] for a
+/// record of a later build.
 pub(crate) fn decode_control(lsn: Lsn, data: &[u8]) -> Result<Control> {
-    Control::decode(data).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Unsupported,
-            format!("decode the control record with LSN {lsn}: this build does not know its version"),
-        )
-    })
+    let unsupported = |why: String| {
+        Error::new(ErrorKind::Unsupported, format!("decode the control record with LSN {lsn}: {why}"))
+    };
+    let control =
+        Control::decode(data).ok_or_else(|| unsupported("this build does not know its version".into()))?;
+    control.check().map_err(|error| unsupported(error.to_string()))?;
+    Ok(control)
 }
 
 /// Appends the number of an operation that may rest on a moment, and the moment.

@@ -57,7 +57,7 @@ fn roll_back(base: Frozen, at: Option<Lsn>) -> Control {
     RollBack { id, branch, base, at, size: 512, undo_id, undo: snapshot(2) }.into()
 }
 
-fn every_kind() -> [Control; 28] {
+fn every_kind() -> [Control; 29] {
     let base = Frozen { branch: BranchId(2), epoch: Epoch(9) };
     let moment = Frozen { epoch: Epoch::NONE, ..base };
     let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
@@ -106,6 +106,7 @@ fn every_kind() -> [Control; 28] {
         RemoveMark { volume: VolumeId(1), lsn: Lsn(5) }.into(),
         clone_volume(moment, Some(Lsn(77))),
         roll_back(moment, Some(Lsn(77))),
+        EnableFeatures { features: 1 << 40 | 1 }.into(),
     ]
 }
 
@@ -142,6 +143,7 @@ fn golden_bytes() {
         "2a0100000000000000050000000000000000000000000000",
         "2b4d0000000000000007000000000000000e02000000000000000000000001390002070707070707070707070707070707070200646200000000000100000002000001630000000000000002000000000000000a000064befddb000000000000",
         "2c4d000000000000000100000000000000080000000000000002000000000000000000000000020000000000000700000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf0000000000",
+        "32010000000001000000000000000000",
     ];
     assert_eq!(every_kind().each_ref().map(hex), golden);
 }
@@ -164,6 +166,23 @@ fn round_trips() {
     let group = |parts| -> Control { Group { parts }.into() };
     let nested = group(vec![group(Vec::new())]);
     assert_eq!(Control::decode(&nested.encode()), None, "a group in a group");
+}
+
+/// Such a record is one of a later build, alone or in a group. An operation of this build is not.
+#[test]
+fn an_operation_that_enables_what_this_build_does_not_know_is_refused() {
+    let enable = |features| -> Control { EnableFeatures { features }.into() };
+    let refused = |control: Control| {
+        let error = decode_control(Lsn(7), &control.encode()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        for part in ["LSN 7", "(features layouts, 0x10000000000)", "use a newer build"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    };
+    refused(enable(1 << 40 | 4 | 1));
+    refused(Group { parts: vec![enable(1), enable(1 << 40 | 4)] }.into());
+    assert_eq!(decode_control(Lsn(7), &enable(1).encode()).unwrap(), enable(1));
+    assert_eq!(decode_control(Lsn(7), &[99; 16]).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 /// Bytes of a journal choose the depth, and must not choose that of the stack.

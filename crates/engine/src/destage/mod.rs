@@ -32,8 +32,9 @@ pub(crate) mod state;
 
 use crate::branch::Branch;
 use crate::catalog::PageKey;
+use crate::catalog::Txn;
+use crate::catalog::features::SHARED_SEGMENTS;
 use crate::catalog::page::MapPage;
-use crate::catalog::{SHARED_SEGMENTS, Txn};
 use crate::cdp::write::append::StagedSegments;
 use crate::cdp::write::committing::Committing;
 use crate::control::OperationChange;
@@ -201,7 +202,7 @@ impl Destager {
         let committing: Vec<_> = recorded.iter().map(|a| Committing::begin(a.branch())).collect();
         self.commit(state, txn, preserved, destaged, &released)?;
         if recorded.iter().any(StagedSegments::is_run) {
-            self.core.shared.mark();
+            self.core.features.fetch_or(SHARED_SEGMENTS, Ordering::Release);
         }
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
             branch
@@ -277,7 +278,7 @@ impl Core {
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(plan.versions.iter())?;
         recorded.iter().try_for_each(|appended| appended.store(&mut txn))?;
-        if !self.shared.is_marked() && recorded.iter().any(StagedSegments::is_run) {
+        if !self.has_feature(SHARED_SEGMENTS) && recorded.iter().any(StagedSegments::is_run) {
             txn.change_superblock(|superblock| superblock.features |= SHARED_SEGMENTS)?;
         }
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {

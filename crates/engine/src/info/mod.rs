@@ -1,6 +1,7 @@
 //! Answers of the pool to queries: plain data, no behaviour. Sizes are bytes unless a name says
 //! otherwise.
 
+pub(crate) mod feature;
 pub(crate) mod history;
 
 use crate::disk::SyncPurpose;
@@ -273,6 +274,8 @@ pub struct PoolInfo {
     pub provisioned: u64,
     /// Number of volumes.
     pub volumes: u64,
+    /// The features that the pool has: formats that not every build knows.
+    pub features: Vec<&'static str>,
     /// Health.
     pub health: Health,
 }

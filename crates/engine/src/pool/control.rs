@@ -198,7 +198,7 @@ impl Pool {
 
     /// Carries out a sequenced operation, and waits for the end of a shortage if necessary. If the
     /// wait is too long, an error is returned, and the operation is still carried out later.
-    fn see_through(&self, lsn: Lsn) -> Result<()> {
+    pub(super) fn see_through(&self, lsn: Lsn) -> Result<()> {
         let mut waits = 0;
         loop {
             match self.destager.destage_to(lsn) {

@@ -9,6 +9,7 @@ mod clock;
 pub(crate) mod control;
 pub(crate) mod damage;
 pub(crate) mod expiry;
+mod feature;
 pub(crate) mod flatten;
 mod health;
 pub(crate) mod history;
@@ -26,6 +27,7 @@ pub(crate) mod usage;
 
 pub use crate::clock::{ClockChange, ClockInfo};
 pub use crate::health::{Health, Warning, code};
+pub use crate::info::feature::{FeatureInfo, FeatureState};
 pub use crate::info::{
     CatalogScrub, CatalogSource, FlattenInfo, IndexSize, JournalLoss, Layout, LostDevice, Origin, PoolInfo,
     PoolStats, PreserveStats, Progress, PvInfo, RegionCounts, RelocationInfo, Salvage, SalvageFinding,
@@ -62,6 +64,8 @@ impl Pool {
         let totals = self.core.space.totals();
         // This comes before the names are locked, because `health` locks them itself.
         let health = self.health();
+        let enabled = |info: &FeatureInfo| info.state == FeatureState::Enabled;
+        let features = self.features().iter().filter(|info| enabled(info)).map(|info| info.name).collect();
         let names = self.core.names.read();
         PoolInfo {
             uuid: self.core.uuid,
@@ -76,6 +80,7 @@ impl Pool {
             data_available: self.core.catalog_room.available(),
             provisioned: names.by_name.values().map(|v| v.size.load(Ordering::Relaxed)).sum(),
             volumes: names.by_name.len() as u64,
+            features,
             health,
         }
     }

@@ -46,7 +46,7 @@ use crate::throttle::Neighbours;
 use crate::world::{World, uuid};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
@@ -101,7 +101,7 @@ impl Pool {
             placement,
             next_id: 1,
             next_pv: pvs.len() as u32,
-            features: catalog::CATALOG_SUMS,
+            features: catalog::features::CATALOG_SUMS | catalog::features::STABLE,
         };
         Catalog::create(&*dir, &superblock, &records, &stamp)?;
         for ((disk, label), spec) in disks.iter().zip(pvs) {
@@ -291,6 +291,7 @@ impl Parts {
             damage: self.damage,
             uuid: self.superblock.pool,
             config: self.superblock.config(),
+            features: AtomicU64::new(self.superblock.features),
             options: self.options,
             dir: self.dir,
             files: self.files,

@@ -8,7 +8,7 @@ use crate::disk::OpenFiles;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of shared segments above which the oldest is emptied.
 const MAX_SEGMENTS: usize = 32;
@@ -23,8 +23,6 @@ const LEAST_RUNS: u64 = 8;
 #[derive(Default)]
 pub(crate) struct SharedLog {
     state: Mutex<State>,
-    /// The superblock has the mark that shared segments may exist.
-    marked: AtomicBool,
     /// The number of recorded branches at the last count.
     recorded: AtomicU64,
 }
@@ -65,16 +63,9 @@ impl SharedLog {
         }
     }
 
-    /// Notes at open that all runs are known. `marked` states that shared segments may exist, by
-    /// the superblock.
-    pub(crate) fn loaded(&self, marked: bool) {
+    /// Notes at open that all runs are known.
+    pub(crate) fn loaded(&self) {
         self.state.lock().open = None;
-        self.marked.store(marked, Ordering::Relaxed);
-    }
-
-    /// Returns whether the superblock has the mark that shared segments may exist.
-    pub(crate) fn is_marked(&self) -> bool {
-        self.marked.load(Ordering::Relaxed)
     }
 
     /// Notes the number of branches that are recorded.
@@ -92,10 +83,6 @@ impl SharedLog {
     /// branches.
     pub(crate) fn portion_of_runs(&self, most: u64) -> u64 {
         self.portion(MAX_RUNS, LEAST_RUNS.min(most), most)
-    }
-
-    pub(crate) fn mark(&self) {
-        self.marked.store(true, Ordering::Relaxed);
     }
 
     /// Counts a run that ends at byte `end`, from now on.

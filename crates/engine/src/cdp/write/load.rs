@@ -1,6 +1,6 @@
 //! Loading the logs of all branches when a pool is opened.
 
-use crate::catalog::{Catalog, GroupRecord, SHARED_SEGMENTS, SegmentRecord};
+use crate::catalog::{Catalog, GroupRecord, SegmentRecord};
 use crate::cdp::log::record::{SHARED, SegmentHead};
 use crate::cdp::log::segment::{LogFile, Open, Sealed, SegmentDisk};
 use crate::cdp::log::shared::SharedLog;
@@ -54,7 +54,7 @@ pub(crate) fn load_segments(
         log.next_seq = log.next_seq.max(run.seq + 1);
         log.put_sealed(run.seq, Arc::new(Sealed::new(file, run.record)));
     }
-    shared.loaded(catalog.superblock()?.features & SHARED_SEGMENTS != 0);
+    shared.loaded();
     for name in there.iter().filter(|name| SegmentHead::names(name) && !known.contains(*name)) {
         // A leftover of a crash. If it can't be removed now it will be another time.
         let _ = dir.remove(name);

@@ -1,0 +1,165 @@
+//! The feature word: the formats of a pool that not every build knows, a bit for each.
+//!
+//! A build refuses a pool with a bit that it does not know. So no byte of a feature may be on disk
+//! before its bit is durable in the superblock. A bit that is set for good is never cleared, and a
+//! bit is never used for anything else.
+
+/// Journal records may name slots that have the data of a write, instead of having the data.
+pub(crate) const REFERENCES: u64 = 1;
+/// The catalog's blocks have sums.
+pub(crate) const CATALOG_SUMS: u64 = 32;
+/// Volumes and snapshots have new identities, and files beside the catalog may still name the old
+/// ones. The bit is cleared when no file names them.
+pub(super) const REIDENTIFIED: u64 = 64;
+/// Histories may have runs in shared segments. The bit is set with the first run.
+pub(crate) const SHARED_SEGMENTS: u64 = 128;
+
+/// How a feature gets into use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// New pools have it, and an upgrade enables it.
+    Stable,
+    /// An upgrade enables it only if its name is given.
+    Experimental,
+    /// The pool sets it by itself.
+    Internal,
+    /// This build does not know the format. Only its number and name are fixed.
+    Reserved,
+}
+
+/// What a bit of the feature word means.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Feature {
+    pub(crate) bit: u64,
+    pub(crate) name: &'static str,
+    /// One sentence for users.
+    pub(crate) about: &'static str,
+    pub(crate) standing: Standing,
+}
+
+/// All bits that have a meaning, in ascending order.
+pub(crate) const FEATURES: [Feature; 8] = [
+    Feature {
+        bit: REFERENCES,
+        name: "references",
+        about: "Large writes go to their slots at once, and the journal only refers to them.",
+        standing: Standing::Experimental,
+    },
+    Feature { bit: 2, name: "sums", about: "Data in place has sums.", standing: Standing::Reserved },
+    Feature {
+        bit: 4,
+        name: "layouts",
+        about: "Data has copies or parity on several physical volumes.",
+        standing: Standing::Reserved,
+    },
+    Feature {
+        bit: 8,
+        name: "kept",
+        about: "Histories keep replaced data in its slots.",
+        standing: Standing::Reserved,
+    },
+    Feature {
+        bit: 16,
+        name: "regions",
+        about: "Physical volumes are divided into regions.",
+        standing: Standing::Reserved,
+    },
+    Feature {
+        bit: CATALOG_SUMS,
+        name: "catalog-sums",
+        about: "The blocks of the catalog have sums.",
+        standing: Standing::Internal,
+    },
+    Feature {
+        bit: REIDENTIFIED,
+        name: "reidentified",
+        about: "A change of identities has begun and has not ended.",
+        standing: Standing::Internal,
+    },
+    Feature {
+        bit: SHARED_SEGMENTS,
+        name: "shared-segments",
+        about: "Histories of several volumes share segment files.",
+        standing: Standing::Internal,
+    },
+];
+
+/// The features that this build can handle.
+const KNOWN: u64 = STABLE | bits(&FEATURES, Standing::Experimental) | bits(&FEATURES, Standing::Internal);
+
+/// The features that an upgrade without names enables, and that a new pool has.
+pub(crate) const STABLE: u64 = bits(&FEATURES, Standing::Stable);
+
+/// Returns the bits with a standing.
+const fn bits(table: &[Feature], standing: Standing) -> u64 {
+    let (mut bits, mut at) = (0, 0);
+    while at < table.len() {
+        if table[at].standing as u8 == standing as u8 {
+            bits |= table[at].bit;
+        }
+        at += 1;
+    }
+    bits
+}
+
+/// Returns the names of the bits that this build does not know, or `None` if it knows all of them.
+pub(crate) fn unknown(features: u64) -> Option<String> {
+    let unknown = features & !KNOWN;
+    (unknown != 0).then(|| names(unknown))
+}
+
+/// Returns the names of all bits, for messages. A bit without a name is shown as a number.
+fn names(features: u64) -> String {
+    let bits = (0..u64::BITS).map(|shift| 1 << shift).filter(|bit| features & bit != 0);
+    let name = |bit: u64| match FEATURES.iter().find(|feature| feature.bit == bit) {
+        Some(feature) => feature.name.to_owned(),
+        None => format!("{bit:#x}"),
+    };
+    bits.map(name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Numbers and names are part of the format, and of what users type.
+    #[test]
+    fn the_table_is_fixed() {
+        let table: Vec<(u64, &str)> = FEATURES.iter().map(|f| (f.bit, f.name)).collect();
+        assert_eq!(
+            table,
+            [
+                (1, "references"),
+                (2, "sums"),
+                (4, "layouts"),
+                (8, "kept"),
+                (16, "regions"),
+                (32, "catalog-sums"),
+                (64, "reidentified"),
+                (128, "shared-segments"),
+            ]
+        );
+        assert!(FEATURES.iter().all(|f| f.bit.is_power_of_two() && f.about.ends_with('.')));
+        assert_eq!(FEATURES.iter().map(|f| f.name).collect::<BTreeSet<_>>().len(), FEATURES.len());
+        assert_eq!(KNOWN, REFERENCES | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS);
+    }
+
+    #[test]
+    fn stable_features_are_known_and_enabled_without_a_name() {
+        let mut table = FEATURES;
+        table[1].standing = Standing::Stable;
+        table[4].standing = Standing::Stable;
+        assert_eq!(bits(&table, Standing::Stable), STABLE | 2 | 16);
+        assert_eq!(bits(&table, Standing::Reserved), 4 | 8);
+        assert_eq!(STABLE & !KNOWN, 0);
+    }
+
+    #[test]
+    fn unknown_bits_are_named() {
+        assert_eq!(unknown(0), None);
+        assert_eq!(unknown(REFERENCES | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS), None);
+        assert_eq!(unknown(REFERENCES | 2 | 16 | 1 << 40).as_deref(), Some("sums, regions, 0x10000000000"));
+        assert_eq!(unknown(1 << 63).as_deref(), Some("0x8000000000000000"));
+    }
+}

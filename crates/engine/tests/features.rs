@@ -1,0 +1,129 @@
+//! The feature word: an upgrade enables formats of later builds, for good.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use hindcast_engine::ErrorKind;
+use hindcast_engine::disk::SyncPurpose;
+use hindcast_engine::pool::{FeatureState, Health, Pool};
+use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Op, Site, check, read, write};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn state(pool: &Pool, name: &str) -> FeatureState {
+    pool.features().into_iter().find(|info| info.name == name).unwrap().state
+}
+
+#[test]
+fn an_upgrade_is_for_good() {
+    let site = Site::new(4);
+    let volume = site.volume("db", MIB, 16 * KIB);
+    write(&volume, 0, 1, 64 * KIB);
+    drop(volume);
+    let pool = &site.pool;
+    let all: Vec<_> = pool.features().into_iter().map(|info| (info.name, info.state)).collect();
+    assert_eq!(
+        all,
+        [
+            ("references", FeatureState::Experimental),
+            ("catalog-sums", FeatureState::Enabled),
+            ("reidentified", FeatureState::Internal),
+            ("shared-segments", FeatureState::Internal),
+        ]
+    );
+    // What is experimental is enabled only by its name.
+    assert_eq!(pool.upgrade(&[]).unwrap(), []);
+    let before = pool.stats().sequenced_lsn;
+    let planned = pool.plan_upgrade(&names(&["references"])).unwrap();
+    assert_eq!((planned[0].name, planned[0].state), ("references", FeatureState::Experimental));
+    assert_eq!((planned.len(), pool.stats().sequenced_lsn), (1, before));
+
+    let enabled = pool.upgrade(&names(&["references", "references"])).unwrap();
+    assert_eq!(enabled.len(), 1);
+    assert_eq!((enabled[0].name, enabled[0].state), ("references", FeatureState::Enabled));
+    assert_eq!(pool.info().features, ["references", "catalog-sums"]);
+    assert_eq!(Pool::stored_features(&*site.dir).map_err(|e| e.kind()), Err(ErrorKind::Busy));
+
+    // There is nothing left to do, and nothing is done.
+    let after = pool.stats().sequenced_lsn;
+    assert_eq!(pool.upgrade(&names(&["references"])).unwrap(), []);
+    assert_eq!(pool.stats().sequenced_lsn, after);
+
+    let site = site.reopen();
+    assert_eq!(state(&site.pool, "references"), FeatureState::Enabled);
+    site.pool.close().unwrap();
+    let dir = site.kill();
+    assert_eq!(Pool::stored_features(&*dir).unwrap(), ["references", "catalog-sums"]);
+}
+
+#[test]
+fn names_that_can_not_be_enabled_are_refused() {
+    let site = Site::new(4);
+    let before = site.pool.stats().sequenced_lsn;
+    for (name, part) in [
+        ("nothing", "this build does not know it; it knows: references"),
+        // It has a name, and this build can't handle it.
+        ("sums", "this build does not know it; it knows: references"),
+        ("", "it knows: references"),
+        ("shared-segments", "the pool sets it by itself"),
+        ("catalog-sums", "the pool sets it by itself"),
+    ] {
+        let wanted = names(&["references", name]);
+        for error in [site.pool.upgrade(&wanted).unwrap_err(), site.pool.plan_upgrade(&wanted).unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{name}");
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+    assert_eq!(site.pool.stats().sequenced_lsn, before);
+    assert_eq!(state(&site.pool, "references"), FeatureState::Experimental);
+}
+
+/// F1: the running pool has a feature only when the commit is durable. The record of the upgrade
+/// stays in the journal, and is carried out after the next opening.
+#[test]
+fn a_feature_is_had_only_after_the_commit() {
+    let failing = Arc::new(AtomicBool::new(false));
+    let fails = failing.clone();
+    let site = Site::builder(4).over(move |dir| {
+        FaultyDir::new(dir, move |op: &Op<'_>| {
+            let commits = op.name.starts_with("catalog") && op.act == Act::Sync(SyncPurpose::Catalog);
+            (commits && fails.load(Ordering::Relaxed)).then(|| io::Error::other("the disk is broken"))
+        })
+    });
+    let volume = site.volume("db", MIB, 16 * KIB);
+    write(&volume, 0, 1, 64 * KIB);
+    site.pool.drain().unwrap();
+    failing.store(true, Ordering::Relaxed);
+    site.pool.upgrade(&names(&["references"])).unwrap_err();
+    assert!(matches!(site.pool.health(), Health::Poisoned(_)));
+    assert_eq!(state(&site.pool, "references"), FeatureState::Experimental);
+    drop(volume);
+
+    failing.store(false, Ordering::Relaxed);
+    let site = site.reopen();
+    assert_eq!(state(&site.pool, "references"), FeatureState::Experimental);
+    site.pool.drain().unwrap();
+    assert_eq!(state(&site.pool, "references"), FeatureState::Enabled);
+    assert_eq!(read(&site.open("db"), 0, 64 * KIB), vec![1; 64 << 10]);
+    let site = site.reopen();
+    assert_eq!(state(&site.pool, "references"), FeatureState::Enabled);
+    site.pool.close().unwrap();
+    let dir = site.kill();
+    assert!(check(dir.clone()).is_clean());
+}
+
+/// A backup of the metadata has the features, and the catalog that is made of it, too.
+#[test]
+fn a_restored_catalog_has_the_features() {
+    let site = Site::new(4).having("db", MIB, 16 * KIB);
+    site.pool.upgrade(&names(&["references"])).unwrap();
+    site.pool.close().unwrap();
+    let info = site.pool.backup_metadata(&*site.dir, 2).unwrap();
+    let dir = site.kill();
+    let found = hindcast_engine::backup::find(&*dir, &info.file.unwrap()).unwrap();
+    hindcast_engine::backup::restore(&*dir, &found).unwrap();
+    assert_eq!(Pool::stored_features(&*dir).unwrap(), ["references", "catalog-sums"]);
+}
