@@ -155,6 +155,10 @@ pub struct Pool {
     pub provisioned: u64,
     /// Number of volumes.
     pub volumes: u64,
+    /// Names of the features that the pool has. A build that does not know one of them refuses the
+    /// pool.
+    #[serde(default)]
+    pub features: Vec<String>,
     /// Health of the pool.
     pub health: Health,
     /// Space and positions of the journal.

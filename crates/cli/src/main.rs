@@ -10,6 +10,7 @@ mod check;
 mod clone;
 mod extras;
 mod failure;
+mod features;
 mod flatten;
 mod history;
 mod output;
@@ -91,7 +92,7 @@ enum Command {
     /// Show the health, space, limits and listeners of the server
     Status,
     /// The pool and its physical volumes: show, pvs, add, drain, remove, clock, backup-metadata,
-    /// set, reidentify
+    /// features, upgrade, set, reidentify
     #[command(subcommand)]
     Pool(pool::Command),
     /// Volumes: create, list, show, resize, rename, set, relocate, flatten, delete, stats

@@ -1,6 +1,7 @@
 //! `hindcast pool`: the pool and its physical volumes.
 
 use crate::failure::Failure;
+use crate::features;
 use crate::output::{list, percent, properties};
 use crate::reidentify;
 use crate::session::{Global, Session};
@@ -114,6 +115,12 @@ pub(crate) enum Served {
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
     },
+    /// List the formats of the pool that not every build knows
+    #[command(after_help = features::FEATURES_HELP)]
+    Features,
+    /// Let the pool use newer formats; there is no way back: older builds refuse the pool
+    #[command(after_help = features::UPGRADE_HELP)]
+    Upgrade(features::Args),
     /// Change the pool's policies
     Set {
         /// Where the pool places new data
@@ -168,6 +175,8 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
                 format!("wrote {}: {}, {copies}", b.path, Size(b.bytes))
             })
         }
+        Served::Features => features::show(session),
+        Served::Upgrade(args) => features::upgrade(args, session),
         Served::Set { placement } => {
             let pool = client.patch_pool(&PatchPool { placement: Some(placement) })?;
             output.show(&pool, |pool| format!("placement is {}", pool.placement.name()))
@@ -239,6 +248,7 @@ fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
 
 fn table(pool: &Pool) -> String {
     let (journal, cache, index, kept) = (&pool.journal, &pool.map_cache, &pool.index, &pool.preservation);
+    let features = if pool.features.is_empty() { "-".into() } else { pool.features.join(", ") };
     let hits = cache.hit_rate.map_or_else(|| "-".into(), |rate| format!("{:.1} %", rate * 100.0));
     properties([
         ("health", health(&pool.health)),
@@ -248,6 +258,7 @@ fn table(pool: &Pool) -> String {
         ("available", Size(pool.available).to_string()),
         ("provisioned", format!("{} in {} volumes", Size(pool.provisioned), pool.volumes)),
         ("placement", pool.placement.name().into()),
+        ("features", features),
         ("extent size", Size(pool.extent_size).to_string()),
         ("atomic unit", Size(pool.atomic_unit.into()).to_string()),
         (

@@ -5,8 +5,8 @@ use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::ids::Stamp;
 use hindcast_engine::pool::{
-    self, Health, IndexSize, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, SnapshotSpace, VolumeInfo,
-    code,
+    self, FeatureInfo, Health, IndexSize, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, SnapshotSpace,
+    VolumeInfo, code,
 };
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
@@ -59,6 +59,7 @@ pub(crate) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api:
         reserved: info.reserved,
         provisioned: info.provisioned,
         volumes: info.volumes,
+        features: info.features.iter().map(|name| (*name).to_owned()).collect(),
         health: health(&info.health),
         journal: api::Journal {
             size: info.config.journal_size,
@@ -88,6 +89,11 @@ pub(crate) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api:
         },
         preservation: preservation(&stats.preserving),
     }
+}
+
+pub(crate) fn feature(info: &FeatureInfo) -> api::Feature {
+    let (name, about) = (info.name.to_owned(), info.about.to_owned());
+    api::Feature { name, about, state: info.state.same() }
 }
 
 fn preservation(stats: &PreserveStats) -> api::Preservation {

@@ -39,5 +39,7 @@ same! {
     api::Order, pool::Order: Dependent = Dependent, Independent = Independent;
     api::CachePolicy, pool::CachePolicy: RoundRobin = RoundRobin, Lru = Lru, Lfu = Lfu, S3Fifo = S3Fifo;
     api::Encoding, cdp::Encoding: Parity = Parity, Undo = Undo, Redo = Redo;
+    api::FeatureState, pool::FeatureState:
+        Enabled = Enabled, Available = Available, Experimental = Experimental, Internal = Internal;
     api::Compression, cdp::Compression: None = None, ZeroRun = ZeroRun, Lz4 = Lz4, Zstd = Zstd;
 }

@@ -112,6 +112,44 @@ fn physical_volumes_come_and_go() {
 }
 
 #[test]
+fn a_pool_is_upgraded() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let state = |server: &Server| {
+        let features = server.json(&["pool", "features"]);
+        let named = |f: &&Value| f["name"] == "references";
+        features.as_array().unwrap().iter().find(named).unwrap()["state"].clone()
+    };
+    assert_eq!(state(&server), "experimental");
+    assert_eq!(server.json(&["pool", "show"])["features"], json!(["catalog-sums"]));
+    assert_eq!(server.json(&["pool", "upgrade"]), json!([]));
+    assert!(server.ok(&["pool", "upgrade"]).starts_with("nothing to do"));
+    let planned = server.json(&["pool", "upgrade", "--enable", "references", "--dry-run"]);
+    assert_eq!((&planned[0]["name"], &planned[0]["state"]), (&json!("references"), &json!("experimental")));
+    assert_eq!(state(&server), "experimental");
+    for (name, part) in [("none", "it knows: references"), ("catalog-sums", "sets it by itself")] {
+        let (code, message) = server.fails(&["pool", "upgrade", "--enable", "references", "--enable", name]);
+        assert_eq!(code, 2, "{message}");
+        assert!(message.contains(part), "{message}");
+    }
+    let (code, body) = server.http("POST", "/api/v1/pool/upgrade", r#"{"enabel": ["references"]}"#);
+    assert_eq!(code, 400, "{body}");
+    let document: Value = serde_json::from_str(&server.http("GET", "/api/v1/openapi.json", "").1).unwrap();
+    for (path, method) in [("features", "get"), ("upgrade", "post")] {
+        assert!(document["paths"][format!("/api/v1/pool/{path}")][method].is_object(), "{document}");
+    }
+    assert_eq!(state(&server), "experimental");
+
+    let done = server.ok(&["pool", "upgrade", "--enable", "references"]);
+    assert!(done.contains("older builds refuse the pool from now on"), "{done}");
+    assert_eq!(server.json(&["pool", "upgrade", "--enable", "references"]), json!([]));
+    assert!(server.ok(&["pool", "show"]).contains("references, catalog-sums"));
+    assert_eq!(server.stop("-KILL"), None);
+    let server = Server::start(dir.path());
+    assert_eq!(state(&server), "enabled");
+}
+
+#[test]
 fn help_completions_and_manual_pages_are_there() {
     for args in
         [&["--help"][..], &["volume", "--help"], &["volume", "create", "--help"], &["serve", "--help"]]

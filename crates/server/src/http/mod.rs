@@ -4,6 +4,7 @@ mod backups;
 mod cdp;
 mod clock;
 mod error;
+mod features;
 mod flatten;
 mod framing;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::error::{ApiError, Json, Path, Query};
 use super::guests::{Guest, through};
 use super::probe::Probe;
 use super::shared::{DeleteQuery, Shared, blocking, host_path};
-use super::{backups, cdp, clock, flatten, relocation, schedules, snapshots, targets, transfer};
+use super::{backups, cdp, clock, features, flatten, relocation, schedules, snapshots, targets, transfer};
 use crate::app::App;
 use crate::convert;
 use crate::host_paths::{Door, Purpose};
@@ -60,6 +60,7 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(clock::router())
         .merge(relocation::router())
         .merge(backups::router())
+        .merge(features::router())
         .merge(flatten::router())
         .merge(schedules::router())
         .merge(targets::router());
