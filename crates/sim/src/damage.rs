@@ -17,6 +17,7 @@ use hindcast_engine::check::{CheckOptions, CheckReport, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::Dir;
 use hindcast_engine::pool::{NewVolume, Pool};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Moments that are checked in a damaged pool, about.
@@ -32,6 +33,23 @@ const STEPS: usize = 40;
 /// Number of repairs after which nothing is left to repair. The first repair may keep doubtful
 /// marks that the second one removes.
 const REPAIRS: usize = 2;
+
+/// The content that can't be read any more.
+#[derive(Clone, Copy)]
+pub(crate) struct Lost<'a> {
+    pub(crate) sectors: &'a BTreeSet<(u64, u64)>,
+    /// Some volume had CDP, so content may come from moments. Moments are reconstructed chunk by
+    /// chunk, so one bad sector also makes the other sectors of its chunk unreadable.
+    pub(crate) by_chunk: bool,
+}
+
+impl Lost<'_> {
+    /// Returns whether content of this range became unreadable, in any state of a volume.
+    pub(crate) fn touches(&self, offset: u64, len: u64) -> bool {
+        let range = (offset / SECTOR, 0)..((offset + len) / SECTOR, 0);
+        if self.by_chunk { !self.sectors.is_empty() } else { self.sectors.range(range).next().is_some() }
+    }
+}
 
 impl Run {
     /// Closes the pool, does damage that a repair can undo completely, repairs it, and opens the

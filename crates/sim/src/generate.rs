@@ -593,7 +593,12 @@ impl Generator {
             3..=5 => Op::DrainPv(self.rand.bits(), true),
             6 => Op::DrainPv(self.rand.bits(), false),
             7..=8 => Op::RemovePv(self.rand.bits()),
-            _ => Op::Placement(Plan::placement(&mut self.rand)),
+            _ => {
+                // By a draw that other draws do not see.
+                let upgrade = self.rand.clone().percent(40);
+                let placement = Plan::placement(&mut self.rand);
+                if upgrade { Op::EnableFeature } else { Op::Placement(placement) }
+            }
         }
     }
 

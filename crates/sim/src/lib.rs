@@ -17,6 +17,7 @@ mod differences;
 mod disk;
 mod enumerate;
 mod fate;
+mod features;
 mod generate;
 mod harm;
 mod heard;

@@ -75,6 +75,7 @@ impl Run {
         }
         let mut salvaged = if self.wild { self.salvaged()? } else { None };
         for attempt in 0.. {
+            self.check_stored_feature()?;
             let failing = self.disturb_recovery(attempt);
             let opened = survive(|| Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()));
             let failed = failing && !self.dir.sync_failure_pending();
@@ -181,6 +182,7 @@ impl Run {
         // Materialized content may exist without the write that it was materialized for.
         self.filled |= self.oracle.state().lines.any_over_image();
         self.compare_pvs()?;
+        self.check_feature()?;
         self.check_positions()?;
         Ok(first_lost)
     }
@@ -228,6 +230,7 @@ impl Run {
 
     /// Ends the process in the planned way. Returns the promise that holds afterwards.
     pub(crate) fn end_process(&mut self) -> Promise {
+        self.note_feature();
         self.drop_handles();
         self.pool = None;
         self.summary.crashes += 1;
@@ -257,6 +260,7 @@ impl Run {
     /// Closes the pool, which makes everything durable. Returns false if a crash or a fault
     /// prevented the close.
     pub(crate) fn close(&mut self) -> Outcome<bool> {
+        self.note_feature();
         self.drop_handles();
         let Some(pool) = self.pool.take() else {
             return Ok(false);

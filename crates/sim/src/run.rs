@@ -2,8 +2,10 @@
 //! step by step.
 
 use crate::clock::Clocks;
+use crate::damage::Lost;
 use crate::disk::{CrashPoint, SimDir};
 use crate::fate::TearModel;
+use crate::features::Upgraded;
 use crate::generate::{Generator, Theme};
 use crate::history::{Held, Past};
 use crate::oracle::{Effect, Oracle, SECTOR, SnapId, SnapshotModel, View, VolId};
@@ -162,6 +164,8 @@ pub struct Run {
     pub(crate) stale: Vec<Arriving>,
     /// The number of the import that may fill each volume now.
     pub(crate) leases: BTreeMap<VolId, u64>,
+    /// What is known of the pool's features.
+    pub(crate) upgraded: Upgraded,
 }
 
 /// Returns the tear model for an atomic unit of 512 bytes. The journal must cope with media that
@@ -206,6 +210,7 @@ impl Run {
             arriving: None,
             stale: Vec::new(),
             leases: BTreeMap::new(),
+            upgraded: Upgraded::default(),
             gone: Vec::new(),
             ids: BTreeMap::new(),
             unborn: None,
@@ -625,23 +630,6 @@ impl Run {
             }
         }
         Ok(())
-    }
-}
-
-/// The content that can't be read any more.
-#[derive(Clone, Copy)]
-pub(crate) struct Lost<'a> {
-    sectors: &'a BTreeSet<(u64, u64)>,
-    /// Some volume had CDP, so content may come from moments. Moments are reconstructed chunk by
-    /// chunk, so one bad sector also makes the other sectors of its chunk unreadable.
-    by_chunk: bool,
-}
-
-impl Lost<'_> {
-    /// Returns whether content of this range became unreadable, in any state of a volume.
-    fn touches(&self, offset: u64, len: u64) -> bool {
-        let range = (offset / SECTOR, 0)..((offset + len) / SECTOR, 0);
-        if self.by_chunk { !self.sectors.is_empty() } else { self.sectors.range(range).next().is_some() }
     }
 }
 

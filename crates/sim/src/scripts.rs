@@ -72,6 +72,7 @@ pub fn scripts() -> Vec<Script> {
         script("failed-pv", 512, failed_pv()),
         script("rounds", 4096, turns::rounds()),
         script("long-discards", 4096, turns::discards()),
+        script("upgrade", 4096, upgrade()),
     ]
 }
 
@@ -91,6 +92,21 @@ fn discard(offset: u64, len: u64) -> Op {
 
 fn create() -> Vec<Op> {
     vec![volume("a", 64 * KIB, 4 * KIB, 512), write(0, 4 * KIB, true)]
+}
+
+/// An upgrade with writes before and after it, and one that has nothing to do.
+fn upgrade() -> Vec<Op> {
+    vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        write(0, 16 * KIB, false),
+        Op::EnableFeature,
+        write(1024, 8 * KIB, true),
+        freeze(1, "s"),
+        Op::Drain,
+        write(4 * KIB, 4 * KIB, false),
+        Op::EnableFeature,
+        Op::Drain,
+    ]
 }
 
 /// The clock is a year ahead for a while, then a year behind, and then right.

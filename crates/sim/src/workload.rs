@@ -260,6 +260,8 @@ pub enum Op {
     RemovePv(u64),
     /// Changes the placement.
     Placement(Placement),
+    /// Upgrades the pool, with a feature that pools do not have at first.
+    EnableFeature,
     /// This many background steps.
     Maintain(u64),
     /// Background steps until nothing is left to do.
