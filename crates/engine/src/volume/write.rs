@@ -339,8 +339,6 @@ impl Volume {
                 held.get_or_insert_with(|| journal.sequence());
                 if needs_anchor(&record) && branch.cdp.is_on() {
                     // This is the only record of its request: nothing is sequenced.
-                    self.core.space.adjust_reserved(branch.slot_log2, -(record.slots as i64));
-                    unsequenced -= record.slots as u64;
                     done = Sequenced::NeedsAnchor;
                     return Ok(());
                 }
@@ -389,7 +387,7 @@ impl Volume {
                 self.destager.make_room(place)?;
             }
         });
-        if sequenced.is_err() {
+        if sequenced.is_err() || matches!(done, Sequenced::NeedsAnchor) {
             self.core.space.adjust_reserved(branch.slot_log2, -(unsequenced as i64));
         }
         sequenced.map(|()| done)

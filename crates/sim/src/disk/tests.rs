@@ -1,6 +1,7 @@
 //! Tests of what a power loss may take and what it must leave. Each test covers one property.
 
 use super::*;
+use std::io::IoSlice;
 
 const SYNC: SyncPurpose = SyncPurpose::Apply;
 
