@@ -22,6 +22,7 @@ use crate::pace::Pace;
 use crate::settings::{PoolConfig, PoolOptions};
 use crate::shortage::{Deletions, Shortages};
 use crate::space::catalog_room::CatalogRoom;
+use crate::space::lent::Lent;
 use crate::space::pv::PvTable;
 use crate::space::reservations::Space;
 use crate::space::stamping::Stamping;
@@ -60,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) catalog_room: CatalogRoom,
     pub(crate) readers: Readers,
     pub(crate) space: Space,
+    /// Slots that writers may fill before they are sequenced.
+    pub(crate) lent: Arc<Lent>,
     pub(crate) map: Map,
     pub(crate) pvs: PvTable,
     pub(crate) names: AlarmedRwLock<Namespace>,
@@ -95,6 +98,10 @@ pub(crate) struct SharedPositions {
     pub(crate) batches: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) allocated: AtomicU64,
+    /// Bytes that references name which are not in place yet.
+    pub(crate) referred: AtomicU64,
+    /// Bytes that were written by reference since the pool was opened.
+    pub(crate) written_direct: AtomicU64,
     /// The last write that needed room for its history was refused.
     pub(crate) history_refused: AtomicBool,
     /// Number of times that a request carried out records itself, for a history.
@@ -134,13 +141,13 @@ pub(crate) struct Work {
 impl SharedPositions {
     /// Notes the positions of a commit.
     pub(crate) fn committed(&self, preserved: Lsn, destaged: Lsn) {
-        self.preserved.store(preserved.0, Ordering::Relaxed);
+        self.preserved.store(preserved.0, Ordering::Release);
         self.destaged.store(destaged.0, Ordering::Relaxed);
     }
 
     /// Returns the last LSN up to which everything is preserved, as of the last commit.
     pub(crate) fn preserved(&self) -> Lsn {
-        Lsn(self.preserved.load(Ordering::Relaxed))
+        Lsn(self.preserved.load(Ordering::Acquire))
     }
 
     /// Returns the last LSN up to which everything is in place, as of the last commit.

@@ -113,6 +113,40 @@ impl Chunk {
     }
 }
 
+/// The place of a chunk, or of a block, on a physical volume: the number of the physical volume in
+/// the upper 16 bits, and the byte offset in units of 512 bytes below them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Slot(pub(crate) u64);
+
+impl Slot {
+    /// A hole: the chunk reads as zeros and takes no space.
+    pub(crate) const HOLE: Slot = Slot(0);
+
+    /// Makes the slot at byte `offset` of physical volume `pv`.
+    pub(crate) fn new(pv: u32, offset: u64) -> Slot {
+        debug_assert!(pv <= u16::MAX as u32 && offset % 512 == 0 && offset / 512 < 1 << 48);
+        Slot((pv as u64) << 48 | offset / 512)
+    }
+    /// Returns the number of the physical volume.
+    pub(crate) fn pv(self) -> u32 {
+        (self.0 >> 48) as u32
+    }
+    /// Returns the byte offset on the physical volume.
+    pub(crate) fn offset(self) -> u64 {
+        (self.0 & ((1 << 48) - 1)) * 512
+    }
+    /// Returns the place `by` bytes before this one on the same physical volume.
+    #[must_use]
+    pub(crate) fn before(self, by: u64) -> Slot {
+        Slot::new(self.pv(), self.offset().saturating_sub(by))
+    }
+    /// Returns the place `by` bytes further on the same physical volume.
+    #[must_use]
+    pub(crate) fn advanced(self, by: u64) -> Slot {
+        Slot::new(self.pv(), self.offset() + by)
+    }
+}
+
 number! {
     /// A volume. It keeps its number for as long as it exists, whatever branch it writes to.
     VolumeId(u64)

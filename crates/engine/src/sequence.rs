@@ -119,6 +119,7 @@ fn control_record(control: &Control, data: Vec<u8>, slot_of: Option<&Arc<Branch>
         crcs: PieceCrcs::of(0, &data),
         alone: slot_of.is_some() || !control.shares_commit(),
         data: Bytes::from(data),
+        reference: None,
         staging: None,
     }
 }

@@ -51,6 +51,10 @@ pub struct PoolOptions {
     /// (snapshots, marks, long discards) waits until the first ones are done. Fewer may wait if
     /// turns take long.
     pub max_turns: usize,
+    /// Writes of at least this number of bytes of whole chunks go to their slots at once, if the
+    /// pool has the feature `references` (`None`: never). Where a flush is near, only longer writes
+    /// do.
+    pub direct_min: Option<u64>,
     /// Warn when less than this share of the capacity is free, in per cent.
     pub low_space_percent: u8,
     /// Volumes that rest on more levels than this are flattened in the background (0: never).
@@ -119,6 +123,7 @@ impl Default for PoolOptions {
             destage_start_percent: 60,
             lazy_turns: 32,
             max_turns: 96,
+            direct_min: Some(64 << 10),
             low_space_percent: 10,
             flatten_depth: 32,
             recompress_history: true,

@@ -41,12 +41,17 @@ pub(crate) struct Lost<'a> {
     /// Some volume had CDP, so content may come from moments. Moments are reconstructed chunk by
     /// chunk, so one bad sector also makes the other sectors of its chunk unreadable.
     pub(crate) by_chunk: bool,
+    /// Some content may wait for destage in slots. It is verified block by block, so one bad sector
+    /// also makes the other sectors of its block of 4 KiB unreadable.
+    pub(crate) by_block: bool,
 }
 
 impl Lost<'_> {
     /// Returns whether content of this range became unreadable, in any state of a volume.
     pub(crate) fn touches(&self, offset: u64, len: u64) -> bool {
-        let range = (offset / SECTOR, 0)..((offset + len) / SECTOR, 0);
+        let unit = if self.by_block { 4096 } else { SECTOR };
+        let (start, end) = (offset / unit * unit, (offset + len).next_multiple_of(unit));
+        let range = (start / SECTOR, 0)..(end / SECTOR, 0);
         if self.by_chunk { !self.sectors.is_empty() } else { self.sectors.range(range).next().is_some() }
     }
 }
@@ -352,8 +357,14 @@ mod tests {
         for seed in 1..40 {
             ops.extend([Op::Injure(seed), write(seed % 28 * 8 * KIB, 12 * KIB), Op::Drain]);
         }
-        let script =
-            Script { name: "repair", atomic_unit: 4096, from_creation: false, shared_segments: false, ops };
+        let script = Script {
+            name: "repair",
+            atomic_unit: 4096,
+            from_creation: false,
+            shared_segments: false,
+            references: false,
+            ops,
+        };
         run_script(&script, None, None, None).map(drop).unwrap();
     }
 }

@@ -27,6 +27,9 @@ fn plan_of(script: &Script) -> Plan {
     if script.shared_segments {
         (plan.options.own_histories, plan.options.waiting_runs) = (0, 3);
     }
+    if script.references {
+        (plan.references, plan.options.direct_min) = (true, Some(16 << 10));
+    }
     plan
 }
 

@@ -157,6 +157,8 @@ pub struct Generator {
     extent_size: u64,
     /// Whether most chunks are as large as possible.
     large: bool,
+    /// Whether most writes are of whole chunks, so that they go by reference.
+    whole_chunks: bool,
     max_snapshots: u64,
 }
 
@@ -178,6 +180,7 @@ impl Generator {
             crash_spread: rand.pick(&[5, 30, 200]),
             extent_size,
             large: theme == Theme::Large,
+            whole_chunks: false,
             max_snapshots: 0,
             rand,
         };
@@ -192,6 +195,16 @@ impl Generator {
             generator.gather();
         }
         generator
+    }
+
+    /// Draws most writes so that they can go by reference. Half of these runs have no histories,
+    /// because a volume with a history has no references.
+    pub(crate) fn with_references(mut self) -> Self {
+        self.whole_chunks = true;
+        if self.rand.percent(50) {
+            self.weights.retain(|(kind, _)| *kind != Kind::Cdp);
+        }
+        self
     }
 
     /// Sets the weights so that many snapshots are taken, and few of them are lost except by
@@ -245,6 +258,10 @@ impl Generator {
         let volume = state.volumes.get(&vol)?;
         let op = match kind {
             Kind::Write if volume.refuses_writes() && self.rand.percent(90) => return None,
+            Kind::Write if self.whole_chunks && self.rand.percent(60) => {
+                let (offset, len) = self.whole_chunks_of(volume);
+                Op::Write { vol, parts: vec![(offset, len)], fua: self.rand.percent(5) }
+            }
             Kind::Write => {
                 let count = if self.rand.percent(80) { 1 } else { self.rand.between(2, 6) };
                 let parts = (0..count).map(|_| self.range(volume)).collect();
@@ -292,6 +309,7 @@ impl Generator {
             Kind::Verify => Op::Verify,
             Kind::Fill => Op::Fill(vol),
             Kind::Fault => match self.rand.below(4) {
+                0 if self.whole_chunks && self.rand.percent(30) => Op::FailSync(SyncPurpose::Direct),
                 0 => Op::FailSync(self.rand.pick(&FAILING)),
                 1 | 2 => Op::BadReads,
                 // A copy makes these draws, so that old seeds nearly repeat their runs.
@@ -528,6 +546,9 @@ impl Generator {
         if self.large && rand.percent(75) {
             chunk_size = self.extent_size >> rand.below(2);
         }
+        if self.whole_chunks && chunk_size < 4096 && rand.percent(75) {
+            chunk_size = 4096 << rand.below(4);
+        }
         let name = self.volume_name(state);
         let size = self.size(block_size);
         Op::Create(VolumeModel::new(name, size, chunk_size, block_size, self.rand.percent(5)))
@@ -629,6 +650,16 @@ impl Generator {
             _ => self.rand.between(1, self.request),
         };
         (offset, len.next_multiple_of(block).min(volume.size - offset))
+    }
+
+    /// Returns a range of whole chunks, mostly of several.
+    fn whole_chunks_of(&mut self, volume: &VolumeModel) -> (u64, u64) {
+        let chunk = volume.chunk_size;
+        let offset = self.place(volume) / chunk * chunk;
+        let offset = if offset + chunk > volume.size { 0 } else { offset };
+        let most = ((256 * KIB) / chunk).max(2);
+        let len = chunk * self.rand.between(1, most);
+        (offset, len.min((volume.size - offset) / chunk * chunk).max(volume.block_size.into()))
     }
 
     fn long_range(&mut self, volume: &VolumeModel) -> (u64, u64) {

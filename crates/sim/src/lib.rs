@@ -59,6 +59,10 @@ const CROWD: u64 = 100;
 /// A seed about a crowd has this many times as many operations.
 const CROWD_OPS: u64 = 8;
 
+/// From this seed on, three pools of four have references from the start. Older seeds repeat their
+/// runs.
+pub const FIRST_WITH_REFERENCES: u64 = 10_000_000;
+
 /// (divisor, remainder): a seed with this remainder is about chunks that are longer than a journal
 /// record, unless it is about a crowd.
 const LARGE: (u64, u64) = (10, 8);
@@ -88,6 +92,7 @@ fn any_run(
     guard(|| {
         let mut rand = Rand::new(seed);
         let mut plan = Plan::random(&mut rand);
+        plan.references = seed >= FIRST_WITH_REFERENCES && !seed.is_multiple_of(4);
         if theme == Theme::Large {
             plan.allow_large_chunks();
         }

@@ -58,7 +58,8 @@ impl Run {
         if self.dir.crashed() {
             self.end_process();
         }
-        self.open(Promise::Acknowledged)
+        self.open(Promise::Acknowledged)?;
+        if self.plan.references { self.enable_feature() } else { Ok(()) }
     }
 
     /// Opens the pool and compares everything with the oracle. The run survives crashes and a

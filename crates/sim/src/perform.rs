@@ -271,7 +271,7 @@ impl Run {
             return Ok(None);
         };
         let read_only = self.model(vol)?.refuses_writes();
-        let most = self.pool()?.max_record_bytes();
+        let (most, referred) = (self.pool()?.max_record_bytes(), self.pool()?.stats().direct_bytes);
         let (mut writes, effects): (Vec<_>, Vec<_>) =
             parts.iter().map(|part| self.stamped(vol, *part, most)).unzip();
         let all: Vec<Effect> = effects.iter().flatten().cloned().collect();
@@ -282,6 +282,7 @@ impl Run {
             handle.write(&mut writes, fua);
             Ok(())
         });
+        self.summary.referred += self.pool()?.stats().direct_bytes - referred;
         if let Err(panic) = survived {
             writes.iter_mut().for_each(|write| write.result = Err(panic.clone()));
         }

@@ -60,6 +60,8 @@ pub struct Summary {
     pub moments_waiting: u64,
     /// Runs of histories that were sorted from shared segments into segments of their own.
     pub runs_sorted: u64,
+    /// Bytes that were written by reference.
+    pub referred: u64,
     /// Snapshots that a policy deleted.
     pub auto_deleted: u64,
     /// Imports that were completed.
@@ -84,6 +86,7 @@ impl Summary {
         self.moments_compared += other.moments_compared;
         self.moments_waiting += other.moments_waiting;
         self.runs_sorted += other.runs_sorted;
+        self.referred += other.referred;
         self.auto_deleted += other.auto_deleted;
         self.ran_full += other.ran_full;
         self.imports += other.imports;
@@ -338,6 +341,9 @@ impl Run {
     /// Performs `count` random operations, and ends the run thoroughly.
     pub fn random(&mut self, count: u64, theme: Theme) -> Outcome<()> {
         let mut generator = Generator::new(self.rand.fork(), self.plan.config.extent_size, theme);
+        if self.plan.references {
+            generator = generator.with_references();
+        }
         if self.rand.percent(20) {
             // The promises of a creation hold at once, too.
             let point = CrashPoint::Op(self.rand.between(1, 80));
@@ -454,7 +460,9 @@ impl Run {
             let is_there = |path| self.coming_pvs.get(path).is_none_or(|lsn| *lsn <= carried_out);
             pool.pvs().iter().any(|pv| !pv.draining && pv.failure.is_none() && is_there(&pv.path))
         };
-        self.failing && self.pool.as_ref().is_none_or(|pool| !takes(pool))
+        // Data of references that a failed sync leaves undone is nowhere else.
+        let lost_references = || self.plan.references && self.poisoned();
+        self.failing && (self.pool.as_ref().is_none_or(|pool| !takes(pool)) || lost_references())
     }
 
     pub(crate) fn poisoned(&self) -> bool {
@@ -519,7 +527,7 @@ impl Run {
 
     /// Returns the content that became unreadable so far.
     pub(crate) fn lost(&self) -> Lost<'_> {
-        Lost { sectors: &self.lost, by_chunk: self.kept_history }
+        Lost { sectors: &self.lost, by_chunk: self.kept_history, by_block: self.plan.references }
     }
 
     /// Compares everything with the oracle. It reads about `budget` ranges of snapshots.

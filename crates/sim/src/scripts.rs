@@ -2,6 +2,7 @@
 //! that leads through one part of the engine.
 
 mod histories;
+mod references;
 mod turns;
 
 use crate::clock::FOR_EVER;
@@ -22,6 +23,8 @@ pub struct Script {
     /// Whether all histories are recorded in shared segments, which the pool soon sorts into
     /// segments of their own.
     pub shared_segments: bool,
+    /// Whether large writes go by reference.
+    pub references: bool,
     /// The operations.
     pub ops: Vec<Op>,
 }
@@ -34,8 +37,10 @@ pub fn scripts() -> Vec<Script> {
         atomic_unit,
         from_creation: false,
         shared_segments: false,
+        references: false,
         ops,
     };
+    let by_reference = |name, ops| Script { references: true, ..script(name, 4096, ops) };
     vec![
         Script { from_creation: true, ..script("create", 4096, create()) },
         // This script comes early because only it notices a missing sync at opening. Mutation tests
@@ -43,6 +48,8 @@ pub fn scripts() -> Vec<Script> {
         script("reopen", 4096, reopen()),
         // This script notices missing syncs of histories.
         script("history", 4096, histories::one()),
+        // This script notices missing syncs of referred data.
+        by_reference("reference", references::plain()),
         Script { shared_segments: true, ..script("shared-history", 4096, histories::shared()) },
         script("overwrite", 4096, overwrite(4096, 16 * KIB)),
         script("overwrite-512", 512, overwrite(512, 1024)),
@@ -73,6 +80,15 @@ pub fn scripts() -> Vec<Script> {
         script("rounds", 4096, turns::rounds()),
         script("long-discards", 4096, turns::discards()),
         script("upgrade", 4096, upgrade()),
+        by_reference("reference-overtaken", references::overtaken()),
+        by_reference("reference-part-over-it", references::part_over_it()),
+        by_reference("reference-snapshot-between", references::snapshot_between()),
+        by_reference("reference-discard", references::discards()),
+        by_reference("reference-clone", references::clone()),
+        by_reference("reference-rollback", references::rollback()),
+        by_reference("reference-dead-branch", references::dead_branch()),
+        by_reference("reference-flush-then-inline", references::flush_then_inline()),
+        by_reference("reference-drain", references::drain()),
     ]
 }
 

@@ -386,6 +386,8 @@ pub struct Plan {
     pub pvs: Vec<(u64, bool)>,
     /// Bytes that the file system below can hold. `None` means that it never gets full.
     pub backing: Option<u64>,
+    /// Whether the pool has the feature `references` from the start.
+    pub references: bool,
 }
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -421,7 +423,7 @@ impl Plan {
         // by itself. This is not drawn, so that old seeds repeat their runs.
         let flatten_depth = [1, 3, 32, 32, 0][(config.journal_size / segment_size - 4) as usize];
         let options = PoolOptions { flatten_depth, ..Self::options(rand) };
-        Plan { config, options, placement: Self::placement(rand), pvs, backing }
+        Plan { config, options, placement: Self::placement(rand), pvs, backing, references: false }
     }
 
     /// Makes extents so large, and segments of the journal so small, that a chunk can be longer
@@ -449,6 +451,7 @@ impl Plan {
             destage_start_percent: 0,
             lazy_turns: 64,
             max_turns: 256,
+            direct_min: None,
             low_space_percent: 10,
             flatten_depth: 0,
             recompress_history: true,
@@ -467,7 +470,8 @@ impl Plan {
             shortage_waits: 0,
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
-        Plan { config, options, placement: Placement::Contiguous, pvs, backing: None }
+        let placement = Placement::Contiguous;
+        Plan { config, options, placement, pvs, backing: None, references: false }
     }
 
     /// Draws the size in bytes and the kind (block device or not) of a physical volume.
@@ -494,6 +498,7 @@ impl Plan {
             destage_start_percent: rand.pick(&[0, 0, 10, 50]),
             lazy_turns: 64,
             max_turns: 256,
+            direct_min: None,
             low_space_percent: 10,
             flatten_depth: 0,
             recompress_history: true,
@@ -517,6 +522,13 @@ impl Plan {
             4 => (2, 4),
             64 => (8, 12),
             _ => (64, 256),
+        };
+        // Each opening has its own idea of which writes are large.
+        options.direct_min = match options.batch_bytes / KIB {
+            4 => Some(4 * KIB),
+            64 => Some(16 * KIB),
+            512 => Some(64 * KIB),
+            _ => None,
         };
         // In most openings there are more histories than segments of their own for them, and the
         // pool soon sorts shared segments.

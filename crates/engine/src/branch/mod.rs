@@ -1,6 +1,7 @@
 //! Lines of history for the data path: branches, and the views that read them at an epoch.
 
 pub(crate) mod counters;
+mod flush_pace;
 pub(crate) mod image;
 pub(crate) mod namespace;
 pub(crate) mod pinned;
@@ -16,6 +17,7 @@ use crate::settings::{LONG_DISCARD, Method, Order, SnapshotPolicy};
 use crate::staging::Staging;
 use crate::throttle::Debt;
 use counters::{PreserveCounters, VolumeCounters};
+use flush_pace::FlushPace;
 use image::ExternalImage;
 use parking_lot::RwLock;
 use pinned::PinnedMoment;
@@ -72,6 +74,8 @@ pub(crate) struct Branch {
     pub(crate) preserved: Arc<PreserveCounters>,
     /// The debt of the branch's writers for room in a journal that fills up.
     pub(crate) debt: Debt,
+    /// How much is written between flushes.
+    pub(crate) flush_pace: FlushPace,
 }
 
 /// The direct base of a branch.
@@ -173,6 +177,7 @@ impl Branch {
             kept: AtomicU64::new(0),
             preserved,
             debt: Debt::default(),
+            flush_pace: FlushPace::default(),
         };
         branch.set_method(record.method);
         branch

@@ -89,6 +89,7 @@ impl ScanStart {
             synced_lsn: positions.synced_lsn,
             record,
             segment_size: superblock.segment_size,
+            references: superblock.features & super::features::REFERENCES != 0,
             accept_loss,
         }
     }

@@ -16,6 +16,7 @@
 
 use super::PageKey;
 use crate::codec::crc32c;
+pub(crate) use crate::ids::Slot;
 use crate::ids::{Chunk, Epoch};
 use std::ops::Range;
 
@@ -27,29 +28,6 @@ const ENTRY: usize = 12;
 /// The bytes that a chunk takes in the map.
 pub(crate) const ENTRY_BYTES: u64 = ENTRY as u64;
 const _: () = assert!(HEAD + CHUNKS as usize * ENTRY <= 4000);
-
-/// The place of a chunk on a physical volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Slot(pub(crate) u64);
-
-impl Slot {
-    /// A hole: the chunk reads as zeros and takes no space.
-    pub(crate) const HOLE: Slot = Slot(0);
-
-    /// Makes the slot at byte `offset` of physical volume `pv`.
-    pub(crate) fn new(pv: u32, offset: u64) -> Slot {
-        debug_assert!(pv <= u16::MAX as u32 && offset % 512 == 0 && offset / 512 < 1 << 48);
-        Slot((pv as u64) << 48 | offset / 512)
-    }
-    /// Returns the number of the physical volume.
-    pub(crate) fn pv(self) -> u32 {
-        (self.0 >> 48) as u32
-    }
-    /// Returns the byte offset on the physical volume.
-    pub(crate) fn offset(self) -> u64 {
-        (self.0 & ((1 << 48) - 1)) * 512
-    }
-}
 
 /// The map's entry for a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

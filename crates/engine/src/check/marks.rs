@@ -65,7 +65,7 @@ impl SlotUse {
     }
 
     /// Gives a shapeless extent the slot size of the first entry in it.
-    fn shape(&mut self, slot_log2: u8, slots: u64) {
+    pub(super) fn shape(&mut self, slot_log2: u8, slots: u64) {
         if let Some(word) = self.shapeless.take() {
             let mut usage = SlotUse::new(slot_log2, 0, false, slots);
             if let Some(first) = usage.marked.first_mut().filter(|_| slots <= 64) {

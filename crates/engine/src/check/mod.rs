@@ -17,6 +17,7 @@ mod blocks;
 mod history;
 #[doc(hidden)]
 pub mod inject;
+mod journal;
 mod labels;
 mod maps;
 mod marks;
@@ -30,12 +31,10 @@ use crate::branch::namespace::check_name;
 use crate::catalog::{
     BaseRecord, BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
 };
-use crate::control::decode_control;
 use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BranchId, SnapshotId, VolumeId};
 use crate::journal::cursor::JournalRecord;
-use crate::journal::{ScanStart, scan};
 use marks::SlotUse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -83,7 +82,7 @@ pub struct Doubt {
 }
 
 /// Codes of findings that leave no doubt about whether the maps are complete.
-const NO_DOUBT: [&str; 12] = [
+const NO_DOUBT: [&str; 13] = [
     "leaked-slot",
     "extent-count",
     "slot-free",
@@ -94,6 +93,7 @@ const NO_DOUBT: [&str; 12] = [
     "label",
     "image",
     "journal",
+    "reference",
     "volume-name",
     "snapshot-name",
 ];
@@ -208,16 +208,21 @@ pub fn check(
             check_images(&dir, &tables, &mut report);
             let histories = history::check_histories(&*dir, &catalog, &tables, &mut report);
             unless_damaged(histories, "histories", &mut report)?;
-            check_journal(&*dir, &tables, &mut report);
+            let referred = journal::check(&*dir, &tables, &mut report);
             let used = maps::check_maps(&catalog, &tables, &mut report, progress);
-            let used = unless_damaged(used, "maps", &mut report)?;
+            let mut used = unless_damaged(used, "maps", &mut report)?;
+            if let Some(used) = &mut used {
+                journal::check_slots(&referred, &mut used.marks, &tables, &mut report);
+            }
             // A repair with a catalog of another time would spoil the pool for the right catalog.
             let repair = options.repair && (together || options.force_stale);
             if repair {
                 labels::repair(&*dir, &stamps, &tables, &mut report)?;
             }
             // The marks are not repaired if only a part of the catalog could be read.
-            if let Some(used) = used.filter(|_| repair) {
+            if let Some(used) = used.filter(|_| repair)
+                && journal::lets_repair(&referred, &report)
+            {
                 repair::repair(&catalog, &tables, &used, &mut report)?;
             }
             return Ok(report);
@@ -323,23 +328,6 @@ fn check_images(dir: &Arc<dyn Dir>, tables: &Tables, report: &mut CheckReport) {
         {
             report.find("image", format!("branch {id} ({})", record.path), error.to_string());
         }
-    }
-}
-
-fn check_journal(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) {
-    let start = ScanStart::new(&tables.superblock, &tables.positions, tables.journal, false);
-    let mut records = 0;
-    let mut undecoded: Option<Error> = None;
-    let scanned = scan(dir, start, false, &mut |located, data| {
-        records += 1;
-        if located.header.kind == crate::journal::record::Kind::Control {
-            undecoded = decode_control(located.header.lsn, data).err().or(undecoded.take());
-        }
-        Ok(())
-    });
-    report.journal_records = records;
-    if let Some(error) = scanned.err().or(undecoded) {
-        report.find("journal", "journal", error.to_string());
     }
 }
 

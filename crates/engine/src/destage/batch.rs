@@ -4,11 +4,13 @@ use super::record::Recorder;
 use crate::branch::{Branch, DiscardRange, ExternalBase};
 use crate::catalog::page::Slot;
 use crate::control::Control;
-use crate::error::Result;
+use crate::error::{Result, corrupt};
 use crate::fault::died;
 use crate::ids::{BranchId, Chunk, Epoch, Lsn, Stamp};
 use crate::journal::Located;
 use crate::journal::record::{Header, Kind};
+use crate::journal::reference::Reference;
+use crate::space::allocator::FreedSlot;
 use crate::units::BLOCK;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -79,6 +81,9 @@ pub(super) type Reserved = Vec<(u8, u64)>;
 pub(crate) enum PartSource {
     /// (journal file, byte position)
     Journal(u32, u32),
+    /// A slot that a reference names, and that becomes the chunk's own. The part is the whole
+    /// chunk.
+    Slot(Slot),
     /// Zeros that keep or get a slot.
     Zeros,
     /// Zeros that need no slot; over a whole chunk they free it.
@@ -132,6 +137,10 @@ pub(crate) struct Batch {
     /// Number of bytes that the batch takes in the journal.
     pub(crate) bytes: u64,
     reserved: BTreeMap<u8, u64>,
+    /// Number of bytes that the batch's references name.
+    pub(crate) referred: u64,
+    /// Slots of references whose branches are gone.
+    pub(super) unowned: Vec<FreedSlot>,
     /// Map pages that the batch touches: (the branch's index as in an item, number of the page).
     pub(crate) pages: HashSet<(u32, u64)>,
     /// The batch ended at a bound, and more records would have followed.
@@ -171,6 +180,41 @@ impl Batch {
         index.is_some_and(|index| self.epochs[*index as usize] != header.epoch)
     }
 
+    /// Adds a reference of a branch that is gone. The batch's commit frees its slots.
+    pub(crate) fn add_unowned(&mut self, header: &Header, data: &[u8]) -> Result<()> {
+        let reference = decode_reference(header, data)?;
+        self.referred += header.length;
+        self.unowned.extend(reference.slots().map(|slot| (slot, reference.slot_log2)));
+        Ok(())
+    }
+
+    /// Adds a reference: each chunk with its slot.
+    pub(crate) fn add_reference(
+        &mut self,
+        located: &Located,
+        data: &[u8],
+        branch: &Arc<Branch>,
+    ) -> Result<()> {
+        let header = &located.header;
+        let reference = decode_reference(header, data)?;
+        if (branch.chunk_log2, branch.slot_log2) != (reference.slot_log2, reference.slot_log2) {
+            return Err(corrupt(format!("read LSN {}: its slots have another size than chunks", header.lsn)));
+        }
+        let index = self.branch_index(branch, header.epoch);
+        let end = branch.chunk_size() as u32;
+        let chunks = Chunk::each(branch.chunks(header.offset, header.length));
+        for (chunk, slot) in chunks.zip(reference.slots()) {
+            self.pages.insert((index, chunk.page()));
+            let (order, source) = (self.records, PartSource::Slot(slot));
+            self.items.push(BatchItem { branch: index, order, chunk, start: 0, end, source });
+        }
+        self.add_blocks(index, header);
+        self.referred += header.length;
+        self.count(header);
+        Ok(())
+    }
+
+    /// Adds a record that is no reference.
     pub(crate) fn add(&mut self, located: &Located, branch: &Arc<Branch>) {
         let header = &located.header;
         let index = self.branch_index(branch, header.epoch);
@@ -197,17 +241,31 @@ impl Batch {
             });
         }
         if header.kind == Kind::Write {
-            let (first, end) = (header.offset / BLOCK, end.div_ceil(BLOCK));
-            match self.blocks.last_mut() {
-                Some(last) if last.branch == index && last.end == first => last.end = end,
-                _ => self.blocks.push(StagedBlocks { branch: index, first, end }),
-            }
+            self.add_blocks(index, header);
         }
         *self.reserved.entry(branch.slot_log2).or_default() += header.slots as u64;
+        self.count(header);
+    }
+
+    /// Adds the blocks of a record with data to those that leave staging.
+    fn add_blocks(&mut self, branch: u32, header: &Header) {
+        let (first, end) = (header.offset / BLOCK, (header.offset + header.length).div_ceil(BLOCK));
+        match self.blocks.last_mut() {
+            Some(last) if last.branch == branch && last.end == first => last.end = end,
+            _ => self.blocks.push(StagedBlocks { branch, first, end }),
+        }
+    }
+
+    fn count(&mut self, header: &Header) {
         self.stamps.push(header.stamp());
         self.records += 1;
         self.bytes += header.space();
     }
+}
+
+fn decode_reference(header: &Header, data: &[u8]) -> Result<Reference> {
+    Reference::decode(header, data)
+        .ok_or_else(|| corrupt(format!("read LSN {}: the reference makes no sense", header.lsn)))
 }
 
 /// Content for a range of a PV.

@@ -159,7 +159,15 @@ impl Collector<'_> {
             if self.run.is_some() || self.batch.is_parted(header) {
                 return Ok(false);
             }
-            self.batch.add(located, branch);
+            match header.kind {
+                Kind::Reference => self.batch.add_reference(located, data, branch)?,
+                _ => self.batch.add(located, branch),
+            }
+        } else if header.kind == Kind::Reference {
+            if self.run.is_some() {
+                return Ok(false);
+            }
+            self.batch.add_unowned(header, data)?;
         }
         // This also holds for a record of a branch that is gone: the record is skipped.
         match &mut self.run {
@@ -201,7 +209,7 @@ impl Collector<'_> {
 
     /// Adds a long discard, if the run is empty or can share its commit with the discard.
     fn add_long_discard(&mut self, header: &Header, branch: Arc<Branch>) -> Result<bool> {
-        if self.batch.records > 0 {
+        if self.batch.records > 0 || !self.batch.unowned.is_empty() {
             return Ok(false);
         }
         let mut run = self.run.take().unwrap_or_else(|| {

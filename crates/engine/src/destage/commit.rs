@@ -277,6 +277,9 @@ impl Destager {
         if state.allocator.is_draining(pv) == draining {
             return true;
         }
+        if draining && self.recall(state, |_, of| of == pv).is_err() {
+            return force;
+        }
         let (extents, change) = state.allocator.contribution(pv);
         let fits = if state.allocator.has_failed(pv) {
             // The space of a failed physical volume is not counted any more.

@@ -305,6 +305,7 @@ impl<'a> Gather<'a> {
             PartSource::Journal(file, position) => {
                 into.read(self.core, Disk::Journal(file), position.into(), len).map(drop)
             }
+            PartSource::Slot(slot) => into.read(self.core, Disk::Pv(slot.pv()), slot.offset(), len).map(drop),
             PartSource::Zeros | PartSource::Hole => {
                 into.put_zeros(len);
                 Ok(())

@@ -24,8 +24,10 @@ pub(crate) mod commit;
 pub(crate) mod control;
 pub(crate) mod discard;
 mod gather;
+pub(crate) mod lend;
 pub(crate) mod plan;
 pub(crate) mod record;
+mod refer;
 pub(crate) mod setback;
 pub(crate) mod stamps;
 pub(crate) mod state;
@@ -93,7 +95,10 @@ impl Destager {
         let before = self.core.positions.settled_time.load(Ordering::Relaxed);
         let began = self.core.world.clock.monotonic();
         let collected = self.next_collected(state, &mut cursor)?;
-        let bytes = if let Collected::Records(batch) = &collected { batch.bytes } else { 0 };
+        let (bytes, referred) = match &collected {
+            Collected::Records(batch) => (batch.bytes, batch.referred),
+            _ => (0, 0),
+        };
         state.ends = Some(cursor);
         let time = match collected {
             Collected::Nothing => {
@@ -115,8 +120,14 @@ impl Destager {
             }
         };
         state.cursor = cursor;
-        self.core.pace.took(bytes, self.core.world.clock.monotonic().saturating_sub(began));
+        // References are a few bytes of the journal and move no data: they tell nothing of the
+        // disks.
+        if bytes >= referred {
+            self.core.pace.took(bytes, self.core.world.clock.monotonic().saturating_sub(began));
+        }
         self.note_settled(state, time);
+        // Writers may have used up what was lent, while this lock was held.
+        self.lend(state)?;
         Ok(true)
     }
 
@@ -242,6 +253,9 @@ impl Core {
     /// Notes that a batch is in place, so that readers look for it nowhere else.
     fn in_place(&self, batch: &Batch) {
         self.unstage(batch);
+        // An opening for salvage counts none.
+        let left = |referred: u64| Some(referred.saturating_sub(batch.referred));
+        let _ = self.positions.referred.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
         for branch in &batch.branches {
             if branch.cdp.log.read().applying.is_some() {
                 branch.cdp.change(|log| log.applying = None);

@@ -61,25 +61,42 @@ impl Plan {
 }
 
 /// The new content of one chunk, as the batch's items give it, newest on top.
-struct Overlay {
+pub(super) struct ChunkOverlay {
     /// Disjoint parts, in order.
-    parts: Vec<(u32, u32, PartSource)>,
+    pub(super) parts: Vec<(u32, u32, PartSource)>,
     /// A whole-chunk discard lies under the parts: the rest is zeros.
     emptied: bool,
+    /// A reference lies under the parts: the rest is in its slot.
+    referred: Option<Slot>,
+    /// Slots of references that later items of the batch overwrite as a whole.
+    pub(super) overtaken: Vec<Slot>,
 }
 
-impl Overlay {
-    fn of(items: &[BatchItem], chunk_size: u64) -> Overlay {
-        let mut overlay = Overlay { parts: Vec::with_capacity(items.len()), emptied: false };
+impl ChunkOverlay {
+    fn of(items: &[BatchItem], chunk_size: u64) -> ChunkOverlay {
+        let mut overlay = ChunkOverlay {
+            parts: Vec::with_capacity(items.len()),
+            emptied: false,
+            referred: None,
+            overtaken: Vec::new(),
+        };
         for item in items {
-            if item.source == PartSource::Hole && (item.end - item.start) as u64 == chunk_size {
-                overlay.parts.clear();
-                overlay.emptied = true;
-            } else {
-                overlay.put(item.start, item.end, item.source);
+            match item.source {
+                PartSource::Hole if (item.end - item.start) as u64 == chunk_size => {
+                    overlay.begin_with(None);
+                }
+                PartSource::Slot(slot) => overlay.begin_with(Some(slot)),
+                source => overlay.put(item.start, item.end, source),
             }
         }
         overlay
+    }
+
+    /// Lays the slot of a reference, or zeros, over everything so far.
+    fn begin_with(&mut self, referred: Option<Slot>) {
+        self.parts.clear();
+        self.emptied = referred.is_none();
+        self.overtaken.extend(std::mem::replace(&mut self.referred, referred));
     }
 
     /// Adds a part on top of the others.
@@ -115,7 +132,7 @@ impl Overlay {
 
     /// Adds to `out` the writes for the slot at `slot`: the parts, and in the gaps between them the
     /// content that `under` gives.
-    fn place(&self, slot: Slot, chunk_size: u64, under: Under, out: &mut Vec<Placed>) {
+    pub(super) fn place(&self, slot: Slot, chunk_size: u64, under: Under, out: &mut Vec<Placed>) {
         let mut at = 0u32;
         let gap = |start: u32, end: u32, out: &mut Vec<Placed>| match under {
             Under::Kept => {}
@@ -131,6 +148,7 @@ impl Overlay {
             }
             let fill = match source {
                 PartSource::Journal(file, position) => Content::Journal(file, position),
+                PartSource::Slot(slot) => Content::Slot(slot),
                 PartSource::Zeros | PartSource::Hole => Content::Zeros,
             };
             out.push(Placed::new(slot, start, end, fill));
@@ -144,7 +162,7 @@ impl Overlay {
 
 /// The content under the parts of an overlay.
 #[derive(Debug, Clone, Copy)]
-enum Under {
+pub(super) enum Under {
     /// The content that the slot holds already. It is not written again.
     Kept,
     Zeros,
@@ -156,15 +174,15 @@ enum Under {
 }
 
 /// One chunk that a batch writes to.
-struct Target<'a> {
-    branch: &'a Arc<Branch>,
-    epoch: Epoch,
+pub(super) struct Target<'a> {
+    pub(super) branch: &'a Arc<Branch>,
+    pub(super) epoch: Epoch,
     /// A history records what is in place before it is overwritten.
-    recorded: bool,
-    chunk: Chunk,
-    current: Option<Entry>,
+    pub(super) recorded: bool,
+    pub(super) chunk: Chunk,
+    pub(super) current: Option<Entry>,
     /// The entry of the chunk before this one.
-    neighbour: Option<Entry>,
+    pub(super) neighbour: Option<Entry>,
 }
 
 impl PartSource {
@@ -187,6 +205,7 @@ impl Destager {
             done: vec![PreserveStats::default(); branches],
             ..Plan::default()
         };
+        self.free_unowned(state, batch, redo)?;
         let page_of = |i: &BatchItem| (i.branch, MapPage::locate(i.chunk).0);
         for of_page in batch.items.chunk_by(|a, b| page_of(a) == page_of(b)) {
             let (index, number) = page_of(&of_page[0]);
@@ -210,7 +229,8 @@ impl Destager {
                     current: before.get(at),
                     neighbour: neighbour.filter(|e| e.slot != Slot::HOLE),
                 };
-                let overlay = Overlay::of(of_chunk, 1 << branch.chunk_log2);
+                let overlay = ChunkOverlay::of(of_chunk, 1 << branch.chunk_log2);
+                self.free_overtaken(state, &overlay, branch.slot_log2, redo)?;
                 let mut outcome = Outcome {
                     versions: &mut plan.versions,
                     fresh: &mut plan.fresh,
@@ -281,13 +301,16 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         target: &Target<'_>,
-        overlay: &Overlay,
+        overlay: &ChunkOverlay,
         out: &mut Outcome<'_>,
     ) -> Result<(SlotChange, i64)> {
         let (branch, epoch) = (target.branch, target.epoch);
         let size = 1u64 << branch.chunk_log2;
         let kept_for = target.current.and_then(|e| branch.newest_snapshot_seeing(e.born, epoch));
         let old = target.current.map(|e| e.slot).filter(|s| *s != Slot::HOLE);
+        if let Some(slot) = overlay.referred {
+            return self.take_over(state, target, overlay, (slot, kept_for), out);
+        }
         if overlay.emptied && !overlay.needs_slot() {
             return self.plan_hole(state, target, kept_for, out);
         }
@@ -341,10 +364,7 @@ impl Destager {
         }
         let filled_from = out.fresh.len();
         overlay.place(slot, size, under, out.fresh);
-        for read in out.fresh[filled_from..].iter().filter(|p| matches!(p.fill, Content::Slot(_))) {
-            out.done.fill_reads += 1;
-            out.done.fill_bytes += u64::from(read.len);
-        }
+        out.count_fills(filled_from);
         Ok((SlotChange::Set(Entry { slot, born: epoch }), 1 + copies))
     }
 
@@ -355,7 +375,7 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         target: &Target<'_>,
-        overlay: &Overlay,
+        overlay: &ChunkOverlay,
         entry: Entry,
         out: &mut Outcome<'_>,
     ) -> Result<SlotChange> {
@@ -379,12 +399,12 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         target: &Target<'_>,
-        overlay: &Overlay,
+        overlay: &ChunkOverlay,
         out: &mut Outcome<'_>,
     ) -> Result<SlotChange> {
         match target.current.filter(|entry| entry.slot != Slot::HOLE) {
             Some(entry) => self.overwrite(state, target, overlay, entry, out),
-            None if overlay.needs_slot() => Err(corrupt(format!(
+            None if overlay.needs_slot() || overlay.referred.is_some() => Err(corrupt(format!(
                 "apply the journal again: chunk {} of branch {} has no slot, but was preserved",
                 target.chunk, target.branch.id
             ))),
@@ -396,7 +416,7 @@ impl Destager {
     /// slot. Every older one gets a copy of its own. These copies are optional: where there is no
     /// space, the remaining snapshots share the old slot. Returns the first epoch that the old slot
     /// serves, and the number of copies.
-    fn copy_for_each(
+    pub(super) fn copy_for_each(
         &self,
         state: &mut BackgroundState,
         target: &Target<'_>,
@@ -455,7 +475,7 @@ impl Destager {
 impl Core {
     /// Finds what lies under a chunk for which the branch has no entry. What its bases had staged
     /// is in place: their records come before the branch's own.
-    fn under_new(&self, target: &Target<'_>, overlay: &Overlay) -> Result<Under> {
+    fn under_new(&self, target: &Target<'_>, overlay: &ChunkOverlay) -> Result<Under> {
         let head = View::head(target.branch);
         match self.find_below(&head, target.chunk)? {
             Below::Slot(slot) => Ok(Under::Slot(slot)),
@@ -500,15 +520,15 @@ impl Core {
 }
 
 /// The parts of a [`Plan`] that the decisions about one branch's chunks fill.
-struct Outcome<'a> {
-    versions: &'a mut Vec<Version>,
-    fresh: &'a mut Vec<Placed>,
-    at_once: &'a mut Vec<Placed>,
-    after: &'a mut Vec<Placed>,
-    copied: &'a mut BTreeSet<BranchId>,
-    reserved: &'a mut Vec<(u8, u64)>,
-    taken: &'a mut Taken,
-    done: &'a mut PreserveStats,
+pub(super) struct Outcome<'a> {
+    pub(super) versions: &'a mut Vec<Version>,
+    pub(super) fresh: &'a mut Vec<Placed>,
+    pub(super) at_once: &'a mut Vec<Placed>,
+    pub(super) after: &'a mut Vec<Placed>,
+    pub(super) copied: &'a mut BTreeSet<BranchId>,
+    pub(super) reserved: &'a mut Vec<(u8, u64)>,
+    pub(super) taken: &'a mut Taken,
+    pub(super) done: &'a mut PreserveStats,
 }
 
 impl Outcome<'_> {
@@ -520,9 +540,17 @@ impl Outcome<'_> {
     }
 
     /// Counts a slot that was taken without a promise of its own.
-    fn take(&mut self, slot_log2: u8, moved: bool) {
+    pub(super) fn take(&mut self, slot_log2: u8, moved: bool) {
         let (taken, moves) = self.taken.entry(slot_log2).or_default();
         (*taken, *moves) = (*taken + 1, *moves + u64::from(moved));
+    }
+
+    /// Counts what is read for the new slots from this one on.
+    fn count_fills(&mut self, from: usize) {
+        for read in self.fresh[from..].iter().filter(|p| matches!(p.fill, Content::Slot(_))) {
+            self.done.fill_reads += 1;
+            self.done.fill_bytes += u64::from(read.len);
+        }
     }
 
     fn copied_chunk(&mut self, size: u64) {
@@ -530,7 +558,7 @@ impl Outcome<'_> {
         self.done.copied_bytes += size;
     }
 
-    fn version(&mut self, target: &Target<'_>, last: Epoch, entry: Entry) {
+    pub(super) fn version(&mut self, target: &Target<'_>, last: Epoch, entry: Entry) {
         self.versions.push(Version { key: VersionKey::new(target.branch.id, target.chunk, last), entry });
     }
 }
@@ -590,7 +618,7 @@ mod tests {
                     }
                 }
             }
-            let overlay = Overlay::of(&items, 32);
+            let overlay = ChunkOverlay::of(&items, 32);
             let mut got = [overlay.emptied.then_some(PartSource::Hole); 32];
             let mut last = 0;
             for &(start, end, source) in &overlay.parts {

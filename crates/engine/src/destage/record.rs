@@ -348,12 +348,14 @@ impl Destager {
     /// The ranges of `branch` whose slots a batch is about to overwrite in place.
     pub(super) fn applying(&self, state: &BackgroundState, batch: &Batch, branch: &Branch) -> Applying {
         let index = batch.branches.iter().position(|b| b.id == branch.id).unwrap_or(0) as u32;
-        let parts = batch.items[items_of(batch, index)].iter().map(|item| {
+        let parts = batch.items[items_of(batch, index)].iter().filter_map(|item| {
             let patch = match item.source {
                 PartSource::Journal(file, position) => Patch::Journal(file, position),
                 PartSource::Zeros | PartSource::Hole => Patch::Zeros,
+                // The slot holds the content already.
+                PartSource::Slot(_) => return None,
             };
-            (item.chunk, item.start, item.end, patch)
+            Some((item.chunk, item.start, item.end, patch))
         });
         Applying { parts: parts.collect(), in_place: state.destaged }
     }

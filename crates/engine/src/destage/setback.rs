@@ -5,7 +5,7 @@
 
 use super::state::BackgroundState;
 use crate::destage::Destager;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::shortage::{Task, passing};
 
 impl Destager {
@@ -21,6 +21,10 @@ impl Destager {
         }
         tracing::debug!(?task, %error, "background work was undone up to the last commit");
         self.leave_failed(state);
+        if error.kind() == ErrorKind::NoSpace {
+            // What is lent and not taken may be what the work lacks.
+            let _ = self.recall_all(state);
+        }
         if !error.is_pv_failure() {
             self.core.shortages.met(task, &error, self.core.world.clock.monotonic());
             return error;
@@ -33,6 +37,11 @@ impl Destager {
 
     /// Stops placing content on physical volumes that have failed.
     pub(crate) fn leave_failed(&self, state: &mut BackgroundState) {
+        let has_failed = |pv: u32| self.core.pvs.held(pv).is_some_and(|pv| pv.failure().is_some());
+        if state.allocator.pv_ids().into_iter().any(|pv| has_failed(pv) && state.allocator.gives(pv)) {
+            // An error here has poisoned the pool.
+            let _ = self.recall(state, |_, pv| has_failed(pv));
+        }
         if state.allocator.leave_failed(&self.core.space) {
             self.measure_backing(state);
         }

@@ -2,6 +2,7 @@
 //! the journal, and the lists of jobs.
 
 use super::batch::Batch;
+use super::lend::Lending;
 use super::record::Recorder;
 use crate::branch::Branch;
 use crate::catalog::PageKey;
@@ -45,6 +46,8 @@ pub(crate) struct BackgroundState {
     pub(crate) destaged: Lsn,
     /// Branches whose last records are in place, and not yet published as settled.
     pub(crate) landed: Vec<Arc<Branch>>,
+    /// What writers want to be lent.
+    pub(crate) lending: Lending,
     /// Branches without a writer that may still have something to free: (branch, map page at which
     /// that continues).
     pub(crate) orphan_branches: BTreeMap<BranchId, u64>,
@@ -99,6 +102,7 @@ impl BackgroundState {
             destaged: committed.destaged_lsn,
             landed: Vec::new(),
             committed,
+            lending: Lending::default(),
             orphan_branches: BTreeMap::new(),
             deleted: BTreeSet::new(),
             deleted_with_history: BTreeSet::new(),

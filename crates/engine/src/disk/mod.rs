@@ -69,11 +69,14 @@ pub enum SyncPurpose {
     /// Makes CDP records durable that are moved from a shared segment to segments of their
     /// branches, before the commit that removes them from the shared segment.
     CdpSorted,
+    /// Makes the data of references durable, before the journal's sync that covers the references
+    /// counts.
+    Direct,
 }
 
 impl SyncPurpose {
     /// All purposes, in the order of their declaration.
-    pub const ALL: [SyncPurpose; 11] = [
+    pub const ALL: [SyncPurpose; 12] = [
         SyncPurpose::Journal,
         SyncPurpose::JournalOpen,
         SyncPurpose::Preserve,
@@ -85,6 +88,7 @@ impl SyncPurpose {
         SyncPurpose::Dir,
         SyncPurpose::CdpShared,
         SyncPurpose::CdpSorted,
+        SyncPurpose::Direct,
     ];
 
     /// Returns the name that metrics and `sim --drop-sync` use.
@@ -101,6 +105,7 @@ impl SyncPurpose {
             SyncPurpose::Dir => "dir",
             SyncPurpose::CdpShared => "cdp-shared",
             SyncPurpose::CdpSorted => "cdp-sorted",
+            SyncPurpose::Direct => "direct",
         }
     }
 }

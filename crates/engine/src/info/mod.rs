@@ -321,6 +321,12 @@ pub struct PoolStats {
     pub destage_bytes: u64,
     /// Bytes of slots that were newly allocated.
     pub allocated_bytes: u64,
+    /// Number of bytes that were written by reference: straight to their slots.
+    pub direct_bytes: u64,
+    /// Bytes of references that are not in place yet.
+    pub referred_bytes: u64,
+    /// Bytes of slots that are lent to writers and not taken.
+    pub lent_bytes: u64,
     /// Replacement policy of the map cache.
     pub map_cache_policy: CachePolicy,
     /// Bytes that the map cache may hold.

@@ -2,13 +2,14 @@
 
 use super::cursor::Located;
 use super::record::{HEADER_LEN, Kind, PieceCrcs, cuts};
+use super::reference::Reference;
 use super::segment::SegmentFile;
 use super::{Journal, Pending, State};
 use crate::codec::align_up;
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
-use crate::ids::Lsn;
-use crate::staging::{Range, StagedExtent, StagedRecord, Staging};
+use crate::ids::{Lsn, Slot};
+use crate::staging::{Range, StagedExtent, StagedPlace, StagedRecord, Staging};
 use crate::units::{BLOCK, SECTOR};
 use parking_lot::MutexGuard;
 use std::io::IoSlice;
@@ -19,6 +20,11 @@ use std::time::Duration;
 /// The number of bytes written and not yet synced at which a sync begins in the background. The
 /// number bounds how long a flush, or a snapshot, waits for what others have written.
 const WRITE_BACK: u64 = 512 << 10;
+
+/// The number of bytes written to slots by reference that count as one byte of the journal for
+/// [`WRITE_BACK`]: a sync begins after 8 MiB of them. The number also bounds what an opening writes
+/// again.
+const REFERRED_PER_BYTE: u64 = 16;
 
 /// The least number of bytes of which the time of a sync says something about the disk's speed.
 const MEASURED: u64 = 1 << 20;
@@ -58,6 +64,7 @@ impl Journal {
         drop(state);
         let outcome = self.write_group(&mut group);
         let last = group.last().map(|p| p.header.lsn);
+        let referred: u64 = group.iter().map(Pending::referred).sum();
         let mut files: Vec<Arc<SegmentFile>> = Vec::new();
         for pending in group.drain(..) {
             if files.last().is_none_or(|f| f.index != pending.file.index) {
@@ -70,7 +77,7 @@ impl Journal {
         }
         let outcome = outcome.map_err(|error| self.fault.poison(&error));
         if let Ok(bytes) = &outcome {
-            state.unsynced += bytes;
+            state.unsynced += bytes + referred / REFERRED_PER_BYTE;
             if state.unsynced >= WRITE_BACK && state.awaits_write_back {
                 state.awaits_write_back = false;
                 self.write_back.notify_one();
@@ -176,8 +183,16 @@ impl Journal {
         }
     }
 
+    /// Makes everything up to `target` durable: the data that references name, and the segments.
+    /// The data of a reference up to `target` was noted before the reference was sequenced, so it
+    /// is in the list, or an earlier sync has taken it from there.
     fn sync_prefix(&self, target: Lsn) -> Result<()> {
         self.write_out(target)?;
+        let written = std::mem::take(&mut *self.referred.lock());
+        let bytes = self.referred_bytes.load(Ordering::Relaxed);
+        // The list is gone: what a failed sync leaves undone can't be made up for.
+        written.values().try_for_each(|pv| pv.sync_referred()).map_err(|e| self.fault.poison(&e))?;
+        self.referred_bytes.fetch_sub(bytes, Ordering::Relaxed);
         let dirty = std::mem::take(&mut self.state.lock().dirty);
         for file in &dirty {
             file.disk.sync(SyncPurpose::Journal).map_err(|e| {
@@ -278,11 +293,37 @@ fn stage(pending: &Pending) {
     if let Some(staging) = &pending.record.staging {
         let data_at = pending.at + HEADER_LEN as u64;
         let located = Located { header: pending.header, file: pending.file.index, data_at };
-        stage_located(&located, &pending.record.crcs, staging);
+        match &pending.record.reference {
+            Some(reference) => stage_reference(&located, reference, staging, |_| true),
+            None => stage_located(&located, &pending.record.crcs, staging),
+        }
     }
 }
 
-/// Adds a record to `staging`, from wherever it was found.
+/// Adds a reference to `staging`, from wherever it was found. Chunks whose slots `stages` does not
+/// accept are left out.
+pub(crate) fn stage_reference(
+    located: &Located,
+    reference: &Reference,
+    staging: &Staging,
+    stages: impl Fn(Slot) -> bool,
+) {
+    let header = &located.header;
+    // A moment is not read from slots that may have been given to other data.
+    staging.waiting.leave_out(header.lsn);
+    let first = header.offset / BLOCK;
+    let blocks = (first..).zip(reference.blocks());
+    let size = 1u64 << reference.slot_log2;
+    let slot_of = |place: Slot, block: u64| place.before(block * BLOCK % size);
+    let staged = blocks.filter(|(block, (place, _))| stages(slot_of(*place, *block)));
+    staging.insert(staged.map(|(block, (slot, sum))| {
+        let whole = (0, (BLOCK / SECTOR) as u8);
+        let of = (header.lsn, header.epoch);
+        (block, StagedExtent::new(of, StagedPlace::Slot(slot), whole, sum))
+    }));
+}
+
+/// Adds a record that is no reference to `staging`, from wherever it was found.
 pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Staging) {
     let header = &located.header;
     if header.kind != Kind::Control {
@@ -302,17 +343,11 @@ pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Stagi
             let cuts = cuts(header.offset, header.length);
             staging.insert(cuts.zip(crcs.as_slice()).map(|((start, len), crc)| {
                 let offset = header.offset + start;
-                let piece = StagedExtent {
-                    lsn: header.lsn,
-                    at: (located.data_at + start) as u32,
-                    crc: *crc,
-                    epoch: header.epoch,
-                    // At most 65,536 segments.
-                    file: located.file as u16,
-                    start: (offset % BLOCK / SECTOR) as u8,
-                    count: (len / SECTOR) as u8,
-                };
-                (offset / BLOCK, piece)
+                // At most 65,536 segments.
+                let file = located.file as u16;
+                let place = StagedPlace::Journal { file, at: (located.data_at + start) as u32 };
+                let sectors = ((offset % BLOCK / SECTOR) as u8, (len / SECTOR) as u8);
+                (offset / BLOCK, StagedExtent::new((header.lsn, header.epoch), place, sectors, *crc))
             }));
         }
         Kind::Discard | Kind::Zero => {
@@ -320,7 +355,7 @@ pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Stagi
             let (start, end) = (header.offset, header.offset + header.length);
             staging.insert_range(header.epoch, Range { start, end, lsn: header.lsn, keeps_space });
         }
-        Kind::Control => {}
+        Kind::Control | Kind::Reference => {}
     }
 }
 
@@ -358,6 +393,7 @@ mod tests {
                 alone: false,
                 crcs: PieceCrcs::of(0, &data),
                 data,
+                reference: None,
                 staging: None,
             };
             last = sequencing.push(record).unwrap();

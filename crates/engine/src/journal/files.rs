@@ -13,7 +13,7 @@
 
 use super::scan::{ScanStart, Scanned};
 use super::segment::{FIRST_RECORD, SegmentFile, SegmentHeader, file_index, file_name};
-use super::tail::{Patched, interrupted};
+use super::tail::{CopyTarget, Patched, TailCopy, interrupted};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::units::BLOCK;
@@ -94,7 +94,12 @@ pub(super) fn open_all(
 ) -> Result<Vec<Candidate>> {
     let mut candidates = BTreeMap::new();
     let copy = interrupted(dir, &start.owner)?;
-    let copied = copy.as_ref().map_or(0, |copy| copy.file + 1);
+    // A copy of slots belongs to a physical volume.
+    let copied_to = |copy: &TailCopy| match copy.target {
+        CopyTarget::Segment(index) => Some(index),
+        CopyTarget::Pv(_) => None,
+    };
+    let copied = copy.as_ref().and_then(copied_to).map_or(0, |index| index + 1);
     // An opening that writes has restored it already.
     let mut copy = copy.filter(|_| !writable);
     for name in dir.list().map_err(|e| Error::io("list the data directory", e))? {
@@ -104,7 +109,7 @@ pub(super) fn open_all(
         let Some(index) = file_index(&name) else { continue };
         let mode = if writable { OpenMode::Existing } else { OpenMode::ReadOnly };
         let mut disk = dir.open(&name, mode).map_err(|e| Error::io(format!("open {name}"), e))?;
-        if let Some(copy) = copy.take_if(|copy| copy.file == index) {
+        if let Some(copy) = copy.take_if(|copy| copied_to(copy) == Some(index)) {
             disk = Arc::new(Patched { inner: disk, copy });
         }
         candidates.insert(index, look_at(disk, index, start)?);

@@ -18,6 +18,7 @@ pub(crate) mod loss;
 pub(crate) mod place;
 mod proof;
 pub(crate) mod record;
+pub(crate) mod reference;
 mod reread;
 pub(crate) mod scan;
 mod segment;
@@ -26,8 +27,9 @@ pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
 mod turns;
+pub(crate) mod verify;
 
-pub(crate) use append::stage_located;
+pub(crate) use append::{stage_located, stage_reference};
 pub(crate) use cursor::{Cursor, JournalRecord, Located};
 pub(crate) use files::newest_incarnation;
 pub(crate) use loss::{Accepted, Beyond};
@@ -50,9 +52,10 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use place::JournalPosition;
 use record::{Header, Kind, PieceCrcs};
+use reference::Reference;
 use segment::ChainSegment;
 pub(crate) use segment::SegmentHeader;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -90,6 +93,11 @@ pub(crate) struct Journal {
     files_needed: AtomicU32,
     written: AtomicU64,
     synced: AtomicU64,
+    /// The physical volumes, by number, that have data of references which no sync has covered yet.
+    /// The lock is a leaf.
+    referred: Mutex<BTreeMap<u32, Arc<dyn ReferredDisk>>>,
+    /// Bytes of that data.
+    referred_bytes: AtomicU64,
     files: Box<[OnceLock<Arc<SegmentFile>>]>,
     pub(crate) counters: Counters,
 }
@@ -101,6 +109,16 @@ pub(crate) struct Counters {
     pub(crate) records: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) waits: AtomicU64,
+}
+
+/// A physical volume that has data of references.
+pub(crate) trait ReferredDisk: Send + Sync {
+    /// Returns the number of the physical volume.
+    fn number(&self) -> u32;
+
+    /// Makes the data durable. Returns an error also if an earlier sync, for whatever purpose, has
+    /// failed: the system may have forgotten the data then.
+    fn sync_referred(&self) -> Result<()>;
 }
 
 struct State {
@@ -129,6 +147,7 @@ struct State {
     unsynced: u64,
     awaits_write_back: bool,
     /// Bytes of the records sequenced since the journal was opened, and of those that are durable.
+    /// What references name counts, too: a flush waits for it.
     sequenced_bytes: u64,
     durable_bytes: u64,
     dirty: Vec<Arc<SegmentFile>>,
@@ -144,6 +163,8 @@ pub(crate) struct Record {
     pub(crate) slots: u16,
     pub(crate) data: Bytes,
     pub(crate) crcs: PieceCrcs,
+    /// What `data` encodes, if the record is a reference.
+    pub(crate) reference: Option<Box<Reference>>,
     /// The record is carried out in a commit of its own.
     pub(crate) alone: bool,
     /// The staging index in which the record is found until it is in place. Control records have
@@ -160,6 +181,13 @@ struct Pending {
     /// The segment header to write in front of the record. It is present for the first record of a
     /// segment.
     opens: Option<SegmentHeader>,
+}
+
+impl Pending {
+    /// Returns the number of bytes that the record refers to.
+    fn referred(&self) -> u64 {
+        if self.header.kind == Kind::Reference { self.header.length } else { 0 }
+    }
 }
 
 /// The answer to whether a record can be placed now.
@@ -227,6 +255,8 @@ impl Journal {
             fault,
             written: AtomicU64::new(scanned.tail_lsn.0),
             synced: AtomicU64::new(scanned.tail_lsn.0),
+            referred: Mutex::default(),
+            referred_bytes: AtomicU64::new(0),
             state: Mutex::new(state),
             changed: Condvar::new(),
             write_back: Condvar::new(),
@@ -260,6 +290,18 @@ impl Journal {
     /// Returns the journal file `index`, for reading what staging points to.
     pub(crate) fn file(&self, index: u32) -> Option<&Arc<SegmentFile>> {
         self.files.get(index as usize)?.get()
+    }
+
+    /// Notes that `bytes` bytes were written to a physical volume for a reference that is about to
+    /// be sequenced. The next sync covers them.
+    pub(crate) fn note_referred(&self, pv: Arc<dyn ReferredDisk>, bytes: u64) {
+        self.referred_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.referred.lock().insert(pv.number(), pv);
+    }
+
+    /// Returns the number of bytes that were written for references and that no sync has covered.
+    pub(crate) fn unsynced_referred(&self) -> u64 {
+        self.referred_bytes.load(Ordering::Relaxed)
     }
 
     /// Takes the sequencing lock.
@@ -538,14 +580,15 @@ impl Sequencing<'_> {
             data_crc: record.crcs.total(),
             kind: record.kind,
             slots: record.slots,
-            version: record::VERSION,
+            version: record.kind.version(),
         };
         let Some(segment) = state.chain.back_mut() else {
             return Err(crate::error::corrupt("place a record without an open journal segment"));
         };
         segment.last_lsn = lsn;
         segment.end = at + header.space();
-        state.sequenced_bytes += header.space();
+        let referred = if header.kind == Kind::Reference { header.length } else { 0 };
+        state.sequenced_bytes += header.space() + referred;
         let file = segment.file.clone();
         state.queue.push(Pending { header, record, file, at, opens });
         Ok(lsn)

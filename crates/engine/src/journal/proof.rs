@@ -165,6 +165,7 @@ fn look_through(
                 return true;
             }
             scanned.beyond.add(record);
+            scanned.proved = scanned.proved.max(record.synced_lsn);
             if record.synced_lsn > scanned.witness.as_ref().map_or(tail, |w| w.durable) {
                 scanned.witness = Some(Witness { durable: record.synced_lsn, lsn: record.lsn, file });
             }

@@ -15,7 +15,7 @@
 //! | 68..72 | bytes of data that follow |
 //! | 72..76 | CRC32C of the list of sums of the data's pieces: CRC-32/MEF, in version 1 CRC32C |
 //! | 76 | kind |
-//! | 77 | format version: 2 is written, 1 is read, too |
+//! | 77 | format version: 3 for references, 2 for all other records; 1 is read, too |
 //! | 78..80 | slots reserved for it (I6) |
 //!
 //! The data is summed in pieces that end at multiples of 4 KiB of the *volume*. So staging can keep
@@ -37,8 +37,11 @@ pub(crate) const MAX_DATA: u64 = 128 << 10;
 pub(crate) const MAX_ZERO: u64 = 16 << 20;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HCJR");
-/// The format version that is written.
+/// The format version in which all records but references are written.
 pub(crate) const VERSION: u8 = 2;
+/// The format version of references. A build that does not know it takes a reference for the end of
+/// the log. So a pool has references only if its feature word says so.
+pub(crate) const REFERENCE_VERSION: u8 = 3;
 /// The format version whose data is summed with CRC32C. That sum does not detect that data with a
 /// CRC32C of its own was replaced by other such data.
 const CRC32C_VERSION: u8 = 1;
@@ -58,6 +61,16 @@ pub(crate) enum Kind {
     Zero = 3,
     /// The data is an encoded [`crate::control::Control`].
     Control = 4,
+    /// New data for `offset..offset+length`, which lies in slots. The record's data is an encoded
+    /// [`Reference`](super::reference::Reference).
+    Reference = 5,
+}
+
+impl Kind {
+    /// The format version in which records of this kind are written.
+    pub(crate) fn version(self) -> u8 {
+        if self == Kind::Reference { REFERENCE_VERSION } else { VERSION }
+    }
 }
 
 /// A decoded header.
@@ -122,7 +135,7 @@ impl Header {
         let u64_at = |i: usize| (u32_at(i) as u64) | ((u32_at(i + 4) as u64) << 32);
         if u32_at(0) != MAGIC
             || u32_at(4) != crc32c(&b[8..]) ^ salt
-            || !matches!(b[77], CRC32C_VERSION | VERSION)
+            || !matches!(b[77], CRC32C_VERSION | VERSION | REFERENCE_VERSION)
         {
             return None;
         }
@@ -131,6 +144,7 @@ impl Header {
             2 => Kind::Discard,
             3 => Kind::Zero,
             4 => Kind::Control,
+            5 => Kind::Reference,
             _ => return None,
         };
         let header = Header {
@@ -154,13 +168,17 @@ impl Header {
     fn is_sane(&self) -> bool {
         let range_ok = self.offset.checked_add(self.length).is_some_and(|end| end <= 1 << 62);
         let sectors = self.offset % SECTOR == 0 && self.length % SECTOR == 0 && self.length > 0;
+        let of_reference = self.version == REFERENCE_VERSION;
         range_ok
+            && of_reference == (self.kind == Kind::Reference)
             && self.data_len as u64 <= MAX_DATA
             && match self.kind {
                 Kind::Write => sectors && self.length == self.data_len as u64,
                 Kind::Discard => sectors && self.data_len == 0,
                 Kind::Zero => sectors && self.data_len == 0 && self.length <= MAX_ZERO,
                 Kind::Control => self.offset == 0 && self.length == self.data_len as u64,
+                // What the data says is checked when it is decoded.
+                Kind::Reference => self.offset % BLOCK == 0 && self.length % BLOCK == 0 && self.length > 0,
             }
     }
 

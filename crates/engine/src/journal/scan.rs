@@ -20,12 +20,13 @@ use super::cursor::{Cursor, JournalRecord, Located};
 use super::files::{Candidate, open_all};
 use super::loss::{Accepted, Beyond, JOURNAL_DAMAGED};
 use super::proof::{Witness, gather, search};
-use super::record::{HEADER_LEN, Header};
+use super::record::{HEADER_LEN, Header, Kind};
 use super::segment::{
     ChainSegment, FIRST_RECORD, FoundRecord, SegmentFile, SegmentHeader, SegmentReader, file_name,
 };
-use super::tail::{Owner, write_again};
+use super::tail::{Owner, erase, write_again};
 use super::turns::Turns;
+use super::verify::{self, RecordPlace, Slots, UnreadablePlace, Verified};
 use crate::codec::align_up;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
@@ -51,6 +52,8 @@ pub(crate) struct ScanStart {
     /// written.
     pub(crate) record: Option<JournalRecord>,
     pub(crate) segment_size: u64,
+    /// The journal may have references.
+    pub(crate) references: bool,
     /// Damage does not keep the pool from opening. The opening reports what was lost.
     pub(crate) accept_loss: bool,
 }
@@ -92,12 +95,23 @@ pub(crate) struct Scanned {
     /// The last LSN that is known to have been durable, by the catalog or by a record.
     synced_lsn: Lsn,
     /// The places of the records after `synced_lsn`.
-    unsynced: VecDeque<Cursor>,
+    pub(super) unsynced: VecDeque<Cursor>,
     /// Descriptions of the damages found.
     pub(super) damages: Vec<String>,
     /// The record beyond the tail that names the largest LSN as durable.
     pub(super) witness: Option<Witness>,
+    /// The largest LSN that a record beyond the tail names as durable.
+    pub(super) proved: Lsn,
     pub(super) beyond: Beyond,
+    /// The places of the records that are needed, in a journal that may have references.
+    pub(super) places: Vec<RecordPlace>,
+    /// The files of `chain`, as they were found.
+    pub(super) followed: Vec<Candidate>,
+    /// The header of the first record that was dropped because its data is not there: (the file,
+    /// its position in bytes). An opening that writes destroys it.
+    pub(super) cut: Option<(Arc<SegmentFile>, u64)>,
+    /// References that are believed because their slots verify, and that may not be durable.
+    pub(super) verified: Vec<Verified>,
 }
 
 impl Scanned {
@@ -120,8 +134,23 @@ impl Scanned {
             unsynced: VecDeque::new(),
             damages: Vec::new(),
             witness: None,
+            proved: Lsn::ZERO,
             beyond: Beyond::default(),
+            places: Vec::new(),
+            followed: Vec::new(),
+            cut: None,
+            verified: Vec::new(),
         }
+    }
+
+    /// Returns the blocks of believed references that can't be read.
+    pub(crate) fn unreadable(&self) -> Vec<UnreadablePlace> {
+        self.verified.iter().flat_map(|verified| verified.unreadable.iter().cloned()).collect()
+    }
+
+    /// Returns the largest LSN that anything names as durable.
+    pub(super) fn known_durable(&self) -> Lsn {
+        self.synced_lsn.max(self.proved)
     }
 
     /// Notes the record at `cursor`, and the LSN that the record names as durable when it was
@@ -187,10 +216,15 @@ impl Scanned {
 }
 
 /// Scans the journal. `visit` gets every record above `destaged_lsn`, in order, with its data.
+///
+/// A journal that may have references is read twice. Only the end of the first reading tells which
+/// references are known to be durable, and so where the log ends: see [`super::verify`]. `slots`
+/// reads what the others name.
 pub(crate) fn scan(
     dir: &dyn Dir,
     start: ScanStart,
     writable: bool,
+    slots: &dyn Slots,
     visit: &mut dyn FnMut(&Located, &[u8]) -> Result<()>,
 ) -> Result<Scanned> {
     let mut scanned = Scanned::new(&start);
@@ -202,9 +236,20 @@ pub(crate) fn scan(
             candidates.push(candidate);
             break;
         }
+        scanned.followed.push(candidate);
     }
     gather(&candidates, &start, &mut scanned);
+    if start.references {
+        verify::end_at_missing_data(&start, slots, &mut candidates, &mut scanned)?;
+        if writable {
+            verify::write_again(dir, &start, slots, &mut candidates, &mut scanned)?;
+        }
+    }
     scanned.conclude(&start)?;
+    if start.references {
+        verify::visit_all(&mut scanned, visit)?;
+    }
+    scanned.followed = Vec::new();
     let fit = candidates.into_iter().filter(|c| c.is_fit(start.segment_size));
     scanned.free.extend(fit.map(|c| c.file));
     scanned.free.sort_by_key(|f| std::cmp::Reverse(f.index));
@@ -212,7 +257,8 @@ pub(crate) fn scan(
 }
 
 /// Makes what a scan found durable, before anything acts on it. What is not known to have been
-/// durable is written again: see [`super::tail`].
+/// durable is written again: see [`super::tail`]. The slots of references were written again by the
+/// scan.
 pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> Result<()> {
     let first = scanned.unsynced.front();
     tracing::info!(
@@ -222,6 +268,9 @@ pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> R
         damages = scanned.damages.len(),
         "the journal was scanned; records that are not known to be durable are written again"
     );
+    if let Some((file, at)) = &scanned.cut {
+        erase(dir, owner, file, *at)?;
+    }
     for segment in &scanned.chain {
         if let Some(first) = first.filter(|first| first.seq <= segment.header.seq) {
             // The segment's own header was written with its first record.
@@ -357,6 +406,13 @@ fn follow(
             continue;
         }
         let fail = |e| Error::io(format!("read {}", file_name(candidate.file.index)), e);
+        if start.references {
+            let at = found.data_at - HEADER_LEN as u64;
+            let segment = scanned.chain.len() as u32;
+            let refers = found.header.kind == Kind::Reference;
+            scanned.places.push(RecordPlace { lsn: found.header.lsn, segment, refers, at: at as u32 });
+            continue;
+        }
         let data = reader.bytes(found.data_at, found.header.data_len as usize).map_err(fail)?;
         let located = Located { header: found.header, file: candidate.file.index, data_at: found.data_at };
         visit(&located, data)?;

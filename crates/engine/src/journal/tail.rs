@@ -9,6 +9,9 @@
 //! separate file and syncs that file. Then it writes the part to its place again. When an open was
 //! interrupted, the next open repeats the write from the copy.
 //!
+//! Slots that references name are written again in the same way, with their physical volume in the
+//! place of the segment file.
+//!
 //! The copy counts only while the pool is at the incarnation that it names. Opening moves the
 //! incarnation on, durably, before anything is appended. The file stays, because there may be no
 //! room for it when it is needed again.
@@ -21,14 +24,17 @@
 //! | 24..32 | incarnation that the pool had when it was opened |
 //! | 32..40 | byte offset in the segment file |
 //! | 40..48 | length in bytes |
-//! | 48..52 | index of the segment file |
-//! | 52..56 | format version: 2 is written, 1 is read, too |
+//! | 48..52 | index of the segment file, or number of the physical volume |
+//! | 52..56 | format version: 2 for a segment file, 3 for a physical volume; 1 is read, too |
 //! | 56..64 | zero |
 //! | 4096.. | the data |
 
+use super::record::HEADER_LEN;
+use super::reference::{Reference, SlotRun};
+use super::verify::{Slots, Verified};
 use crate::codec::{Reader, Writer, align_up, crc32c, outer_sum};
-use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
-use crate::error::{Error, ErrorKind, Result};
+use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
+use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::units::BLOCK;
 use std::io;
 use std::sync::Arc;
@@ -39,6 +45,8 @@ const FILE: &str = "journal-tail";
 const MAGIC: u32 = u32::from_le_bytes(*b"HCJT");
 const VERSION: u32 = 2;
 const CRC32C_VERSION: u32 = 1;
+/// The version of a copy of slots.
+const SLOTS_VERSION: u32 = 3;
 const HEAD_LEN: usize = 64;
 const DATA_AT: u64 = BLOCK;
 /// Bytes that are copied at a time.
@@ -52,9 +60,18 @@ pub(crate) struct Owner {
     pub(crate) incarnation: u64,
 }
 
-/// A part of a segment that an opening was writing again.
+/// Where the bytes of a copy belong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopyTarget {
+    /// A segment file, by its index.
+    Segment(u32),
+    /// A physical volume, by its number.
+    Pv(u32),
+}
+
+/// A part of a segment, or of a physical volume, that an opening was writing again.
 pub(crate) struct TailCopy {
-    pub(crate) file: u32,
+    pub(crate) target: CopyTarget,
     pub(crate) offset: u64,
     pub(crate) data: Vec<u8>,
 }
@@ -62,7 +79,11 @@ pub(crate) struct TailCopy {
 fn encode_head(owner: &Owner, copy: &TailCopy) -> [u8; HEAD_LEN] {
     let mut w = Writer::default();
     w.uuid(&owner.pool).u64(owner.incarnation).u64(copy.offset).u64(copy.data.len() as u64);
-    w.u32(copy.file).u32(VERSION).u64(0u64);
+    let (number, version) = match copy.target {
+        CopyTarget::Segment(index) => (index, VERSION),
+        CopyTarget::Pv(number) => (number, SLOTS_VERSION),
+    };
+    w.u32(number).u32(version).u64(0u64);
     let mut head = [0; HEAD_LEN];
     head[8..].copy_from_slice(&w.0);
     head[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -95,7 +116,7 @@ fn read_copy(disk: &dyn Disk, owner: &Owner) -> io::Result<Option<TailCopy>> {
     }
     let mut head = [0; HEAD_LEN];
     disk.read_at(&mut head, 0)?;
-    let Some((of, offset, length, file, version)) = decode_head(&head) else { return Ok(None) };
+    let Some((of, offset, length, target, version)) = decode_head(&head) else { return Ok(None) };
     if of != *owner || length > PART || DATA_AT + length > len {
         return Ok(None);
     }
@@ -103,25 +124,48 @@ fn read_copy(disk: &dyn Disk, owner: &Owner) -> io::Result<Option<TailCopy>> {
     disk.read_at(&mut data, DATA_AT)?;
     let of_data = if version == CRC32C_VERSION { crc32c(&data) } else { outer_sum(&data) };
     let good = sum(&head[8..], of_data).to_le_bytes() == head[4..8];
-    Ok(good.then_some(TailCopy { file, offset, data }))
+    Ok(good.then_some(TailCopy { target, offset, data }))
 }
 
-fn decode_head(head: &[u8]) -> Option<(Owner, u64, u64, u32, u32)> {
+fn decode_head(head: &[u8]) -> Option<(Owner, u64, u64, CopyTarget, u32)> {
     let mut r = Reader::new(head);
     if r.u32()? != MAGIC {
         return None;
     }
     r.u32()?;
     let owner = Owner { pool: r.uuid()?, incarnation: r.u64()? };
-    let (offset, length, file) = (r.u64()?, r.u64()?, r.u32()?);
+    let (offset, length, number) = (r.u64()?, r.u64()?, r.u32()?);
     let version = r.u32()?;
-    matches!(version, CRC32C_VERSION | VERSION).then_some((owner, offset, length, file, version))
+    let target = match version {
+        CRC32C_VERSION | VERSION => CopyTarget::Segment(number),
+        SLOTS_VERSION => CopyTarget::Pv(number),
+        _ => return None,
+    };
+    Some((owner, offset, length, target, version))
 }
 
-/// Repeats the write of an interrupted opening, before anything is read from the journal.
-pub(crate) fn restore(dir: &dyn Dir, owner: &Owner) -> Result<()> {
+/// Repeats the write of an interrupted opening, before anything is read from the journal. `pv`
+/// finds the disk of a physical volume.
+pub(crate) fn restore(dir: &dyn Dir, owner: &Owner, pv: &dyn Fn(u32) -> Option<Arc<dyn Disk>>) -> Result<()> {
     let Some(copy) = interrupted(dir, owner)? else { return Ok(()) };
-    let name = super::segment::file_name(copy.file);
+    let index = match copy.target {
+        CopyTarget::Segment(index) => index,
+        CopyTarget::Pv(number) => {
+            let Some(disk) = pv(number) else {
+                return Err(corrupt(format!("restore a part of PV {number}: it does not exist")));
+            };
+            let fail = |e| Error::io(format!("restore a part of PV {number}"), e);
+            let written = disk.write_at(&copy.data, copy.offset);
+            let Err(error) = written.and_then(|()| disk.sync(SyncPurpose::JournalOpen)) else {
+                return Ok(());
+            };
+            // It may take no writes any more. Then nothing may have been written there before, too.
+            let mut there = vec![0; copy.data.len()];
+            let is_there = disk.read_at(&mut there, copy.offset).is_ok() && there == copy.data;
+            return if is_there { Ok(()) } else { Err(fail(error)) };
+        }
+    };
+    let name = super::segment::file_name(index);
     let fail = |e| Error::io(format!("restore a part of {name}"), e);
     let disk = match dir.open(&name, OpenMode::Existing) {
         Ok(disk) => disk,
@@ -148,16 +192,15 @@ pub(crate) fn write_again(
 ) -> Result<()> {
     let name = super::segment::file_name(segment.index);
     let fail = |e| Error::io(format!("write the tail of {name} again"), e);
-    let copy_disk = dir.open(FILE, OpenMode::Create).map_err(|e| Error::io(format!("create {FILE}"), e))?;
-    dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
+    let copy_disk = open_copy(dir)?;
     // Whole blocks: what shares a block with the tail is written with it.
     let len = segment.disk.len().map_err(fail)?;
     let end = align_up(end, BLOCK).min(len);
     let mut at = from / BLOCK * BLOCK;
     let mut part = PART;
     while at < end {
-        let mut copy =
-            TailCopy { file: segment.index, offset: at, data: vec![0; (end - at).min(part) as usize] };
+        let target = CopyTarget::Segment(segment.index);
+        let mut copy = TailCopy { target, offset: at, data: vec![0; (end - at).min(part) as usize] };
         if segment.disk.read_at(&mut copy.data, at).is_err() {
             // All that is needed was read by the scan: a header is worked out from its records, and
             // what can't be read between two records is none.
@@ -171,6 +214,88 @@ pub(crate) fn write_again(
         at += copy.data.len() as u64;
     }
     Ok(())
+}
+
+fn open_copy(dir: &dyn Dir) -> Result<Arc<dyn Disk>> {
+    let disk = dir.open(FILE, OpenMode::Create).map_err(|e| Error::io(format!("create {FILE}"), e))?;
+    dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))?;
+    Ok(disk)
+}
+
+/// Destroys the record whose header stands at byte `at` of a segment, and what follows it in its
+/// blocks. What is before it in its first block stays. The result is durable when the function
+/// returns.
+pub(crate) fn erase(dir: &dyn Dir, owner: &Owner, segment: &super::SegmentFile, at: u64) -> Result<()> {
+    let name = super::segment::file_name(segment.index);
+    let fail = |e| Error::io(format!("end {name} at byte {at}"), e);
+    let from = at / BLOCK * BLOCK;
+    let end = align_up(at + HEADER_LEN as u64, BLOCK).min(segment.disk.len().map_err(fail)?);
+    let mut data = vec![0; (end - from) as usize];
+    segment.disk.read_at(&mut data, from).map_err(fail)?;
+    data[(at - from) as usize..].fill(0);
+    let copy = TailCopy { target: CopyTarget::Segment(segment.index), offset: from, data };
+    save(&*open_copy(dir)?, owner, &copy).map_err(|e| Error::io(format!("write {FILE}"), e))?;
+    segment.disk.write_at(&copy.data, from).map_err(fail)?;
+    segment.disk.sync(SyncPurpose::JournalOpen).map_err(fail)
+}
+
+/// Writes the slots of references again, with the content that they have. It is durable when the
+/// function returns. The inner error is that of a physical volume, with its number, that can't be
+/// written. Physical volumes that `slots` does not let write are left out.
+pub(super) fn write_slots_again(
+    dir: &dyn Dir,
+    owner: &Owner,
+    verified: &[Verified],
+    slots: &dyn Slots,
+) -> Result<std::result::Result<(), (u32, io::Error)>> {
+    let bytes = |reference: &Reference, run: &SlotRun| {
+        let at = run.first.offset();
+        (run.first.pv(), at, at + (u64::from(run.count) << reference.slot_log2))
+    };
+    let mut ranges: Vec<_> = verified
+        .iter()
+        .map(|verified| &verified.reference)
+        .flat_map(|of| of.runs.iter().map(|run| bytes(of, run)))
+        .collect();
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let joins = (next.0, next.1) == (last.0, last.2);
+        if joins {
+            last.2 = next.2;
+        }
+        joins
+    });
+    if ranges.is_empty() {
+        return Ok(Ok(()));
+    }
+    let copy_disk = open_copy(dir)?;
+    // There is room for as much as an earlier opening has kept room for.
+    let kept = copy_disk.len().map_err(|e| Error::io(format!("read {FILE}"), e))?.saturating_sub(DATA_AT);
+    let part = if kept < BLOCK { PART } else { kept / BLOCK * BLOCK };
+    for (number, from, end) in ranges {
+        let Some((path, disk)) = slots.disk(number) else { continue };
+        let (mut at, mut part) = (from, part);
+        while at < end {
+            let data = vec![0; (end - at).min(part) as usize];
+            let mut copy = TailCopy { target: CopyTarget::Pv(number), offset: at, data };
+            if let Err(e) = disk.read_at(&mut copy.data, at) {
+                if !is_unreadable(&e) {
+                    return Err(Error::io(format!("read the data of references on {path} again"), e));
+                }
+                // What can't be read is known, and stays as it is.
+                at += if part == BLOCK { BLOCK } else { 0 };
+                part = BLOCK;
+                continue;
+            }
+            save(&*copy_disk, owner, &copy).map_err(|e| Error::io(format!("write {FILE}"), e))?;
+            let written = disk.write_at(&copy.data, at).and_then(|()| disk.sync(SyncPurpose::JournalOpen));
+            if let Err(error) = written {
+                return Ok(Err((number, error)));
+            }
+            at += copy.data.len() as u64;
+        }
+    }
+    Ok(Ok(()))
 }
 
 fn save(disk: &dyn Disk, owner: &Owner, copy: &TailCopy) -> io::Result<()> {
@@ -264,13 +389,18 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let head = encode_head(&owner(), &TailCopy { file: 3, offset: 8192, data: vec![1; 4096] });
+        let copy = |target| TailCopy { target, offset: 8192, data: vec![1; 4096] };
+        let head = encode_head(&owner(), &copy(CopyTarget::Segment(3)));
         let hex: String = head.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
             "48434a543056af680707070707070707070707070707070705000000000000000020000000000000001000000000000003000000020000000000000000000000"
         );
-        assert_eq!(decode_head(&head), Some((owner(), 8192, 4096, 3, VERSION)));
+        assert_eq!(decode_head(&head), Some((owner(), 8192, 4096, CopyTarget::Segment(3), VERSION)));
+        let of_slots = encode_head(&owner(), &copy(CopyTarget::Pv(3)));
+        assert_eq!(of_slots[8..52], head[8..52]);
+        assert_eq!(of_slots[52..], [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(decode_head(&of_slots), Some((owner(), 8192, 4096, CopyTarget::Pv(3), SLOTS_VERSION)));
         // As version 1 was summed.
         let mut old = head;
         old[52] = 1;
@@ -283,9 +413,10 @@ mod tests {
         let dir = MemDir::new();
         assert!(interrupted(&dir, &owner()).unwrap().is_none());
         let disk = dir.open(FILE, OpenMode::Create).unwrap();
-        save(&*disk, &owner(), &TailCopy { file: 3, offset: 8192, data: vec![1; 4096] }).unwrap();
+        let copy = TailCopy { target: CopyTarget::Segment(3), offset: 8192, data: vec![1; 4096] };
+        save(&*disk, &owner(), &copy).unwrap();
         let found = interrupted(&dir, &owner()).unwrap().unwrap();
-        assert_eq!((found.file, found.offset, found.data), (3, 8192, vec![1; 4096]));
+        assert_eq!((found.target, found.offset, found.data), (CopyTarget::Segment(3), 8192, vec![1; 4096]));
         for other in
             [Owner { incarnation: 6, ..owner() }, Owner { pool: Uuid::from_bytes([8; 16]), ..owner() }]
         {
@@ -308,13 +439,13 @@ mod tests {
         let name = super::super::segment::file_name(3);
         let disk = dir.open(&name, OpenMode::Create).unwrap();
         disk.write_at(&[2; 16384], 0).unwrap();
-        let copy = TailCopy { file: 3, offset: 8192, data: vec![1; 4096] };
+        let copy = TailCopy { target: CopyTarget::Segment(3), offset: 8192, data: vec![1; 4096] };
         save(&*dir.open(FILE, OpenMode::Create).unwrap(), &owner(), &copy).unwrap();
         let expected: Vec<u8> = [vec![2; 8192], vec![1; 4096], vec![2; 4096]].concat();
         let mut seen = vec![0; 16384];
         Patched { inner: disk.clone(), copy }.read_at(&mut seen, 0).unwrap();
         assert_eq!(seen, expected);
-        restore(&dir, &owner()).unwrap();
+        restore(&dir, &owner(), &|_| None).unwrap();
         disk.read_at(&mut seen, 0).unwrap();
         assert_eq!(seen, expected);
     }

@@ -264,6 +264,7 @@ impl Pool {
         self.destager.destage_to(self.core.journal.last().lsn)?;
         {
             let state = &mut *self.destager.state.lock();
+            self.destager.recall(state, |_, of| of == pv)?;
             let used = state.allocator.used_extents(pv);
             if used > 0 {
                 return Err(conflict(format!(

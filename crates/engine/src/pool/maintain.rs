@@ -39,6 +39,7 @@ impl Pool {
         self.core.check_usable()?;
         self.destager.write_stamps(state)?;
         self.destager.poll_retired(state)?;
+        self.destager.lend(state)?;
         // A task that waits for the end of a shortage stops no other work: that work may end the
         // shortage.
         let may_tidy = self.core.shortages.may_try(Task::Upkeep, self.core.world.clock.monotonic());
@@ -141,6 +142,7 @@ impl Pool {
             || self.core.is_pressed()
             || self.core.journal.turns() >= self.core.pace.turns(self.core.options.lazy_turns)
             || self.has_old_turns()
+            || self.core.positions.referred.load(Ordering::Relaxed) > self.core.most_referred() / 2
             || written.since(state.cursor.lsn) > MAX_STAGED_RECORDS / 2
     }
 

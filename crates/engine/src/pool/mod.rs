@@ -17,6 +17,7 @@ mod loss;
 pub(crate) mod maintain;
 pub(crate) mod moments;
 pub(crate) mod open;
+mod referred;
 mod reidentify;
 pub(crate) mod relocation;
 pub(crate) mod salvage;
@@ -62,6 +63,8 @@ impl Pool {
     /// Returns the pool's state.
     pub fn info(&self) -> PoolInfo {
         let totals = self.core.space.totals();
+        // What is lent and not taken comes back when it is needed. It may change between the two.
+        let lent = self.core.lent.bytes().min(totals.used);
         // This comes before the names are locked, because `health` locks them itself.
         let health = self.health();
         let enabled = |info: &FeatureInfo| info.state == FeatureState::Enabled;
@@ -72,9 +75,9 @@ impl Pool {
             config: self.core.config.clone(),
             placement: names.placement,
             capacity: totals.capacity,
-            used: totals.used,
-            available: totals.available,
-            own_available: totals.own,
+            used: totals.used - lent,
+            available: totals.available + lent,
+            own_available: totals.own + lent,
             reserved: totals.reserved,
             reserved_history: self.core.space.log(),
             data_available: self.core.catalog_room.available(),
@@ -110,6 +113,9 @@ impl Pool {
             history_waits: get(&self.core.positions.history_waits),
             destage_bytes: get(&self.core.positions.bytes),
             allocated_bytes: get(&self.core.positions.allocated),
+            direct_bytes: get(&self.core.positions.written_direct),
+            referred_bytes: get(&self.core.positions.referred),
+            lent_bytes: self.core.lent.bytes(),
             map_cache_policy: self.core.options.map_cache_policy,
             map_cache_size: self.core.options.map_cache_bytes as u64,
             map_hits: map.hits,
@@ -248,6 +254,7 @@ impl Pool {
         }
         self.core.fault.check()?;
         self.core.journal.sync_all()?;
+        self.destager.recall_all(&mut self.destager.state.lock())?;
         self.destager.stamp_last()?;
         self.core.work.done.store(true, Ordering::Release);
         tracing::info!(last_lsn = self.core.journal.last().lsn.0, "the pool is closed");

@@ -1,5 +1,6 @@
 //! Creates, opens and recovers a pool.
 
+use super::referred::{Referred, stage_found};
 use super::{Pool, reidentify};
 use crate::branch::namespace::{Lines, Namespace, check_name};
 use crate::catalog::UsageKey;
@@ -25,10 +26,10 @@ use crate::grace::Readers;
 use crate::ids::{Epoch, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::journal::cursor::JournalRecord;
 use crate::journal::place::JournalPosition;
-use crate::journal::record::{Kind, PieceCrcs};
+use crate::journal::record::Kind;
 use crate::journal::{
     Accepted, Cursor, Journal, JournalConfig, Located, ScanStart, Scanned, Turns, keep_tail_room,
-    make_durable, restore_tail, scan, stage_located,
+    make_durable, restore_tail, scan,
 };
 use crate::map::Map;
 use crate::pace::Pace;
@@ -179,9 +180,11 @@ impl Pool {
         load_pvs(&*dir, &names, &superblock, &pvs, &mut allocator, &space)?;
         let known = catalog.stamps()?;
         let mut undated = check_ages(&held(&names, &pvs), &superblock, &known, judge)?;
-        restore_tail(&*dir, &start.owner)?;
+        restore_tail(&*dir, &start.owner, &|pv| Some(pvs.held(pv)?.disk.clone()))?;
         let promises = (&space, &room, options.batch_bytes);
-        let mut scanned = recover_journal(&*dir, start, committed.preserved_lsn, &mut names, promises)?;
+        let slots = (&pvs, &mut allocator);
+        let (mut scanned, referred) =
+            recover_journal(&*dir, start, committed.preserved_lsn, &mut names, slots, promises)?;
         let added = &open_added(&*dir, &names, &superblock, &pvs)?;
         undated.extend(check_ages(added, &superblock, &known, judge)?);
         make_durable(&*dir, &start.owner, &scanned)?;
@@ -199,6 +202,7 @@ impl Pool {
             load_histories(&dir, options.open_files, &catalog, &superblock, (&names, &space))?;
         withdraw_leaving(&names, &mut allocator, &space);
         let damage = load_damage(&catalog, &mut allocator, &names)?;
+        referred.note_damage(&damage, &pvs)?;
         let mut maintenance = BackgroundState::new(allocator, cursor, committed);
         let lines = note_unfinished(&mut maintenance, &catalog, &names)?;
         let flushes = Flushes::load(&catalog)?;
@@ -226,10 +230,11 @@ impl Pool {
             lock,
         };
         let pool = Arc::new(parts.assemble()?);
-        pool.finish_opening(accepted).map(|()| pool)
+        pool.finish_opening(accepted, referred.bytes).map(|()| pool)
     }
 
-    fn finish_opening(&self, accepted: Option<Accepted>) -> Result<()> {
+    fn finish_opening(&self, accepted: Option<Accepted>, referred: u64) -> Result<()> {
+        self.core.positions.referred.store(referred, Ordering::Relaxed);
         keep_tail_room(&*self.core.dir, self.core.config.segment_size)?;
         self.destager.finish_interrupted_batch()?;
         if let Some(accepted) = accepted {
@@ -304,6 +309,7 @@ impl Parts {
             pace: Pace::default(),
             neighbours: Neighbours::default(),
             catalog_room: self.room,
+            lent: Arc::default(),
             readers: Readers::default(),
             space: self.space,
             map: self.map,
@@ -559,17 +565,20 @@ fn recover_journal(
     start: ScanStart,
     preserved: Lsn,
     names: &mut Namespace,
+    (pvs, allocator): (&PvTable, &mut Allocator),
     (space, catalog_room, batch): (&Space, &CatalogRoom, u64),
-) -> Result<Scanned> {
+) -> Result<(Scanned, Referred)> {
+    let mut referred = Referred::default();
     // No batch extends across this LSN.
     let mut cut = preserved;
     let mut turns = Turns::default();
     let mut visit = |located: &Located, data: &[u8]| -> Result<()> {
         let header = &located.header;
+        let reference = referred.take(header, data, preserved, (&mut *allocator, space))?;
         if header.lsn <= preserved {
             // It is staged until it is applied again.
             if let Some(branch) = names.branches.get(&header.branch) {
-                stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);
+                stage_found(located, data, reference.as_ref(), &branch.staging);
             }
             return Ok(());
         }
@@ -596,7 +605,7 @@ fn recover_journal(
             let alone = header.kind == Kind::Discard
                 && branch.discards_alone(header.offset, header.length, branch.cdp.is_on());
             turns.note(header.lsn, alone, Some(&branch.staging), header.epoch);
-            stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);
+            stage_found(located, data, reference.as_ref(), &branch.staging);
             space.adjust_reserved(branch.slot_log2, header.slots.into());
             catalog_room.promised_before(growth(branch, header.kind, header.offset, header.length));
             catalog_room.mark(header.lsn);
@@ -607,9 +616,10 @@ fn recover_journal(
         }
         Ok(())
     };
-    let mut scanned = scan(dir, start, true, &mut visit)?;
+    let mut scanned = scan(dir, start, true, pvs, &mut visit)?;
     scanned.turns = turns;
-    Ok(scanned)
+    referred.unreadable = scanned.unreadable();
+    Ok((scanned, referred))
 }
 
 /// Commits, before anything is appended, that the scanned records are durable and that a new

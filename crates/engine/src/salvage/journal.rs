@@ -7,7 +7,9 @@ use crate::disk::Dir;
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::journal::record::{Kind, PieceCrcs};
-use crate::journal::{Accepted, Beyond, Located, ScanStart, Scanned, scan, stage_located};
+use crate::journal::reference::Reference;
+use crate::journal::verify::Believed;
+use crate::journal::{Accepted, Beyond, Located, ScanStart, Scanned, scan, stage_located, stage_reference};
 
 /// The journal's records behind the catalog.
 pub(super) struct Recovered {
@@ -61,11 +63,14 @@ pub(super) fn recover(
                 });
             }
         } else if let Some(branch) = names.branches.get(&header.branch) {
-            stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging);
+            match Reference::decode(header, data) {
+                Some(reference) => stage_reference(located, &reference, &branch.staging, |_| true),
+                None => stage_located(located, &PieceCrcs::of(header.offset, data), &branch.staging),
+            }
         }
         Ok(())
     };
-    let mut scanned = scan(dir, start, false, &mut visit)?;
+    let mut scanned = scan(dir, start, false, &Believed, &mut visit)?;
     let damaged = scanned.accepted.take();
     let loss = match (given_up, damaged) {
         (Some(mut early), Some(late)) => {

@@ -11,7 +11,7 @@ use crate::catalog::page::{MapPage, Slot};
 use crate::error::Result;
 use crate::ids::Chunk;
 use crate::pool::Pool;
-use crate::staging::SectorSource;
+use crate::staging::{SectorSource, StagedPlace, Stretch};
 use crate::units::{BLOCK, SECTOR};
 use std::fmt;
 use std::ops::Range;
@@ -188,10 +188,50 @@ impl Walk<'_> {
         if line.branch.staging.is_empty() {
             return self.mapped(line, bytes, sink);
         }
-        self.mapped(line, bytes, &mut |range, kind| match kind {
-            Kind::Lost(reason) => unstaged(line, range, &reason, sink),
-            kind => sink(range, kind),
-        });
+        for (range, stretch) in line.branch.staging.outline(bytes, line.epoch) {
+            match stretch {
+                Stretch::Below => self.mapped(line, range, sink),
+                Stretch::Zeros(_) => sink(range, Kind::Zeros),
+                Stretch::Written => self.staged(line, range, sink),
+            }
+        }
+    }
+
+    /// Walks blocks in each of which something is staged. What the journal has can be read. What a
+    /// reference names is on a physical volume, which may be lost.
+    fn staged(&self, line: &View, bytes: Range<u64>, sink: Sink<'_>) {
+        let mut start = bytes.start;
+        while start < bytes.end {
+            let block = start / BLOCK;
+            let sources = line.branch.staging.resolve(block, line.epoch);
+            let end = bytes.end.min((block + 1) * BLOCK);
+            let first = sources[((start % BLOCK) / SECTOR) as usize];
+            let same = |at: &u64| *at < end && sources[((*at % BLOCK) / SECTOR) as usize] == first;
+            let next = (start..=end).step_by(SECTOR as usize).find(|at| !same(at)).unwrap_or(end).min(end);
+            match first {
+                SectorSource::Below => self.mapped(line, start..next, sink),
+                SectorSource::Zeros(_) => sink(start..next, Kind::Zeros),
+                SectorSource::Staged(piece) => match piece.place() {
+                    StagedPlace::Journal { .. } => sink(start..next, Kind::Data),
+                    // The block is read as a whole, for its sum.
+                    StagedPlace::Slot(slot) => {
+                        let mut lost = None;
+                        self.slot(
+                            slot.pv(),
+                            slot.offset(),
+                            block * BLOCK..(block + 1) * BLOCK,
+                            &mut |_, kind| {
+                                if let Kind::Lost(reason) = kind {
+                                    lost = Some(reason);
+                                }
+                            },
+                        );
+                        sink(start..next, lost.map_or(Kind::Data, Kind::Lost));
+                    }
+                },
+            }
+            start = next;
+        }
     }
 
     /// Walks what is in place, page by page.
@@ -339,33 +379,4 @@ fn of_image(image: &ExternalImage, bytes: Range<u64>, sink: Sink<'_>) {
         sink(bytes.start..shown, kind);
     }
     sink(shown..bytes.end, Kind::Zeros);
-}
-
-/// Walks a range that is lost below staging. What is staged over it is not lost.
-fn unstaged(line: &View, bytes: Range<u64>, reason: &LossReason, sink: Sink<'_>) {
-    let kind = |source: &SectorSource| match source {
-        SectorSource::Below => Kind::Lost(reason.clone()),
-        SectorSource::Journal(_) => Kind::Data,
-        SectorSource::Zeros(_) => Kind::Zeros,
-    };
-    let mut start = bytes.start;
-    for block in bytes.start / BLOCK..bytes.end.div_ceil(BLOCK) {
-        let sources = line.branch.staging.resolve(block, line.epoch);
-        let end = bytes.end.min((block + 1) * BLOCK);
-        while start < end {
-            let first = &sources[((start % BLOCK) / SECTOR) as usize];
-            let below = matches!(first, SectorSource::Below);
-            let mut next = start;
-            while next < end
-                && matches!(sources[((next % BLOCK) / SECTOR) as usize], SectorSource::Below) == below
-            {
-                next = ((next / SECTOR + 1) * SECTOR).min(end);
-                if !below {
-                    break;
-                }
-            }
-            sink(start..next, kind(first));
-            start = next;
-        }
-    }
 }

@@ -70,7 +70,8 @@ impl Destager {
         }
         let state = &mut *self.state.lock();
         self.core.check_usable()?;
-        let mut steps = 0;
+        // What is lent and not taken is the cheapest to bring back.
+        let mut steps = u32::from(self.recall_all(state)?);
         while steps < STEPS && passing(self.free(state), false)? {
             steps += 1;
         }

@@ -75,8 +75,9 @@ impl Core {
         }
     }
 
-    /// Makes `branch` pay for the `bytes` of a record that was just sequenced, if others write too.
-    pub(crate) fn charge(&self, branch: &Branch, bytes: u64, sequencing: &Sequencing<'_>) {
+    /// Makes `branch` pay for a record that was just sequenced, if others write too. `bytes` are
+    /// those of the record, and `referred` those that it refers to.
+    pub(crate) fn charge(&self, branch: &Branch, bytes: u64, referred: u64, sequencing: &Sequencing<'_>) {
         if self.options.longest_delay.is_zero() {
             return;
         }
@@ -90,7 +91,7 @@ impl Core {
         let time = Some(self.pace.time(bytes)).filter(|time| *time > 0);
         let time = time.unwrap_or(lag.time_of(bytes).saturating_mul(2));
         let room = sequencing.fill().cost(time, self.options.destage_start_percent);
-        let cost = room.saturating_add(lag.cost(bytes));
+        let cost = room.saturating_add(lag.cost(bytes + referred));
         if cost > 0 {
             let most = u64::try_from(self.options.longest_delay.as_nanos()).unwrap_or(u64::MAX);
             branch.debt.add(self.world.clock.monotonic(), cost, most);

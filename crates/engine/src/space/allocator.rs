@@ -7,6 +7,7 @@
 //! memory.
 
 mod giving;
+mod lending;
 mod undo;
 
 use super::label::DATA_START;
@@ -39,6 +40,8 @@ pub(crate) struct Allocator {
     refused: Option<Error>,
     /// The changes since the last commit.
     undo: Vec<undo::Step>,
+    /// Extents that stay open though they are empty: see [`Allocator::keep_open`].
+    kept: lending::KeptExtents,
 }
 
 /// Number of open extents in which a run of slots is looked for.
@@ -145,6 +148,7 @@ impl Allocator {
             change: SpaceChange::default(),
             refused: None,
             undo: Vec::new(),
+            kept: lending::KeptExtents::default(),
         }
     }
 
@@ -162,6 +166,7 @@ impl Allocator {
         let mut extents = Vec::new();
         extents.resize_with(pv.extents as usize, Extent::default);
         let mut change = SpaceChange::default();
+        pv.leaving.store(draining, Ordering::Release);
         if !draining {
             self.index.free.extend((0..pv.extents).map(|e| (pv.id, e)));
             change.free_extents = pv.extents as i64;
@@ -417,6 +422,7 @@ impl Allocator {
 
     fn take_index(&mut self, id: ExtentId, slot_log2: u8, index: u32) -> Result<Slot> {
         let slots = self.slots_per_extent(slot_log2);
+        self.kept.forget(slot_log2, id);
         let (extent, mut bits) = self.loaded(id)?;
         set(&mut bits.live, index);
         set(&mut bits.busy, index);
@@ -484,10 +490,11 @@ impl Allocator {
             let (extent, mut bits) = self.loaded(id)?;
             clear(&mut bits.busy, index);
             extent.busy -= 1;
-            let empty = extent.busy == 0;
-            extent.bits = (!empty).then_some(bits);
+            let unused = extent.busy == 0;
+            extent.bits = Some(bits);
+            let empty = unused && !(self.gives(id.0) && self.kept.keeps(*slot_log2, id));
             if empty {
-                *extent = Extent::default();
+                *self.extent(id)? = Extent::default();
             }
             let Some(state) = self.pvs.get_mut(&id.0) else {
                 continue;

@@ -4,6 +4,7 @@
 pub(crate) mod allocator;
 pub(crate) mod catalog_room;
 pub(crate) mod label;
+pub(crate) mod lent;
 pub(crate) mod lock;
 pub(crate) mod placement;
 pub(crate) mod pv;

@@ -4,10 +4,13 @@ use super::label::{Label, LabelFound, extents_on};
 use crate::catalog::PvRecord;
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
+use crate::journal::ReferredDisk;
+use crate::journal::reference::SlotRun;
+use crate::journal::verify::Slots;
 use crate::settings::PvSpec;
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
@@ -35,6 +38,11 @@ pub(crate) struct Pv {
     /// The error of a write or a sync that failed. From then on nothing is written to the physical
     /// volume, until the pool is opened again.
     failure: OnceLock<String>,
+    /// A sync has failed: the system may have forgotten data that was written before it.
+    may_have_lost: AtomicBool,
+    /// The physical volume is being drained or removed: nothing new refers to it. It is set by the
+    /// allocator, before that operation is sequenced.
+    pub(crate) leaving: AtomicBool,
     /// Set when the physical volume has left the pool: the result of wiping its label.
     pub(crate) wiped: OnceLock<Result<()>>,
 }
@@ -55,6 +63,8 @@ impl Pv {
             read_errors: AtomicU64::new(0),
             last_read_error: Mutex::default(),
             failure: OnceLock::new(),
+            may_have_lost: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             wiped: OnceLock::new(),
         })
     }
@@ -62,6 +72,11 @@ impl Pv {
     /// Returns the error with which the physical volume failed, if it takes no writes any more.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+
+    /// Returns whether references to the physical volume may be sequenced.
+    pub(crate) fn takes_references(&self) -> bool {
+        !self.leaving.load(Ordering::Acquire) && self.failure().is_none()
     }
 
     /// Returns the error of a write that failed. Unless it is a shortage, the physical volume has
@@ -74,7 +89,20 @@ impl Pv {
     /// Makes the written content durable. After an error the physical volume has failed, whatever
     /// the cause, because content written since the last sync may be lost.
     pub(crate) fn sync(&self, purpose: SyncPurpose) -> Result<()> {
-        self.disk.sync(purpose).map_err(|e| self.fail(Error::io(format!("sync {}", self.path), e)))
+        self.disk.sync(purpose).map_err(|e| self.sync_failed(Error::io(format!("sync {}", self.path), e)))
+    }
+
+    /// Notes that a sync has failed: what was written to the physical volume and not synced may be
+    /// lost. The physical volume stays in use.
+    pub(crate) fn note_lost(&self) {
+        self.may_have_lost.store(true, Ordering::Release);
+    }
+
+    /// Notes that a sync has failed: the physical volume has failed, and what was written to it and
+    /// not synced may be lost.
+    pub(crate) fn sync_failed(&self, error: Error) -> Error {
+        self.note_lost();
+        self.fail(error)
     }
 
     /// Marks the physical volume as failed with `error`.
@@ -99,6 +127,32 @@ impl Pv {
     /// Returns the number of reads that failed since the pool was opened, and the last of them.
     pub(crate) fn read_errors(&self) -> (u64, String) {
         (self.read_errors.load(Ordering::Relaxed), self.last_read_error.lock().clone())
+    }
+}
+
+impl ReferredDisk for Pv {
+    fn number(&self) -> u32 {
+        self.id
+    }
+
+    fn sync_referred(&self) -> Result<()> {
+        if self.may_have_lost.load(Ordering::Acquire) {
+            let cause = self.failure().unwrap_or_default();
+            let text = format!("sync {}: a sync has failed, and data may be lost: {cause}", self.path);
+            return Err(Error::new(ErrorKind::Io, text));
+        }
+        self.sync(SyncPurpose::Direct)
+    }
+}
+
+impl Slots for PvTable {
+    fn read(&self, run: &SlotRun, buf: &mut [u8]) -> std::io::Result<bool> {
+        let pv = self.held(run.first.pv()).ok_or(std::io::ErrorKind::NotFound)?;
+        pv.disk.read_at(buf, run.first.offset()).map(|()| true)
+    }
+
+    fn disk(&self, pv: u32) -> Option<(String, Arc<dyn Disk>)> {
+        self.held(pv).map(|pv| (pv.path.clone(), pv.disk.clone()))
     }
 }
 

@@ -196,6 +196,29 @@ impl Space {
         fits
     }
 
+    /// Takes free slots of open extents away, to be lent to writers. Returns false, and takes
+    /// nothing, if less than half of the usable extents would be left without a promise.
+    pub(crate) fn try_lend(&self, slot_log2: u8, slots: u64) -> bool {
+        let mut inner = self.inner.lock();
+        let mut next = inner.clone();
+        let class = &mut next.classes[slot_log2 as usize];
+        let Some(free) = class.free.checked_sub(slots) else { return false };
+        class.free = free;
+        next.recount(self.extent_log2, slot_log2);
+        let fits = next.needed <= next.usable(self.extent_log2) / 2 && next.keeps_log(self.extent_log2);
+        if fits {
+            *inner = next;
+        }
+        fits
+    }
+
+    /// Returns whether at least half of the usable extents are left without a promise, also if
+    /// `opened` more of them are opened.
+    pub(crate) fn is_ample(&self, opened: u64) -> bool {
+        let inner = self.inner.lock();
+        inner.usable(self.extent_log2).checked_sub(opened).is_some_and(|left| inner.needed <= left / 2)
+    }
+
     /// Takes back the opening of an extent that could not be had: the extent is free again.
     pub(crate) fn close_extent(&self, slot_log2: u8) {
         let mut inner = self.inner.lock();

@@ -159,10 +159,10 @@ pub(crate) fn stamp_all(
         if stamped.latest().is_some_and(|found| found.sequence > known) {
             // After a kill, the later stamp may be in the page cache only. The other copy is the
             // only durable one until this sync.
-            stamp::sync(&*pv.disk, &pv.path)?;
+            stamp::sync(&*pv.disk, &pv.path).inspect_err(|_| pv.note_lost())?;
         }
         stamped.replace(&*pv.disk, &pv.path, &bearer, stamp)?;
-        stamp::sync(&*pv.disk, &pv.path)
+        stamp::sync(&*pv.disk, &pv.path).inspect_err(|_| pv.note_lost())
     };
     if !beside || pvs.len() == 1 {
         return pvs.iter().map(one).collect();

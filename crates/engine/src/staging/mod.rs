@@ -10,7 +10,8 @@
 //! - Discards and zeroed ranges can be huge. A map of disjoint ranges holds them.
 //!
 //! Where both indexes cover a sector, the larger LSN wins, whatever the order of insertion. Data is
-//! not held: a piece names its place in the journal and the sum to verify it with.
+//! not held: a piece names its place, in the journal or (for a reference) in a slot, and the sum to
+//! verify it with.
 
 mod outline;
 mod ranges;
@@ -18,7 +19,7 @@ mod waiting;
 mod watch;
 
 use crate::hash::Mix;
-use crate::ids::{Epoch, Lsn};
+use crate::ids::{Epoch, Lsn, Slot};
 use crate::units::{BLOCK, SECTOR};
 use parking_lot::{Mutex, RwLock};
 use ranges::RangeMap;
@@ -40,27 +41,92 @@ const SHARDS: usize = 16;
 /// The number of consecutive blocks that share a shard, so that a megabyte takes one lock.
 const BLOCKS_PER_STRIPE: u64 = 256;
 
-/// A staged part of one block.
+/// A staged part of one block. There may be very many, so that their fields are packed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StagedExtent {
     pub(crate) lsn: Lsn,
-    /// Position of its data in its journal file, in bytes.
-    pub(crate) at: u32,
-    /// CRC32C of its data.
+    /// In the journal: position of its data in its journal file, in bytes. In a slot: the lower 32
+    /// bits of the number of its block on the physical volume.
+    at: u32,
+    /// The sum of its data, by which its record's format version sums.
     pub(crate) crc: u32,
     pub(crate) epoch: Epoch,
-    /// Number of the journal file that holds it.
-    pub(crate) file: u16,
-    /// First sector of the block that the piece covers.
-    pub(crate) start: u8,
+    /// In the journal: the number of its file. In a slot: the number of the physical volume, and
+    /// the upper bits of the number of its block from bit [`PV_BITS`] on.
+    file: u16,
+    /// First sector of the block that the piece covers. [`IN_SLOT`] is set if its data is in a
+    /// slot.
+    start: u8,
     /// Number of sectors that the piece covers.
     pub(crate) count: u8,
 }
 
+/// The bit of `StagedExtent::start` that tells where the data is.
+const IN_SLOT: u8 = 0x80;
+/// Number of bits of `StagedExtent::file` that hold the number of a physical volume.
+const PV_BITS: u32 = 12;
+/// Slots from this byte of a physical volume on have no place in a piece. No reference names them.
+pub(crate) const SLOTS_END: u64 = BLOCK << (32 + 16 - PV_BITS);
+
+/// Where the data of a staged part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StagedPlace {
+    /// In a journal file, at a position in bytes.
+    Journal { file: u16, at: u32 },
+    /// On a physical volume, where a reference has it.
+    Slot(Slot),
+}
+
+impl StagedPlace {
+    /// Returns whether data at `next` follows `len` bytes of data at this place.
+    pub(crate) fn is_followed_by(self, len: u64, next: StagedPlace) -> bool {
+        match (self, next) {
+            (StagedPlace::Journal { file, at }, StagedPlace::Journal { file: other, at: next }) => {
+                file == other && u64::from(at) + len == u64::from(next)
+            }
+            (StagedPlace::Slot(slot), StagedPlace::Slot(next)) => slot.advanced(len) == next,
+            _ => false,
+        }
+    }
+}
+
 impl StagedExtent {
+    /// Makes a piece of `count` sectors, from sector `start` of its block on. A place in a slot
+    /// must lie below [`SLOTS_END`], and be a multiple of 4 KiB.
+    pub(crate) fn new(
+        (lsn, epoch): (Lsn, Epoch),
+        place: StagedPlace,
+        (start, count): (u8, u8),
+        crc: u32,
+    ) -> StagedExtent {
+        let (at, file, bit) = match place {
+            StagedPlace::Journal { file, at } => (at, file, 0),
+            StagedPlace::Slot(slot) => {
+                debug_assert!(slot.offset() < SLOTS_END && slot.offset().is_multiple_of(BLOCK));
+                let block = slot.offset() / BLOCK;
+                (block as u32, slot.pv() as u16 | ((block >> 32) as u16) << PV_BITS, IN_SLOT)
+            }
+        };
+        StagedExtent { lsn, at, crc, epoch, file, start: start | bit, count }
+    }
+
+    /// Returns where the data is.
+    pub(crate) fn place(&self) -> StagedPlace {
+        if self.start & IN_SLOT == 0 {
+            return StagedPlace::Journal { file: self.file, at: self.at };
+        }
+        let block = u64::from(self.file >> PV_BITS) << 32 | u64::from(self.at);
+        StagedPlace::Slot(Slot::new(u32::from(self.file) & ((1 << PV_BITS) - 1), block * BLOCK))
+    }
+
+    /// Returns the first sector of the block that the piece covers.
+    pub(crate) fn first(&self) -> u8 {
+        self.start & !IN_SLOT
+    }
+
     /// Returns the sectors that the piece covers, one bit each.
     fn mask(&self) -> u8 {
-        ((1u16 << self.count) - 1 << self.start) as u8
+        ((1u16 << self.count) - 1 << self.first()) as u8
     }
     /// Returns the number of bytes of data.
     pub(crate) fn len(&self) -> usize {
@@ -76,8 +142,8 @@ pub(crate) enum SectorSource {
     /// The sector reads as zeros, by a staged discard (`false`) or by zeroing that keeps space
     /// (`true`).
     Zeros(bool),
-    /// The sector's content is in the journal.
-    Journal(StagedExtent),
+    /// The sector's content is in the journal, or where a record of the journal refers to.
+    Staged(StagedExtent),
 }
 
 enum Entry {
@@ -204,9 +270,9 @@ impl Staging {
         }
         if let Some(entry) = self.shard(block).lock().get(&block) {
             for piece in entry.pieces().iter().filter(|p| p.epoch <= epoch) {
-                for sector in piece.start as usize..(piece.start + piece.count) as usize {
+                for sector in piece.first() as usize..(piece.first() + piece.count) as usize {
                     if piece.lsn > lsns[sector] {
-                        sources[sector] = SectorSource::Journal(*piece);
+                        sources[sector] = SectorSource::Staged(*piece);
                         lsns[sector] = piece.lsn;
                     }
                 }
@@ -300,7 +366,7 @@ impl Staging {
         }
         self.visit_blocks(bytes.start / BLOCK..bytes.end.div_ceil(BLOCK), |block, pieces| {
             for piece in pieces.iter().filter(|p| epochs.contains(&p.epoch)) {
-                let start = block * BLOCK + piece.start as u64 * SECTOR;
+                let start = block * BLOCK + piece.first() as u64 * SECTOR;
                 found.add(start..start + piece.len() as u64);
             }
         });
@@ -426,15 +492,33 @@ mod tests {
     use super::*;
 
     fn piece(lsn: u64, start: u8, count: u8) -> StagedExtent {
-        StagedExtent { lsn: Lsn(lsn), at: lsn as u32 * 8192, crc: 0, epoch: Epoch(1), file: 0, start, count }
+        let place = StagedPlace::Journal { file: 0, at: lsn as u32 * 8192 };
+        StagedExtent::new((Lsn(lsn), Epoch(1)), place, (start, count), 0)
     }
 
     fn lsns(staging: &Staging, block: u64) -> [u64; SECTORS] {
         staging.resolve(block, Epoch(1)).map(|s| match s {
             SectorSource::Below => 0,
             SectorSource::Zeros(_) => u64::MAX,
-            SectorSource::Journal(p) => p.lsn.0,
+            SectorSource::Staged(p) => p.lsn.0,
         })
+    }
+
+    #[test]
+    fn a_piece_keeps_its_place_in_24_bytes() {
+        assert_eq!(size_of::<StagedExtent>(), 24);
+        for place in [
+            StagedPlace::Journal { file: u16::MAX, at: u32::MAX },
+            StagedPlace::Slot(Slot::new(4095, SLOTS_END - BLOCK)),
+            StagedPlace::Slot(Slot::new(0, 1 << 20)),
+            StagedPlace::Slot(Slot::new(17, (1 << 44) + 8192)),
+        ] {
+            let piece = StagedExtent::new((Lsn(1), Epoch(1)), place, (3, 5), 9);
+            assert_eq!((piece.place(), piece.first(), piece.mask()), (place, 3, 0xF8));
+        }
+        let slot = |at| StagedPlace::Slot(Slot::new(1, at));
+        assert!(slot(4096).is_followed_by(4096, slot(8192)) && !slot(4096).is_followed_by(4096, slot(4096)));
+        assert!(!slot(4096).is_followed_by(4096, StagedPlace::Journal { file: 1, at: 8192 }));
     }
 
     #[test]
@@ -476,7 +560,7 @@ mod tests {
             s.resolve(0, Epoch(epoch)).map(|s| match s {
                 SectorSource::Below => 0,
                 SectorSource::Zeros(_) => 99,
-                SectorSource::Journal(p) => p.lsn.0,
+                SectorSource::Staged(p) => p.lsn.0,
             })
         };
         assert_eq!(seen(0), [0; 8]);

@@ -68,10 +68,14 @@ impl Waiting {
     /// Adds a record. Records come in the order of LSNs.
     pub(crate) fn push(&self, record: StagedRecord) {
         if !self.kept.load(Ordering::Acquire) {
-            self.missing.fetch_max(record.stamp.lsn.0, Ordering::AcqRel);
-            return;
+            return self.leave_out(record.stamp.lsn);
         }
         self.records.lock().push_back(record);
+    }
+
+    /// Notes that the record with this LSN changed content and is not kept here.
+    pub(crate) fn leave_out(&self, lsn: Lsn) {
+        self.missing.fetch_max(lsn.0, Ordering::AcqRel);
     }
 
     /// Adds an anchor.

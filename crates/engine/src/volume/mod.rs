@@ -1,6 +1,7 @@
 //! A volume as the targets use it: the engine's implementation of [`BlockDevice`].
 
 mod difference;
+mod direct;
 mod image;
 pub(crate) mod pages;
 mod read;
@@ -304,6 +305,7 @@ impl BlockDevice for Volume {
 impl Volume {
     fn flush_here(&self) -> Result<()> {
         self.count(&self.state.counters.flushes, 1);
+        self.branch().flush_pace.flushed();
         let flushed = self.core.check_usable().and_then(|()| {
             let cdp = &self.branch().cdp;
             let of_volume = self.state.line.epoch == HEAD && self.state.line.at.is_none();

@@ -8,7 +8,7 @@ use crate::disk::Disk;
 use crate::error::{Error, Result, corrupt};
 use crate::ids::Chunk;
 use crate::space::pv::Pv;
-use crate::staging::{SECTORS, SectorSource, StagedExtent};
+use crate::staging::{SECTORS, SectorSource, StagedExtent, StagedPlace};
 use crate::units::{BLOCK, SECTOR};
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ const MAX_CACHED: u64 = 16 << 20;
 const MAX_PIECES: usize = 64;
 
 /// A range of the volume that one read of a disk may serve. Either all of it lies below staging, or
-/// all of it is in `pieces`, which lie one after another in one journal file.
+/// all of it is in `pieces`, which lie one after another in one journal file, or on one physical
+/// volume.
 struct Gathered {
     range: Range<u64>,
     pieces: [StagedExtent; MAX_PIECES],
@@ -43,19 +44,17 @@ impl Gathered {
         let fits = match source {
             SectorSource::Below => self.count == 0,
             // A part of a piece can't be verified.
-            SectorSource::Journal(piece) if piece.len() as u64 != len => false,
-            SectorSource::Journal(piece) => match self.pieces[..self.count].last() {
+            SectorSource::Staged(piece) if piece.len() as u64 != len => false,
+            SectorSource::Staged(piece) => match self.pieces[..self.count].last() {
                 None => self.range.is_empty(),
                 Some(last) => {
-                    self.count < MAX_PIECES
-                        && last.file == piece.file
-                        && last.at as usize + last.len() == piece.at as usize
+                    self.count < MAX_PIECES && last.place().is_followed_by(last.len() as u64, piece.place())
                 }
             },
             SectorSource::Zeros(_) => false,
         };
         if fits {
-            if let SectorSource::Journal(piece) = source {
+            if let SectorSource::Staged(piece) = source {
                 self.pieces[self.count] = piece;
                 self.count += 1;
             }
@@ -165,12 +164,12 @@ impl Volume {
         out: &mut [u8],
         may_block: bool,
     ) -> Result<bool> {
-        let SectorSource::Journal(piece) = source else {
+        let SectorSource::Staged(piece) = source else {
             out.fill(0);
             return Ok(true);
         };
         // The whole piece is read, for its checksum.
-        let skip = (sector as usize - piece.start as usize) * SECTOR as usize;
+        let skip = (sector as usize - piece.first() as usize) * SECTOR as usize;
         let mut whole = [0u8; BLOCK as usize];
         let whole = &mut whole[..piece.len()];
         if !self.read_pieces(&[piece], whole, may_block)? {
@@ -181,28 +180,52 @@ impl Volume {
         Ok(true)
     }
 
-    /// Reads whole pieces that lie one after another in a journal file, and verifies each.
+    /// Reads whole pieces that lie one after another, and verifies each.
     fn read_pieces(&self, pieces: &[StagedExtent], out: &mut [u8], may_block: bool) -> Result<bool> {
         let Some(first) = pieces.first() else { return Ok(true) };
-        let Some(file) = self.core.journal.file(first.file.into()) else {
-            return Err(corrupt(format!("read LSN {}: journal file {} is missing", first.lsn, first.file)));
+        let done = match first.place() {
+            StagedPlace::Journal { file: index, at } => {
+                let Some(file) = self.core.journal.file(index.into()) else {
+                    let text = format!("read LSN {}: journal file {index} is missing", first.lsn);
+                    return Err(corrupt(text));
+                };
+                let name = || format!("read LSN {} from journal file {index}", first.lsn);
+                read_disk(&file.disk, out, at.into(), may_block, name)?
+            }
+            StagedPlace::Slot(slot) => {
+                let pv = self.core.pvs.get(slot.pv())?;
+                let name = || format!("read LSN {} from {}", first.lsn, pv.path);
+                let whole = self.core.check_place(&pv, slot.offset(), out.len());
+                whole.map_err(|e| Error::with_source(e.kind(), name(), e))?;
+                read_slot(&pv, out, slot.offset(), may_block).map_err(|e| Error::io(name(), e))?
+            }
         };
-        let name = || format!("read LSN {} from journal file {}", first.lsn, first.file);
-        if !read_disk(&file.disk, out, first.at as u64, may_block, name)? {
+        if !done {
             return Ok(false);
         }
         let mut rest = &*out;
         for piece in pieces {
             let (data, after) = rest.split_at(piece.len());
-            if outer_sum(data) != piece.crc {
-                return Err(corrupt(format!(
-                    "verify LSN {}: its data in journal file {} is damaged",
-                    piece.lsn, piece.file
-                )));
+            if outer_sum(data) != piece.crc && !self.is_in_place(piece) {
+                let place = match piece.place() {
+                    StagedPlace::Journal { file, .. } => format!("in journal file {file}"),
+                    StagedPlace::Slot(slot) => format!("at byte {} of PV {}", slot.offset(), slot.pv()),
+                };
+                return Err(corrupt(format!("verify LSN {}: its data {place} is damaged", piece.lsn)));
             }
             rest = after;
         }
         Ok(true)
+    }
+
+    /// Returns whether a piece is the content of a slot that the map points to. Later writes may
+    /// have overwritten other sectors of its block, so that its sum does not match any more. Such a
+    /// write begins after the commit that [`SharedPositions::preserved`] tells of, so a reader that
+    /// has seen the write sees the commit, too.
+    ///
+    /// [`SharedPositions::preserved`]: crate::core::SharedPositions::preserved
+    fn is_in_place(&self, piece: &StagedExtent) -> bool {
+        matches!(piece.place(), StagedPlace::Slot(_)) && piece.lsn <= self.core.positions.preserved()
     }
 
     /// Reads what is in place. Chunks in neighbouring slots are read together, and so are chunks

@@ -304,7 +304,7 @@ impl Walk<'_> {
         let kind = |source: &SectorSource| match source {
             SectorSource::Below if mapped => DATA,
             SectorSource::Below => HOLE,
-            SectorSource::Journal(_) => DATA,
+            SectorSource::Staged(_) => DATA,
             SectorSource::Zeros(keeps_space) => (*keeps_space, true),
         };
         for (block, sources) in blocks.zip(&sources) {

@@ -11,10 +11,11 @@ use crate::journal::{Admission, Record, Sequencing};
 use crate::sequence::relief::Relief;
 use crate::settings::LONG_DISCARD;
 use crate::space::catalog_room::{Promise as PagesPromise, growth, no_pages};
+use crate::space::lent::TakenRuns;
 use crate::space::reservations::full;
 use crate::staging::Watch;
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -48,6 +49,7 @@ fn needs_anchor(record: &Record) -> bool {
 }
 
 /// What came of sequencing a request.
+#[derive(Clone, Copy)]
 enum Sequenced {
     /// The request had no bytes.
     Nothing,
@@ -56,20 +58,29 @@ enum Sequenced {
     /// The request is a long discard of a volume with CDP. It needs an anchor, and nothing was
     /// sequenced.
     NeedsAnchor,
+    /// The bytes of the volume from `from` on can't be written by reference any more. Everything
+    /// before is sequenced, up to `last`.
+    Inline { from: u64, last: Option<Lsn> },
 }
 
 impl Sequenced {
     /// Returns the last LSN, if there is one.
     fn last(&self) -> Option<Lsn> {
-        if let Sequenced::UpTo(lsn) = self { Some(*lsn) } else { None }
+        match self {
+            Sequenced::UpTo(lsn) => Some(*lsn),
+            Sequenced::Inline { last, .. } => *last,
+            Sequenced::Nothing | Sequenced::NeedsAnchor => None,
+        }
     }
 }
 
 /// One request, cut into records.
-struct Request {
+pub(super) struct Request {
     offset: u64,
-    len: u64,
-    records: Vec<Record>,
+    pub(super) len: u64,
+    pub(super) records: Vec<Record>,
+    /// The slots of the references among `records`, in their order.
+    pub(super) taken: VecDeque<TakenRuns>,
     /// The request is valid only as long as nothing else was sequenced in its range.
     watch: Option<Watch>,
 }
@@ -84,7 +95,7 @@ impl Volume {
                 self.count(&self.state.counters.writes, 1);
                 self.count(&self.state.counters.write_bytes, op.data.len() as u64);
                 let len = op.data.len() as u64;
-                let request = self.request(op.offset, len, Change::Data(&op.data))?;
+                let request = self.data_request(op.offset, &op.data, fua)?;
                 self.count_place_of_write(op.offset, len);
                 Ok(request)
             })
@@ -102,6 +113,13 @@ impl Volume {
             let mut sequencing = None;
             for (op, request) in ops.iter_mut().zip(requests) {
                 let result = request.and_then(|request| self.sequence(&mut sequencing, request));
+                let result = match result {
+                    Ok(Sequenced::Inline { from, last: before }) => {
+                        last = before.max(last);
+                        self.sequence_rest(&mut sequencing, op, from)
+                    }
+                    result => result,
+                };
                 op.result = result.map(|sequenced| last = sequenced.last().max(last));
             }
         }
@@ -134,6 +152,20 @@ impl Volume {
                 sequenced => return self.finish(sequenced.last(), fua),
             }
         }
+    }
+
+    /// Sequences the rest of a write, from byte `from` of the volume on, inline.
+    fn sequence_rest<'a>(
+        &'a self,
+        held: &mut Option<Sequencing<'a>>,
+        op: &WriteOp,
+        from: u64,
+    ) -> Result<Sequenced> {
+        // What the request needs may have to be waited for, without the lock.
+        *held = None;
+        let rest = op.data.slice((from - op.offset) as usize..);
+        let request = self.request(from, rest.len() as u64, Change::Data(&rest))?;
+        self.sequence(held, request)
     }
 
     /// Compares and writes atomically. The comparison counts if nothing else was sequenced in the
@@ -270,11 +302,40 @@ impl Volume {
 
     /// Cuts a request into records. All sums over data are computed here, outside of any lock.
     fn request(&self, offset: u64, len: u64, change: Change<'_>) -> Result<Request> {
+        let mut request = self.empty_request(offset, len)?;
+        self.add_records(&mut request.records, offset, len, change);
+        Ok(request)
+    }
+
+    /// Cuts a write into records, and writes the data of its references to their slots.
+    fn data_request(&self, offset: u64, data: &Bytes, fua: bool) -> Result<Request> {
+        let len = data.len() as u64;
+        let mut request = self.empty_request(offset, len)?;
+        self.branch().flush_pace.wrote(len);
+        let Some(direct) = self.write_direct(offset, data, fua) else {
+            self.add_records(&mut request.records, offset, len, Change::Data(data));
+            return Ok(request);
+        };
+        let (start, end) = ((direct.bytes.start - offset) as usize, (direct.bytes.end - offset) as usize);
+        let (head, middle, tail) = (data.slice(..start), data.slice(start..end), data.slice(end..));
+        let behind = direct.bytes.end;
+        self.add_records(&mut request.records, offset, head.len() as u64, Change::Data(&head));
+        self.add_references(&mut request, direct, &middle);
+        self.add_records(&mut request.records, behind, tail.len() as u64, Change::Data(&tail));
+        Ok(request)
+    }
+
+    fn empty_request(&self, offset: u64, len: u64) -> Result<Request> {
         self.check_writable()?;
         self.check_range(offset, len)?;
+        Ok(Request { offset, len, records: Vec::new(), taken: VecDeque::new(), watch: None })
+    }
+
+    /// Adds the inline records of a change.
+    fn add_records(&self, records: &mut Vec<Record>, offset: u64, len: u64, change: Change<'_>) {
         let branch = self.branch();
         let max = self.most(change);
-        let mut records = Vec::with_capacity((len / max.min(1 << 62) + 1) as usize);
+        records.reserve((len / max.min(1 << 62) + 1) as usize);
         let mut at = offset;
         let end = offset + len;
         while at < end {
@@ -302,16 +363,19 @@ impl Volume {
                 crcs: PieceCrcs::of(at, &data),
                 alone: kind == Kind::Discard && branch.discards_alone(at, part, branch.cdp.is_on()),
                 data,
+                reference: None,
                 staging: Some(branch.staging.clone()),
             });
             at = next;
         }
-        Ok(Request { offset, len, records, watch: None })
     }
 
     /// Number of slots that a record can need at most: one for each chunk that may get content. A
     /// discard gives content only to chunks of which it leaves a part.
     fn most_slots(&self, kind: Kind, offset: u64, len: u64) -> u16 {
+        if kind == Kind::Reference {
+            return 0;
+        }
         let chunks = self.branch().chunks(offset, len);
         if kind != Kind::Discard {
             return chunks.end.since(chunks.start) as u16;
@@ -337,9 +401,8 @@ impl Volume {
             loop {
                 let fresh = held.is_none();
                 held.get_or_insert_with(|| journal.sequence());
-                if needs_anchor(&record) && branch.cdp.is_on() {
-                    // This is the only record of its request: nothing is sequenced.
-                    done = Sequenced::NeedsAnchor;
+                if let Some(stopped) = self.stopped(&record, request.taken.front(), done) {
+                    done = stopped;
                     return Ok(());
                 }
                 if fresh || !checked {
@@ -355,13 +418,7 @@ impl Volume {
                     unsequenced += self.reserve_most(held, &mut record)?;
                 }
                 let Some(sequencing) = held else { continue };
-                let place = match sequencing.room(record.data.len() as u64, false) {
-                    Admission::Ready if self.core.staging_full(sequencing.last_lsn()) => Admission::Full,
-                    Admission::Ready if record.alone && self.core.too_many_turns(sequencing.turns()) => {
-                        Admission::Turns
-                    }
-                    place => place,
-                };
+                let place = self.admission(&record, sequencing);
                 if place == Admission::Ready {
                     let slots = record.slots as u64;
                     // Snapshots are sequenced under the same lock: the record is before or after
@@ -371,9 +428,14 @@ impl Volume {
                     pages.take(growth(branch, record.kind, record.offset, record.length));
                     let chunks = branch.chunks(record.offset, record.length);
                     let data_len = record.data.len() as u64;
+                    let referred = if record.kind == Kind::Reference { record.length } else { 0 };
                     let lsn = sequencing.push(record)?;
+                    if referred > 0 {
+                        request.taken.pop_front().into_iter().for_each(TakenRuns::keep);
+                        self.core.positions.referred.fetch_add(referred, Ordering::Relaxed);
+                    }
                     if data_len > 0 {
-                        self.core.charge(branch, space(data_len), sequencing);
+                        self.core.charge(branch, space(data_len), referred, sequencing);
                     }
                     room.sequenced(lsn);
                     done = Sequenced::UpTo(lsn);
@@ -387,10 +449,36 @@ impl Volume {
                 self.destager.make_room(place)?;
             }
         });
-        if sequenced.is_err() || matches!(done, Sequenced::NeedsAnchor) {
+        if sequenced.is_err() || matches!(done, Sequenced::NeedsAnchor | Sequenced::Inline { .. }) {
             self.core.space.adjust_reserved(branch.slot_log2, -(unsequenced as i64));
         }
         sequenced.map(|()| done)
+    }
+
+    /// Returns how a request ends if this record of it can't be sequenced as it is. The caller
+    /// holds the sequencing lock, under which histories begin. `done` is what came of the records
+    /// before.
+    fn stopped(&self, record: &Record, taken: Option<&TakenRuns>, done: Sequenced) -> Option<Sequenced> {
+        match done {
+            Sequenced::Inline { .. } => Some(done),
+            _ if record.kind == Kind::Reference && !self.may_refer(taken) => {
+                Some(Sequenced::Inline { from: record.offset, last: done.last() })
+            }
+            // This is the only record of its request: nothing is sequenced.
+            _ if needs_anchor(record) && self.branch().cdp.is_on() => Some(Sequenced::NeedsAnchor),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a record can be placed now.
+    fn admission(&self, record: &Record, sequencing: &Sequencing<'_>) -> Admission {
+        match sequencing.room(record.data.len() as u64, false) {
+            Admission::Ready if self.core.staging_full(sequencing.last_lsn()) => Admission::Full,
+            Admission::Ready if record.alone && self.core.too_many_turns(sequencing.turns()) => {
+                Admission::Turns
+            }
+            place => place,
+        }
     }
 
     /// Promises the room that a request may take in the catalog (I6), or refuses it as a whole.
@@ -540,6 +628,10 @@ impl Volume {
         let mut needs = Vec::with_capacity(request.records.len());
         for record in &request.records {
             let mut need = 0u16;
+            if record.kind == Kind::Reference {
+                needs.push(0);
+                continue;
+            }
             let content = record.kind != Kind::Discard;
             let chunks = branch.chunks(record.offset, record.length);
             // A discard, however long it is, leaves parts of chunks only at its ends.

@@ -35,7 +35,10 @@ impl Allocator {
 
     /// Starts or stops draining a physical volume. While it drains, none of its slots is given out.
     pub(crate) fn set_draining(&mut self, pv: u32, draining: bool) {
-        self.change_state(pv, |state| state.draining = draining);
+        self.change_state(pv, |state| {
+            state.draining = draining;
+            state.pv.leaving.store(draining, Ordering::Release);
+        });
     }
 
     fn change_state(&mut self, pv: u32, change: impl FnOnce(&mut PvState)) {

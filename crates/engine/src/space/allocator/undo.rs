@@ -4,6 +4,7 @@
 use super::{Allocator, Bits, DATA_START, Extent, ExtentId, clear, set};
 use crate::error::Result;
 use crate::space::reservations::SpaceChange;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// A change since the last commit.
@@ -15,6 +16,8 @@ pub(super) enum Step {
     Took(ExtentId, u32),
     /// A slot was freed: (extent, index).
     Freed(ExtentId, u32),
+    /// A lent slot became used: (extent, index).
+    Owned(ExtentId, u32),
 }
 
 impl Allocator {
@@ -28,16 +31,33 @@ impl Allocator {
     /// as they were not counted yet.
     pub(crate) fn roll_back(&mut self) -> Result<SpaceChange> {
         let mut change = SpaceChange::default();
+        let mut emptied = BTreeSet::new();
         for step in std::mem::take(&mut self.undo).into_iter().rev() {
             match step {
                 Step::Opened(id) => self.close_extent(id, &mut change)?,
-                Step::Took(id, index) => self.put_back(id, index)?,
+                Step::Took(id, index) => {
+                    self.put_back(id, index)?;
+                    emptied.insert(id);
+                }
+                Step::Owned(id, index) => {
+                    let (extent, mut bits) = self.with_bits(id)?;
+                    clear(&mut bits.live, index);
+                    extent.live -= 1;
+                    extent.bits = Some(bits);
+                }
                 Step::Freed(id, index) => {
                     let (extent, mut bits) = self.with_bits(id)?;
                     set(&mut bits.live, index);
                     extent.live += 1;
                     extent.bits = Some(bits);
                 }
+            }
+        }
+        // An extent that was open and empty before is so again.
+        for id in emptied {
+            let (slot_log2, busy) = self.extent(id).map(|extent| (extent.slot_log2, extent.busy))?;
+            if slot_log2 > 0 && busy == 0 && !(self.gives(id.0) && self.kept.keeps(slot_log2, id)) {
+                self.close_extent(id, &mut change)?;
             }
         }
         self.dirty.clear();
@@ -76,10 +96,18 @@ impl Allocator {
         Ok(())
     }
 
-    fn close_extent(&mut self, id: ExtentId, change: &mut SpaceChange) -> Result<()> {
+    pub(super) fn close_extent(&mut self, id: ExtentId, change: &mut SpaceChange) -> Result<()> {
         let slot_log2 = self.extent(id)?.slot_log2;
         *self.extent(id)? = Extent::default();
         self.index.open.entry(slot_log2).or_default().remove(&id);
+        self.kept.forget(slot_log2, id);
+        if !self.gives(id.0) {
+            // Its space counts nowhere.
+            if let Some(state) = self.pvs.get(&id.0) {
+                state.pv.used_extents.fetch_sub(1, Ordering::Relaxed);
+            }
+            return Ok(());
+        }
         self.index.free.insert(id);
         if let Some(state) = self.pvs.get_mut(&id.0) {
             state.free += 1;

@@ -1,0 +1,111 @@
+//! The check of the journal, and of the slots that its references name.
+
+use super::marks::SlotUse;
+use super::{CheckReport, Marks, Tables};
+use crate::catalog::page::Slot;
+use crate::control::decode_control;
+use crate::disk::Dir;
+use crate::error::Error;
+use crate::ids::Lsn;
+use crate::journal::record::Kind;
+use crate::journal::verify::{Believed, decode};
+use crate::journal::{ScanStart, scan};
+use crate::space::label::DATA_START;
+use std::collections::BTreeSet;
+
+/// A slot that only the journal names: the record, the slot, and log2 of its size.
+pub(super) struct ReferredSlot {
+    lsn: Lsn,
+    slot: Slot,
+    slot_log2: u8,
+}
+
+/// Reads the journal, and decodes its records. Returns the slots of references that the catalog
+/// does not have yet.
+pub(super) fn check(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) -> Vec<ReferredSlot> {
+    let start = ScanStart::new(&tables.superblock, &tables.positions, tables.journal, false);
+    let mut records = 0;
+    let mut undecoded: Option<Error> = None;
+    let mut referred = Vec::new();
+    let scanned = scan(dir, start, false, &Believed, &mut |located, data| {
+        let header = &located.header;
+        records += 1;
+        match header.kind {
+            Kind::Control => {
+                undecoded = decode_control(header.lsn, data).err().or(undecoded.take());
+            }
+            Kind::Reference => match decode(header, data) {
+                Ok(reference) if header.lsn > tables.positions.preserved_lsn => {
+                    let slot_log2 = reference.slot_log2;
+                    let named = |slot| ReferredSlot { lsn: header.lsn, slot, slot_log2 };
+                    referred.extend(reference.slots().map(named));
+                }
+                Ok(_) => {}
+                Err(error) => undecoded = Some(error),
+            },
+            _ => {}
+        }
+        Ok(())
+    });
+    report.journal_records = records;
+    if let Some(error) = scanned.err().or(undecoded) {
+        report.find("journal", "journal", error.to_string());
+    }
+    referred
+}
+
+/// Checks that nothing else has the slots that references name (D4 of docs/DURABILITY.md). An
+/// extent of which the size of the slots is unknown has slots of the size of these.
+pub(super) fn check_slots(
+    referred: &[ReferredSlot],
+    used: &mut Marks,
+    tables: &Tables,
+    report: &mut CheckReport,
+) {
+    let mut named = BTreeSet::new();
+    for ReferredSlot { lsn, slot, slot_log2 } in referred {
+        let object = format!("LSN {lsn}");
+        let (pv, at) = (slot.pv(), slot.offset());
+        if !named.insert(*slot) {
+            report.find("reference", object, format!("an earlier reference names byte {at} of PV {pv}, too"));
+            continue;
+        }
+        let extent_size = tables.superblock.extent_size;
+        let Some(inside) = at.checked_sub(DATA_START) else {
+            report.find("reference", object, format!("it names byte {at} of PV {pv}, before the data"));
+            continue;
+        };
+        let extent = u32::try_from(inside / extent_size).unwrap_or(u32::MAX);
+        if tables.pvs.get(&pv).is_none_or(|record| extent >= record.extents) {
+            report.find("reference", object, format!("it names byte {at} of PV {pv}, which does not exist"));
+        } else if let Some(of) = used.get_mut(&(pv, extent)) {
+            of.shape(*slot_log2, extent_size >> slot_log2);
+            if !has_other_owner(of, inside % extent_size, *slot_log2) {
+                continue;
+            }
+            report.find("reference", object, format!("it names byte {at} of PV {pv}, which is used"));
+        }
+    }
+}
+
+/// Returns whether the catalog marks a slot as used, or has slots of another size there.
+fn has_other_owner(of: &SlotUse, inside: u64, slot_log2: u8) -> bool {
+    if of.slot_log2 != slot_log2 {
+        return true;
+    }
+    let bit = inside >> slot_log2;
+    of.marked.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1)
+}
+
+/// Returns whether the marks may be repaired. A repair that has to guess marks whole extents, and
+/// the slots that references name would not be free for them any more.
+pub(super) fn lets_repair(referred: &[ReferredSlot], report: &CheckReport) -> bool {
+    let refused = !referred.is_empty() && report.doubt.as_ref().is_some_and(|doubt| doubt.maps);
+    if refused {
+        tracing::warn!(
+            slots = referred.len(),
+            "marks are not repaired while large writes wait in the journal: open the pool once, stop it, and repair then"
+        );
+    }
+    !refused
+}

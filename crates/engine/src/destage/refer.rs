@@ -1,0 +1,84 @@
+//! What destage does with references: the slots that they name become the chunks' own, and no data
+//! moves.
+
+use super::batch::{Batch, Content, Placed};
+use super::plan::{ChunkOverlay, Outcome, SlotChange, Target, Under};
+use super::state::BackgroundState;
+use crate::catalog::page::{Entry, Slot};
+use crate::destage::Destager;
+use crate::error::Result;
+use crate::ids::Epoch;
+use crate::settings::Order;
+use std::sync::atomic::Ordering;
+
+impl Destager {
+    /// Frees the slots of references whose branches are gone, unless the batch is applied again.
+    pub(super) fn free_unowned(&self, state: &mut BackgroundState, batch: &Batch, redo: bool) -> Result<()> {
+        let mut slots = batch.unowned.iter().filter(|_| !redo);
+        slots.try_for_each(|(slot, log2)| state.allocator.free_lent(*slot, *log2))
+    }
+
+    /// Frees the slots of references that the batch itself overwrites as a whole, unless it is
+    /// applied again. Readers may still find them in staging, so they are retired like other freed
+    /// slots.
+    pub(super) fn free_overtaken(
+        &self,
+        state: &mut BackgroundState,
+        overlay: &ChunkOverlay,
+        slot_log2: u8,
+        redo: bool,
+    ) -> Result<()> {
+        let mut overtaken = overlay.overtaken.iter().filter(|_| !redo);
+        overtaken.try_for_each(|slot| state.allocator.free_lent(*slot, slot_log2))
+    }
+
+    /// Plans a chunk whose newest whole content is in the slot that a reference names. Parts that
+    /// the batch writes over it are written after the commit that gives the chunk the slot (D5).
+    /// The old slot becomes a version for the snapshots that see it (`kept_for` is the newest of
+    /// them), or is freed.
+    pub(super) fn take_over(
+        &self,
+        state: &mut BackgroundState,
+        target: &Target<'_>,
+        overlay: &ChunkOverlay,
+        (slot, kept_for): (Slot, Option<Epoch>),
+        out: &mut Outcome<'_>,
+    ) -> Result<(SlotChange, i64)> {
+        let (branch, epoch) = (target.branch, target.epoch);
+        let size = 1u64 << branch.chunk_log2;
+        let mut grown = 1;
+        match (target.current, kept_for) {
+            (Some(entry), Some(last)) => {
+                let mut entry = entry;
+                if branch.order() == Order::Independent {
+                    let (born, copies) = self.copy_for_each(state, target, entry, last, out)?;
+                    (entry.born, grown) = (born, grown + copies);
+                }
+                out.version(target, last, entry);
+            }
+            (Some(Entry { slot: old, .. }), None) if old != Slot::HOLE => {
+                state.allocator.free(old, branch.slot_log2)?;
+                grown -= 1;
+            }
+            _ => {}
+        }
+        if !state.allocator.has_failed(slot.pv()) {
+            state.allocator.own_lent(slot, branch.slot_log2)?;
+            // A pass that moves data off the physical volume may have missed it.
+            state.evacuated &= !state.allocator.is_draining(slot.pv());
+            overlay.place(slot, size, Under::Kept, out.after);
+            return Ok((SlotChange::Set(Entry { slot, born: epoch }), grown));
+        }
+        // Nothing is written to that physical volume any more.
+        let new = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
+        out.take(branch.slot_log2, true);
+        self.core.positions.allocated.fetch_add(size, Ordering::Relaxed);
+        state.allocator.free_lent(slot, branch.slot_log2)?;
+        if overlay.parts.is_empty() {
+            out.fresh.push(Placed::new(new, 0, size as u32, Content::Slot(slot)));
+        } else {
+            overlay.place(new, size, Under::Slot(slot), out.fresh);
+        }
+        Ok((SlotChange::Set(Entry { slot: new, born: epoch }), grown))
+    }
+}

@@ -1,0 +1,278 @@
+//! References whose data may be lost (invariant D3 of docs/DURABILITY.md).
+//!
+//! A reference is written to the journal after its data was written to slots. After a power loss
+//! the record may be there without the data. So a reference that nothing names as durable is
+//! believed only if its slots verify. The first one that is not believed ends the log, and all
+//! records behind it are dropped: none of them was promised.
+//!
+//! A block of a slot that can't be read tells nothing. If all other blocks of the reference verify,
+//! the reference is believed, and that block is damage of its place: it can't be read until it is
+//! written again. A physical volume that does not answer at all is damage of the journal, and the
+//! opening is refused unless damage is accepted.
+//!
+//! The dropped record still verifies by itself. A later opening may know a larger LSN as durable,
+//! written by a later life of the pool, and would believe the record without reading its slots. So
+//! the opening destroys its header before it commits anything.
+
+use super::cursor::Located;
+use super::files::Candidate;
+use super::record::Header;
+use super::reference::{Reference, SlotRun};
+use super::scan::{ScanStart, Scanned};
+use super::segment::{FIRST_RECORD, FoundRecord, SegmentReader, file_name};
+use super::tail::write_slots_again;
+use crate::codec::outer_sum;
+use crate::disk::{Dir, Disk, is_unreadable};
+use crate::error::{Error, Result, corrupt};
+use crate::ids::Lsn;
+use crate::units::BLOCK;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What reads the slots that references name.
+pub(crate) trait Slots {
+    /// Fills `buf` with the content of slots in a row. Returns false if the slots can't be judged
+    /// here: references to them are believed.
+    fn read(&self, run: &SlotRun, buf: &mut [u8]) -> io::Result<bool>;
+
+    /// Returns the path and the disk of a physical volume, if an opening may write to it.
+    fn disk(&self, pv: u32) -> Option<(String, Arc<dyn Disk>)>;
+}
+
+/// Slots that are all believed. It is for openings that only look at a pool, and that report what
+/// can't be read.
+pub(crate) struct Believed;
+
+impl Slots for Believed {
+    fn read(&self, _run: &SlotRun, _buf: &mut [u8]) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn disk(&self, _pv: u32) -> Option<(String, Arc<dyn Disk>)> {
+        None
+    }
+}
+
+/// The place of a record that is needed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RecordPlace {
+    pub(super) lsn: Lsn,
+    /// Index of its segment in the chain.
+    pub(super) segment: u32,
+    /// The record is a reference.
+    pub(super) refers: bool,
+    /// Position of its header in the segment, in bytes.
+    pub(super) at: u32,
+}
+
+/// Bytes of a physical volume that can't be read: (number of the physical volume, bytes).
+pub(crate) type UnreadablePlace = (u32, Range<u64>);
+
+/// A reference that is believed because its slots verify, and that may not be durable.
+pub(super) struct Verified {
+    /// Its index in [`Scanned::places`].
+    index: usize,
+    pub(super) reference: Reference,
+    /// The blocks of it that can't be read.
+    pub(super) unreadable: Vec<UnreadablePlace>,
+}
+
+/// What the slots of a reference hold.
+enum Held {
+    /// What the reference says, but for these places, or slots that can't be judged.
+    Data(Vec<UnreadablePlace>),
+    Other,
+    NoAnswer(io::Error),
+}
+
+/// Reads the slots of the references that nothing names as durable, and ends the log before the
+/// first one whose data is not there.
+pub(super) fn end_at_missing_data(
+    start: &ScanStart,
+    slots: &dyn Slots,
+    candidates: &mut Vec<Candidate>,
+    scanned: &mut Scanned,
+) -> Result<()> {
+    let known = scanned.known_durable();
+    let first = scanned.places.partition_point(|place| place.lsn <= known);
+    for index in first..scanned.places.len() {
+        let place = scanned.places[index];
+        if !place.refers {
+            continue;
+        }
+        let (found, data) = read_record(scanned, &place)?;
+        let reference = decode(&found.header, &data)?;
+        match hold(&reference, slots) {
+            Held::Data(unreadable) => scanned.verified.push(Verified { index, reference, unreadable }),
+            Held::Other => {
+                end_before(index, candidates, scanned)?;
+                break;
+            }
+            Held::NoAnswer(error) => {
+                scanned.damages.push(format!(
+                    "LSN {} refers to data on a physical volume that can't be read, so that it is unknown whether it is the last one: {error}",
+                    place.lsn
+                ));
+                if start.accept_loss {
+                    end_before(index, candidates, scanned)?;
+                }
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes the slots of the references again that are believed because they verify: after a failed
+/// sync a clean page proves nothing. Where that is not possible the references are damage, like a
+/// block of the journal that can't be read.
+pub(super) fn write_again(
+    dir: &dyn Dir,
+    start: &ScanStart,
+    slots: &dyn Slots,
+    candidates: &mut Vec<Candidate>,
+    scanned: &mut Scanned,
+) -> Result<()> {
+    while let Err((pv, error)) = write_slots_again(dir, &start.owner, &scanned.verified, slots)? {
+        let on_it = |reference: &Reference| reference.runs.iter().any(|run| run.first.pv() == pv);
+        let Some(at) = scanned.verified.iter().position(|verified| on_it(&verified.reference)) else {
+            return Err(Error::io(format!("write the data of references on PV {pv} again"), error));
+        };
+        let index = scanned.verified[at].index;
+        let path = slots.disk(pv).map_or_else(|| format!("PV {pv}"), |(path, _)| path);
+        scanned.damages.push(format!(
+            "LSN {} refers to data on {path}, which takes no writes, so that the data can't be made durable: {error}",
+            scanned.places[index].lsn
+        ));
+        if !start.accept_loss {
+            break;
+        }
+        scanned.verified.truncate(at);
+        end_before(index, candidates, scanned)?;
+    }
+    Ok(())
+}
+
+/// Hands every record that is needed to `visit`, in order.
+pub(super) fn visit_all(
+    scanned: &mut Scanned,
+    visit: &mut dyn FnMut(&Located, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let places = std::mem::take(&mut scanned.places);
+    for of_segment in places.chunk_by(|a, b| a.segment == b.segment) {
+        let segment = &scanned.chain[of_segment[0].segment as usize];
+        let end = segment.file.disk.len().map_err(|e| failed(segment.file.index, e))?;
+        let mut reader = SegmentReader::new(&*segment.file.disk, segment.header.salt(), end);
+        for place in of_segment {
+            let found = record_at(&mut reader, segment.file.index, place)?;
+            let len = found.header.data_len as usize;
+            let data = reader.bytes(found.data_at, len).map_err(|e| failed(segment.file.index, e))?;
+            let located = Located { header: found.header, file: segment.file.index, data_at: found.data_at };
+            visit(&located, data)?;
+        }
+    }
+    Ok(())
+}
+
+fn failed(file: u32, error: io::Error) -> Error {
+    Error::io(format!("read {}", file_name(file)), error)
+}
+
+/// Decodes the data of a reference.
+pub(crate) fn decode(header: &Header, data: &[u8]) -> Result<Reference> {
+    Reference::decode(header, data)
+        .ok_or_else(|| corrupt(format!("read LSN {}: the reference makes no sense", header.lsn)))
+}
+
+fn read_record(scanned: &Scanned, place: &RecordPlace) -> Result<(FoundRecord, Vec<u8>)> {
+    let segment = &scanned.chain[place.segment as usize];
+    let file = segment.file.index;
+    let end = segment.file.disk.len().map_err(|e| failed(file, e))?;
+    let mut reader = SegmentReader::new(&*segment.file.disk, segment.header.salt(), end);
+    let found = record_at(&mut reader, file, place)?;
+    let data = reader.bytes(found.data_at, found.header.data_len as usize);
+    Ok((found, data.map_err(|e| failed(file, e))?.to_vec()))
+}
+
+fn record_at(reader: &mut SegmentReader<'_>, file: u32, place: &RecordPlace) -> Result<FoundRecord> {
+    let found = reader.record(place.at.into()).map_err(|e| failed(file, e))?;
+    found.filter(|found| found.header.lsn == place.lsn).ok_or_else(|| {
+        let name = file_name(file);
+        corrupt(format!("read LSN {} at byte {} of {name} again: it has changed", place.lsn, place.at))
+    })
+}
+
+fn hold(reference: &Reference, slots: &dyn Slots) -> Held {
+    let mut data = Vec::new();
+    for run in &reference.runs {
+        let from = data.len();
+        data.resize(from + ((run.count as usize) << reference.slot_log2), 0);
+        match slots.read(run, &mut data[from..]) {
+            Ok(true) => {}
+            Ok(false) => return Held::Data(Vec::new()),
+            Err(error) if is_unreadable(&error) => return hold_in_blocks(reference, slots),
+            Err(error) => return Held::NoAnswer(error),
+        }
+    }
+    if reference.verifies(&data) { Held::Data(Vec::new()) } else { Held::Other }
+}
+
+/// Reads the slots of a reference block by block, because some of them can't be read.
+fn hold_in_blocks(reference: &Reference, slots: &dyn Slots) -> Held {
+    let mut unreadable = Vec::new();
+    let mut block = [0; BLOCK as usize];
+    for (place, sum) in reference.blocks() {
+        let Some((_, disk)) = slots.disk(place.pv()) else { return Held::Data(Vec::new()) };
+        match disk.read_at(&mut block, place.offset()) {
+            Ok(()) if outer_sum(&block) != sum => return Held::Other,
+            Ok(()) => {}
+            Err(error) if is_unreadable(&error) => match disk.answers() {
+                Ok(()) => unreadable.push((place.pv(), place.offset()..place.offset() + BLOCK)),
+                Err(error) => return Held::NoAnswer(error),
+            },
+            Err(error) => return Held::NoAnswer(error),
+        }
+    }
+    Held::Data(unreadable)
+}
+
+/// Ends the log before the record at `index`. Files behind the end are no part of the log any more.
+/// If that is the loss of what may have been promised, it is noted what is lost.
+fn end_before(index: usize, candidates: &mut Vec<Candidate>, scanned: &mut Scanned) -> Result<()> {
+    let place = scanned.places[index];
+    if !scanned.damages.is_empty() {
+        for lost in index..scanned.places.len() {
+            let (found, _) = read_record(scanned, &scanned.places[lost])?;
+            scanned.beyond.add(&found.header);
+        }
+    }
+    tracing::info!(
+        lsn = place.lsn.0,
+        dropped = scanned.places.len() - index,
+        "the journal ends before a reference whose data was not written: nothing of it was promised"
+    );
+    let segment = place.segment as usize;
+    scanned.cut = Some((scanned.chain[segment].file.clone(), place.at.into()));
+    scanned.places.truncate(index);
+    scanned.unsynced.retain(|cursor| cursor.lsn < place.lsn);
+    let of_cut = &mut scanned.chain[segment];
+    let stays = place.lsn > of_cut.header.first_lsn || u64::from(place.at) > FIRST_RECORD;
+    (of_cut.last_lsn, of_cut.end) = (place.lsn.prev(), place.at.into());
+    let left = segment + usize::from(stays);
+    scanned.chain.truncate(left);
+    for candidate in scanned.followed.drain(left..) {
+        candidate.file.seq.store(0, Ordering::Relaxed);
+        candidates.push(candidate);
+    }
+    scanned.tail_lsn = match scanned.chain.last() {
+        Some(last) => last.last_lsn.max(scanned.cursor.lsn.prev()),
+        None => scanned.cursor.lsn.prev(),
+    };
+    scanned.next_seq = match scanned.chain.last() {
+        Some(last) => last.header.seq + 1,
+        None => scanned.cursor.seq,
+    };
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! Lent slots: writers fill them before a record of the journal refers to them (decision 63).
+//!
+//! A lent slot is busy and not live, like a freed slot that a reader may still hold. The catalog
+//! does not know of it, so a crash frees it. From there it becomes used (a reference gave it to a
+//! chunk), freed (the reference was overtaken), or is returned.
+//!
+//! Slots are lent only while nothing is uncommitted. Otherwise the destager might take back the
+//! opening of an extent of which slots are lent.
+
+use super::{Allocator, ExtentId, MAX_SEARCHED, Margins, get, set, undo, zeros};
+use crate::catalog::page::Slot;
+use crate::error::{Result, corrupt};
+use crate::journal::reference::SlotRun;
+use crate::space::reservations::{Space, SpaceChange};
+use crate::staging::SLOTS_END;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Extents that are open and empty. To give an extent back to the file system, and to take it again
+/// for the next references, costs more than the data: the pages of the old content are dropped, and
+/// the new ones are allocated.
+#[derive(Default)]
+pub(super) struct KeptExtents {
+    /// The number of extents to keep, by log2 of the slot size.
+    most: BTreeMap<u8, usize>,
+    extents: BTreeMap<u8, BTreeSet<ExtentId>>,
+}
+
+impl KeptExtents {
+    /// Notes that an extent has become empty. Returns whether it stays open.
+    pub(super) fn keeps(&mut self, slot_log2: u8, id: ExtentId) -> bool {
+        let Some(most) = self.most.get(&slot_log2) else { return false };
+        let extents = self.extents.entry(slot_log2).or_default();
+        extents.len() < *most && extents.insert(id)
+    }
+
+    /// Notes that an extent is not empty any more.
+    pub(super) fn forget(&mut self, slot_log2: u8, id: ExtentId) {
+        if let Some(extents) = self.extents.get_mut(&slot_log2) {
+            extents.remove(&id);
+        }
+    }
+}
+
+impl Allocator {
+    /// Lends up to `most` slots in a row, and at least `least` of them. They come from free places
+    /// in open extents, or from a free extent that neither a promise nor a margin needs. Returns
+    /// `None` when there are none. `space` has the change already when this returns.
+    pub(crate) fn lend(
+        &mut self,
+        space: &Space,
+        slot_log2: u8,
+        (least, most): (u32, u32),
+    ) -> Result<Option<SlotRun>> {
+        debug_assert!(self.is_clean(), "a lent slot could lie in an extent whose opening is undone");
+        let slots = self.slots_per_extent(slot_log2);
+        let most = most.min(slots);
+        // A large hole in an open extent, then a free extent, then a small hole.
+        let large = (slots / 4).clamp(least, most);
+        let found = match self.hole(slot_log2, large, most)? {
+            None => match self.fresh_extent(space, slot_log2)? {
+                None => self.hole(slot_log2, least.min(slots), most)?,
+                Some(id) => Some((id, 0, most)),
+            },
+            hole => hole,
+        };
+        let Some((id, index, count)) = found else { return Ok(None) };
+        if !space.try_lend(slot_log2, count.into()) {
+            self.close_if_unused(space, id)?;
+            return Ok(None);
+        }
+        self.set_busy(id, slot_log2, index..index + count)?;
+        Ok(Some(SlotRun { first: self.slot_at(id, index, slot_log2), count }))
+    }
+
+    /// Finds from `least` to `most` free slots in a row in an open extent: (extent, index, count).
+    fn hole(&mut self, slot_log2: u8, least: u32, most: u32) -> Result<Option<(ExtentId, u32, u32)>> {
+        let slots = self.slots_per_extent(slot_log2);
+        let open = self.index.open.get(&slot_log2).into_iter().flatten();
+        let open: Vec<ExtentId> =
+            open.filter(|id| self.is_addressable(**id)).take(MAX_SEARCHED).copied().collect();
+        for id in open {
+            let (extent, bits) = self.loaded(id)?;
+            let hole = zeros(&bits.busy, least, slots);
+            let end = |first| (first + least..slots.min(first + most)).find(|bit| get(&bits.busy, *bit));
+            let found = hole.map(|first| (id, first, end(first).unwrap_or(slots.min(first + most)) - first));
+            extent.bits = Some(bits);
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Opens a free extent that no promise and no margin needs.
+    fn fresh_extent(&mut self, space: &Space, slot_log2: u8) -> Result<Option<ExtentId>> {
+        let mut from = (0, 0);
+        while let Some(id) = self.free_after(from) {
+            from = (id.0, id.1.saturating_add(1));
+            if !self.is_addressable(id) {
+                continue;
+            }
+            if !self.has_room(space, id.0, Margins::Kept) {
+                from = (id.0.saturating_add(1), 0);
+                continue;
+            }
+            if !space.is_ample(1) || !space.open_extent(slot_log2, false) {
+                return Ok(None);
+            }
+            let opened = self.open_extent(space, id, slot_log2)?;
+            // The opening stands by itself: it is not taken back with a batch.
+            self.undo.retain(|step| !matches!(step, undo::Step::Opened(opened) if *opened == id));
+            if opened {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives an extent that was just opened back, if nothing in it is used.
+    fn close_if_unused(&mut self, space: &Space, id: ExtentId) -> Result<()> {
+        let extent = self.extent(id)?;
+        if extent.busy > 0 || extent.slot_log2 == 0 {
+            return Ok(());
+        }
+        let mut change = SpaceChange::default();
+        self.close_extent(id, &mut change)?;
+        space.settle(&change, &[]);
+        Ok(())
+    }
+
+    fn free_after(&self, from: ExtentId) -> Option<ExtentId> {
+        super::FreeView::next_free(&self.index, from)
+    }
+
+    /// Returns whether staging can name the slots of an extent.
+    fn is_addressable(&self, id: ExtentId) -> bool {
+        let end = super::DATA_START + (u64::from(id.1) + 1) * self.extent_size;
+        end <= SLOTS_END
+    }
+
+    /// Lets up to `most` extents with slots of a size stay open when they become empty. Those that
+    /// are open beyond that are closed.
+    pub(crate) fn keep_open(&mut self, space: &Space, slot_log2: u8, most: usize) -> Result<()> {
+        self.kept.most.insert(slot_log2, most);
+        let extents = self.kept.extents.entry(slot_log2).or_default();
+        let beyond: Vec<ExtentId> = extents.iter().skip(most).copied().collect();
+        for id in beyond {
+            self.kept.forget(slot_log2, id);
+            self.close_if_unused(space, id)?;
+        }
+        Ok(())
+    }
+
+    /// Lets no more extents stay open when they become empty.
+    pub(crate) fn keep_none(&mut self) {
+        self.kept.most.clear();
+    }
+
+    /// Closes the empty extents with slots of a size that are on physical volumes which `leaves`.
+    pub(crate) fn close_kept(
+        &mut self,
+        space: &Space,
+        slot_log2: u8,
+        leaves: impl Fn(u32) -> bool,
+    ) -> Result<()> {
+        let kept = self.kept.extents.get(&slot_log2).into_iter().flatten();
+        let leaving: Vec<ExtentId> = kept.filter(|id| leaves(id.0)).copied().collect();
+        for id in leaving {
+            self.kept.forget(slot_log2, id);
+            self.close_if_unused(space, id)?;
+        }
+        Ok(())
+    }
+
+    fn set_busy(&mut self, id: ExtentId, slot_log2: u8, indexes: std::ops::Range<u32>) -> Result<()> {
+        self.kept.forget(slot_log2, id);
+        let slots = self.slots_per_extent(slot_log2);
+        let (extent, mut bits) = self.loaded(id)?;
+        extent.busy += indexes.end - indexes.start;
+        indexes.for_each(|index| set(&mut bits.busy, index));
+        extent.bits = Some(bits);
+        if extent.busy == slots {
+            self.index.open.entry(slot_log2).or_default().remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Takes, at open, a slot that a reference of the journal names. It must be free: a slot that
+    /// the catalog has, or that another reference names, is damage.
+    pub(crate) fn take_lent(&mut self, slot: Slot, slot_log2: u8) -> Result<SpaceChange> {
+        let damaged = |why: &str| corrupt(format!("take slot {:#x} of a reference: {why}", slot.0));
+        let (id, index) = self.locate(slot, slot_log2)?;
+        if slot != self.slot_at(id, index, slot_log2) {
+            return Err(damaged("no slot of this size begins there"));
+        }
+        if self.slots_per_extent(slot_log2) == 0 {
+            return Err(damaged("it is larger than an extent"));
+        }
+        let Some(state) = self.pvs.get_mut(&id.0) else { return Err(damaged("its PV does not exist")) };
+        let gives = state.gives();
+        let Some(extent) = state.extents.get_mut(id.1 as usize) else {
+            return Err(damaged("it is beyond the end of its PV"));
+        };
+        let mut change = SpaceChange::default();
+        if extent.slot_log2 == 0 {
+            extent.slot_log2 = slot_log2;
+            state.pv.used_extents.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if self.index.free.remove(&id) {
+                state.free -= 1;
+                change.free_extents -= 1;
+                change.free_slots[slot_log2 as usize] += i64::from(self.slots_per_extent(slot_log2));
+                self.index.open.entry(slot_log2).or_default().insert(id);
+            }
+        } else if extent.slot_log2 != slot_log2 {
+            return Err(damaged("its extent has slots of another size"));
+        }
+        let (extent, bits) = self.loaded(id)?;
+        let taken = get(&bits.busy, index);
+        extent.bits = Some(bits);
+        if taken {
+            return Err(damaged("it is used by something else"));
+        }
+        self.set_busy(id, slot_log2, index..index + 1)?;
+        change.free_slots[slot_log2 as usize] -= i64::from(gives);
+        Ok(change)
+    }
+
+    /// Returns whether the catalog has a slot of this size as used.
+    pub(crate) fn is_live(&mut self, slot: Slot, slot_log2: u8) -> Result<bool> {
+        let (id, index) = self.locate(slot, slot_log2)?;
+        if self.extent(id)?.slot_log2 != slot_log2 {
+            return Ok(false);
+        }
+        let (extent, bits) = self.loaded(id)?;
+        let live = get(&bits.live, index);
+        extent.bits = Some(bits);
+        Ok(live)
+    }
+
+    /// Makes a lent slot used. The next commit enters it in the catalog.
+    pub(crate) fn own_lent(&mut self, slot: Slot, slot_log2: u8) -> Result<()> {
+        let (id, index) = self.lent(slot, slot_log2)?;
+        let (extent, mut bits) = self.loaded(id)?;
+        set(&mut bits.live, index);
+        extent.live += 1;
+        extent.bits = Some(bits);
+        self.dirty.insert(id);
+        self.undo.push(undo::Step::Owned(id, index));
+        Ok(())
+    }
+
+    /// Frees a lent slot that readers may hold. It is given out again after the next commit, and
+    /// after [`Allocator::reuse`].
+    pub(crate) fn free_lent(&mut self, slot: Slot, slot_log2: u8) -> Result<()> {
+        self.lent(slot, slot_log2)?;
+        self.freed.push((slot, slot_log2));
+        Ok(())
+    }
+
+    /// Returns the place of a slot, if it is lent.
+    fn lent(&mut self, slot: Slot, slot_log2: u8) -> Result<(ExtentId, u32)> {
+        let (id, index) = self.locate(slot, slot_log2)?;
+        let (extent, bits) = self.loaded(id)?;
+        let lent = extent.slot_log2 == slot_log2 && get(&bits.busy, index) && !get(&bits.live, index);
+        extent.bits = Some(bits);
+        if !lent {
+            return Err(corrupt(format!(
+                "take slot {index} of extent {} of PV {} over from a reference: it is not lent",
+                id.1, id.0
+            )));
+        }
+        Ok((id, index))
+    }
+}

@@ -1,0 +1,239 @@
+//! Writes by reference: large writes go to lent slots before they are sequenced (decision 63).
+
+use super::Volume;
+use super::write::Request;
+use crate::codec::align_up;
+use crate::error::Result;
+use crate::ids::Epoch;
+use crate::journal::Record;
+use crate::journal::record::{Kind, PieceCrcs};
+use crate::journal::reference::{CHUNK_LOG2, Reference, SlotRun, sums_of};
+use crate::settings::Method;
+use crate::space::lent::TakenRuns;
+use crate::space::reservations::full;
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Size in bytes of the largest single write to a slot. The kernel makes folios of the page cache
+/// as large as the writes that first fill them. Later writes to a part of a folio go through all of
+/// it.
+const MAX_CACHED: usize = 64 << 10;
+/// Where fewer bytes than this are written between flushes, a flush is near.
+const FEW: u64 = 1 << 20;
+/// Where a flush is near, a write by reference has this number of times the bytes that it needs
+/// otherwise. A flush behind it syncs two files instead of one.
+const FLUSHED: u64 = 4;
+
+/// Bytes of references that may be written and not synced. An opening after a crash reads, and
+/// writes again, as many.
+const MOST_UNSYNCED: u64 = 256 << 20;
+
+/// What decides whether a write goes by reference.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish {
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) chunk_log2: u8,
+    /// The write must be durable when it is answered.
+    pub(super) fua: bool,
+    /// The least number of bytes, as configured.
+    pub(super) min: u64,
+    /// Bytes that the volume's clients write between two flushes.
+    pub(super) per_flush: u64,
+    /// The most bytes of one record. A request is cut into the same records, whichever of them are
+    /// references: a shorter one is one record, and a longer one is cut at multiples of this
+    /// number.
+    pub(super) max_record: u64,
+}
+
+impl Wish {
+    /// Returns the bytes that go by reference: whole records of whole chunks. What is before and
+    /// behind them goes inline. Returns `None` if all goes inline.
+    pub(super) fn direct(&self) -> Option<Range<u64>> {
+        let size = 1u64 << self.chunk_log2;
+        if !CHUNK_LOG2.contains(&self.chunk_log2) || size > self.max_record {
+            return None;
+        }
+        let near = self.fua || self.per_flush < FEW;
+        let least = if near { self.min.saturating_mul(FLUSHED) } else { self.min };
+        let end = self.offset + self.len;
+        let whole = if self.len <= self.max_record {
+            let is_whole = self.offset.is_multiple_of(size) && end.is_multiple_of(size);
+            if is_whole { self.offset..end } else { end..end }
+        } else {
+            let start = if self.offset.is_multiple_of(size) { size } else { self.max_record };
+            let last = if end.is_multiple_of(size) { size } else { self.max_record };
+            align_up(self.offset, start)..end / last * last
+        };
+        (whole.start < whole.end && whole.end - whole.start >= least).then_some(whole)
+    }
+}
+
+/// A part of a request whose data is in its slots.
+pub(super) struct Direct {
+    /// Bytes of the volume.
+    pub(super) bytes: Range<u64>,
+    pub(super) taken: TakenRuns,
+}
+
+impl Volume {
+    /// Writes what goes by reference of a request to lent slots. Returns `None` if the request goes
+    /// inline: it is too short or has no whole chunks, or there are no lent slots, or a disk
+    /// failed.
+    pub(super) fn write_direct(&self, offset: u64, data: &Bytes, fua: bool) -> Option<Direct> {
+        let (core, branch) = (&self.core, self.branch());
+        let min = core.options.direct_min?;
+        let len = data.len() as u64;
+        if len < min.max(1 << branch.chunk_log2) || !core.writes_by_reference() {
+            return None;
+        }
+        let suits = branch.chunk_log2 == branch.slot_log2
+            && branch.method() == Method::Redirect
+            && !branch.cdp.is_on();
+        let wish = Wish {
+            offset,
+            len,
+            chunk_log2: branch.chunk_log2,
+            fua,
+            min,
+            per_flush: branch.flush_pace.per_flush(),
+            max_record: core.max_record_bytes(),
+        };
+        let bytes = wish.direct().filter(|_| suits)?;
+        if core.positions.referred.load(Ordering::Relaxed) > core.most_referred() {
+            // Destage comes first: what the references replace is free only then.
+            return None;
+        }
+        if core.journal.unsynced_referred() > MOST_UNSYNCED {
+            core.journal.sync_all().ok()?;
+        }
+        let count = u32::try_from((bytes.end - bytes.start) >> branch.chunk_log2).ok()?;
+        let refuses = |pv: u32| !core.pvs.held(pv).is_some_and(|pv| pv.takes_references());
+        let taken = core.lent.take(branch.slot_log2, count, refuses);
+        if core.lent.wants_more(branch.slot_log2, 4 * u64::from(count)) {
+            core.wake();
+        }
+        let taken = taken?;
+        let _alarm = core.fault.alarm("data was written to lent slots");
+        let mut at = (bytes.start - offset) as usize;
+        for run in taken.runs() {
+            let len = (u64::from(run.count) << branch.slot_log2) as usize;
+            self.fill_run(run, &data[at..at + len]).ok()?;
+            at += len;
+        }
+        core.positions.written_direct.fetch_add(bytes.end - bytes.start, Ordering::Relaxed);
+        Some(Direct { bytes, taken })
+    }
+
+    /// Writes data to slots in a row. An error leaves nothing that counts: no record refers to the
+    /// slots.
+    fn fill_run(&self, run: &SlotRun, data: &[u8]) -> Result<()> {
+        let pv = self.core.pvs.held(run.first.pv()).ok_or_else(full)?;
+        let start = run.first.offset();
+        for (index, piece) in data.chunks(MAX_CACHED).enumerate() {
+            let at = start + (index * MAX_CACHED) as u64;
+            let failed = |e| pv.write_failed(format!("write to {} at byte {at}", pv.path), e);
+            pv.disk.write_at(piece, at).map_err(failed)?;
+        }
+        // What could not be read there belonged to other data.
+        self.core.damage.written(pv.id, start..start + data.len() as u64, &[]);
+        self.core.journal.note_referred(pv, data.len() as u64);
+        Ok(())
+    }
+
+    /// Adds the references to what [`Volume::write_direct`] wrote to a request. `data` is what it
+    /// wrote.
+    pub(super) fn add_references(&self, request: &mut Request, direct: Direct, data: &Bytes) {
+        let branch = self.branch();
+        let slot_log2 = branch.slot_log2;
+        let most = self.core.max_record_bytes();
+        let Direct { bytes, mut taken } = direct;
+        let mut at = bytes.start;
+        while at < bytes.end {
+            // As an inline write is cut: a request that fits one record is one.
+            let next = if request.len <= most { bytes.end } else { ((at / most + 1) * most).min(bytes.end) };
+            let part = &data[(at - bytes.start) as usize..(next - bytes.start) as usize];
+            let runs = taken.split(((next - at) >> slot_log2) as u32);
+            let reference = Reference { slot_log2, runs: runs.runs().to_vec(), sums: sums_of(part) };
+            let encoded = reference.encode();
+            request.records.push(Record {
+                kind: Kind::Reference,
+                branch: branch.id,
+                // The epoch is set when the record is sequenced.
+                epoch: Epoch::NONE,
+                offset: at,
+                length: next - at,
+                slots: 0,
+                crcs: PieceCrcs::of(0, &encoded),
+                alone: false,
+                data: encoded,
+                reference: Some(Box::new(reference)),
+                staging: Some(branch.staging.clone()),
+            });
+            request.taken.push_back(runs);
+            at = next;
+        }
+    }
+
+    /// Returns whether a reference to these slots may be sequenced now. The caller holds the
+    /// sequencing lock, under which histories begin. A physical volume that is drained or removed
+    /// refuses references before that operation is sequenced.
+    pub(super) fn may_refer(&self, taken: Option<&TakenRuns>) -> bool {
+        let takes =
+            |run: &SlotRun| self.core.pvs.held(run.first.pv()).is_some_and(|pv| pv.takes_references());
+        !self.branch().cdp.is_on() && taken.is_some_and(|taken| taken.runs().iter().all(takes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    fn wish(offset: u64, len: u64) -> Wish {
+        let (chunk_log2, min, max_record) = (14, 64 * KIB, 128 * KIB);
+        Wish { offset, len, chunk_log2, fua: false, min, per_flush: u64::MAX, max_record }
+    }
+
+    #[test]
+    fn what_goes_by_reference() {
+        let direct = |wish: Wish| wish.direct().map(|bytes| (bytes.start / KIB, bytes.end / KIB));
+        for (offset, len, expected) in [
+            (0, 64, Some((0, 64))),
+            (0, 48, None),
+            (16, 64, Some((16, 80))),
+            // One record if it is inline: it is not cut.
+            (4, 64, None),
+            (4, 128, None),
+            (4, 132, None),
+            (4, 252, Some((128, 256))),
+            (16, 300, Some((16, 256))),
+            (0, 130, Some((0, 128))),
+            (0, 1024, Some((0, 1024))),
+            (96, 1024, Some((96, 1120))),
+            (8, 70, None),
+        ] {
+            assert_eq!(direct(wish(offset * KIB, len * KIB)), expected, "{offset} {len}");
+        }
+        let near = |of: Wish| Wish { per_flush: 512 * KIB, ..of };
+        let fua = |of: Wish| Wish { fua: true, ..of };
+        for (len, expected) in [(128, None), (255, None), (256, Some((0, 256)))] {
+            assert_eq!(direct(near(wish(0, len * KIB))), expected, "a flush is near, {len}");
+            assert_eq!(direct(fua(wish(0, len * KIB))), expected, "FUA, {len}");
+        }
+        let chunk = |chunk_log2, of: Wish| Wish { chunk_log2, ..of };
+        for (chunk_log2, len, expected) in [
+            (9, 64, None),
+            (11, 64, None),
+            (12, 64, Some((0, 64))),
+            (17, 127, None),
+            (17, 1024, Some((0, 1024))),
+            // A chunk is longer than a record.
+            (18, 1024, None),
+        ] {
+            assert_eq!(direct(chunk(chunk_log2, wish(0, len * KIB))), expected, "{chunk_log2} {len}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Scripts of large writes by reference. In these pools every write of whole chunks of at least 16
+//! KiB goes to lent slots, and where a flush is near, every one of 64 KiB.
+
+use super::{KIB, discard, freeze, look, volume, write, write_to};
+use crate::workload::{Crash, Op};
+use hindcast_engine::pool::Placement;
+
+/// A volume whose next writes find lent slots.
+fn begin(more: Vec<Op>) -> Vec<Op> {
+    let mut ops = vec![volume("a", 256 * KIB, 16 * KIB, 512), write(0, 32 * KIB, false), Op::Drain];
+    ops.extend(more);
+    ops
+}
+
+/// References to new chunks, and to chunks that have slots.
+pub(super) fn plain() -> Vec<Op> {
+    begin(vec![
+        write(64 * KIB, 64 * KIB, false),
+        write(0, 32 * KIB, false),
+        Op::Flush(1),
+        Op::Drain,
+        write(16 * KIB, 64 * KIB, false),
+        Op::Read { vol: 1, offset: 0, len: 160 * KIB, try_first: true },
+        Op::Maintain(3),
+        write(32 * KIB, 64 * KIB, true),
+        Op::Settle,
+    ])
+}
+
+/// References that others of the same batch replace.
+pub(super) fn overtaken() -> Vec<Op> {
+    begin(vec![
+        write(0, 64 * KIB, false),
+        write(0, 64 * KIB, false),
+        write(16 * KIB, 32 * KIB, false),
+        Op::Flush(1),
+        Op::Drain,
+        write(32 * KIB, 64 * KIB, false),
+        write(32 * KIB, 64 * KIB, false),
+        Op::Settle,
+        write(0, 64 * KIB, false),
+        Op::Drain,
+    ])
+}
+
+/// Parts of chunks are written over references, in the same batch and in the next one.
+pub(super) fn part_over_it() -> Vec<Op> {
+    begin(vec![
+        write(0, 64 * KIB, false),
+        write(4 * KIB, 512, false),
+        write(14 * KIB, 4 * KIB, false),
+        Op::Zeroes { vol: 1, offset: 40 * KIB, len: 2 * KIB, unmap: false, fua: false },
+        Op::Read { vol: 1, offset: 0, len: 64 * KIB, try_first: false },
+        Op::Flush(1),
+        Op::Drain,
+        write(20 * KIB, KIB, true),
+        Op::Drain,
+        Op::Read { vol: 1, offset: 0, len: 64 * KIB, try_first: false },
+    ])
+}
+
+/// Snapshots between references to the same chunks.
+pub(super) fn snapshot_between() -> Vec<Op> {
+    begin(vec![
+        freeze(1, "s"),
+        write(0, 64 * KIB, false),
+        write(5 * KIB, 512, false),
+        freeze(1, "t"),
+        write(16 * KIB, 64 * KIB, false),
+        look(1, 96 * KIB),
+        look(2, 96 * KIB),
+        Op::Maintain(2),
+        write(0, 32 * KIB, false),
+        Op::Flush(1),
+        Op::Drain,
+        look(1, 96 * KIB),
+        look(2, 96 * KIB),
+        Op::DeleteSnapshots(vec![1]),
+        Op::Settle,
+        look(2, 96 * KIB),
+    ])
+}
+
+/// Discards over references, and references over discards.
+pub(super) fn discards() -> Vec<Op> {
+    begin(vec![
+        write(0, 64 * KIB, false),
+        discard(0, 48 * KIB),
+        write(16 * KIB, 16 * KIB, false),
+        discard(20 * KIB, 40 * KIB),
+        Op::Read { vol: 1, offset: 0, len: 64 * KIB, try_first: true },
+        Op::Flush(1),
+        Op::Drain,
+        discard(0, 256 * KIB),
+        write(0, 64 * KIB, false),
+        write(2 * KIB, 512, false),
+        Op::Settle,
+    ])
+}
+
+/// A clone and its origin are written to by reference.
+pub(super) fn clone() -> Vec<Op> {
+    begin(vec![
+        write(0, 64 * KIB, false),
+        freeze(1, "s"),
+        Op::Clone(1, "b".into()),
+        write_to(2, 16 * KIB, 32 * KIB),
+        write(0, 64 * KIB, false),
+        write_to(2, 20 * KIB, 512),
+        Op::Flush(2),
+        Op::Maintain(2),
+        Op::Read { vol: 2, offset: 0, len: 128 * KIB, try_first: true },
+        Op::Delete { vol: 2, force: true },
+        Op::Settle,
+        look(1, 64 * KIB),
+    ])
+}
+
+/// A volume is rolled back while references wait.
+pub(super) fn rollback() -> Vec<Op> {
+    begin(vec![
+        write(0, 64 * KIB, false),
+        freeze(1, "s"),
+        write(0, 64 * KIB, false),
+        Op::RollBack { snap: 1, undo: "u".into(), force: true },
+        Op::Read { vol: 1, offset: 0, len: 64 * KIB, try_first: false },
+        write(32 * KIB, 32 * KIB, false),
+        Op::Maintain(3),
+        Op::RollBack { snap: 2, undo: "v".into(), force: true },
+        write(64 * KIB, 64 * KIB, true),
+        Op::Settle,
+        look(2, 128 * KIB),
+    ])
+}
+
+/// A volume is deleted while its references wait. Another one takes its slots.
+pub(super) fn dead_branch() -> Vec<Op> {
+    begin(vec![
+        write(0, 64 * KIB, false),
+        write(64 * KIB, 64 * KIB, false),
+        Op::Delete { vol: 1, force: true },
+        volume("b", 256 * KIB, 16 * KIB, 512),
+        write_to(2, 0, 64 * KIB),
+        Op::Flush(2),
+        Op::Settle,
+        write_to(2, 64 * KIB, 64 * KIB),
+        Op::Settle,
+        Op::Read { vol: 2, offset: 0, len: 256 * KIB, try_first: true },
+    ])
+}
+
+/// A flush covers references. What follows names them as durable, and lives follow one another.
+pub(super) fn flush_then_inline() -> Vec<Op> {
+    begin(vec![
+        write(0, 64 * KIB, false),
+        Op::Flush(1),
+        write(100 * KIB, 512, false),
+        write(64 * KIB, 64 * KIB, false),
+        write(130 * KIB, 512, false),
+        Op::Crash(Crash::Kill),
+        write(131 * KIB, 512, true),
+        write(0, 512, false),
+        Op::Flush(1),
+        Op::Read { vol: 1, offset: 0, len: 256 * KIB, try_first: true },
+        Op::Crash(Crash::Kill),
+        Op::Drain,
+    ])
+}
+
+/// A physical volume is drained and removed beside references.
+pub(super) fn drain() -> Vec<Op> {
+    begin(vec![
+        Op::Placement(Placement::Anywhere),
+        write(0, 64 * KIB, false),
+        Op::DrainPv(0, true),
+        write(64 * KIB, 64 * KIB, false),
+        write(16 * KIB, 512, false),
+        Op::Settle,
+        Op::Drain,
+        Op::Settle,
+        Op::RemovePv(0),
+        write(0, 64 * KIB, true),
+        Op::Drain,
+    ])
+}
