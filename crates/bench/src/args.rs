@@ -44,4 +44,8 @@ pub(crate) struct Contest {
     /// Another build of the server's binary to compare with, instead of the peers.
     #[arg(long, value_name = "BINARY", conflicts_with = "skip_hindcast")]
     pub(crate) before: Option<PathBuf>,
+    /// Enable this feature in the pool of Hindcast, and not in the pool of the build before: see
+    /// hindcast pool features. May be repeated.
+    #[arg(long = "feature", value_name = "NAME")]
+    pub(crate) features: Vec<String>,
 }

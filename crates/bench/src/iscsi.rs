@@ -197,6 +197,7 @@ fn start_all(common: &Common, args: &Contest, dir: &Path, size: u64) -> Result<V
     };
     if !args.skip_hindcast {
         servers.push(hindcast.start_with_volume(size)?);
+        hindcast.enable(&args.features)?;
     }
     Ok(servers)
 }

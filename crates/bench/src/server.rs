@@ -298,6 +298,15 @@ impl Hindcast {
         Ok(server)
     }
 
+    /// Enables features in the pool of the running server.
+    pub(crate) fn enable(&self, features: &[String]) -> Result<()> {
+        if features.is_empty() {
+            return Ok(());
+        }
+        let upgrade = hindcast_api::Upgrade { enable: features.to_vec(), dry_run: false };
+        self.api.upgrade(&upgrade).context("upgrade the pool").map(drop)
+    }
+
     /// Returns the settings of [`Hindcast::new`], with an iSCSI portal in addition.
     pub(crate) fn with_iscsi(common: &Common, dir: &Path, pool: u64, journal: u64) -> Result<Hindcast> {
         Ok(Hindcast { iscsi: Some(free_port()?), ..Hindcast::new(common, dir, pool, journal)? })

@@ -125,6 +125,7 @@ fn start_all(common: &Common, args: &Contest, dir: &Path) -> Result<Vec<Server>>
     };
     if !args.skip_hindcast {
         servers.push(hindcast.start_with_volume(size)?);
+        hindcast.enable(&args.features)?;
     }
     Ok(servers)
 }

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// Maximum freeze timeout of the commands around a snapshot.
 const MAX_FREEZE: Duration = Duration::from_secs(300);
+/// Bounds of `--direct-min`, in bytes, unless it is 0.
+const DIRECT: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 20;
 /// Maximum of `--longest-delay`, in milliseconds. Clients abandon writes that take much longer.
 const MAX_DELAY: u16 = 10_000;
 
@@ -356,6 +358,12 @@ impl Settings {
                 return Err(invalid(format!("--longest-delay must be 0 to {MAX_DELAY} milliseconds")));
             }
             options.longest_delay = Duration::from_millis(ms.into());
+        }
+        if let Some(size) = self.direct_min {
+            if size.0 != 0 && !DIRECT.contains(&size.0) {
+                return Err(invalid("--direct-min must be 0, or 4K to 16M"));
+            }
+            options.direct_min = Some(size.0).filter(|bytes| *bytes > 0);
         }
         if let Some(said) = self.cdp_recompress {
             options.recompress_history = said;

@@ -248,6 +248,17 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     out.counter("hindcast_destage_batches", "Batches that were destaged.", stats.destage_batches)?;
     out.counter("hindcast_destage_bytes", "Bytes written to physical volumes.", stats.destage_bytes)?;
     out.counter("hindcast_allocated_bytes", "Bytes of slots newly allocated.", stats.allocated_bytes)?;
+    out.counter(
+        "hindcast_direct_bytes",
+        "Bytes written to their slots at once, without a copy in the journal.",
+        stats.direct_bytes,
+    )?;
+    out.gauge(
+        "hindcast_referred_bytes",
+        "Bytes of such writes that are not in place.",
+        stats.referred_bytes,
+    )?;
+    out.gauge("hindcast_lent_bytes", "Bytes of slots that wait for such writes.", stats.lent_bytes)?;
     out.counter("hindcast_catalog_commits", "Commits of the catalog.", stats.catalog_commits)?;
     let scrub = &stats.catalog_scrub;
     out.counter("hindcast_catalog_scrubs", "Complete verifications of the catalog.", scrub.passes)?;

@@ -308,6 +308,12 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_LONGEST_DELAY", value_name = "MS", help_heading = "Tuning")]
     pub longest_delay: Option<u16>,
 
+    /// Least size of a write that goes to its place at once, without a copy in the journal: 0 for
+    /// none, or 4K to 16M. Only pools with the feature "references" have such writes (see hindcast
+    /// pool upgrade --help) [default: 64K]
+    #[arg(long, env = "HINDCAST_DIRECT_MIN", value_name = "SIZE", help_heading = "Tuning")]
+    pub direct_min: Option<Size>,
+
     /// Price of an hour of recovery, for volumes whose anchors follow the cost model [default:
     /// 1000]
     #[arg(long, env = "HINDCAST_CDP_BETA", value_name = "PRICE", help_heading = "Tuning")]

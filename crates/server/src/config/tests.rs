@@ -265,4 +265,11 @@ fn nbd_can_be_switched_off_and_small_journals_get_small_segments() {
     assert_eq!(delay(&["--data", "/a"]), Duration::from_secs(1));
     assert_eq!(delay(&["--data", "/a", "--longest-delay", "0"]), Duration::ZERO);
     assert_eq!(delay(&["--data", "/a", "--longest-delay", "250"]), Duration::from_millis(250));
+    for size in ["512", "32M"] {
+        assert!(refused(&["--data", "d", "--direct-min", size]).contains("0, or 4K to 16M"));
+    }
+    let direct = |args: &[&str]| parse(args).resolve().unwrap().options.direct_min;
+    assert_eq!(direct(&["--data", "/a"]), Some(64 << 10));
+    assert_eq!(direct(&["--data", "/a", "--direct-min", "0"]), None);
+    assert_eq!(direct(&["--data", "/a", "--direct-min", "128K"]), Some(128 << 10));
 }
