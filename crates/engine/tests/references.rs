@@ -522,7 +522,7 @@ fn a_physical_volume_is_empty_after_a_burst() {
     site.pool.drain_pv("0", true).unwrap();
     idle(&site.pool);
     site.pool.remove_pv("0").unwrap();
-    site.clock.advance(120_000_000_000);
+    site.clock.advance(1_200_000_000_000);
     idle(&site.pool);
     assert_eq!((site.pool.info().used, site.pool.stats().lent_bytes), (0, 0));
 }

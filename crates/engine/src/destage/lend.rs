@@ -17,8 +17,9 @@ const FIRST: u64 = 16 << 20;
 const PARTS: u64 = 16;
 /// Slots in a row are lent only from this number of bytes on, or one slot if that is larger.
 const LEAST_RUN: u64 = 64 << 10;
-/// Nanoseconds without a writer that wants them after which slots are taken back.
-const IDLE: u64 = 60_000_000_000;
+/// Nanoseconds without a writer that wants them after which slots are taken back, and empty extents
+/// are given back. The next large writes then pay for new ones: a burst every few minutes must not.
+const IDLE: u64 = 600_000_000_000;
 
 /// Bytes that references may name before they are in place: this number, and one part in
 /// [`REFERRED_PARTS`] of what is available.
