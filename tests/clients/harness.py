@@ -134,6 +134,12 @@ class Api(http.client.HTTPConnection):
         said = answer.read()
         assert answer.status == 201, (path, answer.status, said)
 
+    def metric(self, name):
+        """The value of a metric that has no labels."""
+        self.request("GET", "/metrics")
+        lines = self.getresponse().read().decode().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.split()[0] in (name, f"{name}_total"))
+
 
 class Daemon:
     """What the two servers have in common: one process behind a Unix socket."""

@@ -9,13 +9,13 @@ from harness import *
 from load import BLOCK, BLOCKS, ZERO, Load, verify
 
 
-def kill_rounds(t, server, uri, rounds, seconds):
+def kill_rounds(t, server, uri, rounds, seconds, kill=None):
     rng = random.Random(23)
     model, sequence = [ZERO] * BLOCKS, 1
     for turn in range(rounds):
         load = Load(uri, rng, model)
         start = sequence
-        sequence = load.run(seconds(rng), sequence, server.kill)
+        sequence = load.run(seconds(rng), sequence, kill or server.kill)
         assert load.flying_at_end > 16, "the server was killed without a load"
         server.start()
         verify(uri, model, load.flying)
@@ -37,6 +37,24 @@ def with_a_small_journal(t):
     server = t.server(journal="32M", pool="512M")
     uri = server.create("v", BLOCKS * BLOCK, "64K")
     kill_rounds(t, server, uri, 30 if t.long else 6, lambda rng: rng.uniform(1.0, 4.0))
+
+
+@test(limit=240, hindcast_only=True)
+def with_writes_by_reference(t):
+    """Most data is in its slot before the journal refers to it."""
+    server = t.server(journal="32M", pool="512M", args=["--direct-min=4K"])
+    server.cli("pool", "upgrade", "--enable", "references")
+    uri = server.create("v", BLOCKS * BLOCK, "4K")
+    referred = 0
+
+    def kill():
+        nonlocal referred
+        referred += Api(server.api).metric("hindcast_direct_bytes")
+        server.kill()
+
+    kill_rounds(t, server, uri, 30 if t.long else 6, lambda rng: rng.uniform(0.5, 2.0), kill)
+    t.say(f"{referred / MIB:.0f} MiB by reference")
+    assert referred > 16 * MIB, "hardly anything went by reference"
 
 
 @test(limit=240, hindcast_only=True)
