@@ -264,6 +264,35 @@ fn snapshots_are_compared_without_a_history_that_is_lost() {
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
 }
 
+/// Long holes are passed as a whole, whether the state has the hole, or is older than it.
+#[test]
+fn the_status_of_long_holes_reads_few_pages() {
+    const MIDDLE: u64 = TIB / 2;
+    let site = Site::new(64);
+    let v = site.volume("v", TIB, CHUNK);
+    write(&v, 16 * MIB, 1, CHUNK);
+    site.snap("v", "full");
+    site.pool.clone_volume("v", "full", "c").unwrap();
+    let c = site.open("c");
+    [&v, &c].iter().for_each(|volume| volume.discard(0, TIB, false).unwrap());
+    site.snap("v", "empty");
+    [&v, &c].iter().for_each(|volume| write(volume, MIDDLE, 2, CHUNK));
+    site.pool.drain().unwrap();
+    let snapshot = |name| site.pool.open_snapshot("v", name).unwrap();
+    for (volume, found) in [
+        (v.clone(), vec![MIDDLE..MIDDLE + CHUNK]),
+        (c.clone(), vec![MIDDLE..MIDDLE + CHUNK]),
+        (snapshot("empty"), vec![]),
+        (snapshot("full"), vec![16 * MIB..16 * MIB + CHUNK]),
+    ] {
+        let before = site.pool.stats().map_misses;
+        assert_eq!(data(&volume, 1), found);
+        assert_eq!(data(&volume, 100), found);
+        let read = site.pool.stats().map_misses - before;
+        assert!(read < 1000, "{read} looks for pages that are not in the cache");
+    }
+}
+
 /// A volume with a little of its own everywhere queries its base again and again.
 #[test]
 fn one_status_takes_so_many_looks() {

@@ -10,6 +10,7 @@ use crate::core::Core;
 use crate::device::StatusRun;
 use crate::error::Result;
 use crate::ids::{BranchId, Chunk, Lsn};
+use crate::map::Held;
 use crate::staging::{SectorSource, Stretch};
 use crate::units::{BLOCK, SECTOR};
 use std::ops::Range;
@@ -266,15 +267,20 @@ impl Walk<'_> {
             if page.as_ref().is_none_or(|(held, _)| *held != number) {
                 page = map.cached(line, number).map(|page| (number, page));
                 if page.is_none() {
-                    // Pages that do not exist are skipped with one query.
-                    let next = map.next_page(line, number, chunks.end.prev().page())?;
-                    let next = next.map_or(chunks.end, |n| Chunk::first_of(n).clamp(chunk, chunks.end));
-                    if next > chunk {
-                        self.absent(clamp(chunk)..clamp(next));
-                        chunk = next;
+                    // Pages that are all alike are passed with one query.
+                    let mut end = chunks.end.prev().page() + 1;
+                    let held = map.held(line, number, &mut end)?;
+                    let alike = clamp(chunk)..clamp(Chunk::first_of(end));
+                    match held {
+                        Held::Page => page = Some((number, map.load(line, number)?)),
+                        Held::Nothing => self.absent(alike),
+                        Held::Hole(_) if !self.known(alike, HOLE)? => return Ok(false),
+                        Held::Hole(_) => {}
+                    }
+                    if page.is_none() {
+                        chunk = Chunk::first_of(end);
                         continue;
                     }
-                    page = Some((number, map.load(line, number)?));
                 }
             }
             let range = clamp(chunk)..clamp(chunk.next());
