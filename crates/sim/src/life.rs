@@ -87,7 +87,9 @@ impl Run {
                 {
                     return Err("opened in spite of a failed sync".into());
                 }
-                Ok(pool) if !self.dir.crashed() => {
+                // The store of the catalog may have caught a panic in a read. Such a pool refuses
+                // the first change, so it is opened again.
+                Ok(pool) if !self.dir.crashed() && !panicked => {
                     // The pool may have opened without a physical volume whose sync failed.
                     self.failing = failed;
                     self.pool = Some(pool);
@@ -97,7 +99,9 @@ impl Run {
                 Err(e) if !failed && !panicked && !self.dir.crashed() => {
                     return Err(format!("open the pool: {e:?}"));
                 }
-                _ => {}
+                // It ends before its process does.
+                Ok(pool) => drop(pool),
+                Err(_) => {}
             }
             // Another crash may lose more of what was not synced.
             salvaged = None;
