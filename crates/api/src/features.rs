@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 named! {
-    /// Whether the pool has a feature, and how it can get it.
+    /// Whether the pool has a feature, and how the feature can be enabled.
     pub enum FeatureState {
-        /// The pool has it. Builds that do not know it refuse the pool.
+        /// The pool has the feature. Builds that do not know it refuse the pool.
         Enabled = "enabled",
-        /// An upgrade enables it.
+        /// An upgrade enables the feature.
         Available = "available",
-        /// An upgrade enables it if the request names it.
+        /// An upgrade enables the feature if the request names it.
         Experimental = "experimental",
-        /// The pool does not have it, and sets it by itself when it needs it.
+        /// The pool does not have the feature, and enables it by itself when it needs it.
         Internal = "internal",
     }
 }
@@ -25,9 +25,9 @@ named! {
 pub struct Feature {
     /// Name of the feature.
     pub name: String,
-    /// What the feature is, in one sentence.
+    /// A description of the feature, of one sentence.
     pub about: String,
-    /// Whether the pool has it.
+    /// Whether the pool has the feature.
     pub state: FeatureState,
 }
 
@@ -39,7 +39,7 @@ pub struct Upgrade {
     /// in any case.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub enable: Vec<String>,
-    /// Only return what would be enabled.
+    /// Only return the features that would be enabled. Enable nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -50,7 +50,8 @@ impl Client {
         self.get("/pool/features")
     }
 
-    /// Enables features of the pool, for good. Returns those that the pool did not have.
+    /// Enables features of the pool. No request disables a feature. Returns the features that the
+    /// pool did not have before.
     pub fn upgrade(&self, how: &Upgrade) -> Result<Vec<Feature>, ClientError> {
         self.send(Method::POST, "/pool/upgrade", how)
     }

@@ -1,4 +1,5 @@
-//! The feature word: an upgrade enables formats of later builds, for good.
+//! The feature word: an upgrade enables formats that older builds do not know. No command reverts
+//! it.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use hindcast_engine::ErrorKind;
@@ -34,7 +35,7 @@ fn an_upgrade_is_for_good() {
             ("shared-segments", FeatureState::Internal),
         ]
     );
-    // What is experimental is enabled only by its name.
+    // An upgrade enables an experimental feature only if the request names it.
     assert_eq!(pool.upgrade(&[]).unwrap(), []);
     let before = pool.stats().sequenced_lsn;
     let planned = pool.plan_upgrade(&names(&["references"])).unwrap();
@@ -47,7 +48,7 @@ fn an_upgrade_is_for_good() {
     assert_eq!(pool.info().features, ["references", "catalog-sums"]);
     assert_eq!(Pool::stored_features(&*site.dir).map_err(|e| e.kind()), Err(ErrorKind::Busy));
 
-    // There is nothing left to do, and nothing is done.
+    // The pool already has the requested feature, so nothing is done.
     let after = pool.stats().sequenced_lsn;
     assert_eq!(pool.upgrade(&names(&["references"])).unwrap(), []);
     assert_eq!(pool.stats().sequenced_lsn, after);
@@ -65,7 +66,7 @@ fn names_that_can_not_be_enabled_are_refused() {
     let before = site.pool.stats().sequenced_lsn;
     for (name, part) in [
         ("nothing", "this build does not know it; it knows: references"),
-        // It has a name, and this build can't handle it.
+        // The feature has a name, but this build can't handle it.
         ("sums", "this build does not know it; it knows: references"),
         ("", "it knows: references"),
         ("shared-segments", "the pool sets it by itself"),
@@ -81,8 +82,8 @@ fn names_that_can_not_be_enabled_are_refused() {
     assert_eq!(state(&site.pool, "references"), FeatureState::Experimental);
 }
 
-/// F1: the running pool has a feature only when the commit is durable. The record of the upgrade
-/// stays in the journal, and is carried out after the next opening.
+/// F1: the running pool has a feature only after its commit is durable. The record of the upgrade
+/// stays in the journal. The pool carries it out after the next opening.
 #[test]
 fn a_feature_is_had_only_after_the_commit() {
     let failing = Arc::new(AtomicBool::new(false));
@@ -115,7 +116,7 @@ fn a_feature_is_had_only_after_the_commit() {
     assert!(check(dir.clone()).is_clean());
 }
 
-/// A backup of the metadata has the features, and the catalog that is made of it, too.
+/// A backup of the metadata has the features. A catalog that is restored from it has them, too.
 #[test]
 fn a_restored_catalog_has_the_features() {
     let site = Site::new(4).having("db", MIB, 16 * KIB);

@@ -1,5 +1,5 @@
-//! Large writes by reference: what they write where, and what is left of them after a kill, a lost
-//! write, or a failed disk.
+//! Large writes by reference: their places and content, also after a kill, a lost write, or a
+//! failed disk.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use hindcast_engine::ErrorKind;
@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A pool with the feature.
+/// Makes a pool of `mib` MiB that has the feature `references`.
 fn site(mib: u64) -> Site {
     let site = Site::new(mib);
     enable(&site.pool);
@@ -30,14 +30,15 @@ fn direct(pool: &Pool) -> u64 {
     pool.stats().direct_bytes
 }
 
-/// Makes a volume whose writes of at least 64 KiB go by reference.
+/// Makes a volume for which writes of at least 64 KiB go by reference.
 fn volume(site: &Site, name: &str, size: u64, chunk: u64) -> Arc<Volume> {
     let v = site.volume(name, size, chunk);
     warm(&site.pool, &v);
     v
 }
 
-/// Writes zeros to the start of a volume until that goes by reference, and destages.
+/// Writes zeros to the start of a volume until one such write goes by reference. Destages after
+/// each write.
 fn warm(pool: &Pool, v: &Volume) {
     for _ in 0..4 {
         let before = direct(pool);
@@ -50,14 +51,14 @@ fn warm(pool: &Pool, v: &Volume) {
     panic!("no write goes by reference: {:?}", pool.stats());
 }
 
-/// Writes `len` times `byte`, by reference.
+/// Writes `len` bytes with the value `byte`, and checks that they go by reference.
 fn refer(pool: &Pool, v: &Volume, offset: u64, byte: u8, len: u64) {
     let before = direct(pool);
     write(v, offset, byte, len);
     assert_eq!(direct(pool) - before, len, "the write goes by reference");
 }
 
-/// Writes `len` times `byte`, through the journal.
+/// Writes `len` bytes with the value `byte`, and checks that they go through the journal.
 fn inline(pool: &Pool, v: &Volume, offset: u64, byte: u8, len: u64) {
     let before = direct(pool);
     write(v, offset, byte, len);
@@ -72,7 +73,8 @@ fn a_reference_is_read_while_it_is_staged_and_in_place() {
         refer(&site.pool, &v, MIB, 1, MIB);
         assert_bytes(&v, MIB, 1, MIB);
         assert_eq!(site.pool.stats().referred_bytes, MIB);
-        // Parts over it: a sector, a block, and the end of one chunk with the start of the next.
+        // These writes replace parts of the chunks: a sector, a block, and the end of one chunk
+        // with the start of the next.
         inline(&site.pool, &v, MIB + 512, 2, 512);
         inline(&site.pool, &v, MIB + 8 * KIB, 3, 4 * KIB);
         inline(&site.pool, &v, MIB + 64 * KIB - 512, 4, KIB);
@@ -260,7 +262,7 @@ fn histories_and_method_copy_use_the_journal() {
     assert_bytes(&v, 0, 5, MIB);
 }
 
-/// Returns the place of the first block that holds `byte` only.
+/// Returns the position of the first block that holds only `byte`.
 fn find(dir: &dyn Dir, byte: u8) -> u64 {
     let disk = dir.open("pv-0.img", OpenMode::ReadOnly).unwrap();
     let mut block = vec![0; 4096];
@@ -272,7 +274,7 @@ fn find(dir: &dyn Dir, byte: u8) -> u64 {
     found.unwrap()
 }
 
-/// Damages the content of the first block that holds `byte` only, as a lost write would leave it.
+/// Damages the first block that holds only `byte`, as a lost write would.
 fn lose(dir: &dyn Dir, byte: u8) {
     let disk = dir.open("pv-0.img", OpenMode::Existing).unwrap();
     disk.write_at(&[0xAA; 4096], find(dir, byte)).unwrap();
@@ -296,7 +298,7 @@ fn a_lost_write_ends_the_log_for_ever() {
         assert_bytes(&v, MIB, 2, 256 * KIB);
         assert_bytes(&v, 2 * MIB, 0, 256 * KIB);
         assert_bytes(&v, 3 * MIB, round, 4 * KIB);
-        // A later life moves what is known to be durable past the dropped record.
+        // This write makes a later life name an LSN beyond the dropped record as durable.
         inline(&site.pool, &v, 3 * MIB, round + 1, 4 * KIB);
         v.flush().unwrap();
         drop(v);
@@ -315,7 +317,7 @@ fn a_reference_that_was_flushed_is_believed_whatever_its_slots_hold() {
     let v = volume(&site, "v", 4 * MIB, 16 * KIB);
     refer(&site.pool, &v, MIB, 2, 256 * KIB);
     v.flush().unwrap();
-    // This record names the one before as durable.
+    // The next record names the reference as durable.
     inline(&site.pool, &v, 3 * MIB, 4, 4 * KIB);
     drop(v);
     lose(&*site.dir, 2);
@@ -364,7 +366,8 @@ fn a_block_that_cant_be_read_is_damage_of_its_place() {
     assert_bytes(&v, MIB + 8 * KIB, 4, 4096);
 }
 
-/// A physical volume that takes no writes keeps the pool closed: what it holds may not be durable.
+/// If a physical volume accepts no writes, the pool does not open: the data there may not be
+/// durable.
 #[test]
 fn references_that_cant_be_made_durable_refuse_the_opening() {
     let broken = Arc::new(AtomicBool::new(false));
@@ -412,7 +415,7 @@ fn a_physical_volume_with_references_is_drained_and_removed() {
     site.pool.remove_pv("0").unwrap();
     idle(&site.pool);
     warm(&site.pool, &site.volume("w", MIB, 16 * KIB));
-    // A physical volume on which only lent slots are can be removed, too.
+    // A physical volume with only lent slots can be removed, too.
     site.pool.add_pv(&PvSpec { path: "pv-2".into(), size: Some(33 * MIB), force: false }).unwrap();
     for at in 0..4 {
         assert_bytes(&v, at * MIB, at as u8 + 11, 512 * KIB);
@@ -473,11 +476,11 @@ fn a_disk_that_fails_while_data_is_written_costs_nothing() {
     assert_bytes(&v, 128 * KIB, 1, 896 * KIB);
 }
 
-/// The file system of one physical volume has become read-only, or has no memory: lending meets
-/// that first, since it opens extents.
+/// The file system of one physical volume is read-only, or the system has no memory. Lending meets
+/// that error first, because it opens extents.
 #[test]
 fn lending_that_fails_ends_nothing_else() {
-    // Without memory destage waits, too, so that only the journal takes writes.
+    // Without memory destage also waits. Then only the journal takes writes.
     for (error, rounds) in [(30, 40), (12, 5), (5, 40)] {
         let broken = Arc::new(AtomicBool::new(false));
         let fails = broken.clone();
@@ -505,7 +508,7 @@ fn lending_that_fails_ends_nothing_else() {
     }
 }
 
-/// The last references of a burst leave nothing behind that keeps a physical volume in use.
+/// The last references of a burst leave no slot that keeps a physical volume in use.
 #[test]
 fn a_physical_volume_is_empty_after_a_burst() {
     let site = Site::builder(0).pvs(&[("pv-0", 65 * MIB), ("pv-1", 65 * MIB)]).build();

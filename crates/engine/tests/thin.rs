@@ -264,7 +264,8 @@ fn snapshots_are_compared_without_a_history_that_is_lost() {
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
 }
 
-/// Long holes are passed as a whole, whether the state has the hole, or is older than it.
+/// The status passes a long hole as a whole, both if the line has the hole and if it is older than
+/// the hole.
 #[test]
 fn the_status_of_long_holes_reads_few_pages() {
     const MIDDLE: u64 = TIB / 2;

@@ -1,5 +1,5 @@
-//! Upgrades of the pool in the middle of a run. After each crash the feature word on the disk, and
-//! the one of the opened pool, are compared with what is known.
+//! Upgrades of the pool in the middle of a run. After each crash the run compares the feature word
+//! on the disk, and that of the opened pool, with what it knows of the upgrades.
 
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
@@ -11,14 +11,15 @@ use hindcast_engine::pool::{FeatureState, Pool};
 /// The feature that runs enable.
 const FEATURE: &str = "references";
 
-/// What is known of the feature.
+/// The state of the feature, as the run knows it.
 #[derive(Debug, Default)]
 pub(crate) struct Upgraded {
-    /// An upgrade was tried. Nothing else enables the feature.
+    /// Whether an upgrade was tried. Nothing else enables the feature.
     tried: bool,
-    /// An open pool had the feature: from then on each disk that a crash leaves has its bit (F1).
+    /// Whether an open pool had the feature. From then on its bit is on each disk that a crash
+    /// leaves (F1).
     had: bool,
-    /// The record that enables the feature, if one was sequenced and was not carried out yet.
+    /// The LSN of the record that enables the feature, if one was sequenced and is not applied yet.
     record: Option<Lsn>,
 }
 
@@ -42,7 +43,7 @@ impl Run {
         }
         self.note_feature();
         let result = result.map(drop);
-        // Where there is nothing to do, nothing is made durable.
+        // An upgrade that has nothing to do makes nothing durable.
         let answer = if had { self.around(result, &[]) } else { self.durably(result, &[ErrorKind::NoSpace]) };
         match answer? {
             Answer::Done if !self.upgraded.had => Err("an upgrade enabled nothing".into()),
@@ -50,12 +51,12 @@ impl Run {
         }
     }
 
-    /// Notes what an open pool has. It is called before a process ends.
+    /// Notes whether the open pool has the feature. The run calls this before a process ends.
     pub(crate) fn note_feature(&mut self) {
         self.upgraded.had |= self.pool.as_ref().is_some_and(|pool| has(pool));
     }
 
-    /// Checks what a crash left on the disk, before it is recovered (F1): the bit of a feature that
+    /// Checks the disk that a crash left, before it is recovered (F1): the bit of a feature that
     /// the running pool had is durable.
     pub(crate) fn check_stored_feature(&self) -> Outcome<()> {
         if !self.upgraded.had {
@@ -68,7 +69,8 @@ impl Run {
         }
     }
 
-    /// Checks what the opened pool has. A record that was lost in the crash enables nothing.
+    /// Checks whether the opened pool has the feature. A record that was lost in the crash enables
+    /// nothing.
     pub(crate) fn check_feature(&mut self) -> Outcome<()> {
         let pool = self.pool()?;
         if pool.stats().sequenced_lsn < self.upgraded.record.unwrap_or_default() {
@@ -81,7 +83,7 @@ impl Run {
         }
     }
 
-    /// Checks that a record in the journal was carried out: everything was.
+    /// Checks that the record of an upgrade was applied. The caller has drained the journal.
     pub(crate) fn check_feature_carried_out(&mut self) -> Outcome<()> {
         let enabled = has(&*self.pool()?);
         match self.upgraded.record.take() {

@@ -99,7 +99,7 @@ impl Run {
                 Err(e) if !failed && !panicked && !self.dir.crashed() => {
                     return Err(format!("open the pool: {e:?}"));
                 }
-                // It ends before its process does.
+                // The pool is dropped before `end_process` ends the process.
                 Ok(pool) => drop(pool),
                 Err(_) => {}
             }

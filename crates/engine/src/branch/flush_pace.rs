@@ -1,13 +1,14 @@
-//! How much a volume's clients write between flushes. A flush behind references syncs a physical
-//! volume beside the journal, so that short references are not worth it where a flush is near.
+//! The number of bytes that the clients of a volume write between flushes. A flush behind
+//! references syncs a physical volume in addition to the journal. So short writes do not go by
+//! reference where a flush is near.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bytes between flushes, as a moving mean. Races between writers only blur it.
+/// The moving mean of the bytes between flushes. Races between writers make it only less exact.
 pub(crate) struct FlushPace {
     /// Bytes since the last flush.
     since: AtomicU64,
-    /// The mean of the bytes between flushes. [`u64::MAX`] before the first flush.
+    /// The mean of the bytes between flushes, or [`u64::MAX`] before the first flush.
     mean: AtomicU64,
 }
 
@@ -22,7 +23,7 @@ impl FlushPace {
         self.since.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Notes a flush. A flush behind which nothing was written tells nothing.
+    /// Notes a flush. A flush since which nothing was written does not change the mean.
     pub(crate) fn flushed(&self) {
         let since = self.since.swap(0, Ordering::Relaxed);
         if since == 0 {
@@ -33,9 +34,10 @@ impl FlushPace {
         self.mean.store(next, Ordering::Relaxed);
     }
 
-    /// Returns the number of bytes that are written between two flushes.
+    /// Returns the number of bytes between two flushes: the mean, or the bytes since the last flush
+    /// if these are more.
     pub(crate) fn per_flush(&self) -> u64 {
-        // A client that flushes no more is not bound to its past.
+        // If a client has stopped flushing, its earlier flushes do not matter.
         self.mean.load(Ordering::Relaxed).max(self.since.load(Ordering::Relaxed))
     }
 }

@@ -1,38 +1,38 @@
-//! The feature word: the formats of a pool that not every build knows, a bit for each.
+//! The feature word: a set of bits, one for each format that not every build knows.
 //!
-//! A build refuses a pool with a bit that it does not know. So no byte of a feature may be on disk
-//! before its bit is durable in the superblock. A bit that is set for good is never cleared, and a
-//! bit is never used for anything else.
+//! A build refuses a pool that has a bit which the build does not know. So a bit must be durable in
+//! the superblock before any byte of its format is on disk. Permanent bits are never cleared. A bit
+//! is never used for a second format.
 
-/// Journal records may name slots that have the data of a write, instead of having the data.
+/// Journal records may name slots that hold the data of a write, instead of carrying the data.
 pub(crate) const REFERENCES: u64 = 1;
-/// The catalog's blocks have sums.
+/// The blocks of the catalog have sums.
 pub(crate) const CATALOG_SUMS: u64 = 32;
-/// Volumes and snapshots have new identities, and files beside the catalog may still name the old
-/// ones. The bit is cleared when no file names them.
+/// Volumes and snapshots have new identities, and files beside the catalog may still use the old
+/// ones. The bit is cleared when no file uses them.
 pub(super) const REIDENTIFIED: u64 = 64;
-/// Histories may have runs in shared segments. The bit is set with the first run.
+/// Histories may have runs in shared segments. The bit is set with the first such run.
 pub(crate) const SHARED_SEGMENTS: u64 = 128;
 
-/// How a feature gets into use.
+/// How a feature is enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// New pools have it, and an upgrade enables it.
+    /// New pools have the feature, and an upgrade enables it.
     Stable,
-    /// An upgrade enables it only if its name is given.
+    /// An upgrade enables the feature only if the request names it.
     Experimental,
-    /// The pool sets it by itself.
+    /// The pool enables the feature by itself.
     Internal,
-    /// This build does not know the format. Only its number and name are fixed.
+    /// The build does not know the format. Only its number and its name are fixed.
     Reserved,
 }
 
-/// What a bit of the feature word means.
+/// The meaning of a bit of the feature word.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Feature {
     pub(crate) bit: u64,
     pub(crate) name: &'static str,
-    /// One sentence for users.
+    /// A description for users, of one sentence.
     pub(crate) about: &'static str,
     pub(crate) standing: Standing,
 }
@@ -84,13 +84,13 @@ pub(crate) const FEATURES: [Feature; 8] = [
     },
 ];
 
-/// The features that this build can handle.
+/// The bits of the features that this build can handle.
 const KNOWN: u64 = STABLE | bits(&FEATURES, Standing::Experimental) | bits(&FEATURES, Standing::Internal);
 
-/// The features that an upgrade without names enables, and that a new pool has.
+/// The bits of the features that a new pool has, and that an upgrade without names enables.
 pub(crate) const STABLE: u64 = bits(&FEATURES, Standing::Stable);
 
-/// Returns the bits with a standing.
+/// Returns the bits of the features in `table` that have this standing.
 const fn bits(table: &[Feature], standing: Standing) -> u64 {
     let (mut bits, mut at) = (0, 0);
     while at < table.len() {
@@ -102,13 +102,15 @@ const fn bits(table: &[Feature], standing: Standing) -> u64 {
     bits
 }
 
-/// Returns the names of the bits that this build does not know, or `None` if it knows all of them.
+/// Returns the names of the features in the word that this build does not know, or `None` if it
+/// knows all of them.
 pub(crate) fn unknown(features: u64) -> Option<String> {
     let unknown = features & !KNOWN;
     (unknown != 0).then(|| names(unknown))
 }
 
-/// Returns the names of all bits, for messages. A bit without a name is shown as a number.
+/// Returns the names of all features in the word, for messages. A bit without a name is shown as a
+/// number.
 fn names(features: u64) -> String {
     let bits = (0..u64::BITS).map(|shift| 1 << shift).filter(|bit| features & bit != 0);
     let name = |bit: u64| match FEATURES.iter().find(|feature| feature.bit == bit) {
@@ -123,7 +125,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Numbers and names are part of the format, and of what users type.
+    /// The numbers of the bits and the names are part of the format. Users type the names.
     #[test]
     fn the_table_is_fixed() {
         let table: Vec<(u64, &str)> = FEATURES.iter().map(|f| (f.bit, f.name)).collect();

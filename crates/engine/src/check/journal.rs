@@ -13,15 +13,15 @@ use crate::journal::{ScanStart, scan};
 use crate::space::label::DATA_START;
 use std::collections::BTreeSet;
 
-/// A slot that only the journal names: the record, the slot, and log2 of its size.
+/// A slot that only the journal names: LSN of the record, the slot, and log2 of its size.
 pub(super) struct ReferredSlot {
     lsn: Lsn,
     slot: Slot,
     slot_log2: u8,
 }
 
-/// Reads the journal, and decodes its records. Returns the slots of references that the catalog
-/// does not have yet.
+/// Reads the journal and decodes its records. Returns the slots of references that the catalog does
+/// not have yet.
 pub(super) fn check(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) -> Vec<ReferredSlot> {
     let start = ScanStart::new(&tables.superblock, &tables.positions, tables.journal, false);
     let mut records = 0;
@@ -54,8 +54,9 @@ pub(super) fn check(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) ->
     referred
 }
 
-/// Checks that nothing else has the slots that references name (D4 of docs/DURABILITY.md). An
-/// extent of which the size of the slots is unknown has slots of the size of these.
+/// Checks that the slots that references name are free in the catalog, and that no two references
+/// name the same slot (D4 of docs/DURABILITY.md). If the slot size of an extent is unknown, it gets
+/// that of the first reference in it.
 pub(super) fn check_slots(
     referred: &[ReferredSlot],
     used: &mut Marks,
@@ -88,7 +89,7 @@ pub(super) fn check_slots(
     }
 }
 
-/// Returns whether the catalog marks a slot as used, or has slots of another size there.
+/// Returns whether the catalog marks a slot as used, or has slots of another size in its extent.
 fn has_other_owner(of: &SlotUse, inside: u64, slot_log2: u8) -> bool {
     if of.slot_log2 != slot_log2 {
         return true;
@@ -97,8 +98,8 @@ fn has_other_owner(of: &SlotUse, inside: u64, slot_log2: u8) -> bool {
     of.marked.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1)
 }
 
-/// Returns whether the marks may be repaired. A repair that has to guess marks whole extents, and
-/// the slots that references name would not be free for them any more.
+/// Returns whether the marks may be repaired. A repair that has to guess marks whole extents as
+/// used. That would include slots that references name.
 pub(super) fn lets_repair(referred: &[ReferredSlot], report: &CheckReport) -> bool {
     let refused = !referred.is_empty() && report.doubt.as_ref().is_some_and(|doubt| doubt.maps);
     if refused {

@@ -1,4 +1,4 @@
-//! Features: formats that not every build knows are enabled before their first use.
+//! The operation that enables features before their first use.
 
 use super::{FollowUp, Operation};
 use crate::branch::namespace::Namespace;
@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 /// Sets bits of the superblock's feature word.
 ///
-/// The running pool has the features only from the commit on (F1): no byte of a feature is on disk
-/// before its bit is durable in the catalog.
+/// The running pool has the features only after the commit (F1). Otherwise a byte of a feature
+/// could be on disk before its bit is durable in the catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EnableFeatures {
     pub(crate) features: u64,

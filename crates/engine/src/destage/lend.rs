@@ -9,52 +9,56 @@ use crate::shortage::Task;
 use crate::space::lent::Demand;
 use std::collections::BTreeMap;
 
-/// Most bytes that are lent of one slot size.
+/// The largest number of bytes that are lent of one slot size.
 const MOST: u64 = 256 << 20;
-/// Bytes that are lent at first of a slot size that writers want.
+/// Number of bytes that are lent first, when writers begin to want a slot size.
 const FIRST: u64 = 16 << 20;
-/// Of the available bytes, one part in this number is lent at most.
+/// At most the available bytes divided by this number are lent of one slot size.
 const PARTS: u64 = 16;
-/// Slots in a row are lent only from this number of bytes on, or one slot if that is larger.
+/// The shortest run that is lent, in bytes. If a slot is larger, the shortest run is one slot.
 const LEAST_RUN: u64 = 64 << 10;
-/// Nanoseconds without a writer that wants them after which slots are taken back, and empty extents
-/// are given back. The next large writes then pay for new ones: a burst every few minutes must not.
+/// Time in nanoseconds after which the slots of a size that no writer wants are taken back. Empty
+/// extents of that size are closed then. The time is long because large writes after that allocate
+/// new extents, which is slow. A load with a burst every few minutes must not allocate new extents
+/// for each burst.
 const IDLE: u64 = 600_000_000_000;
 
-/// Bytes that references may name before they are in place: this number, and one part in
-/// [`REFERRED_PARTS`] of what is available.
+/// The bound of [`Core::most_referred`] in bytes, and the divisor of the available bytes. The
+/// smaller result applies.
 const MOST_REFERRED: u64 = 2 << 30;
 const REFERRED_PARTS: u64 = 4;
 
-/// What the destager knows of the slot sizes that writers want.
+/// The slot sizes that writers want, by log2 of the size.
 #[derive(Default)]
 pub(crate) struct Lending(BTreeMap<u8, Wanted>);
 
 struct Wanted {
     /// Number of bytes to lend.
     bytes: u64,
-    /// Time of the monotonic clock at which a writer wanted slots last.
+    /// Time of the monotonic clock at which a writer last wanted slots, in nanoseconds.
     last: u64,
 }
 
 impl Core {
-    /// Returns whether large writes go to their slots at once.
+    /// Returns whether the pool may write by reference: the option is set and the pool has the
+    /// feature.
     pub(crate) fn writes_by_reference(&self) -> bool {
         self.options.direct_min.is_some() && self.has_feature(crate::catalog::features::REFERENCES)
     }
 
     /// Returns the number of bytes that references may name before they are in place. It bounds the
-    /// memory of staging, and the space of the slots that they replace, which become free only
-    /// then. Destage is due at half of it.
+    /// memory of staging. It also bounds the space of the slots that references replace, because
+    /// these slots become free only when the references are in place. Destage is due at half of
+    /// this number.
     pub(crate) fn most_referred(&self) -> u64 {
         MOST_REFERRED.min(self.space.totals().available / REFERRED_PARTS)
     }
 }
 
 impl Destager {
-    /// Lends slots of the sizes that writers want, and takes back what they want no more. There
-    /// must be no change that no commit has. A shortage, or the failure of a physical volume, ends
-    /// the lending: writers then use the journal.
+    /// Lends slots of the sizes that writers want, and takes back slots that they do not want any
+    /// more. Does nothing while the allocator has uncommitted changes. In a shortage, or when a
+    /// physical volume fails, no slots are lent. Writers then use the journal.
     pub(crate) fn lend(&self, state: &mut BackgroundState) -> Result<()> {
         match self.try_lend(state) {
             Err(error) if self.core.fault.check().is_ok() => {
@@ -74,7 +78,7 @@ impl Destager {
         }
         self.leave_failed(state);
         if state.allocator.pv_ids().into_iter().any(|pv| !state.allocator.gives(pv)) {
-            // Writers may have given slots back there.
+            // Writers may have given back slots on a physical volume that is drained or has failed.
             let takes = |pv| self.core.pvs.held(pv).is_some_and(|pv| pv.takes_references());
             self.recall(state, |_, pv| !takes(pv))?;
         }
@@ -102,13 +106,14 @@ impl Destager {
             return Ok(());
         }
         let known = state.lending.0.entry(slot_log2).or_insert(Wanted { bytes: FIRST / 2, last: now });
-        // Writers were about to use up what was lent since the last look.
+        // Less than a quarter of the planned bytes is left.
         if left < known.bytes / 4 {
             known.bytes = (known.bytes * 2).min(MOST);
         }
         known.last = now;
         let bytes = known.bytes;
-        // As many as the references hold of which a batch frees the predecessors.
+        // References replace at most this number of extents before a batch frees the replaced
+        // slots. The next references use these extents again.
         let extents = self.core.most_referred() / self.core.config.extent_size;
         self.keep_open(state, slot_log2, extents as usize)?;
         let most = bytes.min(self.core.space.totals().available / PARTS);
@@ -130,9 +135,9 @@ impl Destager {
         Ok(())
     }
 
-    /// Takes lent slots back that no writer has taken: those whose size (log2) and physical volume
-    /// `recalls` accepts. Returns whether there were any. There must be no change that no commit
-    /// has.
+    /// Takes back lent slots that no writer has taken, for which `recalls` is true: (log2 of the
+    /// slot size, number of the physical volume). Closes such empty extents, too. Returns whether
+    /// there were such slots. The allocator must have no uncommitted changes.
     pub(crate) fn recall(
         &self,
         state: &mut BackgroundState,
@@ -157,16 +162,17 @@ impl Destager {
         kept.map_err(|e| self.core.fault.poison(&e))
     }
 
-    /// Takes back everything that is lent and not taken, if nothing is uncommitted.
+    /// Takes back all slots that are lent and not taken. Does nothing while the allocator has
+    /// uncommitted changes. Returns whether there were such slots.
     pub(crate) fn recall_all(&self, state: &mut BackgroundState) -> Result<bool> {
         if !state.allocator.is_clean() {
             return Ok(false);
         }
-        // What becomes empty from here on is closed, too, until slots are lent again.
+        // Extents that become empty from now on are closed, too, until slots are lent again.
         state.allocator.keep_none();
         self.recall(state, |_, _| true)
     }
 }
 
-// What is lent first gives a writer whole chunks of every size.
+// The first bytes that are lent are at least one chunk of the largest size.
 const _: () = assert!(FIRST >= 1 << *CHUNK_LOG2.end());

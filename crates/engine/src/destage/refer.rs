@@ -1,4 +1,4 @@
-//! What destage does with references: the slots that they name become the chunks' own, and no data
+//! Destage of references. The slots that references name become slots of the chunks. Mostly no data
 //! moves.
 
 use super::batch::{Batch, Content, Placed};
@@ -12,15 +12,17 @@ use crate::settings::Order;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Frees the slots of references whose branches are gone, unless the batch is applied again.
+    /// Frees the slots of references whose branches are gone. If the batch is applied again
+    /// (`redo`), the slots are not lent any more, and this function does nothing.
     pub(super) fn free_unowned(&self, state: &mut BackgroundState, batch: &Batch, redo: bool) -> Result<()> {
         let mut slots = batch.unowned.iter().filter(|_| !redo);
         slots.try_for_each(|(slot, log2)| state.allocator.free_lent(*slot, *log2))
     }
 
-    /// Frees the slots of references that the batch itself overwrites as a whole, unless it is
-    /// applied again. Readers may still find them in staging, so they are retired like other freed
-    /// slots.
+    /// Frees the slots of references that later items of the same batch overwrite as a whole.
+    /// Readers may still find these slots in staging, so they are retired like other freed slots.
+    /// If the batch is applied again (`redo`), the slots are not lent any more, and this function
+    /// does nothing.
     pub(super) fn free_overtaken(
         &self,
         state: &mut BackgroundState,
@@ -33,9 +35,10 @@ impl Destager {
     }
 
     /// Plans a chunk whose newest whole content is in the slot that a reference names. Parts that
-    /// the batch writes over it are written after the commit that gives the chunk the slot (D5).
-    /// The old slot becomes a version for the snapshots that see it (`kept_for` is the newest of
-    /// them), or is freed.
+    /// the batch writes over it are written after the commit that gives the slot to the chunk (D5).
+    /// If snapshots see the old slot, it becomes a version for them (`kept_for` is the epoch of the
+    /// newest of them). Otherwise the old slot is freed. If the physical volume of the reference
+    /// has failed, the content is copied to a new slot.
     pub(super) fn take_over(
         &self,
         state: &mut BackgroundState,
@@ -64,12 +67,12 @@ impl Destager {
         }
         if !state.allocator.has_failed(slot.pv()) {
             state.allocator.own_lent(slot, branch.slot_log2)?;
-            // A pass that moves data off the physical volume may have missed it.
+            // The pass that moves data off the physical volume may have missed this slot.
             state.evacuated &= !state.allocator.is_draining(slot.pv());
             overlay.place(slot, size, Under::Kept, out.after);
             return Ok((SlotChange::Set(Entry { slot, born: epoch }), grown));
         }
-        // Nothing is written to that physical volume any more.
+        // Nothing is written to a physical volume that has failed, so the chunk gets another slot.
         let new = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
         out.take(branch.slot_log2, true);
         self.core.positions.allocated.fetch_add(size, Ordering::Relaxed);

@@ -67,7 +67,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The format version in which records of this kind are written.
+    /// Returns the format version in which records of this kind are written.
     pub(crate) fn version(self) -> u8 {
         if self == Kind::Reference { REFERENCE_VERSION } else { VERSION }
     }
@@ -177,7 +177,7 @@ impl Header {
                 Kind::Discard => sectors && self.data_len == 0,
                 Kind::Zero => sectors && self.data_len == 0 && self.length <= MAX_ZERO,
                 Kind::Control => self.offset == 0 && self.length == self.data_len as u64,
-                // What the data says is checked when it is decoded.
+                // [`Reference::decode`](super::reference::Reference::decode) checks the data.
                 Kind::Reference => self.offset % BLOCK == 0 && self.length % BLOCK == 0 && self.length > 0,
             }
     }

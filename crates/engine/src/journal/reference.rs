@@ -1,16 +1,17 @@
-//! The data of a reference: the slots that hold a large write, and the sums of what they hold.
+//! The data of a reference record: the slots that hold a large write, and the sums of its content.
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 0 | log2 of the slot size, which is the chunk size |
 //! | 1 | zero |
 //! | 2..4 | number of runs |
-//! | 4.. | the runs, 12 bytes each: the first slot (as in map pages), and the number of slots in a row |
+//! | 4.. | runs of 12 bytes each: the first slot (as in map pages), and the number of slots |
 //! | then | CRC-32/MEF of each 4 KiB of the write, in order of the volume, 4 bytes each |
 //! | then | zeros up to a multiple of 8 bytes |
 //!
-//! A reference covers whole chunks. Its first chunk lies in the first slot of its first run, and so
-//! on. The data is written to the slots before the reference is sequenced (decision 63).
+//! A reference covers whole chunks. The slots are in the order of the chunks: the first slot of the
+//! first run holds the first chunk. A writer writes the data to the slots before it sequences the
+//! reference (decision 63).
 
 use super::record::{Header, Kind, MAX_DATA, RECORD_ALIGN};
 use crate::codec::{Reader, Writer, align_up, outer_sum};
@@ -23,13 +24,13 @@ use bytes::Bytes;
 pub(crate) const MAX_REFERENCE: u64 = 1 << 20;
 /// log2 of the smallest and the largest chunk that a reference can cover.
 pub(crate) const CHUNK_LOG2: std::ops::RangeInclusive<u8> = 12..=24;
-/// Numbers of physical volumes in a reference are below this one.
+/// The numbers of the physical volumes in a reference are below this number.
 const MAX_PVS: u32 = 4096;
-/// The size of the data without runs and sums, and of a run, in bytes.
+/// The size of the encoded fields before the runs, in bytes.
 const HEAD: u64 = 4;
 const RUN: u64 = 12;
 
-// One chunk of the largest size, and 256 chunks of 4 KiB in a run each.
+// A record has room for one chunk of the largest size, and for 256 chunks of 4 KiB in a run each.
 const _: () = assert!(HEAD + RUN + (1 << 24) / BLOCK * 4 <= MAX_DATA);
 const _: () = assert!(HEAD + (RUN + 4) * (MAX_REFERENCE / BLOCK) <= MAX_DATA);
 
@@ -78,7 +79,8 @@ impl Reference {
         w.0.into()
     }
 
-    /// Decodes the data of the record of `header`. Returns `None` unless every field makes sense.
+    /// Decodes `data`, the data of the record with this `header`. Returns `None` unless every field
+    /// is valid.
     pub(crate) fn decode(header: &Header, data: &[u8]) -> Option<Reference> {
         let mut r = Reader::new(data);
         let slot_log2 = r.u8().filter(|log2| CHUNK_LOG2.contains(log2))?;
@@ -126,7 +128,8 @@ impl Reference {
         places.zip(self.sums.iter().copied())
     }
 
-    /// Returns whether `data`, the whole content of the reference, is what it was written with.
+    /// Returns whether `data` has the sums of the reference. `data` is the content of all its
+    /// slots.
     pub(crate) fn verifies(&self, data: &[u8]) -> bool {
         data.len() == self.sums.len() * BLOCK as usize
             && data.chunks_exact(BLOCK as usize).zip(&self.sums).all(|(block, sum)| outer_sum(block) == *sum)

@@ -103,14 +103,15 @@ pub(crate) struct Scanned {
     /// The largest LSN that a record beyond the tail names as durable.
     pub(super) proved: Lsn,
     pub(super) beyond: Beyond,
-    /// The places of the records that are needed, in a journal that may have references.
+    /// The places of the records above `destaged_lsn`. It is empty unless the journal may have
+    /// references.
     pub(super) places: Vec<RecordPlace>,
     /// The files of `chain`, as they were found.
     pub(super) followed: Vec<Candidate>,
-    /// The header of the first record that was dropped because its data is not there: (the file,
-    /// its position in bytes). An opening that writes destroys it.
+    /// The first dropped record, if a reference without its data ended the log: (the file, position
+    /// of the header in bytes). An opening that writes destroys the header.
     pub(super) cut: Option<(Arc<SegmentFile>, u64)>,
-    /// References that are believed because their slots verify, and that may not be durable.
+    /// References that are believed because their slots verify. Nothing names them as durable.
     pub(super) verified: Vec<Verified>,
 }
 
@@ -217,9 +218,9 @@ impl Scanned {
 
 /// Scans the journal. `visit` gets every record above `destaged_lsn`, in order, with its data.
 ///
-/// A journal that may have references is read twice. Only the end of the first reading tells which
-/// references are known to be durable, and so where the log ends: see [`super::verify`]. `slots`
-/// reads what the others name.
+/// If the journal may have references, the scan reads it twice. The first reading finds all records
+/// that name an LSN as durable. Only then the scan knows which references are durable, and where
+/// the log ends: see [`super::verify`]. `slots` gives access to the slots of the other references.
 pub(crate) fn scan(
     dir: &dyn Dir,
     start: ScanStart,
@@ -257,8 +258,8 @@ pub(crate) fn scan(
 }
 
 /// Makes what a scan found durable, before anything acts on it. What is not known to have been
-/// durable is written again: see [`super::tail`]. The slots of references were written again by the
-/// scan.
+/// durable is written again: see [`super::tail`]. The scan itself has already written the slots of
+/// such references again.
 pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> Result<()> {
     let first = scanned.unsynced.front();
     tracing::info!(

@@ -9,8 +9,8 @@
 //! separate file and syncs that file. Then it writes the part to its place again. When an open was
 //! interrupted, the next open repeats the write from the copy.
 //!
-//! Slots that references name are written again in the same way, with their physical volume in the
-//! place of the segment file.
+//! An opening writes the slots of references again in the same way. The copy then names a physical
+//! volume instead of a segment file.
 //!
 //! The copy counts only while the pool is at the incarnation that it names. Opening moves the
 //! incarnation on, durably, before anything is appended. The file stays, because there may be no
@@ -45,7 +45,7 @@ const FILE: &str = "journal-tail";
 const MAGIC: u32 = u32::from_le_bytes(*b"HCJT");
 const VERSION: u32 = 2;
 const CRC32C_VERSION: u32 = 1;
-/// The version of a copy of slots.
+/// The format version of a copy of slots.
 const SLOTS_VERSION: u32 = 3;
 const HEAD_LEN: usize = 64;
 const DATA_AT: u64 = BLOCK;
@@ -60,7 +60,7 @@ pub(crate) struct Owner {
     pub(crate) incarnation: u64,
 }
 
-/// Where the bytes of a copy belong.
+/// The destination of the bytes of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyTarget {
     /// A segment file, by its index.
@@ -145,7 +145,7 @@ fn decode_head(head: &[u8]) -> Option<(Owner, u64, u64, CopyTarget, u32)> {
 }
 
 /// Repeats the write of an interrupted opening, before anything is read from the journal. `pv`
-/// finds the disk of a physical volume.
+/// returns the disk of a physical volume by its number.
 pub(crate) fn restore(dir: &dyn Dir, owner: &Owner, pv: &dyn Fn(u32) -> Option<Arc<dyn Disk>>) -> Result<()> {
     let Some(copy) = interrupted(dir, owner)? else { return Ok(()) };
     let index = match copy.target {
@@ -159,7 +159,8 @@ pub(crate) fn restore(dir: &dyn Dir, owner: &Owner, pv: &dyn Fn(u32) -> Option<A
             let Err(error) = written.and_then(|()| disk.sync(SyncPurpose::JournalOpen)) else {
                 return Ok(());
             };
-            // It may take no writes any more. Then nothing may have been written there before, too.
+            // The physical volume may refuse writes now. Then the write of the interrupted opening
+            // may have failed, too. If the content is already there, nothing needs to be written.
             let mut there = vec![0; copy.data.len()];
             let is_there = disk.read_at(&mut there, copy.offset).is_ok() && there == copy.data;
             return if is_there { Ok(()) } else { Err(fail(error)) };
@@ -222,9 +223,9 @@ fn open_copy(dir: &dyn Dir) -> Result<Arc<dyn Disk>> {
     Ok(disk)
 }
 
-/// Destroys the record whose header stands at byte `at` of a segment, and what follows it in its
-/// blocks. What is before it in its first block stays. The result is durable when the function
-/// returns.
+/// Destroys the record whose header begins at byte `at` of a segment: writes zeros from there to
+/// the end of the blocks that hold the header. The bytes before `at` stay. The result is durable
+/// when the function returns.
 pub(crate) fn erase(dir: &dyn Dir, owner: &Owner, segment: &super::SegmentFile, at: u64) -> Result<()> {
     let name = super::segment::file_name(segment.index);
     let fail = |e| Error::io(format!("end {name} at byte {at}"), e);
@@ -239,9 +240,9 @@ pub(crate) fn erase(dir: &dyn Dir, owner: &Owner, segment: &super::SegmentFile, 
     segment.disk.sync(SyncPurpose::JournalOpen).map_err(fail)
 }
 
-/// Writes the slots of references again, with the content that they have. It is durable when the
-/// function returns. The inner error is that of a physical volume, with its number, that can't be
-/// written. Physical volumes that `slots` does not let write are left out.
+/// Writes the content of the slots of references again. The content is durable when the function
+/// returns. Physical volumes whose disk `slots` does not return are left out. The inner error names
+/// the first physical volume that can't be written, by its number.
 pub(super) fn write_slots_again(
     dir: &dyn Dir,
     owner: &Owner,
@@ -269,7 +270,7 @@ pub(super) fn write_slots_again(
         return Ok(Ok(()));
     }
     let copy_disk = open_copy(dir)?;
-    // There is room for as much as an earlier opening has kept room for.
+    // The file of an earlier opening already has its space. A larger part might find no space.
     let kept = copy_disk.len().map_err(|e| Error::io(format!("read {FILE}"), e))?.saturating_sub(DATA_AT);
     let part = if kept < BLOCK { PART } else { kept / BLOCK * BLOCK };
     for (number, from, end) in ranges {
@@ -282,7 +283,7 @@ pub(super) fn write_slots_again(
                 if !is_unreadable(&e) {
                     return Err(Error::io(format!("read the data of references on {path} again"), e));
                 }
-                // What can't be read is known, and stays as it is.
+                // The scan has noted the blocks that can't be read. They stay as they are.
                 at += if part == BLOCK { BLOCK } else { 0 };
                 part = BLOCK;
                 continue;

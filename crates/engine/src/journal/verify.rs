@@ -1,18 +1,21 @@
-//! References whose data may be lost (invariant D3 of docs/DURABILITY.md).
+//! Recovery of references whose data may be lost (invariant D3 of docs/DURABILITY.md).
 //!
-//! A reference is written to the journal after its data was written to slots. After a power loss
-//! the record may be there without the data. So a reference that nothing names as durable is
-//! believed only if its slots verify. The first one that is not believed ends the log, and all
-//! records behind it are dropped: none of them was promised.
+//! A writer writes the data of a reference to slots, and then the reference to the journal. After a
+//! power loss the journal may have the reference although the slots lack the data. If nothing names
+//! a reference as durable, the opening believes it only if its slots verify. The first reference
+//! that is not believed ends the log. The opening drops it and all records behind it. No flush that
+//! covers one of them was acknowledged.
 //!
-//! A block of a slot that can't be read tells nothing. If all other blocks of the reference verify,
-//! the reference is believed, and that block is damage of its place: it can't be read until it is
-//! written again. A physical volume that does not answer at all is damage of the journal, and the
-//! opening is refused unless damage is accepted.
+//! A block that can't be read does not show whether the data was written. If all other blocks of
+//! the reference verify, the opening believes the reference. It records the block as damage of its
+//! place: the block can't be read until it is written again. A physical volume that does not answer
+//! at all counts as damage of the journal. The opening then fails, unless the operator accepts the
+//! loss.
 //!
-//! The dropped record still verifies by itself. A later opening may know a larger LSN as durable,
-//! written by a later life of the pool, and would believe the record without reading its slots. So
-//! the opening destroys its header before it commits anything.
+//! The header and the data of a dropped record still verify. A later life of the pool may write
+//! records that name a larger LSN as durable. An opening after that would believe the dropped
+//! record without reading its slots. So the opening that drops a record destroys its header before
+//! it commits anything.
 
 use super::cursor::Located;
 use super::files::Candidate;
@@ -31,18 +34,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What reads the slots that references name.
+/// Access to the slots that references name.
 pub(crate) trait Slots {
-    /// Fills `buf` with the content of slots in a row. Returns false if the slots can't be judged
-    /// here: references to them are believed.
+    /// Fills `buf` with the content of a run of slots. Returns false if this implementation does
+    /// not judge slots. Then the caller believes the reference.
     fn read(&self, run: &SlotRun, buf: &mut [u8]) -> io::Result<bool>;
 
-    /// Returns the path and the disk of a physical volume, if an opening may write to it.
+    /// Returns the path and the disk of a physical volume, if it is known and this opening may
+    /// write to it.
     fn disk(&self, pv: u32) -> Option<(String, Arc<dyn Disk>)>;
 }
 
-/// Slots that are all believed. It is for openings that only look at a pool, and that report what
-/// can't be read.
+/// An implementation of [`Slots`] that reads no slot, so that all references are believed. The
+/// offline check and salvage use it. They only read the pool, and report what can't be read.
 pub(crate) struct Believed;
 
 impl Slots for Believed {
@@ -55,7 +59,7 @@ impl Slots for Believed {
     }
 }
 
-/// The place of a record that is needed.
+/// The place of a record above `destaged_lsn`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RecordPlace {
     pub(super) lsn: Lsn,
@@ -67,28 +71,29 @@ pub(super) struct RecordPlace {
     pub(super) at: u32,
 }
 
-/// Bytes of a physical volume that can't be read: (number of the physical volume, bytes).
+/// A place that can't be read: (number of the physical volume, bytes on it).
 pub(crate) type UnreadablePlace = (u32, Range<u64>);
 
-/// A reference that is believed because its slots verify, and that may not be durable.
+/// A reference that is believed because its slots verify. Nothing names it as durable.
 pub(super) struct Verified {
-    /// Its index in [`Scanned::places`].
+    /// The index of the reference in [`Scanned::places`].
     index: usize,
     pub(super) reference: Reference,
-    /// The blocks of it that can't be read.
+    /// The blocks of the reference that can't be read.
     pub(super) unreadable: Vec<UnreadablePlace>,
 }
 
-/// What the slots of a reference hold.
+/// The result of the comparison of slots with a reference.
 enum Held {
-    /// What the reference says, but for these places, or slots that can't be judged.
+    /// All blocks that can be read match the reference. The list has the blocks that can't be read.
+    /// It is empty, too, if the slots can't be judged.
     Data(Vec<UnreadablePlace>),
     Other,
     NoAnswer(io::Error),
 }
 
-/// Reads the slots of the references that nothing names as durable, and ends the log before the
-/// first one whose data is not there.
+/// Reads the slots of the references that nothing names as durable. Ends the log before the first
+/// reference whose data is not in its slots.
 pub(super) fn end_at_missing_data(
     start: &ScanStart,
     slots: &dyn Slots,
@@ -125,9 +130,9 @@ pub(super) fn end_at_missing_data(
     Ok(())
 }
 
-/// Writes the slots of the references again that are believed because they verify: after a failed
-/// sync a clean page proves nothing. Where that is not possible the references are damage, like a
-/// block of the journal that can't be read.
+/// Writes the slots again of the references that are believed because they verify. After a failed
+/// sync, a clean page of the page cache does not prove that its content is on the disk. A reference
+/// whose slots can't be written counts as damage of the journal.
 pub(super) fn write_again(
     dir: &dyn Dir,
     start: &ScanStart,
@@ -155,7 +160,7 @@ pub(super) fn write_again(
     Ok(())
 }
 
-/// Hands every record that is needed to `visit`, in order.
+/// Calls `visit` for every record in [`Scanned::places`], in order.
 pub(super) fn visit_all(
     scanned: &mut Scanned,
     visit: &mut dyn FnMut(&Located, &[u8]) -> Result<()>,
@@ -239,7 +244,8 @@ fn hold_in_blocks(reference: &Reference, slots: &dyn Slots) -> Held {
 }
 
 /// Ends the log before the record at `index`. Files behind the end are no part of the log any more.
-/// If that is the loss of what may have been promised, it is noted what is lost.
+/// If the journal is damaged, the dropped records may have been acknowledged as durable. Then
+/// `scanned.beyond` lists them as lost.
 fn end_before(index: usize, candidates: &mut Vec<Candidate>, scanned: &mut Scanned) -> Result<()> {
     let place = scanned.places[index];
     if !scanned.damages.is_empty() {

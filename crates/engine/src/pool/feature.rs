@@ -1,4 +1,4 @@
-//! Features: the formats that the pool uses, and how an upgrade enables more of them.
+//! Features: formats of the pool that not every build knows, and the upgrade that enables them.
 
 use super::Pool;
 use crate::catalog::Catalog;
@@ -8,7 +8,7 @@ use crate::disk::Dir;
 use crate::error::{Result, invalid};
 use crate::info::feature::{FeatureInfo, FeatureState};
 
-/// Bytes of the page cache of a catalog that is read once.
+/// Size in bytes of the page cache for a catalog that is read once.
 const READING_CACHE: usize = 1 << 20;
 
 impl Pool {
@@ -38,18 +38,18 @@ impl Pool {
             .collect())
     }
 
-    /// Returns what [`Pool::upgrade`] would enable.
+    /// Returns the features that [`Pool::upgrade`] with these names would enable.
     pub fn plan_upgrade(&self, names: &[String]) -> Result<Vec<FeatureInfo>> {
         let missing = self.missing(names)?;
         Ok(self.features().into_iter().filter(|info| is_among(missing, info)).collect())
     }
 
-    /// Enables all stable features, and those with these names. Returns those that the pool did not
-    /// have. They are durable when this returns. There is no way back: builds that do not know them
-    /// refuse the pool.
+    /// Enables all stable features, and those with these names. Returns the features that the pool
+    /// did not have before. They are durable when this function returns. No function disables a
+    /// feature: builds that do not know it refuse the pool.
     ///
-    /// Returns [`crate::ErrorKind::Invalid`] for a name that can't be enabled. Nothing is enabled
-    /// then.
+    /// Returns [`crate::ErrorKind::Invalid`] if a name can't be enabled. In that case no feature is
+    /// enabled.
     pub fn upgrade(&self, names: &[String]) -> Result<Vec<FeatureInfo>> {
         let features = self.missing(names)?;
         if features == 0 {
@@ -60,7 +60,7 @@ impl Pool {
         Ok(self.features().into_iter().filter(|info| is_among(features, info)).collect())
     }
 
-    /// Returns the bits that an upgrade with these names sets.
+    /// Returns the bits that an upgrade with these names would set.
     fn missing(&self, names: &[String]) -> Result<u64> {
         let named = names.iter().map(|name| by_name(name)).collect::<Result<Vec<u64>>>()?;
         let wanted = named.into_iter().fold(STABLE, |bits, bit| bits | bit);

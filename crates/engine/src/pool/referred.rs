@@ -1,4 +1,4 @@
-//! What an opening does with the references of the journal.
+//! The handling of references of the journal when a pool is opened.
 
 use crate::catalog::page::Slot;
 use crate::codec::outer_sum;
@@ -19,9 +19,9 @@ use std::collections::BTreeSet;
 /// The references that an opening found.
 #[derive(Default)]
 pub(super) struct Referred {
-    /// Bytes of references that are not in place.
+    /// Number of bytes that references name and that are not in place.
     pub(super) bytes: u64,
-    /// The references whose slots only the journal names.
+    /// The references above `preserved_lsn`. Only the journal names their slots.
     taken: Vec<Reference>,
     /// Places of references that can't be read.
     pub(super) unreadable: Vec<UnreadablePlace>,
@@ -30,14 +30,15 @@ pub(super) struct Referred {
 /// A reference that was found in the journal.
 pub(super) struct FoundReference {
     reference: Reference,
-    /// Slots of it that are not its own any more. Its batch is preserved, and the map has another
-    /// place for these chunks.
+    /// Slots that the reference names and does not own any more. The batch of the reference is
+    /// preserved, and the map has other slots for these chunks.
     left: BTreeSet<Slot>,
 }
 
 impl Referred {
-    /// Decodes a record that is a reference, and takes its slots unless the catalog has them
-    /// already (D4). Returns `None` for other records.
+    /// Decodes a reference and marks its slots as lent. If the catalog has the batch of the
+    /// reference already, the slots are not marked (D4). Returns `None` for a record that is no
+    /// reference.
     pub(super) fn take(
         &mut self,
         header: &Header,
@@ -69,8 +70,9 @@ impl Referred {
         Ok(Some(FoundReference { reference, left }))
     }
 
-    /// Forgets damage that the catalog has of slots in which references have their data: it may be
-    /// of what was there before. Damage of what can't be read, or does not verify, stays.
+    /// Removes damage from the catalog's list for slots that references have rewritten. That damage
+    /// may belong to their earlier content. Damage stays if the block can't be read or does not
+    /// verify. Adds the blocks of references that the scan could not read.
     pub(super) fn note_damage(&self, damage: &Damage, pvs: &PvTable) -> Result<()> {
         let mut block = [0; BLOCK as usize];
         for (place, sum) in self.taken.iter().filter(|_| damage.any()).flat_map(Reference::blocks) {

@@ -8,24 +8,25 @@ use std::sync::Arc;
 
 const CLASSES: usize = (*CHUNK_LOG2.end() - *CHUNK_LOG2.start() + 1) as usize;
 
-/// Lent slots by size. All threads share it. Each lock is a leaf.
+/// Lent slots by size. All threads share this table. No other lock is taken while one of its locks
+/// is held.
 #[derive(Default)]
 pub(crate) struct Lent([Mutex<Class>; CLASSES]);
 
 /// Lent slots of one size.
 #[derive(Default)]
 struct Class {
-    /// The runs that writers take, from the last one on.
+    /// The runs. Writers take the last run first.
     runs: Vec<SlotRun>,
     /// Number of slots in `runs`.
     slots: u64,
     /// Number of slots that writers wanted since the last look.
     wanted: u64,
-    /// The destager could not lend all that it wanted to lend at the last look.
+    /// The destager could not lend as many slots as it planned after the last [`Lent::look`].
     dry: bool,
 }
 
-/// What the destager finds when it looks after the slots of one size.
+/// The use of the lent slots of one size, as the destager sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) slot_log2: u8,
@@ -35,8 +36,8 @@ pub(crate) struct Demand {
     pub(crate) wanted: u64,
 }
 
-/// Slots that a writer has taken. They go back to where they came from, unless a reference to them
-/// is sequenced ([`TakenRuns::keep`]).
+/// Slots that a writer has taken. Unless a reference to them is sequenced ([`TakenRuns::keep`]),
+/// they go back to the lent slots when this is dropped.
 pub(crate) struct TakenRuns {
     from: Arc<Lent>,
     slot_log2: u8,
@@ -48,13 +49,14 @@ impl TakenRuns {
         &self.runs
     }
 
-    /// Splits the first `count` slots off.
+    /// Removes the first `count` slots and returns them.
     pub(crate) fn split(&mut self, count: u32) -> TakenRuns {
         let runs = take_front(&mut self.runs, count, self.slot_log2);
         TakenRuns { from: self.from.clone(), slot_log2: self.slot_log2, runs }
     }
 
-    /// Notes that a reference to the slots is sequenced: they are that reference's.
+    /// Notes that a reference to the slots is sequenced. The slots then belong to that reference,
+    /// and do not go back.
     pub(crate) fn keep(mut self) {
         self.runs.clear();
     }
@@ -75,21 +77,21 @@ impl Lent {
     }
 
     /// Returns whether fewer than `count` slots are lent and not taken, and the destager may have
-    /// more.
+    /// more to lend.
     pub(crate) fn wants_more(&self, slot_log2: u8, count: u64) -> bool {
         let wants = |class: &Class| class.slots < count && !class.dry;
         self.class(slot_log2).is_some_and(|class| wants(&class.lock()))
     }
 
-    /// Notes that there are no more slots to lend now.
+    /// Notes that the destager has no more slots to lend now.
     pub(crate) fn note_dry(&self, slot_log2: u8) {
         if let Some(class) = self.class(slot_log2) {
             class.lock().dry = true;
         }
     }
 
-    /// Takes `count` slots, in as few runs as there are. Runs on physical volumes that `refuses`
-    /// are passed over. Returns `None`, and takes nothing, if there are not enough.
+    /// Takes `count` slots, from the last run on. Skips runs on physical volumes for which
+    /// `refuses` is true. Returns `None`, and takes nothing, if there are not enough slots.
     pub(crate) fn take(
         self: &Arc<Self>,
         slot_log2: u8,
@@ -129,17 +131,19 @@ impl Lent {
         Some(taken)
     }
 
-    /// Adds lent slots, and slots that writers give back.
+    /// Adds slots: those that the destager lends, and those that writers give back.
     pub(crate) fn add(&self, slot_log2: u8, runs: Vec<SlotRun>) {
         if let Some(class) = self.class(slot_log2) {
             let class = &mut *class.lock();
             class.slots += count_of(&runs);
-            // The runs that writers continue with stay last.
+            // The new runs go to the front, so that writers continue with the run that they have
+            // begun.
             class.runs.splice(0..0, runs);
         }
     }
 
-    /// Returns what is lent and wanted of each size, and forgets what was wanted.
+    /// Returns the demand for each size. Resets the number of wanted slots, and the note of
+    /// [`Lent::note_dry`].
     pub(crate) fn look(&self) -> impl Iterator<Item = Demand> {
         let sizes = CHUNK_LOG2.zip(&self.0);
         sizes.map(|(slot_log2, class)| {
@@ -149,7 +153,8 @@ impl Lent {
         })
     }
 
-    /// Takes all slots back that `recalls`: (slot, log2 of its size).
+    /// Takes back all lent slots for which `recalls` is true: (log2 of the slot size, number of the
+    /// physical volume). Returns each slot with log2 of its size.
     pub(crate) fn recall(&self, recalls: impl Fn(u8, u32) -> bool) -> Vec<(Slot, u8)> {
         let mut slots = Vec::new();
         for (slot_log2, class) in CHUNK_LOG2.zip(&self.0) {

@@ -1,4 +1,5 @@
-//! Writes by reference: large writes go to lent slots before they are sequenced (decision 63).
+//! Writes by reference. The data of a large write goes to lent slots before the write is sequenced
+//! (decision 63).
 
 use super::Volume;
 use super::write::Request;
@@ -15,41 +16,41 @@ use bytes::Bytes;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Size in bytes of the largest single write to a slot. The kernel makes folios of the page cache
-/// as large as the writes that first fill them. Later writes to a part of a folio go through all of
-/// it.
+/// Size in bytes of the largest single write to a slot. The kernel makes the folios of the page
+/// cache as large as the write that first fills them. A later write to a part of a folio goes
+/// through the whole folio.
 const MAX_CACHED: usize = 64 << 10;
-/// Where fewer bytes than this are written between flushes, a flush is near.
+/// A flush is near if clients write fewer than this number of bytes between flushes.
 const FEW: u64 = 1 << 20;
-/// Where a flush is near, a write by reference has this number of times the bytes that it needs
-/// otherwise. A flush behind it syncs two files instead of one.
+/// Where a flush is near, a write needs this number of times the configured bytes to go by
+/// reference. The flush behind a reference syncs two files instead of one.
 const FLUSHED: u64 = 4;
 
-/// Bytes of references that may be written and not synced. An opening after a crash reads, and
-/// writes again, as many.
+/// Bytes of references that may be written and not yet synced. An opening after a crash reads these
+/// bytes and writes them again.
 const MOST_UNSYNCED: u64 = 256 << 20;
 
-/// What decides whether a write goes by reference.
+/// The conditions that decide whether a write goes by reference.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wish {
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) chunk_log2: u8,
-    /// The write must be durable when it is answered.
+    /// The write must be durable when the server answers it.
     pub(super) fua: bool,
-    /// The least number of bytes, as configured.
+    /// The configured least number of bytes of a write by reference.
     pub(super) min: u64,
     /// Bytes that the volume's clients write between two flushes.
     pub(super) per_flush: u64,
-    /// The most bytes of one record. A request is cut into the same records, whichever of them are
-    /// references: a shorter one is one record, and a longer one is cut at multiples of this
-    /// number.
+    /// The largest number of bytes of one record. A request of at most this length is one record. A
+    /// longer request is cut at multiples of this number. The cuts do not depend on which records
+    /// are references.
     pub(super) max_record: u64,
 }
 
 impl Wish {
-    /// Returns the bytes that go by reference: whole records of whole chunks. What is before and
-    /// behind them goes inline. Returns `None` if all goes inline.
+    /// Returns the bytes of the volume that go by reference: whole records of whole chunks. The
+    /// rest of the request goes inline. Returns `None` if the whole request goes inline.
     pub(super) fn direct(&self) -> Option<Range<u64>> {
         let size = 1u64 << self.chunk_log2;
         if !CHUNK_LOG2.contains(&self.chunk_log2) || size > self.max_record {
@@ -70,7 +71,7 @@ impl Wish {
     }
 }
 
-/// A part of a request whose data is in its slots.
+/// A part of a request whose data is written to its slots.
 pub(super) struct Direct {
     /// Bytes of the volume.
     pub(super) bytes: Range<u64>,
@@ -78,9 +79,10 @@ pub(super) struct Direct {
 }
 
 impl Volume {
-    /// Writes what goes by reference of a request to lent slots. Returns `None` if the request goes
-    /// inline: it is too short or has no whole chunks, or there are no lent slots, or a disk
-    /// failed.
+    /// Writes the part of a request that goes by reference to lent slots. Returns `None` if the
+    /// whole request goes inline: the write is too short or has no whole chunks, the volume does
+    /// not use references, there are no lent slots, too much is referred to and not in place, or a
+    /// disk failed.
     pub(super) fn write_direct(&self, offset: u64, data: &Bytes, fua: bool) -> Option<Direct> {
         let (core, branch) = (&self.core, self.branch());
         let min = core.options.direct_min?;
@@ -102,7 +104,7 @@ impl Volume {
         };
         let bytes = wish.direct().filter(|_| suits)?;
         if core.positions.referred.load(Ordering::Relaxed) > core.most_referred() {
-            // Destage comes first: what the references replace is free only then.
+            // Destage comes first: the slots that the references replace become free only then.
             return None;
         }
         if core.journal.unsynced_referred() > MOST_UNSYNCED {
@@ -126,8 +128,8 @@ impl Volume {
         Some(Direct { bytes, taken })
     }
 
-    /// Writes data to slots in a row. An error leaves nothing that counts: no record refers to the
-    /// slots.
+    /// Writes `data` to a run of slots. After an error no record refers to the slots, so the data
+    /// in them has no effect.
     fn fill_run(&self, run: &SlotRun, data: &[u8]) -> Result<()> {
         let pv = self.core.pvs.held(run.first.pv()).ok_or_else(full)?;
         let start = run.first.offset();
@@ -136,14 +138,14 @@ impl Volume {
             let failed = |e| pv.write_failed(format!("write to {} at byte {at}", pv.path), e);
             pv.disk.write_at(piece, at).map_err(failed)?;
         }
-        // What could not be read there belonged to other data.
+        // Blocks of these slots that could not be read belonged to other data.
         self.core.damage.written(pv.id, start..start + data.len() as u64, &[]);
         self.core.journal.note_referred(pv, data.len() as u64);
         Ok(())
     }
 
-    /// Adds the references to what [`Volume::write_direct`] wrote to a request. `data` is what it
-    /// wrote.
+    /// Adds the references to a request, for the data that [`Volume::write_direct`] wrote. `data`
+    /// is that data.
     pub(super) fn add_references(&self, request: &mut Request, direct: Direct, data: &Bytes) {
         let branch = self.branch();
         let slot_log2 = branch.slot_log2;
@@ -151,7 +153,8 @@ impl Volume {
         let Direct { bytes, mut taken } = direct;
         let mut at = bytes.start;
         while at < bytes.end {
-            // As an inline write is cut: a request that fits one record is one.
+            // References are cut like inline records: a request that fits into one record is one
+            // record.
             let next = if request.len <= most { bytes.end } else { ((at / most + 1) * most).min(bytes.end) };
             let part = &data[(at - bytes.start) as usize..(next - bytes.start) as usize];
             let runs = taken.split(((next - at) >> slot_log2) as u32);
@@ -177,8 +180,8 @@ impl Volume {
     }
 
     /// Returns whether a reference to these slots may be sequenced now. The caller holds the
-    /// sequencing lock, under which histories begin. A physical volume that is drained or removed
-    /// refuses references before that operation is sequenced.
+    /// sequencing lock, because histories begin under it. A physical volume refuses references
+    /// before the operation that drains or removes it is sequenced.
     pub(super) fn may_refer(&self, taken: Option<&TakenRuns>) -> bool {
         let takes =
             |run: &SlotRun| self.core.pvs.held(run.first.pv()).is_some_and(|pv| pv.takes_references());
@@ -204,7 +207,7 @@ mod tests {
             (0, 64, Some((0, 64))),
             (0, 48, None),
             (16, 64, Some((16, 80))),
-            // One record if it is inline: it is not cut.
+            // Inline this is one record, so it is not cut.
             (4, 64, None),
             (4, 128, None),
             (4, 132, None),

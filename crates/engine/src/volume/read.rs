@@ -219,9 +219,9 @@ impl Volume {
     }
 
     /// Returns whether a piece is the content of a slot that the map points to. Later writes may
-    /// have overwritten other sectors of its block, so that its sum does not match any more. Such a
-    /// write begins after the commit that [`SharedPositions::preserved`] tells of, so a reader that
-    /// has seen the write sees the commit, too.
+    /// have overwritten other sectors of its block. The sum of the piece then does not match any
+    /// more. Such a write begins only after the commit that [`SharedPositions::preserved`] reports.
+    /// So a reader that has seen the write also sees the commit.
     ///
     /// [`SharedPositions::preserved`]: crate::core::SharedPositions::preserved
     fn is_in_place(&self, piece: &StagedExtent) -> bool {

@@ -267,7 +267,7 @@ impl Walk<'_> {
             if page.as_ref().is_none_or(|(held, _)| *held != number) {
                 page = map.cached(line, number).map(|page| (number, page));
                 if page.is_none() {
-                    // Pages that are all alike are passed with one query.
+                    // One query passes all pages in a row that are absent, or that lie in one hole.
                     let mut end = chunks.end.prev().page() + 1;
                     let held = map.held(line, number, &mut end)?;
                     let alike = clamp(chunk)..clamp(Chunk::first_of(end));

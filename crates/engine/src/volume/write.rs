@@ -48,18 +48,19 @@ fn needs_anchor(record: &Record) -> bool {
     record.kind == Kind::Discard && record.length > LONG_DISCARD
 }
 
-/// What came of sequencing a request.
+/// The result of sequencing a request.
 #[derive(Clone, Copy)]
 enum Sequenced {
-    /// The request had no bytes.
+    /// The request has no bytes, so it has no records.
     Nothing,
-    /// All records have their LSNs. This is the last one. It may still have to be written.
+    /// All records are sequenced. This is the LSN of the last one, which may still have to be
+    /// written.
     UpTo(Lsn),
     /// The request is a long discard of a volume with CDP. It needs an anchor, and nothing was
     /// sequenced.
     NeedsAnchor,
-    /// The bytes of the volume from `from` on can't be written by reference any more. Everything
-    /// before is sequenced, up to `last`.
+    /// The bytes of the volume from `from` on can't be written by reference any more. The records
+    /// before `from` are sequenced. `last` is the LSN of the last of them, if there is one.
     Inline { from: u64, last: Option<Lsn> },
 }
 
@@ -79,7 +80,7 @@ pub(super) struct Request {
     offset: u64,
     pub(super) len: u64,
     pub(super) records: Vec<Record>,
-    /// The slots of the references among `records`, in their order.
+    /// The slots of the references among `records`, in the same order.
     pub(super) taken: VecDeque<TakenRuns>,
     /// The request is valid only as long as nothing else was sequenced in its range.
     watch: Option<Watch>,
@@ -161,7 +162,8 @@ impl Volume {
         op: &WriteOp,
         from: u64,
     ) -> Result<Sequenced> {
-        // What the request needs may have to be waited for, without the lock.
+        // The sums of the rest are computed without the sequencing lock. Waiting for space also
+        // needs the lock to be free.
         *held = None;
         let rest = op.data.slice((from - op.offset) as usize..);
         let request = self.request(from, rest.len() as u64, Change::Data(&rest))?;
@@ -455,9 +457,9 @@ impl Volume {
         sequenced.map(|()| done)
     }
 
-    /// Returns how a request ends if this record of it can't be sequenced as it is. The caller
-    /// holds the sequencing lock, under which histories begin. `done` is what came of the records
-    /// before.
+    /// Returns the result of a request, if this record of it can't be sequenced as it is. `done` is
+    /// the result of the records before. The caller holds the sequencing lock, because histories
+    /// begin under it.
     fn stopped(&self, record: &Record, taken: Option<&TakenRuns>, done: Sequenced) -> Option<Sequenced> {
         match done {
             Sequenced::Inline { .. } => Some(done),
@@ -470,7 +472,7 @@ impl Volume {
         }
     }
 
-    /// Returns whether a record can be placed now.
+    /// Returns whether `record` can be sequenced now, or what has to be waited for.
     fn admission(&self, record: &Record, sequencing: &Sequencing<'_>) -> Admission {
         match sequencing.room(record.data.len() as u64, false) {
             Admission::Ready if self.core.staging_full(sequencing.last_lsn()) => Admission::Full,

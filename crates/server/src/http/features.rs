@@ -20,10 +20,11 @@ async fn features(State(app): Shared) -> Result<Json<Vec<Feature>>, ApiError> {
     blocking(&app, |app| Ok(Json(app.pool.features().iter().map(convert::feature).collect()))).await
 }
 
-/// Enables features of the pool, and returns those that the pool did not have.
+/// Enables features of the pool. Returns those that the pool did not have before.
 ///
-/// They are durable when the response arrives. There is no way back: builds that do not know them
-/// refuse the pool. With `dry_run` the server returns what it would enable, and changes nothing.
+/// The features are durable when the response arrives. No request disables a feature: builds that
+/// do not know it refuse the pool. With `dry_run` the server returns the features that it would
+/// enable, and changes nothing.
 #[utoipa::path(post, path = "/pool/upgrade", request_body = Upgrade, responses((status = OK, body = Vec<Feature>), (status = "default", body = ErrorBody)))]
 async fn upgrade(State(app): Shared, Json(how): Json<Upgrade>) -> Result<Json<Vec<Feature>>, ApiError> {
     blocking(&app, move |app| {

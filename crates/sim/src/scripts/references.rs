@@ -1,5 +1,5 @@
-//! Scripts of large writes by reference. In these pools every write of whole chunks of at least 16
-//! KiB goes to lent slots, and where a flush is near, every one of 64 KiB.
+//! Scripts of large writes by reference. In these pools a write of whole chunks goes to lent slots
+//! if it has at least 16 KiB, or at least 64 KiB where a flush is near.
 
 use super::{KIB, discard, freeze, look, volume, write, write_to};
 use crate::workload::{Crash, Op};
@@ -12,7 +12,7 @@ fn begin(more: Vec<Op>) -> Vec<Op> {
     ops
 }
 
-/// References to new chunks, and to chunks that have slots.
+/// References to new chunks, and to chunks that already have slots.
 pub(super) fn plain() -> Vec<Op> {
     begin(vec![
         write(64 * KIB, 64 * KIB, false),
@@ -27,7 +27,7 @@ pub(super) fn plain() -> Vec<Op> {
     ])
 }
 
-/// References that others of the same batch replace.
+/// References that later references of the same batch replace.
 pub(super) fn overtaken() -> Vec<Op> {
     begin(vec![
         write(0, 64 * KIB, false),
@@ -43,7 +43,7 @@ pub(super) fn overtaken() -> Vec<Op> {
     ])
 }
 
-/// Parts of chunks are written over references, in the same batch and in the next one.
+/// Writes to parts of chunks that references wrote, in the same batch and in the next one.
 pub(super) fn part_over_it() -> Vec<Op> {
     begin(vec![
         write(0, 64 * KIB, false),
@@ -81,7 +81,7 @@ pub(super) fn snapshot_between() -> Vec<Op> {
     ])
 }
 
-/// Discards over references, and references over discards.
+/// Discards of chunks that references wrote, and references to discarded chunks.
 pub(super) fn discards() -> Vec<Op> {
     begin(vec![
         write(0, 64 * KIB, false),
@@ -98,7 +98,7 @@ pub(super) fn discards() -> Vec<Op> {
     ])
 }
 
-/// A clone and its origin are written to by reference.
+/// Writes by reference to a clone and to its origin.
 pub(super) fn clone() -> Vec<Op> {
     begin(vec![
         write(0, 64 * KIB, false),
@@ -116,7 +116,7 @@ pub(super) fn clone() -> Vec<Op> {
     ])
 }
 
-/// A volume is rolled back while references wait.
+/// A rollback of a volume whose references are not destaged.
 pub(super) fn rollback() -> Vec<Op> {
     begin(vec![
         write(0, 64 * KIB, false),
@@ -133,7 +133,7 @@ pub(super) fn rollback() -> Vec<Op> {
     ])
 }
 
-/// A volume is deleted while its references wait. Another one takes its slots.
+/// The deletion of a volume whose references are not destaged. Another volume reuses its slots.
 pub(super) fn dead_branch() -> Vec<Op> {
     begin(vec![
         write(0, 64 * KIB, false),
@@ -149,7 +149,7 @@ pub(super) fn dead_branch() -> Vec<Op> {
     ])
 }
 
-/// A flush covers references. What follows names them as durable, and lives follow one another.
+/// A flush covers a reference. Later records name it as durable. The pool is killed twice.
 pub(super) fn flush_then_inline() -> Vec<Op> {
     begin(vec![
         write(0, 64 * KIB, false),
@@ -167,7 +167,7 @@ pub(super) fn flush_then_inline() -> Vec<Op> {
     ])
 }
 
-/// A physical volume is drained and removed beside references.
+/// A physical volume with references is drained and removed.
 pub(super) fn drain() -> Vec<Op> {
     begin(vec![
         Op::Placement(Placement::Anywhere),

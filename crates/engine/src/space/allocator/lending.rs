@@ -1,11 +1,12 @@
-//! Lent slots: writers fill them before a record of the journal refers to them (decision 63).
+//! Lent slots. Writers fill them before a record of the journal refers to them (decision 63).
 //!
 //! A lent slot is busy and not live, like a freed slot that a reader may still hold. The catalog
-//! does not know of it, so a crash frees it. From there it becomes used (a reference gave it to a
-//! chunk), freed (the reference was overtaken), or is returned.
+//! does not know of it, so a crash frees it. A lent slot leaves this state in one of three ways: it
+//! becomes used, because a reference gave it to a chunk; it is freed, because a later write
+//! replaced the reference or its branch is gone; or it is returned without use.
 //!
-//! Slots are lent only while nothing is uncommitted. Otherwise the destager might take back the
-//! opening of an extent of which slots are lent.
+//! Slots are lent only while the allocator has no uncommitted change. Otherwise a shortage could
+//! undo the opening of an extent that has lent slots.
 
 use super::{Allocator, ExtentId, MAX_SEARCHED, Margins, get, set, undo, zeros};
 use crate::catalog::page::Slot;
@@ -15,12 +16,12 @@ use crate::space::reservations::{Space, SpaceChange};
 use crate::staging::SLOTS_END;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Extents that are open and empty. To give an extent back to the file system, and to take it again
-/// for the next references, costs more than the data: the pages of the old content are dropped, and
-/// the new ones are allocated.
+/// Extents that stay open although they are empty. If the destager gave such an extent back to the
+/// file system, and allocated it again for the next references, the file system would drop the
+/// pages of the old content and allocate new ones. That costs more than to write the data.
 #[derive(Default)]
 pub(super) struct KeptExtents {
-    /// The number of extents to keep, by log2 of the slot size.
+    /// The largest number of empty extents that stay open, by log2 of the slot size.
     most: BTreeMap<u8, usize>,
     extents: BTreeMap<u8, BTreeSet<ExtentId>>,
 }
@@ -42,9 +43,9 @@ impl KeptExtents {
 }
 
 impl Allocator {
-    /// Lends up to `most` slots in a row, and at least `least` of them. They come from free places
-    /// in open extents, or from a free extent that neither a promise nor a margin needs. Returns
-    /// `None` when there are none. `space` has the change already when this returns.
+    /// Lends a run of at most `most` and at least `least` slots. The slots come from free places in
+    /// open extents, or from a free extent that neither a promise nor a margin needs. Returns
+    /// `None` when there are none. `space` already has the change when this function returns.
     pub(crate) fn lend(
         &mut self,
         space: &Space,
@@ -54,7 +55,7 @@ impl Allocator {
         debug_assert!(self.is_clean(), "a lent slot could lie in an extent whose opening is undone");
         let slots = self.slots_per_extent(slot_log2);
         let most = most.min(slots);
-        // A large hole in an open extent, then a free extent, then a small hole.
+        // The order of preference is a large hole in an open extent, a free extent, a small hole.
         let large = (slots / 4).clamp(least, most);
         let found = match self.hole(slot_log2, large, most)? {
             None => match self.fresh_extent(space, slot_log2)? {
@@ -72,7 +73,7 @@ impl Allocator {
         Ok(Some(SlotRun { first: self.slot_at(id, index, slot_log2), count }))
     }
 
-    /// Finds from `least` to `most` free slots in a row in an open extent: (extent, index, count).
+    /// Finds a run of `least` to `most` free slots in an open extent: (extent, index, count).
     fn hole(&mut self, slot_log2: u8, least: u32, most: u32) -> Result<Option<(ExtentId, u32, u32)>> {
         let slots = self.slots_per_extent(slot_log2);
         let open = self.index.open.get(&slot_log2).into_iter().flatten();
@@ -107,7 +108,7 @@ impl Allocator {
                 return Ok(None);
             }
             let opened = self.open_extent(space, id, slot_log2)?;
-            // The opening stands by itself: it is not taken back with a batch.
+            // The opening is not part of a batch, so no batch may undo it.
             self.undo.retain(|step| !matches!(step, undo::Step::Opened(opened) if *opened == id));
             if opened {
                 return Ok(Some(id));
@@ -116,7 +117,7 @@ impl Allocator {
         Ok(None)
     }
 
-    /// Gives an extent that was just opened back, if nothing in it is used.
+    /// Closes an open extent, if none of its slots is busy.
     fn close_if_unused(&mut self, space: &Space, id: ExtentId) -> Result<()> {
         let extent = self.extent(id)?;
         if extent.busy > 0 || extent.slot_log2 == 0 {
@@ -132,14 +133,14 @@ impl Allocator {
         super::FreeView::next_free(&self.index, from)
     }
 
-    /// Returns whether staging can name the slots of an extent.
+    /// Returns whether staging can address all slots of an extent.
     fn is_addressable(&self, id: ExtentId) -> bool {
         let end = super::DATA_START + (u64::from(id.1) + 1) * self.extent_size;
         end <= SLOTS_END
     }
 
-    /// Lets up to `most` extents with slots of a size stay open when they become empty. Those that
-    /// are open beyond that are closed.
+    /// Sets the largest number of empty extents of a slot size that stay open. Closes those beyond
+    /// it.
     pub(crate) fn keep_open(&mut self, space: &Space, slot_log2: u8, most: usize) -> Result<()> {
         self.kept.most.insert(slot_log2, most);
         let extents = self.kept.extents.entry(slot_log2).or_default();
@@ -151,12 +152,12 @@ impl Allocator {
         Ok(())
     }
 
-    /// Lets no more extents stay open when they become empty.
+    /// Lets no further extent stay open when it becomes empty.
     pub(crate) fn keep_none(&mut self) {
         self.kept.most.clear();
     }
 
-    /// Closes the empty extents with slots of a size that are on physical volumes which `leaves`.
+    /// Closes the empty extents of a slot size on the physical volumes for which `leaves` is true.
     pub(crate) fn close_kept(
         &mut self,
         space: &Space,
@@ -185,8 +186,9 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes, at open, a slot that a reference of the journal names. It must be free: a slot that
-    /// the catalog has, or that another reference names, is damage.
+    /// Marks a slot as lent, because a reference of the journal names it. Only the opening of a
+    /// pool calls this. The slot must be free. It is damage if the catalog or another reference has
+    /// the slot.
     pub(crate) fn take_lent(&mut self, slot: Slot, slot_log2: u8) -> Result<SpaceChange> {
         let damaged = |why: &str| corrupt(format!("take slot {:#x} of a reference: {why}", slot.0));
         let (id, index) = self.locate(slot, slot_log2)?;
@@ -225,7 +227,7 @@ impl Allocator {
         Ok(change)
     }
 
-    /// Returns whether the catalog has a slot of this size as used.
+    /// Returns whether a slot of this size is marked as used (live).
     pub(crate) fn is_live(&mut self, slot: Slot, slot_log2: u8) -> Result<bool> {
         let (id, index) = self.locate(slot, slot_log2)?;
         if self.extent(id)?.slot_log2 != slot_log2 {
@@ -249,15 +251,15 @@ impl Allocator {
         Ok(())
     }
 
-    /// Frees a lent slot that readers may hold. It is given out again after the next commit, and
-    /// after [`Allocator::reuse`].
+    /// Frees a lent slot that readers may still hold. The slot can be allocated again after the
+    /// next commit and [`Allocator::reuse`].
     pub(crate) fn free_lent(&mut self, slot: Slot, slot_log2: u8) -> Result<()> {
         self.lent(slot, slot_log2)?;
         self.freed.push((slot, slot_log2));
         Ok(())
     }
 
-    /// Returns the place of a slot, if it is lent.
+    /// Returns the place of a slot: (extent, index). Returns an error if the slot is not lent.
     fn lent(&mut self, slot: Slot, slot_log2: u8) -> Result<(ExtentId, u32)> {
         let (id, index) = self.locate(slot, slot_log2)?;
         let (extent, bits) = self.loaded(id)?;
