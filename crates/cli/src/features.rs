@@ -58,7 +58,9 @@ pub(crate) fn upgrade(args: Args, session: &Session) -> Result<(), Failure> {
 
 fn outcome(features: &[Feature], dry_run: bool) -> String {
     if features.is_empty() {
-        return "nothing to do: the pool has all of these features".to_owned();
+        return "nothing to do: the pool has every feature that this upgrade enables; hindcast pool features lists \
+                experimental ones"
+            .to_owned();
     }
     let last = match dry_run {
         true => {

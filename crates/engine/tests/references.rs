@@ -22,6 +22,13 @@ fn site(mib: u64) -> Site {
     site
 }
 
+/// Makes a pool of two physical volumes of `size` bytes each.
+fn site_of_two(size: u64) -> Site {
+    let site = Site::builder(0).pvs(&[("pv-0", size), ("pv-1", size)]).build();
+    enable(&site.pool);
+    site
+}
+
 fn enable(pool: &Pool) {
     pool.upgrade(&["references".to_owned()]).unwrap();
 }
@@ -400,8 +407,7 @@ fn references_that_cant_be_made_durable_refuse_the_opening() {
 
 #[test]
 fn a_physical_volume_with_references_is_drained_and_removed() {
-    let site = Site::builder(0).pvs(&[("pv-0", 33 * MIB), ("pv-1", 33 * MIB)]).build();
-    enable(&site.pool);
+    let site = site_of_two(33 * MIB);
     let v = volume(&site, "v", 4 * MIB, 16 * KIB);
     for at in 0..4 {
         refer(&site.pool, &v, at * MIB, at as u8 + 1, MIB);
@@ -511,8 +517,7 @@ fn lending_that_fails_ends_nothing_else() {
 /// The last references of a burst leave no slot that keeps a physical volume in use.
 #[test]
 fn a_physical_volume_is_empty_after_a_burst() {
-    let site = Site::builder(0).pvs(&[("pv-0", 65 * MIB), ("pv-1", 65 * MIB)]).build();
-    enable(&site.pool);
+    let site = site_of_two(65 * MIB);
     let v = volume(&site, "v", 8 * MIB, 16 * KIB);
     for round in 0..6 {
         for at in 0..8 {

@@ -10,18 +10,18 @@ use crate::space::lent::Demand;
 use std::collections::BTreeMap;
 
 /// The largest number of bytes that are lent of one slot size.
-const MOST: u64 = 256 << 20;
+const MOST_LENT: u64 = 256 << 20;
 /// Number of bytes that are lent first, when writers begin to want a slot size.
-const FIRST: u64 = 16 << 20;
+const FIRST_LENT: u64 = 16 << 20;
 /// At most the available bytes divided by this number are lent of one slot size.
-const PARTS: u64 = 16;
+const LENT_PARTS: u64 = 16;
 /// The shortest run that is lent, in bytes. If a slot is larger, the shortest run is one slot.
 const LEAST_RUN: u64 = 64 << 10;
 /// Time in nanoseconds after which the slots of a size that no writer wants are taken back. Empty
 /// extents of that size are closed then. The time is long because large writes after that allocate
 /// new extents, which is slow. A load with a burst every few minutes must not allocate new extents
 /// for each burst.
-const IDLE: u64 = 600_000_000_000;
+const IDLE_NANOS: u64 = 600_000_000_000;
 
 /// The bound of [`Core::most_referred`] in bytes, and the divisor of the available bytes. The
 /// smaller result applies.
@@ -97,7 +97,7 @@ impl Destager {
         let Demand { slot_log2, left, wanted } = demand;
         let left = left << slot_log2;
         if wanted == 0 {
-            let idle = |known: &Wanted| now.saturating_sub(known.last) > IDLE;
+            let idle = |known: &Wanted| now.saturating_sub(known.last) > IDLE_NANOS;
             if state.lending.0.get(&slot_log2).is_some_and(idle) {
                 self.keep_open(state, slot_log2, 0)?;
                 self.recall(state, |of, _| of == slot_log2)?;
@@ -105,10 +105,10 @@ impl Destager {
             }
             return Ok(());
         }
-        let known = state.lending.0.entry(slot_log2).or_insert(Wanted { bytes: FIRST / 2, last: now });
+        let known = state.lending.0.entry(slot_log2).or_insert(Wanted { bytes: FIRST_LENT / 2, last: now });
         // Less than a quarter of the planned bytes is left.
         if left < known.bytes / 4 {
-            known.bytes = (known.bytes * 2).min(MOST);
+            known.bytes = (known.bytes * 2).min(MOST_LENT);
         }
         known.last = now;
         let bytes = known.bytes;
@@ -116,7 +116,7 @@ impl Destager {
         // slots. The next references use these extents again.
         let extents = self.core.most_referred() / self.core.config.extent_size;
         self.keep_open(state, slot_log2, extents as usize)?;
-        let most = bytes.min(self.core.space.totals().available / PARTS);
+        let most = bytes.min(self.core.space.totals().available / LENT_PARTS);
         if left >= most / 2 {
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl Destager {
             let count = u32::try_from(slots).unwrap_or(u32::MAX);
             let lent = state.allocator.lend(&self.core.space, slot_log2, (least, count));
             let Some(run) = lent.map_err(|e| self.failed(state, Task::Upkeep, e))? else {
-                self.core.lent.note_dry(slot_log2);
+                self.core.lent.note_exhausted(slot_log2);
                 break;
             };
             slots -= u64::from(run.count);
@@ -175,4 +175,4 @@ impl Destager {
 }
 
 // The first bytes that are lent are at least one chunk of the largest size.
-const _: () = assert!(FIRST >= 1 << *CHUNK_LOG2.end());
+const _: () = assert!(FIRST_LENT >= 1 << *CHUNK_LOG2.end());

@@ -84,7 +84,7 @@ pub(super) struct Verified {
 }
 
 /// The result of the comparison of slots with a reference.
-enum Held {
+enum SlotContent {
     /// All blocks that can be read match the reference. The list has the blocks that can't be read.
     /// It is empty, too, if the slots can't be judged.
     Data(Vec<UnreadablePlace>),
@@ -109,13 +109,13 @@ pub(super) fn end_at_missing_data(
         }
         let (found, data) = read_record(scanned, &place)?;
         let reference = decode(&found.header, &data)?;
-        match hold(&reference, slots) {
-            Held::Data(unreadable) => scanned.verified.push(Verified { index, reference, unreadable }),
-            Held::Other => {
+        match read_content(&reference, slots) {
+            SlotContent::Data(unreadable) => scanned.verified.push(Verified { index, reference, unreadable }),
+            SlotContent::Other => {
                 end_before(index, candidates, scanned)?;
                 break;
             }
-            Held::NoAnswer(error) => {
+            SlotContent::NoAnswer(error) => {
                 scanned.damages.push(format!(
                     "LSN {} refers to data on a physical volume that can't be read, so that it is unknown whether it is the last one: {error}",
                     place.lsn
@@ -209,38 +209,38 @@ fn record_at(reader: &mut SegmentReader<'_>, file: u32, place: &RecordPlace) -> 
     })
 }
 
-fn hold(reference: &Reference, slots: &dyn Slots) -> Held {
+fn read_content(reference: &Reference, slots: &dyn Slots) -> SlotContent {
     let mut data = Vec::new();
     for run in &reference.runs {
         let from = data.len();
         data.resize(from + ((run.count as usize) << reference.slot_log2), 0);
         match slots.read(run, &mut data[from..]) {
             Ok(true) => {}
-            Ok(false) => return Held::Data(Vec::new()),
-            Err(error) if is_unreadable(&error) => return hold_in_blocks(reference, slots),
-            Err(error) => return Held::NoAnswer(error),
+            Ok(false) => return SlotContent::Data(Vec::new()),
+            Err(error) if is_unreadable(&error) => return read_blocks(reference, slots),
+            Err(error) => return SlotContent::NoAnswer(error),
         }
     }
-    if reference.verifies(&data) { Held::Data(Vec::new()) } else { Held::Other }
+    if reference.verifies(&data) { SlotContent::Data(Vec::new()) } else { SlotContent::Other }
 }
 
 /// Reads the slots of a reference block by block, because some of them can't be read.
-fn hold_in_blocks(reference: &Reference, slots: &dyn Slots) -> Held {
+fn read_blocks(reference: &Reference, slots: &dyn Slots) -> SlotContent {
     let mut unreadable = Vec::new();
     let mut block = [0; BLOCK as usize];
     for (place, sum) in reference.blocks() {
-        let Some((_, disk)) = slots.disk(place.pv()) else { return Held::Data(Vec::new()) };
+        let Some((_, disk)) = slots.disk(place.pv()) else { return SlotContent::Data(Vec::new()) };
         match disk.read_at(&mut block, place.offset()) {
-            Ok(()) if outer_sum(&block) != sum => return Held::Other,
+            Ok(()) if outer_sum(&block) != sum => return SlotContent::Other,
             Ok(()) => {}
             Err(error) if is_unreadable(&error) => match disk.answers() {
                 Ok(()) => unreadable.push((place.pv(), place.offset()..place.offset() + BLOCK)),
-                Err(error) => return Held::NoAnswer(error),
+                Err(error) => return SlotContent::NoAnswer(error),
             },
-            Err(error) => return Held::NoAnswer(error),
+            Err(error) => return SlotContent::NoAnswer(error),
         }
     }
-    Held::Data(unreadable)
+    SlotContent::Data(unreadable)
 }
 
 /// Ends the log before the record at `index`. Files behind the end are no part of the log any more.

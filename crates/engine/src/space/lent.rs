@@ -23,7 +23,7 @@ struct Class {
     /// Number of slots that writers wanted since the last look.
     wanted: u64,
     /// The destager could not lend as many slots as it planned after the last [`Lent::look`].
-    dry: bool,
+    exhausted: bool,
 }
 
 /// The use of the lent slots of one size, as the destager sees it.
@@ -79,14 +79,14 @@ impl Lent {
     /// Returns whether fewer than `count` slots are lent and not taken, and the destager may have
     /// more to lend.
     pub(crate) fn wants_more(&self, slot_log2: u8, count: u64) -> bool {
-        let wants = |class: &Class| class.slots < count && !class.dry;
+        let wants = |class: &Class| class.slots < count && !class.exhausted;
         self.class(slot_log2).is_some_and(|class| wants(&class.lock()))
     }
 
     /// Notes that the destager has no more slots to lend now.
-    pub(crate) fn note_dry(&self, slot_log2: u8) {
+    pub(crate) fn note_exhausted(&self, slot_log2: u8) {
         if let Some(class) = self.class(slot_log2) {
-            class.lock().dry = true;
+            class.lock().exhausted = true;
         }
     }
 
@@ -143,12 +143,12 @@ impl Lent {
     }
 
     /// Returns the demand for each size. Resets the number of wanted slots, and the note of
-    /// [`Lent::note_dry`].
+    /// [`Lent::note_exhausted`].
     pub(crate) fn look(&self) -> impl Iterator<Item = Demand> {
         let sizes = CHUNK_LOG2.zip(&self.0);
         sizes.map(|(slot_log2, class)| {
             let class = &mut *class.lock();
-            class.dry = false;
+            class.exhausted = false;
             Demand { slot_log2, left: class.slots, wanted: std::mem::take(&mut class.wanted) }
         })
     }

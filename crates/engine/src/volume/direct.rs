@@ -19,12 +19,12 @@ use std::sync::atomic::Ordering;
 /// Size in bytes of the largest single write to a slot. The kernel makes the folios of the page
 /// cache as large as the write that first fills them. A later write to a part of a folio goes
 /// through the whole folio.
-const MAX_CACHED: usize = 64 << 10;
+const MAX_SLOT_WRITE: usize = 64 << 10;
 /// A flush is near if clients write fewer than this number of bytes between flushes.
-const FEW: u64 = 1 << 20;
+const FLUSH_IS_NEAR: u64 = 1 << 20;
 /// Where a flush is near, a write needs this number of times the configured bytes to go by
 /// reference. The flush behind a reference syncs two files instead of one.
-const FLUSHED: u64 = 4;
+const NEAR_FLUSH_FACTOR: u64 = 4;
 
 /// Bytes of references that may be written and not yet synced. An opening after a crash reads these
 /// bytes and writes them again.
@@ -56,8 +56,8 @@ impl Wish {
         if !CHUNK_LOG2.contains(&self.chunk_log2) || size > self.max_record {
             return None;
         }
-        let near = self.fua || self.per_flush < FEW;
-        let least = if near { self.min.saturating_mul(FLUSHED) } else { self.min };
+        let near = self.fua || self.per_flush < FLUSH_IS_NEAR;
+        let least = if near { self.min.saturating_mul(NEAR_FLUSH_FACTOR) } else { self.min };
         let end = self.offset + self.len;
         let whole = if self.len <= self.max_record {
             let is_whole = self.offset.is_multiple_of(size) && end.is_multiple_of(size);
@@ -133,8 +133,8 @@ impl Volume {
     fn fill_run(&self, run: &SlotRun, data: &[u8]) -> Result<()> {
         let pv = self.core.pvs.held(run.first.pv()).ok_or_else(full)?;
         let start = run.first.offset();
-        for (index, piece) in data.chunks(MAX_CACHED).enumerate() {
-            let at = start + (index * MAX_CACHED) as u64;
+        for (index, piece) in data.chunks(MAX_SLOT_WRITE).enumerate() {
+            let at = start + (index * MAX_SLOT_WRITE) as u64;
             let failed = |e| pv.write_failed(format!("write to {} at byte {at}", pv.path), e);
             pv.disk.write_at(piece, at).map_err(failed)?;
         }
