@@ -24,7 +24,7 @@ use crate::shortage::{Deletions, Shortages};
 use crate::space::catalog_room::CatalogRoom;
 use crate::space::lent::Lent;
 use crate::space::pv::PvTable;
-use crate::space::reservations::Space;
+use crate::space::reservations::{Space, Totals};
 use crate::space::stamping::Stamping;
 use crate::throttle::Neighbours;
 use crate::world::World;
@@ -177,6 +177,20 @@ impl Core {
     /// written before (F1).
     pub(crate) fn has_feature(&self, bit: u64) -> bool {
         self.features.load(Ordering::Acquire) & bit != 0
+    }
+
+    /// Returns the pool's space. Slots that are lent and not taken count as available: they come
+    /// back when something else needs them. Every decision about space goes by this.
+    pub(crate) fn totals(&self) -> Totals {
+        let totals = self.space.totals();
+        // The number of lent slots may have changed since.
+        let lent = self.lent.bytes().min(totals.used);
+        Totals {
+            used: totals.used - lent,
+            available: totals.available + lent,
+            own: totals.own + lent,
+            ..totals
+        }
     }
 
     /// Returns the earliest pool time that the next record can have.

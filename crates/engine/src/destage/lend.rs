@@ -51,7 +51,7 @@ impl Core {
     /// these slots become free only when the references are in place. Destage is due at half of
     /// this number.
     pub(crate) fn most_referred(&self) -> u64 {
-        MOST_REFERRED.min(self.space.totals().available / REFERRED_PARTS)
+        MOST_REFERRED.min(self.totals().available / REFERRED_PARTS)
     }
 }
 
@@ -116,7 +116,7 @@ impl Destager {
         // slots. The next references use these extents again.
         let extents = self.core.most_referred() / self.core.config.extent_size;
         self.keep_open(state, slot_log2, extents as usize)?;
-        let most = bytes.min(self.core.space.totals().available / LENT_PARTS);
+        let most = bytes.min(self.core.totals().available / LENT_PARTS);
         if left >= most / 2 {
             return Ok(());
         }

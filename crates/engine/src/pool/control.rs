@@ -239,10 +239,12 @@ impl Pool {
         }
         {
             let state = &mut *self.destager.state.lock();
+            // Lent slots are no data to be moved.
+            self.destager.recall_all(state)?;
             let moving = state.allocator.used_bytes(pv);
             let was_draining = state.allocator.is_draining(pv);
             let kept = self.destager.apply_draining(state, pv, true, false);
-            if !kept || self.core.space.totals().available < moving {
+            if !kept || self.core.totals().available < moving {
                 if kept && !was_draining {
                     self.destager.apply_draining(state, pv, false, true);
                 }

@@ -148,7 +148,7 @@ impl Pool {
     }
 
     fn warn_of_space(&self, warnings: &mut Vec<Warning>) {
-        let totals = self.core.space.totals();
+        let totals = self.core.totals();
         if self.core.lacks_own_space() {
             let text = format!(
                 "space is low: {} of {} bytes are available (less than {} %)",

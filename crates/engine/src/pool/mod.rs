@@ -62,9 +62,7 @@ pub struct Pool {
 impl Pool {
     /// Returns the pool's state.
     pub fn info(&self) -> PoolInfo {
-        let totals = self.core.space.totals();
-        // What is lent and not taken comes back when it is needed. It may change between the two.
-        let lent = self.core.lent.bytes().min(totals.used);
+        let totals = self.core.totals();
         // This comes before the names are locked, because `health` locks them itself.
         let health = self.health();
         let enabled = |info: &FeatureInfo| info.state == FeatureState::Enabled;
@@ -75,9 +73,9 @@ impl Pool {
             config: self.core.config.clone(),
             placement: names.placement,
             capacity: totals.capacity,
-            used: totals.used - lent,
-            available: totals.available + lent,
-            own_available: totals.own + lent,
+            used: totals.used,
+            available: totals.available,
+            own_available: totals.own,
             reserved: totals.reserved,
             reserved_history: self.core.space.log(),
             data_available: self.core.catalog_room.available(),

@@ -104,13 +104,13 @@ impl Core {
     }
 
     pub(crate) fn is_low_on_space(&self) -> bool {
-        let totals = self.space.totals();
+        let totals = self.totals();
         totals.available < totals.capacity / 100 * self.options.low_space_percent as u64
     }
 
     /// Returns whether the pool's own space is low, whatever the file systems below have.
     pub(crate) fn lacks_own_space(&self) -> bool {
-        let totals = self.space.totals();
+        let totals = self.totals();
         totals.own < totals.capacity / 100 * self.options.low_space_percent as u64
     }
 }

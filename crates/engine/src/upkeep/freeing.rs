@@ -8,7 +8,7 @@ impl Destager {
     /// Adds what a destaged batch owes: a part of a step, or several steps when there is little
     /// space.
     pub(crate) fn owe_freeing(&self, state: &mut BackgroundState) {
-        let totals = self.core.space.totals();
+        let totals = self.core.totals();
         let percent = totals.available.saturating_mul(100) / totals.capacity.max(1);
         state.owed += match percent {
             50.. => 1,
