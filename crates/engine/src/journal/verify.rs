@@ -40,13 +40,13 @@ pub(crate) trait Slots {
     /// not judge slots. Then the caller believes the reference.
     fn read(&self, run: &SlotRun, buf: &mut [u8]) -> io::Result<bool>;
 
-    /// Returns the path and the disk of a physical volume, if it is known and this opening may
-    /// write to it.
+    /// Returns the path and the disk of a physical volume, if it is known. An opening that only
+    /// reads the pool writes nothing to it.
     fn disk(&self, pv: u32) -> Option<(String, Arc<dyn Disk>)>;
 }
 
 /// An implementation of [`Slots`] that reads no slot, so that all references are believed. The
-/// offline check and salvage use it. They only read the pool, and report what can't be read.
+/// offline check uses it: it compares the slots that references name, and not their content.
 pub(crate) struct Believed;
 
 impl Slots for Believed {

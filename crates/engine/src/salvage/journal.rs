@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::reference::Reference;
-use crate::journal::verify::Believed;
+use crate::journal::verify::Slots;
 use crate::journal::{Accepted, Beyond, Located, ScanStart, Scanned, scan, stage_located, stage_reference};
 
 /// The journal's records behind the catalog.
@@ -24,11 +24,13 @@ pub(super) struct Recovered {
 /// record that the catalog does not call in place, and also the records of an interrupted batch.
 ///
 /// Damage is accepted. An operation that can't be carried out, because its object is lost, is
-/// accepted too. It ends the journal, since later records depend on it.
+/// accepted too. It ends the journal, since later records depend on it. So does a reference that
+/// nothing names as durable, and whose data is not in its slots, as in an ordinary opening.
 pub(super) fn recover(
     dir: &dyn Dir,
     start: ScanStart,
     positions: &Positions,
+    slots: &dyn Slots,
     names: &mut Namespace,
 ) -> Result<Recovered> {
     let mut unrecorded = None;
@@ -70,7 +72,7 @@ pub(super) fn recover(
         }
         Ok(())
     };
-    let mut scanned = scan(dir, start, false, &Believed, &mut visit)?;
+    let mut scanned = scan(dir, start, false, slots, &mut visit)?;
     let damaged = scanned.accepted.take();
     let loss = match (given_up, damaged) {
         (Some(mut early), Some(late)) => {

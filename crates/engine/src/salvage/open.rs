@@ -111,8 +111,8 @@ impl Opening {
             let text = "`hindcast pool reidentify` was interrupted: targets and schedules may have the old identities of volumes";
             self.found.find("catalog", "identities", text);
         }
-        let mut recovered = self.recover();
         let known = self.stamps();
+        let mut recovered = self.recover(known.as_ref());
         let table = PvTable::new();
         let undated = pvs::open(
             &*self.dir,
@@ -135,7 +135,7 @@ impl Opening {
 
     /// Loads names and staging from catalog and journal. A journal that can't be scanned at all is
     /// left out.
-    fn recover(&mut self) -> Recovered {
+    fn recover(&mut self, known: Option<&KnownStamps>) -> Recovered {
         let record = self.catalog.journal().unwrap_or_else(|e| {
             self.found.find(
                 "catalog-row",
@@ -150,7 +150,8 @@ impl Opening {
             names::load(dir, &self.catalog, &self.superblock, found)
         };
         let (mut names, lines) = load(&mut self.found);
-        match journal::recover(&*self.dir, start, &self.positions, &mut names) {
+        let judged = self.judged(&names, known);
+        match journal::recover(&*self.dir, start, &self.positions, &judged, &mut names) {
             Ok(journal) => Recovered { names, lines, journal },
             Err(error) => {
                 // The names are loaded again, without what was applied so far. Lost rows were
@@ -158,6 +159,17 @@ impl Opening {
                 let (names, lines) = load(&mut Salvage::default());
                 Recovered { names, lines, journal: journal::none(&start, &error) }
             }
+        }
+    }
+
+    /// Returns the physical volumes on which the slots of references are verified. With a catalog
+    /// of an earlier time there are none: what a reference wrote may have been replaced since.
+    fn judged(&self, names: &Namespace, known: Option<&KnownStamps>) -> pvs::Judged {
+        match (&self.found.source, known) {
+            (CatalogSource::Own | CatalogSource::Backup { exact: true, .. }, Some(known)) => {
+                pvs::Judged::open(&*self.dir, names, &self.superblock, &self.options, known)
+            }
+            _ => pvs::Judged::none(),
         }
     }
 

@@ -3,9 +3,11 @@
 use super::SalvageOptions;
 use crate::branch::namespace::Namespace;
 use crate::catalog::{KnownStamps, PvRecord, Superblock};
-use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose};
+use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::Salvage;
+use crate::journal::reference::SlotRun;
+use crate::journal::verify::Slots;
 use crate::space::label::{DATA_START, Label, LabelFound};
 use crate::space::pv::{Pv, PvTable};
 use crate::space::stamp::{Age, Bearer, Stamped};
@@ -61,6 +63,72 @@ impl Disk for Absent {
     }
 }
 
+/// The physical volumes on which a salvage verifies the slots of references: those that are whole
+/// and of the catalog's time. What a reference names on another one may be gone, and does not show
+/// where the log ended.
+pub(super) struct Judged(BTreeMap<u32, Arc<Pv>>);
+
+impl Judged {
+    /// Judges no reference: all are believed.
+    pub(super) fn none() -> Judged {
+        Judged(BTreeMap::new())
+    }
+
+    /// Opens the known physical volumes, each at its present path. What is wrong with them is
+    /// reported by [`open`], not here.
+    pub(super) fn open(
+        dir: &dyn Dir,
+        names: &Namespace,
+        superblock: &Superblock,
+        options: &SalvageOptions,
+        known: &KnownStamps,
+    ) -> Judged {
+        let mut unreported = Salvage::default();
+        let mut judged = BTreeMap::new();
+        for (id, record) in &names.pvs {
+            let path = options.moved.get(&record.path).unwrap_or(&record.path).clone();
+            let record = PvRecord { path, ..record.clone() };
+            let label = label_of(*id, &record, superblock);
+            let Ok(disk) = recognize(dir, &label, &record, "", &mut unreported) else { continue };
+            let whole = disk.len().is_ok_and(|len| len >= whole_len(&label));
+            let pv = Pv::new(*id, &record, disk);
+            if whole && age_of(&pv, superblock.pool, known) == Age::Same {
+                judged.insert(*id, pv);
+            }
+        }
+        Judged(judged)
+    }
+}
+
+impl Slots for Judged {
+    fn read(&self, run: &SlotRun, buf: &mut [u8]) -> io::Result<bool> {
+        let Some(pv) = self.0.get(&run.first.pv()) else { return Ok(false) };
+        match pv.disk.read_at(buf, run.first.offset()) {
+            Err(error) if !is_unreadable(&error) => Ok(false),
+            read => read.map(|()| true),
+        }
+    }
+
+    fn disk(&self, pv: u32) -> Option<(String, Arc<dyn Disk>)> {
+        self.0.get(&pv).map(|pv| (pv.path.clone(), pv.disk.clone()))
+    }
+}
+
+fn label_of(id: u32, record: &PvRecord, superblock: &Superblock) -> Label {
+    Label {
+        pool: superblock.pool,
+        pv_uuid: record.uuid,
+        pv: id,
+        extents: record.extents,
+        extent_size: superblock.extent_size,
+    }
+}
+
+/// Number of bytes that a physical volume must have.
+fn whole_len(label: &Label) -> u64 {
+    DATA_START.saturating_add(u64::from(label.extents).saturating_mul(label.extent_size))
+}
+
 /// Opens the known physical volumes, each at its present path. One that can't be used is also in
 /// the table, and fails all reads. Returns the physical volumes whose age is unknown, and why.
 pub(super) fn open(
@@ -77,13 +145,7 @@ pub(super) fn open(
             record.path = path.clone();
         }
         let object = format!("pv {id} ({})", record.path);
-        let label = Label {
-            pool: superblock.pool,
-            pv_uuid: record.uuid,
-            pv: *id,
-            extents: record.extents,
-            extent_size: superblock.extent_size,
-        };
+        let label = label_of(*id, record, superblock);
         let pv = match recognize(dir, &label, record, &object, found) {
             Ok(disk) => {
                 let pv = Pv::new(*id, record, disk);
@@ -155,7 +217,7 @@ fn recognize(
 
 /// Reports a physical volume that was cut short.
 fn limit(pv: &Pv, label: &Label, object: &str, found: &mut Salvage) {
-    let whole = DATA_START.saturating_add(u64::from(label.extents).saturating_mul(label.extent_size));
+    let whole = whole_len(label);
     let len = pv.disk.len().unwrap_or(0);
     if len < whole {
         found.find("pv", object, format!("it has shrunk to {len} bytes of {whole}"));

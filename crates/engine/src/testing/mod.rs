@@ -168,6 +168,16 @@ impl Site {
         site
     }
 
+    /// Opens the pool again as after a kill. `between` sees the files of the closed pool.
+    pub fn reopen_after(self, between: impl FnOnce(Arc<dyn Dir>)) -> Site {
+        let Site { dir, seen, clock, world, options, pool } = self;
+        assert_eq!(Arc::strong_count(&pool), 1, "handles keep the pool alive");
+        drop(pool);
+        between(seen.clone());
+        let pool = Pool::open(seen.clone(), world.clone(), options.clone()).unwrap();
+        Site { dir, seen, clock, world, options, pool }
+    }
+
     /// Opens the pool again as after a kill, and also returns what the offline check finds.
     pub fn reopen_checked(self, options: PoolOptions) -> (Site, Vec<Finding>) {
         let Site { dir, seen, clock, world, options: usual, pool } = self;
