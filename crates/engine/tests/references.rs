@@ -5,11 +5,15 @@
 use hindcast_engine::ErrorKind;
 use hindcast_engine::Volume;
 use hindcast_engine::cdp::CdpSettings;
+use hindcast_engine::check::inject::{Injury, injure};
+use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::{Dir, OpenMode};
-use hindcast_engine::pool::{Health, Method, Order, Pool, PoolOptions, PvSpec};
+use hindcast_engine::pool::{Health, Method, Order, Pool, PoolOptions, PvSpec, SnapshotPolicy};
+use hindcast_engine::salvage::SalvageOptions;
 use hindcast_engine::testing::{
-    Act, FaultyDir, KIB, MIB, Op, Site, assert_bytes, assert_clean, idle, read, try_read, write,
+    Act, FaultyDir, KIB, MIB, Op, Site, assert_bytes, assert_clean, idle, read, try_read, try_write, world,
+    write,
 };
 use std::io;
 use std::sync::Arc;
@@ -298,7 +302,14 @@ fn a_lost_write_ends_the_log_for_ever() {
     inline(&site.pool, &v, 3 * MIB, 4, 256 * KIB - 512);
     drop(v);
     lose(&*site.dir, 3);
-    let mut site = site.reopen();
+    let mut site = site.reopen_after(|dir| {
+        // A salvage ends the log at the same record.
+        let salvage = Pool::open_salvage(dir, world(9), SalvageOptions::default()).unwrap();
+        assert!(salvage.salvage().unwrap().is_clean());
+        let v = salvage.open_volume("v", false).unwrap();
+        assert_bytes(&v, MIB, 2, 256 * KIB);
+        assert_bytes(&v, 2 * MIB, 0, MIB + 4 * KIB);
+    });
     for round in 0..3u8 {
         let v = site.open("v");
         assert_bytes(&v, 0, 1, 256 * KIB);
@@ -452,6 +463,79 @@ fn a_full_pool_takes_lent_slots_back() {
     assert_bytes(&v, 0, 7, written);
     drop(v);
     drop(site.reopen());
+}
+
+/// A repair that has to guess reserves space, but not the slots that references name. Before, it
+/// refused to repair the marks of such a pool, and the opening gave slots in use to other chunks.
+#[test]
+fn a_repair_leaves_references_their_slots() {
+    for pick in 0..24 {
+        let site = site(16);
+        let other = site.volume("a", MIB, 16 * KIB);
+        write(&other, 0, 1, 512 * KIB);
+        idle(&site.pool);
+        let v = volume(&site, "b", 4 * MIB, 4 * KIB);
+        write(&v, 0, 2, MIB);
+        idle(&site.pool);
+        site.pool.create_snapshots(&[("b", "s")]).unwrap();
+        refer(&site.pool, &v, 0, 3, 256 * KIB);
+        refer(&site.pool, &v, 2 * MIB, 4, 64 * KIB);
+        drop((v, other));
+        let site = site.reopen_after(|dir| {
+            assert!(injure(&*dir, Injury::BadMapPage, 0).unwrap());
+            let injury =
+                [Injury::LostExtent, Injury::LostExtentAndBitmap, Injury::BadExtent][pick as usize % 3];
+            assert!(injure(&*dir, injury, pick / 3).unwrap());
+            let options = CheckOptions { repair: true, ..CheckOptions::default() };
+            let found = check(dir.clone(), &options, &mut |_, _| {}).unwrap().findings;
+            assert!(found.iter().any(|finding| finding.repaired), "{found:?}");
+            assert!(found.iter().all(|finding| finding.code != "reference"), "{found:?}");
+        });
+        let (v, snapshot) = (site.open("b"), site.snapshot("b", "s"));
+        let look = || {
+            assert_bytes(&snapshot, 0, 2, MIB);
+            assert_bytes(&v, 0, 3, 256 * KIB);
+            assert_bytes(&v, 256 * KIB, 2, 768 * KIB);
+            assert_bytes(&v, 2 * MIB, 4, 64 * KIB);
+        };
+        look();
+        // Writes to all space that the pool calls free.
+        for chunk in [4 * KIB, 16 * KIB] {
+            let new = site.volume(&format!("new-{chunk}"), 16 * MIB, chunk);
+            let full = |at: u64| try_write(&new, at * 64 * KIB, 9, 64 * KIB).is_err();
+            let _ = (0..256).any(full);
+            idle(&site.pool);
+        }
+        look();
+    }
+}
+
+/// Lent slots come back when they are needed, so they are no reason to delete a snapshot.
+#[test]
+fn lent_slots_are_no_shortage() {
+    let site = site(64);
+    let v = volume(&site, "v", 64 * MIB, 16 * KIB);
+    let policy = SnapshotPolicy { reserve_percent: 200, auto_delete: true };
+    site.pool.set_snapshot_policy("v", policy).unwrap();
+    refer(&site.pool, &v, 0, 1, 64 * KIB);
+    site.pool.create_snapshots(&[("v", "kept")]).unwrap();
+    refer(&site.pool, &v, 0, 2, 64 * KIB);
+    idle(&site.pool);
+    let warns =
+        || matches!(site.pool.health(), Health::Warning(all) if all.iter().any(|w| w.code == "space-low"));
+    let mut at = 64 * KIB;
+    while site.pool.snapshot("v", "kept").is_ok() {
+        let info = site.pool.info();
+        assert_eq!(warns(), info.own_available < info.capacity / 100 * 10, "{info:?}");
+        let step = if info.own_available > info.capacity / 8 { MIB } else { 64 * KIB };
+        write(&v, at, 3, step);
+        at += step;
+        idle(&site.pool);
+    }
+    let info = site.pool.info();
+    let before = info.own_available - 64 * KIB; // the deletion gave 64 KiB back
+    let due = info.capacity / 100 * 10;
+    assert!((due - 64 * KIB..due).contains(&before), "deleted with {before} bytes left, due below {due}");
 }
 
 #[test]

@@ -55,8 +55,8 @@ pub(super) fn check(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) ->
 }
 
 /// Checks that the slots that references name are free in the catalog, and that no two references
-/// name the same slot (D4 of docs/DURABILITY.md). If the slot size of an extent is unknown, it gets
-/// that of the first reference in it.
+/// name the same slot (D4 of docs/DURABILITY.md). Notes these slots, so that a repair leaves them
+/// free. If the slot size of an extent is unknown, it gets that of the first reference in it.
 pub(super) fn check_slots(
     referred: &[ReferredSlot],
     used: &mut Marks,
@@ -79,12 +79,14 @@ pub(super) fn check_slots(
         let extent = u32::try_from(inside / extent_size).unwrap_or(u32::MAX);
         if tables.pvs.get(&pv).is_none_or(|record| extent >= record.extents) {
             report.find("reference", object, format!("it names byte {at} of PV {pv}, which does not exist"));
-        } else if let Some(of) = used.get_mut(&(pv, extent)) {
-            of.shape(*slot_log2, extent_size >> slot_log2);
-            if !has_other_owner(of, inside % extent_size, *slot_log2) {
-                continue;
-            }
+            continue;
+        }
+        let of = used.entry((pv, extent)).or_insert_with(|| SlotUse::only_referred(*slot_log2, extent_size));
+        of.shape(*slot_log2, extent_size >> slot_log2);
+        if has_other_owner(of, inside % extent_size, *slot_log2) {
             report.find("reference", object, format!("it names byte {at} of PV {pv}, which is used"));
+        } else {
+            of.refer((inside % extent_size) >> slot_log2);
         }
     }
 }
@@ -96,17 +98,4 @@ fn has_other_owner(of: &SlotUse, inside: u64, slot_log2: u8) -> bool {
     }
     let bit = inside >> slot_log2;
     of.marked.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1)
-}
-
-/// Returns whether the marks may be repaired. A repair that has to guess marks whole extents as
-/// used. That would include slots that references name.
-pub(super) fn lets_repair(referred: &[ReferredSlot], report: &CheckReport) -> bool {
-    let refused = !referred.is_empty() && report.doubt.as_ref().is_some_and(|doubt| doubt.maps);
-    if refused {
-        tracing::warn!(
-            slots = referred.len(),
-            "marks are not repaired while large writes wait in the journal: open the pool once, stop it, and repair then"
-        );
-    }
-    !refused
 }

@@ -1,5 +1,6 @@
 //! Compares the maps with the allocation: the core of the check.
 
+use super::journal::{self, ReferredSlot};
 use super::{CheckReport, Marks, Tables, marks, versions};
 use crate::catalog::PageKey;
 use crate::catalog::page::{Entry, MapPage, Slot};
@@ -23,6 +24,7 @@ pub(super) struct Used {
 pub(super) fn check_maps(
     catalog: &Catalog,
     tables: &Tables,
+    referred: &[ReferredSlot],
     report: &mut CheckReport,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Used> {
@@ -54,6 +56,7 @@ pub(super) fn check_maps(
         check_counts(catalog, tables, &used, report)?;
     }
     marks::check_leaks(&used.marks, report);
+    journal::check_slots(referred, &mut used.marks, tables, report);
     if !report.maps_are_whole() {
         marks::check_missing(&mut used.marks, tables, report);
     }

@@ -20,6 +20,9 @@ pub(super) struct SlotUse {
     pub(super) seen: Vec<u64>,
     /// Slots that an entry overlaps without fitting this extent's slots, as bits.
     pub(super) overlapped: Vec<u64>,
+    /// Slots that references in the journal name, as bits. They are free in the catalog, and stay so
+    /// in a repair: the opening gives them to their references.
+    pub(super) referred: Vec<u64>,
     /// Pages of the bitmap that do not verify. Their marks are unknown.
     pub(super) unknown: BTreeSet<u32>,
     /// Whether the bitmap has pages behind the extent's end.
@@ -50,7 +53,8 @@ impl SlotUse {
             has_row,
             marked: words.clone(),
             seen: words.clone(),
-            overlapped: words,
+            overlapped: words.clone(),
+            referred: words,
             unknown: BTreeSet::new(),
             too_long: false,
             shapeless: None,
@@ -93,7 +97,8 @@ impl SlotUse {
     pub(super) fn mended(&self, report: &CheckReport, slots: u64) -> Vec<u64> {
         let Some(doubt) = &report.doubt else { return self.seen.clone() };
         let known = self.marked.iter().zip(&self.seen).zip(&self.overlapped).map(|((m, s), o)| m | s | o);
-        let mut words: Vec<u64> = known.collect();
+        let known: Vec<u64> = known.collect();
+        let mut words = known.clone();
         if doubt.maps {
             let page = BITMAP_WORDS as u64 * 64;
             let of = |n: &u32| u64::from(*n) * page..((u64::from(*n) + 1) * page).min(slots);
@@ -103,7 +108,31 @@ impl SlotUse {
                 fill(&mut words, 0..slots);
             }
         }
+        // What is only guessed to be used is free if a reference names it.
+        for ((word, known), referred) in words.iter_mut().zip(&known).zip(&self.referred) {
+            *word &= known | !referred;
+        }
         words
+    }
+
+    /// Notes that a reference names a slot.
+    pub(super) fn refer(&mut self, index: u64) {
+        fill(&mut self.referred, index..index + 1);
+    }
+
+    /// Marks all slots but those that references name.
+    fn reserve(&mut self, extent_size: u64) {
+        let slots = extent_size >> self.slot_log2;
+        fill(&mut self.marked, 0..slots);
+        let used = self.seen.iter().zip(&self.overlapped).map(|(seen, overlapped)| seen | overlapped);
+        for ((word, used), referred) in self.marked.iter_mut().zip(used).zip(&self.referred) {
+            *word &= used | !referred;
+        }
+    }
+
+    /// An extent that nothing in the catalog names. A reference names slots of this size in it.
+    pub(super) fn only_referred(slot_log2: u8, extent_size: u64) -> SlotUse {
+        SlotUse::new(slot_log2, 0, false, extent_size >> slot_log2)
     }
 }
 
@@ -287,7 +316,8 @@ pub(super) fn check_leaks(marks: &Marks, report: &mut CheckReport) {
 }
 
 /// Reserves every extent if the maps are in doubt, and more slots are counted than marks are left.
-/// The places of some used slots are unknown then, so no extent can be proved free.
+/// The places of some used slots are unknown then, so no extent can be proved free. Slots that
+/// references name are free.
 pub(super) fn check_missing(marks: &mut Marks, tables: &Tables, report: &mut CheckReport) {
     let extent_size = tables.superblock.extent_size;
     let mut missing: BTreeMap<u8, i64> = BTreeMap::new();
@@ -309,7 +339,10 @@ pub(super) fn check_missing(marks: &mut Marks, tables: &Tables, report: &mut Che
     report.push("marks-lost", "pool".into(), detail, true);
     for (pv, record) in &tables.pvs {
         for extent in 0..record.extents {
-            marks.entry((*pv, extent)).or_insert_with(|| SlotUse::shapeless(extent_size, 0));
+            let usage = marks.entry((*pv, extent)).or_insert_with(|| SlotUse::shapeless(extent_size, 0));
+            if !usage.has_row {
+                usage.reserve(extent_size);
+            }
         }
     }
 }

@@ -209,20 +209,15 @@ pub fn check(
             let histories = history::check_histories(&*dir, &catalog, &tables, &mut report);
             unless_damaged(histories, "histories", &mut report)?;
             let referred = journal::check(&*dir, &tables, &mut report);
-            let used = maps::check_maps(&catalog, &tables, &mut report, progress);
-            let mut used = unless_damaged(used, "maps", &mut report)?;
-            if let Some(used) = &mut used {
-                journal::check_slots(&referred, &mut used.marks, &tables, &mut report);
-            }
+            let used = maps::check_maps(&catalog, &tables, &referred, &mut report, progress);
+            let used = unless_damaged(used, "maps", &mut report)?;
             // A repair with a catalog of another time would spoil the pool for the right catalog.
             let repair = options.repair && (together || options.force_stale);
             if repair {
                 labels::repair(&*dir, &stamps, &tables, &mut report)?;
             }
             // The marks are not repaired if only a part of the catalog could be read.
-            if let Some(used) = used.filter(|_| repair)
-                && journal::lets_repair(&referred, &report)
-            {
+            if let Some(used) = used.filter(|_| repair) {
                 repair::repair(&catalog, &tables, &used, &mut report)?;
             }
             return Ok(report);
