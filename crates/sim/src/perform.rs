@@ -286,6 +286,7 @@ impl Run {
         if let Err(panic) = survived {
             writes.iter_mut().for_each(|write| write.result = Err(panic.clone()));
         }
+        let deleted = self.deleted_for_space(watch.as_ref())?;
         // The effects are in order, without those that certainly did nothing.
         let mut tried = Vec::new();
         let mut refused = None;
@@ -301,7 +302,7 @@ impl Run {
                     if self.failing || self.faults {
                         // The journal was full, and nothing could be carried out: there was no
                         // space, or a disk had failed.
-                        let begun = self.sequenced_of_it(whole)?.min(effects.len());
+                        let begun = self.sequenced_of_it(deleted.len() + whole)?.min(effects.len());
                         whole += begun;
                         tried.extend(effects.into_iter().take(begun));
                     }
@@ -310,7 +311,7 @@ impl Run {
                 // A journal file for the rest of the write could not be created.
                 Answer::Unknown if !self.dir.crashed() && !self.poisoned() => {
                     refused = Some(ErrorKind::Io);
-                    tried.extend(effects.into_iter().take(self.sequenced_of_it(0)?));
+                    tried.extend(effects.into_iter().take(self.sequenced_of_it(deleted.len())?));
                     continue;
                 }
                 Answer::Unknown => answer = Answer::Unknown,
@@ -323,7 +324,6 @@ impl Run {
             self.filled |= self.brought > 0;
         }
         self.oracle.forget(all.len());
-        let deleted = self.deleted_for_space(watch.as_ref())?;
         self.attempt_and_settle(&answer, deleted, &tried, fua && !tried.is_empty())?;
         if let (Answer::Done, Some(before)) = (answer, before) {
             self.note_steps(vol, before, &tried);
@@ -342,8 +342,8 @@ impl Run {
         (WriteOp::new(offset, Bytes::from(data)), write_effects(vol, offset, len, most, stamp))
     }
 
-    /// Returns how many records of a failed write were sequenced. The other parts of the request
-    /// have `known` records.
+    /// Returns how many records of a failed write were sequenced. The other parts of the request,
+    /// and the deletions that made room for it, have `known` records.
     fn sequenced_of_it(&self, known: usize) -> Outcome<usize> {
         let sequenced = (self.pool()?.stats().sequenced_lsn.0 - self.oracle.last_lsn()) as usize;
         // Records of materialized content come before those of the write, and the oracle observes
