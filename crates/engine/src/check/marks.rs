@@ -20,8 +20,8 @@ pub(super) struct SlotUse {
     pub(super) seen: Vec<u64>,
     /// Slots that an entry overlaps without fitting this extent's slots, as bits.
     pub(super) overlapped: Vec<u64>,
-    /// Slots that references in the journal name, as bits. They are free in the catalog, and stay so
-    /// in a repair: the opening gives them to their references.
+    /// Slots that references in the journal name, as bits. They are free in the catalog, and a
+    /// repair leaves them free: the opening gives them to their references.
     pub(super) referred: Vec<u64>,
     /// Pages of the bitmap that do not verify. Their marks are unknown.
     pub(super) unknown: BTreeSet<u32>,
