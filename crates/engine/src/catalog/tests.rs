@@ -6,7 +6,7 @@ use super::features::CATALOG_SUMS;
 use super::page::{Entry, Slot};
 use super::*;
 use crate::disk::MemDir;
-use crate::ids::Epoch;
+use crate::ids::{Chunk, Epoch};
 use crate::settings::Placement;
 use crate::testing::{Act, FaultyDisk, Op};
 use crate::world::{Rng, SplitMix};
@@ -462,4 +462,40 @@ fn the_state_that_a_failed_commit_leaves_is_verified() {
     let (unread, _) = compare(&catalog, &model);
     assert!(unread.contains(&1234) && unread.len() < 500, "{} pages can't be read", unread.len());
     assert_eq!(catalog.begin().err().unwrap().kind(), ErrorKind::Poisoned);
+}
+
+/// Compares the versions that snapshots see with those that a plain search finds. Some chunks have
+/// no versions, some a few, and some so many that a query seeks past them.
+#[test]
+fn a_snapshot_sees_the_versions_of_its_epoch() {
+    let (_dir, catalog, _) = catalog(0, 0, 1 << 20);
+    let rng = SplitMix::new(7);
+    let mut all: BTreeMap<(u64, u32), Version> = BTreeMap::new();
+    for chunk in 0..40u64 {
+        let most = [0, 0, 1, 3, 30][(rng.next() % 5) as usize];
+        for _ in 0..most {
+            let last = (rng.next() % 40) as u32 + 1;
+            let born = Epoch((rng.next() % u64::from(last)) as u32 + 1);
+            let entry = Entry { slot: Slot::new(0, (chunk + 1) * 4096), born };
+            let key = VersionKey::new(BRANCH, Chunk(chunk), Epoch(last));
+            all.insert((chunk, last), Version { key, entry });
+        }
+    }
+    // Rows of the next branch are behind those of this one.
+    let entry = Entry { slot: Slot::new(0, 4096), born: Epoch(1) };
+    let other = Version { key: VersionKey::new(BranchId(6), Chunk(1), Epoch(40)), entry };
+    let mut txn = catalog.begin().unwrap();
+    txn.put_versions(all.values().chain([&other])).unwrap();
+    txn.commit().unwrap();
+    for epoch in 1..=41 {
+        for (first, last) in [(0, 39), (0, 0), (7, 21), (39, 100), (50, 60)] {
+            let seen = |chunk: u64| {
+                let next = all.range((chunk, epoch)..=(chunk, u32::MAX)).next();
+                next.map(|(_, version)| *version).filter(|version| version.entry.born <= Epoch(epoch))
+            };
+            let plain: Vec<Version> = (first..=last).filter_map(seen).collect();
+            let found = catalog.versions_at(BRANCH, Epoch(epoch), (Chunk(first), Chunk(last))).unwrap();
+            assert_eq!(found, plain, "epoch {epoch}, chunks {first} to {last}");
+        }
+    }
 }

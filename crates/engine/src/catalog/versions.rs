@@ -28,6 +28,10 @@ fn version(key: VersionKey, bytes: &[u8]) -> Result<Version> {
     Ok(Version { key, entry })
 }
 
+/// Number of rows in a row that a query passes over before it seeks anew. To seek takes about as
+/// long as to pass over this number of rows.
+const MAX_PASSED: u32 = 8;
+
 /// The bytes that a version takes: its key, its sealed entry, and its key in the index.
 pub(crate) const VERSION_BYTES: u64 = 20 + 17 + 20;
 
@@ -52,30 +56,33 @@ impl Catalog {
         self.store.read("read versions", |txn| {
             let table = db!("read versions", txn.open_table(VERSIONS));
             let mut found = Vec::new();
-            let (mut chunk, last) = chunks;
-            while chunk <= last {
-                // Each query finds the next chunk that has versions. Chunks in between are skipped.
-                let next = db!(
-                    "read versions",
-                    table.range(
-                        VersionKey::new(branch, chunk, epoch)..=VersionKey::new(branch, last, Epoch::MAX)
-                    )
-                )
-                .next();
-                let Some(row) = next else { break };
-                let (key, value) = db!("read versions", row);
-                let key = key.value();
-                if key.chunk > chunk && key.last < epoch {
-                    chunk = key.chunk;
-                    continue;
-                }
-                if key.last >= epoch {
-                    let version = version(key, value.value())?;
-                    if version.entry.born <= epoch {
-                        found.push(version);
+            let (mut from, last) = (VersionKey::new(branch, chunks.0, epoch), chunks.1);
+            // The chunk whose version is decided: its other rows are passed over.
+            let mut decided = None;
+            'seek: while from.chunk <= last {
+                let rows = table.range(from..=VersionKey::new(branch, last, Epoch::MAX));
+                let mut passed = 0;
+                for row in db!("read versions", rows) {
+                    let (key, value) = db!("read versions", row);
+                    let key = key.value();
+                    let behind = decided == Some(key.chunk);
+                    if !behind && key.last >= epoch {
+                        decided = Some(key.chunk);
+                        passed = 0;
+                        let version = version(key, value.value())?;
+                        if version.entry.born <= epoch {
+                            found.push(version);
+                        }
+                        continue;
+                    }
+                    passed += 1;
+                    if passed == MAX_PASSED {
+                        let chunk = if behind { key.chunk.next() } else { key.chunk };
+                        from = VersionKey::new(branch, chunk, epoch);
+                        continue 'seek;
                     }
                 }
-                chunk = key.chunk.next();
+                break;
             }
             Ok(found)
         })
