@@ -2,6 +2,7 @@
 
 use super::marks::SlotUse;
 use super::{CheckReport, Marks, Tables};
+use crate::catalog::features::REFERENCES;
 use crate::catalog::page::Slot;
 use crate::control::decode_control;
 use crate::disk::Dir;
@@ -9,7 +10,7 @@ use crate::error::Error;
 use crate::ids::Lsn;
 use crate::journal::record::Kind;
 use crate::journal::verify::{Believed, decode};
-use crate::journal::{ScanStart, scan};
+use crate::journal::{Located, ScanStart, scan};
 use crate::space::label::DATA_START;
 use std::collections::BTreeSet;
 
@@ -23,11 +24,11 @@ pub(super) struct ReferredSlot {
 /// Reads the journal and decodes its records. Returns the slots of references that the catalog does
 /// not have yet.
 pub(super) fn check(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) -> Vec<ReferredSlot> {
-    let start = ScanStart::new(&tables.superblock, &tables.positions, tables.journal, false);
+    let start = |accept| ScanStart::new(&tables.superblock, &tables.positions, tables.journal, accept);
     let mut records = 0;
     let mut undecoded: Option<Error> = None;
     let mut referred = Vec::new();
-    let scanned = scan(dir, start, false, &Believed, &mut |located, data| {
+    let mut visit = |located: &Located, data: &[u8]| {
         let header = &located.header;
         records += 1;
         match header.kind {
@@ -46,7 +47,13 @@ pub(super) fn check(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) ->
             _ => {}
         }
         Ok(())
-    });
+    };
+    let scanned = scan(dir, start(false), false, &Believed, &mut visit);
+    if scanned.is_err() && tables.superblock.features & REFERENCES != 0 {
+        // The scan visited no record. An opening that accepts the damage uses the references before
+        // it, so a repair has to know their slots.
+        let _ = scan(dir, start(true), false, &Believed, &mut visit);
+    }
     report.journal_records = records;
     if let Some(error) = scanned.err().or(undecoded) {
         report.find("journal", "journal", error.to_string());
@@ -81,21 +88,20 @@ pub(super) fn check_slots(
             report.find("reference", object, format!("it names byte {at} of PV {pv}, which does not exist"));
             continue;
         }
+        if extent_size.checked_shr((*slot_log2).into()).is_none_or(|slots| slots == 0)
+            || inside % (1 << slot_log2) != 0
+        {
+            let detail = format!("it names byte {at} of PV {pv}, where no slot of its size begins");
+            report.find("reference", object, detail);
+            continue;
+        }
         let of = used.entry((pv, extent)).or_insert_with(|| SlotUse::only_referred(*slot_log2, extent_size));
         of.shape(*slot_log2, extent_size >> slot_log2);
-        if has_other_owner(of, inside % extent_size, *slot_log2) {
+        let index = (inside % extent_size) >> slot_log2;
+        if of.slot_log2 != *slot_log2 || of.has_owner(index) {
             report.find("reference", object, format!("it names byte {at} of PV {pv}, which is used"));
         } else {
-            of.refer((inside % extent_size) >> slot_log2);
+            of.refer(index);
         }
     }
-}
-
-/// Returns whether the catalog marks a slot as used, or has slots of another size in its extent.
-fn has_other_owner(of: &SlotUse, inside: u64, slot_log2: u8) -> bool {
-    if of.slot_log2 != slot_log2 {
-        return true;
-    }
-    let bit = inside >> slot_log2;
-    of.marked.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1)
 }

@@ -75,6 +75,11 @@ impl SlotUse {
             if let Some(first) = usage.marked.first_mut().filter(|_| slots <= 64) {
                 *first = word & u64::MAX >> (64 - slots);
             }
+            // Without the word, or with parts of entries in the extent, any slot may be used.
+            if word == 0 || slots > 64 || count(&self.overlapped) > 0 {
+                let pages = usage.marked.len().div_ceil(BITMAP_WORDS) as u32;
+                usage.unknown.extend(0..pages);
+            }
             usage.counted = count(&usage.marked);
             *self = SlotUse { too_long: true, ..usage };
         }
@@ -103,16 +108,29 @@ impl SlotUse {
             let page = BITMAP_WORDS as u64 * 64;
             let of = |n: &u32| u64::from(*n) * page..((u64::from(*n) + 1) * page).min(slots);
             self.unknown.iter().for_each(|n| fill(&mut words, of(n)));
+            self.free_referred(&mut words, &known);
             if count(&words) < self.counted {
                 // Marks are lost, and it is unknown which.
                 fill(&mut words, 0..slots);
+                self.free_referred(&mut words, &known);
             }
         }
-        // What is only guessed to be used is free if a reference names it.
-        for ((word, known), referred) in words.iter_mut().zip(&known).zip(&self.referred) {
+        words
+    }
+
+    /// Clears the marks of slots that references name, except for slots that are known to be used.
+    fn free_referred(&self, words: &mut [u64], known: &[u64]) {
+        for ((word, known), referred) in words.iter_mut().zip(known).zip(&self.referred) {
             *word &= known | !referred;
         }
-        words
+    }
+
+    /// Returns whether anything in the catalog uses a slot.
+    pub(super) fn has_owner(&self, index: u64) -> bool {
+        let bit = |words: &Vec<u64>| {
+            words.get((index / 64) as usize).is_some_and(|word| word >> (index % 64) & 1 == 1)
+        };
+        bit(&self.marked) || bit(&self.seen) || bit(&self.overlapped)
     }
 
     /// Notes that a reference names a slot.
@@ -123,11 +141,11 @@ impl SlotUse {
     /// Marks all slots but those that references name.
     fn reserve(&mut self, extent_size: u64) {
         let slots = extent_size >> self.slot_log2;
-        fill(&mut self.marked, 0..slots);
-        let used = self.seen.iter().zip(&self.overlapped).map(|(seen, overlapped)| seen | overlapped);
-        for ((word, used), referred) in self.marked.iter_mut().zip(used).zip(&self.referred) {
-            *word &= used | !referred;
-        }
+        let known: Vec<u64> = self.seen.iter().zip(&self.overlapped).map(|(s, o)| s | o).collect();
+        let mut marked = std::mem::take(&mut self.marked);
+        fill(&mut marked, 0..slots);
+        self.free_referred(&mut marked, &known);
+        self.marked = marked;
     }
 
     /// An extent that nothing in the catalog names. A reference names slots of this size in it.
@@ -327,6 +345,8 @@ pub(super) fn check_missing(marks: &mut Marks, tables: &Tables, report: &mut Che
     }
     for usage in marks.values() {
         let left = count(&usage.mended(report, extent_size >> usage.slot_log2));
+        // Marks that are only guessed do not make up for marks that are lost elsewhere.
+        let left = if usage.has_row { left.min(usage.counted) } else { left };
         *missing.entry(usage.slot_log2).or_default() -= i64::from(left);
     }
     let missing: i64 = missing.values().filter(|slots| **slots > 0).sum();

@@ -49,11 +49,13 @@ impl Destager {
     /// Returns whether space is so low that a snapshot should be deleted, and the last deletion
     /// gave something back.
     fn deletion_helps(&self, short: bool) -> bool {
+        // While slots that are lent come back, they are counted nowhere.
+        let state = &*self.state.lock();
         if !short && !self.core.lacks_own_space() {
             *self.core.deletions.lock() = Deletions::default();
             return false;
         }
-        if self.is_returning(&self.state.lock()) {
+        if self.is_returning(state) {
             return false;
         }
         let returned = self.core.positions.returned.load(Ordering::Relaxed);
