@@ -5,7 +5,7 @@ use super::{CheckReport, Marks, Tables};
 use crate::catalog::features::REFERENCES;
 use crate::catalog::page::Slot;
 use crate::control::decode_control;
-use crate::disk::Dir;
+use crate::disk::{Dir, OverlayDir};
 use crate::error::Error;
 use crate::ids::Lsn;
 use crate::journal::record::Kind;
@@ -13,6 +13,7 @@ use crate::journal::verify::{Believed, decode};
 use crate::journal::{Located, ScanStart, scan};
 use crate::space::label::DATA_START;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A slot that only the journal names: LSN of the record, the slot, and log2 of its size.
 pub(super) struct ReferredSlot {
@@ -23,7 +24,7 @@ pub(super) struct ReferredSlot {
 
 /// Reads the journal and decodes its records. Returns the slots of references that the catalog does
 /// not have yet.
-pub(super) fn check(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) -> Vec<ReferredSlot> {
+pub(super) fn check(dir: &Arc<dyn Dir>, tables: &Tables, report: &mut CheckReport) -> Vec<ReferredSlot> {
     let start = |accept| ScanStart::new(&tables.superblock, &tables.positions, tables.journal, accept);
     let mut records = 0;
     let mut undecoded: Option<Error> = None;
@@ -48,11 +49,12 @@ pub(super) fn check(dir: &dyn Dir, tables: &Tables, report: &mut CheckReport) ->
         }
         Ok(())
     };
-    let scanned = scan(dir, start(false), false, &Believed, &mut visit);
+    let scanned = scan(&**dir, start(false), false, &Believed, &mut visit);
     if scanned.is_err() && tables.superblock.features & REFERENCES != 0 {
         // The scan visited no record. An opening that accepts the damage uses the references before
-        // it, so a repair has to know their slots.
-        let _ = scan(dir, start(true), false, &Believed, &mut visit);
+        // it, so a repair has to know their slots. Such a scan makes missing files, which stay in
+        // memory here.
+        let _ = scan(&OverlayDir::new(dir.clone()), start(true), false, &Believed, &mut visit);
     }
     report.journal_records = records;
     if let Some(error) = scanned.err().or(undecoded) {

@@ -208,7 +208,7 @@ pub fn check(
             check_images(&dir, &tables, &mut report);
             let histories = history::check_histories(&*dir, &catalog, &tables, &mut report);
             unless_damaged(histories, "histories", &mut report)?;
-            let referred = journal::check(&*dir, &tables, &mut report);
+            let referred = journal::check(&dir, &tables, &mut report);
             let used = maps::check_maps(&catalog, &tables, &referred, &mut report, progress);
             let used = unless_damaged(used, "maps", &mut report)?;
             // A repair with a catalog of another time would spoil the pool for the right catalog.
