@@ -534,7 +534,7 @@ pub enum CatalogSource {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SalvageFinding {
     /// The kind, for programs: `catalog`, `catalog-row`, `backup`, `pv`, `pv-label`, `pv-age`,
-    /// `journal`, `history`, `damage-unknown` or `unlocked`.
+    /// `journal`, `journal-end`, `history`, `damage-unknown` or `unlocked`.
     pub code: &'static str,
     /// The object that the finding is about: `pv 1 (/dev/vdb)`, `volumes`.
     pub object: String,

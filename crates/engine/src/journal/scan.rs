@@ -26,7 +26,7 @@ use super::segment::{
 };
 use super::tail::{Owner, erase, write_again};
 use super::turns::Turns;
-use super::verify::{self, RecordPlace, Slots, UnreadablePlace, Verified};
+use super::verify::{self, Cut, RecordPlace, Slots, UnreadablePlace, Verified};
 use crate::codec::align_up;
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
@@ -108,9 +108,8 @@ pub(crate) struct Scanned {
     pub(super) places: Vec<RecordPlace>,
     /// The files of `chain`, as they were found.
     pub(super) followed: Vec<Candidate>,
-    /// The first dropped record, if a reference without its data ended the log: (the file, position
-    /// of the header in bytes). An opening that writes destroys the header.
-    pub(super) cut: Option<(Arc<SegmentFile>, u64)>,
+    /// The first dropped record, if a reference without its data ended the log.
+    pub(crate) cut: Option<Cut>,
     /// References that are believed because their slots verify. Nothing names them as durable.
     pub(super) verified: Vec<Verified>,
 }
@@ -269,8 +268,8 @@ pub(crate) fn make_durable(dir: &dyn Dir, owner: &Owner, scanned: &Scanned) -> R
         damages = scanned.damages.len(),
         "the journal was scanned; records that are not known to be durable are written again"
     );
-    if let Some((file, at)) = &scanned.cut {
-        erase(dir, owner, file, *at)?;
+    if let Some(cut) = &scanned.cut {
+        erase(dir, owner, &cut.file, cut.at)?;
     }
     for segment in &scanned.chain {
         if let Some(first) = first.filter(|first| first.seq <= segment.header.seq) {

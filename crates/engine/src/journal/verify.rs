@@ -22,7 +22,7 @@ use super::files::Candidate;
 use super::record::Header;
 use super::reference::{Reference, SlotRun};
 use super::scan::{ScanStart, Scanned};
-use super::segment::{FIRST_RECORD, FoundRecord, SegmentReader, file_name};
+use super::segment::{FIRST_RECORD, FoundRecord, SegmentFile, SegmentReader, file_name};
 use super::tail::write_slots_again;
 use crate::codec::outer_sum;
 use crate::disk::{Dir, Disk, is_unreadable};
@@ -81,6 +81,18 @@ pub(super) struct Verified {
     pub(super) reference: Reference,
     /// The blocks of the reference that can't be read.
     pub(super) unreadable: Vec<UnreadablePlace>,
+}
+
+/// The end of a log before a reference whose data is not in its slots. An opening that writes
+/// destroys the header of that record.
+pub(crate) struct Cut {
+    pub(super) file: Arc<SegmentFile>,
+    /// Position of the header in the file, in bytes.
+    pub(super) at: u64,
+    /// The LSN of the first dropped record.
+    pub(crate) lsn: Lsn,
+    /// Number of dropped records.
+    pub(crate) dropped: u64,
 }
 
 /// The result of the comparison of slots with a reference.
@@ -254,13 +266,15 @@ fn end_before(index: usize, candidates: &mut Vec<Candidate>, scanned: &mut Scann
             scanned.beyond.add(&found.header);
         }
     }
+    let dropped = (scanned.places.len() - index) as u64;
     tracing::info!(
         lsn = place.lsn.0,
-        dropped = scanned.places.len() - index,
+        dropped,
         "the journal ends before a reference whose data was not written: nothing of it was promised"
     );
     let segment = place.segment as usize;
-    scanned.cut = Some((scanned.chain[segment].file.clone(), place.at.into()));
+    let file = scanned.chain[segment].file.clone();
+    scanned.cut = Some(Cut { file, at: place.at.into(), lsn: place.lsn, dropped });
     scanned.places.truncate(index);
     scanned.unsynced.retain(|cursor| cursor.lsn < place.lsn);
     let of_cut = &mut scanned.chain[segment];

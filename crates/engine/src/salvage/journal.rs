@@ -24,8 +24,9 @@ pub(super) struct Recovered {
 /// record that the catalog does not call in place, and also the records of an interrupted batch.
 ///
 /// Damage is accepted. An operation that can't be carried out, because its object is lost, is
-/// accepted too. It ends the journal, since later records depend on it. So does a reference that
-/// nothing names as durable, and whose data is not in its slots, as in an ordinary opening.
+/// accepted too. It ends the journal, since later records depend on it. A reference that nothing
+/// names as durable also ends the journal, if `slots` shows that its data is missing. An ordinary
+/// opening ends the journal at the same reference.
 pub(super) fn recover(
     dir: &dyn Dir,
     start: ScanStart,

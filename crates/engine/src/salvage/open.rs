@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::fault::Fault;
 use crate::ids::Stamp;
 use crate::info::{CatalogSource, Salvage};
-use crate::journal::{Accepted, Journal, ScanStart};
+use crate::journal::{Accepted, Journal, ScanStart, Scanned};
 use crate::map::Map;
 use crate::pool::Pool;
 use crate::pool::open::{Parts, journal_config};
@@ -125,6 +125,7 @@ impl Opening {
         self.doubt_backup(recovered.names.pvs.keys().any(|pv| self.is_dated(*pv, &undated)));
         let histories = self.histories(&recovered.names);
         let damage = self.damage();
+        self.tell_end(&recovered.journal.scanned);
         let loss = recovered.journal.loss.take();
         let unrecorded = recovered.journal.unrecorded;
         let parts = self.parts(world, lock, recovered, (table, undated), (histories, damage));
@@ -162,8 +163,9 @@ impl Opening {
         }
     }
 
-    /// Returns the physical volumes on which the slots of references are verified. With a catalog
-    /// of an earlier time there are none: what a reference wrote may have been replaced since.
+    /// Returns the physical volumes on which the salvage verifies the slots of references. With a
+    /// catalog of an earlier time there are none, because later writes may have replaced what a
+    /// reference wrote.
     fn judged(&self, names: &Namespace, known: Option<&KnownStamps>) -> pvs::Judged {
         match (&self.found.source, known) {
             (CatalogSource::Own | CatalogSource::Backup { exact: true, .. }, Some(known)) => {
@@ -171,6 +173,16 @@ impl Opening {
             }
             _ => pvs::Judged::none(),
         }
+    }
+
+    /// Reports records that are not shown because the log ends before a reference without its data.
+    fn tell_end(&mut self, scanned: &Scanned) {
+        let Some(cut) = &scanned.cut else { return };
+        let text = format!(
+            "the log ends before LSN {}, because the slots of that record lack its data: {} records are not shown;              nothing shows that a flush covered them, and an ordinary opening drops them, too",
+            cut.lsn, cut.dropped
+        );
+        self.found.find("journal-end", "journal", text);
     }
 
     fn stamps(&mut self) -> Option<KnownStamps> {

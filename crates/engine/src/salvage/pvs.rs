@@ -63,19 +63,18 @@ impl Disk for Absent {
     }
 }
 
-/// The physical volumes on which a salvage verifies the slots of references: those that are whole
-/// and of the catalog's time. What a reference names on another one may be gone, and does not show
-/// where the log ended.
+/// The physical volumes on which a salvage verifies the slots of references. They are whole, and of
+/// the catalog's time. On any other physical volume, slots do not show where the log ended.
 pub(super) struct Judged(BTreeMap<u32, Arc<Pv>>);
 
 impl Judged {
-    /// Judges no reference: all are believed.
+    /// Makes the empty set: the salvage believes every reference.
     pub(super) fn none() -> Judged {
         Judged(BTreeMap::new())
     }
 
-    /// Opens the known physical volumes, each at its present path. What is wrong with them is
-    /// reported by [`open`], not here.
+    /// Opens the known physical volumes, each at its present path. Reports nothing: [`open`] opens
+    /// them again, and reports what is wrong with them.
     pub(super) fn open(
         dir: &dyn Dir,
         names: &Namespace,
