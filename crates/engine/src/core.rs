@@ -179,11 +179,12 @@ impl Core {
         self.features.load(Ordering::Acquire) & bit != 0
     }
 
-    /// Returns the pool's space. Slots that are lent and not taken count as available: they come
-    /// back when something else needs them. Every decision about space goes by this.
+    /// Returns the pool's space. Slots that are lent and not taken count as available, because the
+    /// destager takes them back when something else needs space. Every decision on whether space
+    /// is low uses these numbers.
     pub(crate) fn totals(&self) -> Totals {
         let totals = self.space.totals();
-        // The number of lent slots may have changed since.
+        // A writer may have taken slots between the two calls.
         let lent = self.lent.bytes().min(totals.used);
         Totals {
             used: totals.used - lent,

@@ -28,8 +28,8 @@ fn version(key: VersionKey, bytes: &[u8]) -> Result<Version> {
     Ok(Version { key, entry })
 }
 
-/// Number of rows in a row that a query passes over before it seeks anew. To seek takes about as
-/// long as to pass over this number of rows.
+/// Number of rows that a query of versions passes over, one after another, before it seeks the next
+/// row that it needs.
 const MAX_PASSED: u32 = 8;
 
 /// The bytes that a version takes: its key, its sealed entry, and its key in the index.
@@ -57,17 +57,17 @@ impl Catalog {
             let table = db!("read versions", txn.open_table(VERSIONS));
             let mut found = Vec::new();
             let (mut from, last) = (VersionKey::new(branch, chunks.0, epoch), chunks.1);
-            // The chunk whose version is decided: its other rows are passed over.
-            let mut decided = None;
+            // The last chunk whose version is known. The query passes over its other rows.
+            let mut known = None;
             'seek: while from.chunk <= last {
                 let rows = table.range(from..=VersionKey::new(branch, last, Epoch::MAX));
                 let mut passed = 0;
                 for row in db!("read versions", rows) {
                     let (key, value) = db!("read versions", row);
                     let key = key.value();
-                    let behind = decided == Some(key.chunk);
-                    if !behind && key.last >= epoch {
-                        decided = Some(key.chunk);
+                    let is_known = known == Some(key.chunk);
+                    if !is_known && key.last >= epoch {
+                        known = Some(key.chunk);
                         passed = 0;
                         let version = version(key, value.value())?;
                         if version.entry.born <= epoch {
@@ -77,7 +77,7 @@ impl Catalog {
                     }
                     passed += 1;
                     if passed == MAX_PASSED {
-                        let chunk = if behind { key.chunk.next() } else { key.chunk };
+                        let chunk = if is_known { key.chunk.next() } else { key.chunk };
                         from = VersionKey::new(branch, chunk, epoch);
                         continue 'seek;
                     }

@@ -74,6 +74,15 @@ fn extent(catalog: &Catalog, pick: u64) -> Result<Option<((u32, u32), ExtentReco
 fn injure_extent(catalog: &Catalog, txn: &mut Txn<'_>, injury: Injury, pick: u64) -> Result<bool> {
     let Some(((pv, number), record)) = extent(catalog, pick)? else { return Ok(false) };
     let slots = catalog.superblock()?.extent_size >> record.slot_log2;
+    match injury {
+        Injury::BadExtent => return txn.break_extent((pv, number)).map(|()| true),
+        Injury::LostExtent => return txn.lose_extent((pv, number)).map(|()| true),
+        Injury::LostExtentAndBitmap => {
+            txn.lose_extent((pv, number))?;
+            return txn.cut_bitmap(pv, number, 0).map(|()| true);
+        }
+        _ => {}
+    }
     let Ok(mut words) = catalog.bitmap(pv, number, (slots as usize).div_ceil(64)) else { return Ok(false) };
     let page = (pick as usize % words.len().div_ceil(BITMAP_WORDS)) as u32;
     match injury {
@@ -94,13 +103,7 @@ fn injure_extent(catalog: &Catalog, txn: &mut Txn<'_>, injury: Injury, pick: u64
             words[slot as usize / 64] |= 1 << (slot % 64);
             txn.put_raw_extent((pv, number), &ExtentRecord { used: record.used + 1, ..record }, &words)?;
         }
-        Injury::BadBitmap => txn.break_bitmap((pv, number, page))?,
-        Injury::BadExtent => txn.break_extent((pv, number))?,
-        Injury::LostExtent => txn.lose_extent((pv, number))?,
-        _ => {
-            txn.lose_extent((pv, number))?;
-            txn.cut_bitmap(pv, number, 0)?;
-        }
+        _ => txn.break_bitmap((pv, number, page))?,
     }
     Ok(true)
 }

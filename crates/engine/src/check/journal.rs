@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::ids::Lsn;
 use crate::journal::record::Kind;
 use crate::journal::verify::{Believed, decode};
-use crate::journal::{Located, ScanStart, scan};
+use crate::journal::{ScanStart, scan};
 use crate::space::label::DATA_START;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,45 +22,58 @@ pub(super) struct ReferredSlot {
     slot_log2: u8,
 }
 
-/// Reads the journal and decodes its records. Returns the slots of references that the catalog does
-/// not have yet.
+/// The records of the journal, as far as a scan reads them.
+#[derive(Default)]
+struct Records {
+    count: u64,
+    /// The slots of references that the catalog does not have yet.
+    referred: Vec<ReferredSlot>,
+    /// The last error of a record that makes no sense.
+    undecoded: Option<Error>,
+}
+
+/// Checks the journal. Returns the slots of references that the catalog does not have yet.
 pub(super) fn check(dir: &Arc<dyn Dir>, tables: &Tables, report: &mut CheckReport) -> Vec<ReferredSlot> {
-    let start = |accept| ScanStart::new(&tables.superblock, &tables.positions, tables.journal, accept);
-    let mut records = 0;
-    let mut undecoded: Option<Error> = None;
-    let mut referred = Vec::new();
-    let mut visit = |located: &Located, data: &[u8]| {
+    let (mut records, damage) = read(&**dir, tables, false);
+    if damage.is_some() && tables.superblock.features & REFERENCES != 0 {
+        // The scan read no record. An opening that accepts the loss uses the references before the
+        // damage, so a repair needs their slots. A scan that accepts a loss makes missing files:
+        // the overlay keeps these in memory.
+        (records, _) = read(&OverlayDir::new(dir.clone()), tables, true);
+    }
+    report.journal_records = records.count;
+    if let Some(error) = damage.or(records.undecoded) {
+        report.find("journal", "journal", error.to_string());
+    }
+    records.referred
+}
+
+/// Reads the journal and decodes its records. Returns the error that ended the scan, too.
+fn read(dir: &dyn Dir, tables: &Tables, accept_loss: bool) -> (Records, Option<Error>) {
+    let start = ScanStart::new(&tables.superblock, &tables.positions, tables.journal, accept_loss);
+    let mut records = Records::default();
+    let scanned = scan(dir, start, false, &Believed, &mut |located, data| {
         let header = &located.header;
-        records += 1;
+        records.count += 1;
         match header.kind {
             Kind::Control => {
-                undecoded = decode_control(header.lsn, data).err().or(undecoded.take());
+                let error = decode_control(header.lsn, data).err();
+                records.undecoded = error.or(records.undecoded.take());
             }
             Kind::Reference => match decode(header, data) {
                 Ok(reference) if header.lsn > tables.positions.preserved_lsn => {
                     let slot_log2 = reference.slot_log2;
                     let named = |slot| ReferredSlot { lsn: header.lsn, slot, slot_log2 };
-                    referred.extend(reference.slots().map(named));
+                    records.referred.extend(reference.slots().map(named));
                 }
                 Ok(_) => {}
-                Err(error) => undecoded = Some(error),
+                Err(error) => records.undecoded = Some(error),
             },
             _ => {}
         }
         Ok(())
-    };
-    let scanned = scan(&**dir, start(false), false, &Believed, &mut visit);
-    if scanned.is_err() && tables.superblock.features & REFERENCES != 0 {
-        // The scan visited no record. An opening that accepts the damage uses the references before
-        // it, so a repair has to know their slots. Such a scan makes missing files, which stay in
-        // memory here.
-        let _ = scan(&OverlayDir::new(dir.clone()), start(true), false, &Believed, &mut visit);
-    }
-    report.journal_records = records;
-    if let Some(error) = scanned.err().or(undecoded) {
-        report.find("journal", "journal", error.to_string());
-    }
-    referred
+    });
+    (records, scanned.err())
 }
 
 /// Checks that the slots that references name are free in the catalog, and that no two references

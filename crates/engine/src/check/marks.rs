@@ -75,7 +75,8 @@ impl SlotUse {
             if let Some(first) = usage.marked.first_mut().filter(|_| slots <= 64) {
                 *first = word & u64::MAX >> (64 - slots);
             }
-            // Without the word, or with parts of entries in the extent, any slot may be used.
+            // Any slot may be in use if a part of the bitmap is unknown, or if an entry overlaps
+            // the extent without fitting its slots.
             if word == 0 || slots > 64 || count(&self.overlapped) > 0 {
                 let pages = usage.marked.len().div_ceil(BITMAP_WORDS) as u32;
                 usage.unknown.extend(0..pages);
@@ -148,7 +149,8 @@ impl SlotUse {
         self.marked = marked;
     }
 
-    /// An extent that nothing in the catalog names. A reference names slots of this size in it.
+    /// Makes an extent that nothing in the catalog names. A reference names slots of this size in
+    /// it.
     pub(super) fn only_referred(slot_log2: u8, extent_size: u64) -> SlotUse {
         SlotUse::new(slot_log2, 0, false, extent_size >> slot_log2)
     }
@@ -345,7 +347,8 @@ pub(super) fn check_missing(marks: &mut Marks, tables: &Tables, report: &mut Che
     }
     for usage in marks.values() {
         let left = count(&usage.mended(report, extent_size >> usage.slot_log2));
-        // Marks that are only guessed do not make up for marks that are lost elsewhere.
+        // A guess may mark more slots than are in use. These marks must not balance marks that are
+        // lost in another extent.
         let left = if usage.has_row { left.min(usage.counted) } else { left };
         *missing.entry(usage.slot_log2).or_default() -= i64::from(left);
     }
@@ -386,4 +389,25 @@ pub(super) fn mend(
         txn.put_extent(*pv, *extent, &ExtentRecord { slot_log2: usage.slot_log2, used }, &words)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reference shows only the size of the slots, not which of them are in use.
+    #[test]
+    fn an_extent_that_a_reference_shapes_stays_reserved() {
+        let mut report = CheckReport::default();
+        report.find("map-page", "branch 1 page 0", "it does not verify");
+        let mended = |word, slot_log2, slots| {
+            let mut usage = SlotUse::shapeless(64 << 10, word);
+            usage.shape(slot_log2, slots);
+            usage.refer(3);
+            usage.mended(&report, slots)
+        };
+        assert_eq!(mended(0, 12, 16), [0xFFF7], "the bitmap is lost");
+        assert_eq!(mended(0b110, 12, 16), [0b110], "the bitmap is known");
+        assert_eq!(mended(0b110, 9, 128), [!0b1000, !0], "only a part of the bitmap is known");
+    }
 }

@@ -165,6 +165,34 @@ fn a_repair_that_doubts_only_adds_marks() {
     }
 }
 
+/// One extent has more marks after a guess than it had slots in use. These marks do not stand for
+/// the slots of another extent whose rows are lost.
+#[test]
+fn marks_that_are_guessed_do_not_hide_marks_that_are_lost() {
+    use inject::{Injury, injure};
+    let site = Site::builder(1).journal(4 << 20, 1 << 20).build();
+    let volume = site.volume("a", 4 << 20, CHUNK);
+    // Two extents of 16 slots, of which 4 stay in use.
+    volume.write(&mut [WriteOp::new(0, Bytes::from(vec![1; 32 * CHUNK as usize]))], false);
+    site.pool.drain().unwrap();
+    volume.discard(4 * CHUNK, 12 * CHUNK, false).unwrap();
+    volume.discard(20 * CHUNK, 12 * CHUNK, false).unwrap();
+    drop(volume);
+    site.idle();
+    site.pool.close().unwrap();
+    let dir = site.kill();
+    assert_eq!(marks_of(&dir), 8);
+    assert!(injure(&*dir, Injury::BadBitmap, 0).unwrap());
+    assert!(injure(&*dir, Injury::LostExtentAndBitmap, 1).unwrap());
+    assert!(injure(&*dir, Injury::BadMapPage, 0).unwrap());
+    let report = run(&dir, true);
+    assert!(codes(&report).contains(&"marks-lost"), "{report:?}");
+    let catalog = Catalog::open(&*dir, 1 << 20).unwrap();
+    let mut extents = 0;
+    catalog.extents(&mut |_, _, _| extents += 1).unwrap();
+    assert_eq!(extents, 16, "all extents of 64 KiB are reserved");
+}
+
 fn marks_of(dir: &Arc<MemDir>) -> u32 {
     let catalog = Catalog::open(&**dir, 1 << 20).unwrap();
     let mut bytes = 0;

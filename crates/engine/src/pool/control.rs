@@ -239,8 +239,6 @@ impl Pool {
         }
         {
             let state = &mut *self.destager.state.lock();
-            // Lent slots are no data to be moved.
-            self.destager.recall_all(state)?;
             let moving = state.allocator.used_bytes(pv);
             let was_draining = state.allocator.is_draining(pv);
             let kept = self.destager.apply_draining(state, pv, true, false);

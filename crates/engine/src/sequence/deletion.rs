@@ -49,7 +49,8 @@ impl Destager {
     /// Returns whether space is so low that a snapshot should be deleted, and the last deletion
     /// gave something back.
     fn deletion_helps(&self, short: bool) -> bool {
-        // While slots that are lent come back, they are counted nowhere.
+        // The destager takes lent slots back under this lock. Half-way, neither the space nor the
+        // lent slots include them.
         let state = &*self.state.lock();
         if !short && !self.core.lacks_own_space() {
             *self.core.deletions.lock() = Deletions::default();
