@@ -26,6 +26,7 @@ use crate::space::lent::Lent;
 use crate::space::pv::PvTable;
 use crate::space::reservations::{Space, Totals};
 use crate::space::stamping::Stamping;
+use crate::sums::UnitSums;
 use crate::throttle::Neighbours;
 use crate::world::World;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -55,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) journal: Journal,
     pub(crate) fault: Arc<Fault>,
     pub(crate) damage: Damage,
+    /// The sums of data in place.
+    pub(crate) sums: UnitSums,
     pub(crate) shortages: Shortages,
     pub(crate) pace: Pace,
     pub(crate) neighbours: Neighbours,

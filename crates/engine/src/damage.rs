@@ -127,14 +127,10 @@ impl Damage {
         inside.filter(|part| part.start < part.end).collect()
     }
 
-    /// Notes that a part of a physical volume can't be read.
-    pub(crate) fn add(&self, pv: u32, range: Range<u64>) {
-        tracing::error!(
-            pv,
-            from = range.start,
-            to = range.end,
-            "data can't be read; it is lost until it is written again"
-        );
+    /// Notes that a part of a physical volume is damaged, and why.
+    pub(crate) fn add(&self, pv: u32, range: Range<u64>, why: &str) {
+        let (from, to) = (range.start, range.end);
+        tracing::error!(pv, from, to, why, "data is damaged; it is lost until it is written again");
         self.state.lock().add(pv, range);
         self.any.store(true, Ordering::Relaxed);
     }
@@ -256,11 +252,11 @@ mod tests {
                 let lost = rng.next() % 3 == 0;
                 let all = start * 512..end * 512;
                 match lost {
-                    true => damage.add(3, all),
+                    true => damage.add(3, all, "test"),
                     false => damage.written(3, all, &[]),
                 }
                 plain[start as usize..end as usize].fill(lost);
-                damage.add(2, 0..512);
+                damage.add(2, 0..512, "test");
                 for (sector, lost) in (0..).zip(plain) {
                     let found = damage.overlaps(3, sector * 512..sector * 512 + 512);
                     assert_eq!(!found.is_empty(), lost);
@@ -275,9 +271,9 @@ mod tests {
     #[test]
     fn of_a_place_in_two_slots_the_part_in_the_used_one_stays() {
         let damage = Damage::default();
-        damage.add(1, 3584..4096);
-        damage.add(1, 4096..4608);
-        damage.add(2, 0..512);
+        damage.add(1, 3584..4096, "test");
+        damage.add(1, 4096..4608, "test");
+        damage.add(2, 0..512, "test");
         assert_eq!(damage.totals(), (1536, 2));
         damage.retain(|pv, at| (pv == 1 && at >= 4096, at / 4096 * 4096 + 4096), |_| true);
         assert_eq!(damage.overlaps(1, 0..8192), vec![4096..4608]);

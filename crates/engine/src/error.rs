@@ -78,6 +78,7 @@ pub struct Error {
     context: String,
     source: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
     after: After,
+    at: Option<u64>,
 }
 
 /// The state of the pool after an error.
@@ -100,7 +101,7 @@ enum After {
 impl Error {
     /// Makes an error without a source. `context` begins with a verb: "open journal segment 3".
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Error { kind, context: context.into(), source: None, after: After::Kind }
+        Error { kind, context: context.into(), source: None, after: After::Kind, at: None }
     }
 
     /// Makes an I/O error with its source. `ENOSPC` becomes [`ErrorKind::NoSpace`], other shortages
@@ -113,7 +114,8 @@ impl Error {
             _ if is_shortage(&source) => ErrorKind::Busy,
             _ => ErrorKind::Io,
         };
-        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)), after: After::Kind }
+        let source = Some(std::sync::Arc::new(source) as std::sync::Arc<_>);
+        Error { kind, context: context.into(), source, after: After::Kind, at: None }
     }
 
     /// Returns whether the error is a shortage that passes (descriptors, memory, threads, space, a
@@ -171,7 +173,30 @@ impl Error {
         context: impl Into<String>,
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        Error { kind, context: context.into(), source: Some(std::sync::Arc::new(source)), after: After::Kind }
+        let source = Some(std::sync::Arc::new(source) as std::sync::Arc<_>);
+        Error { kind, context: context.into(), source, after: After::Kind, at: None }
+    }
+
+    /// Puts the error into the context of a larger operation.
+    pub(crate) fn within(self, context: impl Into<String>) -> Self {
+        let (kind, after, at) = (self.kind, self.after, self.at);
+        Error { after, at, ..Error::with_source(kind, context, self) }
+    }
+
+    /// Names the first byte that can't be read, in the addresses of what the caller reads.
+    pub(crate) fn with_byte(self, at: u64) -> Self {
+        Error { at: Some(at), ..self }
+    }
+
+    /// Translates the first byte that can't be read, if the error names one.
+    pub(crate) fn map_byte(self, translate: impl FnOnce(u64) -> u64) -> Self {
+        Error { at: self.at.map(translate), ..self }
+    }
+
+    /// Returns the first byte that can't be read, if it is known. An error of a volume gives the
+    /// byte of the volume.
+    pub fn byte(&self) -> Option<u64> {
+        self.at
     }
 
     /// Returns the kind of the error: what the caller can do about it.

@@ -99,11 +99,13 @@ mod shortage;
 mod space;
 mod staging;
 pub mod stream;
+mod sums;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod throttle;
 mod units;
 mod upkeep;
+mod verified;
 mod volume;
 pub mod world;
 

@@ -4,13 +4,11 @@
 use crate::branch::{Base, Branch, HEAD, View};
 use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
-use crate::damage::{BLOCK, SECTOR};
-use crate::disk::is_unreadable;
-use crate::error::{Error, ErrorKind, Result, corrupt};
+use crate::error::{Error, Result, corrupt};
 use crate::ids::Chunk;
-use crate::space::pv::Pv;
+use crate::staging::SectorSource;
+use crate::units::BLOCK;
 use std::cell::Cell;
-use std::ops::Range;
 use std::sync::Arc;
 
 impl Core {
@@ -43,7 +41,7 @@ impl Core {
             let based = branch.has_base();
             let look_up_and_read = || match self.map.load(line, number)?.get(at).map(|entry| entry.slot) {
                 Some(Slot::HOLE) => Ok(vec![0; branch.chunk_size() as usize]),
-                Some(slot) => self.slot_content(slot, branch.chunk_size(), lost),
+                Some(slot) => self.slot_content(line, chunk, slot, lost),
                 None => self.base_chunk(branch, chunk, lost),
             };
             let content = match line.epoch {
@@ -73,105 +71,46 @@ impl Core {
         Ok(content)
     }
 
-    fn slot_content(&self, slot: Slot, len: u64, lost: Option<&Cell<bool>>) -> Result<Vec<u8>> {
-        let mut content = vec![0; len as usize];
+    fn slot_content(
+        &self,
+        line: &View,
+        chunk: Chunk,
+        slot: Slot,
+        lost: Option<&Cell<bool>>,
+    ) -> Result<Vec<u8>> {
+        let mut content = vec![0; line.branch.chunk_size() as usize];
         let pv = self.pvs.get(slot.pv())?;
         if let Some(lost) = lost {
-            lost.set(!self.read_parts(&pv, &mut content, slot.offset())?.is_empty());
+            lost.set(!self.read_verified_parts(&pv, &mut content, slot.offset())?.is_empty());
             return Ok(content);
         }
-        self.check_place(&pv, slot.offset(), content.len())?;
-        let failed = |e| {
-            pv.count_read_error(slot.offset(), &e);
-            Error::io(format!("read from {} at byte {}", pv.path, slot.offset()), e)
+        let start = chunk.start(line.branch.chunk_log2);
+        let judge = |place: u64| {
+            let block = (start + place - slot.offset()) / BLOCK;
+            self.is_half_written(line, block) || is_covered(line, block)
         };
-        pv.disk.read_at(&mut content, slot.offset()).map_err(failed)?;
+        self.read_slots(&pv, &mut content, slot.offset(), true, &judge)?;
         Ok(content)
+    }
+
+    /// Returns whether an interrupted batch may have written a part of a block of a line. Its data
+    /// and its sum then differ until the batch is applied again. The batch's records are staged
+    /// until they are in place.
+    pub(crate) fn is_half_written(&self, line: &View, block: u64) -> bool {
+        let preserved = self.positions.preserved();
+        line.branch.staging.resolve(block, line.epoch).iter().any(|source| match source {
+            SectorSource::Staged(piece) => piece.lsn <= preserved,
+            SectorSource::Zeros(_) => preserved > self.positions.destaged(),
+            SectorSource::Below => false,
+        })
     }
 }
 
-impl Core {
-    /// Fails if a part of a range of a physical volume is damaged.
-    #[inline]
-    pub(crate) fn check_place(&self, pv: &Pv, at: u64, len: usize) -> Result<()> {
-        if !self.damage.any() {
-            return Ok(());
-        }
-        match self.damage.overlaps(pv.id, at..at + len as u64).first() {
-            None => Ok(()),
-            Some(part) => Err(Error::new(
-                ErrorKind::Io,
-                format!(
-                    "read from {} at byte {}: {} bytes there could not be read and are lost until they are written again",
-                    pv.path,
-                    part.start,
-                    part.end - part.start
-                ),
-            )),
-        }
-    }
-
-    /// Reads the readable parts of a range of a physical volume, and fills the rest with zeros.
-    /// Returns the unreadable parts, as ranges in `out`, which count as damage from then on. A
-    /// physical volume that does not answer at all is not damaged but absent: that is an error, and
-    /// its content is not given up.
-    pub(crate) fn read_parts(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<usize>>> {
-        let range = at..at + out.len() as u64;
-        if let Err(error) = pv.disk.read_at(out, at) {
-            let failed = |e| Error::io(format!("read from {} at byte {at}", pv.path), e);
-            pv.count_read_error(at, &error);
-            if !is_unreadable(&error) {
-                return Err(failed(error));
-            }
-            let away = failed(error).of_absent_pv();
-            let answers = || pv.disk.answers().map_err(|_| away.clone());
-            answers()?;
-            let unreadable = self.read_in_pieces(pv, out, at)?;
-            // The physical volume may have become absent meanwhile.
-            answers()?;
-            unreadable.into_iter().for_each(|place| self.damage.add(pv.id, place));
-        }
-        let lost = self.damage.overlaps(pv.id, range);
-        let lost: Vec<Range<usize>> =
-            lost.into_iter().map(|part| (part.start - at) as usize..(part.end - at) as usize).collect();
-        lost.iter().for_each(|part| out[part.clone()].fill(0));
-        Ok(lost)
-    }
-
-    /// Reads block by block, and failing blocks sector by sector. Returns the sectors that fail.
-    fn read_in_pieces(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<u64>>> {
-        let mut unreadable = Vec::new();
-        let end = at + out.len() as u64;
-        let mut from = at;
-        while from < end {
-            let to = (from / BLOCK * BLOCK + BLOCK).min(end);
-            let block = &mut out[(from - at) as usize..(to - at) as usize];
-            match pv.disk.read_at(block, from) {
-                Ok(()) => {}
-                Err(error) if is_unreadable(&error) => {
-                    for (sector, place) in
-                        block.chunks_mut(SECTOR as usize).zip((from..).step_by(SECTOR as usize))
-                    {
-                        match pv.disk.read_at(sector, place) {
-                            Ok(()) => {}
-                            Err(error) if is_unreadable(&error) => {
-                                unreadable.push(place..place + sector.len() as u64);
-                            }
-                            Err(error) => {
-                                return Err(Error::io(
-                                    format!("read from {} at byte {place}", pv.path),
-                                    error,
-                                ));
-                            }
-                        }
-                    }
-                }
-                Err(error) => return Err(Error::io(format!("read from {} at byte {from}", pv.path), error)),
-            }
-            from = to;
-        }
-        Ok(unreadable)
-    }
+/// Returns whether staged records cover a block of a line. Its content in place is then nobody's
+/// (S7).
+pub(crate) fn is_covered(line: &View, block: u64) -> bool {
+    let sources = line.branch.staging.resolve(block, line.epoch);
+    sources.iter().all(|source| *source != SectorSource::Below)
 }
 
 impl Core {

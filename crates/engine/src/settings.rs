@@ -33,6 +33,8 @@ pub struct PoolOptions {
     pub map_cache_bytes: usize,
     /// Replacement policy of the map-page cache.
     pub map_cache_policy: CachePolicy,
+    /// Bound of the cache of sums, shared by all physical volumes. 64 MiB hold the sums of 60 GiB.
+    pub sum_cache_bytes: usize,
     /// Bound of the catalog's page cache.
     pub catalog_cache_bytes: usize,
     /// Number of threads that apply a batch (1: everything runs on the caller's thread, as the
@@ -117,6 +119,7 @@ impl Default for PoolOptions {
         PoolOptions {
             map_cache_bytes: 64 << 20,
             map_cache_policy: CachePolicy::S3Fifo,
+            sum_cache_bytes: 64 << 20,
             catalog_cache_bytes: 64 << 20,
             destage_threads: 2,
             batch_bytes: 128 << 20,

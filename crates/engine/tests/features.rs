@@ -30,6 +30,7 @@ fn an_upgrade_is_for_good() {
         all,
         [
             ("references", FeatureState::Experimental),
+            ("sums", FeatureState::Experimental),
             ("catalog-sums", FeatureState::Enabled),
             ("reidentified", FeatureState::Internal),
             ("shared-segments", FeatureState::Internal),
@@ -65,10 +66,10 @@ fn names_that_can_not_be_enabled_are_refused() {
     let site = Site::new(4);
     let before = site.pool.stats().sequenced_lsn;
     for (name, part) in [
-        ("nothing", "this build does not know it; it knows: references"),
+        ("nothing", "this build does not know it; it knows: references, sums"),
         // The feature has a name, but this build can't handle it.
-        ("sums", "this build does not know it; it knows: references"),
-        ("", "it knows: references"),
+        ("layouts", "this build does not know it; it knows: references, sums"),
+        ("", "it knows: references, sums"),
         ("shared-segments", "the pool sets it by itself"),
         ("catalog-sums", "the pool sets it by itself"),
     ] {

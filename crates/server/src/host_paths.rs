@@ -234,7 +234,8 @@ impl Checked {
 /// files there may be images or physical volumes.
 fn is_known(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    let prefixes = ["catalog", "journal-", "cdp-", "pool.lock", "lu-", iscsi::STORED.0, schedule::STORED.0];
+    let prefixes =
+        ["catalog", "journal-", "sums-", "cdp-", "pool.lock", "lu-", iscsi::STORED.0, schedule::STORED.0];
     let suffixes = [".new", ".sock", ".state"];
     prefixes.iter().any(|prefix| name.starts_with(prefix))
         || suffixes.iter().any(|suffix| name.ends_with(suffix))

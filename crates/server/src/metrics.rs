@@ -259,6 +259,11 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
         stats.referred_bytes,
     )?;
     out.gauge("hindcast_lent_bytes", "Bytes of slots that wait for such writes.", stats.lent_bytes)?;
+    out.counter(
+        "hindcast_damaged_sum_blocks",
+        "Blocks of sums of data in place that were damaged when they were loaded. What they cover is not verified.",
+        stats.damaged_sum_blocks,
+    )?;
     out.counter("hindcast_catalog_commits", "Commits of the catalog.", stats.catalog_commits)?;
     let scrub = &stats.catalog_scrub;
     out.counter("hindcast_catalog_scrubs", "Complete verifications of the catalog.", scrub.passes)?;

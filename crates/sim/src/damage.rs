@@ -363,6 +363,7 @@ mod tests {
             from_creation: false,
             shared_segments: false,
             references: false,
+            sums: false,
             ops,
         };
         run_script(&script, None, None, None).map(drop).unwrap();

@@ -30,6 +30,7 @@ fn plan_of(script: &Script) -> Plan {
     if script.references {
         (plan.references, plan.options.direct_min) = (true, Some(16 << 10));
     }
+    plan.sums = script.sums;
     plan
 }
 

@@ -1,5 +1,5 @@
-//! Upgrades of the pool in the middle of a run. After each crash the run compares the feature word
-//! on the disk, and that of the opened pool, with what it knows of the upgrades.
+//! Upgrades of the pool, also in the middle of a run. After each crash the run compares the feature
+//! word on the disk, and that of the opened pool, with what it knows of the upgrades.
 
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
@@ -8,32 +8,42 @@ use hindcast_engine::ErrorKind;
 use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{FeatureState, Pool};
 
-/// The feature that runs enable.
-const FEATURE: &str = "references";
+/// The features that an upgrade enables, in runs without sums and in runs with them.
+const FEATURES: [&[&str]; 2] = [&["references"], &["references", "sums"]];
 
-/// The state of the feature, as the run knows it.
+/// The state of the features, as the run knows it.
 #[derive(Debug, Default)]
 pub(crate) struct Upgraded {
-    /// Whether an upgrade was tried. Nothing else enables the feature.
+    /// Whether an upgrade was tried. Nothing else enables the features.
     tried: bool,
-    /// Whether an open pool had the feature. From then on its bit is on each disk that a crash
+    /// Whether an open pool had the features. From then on their bits are on each disk that a crash
     /// leaves (F1).
     had: bool,
-    /// The LSN of the record that enables the feature, if one was sequenced and is not applied yet.
+    /// The LSN of the record that enables the features, if one was sequenced and is not applied
+    /// yet.
     record: Option<Lsn>,
 }
 
-fn has(pool: &Pool) -> bool {
-    pool.features().iter().any(|info| info.name == FEATURE && info.state == FeatureState::Enabled)
+/// Returns whether a pool has all of these features.
+fn has(pool: &Pool, names: &[&str]) -> bool {
+    let features = pool.features();
+    let enabled =
+        |name: &&str| features.iter().any(|info| info.name == *name && info.state == FeatureState::Enabled);
+    names.iter().all(enabled)
 }
 
 impl Run {
-    pub(crate) fn enable_feature(&mut self) -> Outcome<()> {
+    fn wanted(&self) -> &'static [&'static str] {
+        FEATURES[usize::from(self.plan.sums)]
+    }
+
+    pub(crate) fn enable_features(&mut self) -> Outcome<()> {
         self.make_room(4096)?;
-        let pool = self.pool()?;
-        let (before, had) = (pool.stats().sequenced_lsn, has(&pool));
+        let (pool, wanted) = (self.pool()?, self.wanted());
+        let (before, had) = (pool.stats().sequenced_lsn, has(&pool, wanted));
         self.upgraded.tried = true;
-        let result = survive(|| pool.upgrade(&[FEATURE.to_owned()]));
+        let result =
+            survive(|| pool.upgrade(&wanted.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()));
         let last = pool.stats().sequenced_lsn;
         if had && last != before {
             return Err("an upgrade that has nothing to do was sequenced".into());
@@ -41,7 +51,7 @@ impl Run {
         if last == Lsn(before.0 + 1) {
             self.upgraded.record = Some(last);
         }
-        self.note_feature();
+        self.note_features();
         let result = result.map(drop);
         // An upgrade that has nothing to do makes nothing durable.
         let answer = if had { self.around(result, &[]) } else { self.durably(result, &[ErrorKind::NoSpace]) };
@@ -51,41 +61,43 @@ impl Run {
         }
     }
 
-    /// Notes whether the open pool has the feature. The run calls this before a process ends.
-    pub(crate) fn note_feature(&mut self) {
-        self.upgraded.had |= self.pool.as_ref().is_some_and(|pool| has(pool));
+    /// Notes whether the open pool has the features. The run calls this before a process ends.
+    pub(crate) fn note_features(&mut self) {
+        let wanted = self.wanted();
+        self.upgraded.had |= self.pool.as_ref().is_some_and(|pool| has(pool, wanted));
     }
 
-    /// Checks the disk that a crash left, before it is recovered (F1): the bit of a feature that
-    /// the running pool had is durable.
-    pub(crate) fn check_stored_feature(&self) -> Outcome<()> {
+    /// Checks the disk that a crash left, before it is recovered (F1): the bits of the features
+    /// that the running pool had are durable.
+    pub(crate) fn check_stored_features(&self) -> Outcome<()> {
         if !self.upgraded.had {
             return Ok(());
         }
         let stored = Pool::stored_features(&self.dir).map_err(|e| format!("read the features: {e:?}"))?;
-        match stored.contains(&FEATURE) {
-            true => Ok(()),
-            false => Err(format!("F1: the pool had {FEATURE}, and the disk has only {stored:?}")),
+        match self.wanted().iter().find(|name| !stored.contains(name)) {
+            None => Ok(()),
+            Some(name) => Err(format!("F1: the pool had {name}, and the disk has only {stored:?}")),
         }
     }
 
-    /// Checks whether the opened pool has the feature. A record that was lost in the crash enables
+    /// Checks whether the opened pool has the features. A record that was lost in the crash enables
     /// nothing.
-    pub(crate) fn check_feature(&mut self) -> Outcome<()> {
+    pub(crate) fn check_features(&mut self) -> Outcome<()> {
         let pool = self.pool()?;
         if pool.stats().sequenced_lsn < self.upgraded.record.unwrap_or_default() {
             self.upgraded.record = None;
         }
-        match has(&pool) {
-            true if !self.upgraded.tried => Err(format!("{FEATURE} is enabled without an upgrade")),
-            false if self.upgraded.had => Err(format!("{FEATURE} is not enabled any more")),
+        let wanted = self.wanted();
+        match has(&pool, wanted) {
+            true if !self.upgraded.tried => Err(format!("{wanted:?} are enabled without an upgrade")),
+            false if self.upgraded.had => Err(format!("{wanted:?} are not enabled any more")),
             _ => Ok(()),
         }
     }
 
     /// Checks that the record of an upgrade was applied. The caller has drained the journal.
-    pub(crate) fn check_feature_carried_out(&mut self) -> Outcome<()> {
-        let enabled = has(&*self.pool()?);
+    pub(crate) fn check_features_carried_out(&mut self) -> Outcome<()> {
+        let enabled = has(&*self.pool()?, self.wanted());
         match self.upgraded.record.take() {
             Some(lsn) if !enabled => Err(format!("the upgrade with LSN {lsn} was not carried out")),
             _ => Ok(()),

@@ -62,6 +62,8 @@ const CROWD_OPS: u64 = 8;
 /// From this seed on, three pools of four have references from the start. Older seeds repeat their
 /// runs.
 pub const FIRST_WITH_REFERENCES: u64 = 10_000_000;
+/// From this seed on, all pools have sums from the start.
+pub const FIRST_WITH_SUMS: u64 = 20_000_000;
 
 /// (divisor, remainder): a seed with this remainder is about chunks that are longer than a journal
 /// record, unless it is about a crowd.
@@ -93,6 +95,10 @@ fn any_run(
         let mut rand = Rand::new(seed);
         let mut plan = Plan::random(&mut rand);
         plan.references = seed >= FIRST_WITH_REFERENCES && !seed.is_multiple_of(4);
+        plan.sums = seed >= FIRST_WITH_SUMS;
+        if plan.sums && !plan.references {
+            plan.options.direct_min = None;
+        }
         if theme == Theme::Large {
             plan.allow_large_chunks();
         }

@@ -59,7 +59,7 @@ impl Run {
             self.end_process();
         }
         self.open(Promise::Acknowledged)?;
-        if self.plan.references { self.enable_feature() } else { Ok(()) }
+        if self.plan.references || self.plan.sums { self.enable_features() } else { Ok(()) }
     }
 
     /// Opens the pool and compares everything with the oracle. The run survives crashes and a
@@ -76,7 +76,7 @@ impl Run {
         }
         let mut salvaged = if self.wild { self.salvaged()? } else { None };
         for attempt in 0.. {
-            self.check_stored_feature()?;
+            self.check_stored_features()?;
             let failing = self.disturb_recovery(attempt);
             let opened = survive(|| Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()));
             let failed = failing && !self.dir.sync_failure_pending();
@@ -187,7 +187,7 @@ impl Run {
         // Materialized content may exist without the write that it was materialized for.
         self.filled |= self.oracle.state().lines.any_over_image();
         self.compare_pvs()?;
-        self.check_feature()?;
+        self.check_features()?;
         self.check_positions()?;
         Ok(first_lost)
     }
@@ -235,7 +235,7 @@ impl Run {
 
     /// Ends the process in the planned way. Returns the promise that holds afterwards.
     pub(crate) fn end_process(&mut self) -> Promise {
-        self.note_feature();
+        self.note_features();
         self.drop_handles();
         self.pool = None;
         self.summary.crashes += 1;
@@ -265,7 +265,7 @@ impl Run {
     /// Closes the pool, which makes everything durable. Returns false if a crash or a fault
     /// prevented the close.
     pub(crate) fn close(&mut self) -> Outcome<bool> {
-        self.note_feature();
+        self.note_features();
         self.drop_handles();
         let Some(pool) = self.pool.take() else {
             return Ok(false);

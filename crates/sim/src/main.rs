@@ -18,6 +18,7 @@ usage: sim --seed N [--verbose]              one seed; --verbose tells every ste
        sim --mutate [PURPOSE]                drop the syncs of each purpose, and demand that it is noticed
 other: --ops N        operations per seed (120)
        --drop-sync PURPOSE   for --seed, --seeds and --cut: syncs of this purpose do nothing
+       --sums                for --enumerate: all scripts have sums, not each second one
        --verbose";
 
 /// Prints a line. A closed standard output is no failure.
@@ -43,6 +44,7 @@ struct Args {
     cut: Option<Cut>,
     mutate: Option<Option<SyncPurpose>>,
     dropped: Option<SyncPurpose>,
+    sums: bool,
     verbose: bool,
 }
 
@@ -85,6 +87,7 @@ fn parse(words: Vec<String>) -> Result<Args, String> {
             "--from" => args.from = number()?,
             "--jobs" => args.jobs = Some(number()?.max(1) as usize),
             "--ops" => args.ops = Some(number()?),
+            "--sums" => args.sums = true,
             "--verbose" => args.verbose = true,
             "--enumerate" => args.enumerate = Some(words.next_if(|w| !w.starts_with("--"))),
             "--mutate" => {
@@ -258,14 +261,16 @@ fn watch(running: &[Mutex<Option<u64>>], next: &AtomicU64, count: u64, args: &Ar
 fn all_cuts(name: Option<&str>, args: &Args) -> u64 {
     let started = Instant::now();
     let (mut passed, mut failed, mut summary) = (0, 0, Summary::default());
-    for script in scripts().into_iter().filter(|s| name.is_none_or(|n| n == s.name)) {
+    for mut script in scripts().into_iter().filter(|s| name.is_none_or(|n| n == s.name)) {
+        script.sums |= args.sums;
         match enumerate(&script, args.dropped, 10, jobs(args)) {
             Ok(done) => {
                 say!("{}: {} cuts passed, {} failed", script.name, done.passed, done.failed.len());
                 for (cut, why) in &done.failed {
                     let cut = name_cut(cut);
                     say!("{} cut at {cut} FAILED: {why}", script.name);
-                    say!("  repeat: sim --enumerate {} --cut {cut} --verbose", script.name);
+                    let sums = if args.sums { " --sums" } else { "" };
+                    say!("  repeat: sim --enumerate {} --cut {cut}{sums} --verbose", script.name);
                 }
                 passed += done.passed;
                 failed += done.failed.len() as u64;
@@ -282,10 +287,11 @@ fn all_cuts(name: Option<&str>, args: &Args) -> u64 {
 }
 
 fn one_cut(name: Option<&str>, cut: Cut, args: &Args) -> u64 {
-    let Some(script) = scripts().into_iter().find(|s| Some(s.name) == name) else {
+    let Some(mut script) = scripts().into_iter().find(|s| Some(s.name) == name) else {
         say!("no script {name:?}");
         return 1;
     };
+    script.sums |= args.sums;
     let trace = args.verbose.then_some(tell as fn(&str));
     match run_script(&script, Some(cut), args.dropped, trace) {
         Ok(_) => {

@@ -63,7 +63,7 @@ impl Run {
                 let result = survive(|| pool.drain());
                 if let Answer::Done = self.durably(result, &[])? {
                     self.emptied = 0;
-                    self.check_feature_carried_out()?;
+                    self.check_features_carried_out()?;
                 }
                 Ok(())
             }

@@ -22,7 +22,7 @@ impl Run {
                 let result = survive(|| pool.set_placement(*placement));
                 self.durably(result, &[]).map(drop)
             }
-            Op::EnableFeature => self.enable_feature(),
+            Op::EnableFeature => self.enable_features(),
             Op::BadReads => self.bad_reads(),
             Op::FailPv(pick) => {
                 self.fail_pv(*pick);

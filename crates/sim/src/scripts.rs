@@ -25,6 +25,8 @@ pub struct Script {
     pub shared_segments: bool,
     /// Whether large writes go by reference.
     pub references: bool,
+    /// Whether the pool has sums.
+    pub sums: bool,
     /// The operations.
     pub ops: Vec<Op>,
 }
@@ -38,10 +40,11 @@ pub fn scripts() -> Vec<Script> {
         from_creation: false,
         shared_segments: false,
         references: false,
+        sums: false,
         ops,
     };
     let by_reference = |name, ops| Script { references: true, ..script(name, 4096, ops) };
-    vec![
+    let mut all = vec![
         Script { from_creation: true, ..script("create", 4096, create()) },
         // This script comes early because only it notices a missing sync at opening. Mutation tests
         // stop at the first script that fails.
@@ -79,7 +82,7 @@ pub fn scripts() -> Vec<Script> {
         script("failed-pv", 512, failed_pv()),
         script("rounds", 4096, turns::rounds()),
         script("long-discards", 4096, turns::discards()),
-        script("upgrade", 4096, upgrade()),
+        script("upgrade", 4096, references::upgrade()),
         by_reference("reference-overtaken", references::overtaken()),
         by_reference("reference-part-over-it", references::part_over_it()),
         by_reference("reference-snapshot-between", references::snapshot_between()),
@@ -89,7 +92,10 @@ pub fn scripts() -> Vec<Script> {
         by_reference("reference-dead-branch", references::dead_branch()),
         by_reference("reference-flush-then-inline", references::flush_then_inline()),
         by_reference("reference-drain", references::drain()),
-    ]
+    ];
+    // Each second script has sums. `sim --enumerate --sums` gives them to all.
+    all.iter_mut().skip(1).step_by(2).for_each(|script| script.sums = true);
+    all
 }
 
 const KIB: u64 = 1 << 10;
@@ -108,21 +114,6 @@ fn discard(offset: u64, len: u64) -> Op {
 
 fn create() -> Vec<Op> {
     vec![volume("a", 64 * KIB, 4 * KIB, 512), write(0, 4 * KIB, true)]
-}
-
-/// An upgrade with writes before and after it, and one that has nothing to do.
-fn upgrade() -> Vec<Op> {
-    vec![
-        volume("a", 64 * KIB, 4 * KIB, 512),
-        write(0, 16 * KIB, false),
-        Op::EnableFeature,
-        write(1024, 8 * KIB, true),
-        freeze(1, "s"),
-        Op::Drain,
-        write(4 * KIB, 4 * KIB, false),
-        Op::EnableFeature,
-        Op::Drain,
-    ]
 }
 
 /// The clock is a year ahead for a while, then a year behind, and then right.

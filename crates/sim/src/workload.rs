@@ -388,6 +388,8 @@ pub struct Plan {
     pub backing: Option<u64>,
     /// Whether the pool has the feature `references` from the start.
     pub references: bool,
+    /// Whether the pool has the feature `sums` from the start.
+    pub sums: bool,
 }
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -423,7 +425,15 @@ impl Plan {
         // by itself. This is not drawn, so that old seeds repeat their runs.
         let flatten_depth = [1, 3, 32, 32, 0][(config.journal_size / segment_size - 4) as usize];
         let options = PoolOptions { flatten_depth, ..Self::options(rand) };
-        Plan { config, options, placement: Self::placement(rand), pvs, backing, references: false }
+        Plan {
+            config,
+            options,
+            placement: Self::placement(rand),
+            pvs,
+            backing,
+            references: false,
+            sums: false,
+        }
     }
 
     /// Makes extents so large, and segments of the journal so small, that a chunk can be longer
@@ -445,6 +455,8 @@ impl Plan {
         let options = PoolOptions {
             map_cache_bytes: 16 << 10,
             map_cache_policy: CachePolicy::S3Fifo,
+            // The cache holds one block of each shard.
+            sum_cache_bytes: 1,
             catalog_cache_bytes: 256 << 10,
             destage_threads: 1,
             batch_bytes: 64 * KIB,
@@ -471,7 +483,7 @@ impl Plan {
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
         let placement = Placement::Contiguous;
-        Plan { config, options, placement, pvs, backing: None, references: false }
+        Plan { config, options, placement, pvs, backing: None, references: false, sums: false }
     }
 
     /// Draws the size in bytes and the kind (block device or not) of a physical volume.
@@ -492,6 +504,7 @@ impl Plan {
                 CachePolicy::Lfu,
                 CachePolicy::S3Fifo,
             ]),
+            sum_cache_bytes: 1,
             catalog_cache_bytes: rand.pick(&[64 << 10, 1 << 20]),
             destage_threads: 1,
             batch_bytes: rand.pick(&[4 * KIB, 64 * KIB, 512 * KIB, 4 * MIB]),

@@ -35,9 +35,11 @@ const ENGINE: Layers<'_> = Layers {
         "damage",
         "grace",
         "map",
+        "sums",
         // All parts of a pool together, control operations, and content in its place.
         "core",
         "control",
+        "verified",
         "placed",
         "cdp::write",
         // Work on the parts of a pool.

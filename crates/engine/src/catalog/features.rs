@@ -6,6 +6,8 @@
 
 /// Journal records may name slots that hold the data of a write, instead of carrying the data.
 pub(crate) const REFERENCES: u64 = 1;
+/// Data in place has sums, in the files `sums-PV`.
+pub(crate) const SUMS: u64 = 2;
 /// The blocks of the catalog have sums.
 pub(crate) const CATALOG_SUMS: u64 = 32;
 /// Volumes and snapshots have new identities, and files beside the catalog may still use the old
@@ -45,7 +47,12 @@ pub(crate) const FEATURES: [Feature; 8] = [
         about: "Large writes go to their slots at once, and the journal only refers to them.",
         standing: Standing::Experimental,
     },
-    Feature { bit: 2, name: "sums", about: "Data in place has sums.", standing: Standing::Reserved },
+    Feature {
+        bit: SUMS,
+        name: "sums",
+        about: "Data in place has sums, and a read verifies them.",
+        standing: Standing::Experimental,
+    },
     Feature {
         bit: 4,
         name: "layouts",
@@ -144,7 +151,7 @@ mod tests {
         );
         assert!(FEATURES.iter().all(|f| f.bit.is_power_of_two() && f.about.ends_with('.')));
         assert_eq!(FEATURES.iter().map(|f| f.name).collect::<BTreeSet<_>>().len(), FEATURES.len());
-        assert_eq!(KNOWN, REFERENCES | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS);
+        assert_eq!(KNOWN, REFERENCES | SUMS | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS);
     }
 
     #[test]
@@ -152,7 +159,7 @@ mod tests {
         let mut table = FEATURES;
         table[1].standing = Standing::Stable;
         table[4].standing = Standing::Stable;
-        assert_eq!(bits(&table, Standing::Stable), STABLE | 2 | 16);
+        assert_eq!(bits(&table, Standing::Stable), STABLE | SUMS | 16);
         assert_eq!(bits(&table, Standing::Reserved), 4 | 8);
         assert_eq!(STABLE & !KNOWN, 0);
     }
@@ -160,8 +167,11 @@ mod tests {
     #[test]
     fn unknown_bits_are_named() {
         assert_eq!(unknown(0), None);
-        assert_eq!(unknown(REFERENCES | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS), None);
-        assert_eq!(unknown(REFERENCES | 2 | 16 | 1 << 40).as_deref(), Some("sums, regions, 0x10000000000"));
+        assert_eq!(unknown(KNOWN), None);
+        assert_eq!(
+            unknown(REFERENCES | 4 | 16 | 1 << 40).as_deref(),
+            Some("layouts, regions, 0x10000000000")
+        );
         assert_eq!(unknown(1 << 63).as_deref(), Some("0x8000000000000000"));
     }
 }

@@ -1,9 +1,9 @@
 //! The operation that enables features before their first use.
 
-use super::{FollowUp, Operation};
+use super::{FollowUp, Operation, Preparation};
 use crate::branch::namespace::Namespace;
 use crate::catalog::Txn;
-use crate::catalog::features::unknown;
+use crate::catalog::features::{SUMS, unknown};
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -40,12 +40,24 @@ impl Operation for EnableFeatures {
         Ok(())
     }
 
+    fn prepare(&self, core: &Core, _preparation: &mut Preparation) -> Result<()> {
+        if self.features & SUMS == 0 {
+            return Ok(());
+        }
+        // From now on, a missing file means that sums were lost.
+        let pvs: Vec<u32> = core.names.read().pvs.keys().copied().collect();
+        pvs.into_iter().filter_map(|pv| core.pvs.held(pv)).try_for_each(|pv| core.sums.create(&pv))
+    }
+
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
         txn.change_superblock(|superblock| superblock.features |= self.features)
     }
 
     fn after(&self, core: &Core, _lsn: Lsn, _follow_ups: &mut Vec<FollowUp>) -> Result<()> {
         core.features.fetch_or(self.features, Ordering::Release);
+        if self.features & SUMS != 0 {
+            core.sums.turn_on();
+        }
         Ok(())
     }
 }

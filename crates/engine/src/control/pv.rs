@@ -155,6 +155,7 @@ impl Core {
     /// Closes and wipes a removed PV, from which no slot is given out any more.
     pub(crate) fn close_removed(&self, id: u32) {
         self.stamping.forget(id);
+        self.sums.forget(id);
         if let Some(pv) = self.pvs.take(id) {
             let _ = pv.wiped.set(wipe(&*pv.disk, &pv.path));
         }

@@ -1,10 +1,12 @@
 //! Writes to physical volumes: sorted by address, merged into runs, spread over threads.
 
 use super::batch::{Content, Placed, joined};
+use super::sums::RunSums;
 use crate::catalog::page::Slot;
 use crate::core::Core;
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
+use crate::units::BLOCK;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -36,14 +38,17 @@ struct Run {
     copied: bool,
     /// Parts of `bytes` that are zeros because their content could not be read.
     lost: Vec<Range<usize>>,
+    /// The sums of the run's units; none if the pool has no sums.
+    sums: RunSums,
 }
 
 impl Run {
-    /// Returns whether content for `address` continues the run.
+    /// Returns whether content for `address` continues the run. A run ends at multiples of
+    /// [`MAX_WRITE`], and so with a whole unit.
     fn takes(&self, address: Slot) -> bool {
         let follows =
             |s: Slot| (s.pv(), s.offset() + self.bytes.len() as u64) == (address.pv(), address.offset());
-        self.bytes.len() < MAX_WRITE && self.start.is_none_or(follows)
+        self.start.is_none_or(|s| follows(s) && !address.offset().is_multiple_of(MAX_WRITE as u64))
     }
 }
 
@@ -80,7 +85,7 @@ impl Core {
             // comes last, in the caller.
             let mut workers: Vec<_> = thread().spawn_scoped(scope, sync).into_iter().collect();
             let mut here = Ok(());
-            for part in placed.chunks(share) {
+            for part in shares(placed, share) {
                 let progress = progress.clone();
                 let write = move || self.write_run(part, Some(&progress));
                 match thread().spawn_scoped(scope, write) {
@@ -125,8 +130,12 @@ impl Core {
                     (run.start, run.copied) = (Some(address), true);
                 }
                 run.copied &= matches!(item.fill, Content::Slot(_));
-                let len = (item.len - done).min((MAX_WRITE - run.bytes.len()) as u32);
+                let room = MAX_WRITE as u64 - address.offset() % MAX_WRITE as u64;
+                let len = u64::from(item.len - done).min(room) as u32;
                 self.fill(item, done, len, &mut run)?;
+                if let (Some(start), true) = (run.start, self.sums.is_on()) {
+                    run.sums.note(self, item, done, len, start)?;
+                }
                 done += len;
             }
             unsynced += item.len as usize;
@@ -173,6 +182,10 @@ impl Core {
     fn write_out(&self, run: &mut Run) -> Result<()> {
         let Some(start) = run.start.take() else { return Ok(()) };
         let pv = self.pvs.get(start.pv())?;
+        let has_sums = self.sums.is_on();
+        let range = start.offset()..start.offset() + run.bytes.len() as u64;
+        // Readers find slots that are overwritten in place.
+        let _writing = has_sums.then(|| self.sums.writing(start.pv(), range));
         let failed = |e| pv.write_failed(format!("write to {} at byte {}", pv.path, start.offset()), e);
         if run.copied && run.bytes.len() >= MIN_PAST_CACHE {
             pv.disk.write_direct(&run.bytes, start.offset()).map_err(failed)?;
@@ -183,6 +196,9 @@ impl Core {
                 at += piece.len() as u64;
             }
         }
+        if has_sums {
+            run.sums.set(self, &pv, (start.offset(), &run.bytes), &run.lost)?;
+        }
         let place = |at: usize| start.offset() + at as u64;
         let lost: Vec<_> = run.lost.drain(..).map(|part| place(part.start)..place(part.end)).collect();
         self.damage.written(start.pv(), place(0)..place(run.bytes.len()), &lost);
@@ -190,4 +206,19 @@ impl Core {
         run.bytes.clear();
         Ok(())
     }
+}
+
+/// Splits `placed` into parts of at least `share` entries. No unit is in two parts, except at the
+/// ends of two runs.
+fn shares(placed: &[Placed], share: usize) -> impl Iterator<Item = &[Placed]> {
+    let mut rest = placed;
+    std::iter::from_fn(move || {
+        let mut len = share.min(rest.len());
+        while len > 0 && len < rest.len() && !rest[len].address.offset().is_multiple_of(BLOCK) {
+            len += 1;
+        }
+        let (part, later) = rest.split_at(len);
+        rest = later;
+        (!part.is_empty()).then_some(part)
+    })
 }

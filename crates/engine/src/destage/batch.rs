@@ -11,6 +11,7 @@ use crate::journal::Located;
 use crate::journal::record::{Header, Kind};
 use crate::journal::reference::Reference;
 use crate::space::allocator::FreedSlot;
+use crate::sums::stored;
 use crate::units::BLOCK;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -139,6 +140,8 @@ pub(crate) struct Batch {
     reserved: BTreeMap<u8, u64>,
     /// Number of bytes that the batch's references name.
     pub(crate) referred: u64,
+    /// The sums of the slots that references name.
+    pub(super) slot_sums: HashMap<Slot, Vec<u32>>,
     /// Slots of references whose branches are gone.
     pub(super) unowned: Vec<FreedSlot>,
     /// Map pages that the batch touches: (the branch's index as in an item, number of the page).
@@ -203,7 +206,9 @@ impl Batch {
         let index = self.branch_index(branch, header.epoch);
         let end = branch.chunk_size() as u32;
         let chunks = Chunk::each(branch.chunks(header.offset, header.length));
-        for (chunk, slot) in chunks.zip(reference.slots()) {
+        let sums = reference.sums.chunks((branch.chunk_size() / BLOCK).max(1) as usize);
+        for ((chunk, slot), sums) in chunks.zip(reference.slots()).zip(sums) {
+            self.slot_sums.insert(slot, sums.iter().copied().map(stored).collect());
             self.pages.insert((index, chunk.page()));
             let (order, source) = (self.records, PartSource::Slot(slot));
             self.items.push(BatchItem { branch: index, order, chunk, start: 0, end, source });
@@ -275,6 +280,8 @@ pub(super) struct Placed {
     pub(super) address: Slot,
     pub(super) len: u32,
     pub(super) fill: Content,
+    /// The slot consists of whole units, so it has sums.
+    pub(super) has_sums: bool,
 }
 
 /// The source of content.
@@ -288,9 +295,15 @@ pub(super) enum Content {
 }
 
 impl Placed {
-    /// Content for the bytes `start..end` of `slot`.
-    pub(super) fn new(slot: Slot, start: u32, end: u32, fill: Content) -> Placed {
-        Placed { address: Slot::new(slot.pv(), slot.offset() + start as u64), len: end - start, fill }
+    /// Content for the bytes `start..end` of the slot of a chunk.
+    pub(super) fn new(slot: Slot, chunk_size: u64, (start, end): (u32, u32), fill: Content) -> Placed {
+        let address = slot.advanced(start.into());
+        Placed { address, len: end - start, fill, has_sums: chunk_size >= BLOCK }
+    }
+
+    /// The content of a whole chunk that is copied from another slot.
+    pub(super) fn copy(slot: Slot, chunk_size: u64, from: Slot) -> Placed {
+        Placed::new(slot, chunk_size, (0, chunk_size as u32), Content::Slot(from))
     }
 }
 

@@ -27,6 +27,16 @@ impl Core {
         used >= capacity / 200 * u64::from(self.options.destage_start_percent)
     }
 
+    /// Prepares a commit of background work. Data that the commit makes known, or whose journal it
+    /// releases, gets durable sums first (S1, S2).
+    fn begin_commit(&self) -> Result<()> {
+        // An earlier holder of the allocator may have panicked with half of a plan in it.
+        self.fault.check()?;
+        self.sums.flush()?;
+        self.mark_promised_pages();
+        Ok(())
+    }
+
     /// Notes that the records sequenced by now hold all promises of catalog pages made by now.
     fn mark_promised_pages(&self) {
         let sequencing = self.journal.sequence();
@@ -125,9 +135,7 @@ impl Destager {
         destaged: Lsn,
         released: &[(u8, u64)],
     ) -> Result<()> {
-        // An earlier holder of the allocator may have panicked with half of a plan in it.
-        self.core.fault.check()?;
-        self.core.mark_promised_pages();
+        self.core.begin_commit()?;
         let (journal_seq, journal_incarnation) = self.core.journal.start_after(destaged);
         // The flush points are stored before the positions are read: what is durable is at least
         // what the flush points cover.

@@ -130,7 +130,7 @@ impl Window {
         match disk {
             Disk::Journal(file) => core.read_journal(file, at as u32, into),
             Disk::Pv(number) => {
-                let lost = core.read_parts(&*core.pvs.get(number)?, into, at)?;
+                let lost = core.read_verified_parts(&*core.pvs.get(number)?, into, at)?;
                 self.lost.extend(lost.into_iter().map(|p| range.start + p.start..range.start + p.end));
                 Ok(())
             }

@@ -25,12 +25,14 @@ pub(crate) mod control;
 pub(crate) mod discard;
 mod gather;
 pub(crate) mod lend;
+mod overlay;
 pub(crate) mod plan;
 pub(crate) mod record;
 mod refer;
 pub(crate) mod setback;
 pub(crate) mod stamps;
 pub(crate) mod state;
+mod sums;
 
 use crate::branch::Branch;
 use crate::catalog::PageKey;

@@ -1,6 +1,7 @@
 //! Plans a batch: for every chunk that it touches, the new content and the place of that content.
 
-use super::batch::{Batch, BatchItem, Below, Content, PartSource, Placed};
+use super::batch::{Batch, BatchItem, Below, Content, Placed};
+use super::overlay::{ChunkOverlay, UNIT, Under};
 use super::record::Recorder;
 use super::state::BackgroundState;
 use crate::branch::{Base, Branch, ExternalBase, View};
@@ -14,6 +15,7 @@ use crate::error::{Result, corrupt, no_space};
 use crate::ids::{BranchId, Chunk, Epoch};
 use crate::info::PreserveStats;
 use crate::settings::{Method, Order};
+use crate::units::BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,6 +44,9 @@ pub(super) struct Plan {
     pub(super) reserved: Vec<(u8, u64)>,
     /// Slots that were taken from the promises of the batch's records.
     taken: Taken,
+    /// Units of which the batch writes a part. The rest is kept, so it is verified before the
+    /// commit (S3).
+    pub(super) mixed: Vec<MixedUnit>,
     /// Change of each branch's number of slots.
     pub(super) slots: Vec<i64>,
     /// Cost of preserving, for each branch.
@@ -53,6 +58,21 @@ pub(super) struct Plan {
 type Taken = BTreeMap<u8, (u64, u64)>;
 
 impl Plan {
+    /// The parts that the decisions about the chunks of a branch of the batch fill.
+    fn outcome(&mut self, branch: u32) -> Outcome<'_> {
+        Outcome {
+            versions: &mut self.versions,
+            fresh: &mut self.fresh,
+            at_once: &mut self.at_once,
+            after: &mut self.after,
+            mixed: &mut self.mixed,
+            copied: &mut self.copied,
+            reserved: &mut self.reserved,
+            taken: &mut self.taken,
+            done: &mut self.done[branch as usize],
+        }
+    }
+
     /// Delays all overwrites until after the commit.
     pub(super) fn wait(&mut self) {
         self.after.append(&mut self.at_once);
@@ -60,138 +80,28 @@ impl Plan {
     }
 }
 
-/// The new content of one chunk, as the batch's items give it, newest on top.
-pub(super) struct ChunkOverlay {
-    /// Disjoint parts, in order.
-    pub(super) parts: Vec<(u32, u32, PartSource)>,
-    /// A whole-chunk discard lies under the parts: the rest is zeros.
-    emptied: bool,
-    /// A reference lies under the parts: the rest is in its slot.
-    referred: Option<Slot>,
-    /// Slots of references that later items of the batch overwrite as a whole.
-    pub(super) overtaken: Vec<Slot>,
-}
-
-impl ChunkOverlay {
-    fn of(items: &[BatchItem], chunk_size: u64) -> ChunkOverlay {
-        let mut overlay = ChunkOverlay {
-            parts: Vec::with_capacity(items.len()),
-            emptied: false,
-            referred: None,
-            overtaken: Vec::new(),
-        };
-        for item in items {
-            match item.source {
-                PartSource::Hole if (item.end - item.start) as u64 == chunk_size => {
-                    overlay.begin_with(None);
-                }
-                PartSource::Slot(slot) => overlay.begin_with(Some(slot)),
-                source => overlay.put(item.start, item.end, source),
-            }
-        }
-        overlay
-    }
-
-    /// Lays the slot of a reference, or zeros, over everything so far.
-    fn begin_with(&mut self, referred: Option<Slot>) {
-        self.parts.clear();
-        self.emptied = referred.is_none();
-        self.overtaken.extend(std::mem::replace(&mut self.referred, referred));
-    }
-
-    /// Adds a part on top of the others.
-    fn put(&mut self, start: u32, end: u32, source: PartSource) {
-        let first = self.parts.partition_point(|p| p.1 <= start);
-        let last = first + self.parts[first..].partition_point(|p| p.0 < end);
-        let mut replacement = Vec::with_capacity(3);
-        if let Some(&(s, _, src)) = self.parts[first..last].first().filter(|p| p.0 < start) {
-            replacement.push((s, start, src));
-        }
-        replacement.push((start, end, source));
-        if let Some(&(s, e, src)) = self.parts[first..last].last().filter(|p| p.1 > end) {
-            replacement.push((end, e, src.advanced(end - s)));
-        }
-        self.parts.splice(first..last, replacement);
-    }
-
-    /// Returns whether the parts cover the first `len` bytes.
-    fn covers(&self, len: u64) -> bool {
-        let mut end = 0;
-        self.parts.iter().for_each(|p| end = if p.0 <= end { end.max(p.1) } else { end });
-        u64::from(end) >= len
-    }
-
-    /// Number of bytes that the batch writes to the chunk.
-    fn written(&self) -> u64 {
-        self.parts.iter().filter(|p| p.2 != PartSource::Hole).map(|p| (p.1 - p.0) as u64).sum()
-    }
-
-    fn needs_slot(&self) -> bool {
-        self.parts.iter().any(|p| p.2 != PartSource::Hole)
-    }
-
-    /// Adds to `out` the writes for the slot at `slot`: the parts, and in the gaps between them the
-    /// content that `under` gives.
-    pub(super) fn place(&self, slot: Slot, chunk_size: u64, under: Under, out: &mut Vec<Placed>) {
-        let mut at = 0u32;
-        let gap = |start: u32, end: u32, out: &mut Vec<Placed>| match under {
-            Under::Kept => {}
-            Under::Zeros | Under::Covered => out.push(Placed::new(slot, start, end, Content::Zeros)),
-            Under::Slot(old) => {
-                let from = Slot::new(old.pv(), old.offset() + start as u64);
-                out.push(Placed::new(slot, start, end, Content::Slot(from)));
-            }
-        };
-        for &(start, end, source) in &self.parts {
-            if at < start {
-                gap(at, start, out);
-            }
-            let fill = match source {
-                PartSource::Journal(file, position) => Content::Journal(file, position),
-                PartSource::Slot(slot) => Content::Slot(slot),
-                PartSource::Zeros | PartSource::Hole => Content::Zeros,
-            };
-            out.push(Placed::new(slot, start, end, fill));
-            at = end;
-        }
-        if (at as u64) < chunk_size {
-            gap(at, chunk_size as u32, out);
-        }
-    }
-}
-
-/// The content under the parts of an overlay.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Under {
-    /// The content that the slot holds already. It is not written again.
-    Kept,
-    Zeros,
-    /// An image or a moment of which the parts leave nothing visible. Bytes outside the parts are
-    /// zeros.
-    Covered,
-    /// The content of another slot.
-    Slot(Slot),
+/// A unit of which a batch writes a part.
+pub(super) struct MixedUnit {
+    /// The place of its old content.
+    pub(super) place: Slot,
+    /// Index of the branch in the batch.
+    pub(super) branch: u32,
+    pub(super) block: u64,
 }
 
 /// One chunk that a batch writes to.
 pub(super) struct Target<'a> {
     pub(super) branch: &'a Arc<Branch>,
     pub(super) epoch: Epoch,
-    /// A history records what is in place before it is overwritten.
-    pub(super) recorded: bool,
+    /// What is in place is read before the commit, so it is overwritten after it. A history records
+    /// it, or units of it are kept in part.
+    pub(super) after_commit: bool,
+    /// Index of the branch in the batch.
+    pub(super) index: u32,
     pub(super) chunk: Chunk,
     pub(super) current: Option<Entry>,
     /// The entry of the chunk before this one.
     pub(super) neighbour: Option<Entry>,
-}
-
-impl PartSource {
-    fn advanced(self, by: u32) -> PartSource {
-        match self {
-            PartSource::Journal(file, position) => PartSource::Journal(file, position + by),
-            zeros => zeros,
-        }
-    }
 }
 
 impl Destager {
@@ -206,6 +116,9 @@ impl Destager {
             ..Plan::default()
         };
         self.free_unowned(state, batch, redo)?;
+        if !redo {
+            self.core.take_sums(batch)?;
+        }
         let page_of = |i: &BatchItem| (i.branch, MapPage::locate(i.chunk).0);
         for of_page in batch.items.chunk_by(|a, b| page_of(a) == page_of(b)) {
             let (index, number) = page_of(&of_page[0]);
@@ -213,34 +126,25 @@ impl Destager {
             let key = PageKey::new(branch.id, number);
             let head = View::head(branch);
             let stored = self.core.map.cached(&head, number).map_or_else(|| self.core.map.read(key), Ok)?;
-            // A batch that is applied again is recorded already.
-            let recorded = !redo && branch.cdp.log.read().settings.is_some();
+            let recorded = branch.cdp.log.read().settings.is_some();
             let mut page = None;
             for of_chunk in of_page.chunk_by(|a, b| a.chunk == b.chunk) {
                 let before = page.as_ref().unwrap_or(&*stored);
                 let chunk = of_chunk[0].chunk;
                 let (_, at) = MapPage::locate(chunk);
                 let neighbour = at.checked_sub(1).and_then(|i| before.get(i));
+                let overlay = ChunkOverlay::of(of_chunk, 1 << branch.chunk_log2, self.core.sums.is_on());
                 let target = Target {
                     branch,
                     epoch: batch.epochs[index as usize],
-                    recorded,
+                    after_commit: !redo && (recorded || overlay.is_mixed()),
+                    index,
                     chunk,
                     current: before.get(at),
                     neighbour: neighbour.filter(|e| e.slot != Slot::HOLE),
                 };
-                let overlay = ChunkOverlay::of(of_chunk, 1 << branch.chunk_log2);
                 self.free_overtaken(state, &overlay, branch.slot_log2, redo)?;
-                let mut outcome = Outcome {
-                    versions: &mut plan.versions,
-                    fresh: &mut plan.fresh,
-                    at_once: &mut plan.at_once,
-                    after: &mut plan.after,
-                    copied: &mut plan.copied,
-                    reserved: &mut plan.reserved,
-                    taken: &mut plan.taken,
-                    done: &mut plan.done[index as usize],
-                };
+                let mut outcome = plan.outcome(index);
                 let (change, grown) = if redo {
                     (self.redo_chunk(state, &target, &overlay, &mut outcome)?, 0)
                 } else {
@@ -263,6 +167,10 @@ impl Destager {
             placed.sort_unstable_by_key(|p| p.address);
         }
         self.promise_moves(state, batch, redo, &mut plan)?;
+        if !redo {
+            // A batch that is applied again was verified before its commit.
+            self.core.verify_mixed(batch, &mut plan.mixed)?;
+        }
         Ok(plan)
     }
 
@@ -348,9 +256,10 @@ impl Destager {
             out.copied_chunk(size);
             out.done.host_bytes += overlay.written();
             out.version(target, last, Entry { slot, born });
-            out.fresh.push(Placed::new(slot, 0, size as u32, Content::Slot(old)));
+            out.fresh.push(Placed::copy(slot, size, old));
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
-            overlay.place(old, size, under, out.after);
+            let mixed = overlay.place(old, size, under, out.after);
+            out.note_mixed(target, mixed);
             out.copied.insert(branch.id);
             return Ok((SlotChange::Set(Entry { slot: old, born: epoch }), 1 + copies));
         }
@@ -358,12 +267,11 @@ impl Destager {
             out.version(target, last, entry);
         }
         if old.is_some() {
-            out.done.redirects += 1;
-            out.done.redirected_bytes += size;
-            out.done.host_bytes += overlay.written();
+            out.redirected_chunk(size, overlay.written());
         }
         let filled_from = out.fresh.len();
-        overlay.place(slot, size, under, out.fresh);
+        let mixed = overlay.place(slot, size, under, out.fresh);
+        out.note_mixed(target, mixed);
         out.count_fills(filled_from);
         Ok((SlotChange::Set(Entry { slot, born: epoch }), 1 + copies))
     }
@@ -382,14 +290,16 @@ impl Destager {
         let branch = target.branch;
         if !state.allocator.has_failed(entry.slot.pv()) {
             let under = if overlay.emptied { Under::Zeros } else { Under::Kept };
-            overlay.place(entry.slot, 1 << branch.chunk_log2, under, out.overwriting(target));
+            let mixed = overlay.place(entry.slot, 1 << branch.chunk_log2, under, out.overwriting(target));
+            out.note_mixed(target, mixed);
             return Ok(SlotChange::None);
         }
         let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
         out.take(branch.slot_log2, true);
         self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         let under = if overlay.emptied { Under::Zeros } else { Under::Slot(entry.slot) };
-        overlay.place(slot, 1 << branch.chunk_log2, under, out.fresh);
+        let mixed = overlay.place(slot, 1 << branch.chunk_log2, under, out.fresh);
+        out.note_mixed(target, mixed);
         state.allocator.free(entry.slot, branch.slot_log2)?;
         Ok(SlotChange::Set(Entry { slot, ..entry }))
     }
@@ -435,7 +345,7 @@ impl Destager {
                 out.reserved.push((branch.slot_log2, 1));
                 let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
                 self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
-                out.fresh.push(Placed::new(slot, 0, 1 << branch.chunk_log2, Content::Slot(current.slot)));
+                out.fresh.push(Placed::copy(slot, 1 << branch.chunk_log2, current.slot));
                 copies += 1;
                 out.copied_chunk(1 << branch.chunk_log2);
                 slot
@@ -525,6 +435,7 @@ pub(super) struct Outcome<'a> {
     pub(super) fresh: &'a mut Vec<Placed>,
     pub(super) at_once: &'a mut Vec<Placed>,
     pub(super) after: &'a mut Vec<Placed>,
+    pub(super) mixed: &'a mut Vec<MixedUnit>,
     pub(super) copied: &'a mut BTreeSet<BranchId>,
     pub(super) reserved: &'a mut Vec<(u8, u64)>,
     pub(super) taken: &'a mut Taken,
@@ -532,11 +443,23 @@ pub(super) struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// The list for writes over a slot that no snapshot sees. A history records the old content
-    /// from the slot, and after a crash it does so again. With a history, such writes therefore
+    /// The list for writes over a slot that no snapshot sees. Old content that is read from the
+    /// slot before the commit is read again after a crash before the commit. Such writes therefore
     /// wait for the commit.
     fn overwriting(&mut self, target: &Target<'_>) -> &mut Vec<Placed> {
-        if target.recorded { self.after } else { self.at_once }
+        if target.after_commit { self.after } else { self.at_once }
+    }
+
+    /// Notes units of a chunk whose old content is kept in part: its place, and the byte of the
+    /// chunk.
+    pub(super) fn note_mixed(&mut self, target: &Target<'_>, units: Vec<(Slot, u32)>) {
+        let first = target.chunk.start(target.branch.chunk_log2) / BLOCK;
+        let unit = |(place, at): (Slot, u32)| MixedUnit {
+            place,
+            branch: target.index,
+            block: first + u64::from(at / UNIT),
+        };
+        self.mixed.extend(units.into_iter().map(unit));
     }
 
     /// Counts a slot that was taken without a promise of its own.
@@ -551,6 +474,12 @@ impl Outcome<'_> {
             self.done.fill_reads += 1;
             self.done.fill_bytes += u64::from(read.len);
         }
+    }
+
+    fn redirected_chunk(&mut self, size: u64, written: u64) {
+        self.done.redirects += 1;
+        self.done.redirected_bytes += size;
+        self.done.host_bytes += written;
     }
 
     fn copied_chunk(&mut self, size: u64) {
@@ -588,47 +517,4 @@ pub(crate) enum SlotChange {
     None,
     Set(Entry),
     Removed,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::world::{Rng, SplitMix};
-
-    #[test]
-    fn overlays_agree_with_a_plain_array() {
-        for seed in 0..300 {
-            let rng = SplitMix::new(seed);
-            let mut plain = [None; 32];
-            let mut items = Vec::new();
-            for order in 0..1 + rng.next() as u32 % 12 {
-                let start = rng.next() as u32 % 32;
-                let end = start + 1 + rng.next() as u32 % (32 - start);
-                let (start, end) = if rng.next() % 5 == 0 { (0, 32) } else { (start, end) };
-                let source = match rng.next() % 4 {
-                    0 => PartSource::Hole,
-                    1 => PartSource::Zeros,
-                    _ => PartSource::Journal(order, 1000 + start),
-                };
-                items.push(BatchItem { branch: 0, order, chunk: Chunk::FIRST, start, end, source });
-                for (at, cell) in plain.iter_mut().enumerate() {
-                    let at = at as u32;
-                    if (start..end).contains(&at) {
-                        *cell = Some(source.advanced(at - start));
-                    }
-                }
-            }
-            let overlay = ChunkOverlay::of(&items, 32);
-            let mut got = [overlay.emptied.then_some(PartSource::Hole); 32];
-            let mut last = 0;
-            for &(start, end, source) in &overlay.parts {
-                assert!(start >= last && start < end);
-                last = end;
-                for at in start..end {
-                    got[at as usize] = Some(source.advanced(at - start));
-                }
-            }
-            assert_eq!(got, plain, "seed {seed}");
-        }
-    }
 }

@@ -1,8 +1,9 @@
 //! Destage of references. The slots that references name become slots of the chunks. Mostly no data
 //! moves.
 
-use super::batch::{Batch, Content, Placed};
-use super::plan::{ChunkOverlay, Outcome, SlotChange, Target, Under};
+use super::batch::{Batch, Placed};
+use super::overlay::{ChunkOverlay, Under};
+use super::plan::{Outcome, SlotChange, Target};
 use super::state::BackgroundState;
 use crate::catalog::page::{Entry, Slot};
 use crate::destage::Destager;
@@ -69,7 +70,8 @@ impl Destager {
             state.allocator.own_lent(slot, branch.slot_log2)?;
             // The pass that moves data off the physical volume may have missed this slot.
             state.evacuated &= !state.allocator.is_draining(slot.pv());
-            overlay.place(slot, size, Under::Kept, out.after);
+            let mixed = overlay.place(slot, size, Under::Kept, out.after);
+            out.note_mixed(target, mixed);
             return Ok((SlotChange::Set(Entry { slot, born: epoch }), grown));
         }
         // Nothing is written to a physical volume that has failed, so the chunk gets another slot.
@@ -78,9 +80,10 @@ impl Destager {
         self.core.positions.allocated.fetch_add(size, Ordering::Relaxed);
         state.allocator.free_lent(slot, branch.slot_log2)?;
         if overlay.parts.is_empty() {
-            out.fresh.push(Placed::new(new, 0, size as u32, Content::Slot(slot)));
+            out.fresh.push(Placed::copy(new, size, slot));
         } else {
-            overlay.place(new, size, Under::Slot(slot), out.fresh);
+            let mixed = overlay.place(new, size, Under::Slot(slot), out.fresh);
+            out.note_mixed(target, mixed);
         }
         Ok((SlotChange::Set(Entry { slot: new, born: epoch }), grown))
     }

@@ -72,11 +72,13 @@ pub enum SyncPurpose {
     /// Makes the data of references durable, before the journal's sync that covers the references
     /// counts.
     Direct,
+    /// Makes the sums of data in place durable, before the commit that makes the data count.
+    Sums,
 }
 
 impl SyncPurpose {
     /// All purposes, in the order of their declaration.
-    pub const ALL: [SyncPurpose; 12] = [
+    pub const ALL: [SyncPurpose; 13] = [
         SyncPurpose::Journal,
         SyncPurpose::JournalOpen,
         SyncPurpose::Preserve,
@@ -89,6 +91,7 @@ impl SyncPurpose {
         SyncPurpose::CdpShared,
         SyncPurpose::CdpSorted,
         SyncPurpose::Direct,
+        SyncPurpose::Sums,
     ];
 
     /// Returns the name that metrics and `sim --drop-sync` use.
@@ -106,6 +109,7 @@ impl SyncPurpose {
             SyncPurpose::CdpShared => "cdp-shared",
             SyncPurpose::CdpSorted => "cdp-sorted",
             SyncPurpose::Direct => "direct",
+            SyncPurpose::Sums => "sums",
         }
     }
 }

@@ -323,6 +323,8 @@ pub struct PoolStats {
     pub allocated_bytes: u64,
     /// Number of bytes that were written by reference: straight to their slots.
     pub direct_bytes: u64,
+    /// Number of blocks of sums of which no copy was valid when they were loaded.
+    pub damaged_sum_blocks: u64,
     /// Bytes of references that are not in place yet.
     pub referred_bytes: u64,
     /// Bytes of slots that are lent to writers and not taken.

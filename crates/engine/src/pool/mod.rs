@@ -112,6 +112,7 @@ impl Pool {
             destage_bytes: get(&self.core.positions.bytes),
             allocated_bytes: get(&self.core.positions.allocated),
             direct_bytes: get(&self.core.positions.written_direct),
+            damaged_sum_blocks: self.core.sums.damaged_blocks(),
             referred_bytes: get(&self.core.positions.referred),
             lent_bytes: self.core.lent.bytes(),
             map_cache_policy: self.core.options.map_cache_policy,

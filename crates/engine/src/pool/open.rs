@@ -43,6 +43,7 @@ use crate::space::pv::{Pv, PvTable, open_known, open_new};
 use crate::space::reservations::Space;
 use crate::space::stamp::Age;
 use crate::space::stamping::{Stamping, age_of, stamp_all};
+use crate::sums::UnitSums;
 use crate::throttle::Neighbours;
 use crate::world::{World, uuid};
 use parking_lot::{Mutex, RwLock};
@@ -235,6 +236,7 @@ impl Pool {
 
     fn finish_opening(&self, accepted: Option<Accepted>, referred: u64) -> Result<()> {
         self.core.positions.referred.store(referred, Ordering::Relaxed);
+        self.core.tidy_sums()?;
         keep_tail_room(&*self.core.dir, self.core.config.segment_size)?;
         self.destager.finish_interrupted_batch()?;
         if let Some(accepted) = accepted {
@@ -288,12 +290,14 @@ impl Parts {
     /// Makes the pool of these parts. Nothing has happened in it yet.
     pub(crate) fn assemble(self) -> Result<Pool> {
         let fault = self.fault;
+        let has_sums = self.superblock.features & catalog::features::SUMS != 0;
         let core = Arc::new(Core {
             lines: RwLock::new(self.lines),
             flushes: self.flushes,
             scrub: Scrub::load(&self.catalog)?,
             stamping: self.stamping,
             damage: self.damage,
+            sums: UnitSums::new(self.dir.clone(), self.options.sum_cache_bytes, has_sums),
             uuid: self.superblock.pool,
             config: self.superblock.config(),
             features: AtomicU64::new(self.superblock.features),

@@ -85,7 +85,7 @@ impl Referred {
                 damage.written(place.pv(), bytes, &[]);
             }
         }
-        self.unreadable.iter().for_each(|(pv, place)| damage.add(*pv, place.clone()));
+        self.unreadable.iter().for_each(|(pv, place)| damage.add(*pv, place.clone(), "it can't be read"));
         Ok(())
     }
 }

@@ -179,6 +179,8 @@ impl Destager {
         for at in (0..size).step_by(buffer.len()) {
             let lost = self.core.read_parts(&source, &mut buffer, from.offset() + at)?;
             self.core.write_copy(&target, &buffer, to.offset() + at, &lost)?;
+            let (from, to) = (from.offset() + at, to.offset() + at);
+            self.core.copy_sums((&source, from), (&target, to), &buffer, &lost)?;
         }
         state.allocator.free(from, branch.slot_log2)?;
         self.core.positions.bytes.fetch_add(size, Ordering::Relaxed);
@@ -206,7 +208,8 @@ impl Destager {
 }
 
 impl Core {
-    /// Writes the copied bytes to a slot. `lost` are the parts that could not be read.
+    /// Writes the copied bytes to a new slot. The caller sets their sums. `lost` are the parts that
+    /// could not be read.
     pub(super) fn write_copy(&self, target: &Pv, bytes: &[u8], at: u64, lost: &[Range<usize>]) -> Result<()> {
         self.stamping.check()?;
         let failed = |e| target.write_failed(format!("copy a chunk to {} at byte {at}", target.path), e);

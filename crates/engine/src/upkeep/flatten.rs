@@ -339,13 +339,18 @@ impl Destager {
         let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, step.last)?;
         let target = self.core.pvs.get(slot.pv())?;
         match content {
-            Content::Bytes(bytes) => self.core.write_copy(&target, bytes, slot.offset(), &[])?,
+            Content::Bytes(bytes) => {
+                self.core.write_copy(&target, bytes, slot.offset(), &[])?;
+                self.core.set_sums(&target, slot.offset(), bytes)?;
+            }
             Content::Slot(from) => {
                 let source = self.core.pvs.get(from.pv())?;
                 let mut buffer = vec![0u8; size.min(PIECE) as usize];
                 for at in (0..size).step_by(buffer.len()) {
                     let lost = self.core.read_parts(&source, &mut buffer, from.offset() + at)?;
                     self.core.write_copy(&target, &buffer, slot.offset() + at, &lost)?;
+                    let (from, to) = (from.offset() + at, slot.offset() + at);
+                    self.core.copy_sums((&source, from), (&target, to), &buffer, &lost)?;
                 }
             }
         }

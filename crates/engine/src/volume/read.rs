@@ -281,11 +281,14 @@ impl Volume {
             Place::Slot(slot) => {
                 let pv = self.core.pvs.get(slot.pv())?;
                 let (at, len) = (offset + from as u64, out.len());
-                let name = || format!("read {len} bytes at byte {at} of the volume, from {}", pv.path);
-                let whole = self.core.check_place(&pv, slot.offset(), len);
-                whole.map_err(|e| Error::with_source(e.kind(), name(), e))?;
-                let done = read_slot(&pv, out, slot.offset(), may_block);
-                done.map_err(|e| Error::io(name(), e))
+                // A unit may begin before the run.
+                let of_volume = |place: u64| (at + place).saturating_sub(slot.offset());
+                let judge = |place: u64| self.core.is_half_written(line, of_volume(place) / BLOCK);
+                let done = self.core.read_slots(&pv, out, slot.offset(), may_block, &judge);
+                done.map_err(|e| {
+                    let name = format!("read {len} bytes at byte {at} of the volume, from {}", pv.path);
+                    e.within(name).map_byte(|place| of_volume(place.max(slot.offset())))
+                })
             }
             Place::Base if !out.is_empty() => match line.branch.base() {
                 Some(Base::View(base)) => self.read_line(&base, offset + from as u64, out, may_block),

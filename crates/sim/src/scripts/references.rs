@@ -12,6 +12,21 @@ fn begin(more: Vec<Op>) -> Vec<Op> {
     ops
 }
 
+/// An upgrade with writes before and after it, and one that has nothing to do.
+pub(super) fn upgrade() -> Vec<Op> {
+    vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        write(0, 16 * KIB, false),
+        Op::EnableFeature,
+        write(1024, 8 * KIB, true),
+        freeze(1, "s"),
+        Op::Drain,
+        write(4 * KIB, 4 * KIB, false),
+        Op::EnableFeature,
+        Op::Drain,
+    ]
+}
+
 /// References to new chunks, and to chunks that already have slots.
 pub(super) fn plain() -> Vec<Op> {
     begin(vec![

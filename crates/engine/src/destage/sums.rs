@@ -1,0 +1,128 @@
+//! The sums of what a batch writes (invariants S1 to S4 of docs/DURABILITY.md).
+
+use super::apply::READ_AHEAD;
+use super::batch::{Batch, Content, Placed};
+use super::plan::MixedUnit;
+use crate::branch::View;
+use crate::catalog::page::Slot;
+use crate::core::Core;
+use crate::error::Result;
+use crate::placed::is_covered;
+use crate::space::pv::Pv;
+use crate::sums::{UNKNOWN, sum_of, unit_at};
+use crate::units::BLOCK;
+use crate::verified::copied_sum;
+use std::ops::Range;
+
+/// The origin of the sum of a unit that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The content, once it is complete.
+    Content,
+    /// This sum: that of the unit that was copied as a whole, or an unknown one.
+    Known(u32),
+}
+
+/// The sums of the units of a run, in order.
+#[derive(Default)]
+pub(super) struct RunSums(Vec<Origin>);
+
+impl RunSums {
+    /// Notes the part `from..from + len` of `item`, which is the next part of the run.
+    pub(super) fn note(&mut self, core: &Core, item: &Placed, from: u32, len: u32, run: Slot) -> Result<()> {
+        let at = item.address.offset() + u64::from(from);
+        let end = at + u64::from(len);
+        let first = run.offset() / BLOCK;
+        let copied = match item.fill {
+            Content::Slot(slot) if item.has_sums => {
+                let source = slot.advanced(from.into());
+                let mut sums = vec![UNKNOWN; (end.div_ceil(BLOCK) - at / BLOCK) as usize];
+                core.sums.get(&*core.pvs.get(slot.pv())?, unit_at(source.offset()), &mut sums)?;
+                Some(sums)
+            }
+            _ => None,
+        };
+        for unit in at / BLOCK..end.div_ceil(BLOCK) {
+            let index = (unit - first) as usize;
+            if self.0.len() <= index {
+                self.0.resize(index + 1, Origin::Content);
+            }
+            let is_whole = at <= unit * BLOCK && (unit + 1) * BLOCK <= end;
+            let origin = match &copied {
+                _ if !item.has_sums => Origin::Known(UNKNOWN),
+                None => continue,
+                Some(sums) => match sums[(unit - at / BLOCK) as usize] {
+                    // A part of the unit was never summed, so the whole unit is not (S6).
+                    UNKNOWN => Origin::Known(UNKNOWN),
+                    sum if is_whole => Origin::Known(sum),
+                    _ => continue,
+                },
+            };
+            self.0[index] = origin;
+        }
+        Ok(())
+    }
+
+    /// Sets the sums of a run that was written, and forgets it. `lost` are the parts of `bytes`
+    /// that could not be read.
+    pub(super) fn set(
+        &mut self,
+        core: &Core,
+        pv: &Pv,
+        (at, bytes): (u64, &[u8]),
+        lost: &[Range<usize>],
+    ) -> Result<()> {
+        let first = at / BLOCK * BLOCK;
+        let sum = |(origin, place): (Origin, u64)| match origin {
+            Origin::Known(UNKNOWN) => UNKNOWN,
+            // A unit at an end of the run may be there in part.
+            _ if place < at || place + BLOCK > at + bytes.len() as u64 => UNKNOWN,
+            Origin::Known(sum) => copied_sum(sum, bytes, (place - at) as usize, lost),
+            Origin::Content => sum_of(&bytes[(place - at) as usize..][..BLOCK as usize]),
+        };
+        let sums: Vec<u32> = self.0.drain(..).zip((first..).step_by(BLOCK as usize)).map(sum).collect();
+        core.sums.set(pv, unit_at(first), &sums)
+    }
+}
+
+impl Core {
+    /// Takes the sums of slots that references name. The slots become slots of chunks with the
+    /// batch's commit.
+    pub(super) fn take_sums(&self, batch: &Batch) -> Result<()> {
+        if !self.sums.is_on() {
+            return Ok(());
+        }
+        batch.slot_sums.iter().try_for_each(|(slot, sums)| {
+            self.sums.set(&*self.pvs.get(slot.pv())?, unit_at(slot.offset()), sums)
+        })
+    }
+
+    /// Verifies the units of which a batch keeps a part. A unit that does not verify is damage from
+    /// then on, and the commit makes that durable. What the batch writes there is whole again when
+    /// it is written (S4).
+    pub(super) fn verify_mixed(&self, batch: &Batch, mixed: &mut Vec<MixedUnit>) -> Result<()> {
+        mixed.sort_unstable_by_key(|unit| unit.place);
+        mixed.dedup_by_key(|unit| unit.place);
+        let announce = |unit: &MixedUnit| -> Result<()> {
+            self.pvs.get(unit.place.pv())?.disk.will_need(unit.place.offset(), BLOCK);
+            Ok(())
+        };
+        mixed.iter().take(READ_AHEAD).try_for_each(announce)?;
+        let mut buffer = [0; BLOCK as usize];
+        for (index, unit) in mixed.iter().enumerate() {
+            mixed.get(index + READ_AHEAD).map_or(Ok(()), announce)?;
+            let pv = self.pvs.get(unit.place.pv())?;
+            let at = unit.place.offset();
+            let mut sum = [UNKNOWN];
+            self.sums.get(&pv, unit_at(at), &mut sum)?;
+            let known = self.damage.overlaps(pv.id, at..at + BLOCK);
+            if sum == [UNKNOWN] || known.iter().any(|part| part.end - part.start == BLOCK) {
+                continue;
+            }
+            let (branch, epoch) = (&batch.branches[unit.branch as usize], batch.epochs[unit.branch as usize]);
+            let line = View { branch: branch.clone(), epoch, at: None };
+            self.unit_verifies(&pv, &mut buffer, at, &|_| is_covered(&line, unit.block))?;
+        }
+        Ok(())
+    }
+}

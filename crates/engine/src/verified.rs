@@ -1,0 +1,390 @@
+//! Reads of slots. What has a sum is verified before anything uses it.
+//!
+//! A unit whose content does not match its sum is read again, because it may be written at this
+//! moment (S5). If it still does not match, the unit is damaged: [`Damage`] gets it, and all reads
+//! of it fail until it is written.
+//!
+//! [`Damage`]: crate::damage::Damage
+
+use crate::core::Core;
+use crate::damage::{BLOCK, SECTOR};
+use crate::disk::{Dir, is_unreadable};
+use crate::error::{Error, ErrorKind, Result};
+use crate::space::pv::Pv;
+use crate::sums::{UNKNOWN, file_name, file_owner, sum_of, unit_at};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Number of units that are read and verified together: 256 KiB. The data stays in the processor's
+/// cache between the read and the verification.
+const UNITS: usize = 64;
+/// The largest read that goes through a buffer of whole units, in bytes.
+const MAX_BUFFERED: u64 = 64 << 10;
+/// Number of reads that find one content that does not match one sum, until the unit counts as
+/// damaged.
+const MISMATCHES: u32 = 3;
+
+/// Tells for a byte of a physical volume whether the sum of the unit there decides nothing: staged
+/// records cover the unit (S7), or an interrupted batch has written a part of it.
+pub(crate) type Judge<'a> = &'a dyn Fn(u64) -> bool;
+
+/// The judge of slots that nobody overwrites: their sums always decide.
+pub(crate) const STRICT: Judge<'static> = &|_| false;
+
+impl Core {
+    /// Fills `out` with the content at byte `at` of a physical volume, verified. With `may_block`
+    /// false it returns `Ok(false)` if the read would have to wait for a disk. An error names the
+    /// first byte that can't be read, if it is known.
+    #[inline]
+    pub(crate) fn read_slots(
+        &self,
+        pv: &Pv,
+        out: &mut [u8],
+        at: u64,
+        may_block: bool,
+        judge: Judge<'_>,
+    ) -> Result<bool> {
+        self.check_place(pv, at, out.len())?;
+        if !self.sums.is_on() {
+            return read_disk(pv, out, at, may_block);
+        }
+        if at.is_multiple_of(BLOCK) && (out.len() as u64).is_multiple_of(BLOCK) {
+            return self.read_units(pv, out, at, may_block, judge);
+        }
+        self.read_parts_of_units(pv, out, at, may_block, judge)
+    }
+
+    /// Reads a range that does not consist of whole units.
+    #[inline(never)]
+    fn read_parts_of_units(
+        &self,
+        pv: &Pv,
+        out: &mut [u8],
+        at: u64,
+        may_block: bool,
+        judge: Judge<'_>,
+    ) -> Result<bool> {
+        let end = at + out.len() as u64;
+        let first_end = (at / BLOCK * BLOCK + MAX_BUFFERED).min(end);
+        let (first, rest) = out.split_at_mut((first_end - at) as usize);
+        if !self.read_buffered(pv, first, at, may_block, judge)? {
+            return Ok(false);
+        }
+        let whole = (rest.len() as u64 / BLOCK * BLOCK) as usize;
+        let (middle, last) = rest.split_at_mut(whole);
+        Ok((middle.is_empty() || self.read_units(pv, middle, first_end, may_block, judge)?)
+            && (last.is_empty()
+                || self.read_buffered(pv, last, first_end + whole as u64, may_block, judge)?))
+    }
+
+    fn read_buffered(
+        &self,
+        pv: &Pv,
+        out: &mut [u8],
+        at: u64,
+        may_block: bool,
+        judge: Judge<'_>,
+    ) -> Result<bool> {
+        let start = at / BLOCK * BLOCK;
+        let end = (at + out.len() as u64).next_multiple_of(BLOCK);
+        let mut sums = [UNKNOWN; (MAX_BUFFERED / BLOCK) as usize];
+        let sums = &mut sums[..((end - start) / BLOCK) as usize];
+        if !self.sums_of(pv, start, sums, may_block)? {
+            return Ok(false);
+        }
+        if sums.iter().all(|sum| *sum == UNKNOWN) {
+            return read_disk(pv, out, at, may_block);
+        }
+        let mut units = vec![0; (end - start) as usize];
+        match self.read_units(pv, &mut units, start, may_block, judge) {
+            Ok(true) => {
+                out.copy_from_slice(&units[(at - start) as usize..][..out.len()]);
+                Ok(true)
+            }
+            // Another sector of a unit can't be read, so the unit can't be verified. The disk
+            // answers for the wanted sectors.
+            Err(error) if error.byte().is_none() => read_disk(pv, out, at, may_block),
+            read => read,
+        }
+    }
+
+    /// Reads and verifies whole units.
+    fn read_units(
+        &self,
+        pv: &Pv,
+        out: &mut [u8],
+        at: u64,
+        may_block: bool,
+        judge: Judge<'_>,
+    ) -> Result<bool> {
+        let mut sums = [UNKNOWN; UNITS];
+        for (part, at) in out.chunks_mut(UNITS * BLOCK as usize).zip((at..).step_by(UNITS * BLOCK as usize)) {
+            let sums = &mut sums[..part.len() / BLOCK as usize];
+            if !self.sums_of(pv, at, sums, may_block)? || !read_disk(pv, part, at, may_block)? {
+                return Ok(false);
+            }
+            for ((unit, sum), place) in
+                part.chunks_exact_mut(BLOCK as usize).zip(&*sums).zip((at..).step_by(BLOCK as usize))
+            {
+                if *sum != UNKNOWN && sum_of(unit) != *sum {
+                    if !may_block {
+                        return Ok(false);
+                    }
+                    self.read_again(pv, unit, place, judge)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn sums_of(&self, pv: &Pv, at: u64, out: &mut [u32], may_block: bool) -> Result<bool> {
+        if self.sums.cached(pv.id, unit_at(at), out) {
+            return Ok(true);
+        }
+        if may_block {
+            self.sums.get(pv, unit_at(at), out)?;
+        }
+        Ok(may_block)
+    }
+
+    /// Reads a unit that did not match its sum until it does, or until it is certain that it is
+    /// damaged (S5).
+    #[cold]
+    fn read_again(&self, pv: &Pv, unit: &mut [u8], at: u64, judge: Judge<'_>) -> Result<()> {
+        let range = at..at + BLOCK;
+        let (mut last, mut mismatches) = (UNKNOWN, 0);
+        loop {
+            self.sums.wait_written(pv.id, &range);
+            let mut sum = [UNKNOWN];
+            self.sums.get(pv, unit_at(at), &mut sum)?;
+            read_disk(pv, unit, at, true)?;
+            let [sum] = sum;
+            if sum == UNKNOWN || sum_of(unit) == sum || judge(at) {
+                return Ok(());
+            }
+            mismatches = if sum == last { mismatches + 1 } else { 1 };
+            last = sum;
+            let condemn = || self.damage.add(pv.id, range.clone(), "it does not match its sum");
+            if mismatches >= MISMATCHES && self.sums.judge(pv, at, sum, condemn)? {
+                return self.check_place(pv, at, unit.len());
+            }
+        }
+    }
+
+    /// Reads like [`Core::read_parts`], and verifies. A unit that does not match its sum counts as
+    /// unreadable. No batch is half done, and no staged record covers the range.
+    pub(crate) fn read_verified_parts(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<usize>>> {
+        let lost = self.read_parts(pv, out, at)?;
+        if !self.sums.is_on() || !self.find_mismatches(pv, out, at, &lost)? {
+            return Ok(lost);
+        }
+        self.read_parts(pv, out, at)
+    }
+
+    /// Returns whether a unit of a range is newly found to be damaged. `content` is the range as it
+    /// was read.
+    fn find_mismatches(&self, pv: &Pv, content: &[u8], at: u64, lost: &[Range<usize>]) -> Result<bool> {
+        let end = at + content.len() as u64;
+        let mut found = false;
+        let mut buffer = [0; BLOCK as usize];
+        for unit in (at / BLOCK * BLOCK..end).step_by(BLOCK as usize) {
+            let mut sum = [UNKNOWN];
+            self.sums.get(pv, unit_at(unit), &mut sum)?;
+            let inside = (unit.max(at) - at) as usize..((unit + BLOCK).min(end) - at) as usize;
+            let is_lost = lost.iter().any(|part| part.start < inside.end && inside.start < part.end);
+            if sum == [UNKNOWN] || is_lost {
+                continue;
+            }
+            if inside.len() as u64 == BLOCK && sum_of(&content[inside]) == sum[0] {
+                continue;
+            }
+            found |= !self.unit_verifies(pv, &mut buffer, unit, STRICT)?;
+        }
+        Ok(found)
+    }
+
+    /// Reads a unit and returns whether it verifies. If not, it is damage from then on. A unit of
+    /// which a part can't be read can't be verified.
+    pub(crate) fn unit_verifies(
+        &self,
+        pv: &Pv,
+        buffer: &mut [u8],
+        at: u64,
+        judge: Judge<'_>,
+    ) -> Result<bool> {
+        match self.read_again(pv, buffer, at, judge) {
+            Ok(()) => Ok(true),
+            Err(error) if error.byte().is_some() => Ok(false),
+            Err(error) if error.kind() == ErrorKind::Io => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets the sums of `bytes`, a copy of what is at `from` of `source`, at the place `to`. The
+    /// copy gets the sums of its source: what was damaged before stays damaged (S1). `lost` are the
+    /// parts that could not be read. A range that does not consist of whole units gets unknown
+    /// sums.
+    pub(crate) fn copy_sums(
+        &self,
+        (source, from): (&Pv, u64),
+        (target, to): (&Pv, u64),
+        bytes: &[u8],
+        lost: &[Range<usize>],
+    ) -> Result<()> {
+        if !self.sums.is_on() {
+            return Ok(());
+        }
+        let mut sums = vec![UNKNOWN; bytes.len().div_ceil(BLOCK as usize)];
+        if (bytes.len() as u64).is_multiple_of(BLOCK) && from.is_multiple_of(BLOCK) {
+            self.sums.get(source, unit_at(from), &mut sums)?;
+        }
+        for (index, sum) in sums.iter_mut().enumerate() {
+            *sum = copied_sum(*sum, bytes, index * BLOCK as usize, lost);
+        }
+        self.sums.set(target, unit_at(to), &sums)
+    }
+
+    /// Removes the files with the sums of physical volumes that are not there any more, and reports
+    /// files that are missing.
+    pub(crate) fn tidy_sums(&self) -> Result<()> {
+        let names = self.dir.list().map_err(|e| Error::io("list the data directory", e))?;
+        let found: BTreeSet<u32> = names.iter().filter_map(|name| file_owner(name)).collect();
+        let known: BTreeSet<u32> = self.names.read().pvs.keys().copied().collect();
+        found.difference(&known).for_each(|pv| self.sums.forget(*pv));
+        for pv in known.difference(&found).filter_map(|pv| self.pvs.held(*pv)) {
+            // A physical volume that holds nothing yet has no file.
+            if self.sums.is_on() && pv.used_extents.load(Ordering::Relaxed) > 0 {
+                let (file, pv) = (file_name(pv.id), &pv.path);
+                tracing::error!(
+                    pv,
+                    file,
+                    "the sums of a physical volume are missing: what it holds can't be verified"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the sums of what was written to new slots. A range that does not consist of whole units
+    /// gets unknown sums.
+    pub(crate) fn set_sums(&self, pv: &Pv, at: u64, bytes: &[u8]) -> Result<()> {
+        if !self.sums.is_on() {
+            return Ok(());
+        }
+        let sum = |unit: &[u8]| if unit.len() as u64 == BLOCK { sum_of(unit) } else { UNKNOWN };
+        let sums: Vec<u32> = bytes.chunks(BLOCK as usize).map(sum).collect();
+        self.sums.set(pv, unit_at(at), &sums)
+    }
+}
+
+/// Returns the sum of a unit that is copied from a unit with the sum `source`, as the bytes of
+/// `copied` from `at` on. A unit of which a part could not be read has zeros there, and [`Damage`]
+/// has that part. A unit that could not be read at all keeps the sum of what was lost.
+///
+/// [`Damage`]: crate::damage::Damage
+pub(crate) fn copied_sum(source: u32, copied: &[u8], at: usize, lost: &[Range<usize>]) -> u32 {
+    let end = at + BLOCK as usize;
+    let is_whole = |part: &Range<usize>| part.start <= at && end <= part.end;
+    let touches = |part: &Range<usize>| part.start < end && at < part.end;
+    match lost.iter().any(touches) && !lost.iter().any(is_whole) {
+        true if source != UNKNOWN => sum_of(&copied[at..end]),
+        _ => source,
+    }
+}
+
+/// Reads without verification. With `may_block` false it returns `Ok(false)` if the read would have
+/// to wait for the disk.
+fn read_disk(pv: &Pv, out: &mut [u8], at: u64, may_block: bool) -> Result<bool> {
+    let read = if may_block { pv.disk.read_at(out, at).map(|()| true) } else { pv.disk.try_read_at(out, at) };
+    read.map_err(|error| {
+        pv.count_read_error(at, &error);
+        Error::io(format!("read from {} at byte {at}", pv.path), error)
+    })
+}
+
+impl Core {
+    /// Fails if a part of a range of a physical volume is damaged.
+    #[inline]
+    pub(crate) fn check_place(&self, pv: &Pv, at: u64, len: usize) -> Result<()> {
+        if !self.damage.any() {
+            return Ok(());
+        }
+        match self.damage.overlaps(pv.id, at..at + len as u64).first() {
+            None => Ok(()),
+            Some(part) => Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "read from {} at byte {}: {} bytes there could not be read, or do not match their sum; they are lost until they are written again",
+                    pv.path,
+                    part.start,
+                    part.end - part.start
+                ),
+            )
+            .with_byte(part.start)),
+        }
+    }
+
+    /// Reads the readable parts of a range of a physical volume, and fills the rest with zeros.
+    /// Returns the unreadable parts, as ranges in `out`, which count as damage from then on. A
+    /// physical volume that does not answer at all is not damaged but absent: that is an error, and
+    /// its content is not given up.
+    pub(crate) fn read_parts(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<usize>>> {
+        let range = at..at + out.len() as u64;
+        if let Err(error) = pv.disk.read_at(out, at) {
+            let failed = |e| Error::io(format!("read from {} at byte {at}", pv.path), e);
+            pv.count_read_error(at, &error);
+            if !is_unreadable(&error) {
+                return Err(failed(error));
+            }
+            let away = failed(error).of_absent_pv();
+            let answers = || pv.disk.answers().map_err(|_| away.clone());
+            answers()?;
+            let unreadable = self.read_in_pieces(pv, out, at)?;
+            // The physical volume may have become absent meanwhile.
+            answers()?;
+            unreadable.into_iter().for_each(|place| self.damage.add(pv.id, place, "it can't be read"));
+        }
+        let lost = self.damage.overlaps(pv.id, range);
+        let lost: Vec<Range<usize>> =
+            lost.into_iter().map(|part| (part.start - at) as usize..(part.end - at) as usize).collect();
+        lost.iter().for_each(|part| out[part.clone()].fill(0));
+        Ok(lost)
+    }
+
+    /// Reads block by block, and failing blocks sector by sector. Returns the sectors that fail.
+    fn read_in_pieces(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<u64>>> {
+        let mut unreadable = Vec::new();
+        let end = at + out.len() as u64;
+        let mut from = at;
+        while from < end {
+            let to = (from / BLOCK * BLOCK + BLOCK).min(end);
+            let block = &mut out[(from - at) as usize..(to - at) as usize];
+            match pv.disk.read_at(block, from) {
+                Ok(()) => {}
+                Err(error) if is_unreadable(&error) => {
+                    for (sector, place) in
+                        block.chunks_mut(SECTOR as usize).zip((from..).step_by(SECTOR as usize))
+                    {
+                        match pv.disk.read_at(sector, place) {
+                            Ok(()) => {}
+                            Err(error) if is_unreadable(&error) => {
+                                unreadable.push(place..place + sector.len() as u64);
+                            }
+                            Err(error) => {
+                                return Err(Error::io(
+                                    format!("read from {} at byte {place}", pv.path),
+                                    error,
+                                ));
+                            }
+                        }
+                    }
+                }
+                Err(error) => return Err(Error::io(format!("read from {} at byte {from}", pv.path), error)),
+            }
+            from = to;
+        }
+        Ok(unreadable)
+    }
+}
