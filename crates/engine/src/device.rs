@@ -125,6 +125,13 @@ pub trait BlockDevice: Send + Sync {
     /// `max_runs` runs or after much work. At least one run is reported, unless `len` is 0.
     fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>>;
 
+    /// Tells which parts of `offset..offset+len` are known to be damaged, as runs in order: (length
+    /// in bytes, damaged). A read of a damaged run fails. Stops early, at a run's end, after
+    /// `max_runs` runs. A device that does not keep such a record reports no damage.
+    fn damaged(&self, _offset: u64, len: u64, _max_runs: usize) -> Result<Vec<(u64, bool)>> {
+        Ok(vec![(len, false)])
+    }
+
     /// Returns whether [`BlockDevice::block_status`] may have to read much. The caller then calls
     /// it from a thread that may block.
     fn status_may_wait(&self) -> bool {

@@ -184,7 +184,7 @@ impl Error {
     }
 
     /// Names the first byte that can't be read, in the addresses of what the caller reads.
-    pub(crate) fn with_byte(self, at: u64) -> Self {
+    pub fn with_byte(self, at: u64) -> Self {
         Error { at: Some(at), ..self }
     }
 

@@ -227,22 +227,27 @@ fn meta_contexts_are_listed_and_selected() {
     );
     assert_eq!(client.opt_kind(opt::STRUCTURED_REPLY, &[]), rep::ACK);
     let allocation = |id: u32| [&id.to_be_bytes()[..], b"base:allocation"].concat();
-    let cases: [(u32, &[&str], Option<u32>); 8] = [
-        (opt::LIST_META_CONTEXT, &[], Some(0)),
-        (opt::LIST_META_CONTEXT, &["base:"], Some(0)),
-        (opt::LIST_META_CONTEXT, &["x-y:z"], None),
-        (opt::LIST_META_CONTEXT, &[""], None),
-        (opt::SET_META_CONTEXT, &[], None),
-        (opt::SET_META_CONTEXT, &["base:"], None),
-        (opt::SET_META_CONTEXT, &["x-y:z", "base:allocation", "base:other"], Some(1)),
-        (opt::SET_META_CONTEXT, &["nonsense"], None),
+    let damaged = |id: u32| [&id.to_be_bytes()[..], b"hindcast:damaged"].concat();
+    type Case<'a> = (u32, &'a [&'a str], &'a [Vec<u8>]);
+    let cases: [Case<'_>; 11] = [
+        (opt::LIST_META_CONTEXT, &[], &[allocation(0), damaged(0)]),
+        (opt::LIST_META_CONTEXT, &["base:"], &[allocation(0)]),
+        (opt::LIST_META_CONTEXT, &["hindcast:"], &[damaged(0)]),
+        (opt::LIST_META_CONTEXT, &["hindcast:damaged"], &[damaged(0)]),
+        (opt::LIST_META_CONTEXT, &["x-y:z"], &[]),
+        (opt::LIST_META_CONTEXT, &[""], &[]),
+        (opt::SET_META_CONTEXT, &[], &[]),
+        (opt::SET_META_CONTEXT, &["base:", "hindcast:"], &[]),
+        (opt::SET_META_CONTEXT, &["x-y:z", "base:allocation", "base:other"], &[allocation(1)]),
+        (opt::SET_META_CONTEXT, &["hindcast:damaged", "base:allocation"], &[allocation(1), damaged(2)]),
+        (opt::SET_META_CONTEXT, &["nonsense"], &[]),
     ];
-    for (number, queries, id) in cases {
+    for (number, queries, expected) in cases {
         let replies = client.opt(number, &ask(queries));
         assert_eq!(replies.last().unwrap().kind, rep::ACK);
         let contexts: Vec<_> =
             replies[..replies.len() - 1].iter().map(|r| (r.kind, r.data.clone())).collect();
-        let expected: Vec<_> = id.map(|id| (rep::META_CONTEXT, allocation(id))).into_iter().collect();
+        let expected: Vec<_> = expected.iter().map(|data| (rep::META_CONTEXT, data.clone())).collect();
         assert_eq!(contexts, expected, "{queries:?}");
     }
     let elsewhere = meta_data("nothing", &["base:allocation"]);

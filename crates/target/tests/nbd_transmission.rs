@@ -5,7 +5,7 @@
 mod common;
 
 use common::mem::{MemDevice, SHARD};
-use common::script::request;
+use common::script::{go_data, meta_data, request};
 use common::*;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::device::DeviceInfo;
@@ -316,6 +316,35 @@ fn errors_carry_their_text_in_structured_replies() {
     let fixture = fixture();
     *fixture.device.failure.lock() = Some(ErrorKind::Io);
     assert_eq!(fixture.client(true).call(FLUSH, 0, 0, 0, &[]).message, "fail as told");
+}
+
+#[test]
+fn the_first_byte_that_can_not_be_read_reaches_the_client() {
+    let fixture = fixture();
+    *fixture.device.damaged.lock() = Some(64 << 10);
+    for structured in [false, true] {
+        let mut client = fixture.client(structured);
+        for (offset, length) in [(64 << 10, 4096), (0, 1 << 20), (32 << 10, 64 << 10)] {
+            let answer = client.call(READ, 0, offset, length, &[]);
+            assert_eq!(answer.error, EIO);
+            assert_eq!(answer.error_at, structured.then_some(64 << 10), "{offset} {length}");
+        }
+        assert_eq!(client.call(READ, 0, 0, 64 << 10, &[]).error, 0);
+    }
+}
+
+#[test]
+fn damaged_ranges_are_a_meta_context() {
+    let fixture = fixture();
+    *fixture.device.damaged.lock() = Some(64 << 10);
+    let mut client = fixture.connect();
+    client.flags(3);
+    assert_eq!(client.opt_kind(8, &[]), 1);
+    assert_eq!(client.opt_kind(10, &meta_data("vol", &["hindcast:damaged"])), 1);
+    assert_eq!(client.opt_kind(7, &go_data("vol", &[])), 1);
+    let answer = client.call(BLOCK_STATUS, 0, 0, 1 << 20, &[]);
+    assert_eq!(answer.extents, [(64 << 10, 0), (512, 1), ((1 << 20) - (64 << 10) - 512, 0)]);
+    assert_eq!(client.call(BLOCK_STATUS, 0, 0, 4096, &[]).extents, [(4096, 0)]);
 }
 
 #[test]

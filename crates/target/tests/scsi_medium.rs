@@ -139,6 +139,31 @@ fn device_errors_become_sense_data() {
     }
 }
 
+/// INFORMATION is the LBA of the first block that can't be read, wherever the command begins.
+#[test]
+fn the_block_that_can_not_be_read_is_named() {
+    let rig = Rig::new();
+    *rig.device.damaged.lock() = Some(700 * 512);
+    for code in [0x28, 0xa8, 0x88, 0x2f, 0xaf, 0x8f] {
+        for (lba, count) in [(700, 1), (690, 100), (699, 2)] {
+            let cdb = blocks(code, 0, lba, count);
+            let sense = bad(&rig.a, &cdb, &[], SenseKey::MediumError, Asc::UNRECOVERED_READ_ERROR);
+            assert_eq!(sense.information, Some(700), "{code:#x} {lba} {count}");
+        }
+        good(&rig.a, &blocks(code, 0, 690, 10), &[]);
+    }
+    // A READ with FUA, and the read of a comparison.
+    let sense =
+        bad(&rig.a, &blocks(0x28, 8, 690, 20), &[], SenseKey::MediumError, Asc::UNRECOVERED_READ_ERROR);
+    assert_eq!(sense.information, Some(700));
+    let data = vec![0; 4 * BLOCK];
+    let sense =
+        bad(&rig.a, &blocks(0x89, 0, 699, 2), &data, SenseKey::MediumError, Asc::UNRECOVERED_READ_ERROR);
+    assert_eq!(sense.information, Some(700));
+    assert_eq!(sense.to_bytes()[0], 0xf0, "VALID");
+    assert_eq!(sense.to_bytes()[3..7], 700u32.to_be_bytes());
+}
+
 #[test]
 fn verify_compares_as_it_is_told() {
     let rig = Rig::new();

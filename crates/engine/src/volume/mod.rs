@@ -1,5 +1,6 @@
 //! A volume as the targets use it: the engine's implementation of [`BlockDevice`].
 
+mod damaged;
 mod difference;
 mod direct;
 mod image;
@@ -288,6 +289,10 @@ impl BlockDevice for Volume {
 
     fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
         self.following(|volume| volume.counted(volume.status_runs(offset, len, max_runs)))
+    }
+
+    fn damaged(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<(u64, bool)>> {
+        self.following(|volume| volume.damaged_runs(offset, len, max_runs))
     }
 
     fn status_may_wait(&self) -> bool {

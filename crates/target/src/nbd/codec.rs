@@ -71,6 +71,8 @@ pub mod chunk {
     pub const BLOCK_STATUS: u16 = 5;
     /// Chunk type: the payload is an error number and a message.
     pub const ERROR: u16 = (1 << 15) | 1;
+    /// Chunk type: the payload is an error number, a message, and the offset of the error.
+    pub const ERROR_OFFSET: u16 = (1 << 15) | 2;
 }
 
 /// The types of requests. The discriminant is the number in the request header.

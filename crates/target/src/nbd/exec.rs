@@ -158,15 +158,28 @@ impl Executor {
 
     /// Appends an error reply. It contains `message` if structured replies were negotiated.
     pub(super) fn fail(&self, cookie: u64, errno: Errno, message: &str, out: &mut ReplyBuf) {
+        self.fail_at(cookie, (errno, None), message, out);
+    }
+
+    /// Appends an error reply. If structured replies were negotiated, it contains `message` and the
+    /// first byte of the export that can't be read, if that is known.
+    fn fail_at(&self, cookie: u64, (errno, at): (Errno, Option<u64>), message: &str, out: &mut ReplyBuf) {
         if !self.structured {
             out.put(&codec::simple_reply(errno as u32, cookie));
             return;
         }
         let text = &message.as_bytes()[..message.floor_char_boundary(MAX_STRING)];
-        out.put(&codec::chunk_header(chunk::DONE, chunk::ERROR, cookie, wire_len(6 + text.len())));
+        let (kind, offset_len) = match at {
+            Some(_) => (chunk::ERROR_OFFSET, 8),
+            None => (chunk::ERROR, 0),
+        };
+        out.put(&codec::chunk_header(chunk::DONE, kind, cookie, wire_len(6 + text.len() + offset_len)));
         out.put(&(errno as u32).to_be_bytes());
         out.put(&u16::try_from(text.len()).unwrap_or(0).to_be_bytes());
         out.put(text);
+        if let Some(at) = at {
+            out.put(&at.to_be_bytes());
+        }
     }
 
     fn finish(
@@ -209,7 +222,9 @@ impl Executor {
             }
             Err(e) => {
                 out.truncate(at);
-                self.fail(req.cookie, errno(&e, Command::Read), &e.to_string(), out);
+                let end = req.offset + u64::from(req.length);
+                let first = e.byte().filter(|byte| (req.offset..end).contains(byte));
+                self.fail_at(req.cookie, (errno(&e, Command::Read), first), &e.to_string(), out);
                 Some(false)
             }
         }

@@ -1,5 +1,5 @@
 //! Metadata contexts: the options that select them, and the extents that they report. Every export
-//! has the context `base:allocation`. It also has `hindcast:changed-since:PAST` for each snapshot,
+//! has the contexts `base:allocation` and `hindcast:damaged`. It also has `hindcast:changed-since:PAST` for each snapshot,
 //! and each other past state, that the server can compare it with.
 
 use super::option_data::{OptionError, Reader, rep};
@@ -15,6 +15,12 @@ pub const ALLOCATION_ID: u32 = 1;
 
 /// Namespace of the metadata contexts that the NBD protocol does not define.
 pub const NAMESPACE: &str = "hindcast:";
+/// Metadata context that reports which ranges are known to be damaged. A read of them fails.
+pub const DAMAGED: &str = "hindcast:damaged";
+/// Id of [`DAMAGED`] in replies.
+pub const DAMAGED_ID: u32 = 2;
+/// Extent flag of [`DAMAGED`]: the range is damaged.
+pub const STATE_DAMAGED: u32 = 1;
 /// Prefix of the metadata contexts that report which ranges may differ from a past state. The name
 /// of the past state follows it.
 pub const CHANGED_SINCE: &str = "hindcast:changed-since:";
@@ -29,6 +35,8 @@ pub const MAX_COMPARED: usize = 16;
 pub enum Context {
     /// [`BASE_ALLOCATION`].
     Allocation,
+    /// [`DAMAGED`].
+    Damaged,
     /// [`CHANGED_SINCE`] with a past state. The number is the id of the context in replies.
     Changes(u32, Arc<dyn Changes>),
 }
@@ -38,6 +46,7 @@ impl Context {
     pub fn id(&self) -> u32 {
         match self {
             Context::Allocation => ALLOCATION_ID,
+            Context::Damaged => DAMAGED_ID,
             Context::Changes(id, _) => *id,
         }
     }
@@ -54,6 +63,11 @@ impl Context {
     ) -> Result<Vec<(u32, u32)>> {
         let mut extents = match self {
             Context::Allocation => extents(&device.block_status(offset, u64::from(length), max)?, length),
+            Context::Damaged => {
+                let flag = |damaged| if damaged { STATE_DAMAGED } else { 0 };
+                let runs = device.damaged(offset, u64::from(length), max)?;
+                merged(runs.into_iter().map(|(length, damaged)| (length, flag(damaged))), length)
+            }
             Context::Changes(_, changes) => {
                 let flag = |changed| if changed { STATE_CHANGED } else { 0 };
                 let runs = changes.runs(offset, u64::from(length), max)?;
@@ -62,8 +76,9 @@ impl Context {
         };
         extents.truncate(max);
         if extents.is_empty() {
-            // These flags are always right: allocated with unknown content, or possibly changed.
-            let unknown = if matches!(self, Context::Allocation) { 0 } else { STATE_CHANGED };
+            // These flags are always right: allocated with unknown content, no known damage, or
+            // possibly changed.
+            let unknown = if matches!(self, Context::Changes(..)) { STATE_CHANGED } else { 0 };
             extents.push((length, unknown));
         }
         Ok(extents)
@@ -110,6 +125,17 @@ impl<'a> MetaRequest<'a> {
     /// Returns whether SET_META_CONTEXT selects `base:allocation`: one query is the full name.
     pub fn selects_allocation(&self) -> bool {
         self.queries.contains(&BASE_ALLOCATION)
+    }
+
+    /// Returns whether LIST_META_CONTEXT lists [`DAMAGED`]: there is no query, or one query is the
+    /// namespace or the full name.
+    pub fn lists_damage(&self) -> bool {
+        self.queries.is_empty() || self.queries.iter().any(|q| *q == NAMESPACE || *q == DAMAGED)
+    }
+
+    /// Returns whether SET_META_CONTEXT selects [`DAMAGED`]: one query is the full name.
+    pub fn selects_damage(&self) -> bool {
+        self.queries.contains(&DAMAGED)
     }
 
     /// Returns the names of the past states in the queries, without duplicates.

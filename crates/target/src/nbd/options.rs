@@ -7,7 +7,7 @@
 
 use super::codec::export_flag;
 use super::meta_context::{
-    ALLOCATION_ID, BASE_ALLOCATION, CHANGED_SINCE, Context, MAX_COMPARED, MetaRequest,
+    ALLOCATION_ID, BASE_ALLOCATION, CHANGED_SINCE, Context, DAMAGED, DAMAGED_ID, MAX_COMPARED, MetaRequest,
 };
 pub use super::option_data::{MAX_STRING, OptionError, rep};
 use super::option_data::{Reader, string};
@@ -354,7 +354,7 @@ impl<'a> Negotiator<'a> {
         // The name may mean another state now than when the client selected the contexts.
         let uuid = device.info().uuid;
         contexts.retain(|context| match context {
-            Context::Allocation => true,
+            Context::Allocation | Context::Damaged => true,
             Context::Changes(_, changes) => changes.of() == uuid,
         });
         Negotiated { export: name.to_owned(), device, structured: self.structured, contexts }
@@ -466,6 +466,9 @@ impl<'a> Negotiator<'a> {
         if request.lists_allocation() {
             put(BASE_ALLOCATION);
         }
+        if request.lists_damage() {
+            put(DAMAGED);
+        }
         let (all, named) = (request.lists_snapshots(), request.compared());
         if !all && named.is_empty() {
             return Ok(Step::Next);
@@ -490,7 +493,11 @@ impl<'a> Negotiator<'a> {
             put(ALLOCATION_ID, BASE_ALLOCATION);
             contexts.push(Context::Allocation);
         }
-        let mut id = ALLOCATION_ID;
+        if request.selects_damage() {
+            put(DAMAGED_ID, DAMAGED);
+            contexts.push(Context::Damaged);
+        }
+        let mut id = DAMAGED_ID;
         for snapshot in request.compared().into_iter().take(MAX_COMPARED) {
             // The server ignores a past state that it can't compare with, like any unknown context.
             if let Ok(changes) = self.exports.changed_since(request.export, snapshot) {

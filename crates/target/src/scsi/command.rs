@@ -59,11 +59,12 @@ impl ReadCommand {
         &self.path.lu
     }
 
-    /// Returns the outcome of a read that failed with `error`.
+    /// Returns the outcome of a read that failed with `error`. If the error does not name the first
+    /// block that can't be read, INFORMATION is the first block of the command.
     pub fn failed(&self, error: &Error) -> Outcome {
-        self.path.check(
-            sense::of_error(error, During::Read).with_information(self.offset / self.path.lu.block_size()),
-        )
+        let first = error.byte().unwrap_or(self.offset).max(self.offset);
+        let sense = sense::of_error(error, During::Read);
+        self.path.check(sense.with_information(first / self.path.lu.block_size()))
     }
 }
 

@@ -27,9 +27,17 @@ pub(crate) fn range(task: &Task) -> Result<(u64, u64), Sense> {
     Blocks::of(&task.cdb).on(info.size, info.block_size)
 }
 
-/// Returns the end of a command whose read failed.
-pub(crate) fn reading(error: hindcast_engine::Error) -> Ending {
-    sense::of_error(&error, During::Read).into()
+/// Returns the end of a command whose read failed, for its error.
+pub(crate) fn reading(task: &Task) -> impl Fn(hindcast_engine::Error) -> Ending + use<> {
+    let block_size = task.lu().block_size();
+    move |error| sense::of_read(&error, block_size).into()
+}
+
+/// Returns the end of a command that compares and then writes, for its error. The error of the read
+/// names the first byte that can't be read.
+pub(crate) fn comparing(task: &Task) -> impl Fn(hindcast_engine::Error) -> Ending + use<> {
+    let reading = reading(task);
+    move |error| if error.byte().is_some() { reading(error) } else { writing(error) }
 }
 
 /// Returns the end of a command whose write failed.
@@ -66,7 +74,7 @@ pub(crate) fn read(task: &Task, _: &Bytes) -> Reply {
     let mut data = vec![0; usize::try_from(len).unwrap_or(0)];
     if !data.is_empty() {
         task.lu().device().flush().map_err(writing)?;
-        task.lu().read(offset, &mut data).map_err(reading)?;
+        task.lu().read(offset, &mut data).map_err(reading(task))?;
     }
     Ok(data)
 }
@@ -105,7 +113,7 @@ pub(crate) fn pre_fetch(task: &Task, _: &Bytes) -> Reply {
     let (offset, len) = range(task)?;
     let len = if len == 0 { task.lu().info().size.saturating_sub(offset) } else { len };
     if len > 0 {
-        task.lu().device().cache(offset, len.min(MAX_PRE_FETCH)).map_err(reading)?;
+        task.lu().device().cache(offset, len.min(MAX_PRE_FETCH)).map_err(reading(task))?;
     }
     Ok(Vec::new())
 }

@@ -118,7 +118,7 @@ pub(crate) fn lba_status(task: &Task, _: &Bytes) -> Reply {
     }
     let room = (task.data_in_len().saturating_sub(8) / 16).clamp(1, 4096) as usize;
     let (offset, len) = (lba * block, info.size - lba * block);
-    let runs = task.lu().device().block_status(offset, len, room).map_err(reading)?;
+    let runs = task.lu().device().block_status(offset, len, room).map_err(reading(task))?;
     let mut data = vec![0; 8];
     let mut at = lba;
     for run in runs {

@@ -2,7 +2,9 @@
 //! ORWRITE.
 
 use super::cdb::{Blocks, Cdb};
-use super::medium::{STEP, is_durable, miscompare, range, reading, whole_blocks, write_one, writing};
+use super::medium::{
+    STEP, comparing, is_durable, miscompare, range, reading, whole_blocks, write_one, writing,
+};
 use super::opcodes::Task;
 use super::outcome::{Ending, Reply};
 use super::sense::Sense;
@@ -69,7 +71,7 @@ fn each_step(
     while done < len {
         task.go_on()?;
         let buf = &mut buf[..(len - done).min(STEP) as usize];
-        task.lu().read(offset + done, buf).map_err(reading)?;
+        task.lu().read(offset + done, buf).map_err(reading(task))?;
         each(offset + done, buf)?;
         done += buf.len() as u64;
     }
@@ -126,7 +128,7 @@ pub(crate) fn compare_and_write(task: &Task, data: &Bytes) -> Reply {
     let compared = lu.alone(|| {
         task.go_on()?;
         lu.not_sanitizing().map_err(writing)?;
-        lu.device().compare_and_write(offset, &expected, new, false).map_err(writing)
+        lu.device().compare_and_write(offset, &expected, new, false).map_err(comparing(task))
     })?;
     compared.map_err(|at| miscompare(at as usize))?;
     make_durable(task)
@@ -158,9 +160,13 @@ fn set_bits(task: &Task, offset: u64, bits: &[u8]) -> Result<(), Ending> {
     let lu = task.lu();
     let mut current = vec![0; bits.len()];
     for _ in 0..MAX_TRIES {
-        lu.read(offset, &mut current).map_err(reading)?;
+        lu.read(offset, &mut current).map_err(reading(task))?;
         let new: Vec<u8> = current.iter().zip(bits).map(|(a, b)| a | b).collect();
-        if lu.device().compare_and_write(offset, &current, Bytes::from(new), false).map_err(writing)?.is_ok()
+        if lu
+            .device()
+            .compare_and_write(offset, &current, Bytes::from(new), false)
+            .map_err(comparing(task))?
+            .is_ok()
         {
             return Ok(());
         }

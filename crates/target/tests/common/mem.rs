@@ -37,6 +37,8 @@ pub struct MemDevice {
     pub cold: AtomicBool,
     /// Everything fails with this.
     pub failure: Mutex<Option<ErrorKind>>,
+    /// The block at this byte can't be read.
+    pub damaged: Mutex<Option<u64>>,
     /// `read`, `flush` and writes with FUA wait while it is set.
     pub blocked: Gate,
     /// Other writes wait too.
@@ -108,6 +110,7 @@ impl MemDevice {
             calls: Calls::default(),
             cold: AtomicBool::new(false),
             failure: Mutex::default(),
+            damaged: Mutex::default(),
             blocked: Gate::default(),
             blocks_all: AtomicBool::new(false),
             keep: Mutex::default(),
@@ -146,7 +149,12 @@ impl MemDevice {
             "a target must check the range"
         );
         assert!(!(write && self.info.read_only), "a target must check access");
-        Ok(())
+        match *self.damaged.lock() {
+            Some(at) if !write && (offset..offset + len).contains(&at) => {
+                Err(Error::new(ErrorKind::Io, "read a damaged block").with_byte(at))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (usize, usize, usize, usize)> {
@@ -285,6 +293,15 @@ impl BlockDevice for MemDevice {
         Ok(runs)
     }
 
+    fn damaged(&self, offset: u64, len: u64, _: usize) -> Result<Vec<(u64, bool)>> {
+        let block = u64::from(self.info.block_size);
+        Ok(match *self.damaged.lock() {
+            Some(at) if (offset..offset + len).contains(&at) => {
+                vec![(at - offset, false), (block, true), (offset + len - at - block, false)]
+            }
+            _ => vec![(len, false)],
+        })
+    }
     fn cache(&self, offset: u64, len: u64) -> Result<()> {
         count(&self.calls.caches);
         self.check(offset, len, false)

@@ -118,6 +118,8 @@ pub struct Answer {
     pub extents: Vec<(u32, u32)>,
     pub content_chunks: usize,
     pub message: String,
+    /// The offset of the error, if the reply names it.
+    pub error_at: Option<u64>,
     pub done: bool,
 }
 
@@ -207,6 +209,13 @@ fn take_chunk(answer: &mut Answer, kind: u16, payload: &[u8]) {
             let len = u16::from_be_bytes([payload[4], payload[5]]) as usize;
             assert_eq!(payload.len(), 6 + len);
             answer.message = String::from_utf8(payload[6..].to_vec()).unwrap();
+        }
+        chunk::ERROR_OFFSET => {
+            answer.error = u32_at(0);
+            let len = u16::from_be_bytes([payload[4], payload[5]]) as usize;
+            assert_eq!(payload.len(), 14 + len);
+            answer.message = String::from_utf8(payload[6..6 + len].to_vec()).unwrap();
+            answer.error_at = Some(u64_at(6 + len));
         }
         other => panic!("chunk type {other}"),
     }
