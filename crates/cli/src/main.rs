@@ -21,6 +21,7 @@ mod relocate;
 mod restore;
 mod salvage;
 mod schedule;
+mod scrub;
 mod select;
 mod serve;
 mod session;

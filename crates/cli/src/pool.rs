@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::features;
 use crate::output::{list, percent, properties};
 use crate::reidentify;
+use crate::scrub;
 use crate::session::{Global, Session};
 use crate::status::health;
 use clap::Subcommand;
@@ -115,6 +116,9 @@ pub(crate) enum Served {
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
     },
+    /// Read all data in place and verify it, to find damage before the data is needed
+    #[command(after_help = scrub::EXAMPLES)]
+    Scrub(scrub::Args),
     /// List the formats of the pool that not every build knows
     #[command(after_help = features::FEATURES_HELP)]
     Features,
@@ -175,6 +179,7 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
                 format!("wrote {}: {}, {copies}", b.path, Size(b.bytes))
             })
         }
+        Served::Scrub(args) => scrub::run(args, session),
         Served::Features => features::show(session),
         Served::Upgrade(args) => features::upgrade(args, session),
         Served::Set { placement } => {

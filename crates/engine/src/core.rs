@@ -4,7 +4,7 @@
 //! [`crate::destage`] and [`crate::upkeep`] do the work.
 
 use crate::branch::namespace::Namespace;
-use crate::catalog::progress::Scrub;
+use crate::catalog::progress::{DataScrub, Scrub};
 use crate::catalog::{Catalog, LineRecord};
 use crate::cdp::log::flushes::Flushes;
 use crate::cdp::log::shared::SharedLog;
@@ -75,6 +75,7 @@ pub(crate) struct Core {
     pub(crate) lines: RwLock<BTreeMap<VolumeId, BTreeMap<Lsn, LineRecord>>>,
     pub(crate) flushes: Flushes,
     pub(crate) scrub: Scrub,
+    pub(crate) data_scrub: DataScrub,
     pub(crate) stamping: Stamping,
     /// Held while a physical volume is added, drained or removed: only one such operation runs at a
     /// time.

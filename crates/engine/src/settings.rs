@@ -90,6 +90,11 @@ pub struct PoolOptions {
     pub backing_margin: u64,
     /// Interval at which the whole catalog is read and verified in the background (zero: never).
     pub catalog_scrub_interval: Duration,
+    /// Interval from the end of one scrub of the data in place to the beginning of the next (zero:
+    /// never by itself).
+    pub data_scrub_interval: Duration,
+    /// Bytes per second that a scrub that begins by itself reads at most; 0: no limit.
+    pub data_scrub_rate: u64,
     /// Physical volumes get a new stamp with the first commit after this number of nanoseconds. A
     /// copy or a restored backup from within a shorter time of one run can't be told from the
     /// original.
@@ -139,6 +144,8 @@ impl Default for PoolOptions {
             shortage_waits: 1000,
             backing_margin: 64 << 20,
             catalog_scrub_interval: Duration::from_secs(7 * 86_400),
+            data_scrub_interval: Duration::from_secs(30 * 86_400),
+            data_scrub_rate: 50 << 20,
             stamp_interval: 60_000_000_000,
             accept_journal_loss: false,
         }

@@ -26,6 +26,8 @@ const MAX_FREEZE: Duration = Duration::from_secs(300);
 const DIRECT: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 20;
 /// Maximum of `--longest-delay`, in milliseconds. Clients abandon writes that take much longer.
 const MAX_DELAY: u16 = 10_000;
+/// Maximum number of days between two scrubs.
+const MAX_SCRUB_DAYS: u16 = 3650;
 
 /// The checked settings of a server, with defaults.
 #[derive(Debug, Clone)]
@@ -364,6 +366,15 @@ impl Settings {
                 return Err(invalid("--direct-min must be 0, or 4K to 16M"));
             }
             options.direct_min = Some(size.0).filter(|bytes| *bytes > 0);
+        }
+        if let Some(days) = self.scrub_every {
+            if days > MAX_SCRUB_DAYS {
+                return Err(invalid(format!("--scrub-every must be 0 to {MAX_SCRUB_DAYS} days")));
+            }
+            options.data_scrub_interval = Duration::from_secs(u64::from(days) * 86_400);
+        }
+        if let Some(rate) = self.scrub_rate {
+            options.data_scrub_rate = rate.0;
         }
         if let Some(said) = self.cdp_recompress {
             options.recompress_history = said;

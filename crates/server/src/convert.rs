@@ -5,8 +5,8 @@ use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::ids::Stamp;
 use hindcast_engine::pool::{
-    self, FeatureInfo, Health, IndexSize, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, SnapshotSpace,
-    VolumeInfo, code,
+    self, DamageInfo, DataScrubInfo, FeatureInfo, Health, IndexSize, Pool, PoolInfo, PoolStats,
+    PreserveStats, PvInfo, SnapshotSpace, VolumeInfo, code,
 };
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
@@ -144,6 +144,37 @@ pub(crate) fn pv(info: &PvInfo) -> api::Pv {
         used: info.used,
         draining: info.draining,
         failure: info.failure.clone(),
+    }
+}
+
+/// Converts the progress of a scrub.
+pub(crate) fn scrub(info: &DataScrubInfo) -> api::Scrub {
+    let time_of = |nanos: u64| (nanos > 0).then(|| time(nanos));
+    api::Scrub {
+        running: info.running,
+        paused: info.paused,
+        adopts: info.adopts,
+        total: info.total,
+        verified: info.verified,
+        unknown: info.unknown,
+        adopted: info.adopted,
+        damaged: info.damaged,
+        unreadable: info.unreadable,
+        repaired: info.repaired,
+        rate: info.rate,
+        started: time_of(info.started),
+        finished: time_of(info.finished),
+        passes: info.passes,
+    }
+}
+
+/// Converts the damage of a volume or a snapshot.
+pub(crate) fn damage(of: DamageInfo) -> api::Damage {
+    let range = |(offset, length)| api::DamagedRange { offset, length };
+    api::Damage {
+        volume: of.volume,
+        snapshot: of.snapshot,
+        ranges: of.ranges.into_iter().map(range).collect(),
     }
 }
 

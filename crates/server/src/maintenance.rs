@@ -1,5 +1,5 @@
 //! The threads that do the engine's background work. One thread maintains the pool, one writes
-//! back. The engine only offers the work, so that one thread can call all of it (I2).
+//! back, one scrubs. The engine only offers the work, so that one thread can call all of it (I2).
 
 use crate::periodic::{Waker, Worker, panic_text};
 use crate::realtime;
@@ -18,7 +18,7 @@ const REPEAT_LOG: Duration = Duration::from_secs(60);
 
 /// The running threads.
 #[derive(Debug)]
-pub(crate) struct Maintenance([Worker; 2]);
+pub(crate) struct Maintenance([Worker; 3]);
 
 impl Maintenance {
     /// Starts the threads.
@@ -27,12 +27,13 @@ impl Maintenance {
         let mut raised = false;
         Ok(Maintenance([
             start("maintenance", pool.clone(), move |pool| maintainer.step(pool))?,
-            start("write-back", pool, move |pool| {
+            start("write-back", pool.clone(), move |pool| {
                 if !std::mem::replace(&mut raised, true) {
                     realtime::keep_raised();
                 }
                 write_back(pool)
             })?,
+            start("scrub", pool, scrub)?,
         ]))
     }
 
@@ -72,6 +73,16 @@ fn start(
 /// then has no more work.
 fn write_back(pool: &Pool) -> Duration {
     pool.write_back(NAP).map_or(LONGEST_PAUSE, |_| Duration::ZERO)
+}
+
+/// Takes a step of the scrub. After an error, the next step comes after a pause.
+fn scrub(pool: &Pool) -> Duration {
+    pool.scrub_step().unwrap_or_else(|error| {
+        if !matches!(pool.health(), Health::Poisoned(_)) {
+            tracing::warn!(%error, "a step of the scrub failed");
+        }
+        REPEAT_LOG
+    })
 }
 
 /// The state of the maintenance thread.

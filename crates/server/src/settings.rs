@@ -314,6 +314,16 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_DIRECT_MIN", value_name = "SIZE", help_heading = "Tuning")]
     pub direct_min: Option<Size>,
 
+    /// Days from the end of one scrub of the data to the beginning of the next, up to 3650: 0 for
+    /// none. Only pools with the feature "sums" are scrubbed (see hindcast pool scrub --help)
+    /// [default: 30]
+    #[arg(long, env = "HINDCAST_SCRUB_EVERY", value_name = "DAYS", help_heading = "Tuning")]
+    pub scrub_every: Option<u16>,
+
+    /// Maximum bytes per second that a scrub reads which the server begins by itself [default: 50M]
+    #[arg(long, env = "HINDCAST_SCRUB_RATE", value_name = "SIZE", help_heading = "Tuning")]
+    pub scrub_rate: Option<Size>,
+
     /// Price of an hour of recovery, for volumes whose anchors follow the cost model [default:
     /// 1000]
     #[arg(long, env = "HINDCAST_CDP_BETA", value_name = "PRICE", help_heading = "Tuning")]

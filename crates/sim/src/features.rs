@@ -6,7 +6,7 @@ use crate::run::{Outcome, Run};
 use crate::survive;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::ids::Lsn;
-use hindcast_engine::pool::{FeatureState, Pool};
+use hindcast_engine::pool::{FeatureState, Pool, Progress};
 
 /// The features that an upgrade enables, in runs without sums and in runs with them.
 const FEATURES: [&[&str]; 2] = [&["references"], &["references", "sums"]];
@@ -101,6 +101,33 @@ impl Run {
         match self.upgraded.record.take() {
             Some(lsn) if !enabled => Err(format!("the upgrade with LSN {lsn} was not carried out")),
             _ => Ok(()),
+        }
+    }
+
+    /// Takes a step of background work. With sums, takes a step of the scrub, too.
+    pub(crate) fn background_step(&self, pool: &Pool) -> hindcast_engine::Result<Progress> {
+        let progress = pool.maintain()?;
+        if self.plan.sums {
+            pool.scrub_step()?;
+        }
+        Ok(progress)
+    }
+
+    /// Scrubs all data. If no disk has lost anything, nothing may be damaged.
+    pub(crate) fn scrub_all(&self) -> Outcome<()> {
+        if !self.plan.sums || self.all_failed() {
+            return Ok(());
+        }
+        let pool = self.pool()?;
+        let failed = |e: hindcast_engine::Error| format!("scrub the pool: {e:?}");
+        pool.scrub(0, false).map_err(failed)?;
+        while pool.data_scrub().running {
+            pool.scrub_step().map_err(failed)?;
+        }
+        let found = pool.data_scrub();
+        match self.lost.is_empty() && found.damaged + found.unreadable > 0 {
+            true => Err(format!("no disk has lost anything, and the scrub found damage: {found:?}")),
+            false => Ok(()),
         }
     }
 }

@@ -390,6 +390,7 @@ impl Run {
         for op in [Op::ClearFaults, Op::Reopen(None), Op::Verify, Op::Drain, Op::Verify, Op::Check] {
             self.step(&op)?;
         }
+        self.scrub_all()?;
         if !self.oracle.state().snapshots.is_empty() {
             self.step(&Op::Settle)?;
             self.verify(usize::MAX)?;
@@ -599,7 +600,7 @@ impl Run {
         let pool = self.pool()?;
         let before = pool.stats();
         let watch = self.watch_policies()?;
-        let result = survive(|| pool.maintain());
+        let result = survive(|| self.background_step(&pool));
         let after = pool.stats();
         let sorted = after.history_runs_sorted - before.history_runs_sorted;
         // The only records that a pool sequences by itself are those of deletions by policy and of

@@ -397,6 +397,8 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 /// The next scrub of the catalog begins as soon as a pass is done.
 const SCRUB_INTERVAL: Duration = Duration::from_millis(1);
+/// Each pass ends with a commit.
+const DATA_SCRUB_INTERVAL: Duration = Duration::from_millis(200);
 /// Bytes that the pool leaves to its catalog. This is so little that without promises a history
 /// would soon take it.
 const BACKING_MARGIN: u64 = 4 * MIB;
@@ -473,6 +475,8 @@ impl Plan {
             renew_at_epoch: Epoch(u32::MAX - (1 << 24)),
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
+            data_scrub_interval: DATA_SCRUB_INTERVAL,
+            data_scrub_rate: 0,
             stamp_interval: 1_000_000,
             accept_journal_loss: false,
             // This is the minimum, so files are closed and opened again often.
@@ -521,6 +525,8 @@ impl Plan {
             renew_at_epoch: Epoch(u32::MAX - (1 << 24)),
             backing_margin: BACKING_MARGIN,
             catalog_scrub_interval: SCRUB_INTERVAL,
+            data_scrub_interval: DATA_SCRUB_INTERVAL,
+            data_scrub_rate: 0,
             stamp_interval: 5_000_000,
             accept_journal_loss: false,
             // This is the minimum, so files are closed and opened again often.

@@ -26,7 +26,7 @@ mod raw;
 mod reading;
 mod rows;
 mod salvage;
-mod scrub;
+pub(crate) mod scrub;
 mod stamps;
 mod store;
 mod superblock;

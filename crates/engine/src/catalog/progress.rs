@@ -1,5 +1,6 @@
-//! The progress of the catalog's scrub, in memory.
+//! The progress of the scrubs of the catalog and of data in place, in memory.
 
+use super::scrub::data::DataScrubRecord;
 use super::{Catalog, ScrubRecord};
 use crate::error::{ErrorKind, Result};
 use parking_lot::Mutex;
@@ -65,6 +66,47 @@ impl ScrubState {
         }
         self.last = Some(now);
         Some(self.record.next)
+    }
+}
+
+/// The progress of the scrub. All threads share it.
+#[derive(Default)]
+pub(crate) struct DataScrub(pub(crate) Mutex<DataScrubState>);
+
+#[derive(Default)]
+pub(crate) struct DataScrubState {
+    pub(crate) record: DataScrubRecord,
+    /// The progress as the catalog has it.
+    pub(crate) stored: DataScrubRecord,
+    /// Time of the monotonic clock of the last commit that the scrub made, in nanoseconds.
+    pub(crate) committed: u64,
+}
+
+impl DataScrub {
+    pub(crate) fn load(catalog: &Catalog) -> Result<DataScrub> {
+        // Without the row a pass begins anew: nothing else depends on it.
+        let record = match catalog.data_scrub() {
+            Err(error) if error.kind() == ErrorKind::Corrupt => DataScrubRecord::default(),
+            record => record?,
+        };
+        Ok(DataScrub(Mutex::new(DataScrubState { record, stored: record, committed: 0 })))
+    }
+
+    /// Returns the progress that the catalog should store, if it does not have it.
+    pub(crate) fn to_store(&self) -> Option<DataScrubRecord> {
+        let mut state = self.0.lock();
+        let changed = state.record != state.stored;
+        state.stored = state.record;
+        changed.then_some(state.record)
+    }
+
+    pub(crate) fn record(&self) -> DataScrubRecord {
+        self.0.lock().record
+    }
+
+    /// Changes the progress.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut DataScrubRecord) -> T) -> T {
+        change(&mut self.0.lock().record)
     }
 }
 

@@ -6,6 +6,8 @@
 //! that belongs to the last commit is read once. Suspects outside of it are forgotten: they become
 //! blocks that were never written.
 
+pub(crate) mod data;
+
 use super::backend::BlockBackend;
 use super::store::db;
 use super::values::{Value, seal, unseal};

@@ -155,13 +155,14 @@ impl Destager {
         };
         let (clock, stretches) = self.core.clock.to_store();
         let kept = txn.kept_change();
-        let scrub = self.core.scrub.to_store();
+        let scrub = (self.core.scrub.to_store(), self.core.data_scrub.to_store());
         state
             .allocator
             .persist(&mut txn)
             .and_then(|()| txn.put_positions(&positions))
             .and_then(|()| txn.put_clock(&clock, stretches.as_deref()))
-            .and_then(|()| scrub.map_or(Ok(()), |record| txn.put_scrub(&record)))
+            .and_then(|()| scrub.0.map_or(Ok(()), |record| txn.put_scrub(&record)))
+            .and_then(|()| scrub.1.map_or(Ok(()), |record| txn.put_data_scrub(&record)))
             .and_then(|()| {
                 let start = Self::scan_start(state, destaged, journal_seq);
                 txn.change_journal(|row| (row.destaged_lsn, row.start) = (destaged, start))

@@ -304,6 +304,10 @@ impl Disk for FileDisk {
         }
     }
 
+    fn read_direct(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_past_cache(buf, offset)
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(buf, offset)
     }
@@ -464,7 +468,7 @@ impl Disk for FileDisk {
         let mut block = vec![0; len.min(PROBED) as usize];
         let mut read = |at: u64| {
             // What is cached says nothing about the disk.
-            if self.read_directly(at)? {
+            if self.read_directly(&mut [0; BLOCK], at)? {
                 return Ok(());
             }
             // A folio that reaches beyond the range would stay in the cache.

@@ -66,6 +66,9 @@ pub trait Layer: Send + Sync + 'static {
     fn try_read_at(&self, disk: &LowerDisk, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         disk.try_read_at(buf, offset)
     }
+    fn read_direct(&self, disk: &LowerDisk, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        disk.read_direct(buf, offset)
+    }
     fn write_at(&self, disk: &LowerDisk, buf: &[u8], offset: u64) -> io::Result<()> {
         disk.write_at(buf, offset)
     }
@@ -187,6 +190,9 @@ impl<L: Layer> Disk for LayeredDisk<L> {
     }
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
         self.layer.try_read_at(&self.below, buf, offset)
+    }
+    fn read_direct(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.layer.read_direct(&self.below, buf, offset)
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.layer.write_at(&self.below, buf, offset)

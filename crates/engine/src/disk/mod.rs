@@ -136,6 +136,12 @@ pub trait Disk: Send + Sync {
     /// `Ok(true)` `buf` is filled.
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool>;
 
+    /// Reads like `read_at`, past the page cache where the file system allows that: the medium
+    /// itself answers. `buf` and `offset` are whole blocks of 4 KiB.
+    fn read_direct(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_at(buf, offset)
+    }
+
     /// Writes all of `buf` at `offset`. A file grows as needed.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 

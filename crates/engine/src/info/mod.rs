@@ -380,6 +380,51 @@ pub struct CatalogScrub {
     pub damaged: u64,
 }
 
+/// The known damage of a volume or a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamageInfo {
+    /// Name of the volume.
+    pub volume: String,
+    /// Name of the snapshot, or `None` for the volume itself.
+    pub snapshot: Option<String>,
+    /// Ranges that can't be read: (byte offset, length).
+    pub ranges: Vec<(u64, u64)>,
+}
+
+/// Progress of the scrub of data in place. The numbers of bytes are those of the current pass, or
+/// of the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DataScrubInfo {
+    /// A pass is under way.
+    pub running: bool,
+    /// The pass waits until it is resumed.
+    pub paused: bool,
+    /// The pass gives sums to what has none.
+    pub adopts: bool,
+    /// Bytes of slots in use.
+    pub total: u64,
+    /// Bytes that match their sums.
+    pub verified: u64,
+    /// Bytes without a sum.
+    pub unknown: u64,
+    /// Bytes that had no sum and got one.
+    pub adopted: u64,
+    /// Bytes that do not match their sums.
+    pub damaged: u64,
+    /// Bytes that can't be read.
+    pub unreadable: u64,
+    /// Bytes that only the page cache had right, and that were written again.
+    pub repaired: u64,
+    /// Bytes per second at most; 0: no limit.
+    pub rate: u64,
+    /// The time at which the pass began, in nanoseconds since the Unix epoch; 0: never.
+    pub started: u64,
+    /// The time at which the last whole pass ended; 0: never.
+    pub finished: u64,
+    /// Number of whole passes so far.
+    pub passes: u64,
+}
+
 /// The layout of a volume's own chunks on physical volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Layout {

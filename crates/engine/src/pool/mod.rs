@@ -30,10 +30,10 @@ pub use crate::clock::{ClockChange, ClockInfo};
 pub use crate::health::{Health, Warning, code};
 pub use crate::info::feature::{FeatureInfo, FeatureState};
 pub use crate::info::{
-    CatalogScrub, CatalogSource, FlattenInfo, IndexSize, JournalLoss, Layout, LostDevice, Origin, PoolInfo,
-    PoolStats, PreserveStats, Progress, PvInfo, RegionCounts, RelocationInfo, Salvage, SalvageFinding,
-    SnapshotInfo, SnapshotSpace, SpaceUsage, VolumeIndex, VolumeInfo, VolumeLoss, VolumeRegions,
-    VolumeStatistics, VolumeStats,
+    CatalogScrub, CatalogSource, DamageInfo, DataScrubInfo, FlattenInfo, IndexSize, JournalLoss, Layout,
+    LostDevice, Origin, PoolInfo, PoolStats, PreserveStats, Progress, PvInfo, RegionCounts, RelocationInfo,
+    Salvage, SalvageFinding, SnapshotInfo, SnapshotSpace, SpaceUsage, VolumeIndex, VolumeInfo, VolumeLoss,
+    VolumeRegions, VolumeStatistics, VolumeStats,
 };
 pub use crate::journal::loss::JOURNAL_DAMAGED;
 pub use crate::settings::{

@@ -4,7 +4,7 @@ use super::referred::{Referred, stage_found};
 use super::{Pool, reidentify};
 use crate::branch::namespace::{Lines, Namespace, check_name};
 use crate::catalog::UsageKey;
-use crate::catalog::progress::Scrub;
+use crate::catalog::progress::{DataScrub, Scrub};
 use crate::catalog::{
     self, CURRENT, Catalog, KnownStamps, LineRecord, Positions, PvRecord, SnapshotRecord, StampRecord,
     Superblock,
@@ -295,6 +295,7 @@ impl Parts {
             lines: RwLock::new(self.lines),
             flushes: self.flushes,
             scrub: Scrub::load(&self.catalog)?,
+            data_scrub: DataScrub::load(&self.catalog)?,
             stamping: self.stamping,
             damage: self.damage,
             sums: UnitSums::new(self.dir.clone(), self.options.sum_cache_bytes, has_sums),

@@ -1,13 +1,17 @@
-//! The scrub of the catalog in the background. It reads a small piece at a time, when there is
-//! nothing else to do.
+//! The scrubs in the background: of the catalog, and of data in place (`upkeep/scrub.rs`).
+//!
+//! The scrub of the catalog reads a small piece at a time, when there is nothing else to do.
 //!
 //! Other commits store its position, so an idle pool writes nothing for it. After a restart a pass
 //! continues from the position of the last commit.
 
 use super::Pool;
 use crate::catalog::ScrubRecord;
-use crate::error::Result;
-use crate::info::CatalogScrub;
+use crate::catalog::scrub::data::DataScrubRecord;
+use crate::error::{Error, ErrorKind, Result, not_found};
+use crate::info::{CatalogScrub, DataScrubInfo};
+use crate::upkeep::scrub::{begin, bytes_in_use};
+use std::time::Duration;
 
 /// Number of blocks that are read at once: 1 MiB.
 const PIECE: u64 = 256;
@@ -48,5 +52,70 @@ impl Pool {
         let record = &mut self.core.scrub.0.lock().record;
         (record.finished, record.passes) = (self.core.world.clock.now().max(1), record.passes + 1);
         Ok(())
+    }
+}
+
+impl Pool {
+    /// Begins a scrub of the data in place, of at most `rate` bytes per second (0: no limit). With
+    /// `adopt`, data without sums gets them: it is taken for right as it is. A pass that is under
+    /// way is begun anew. Returns [`crate::ErrorKind::Unsupported`] if the pool has no sums.
+    pub fn scrub(&self, rate: u64, adopt: bool) -> Result<DataScrubInfo> {
+        self.core.check_usable()?;
+        if !self.core.sums.is_on() {
+            let text = "scrub the pool: it has no sums of data in place; enable the feature sums first";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        let now = self.core.world.clock.now();
+        self.core.data_scrub.change(|record| begin(record, now, rate, adopt));
+        Ok(self.data_scrub())
+    }
+
+    /// Pauses the scrub of the data in place, or goes on with it. Returns
+    /// [`crate::ErrorKind::NotFound`] if none is under way.
+    pub fn pause_scrub(&self, paused: bool) -> Result<DataScrubInfo> {
+        self.change_scrub("pause or resume the scrub", |record| record.paused = paused)
+    }
+
+    /// Ends the scrub of the data in place where it is. Returns [`crate::ErrorKind::NotFound`] if
+    /// none is under way.
+    pub fn stop_scrub(&self) -> Result<DataScrubInfo> {
+        self.change_scrub("stop the scrub", |record| (record.running, record.paused) = (false, false))
+    }
+
+    fn change_scrub(&self, what: &str, change: impl FnOnce(&mut DataScrubRecord)) -> Result<DataScrubInfo> {
+        let found = self.core.data_scrub.change(|record| {
+            let running = record.running;
+            running.then(|| change(record))
+        });
+        found.ok_or_else(|| not_found(format!("{what}: none is running")))?;
+        Ok(self.data_scrub())
+    }
+
+    /// Takes the next step of the scrub of the data in place. Returns the time after which to take
+    /// the next one. A server calls it from a thread of its own.
+    pub fn scrub_step(&self) -> Result<Duration> {
+        self.destager.scrub_step()
+    }
+
+    /// Returns the progress of the scrub of the data in place.
+    pub fn data_scrub(&self) -> DataScrubInfo {
+        let record = self.core.data_scrub.record();
+        let counts = record.counts;
+        DataScrubInfo {
+            running: record.running,
+            paused: record.paused,
+            adopts: record.adopts,
+            total: bytes_in_use(self.core.names.read().branches.values()),
+            verified: counts.verified,
+            unknown: counts.unknown,
+            adopted: counts.adopted,
+            damaged: counts.damaged,
+            unreadable: counts.unreadable,
+            repaired: counts.repaired,
+            rate: record.rate,
+            started: record.started,
+            finished: record.finished,
+            passes: record.passes,
+        }
     }
 }

@@ -126,6 +126,10 @@ impl<F: Fail> Layer for Faults<F> {
         self.check(disk.name(), Act::Read(bytes(offset, buf.len())))?;
         disk.try_read_at(buf, offset)
     }
+    fn read_direct(&self, disk: &LowerDisk, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.check(disk.name(), Act::Read(bytes(offset, buf.len())))?;
+        disk.read_direct(buf, offset)
+    }
     fn write_at(&self, disk: &LowerDisk, buf: &[u8], offset: u64) -> io::Result<()> {
         self.check(disk.name(), Act::Write(bytes(offset, buf.len())))?;
         disk.write_at(buf, offset)

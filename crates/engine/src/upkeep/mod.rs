@@ -11,4 +11,5 @@ pub(crate) mod reclaim;
 pub(crate) mod recompress;
 pub(crate) mod relocate;
 pub(crate) mod retention;
+pub(crate) mod scrub;
 pub(crate) mod sort;

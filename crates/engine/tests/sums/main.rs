@@ -2,6 +2,8 @@
 //! nothing else is refused.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+mod scrub;
+
 use bytes::Bytes;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding};
 use hindcast_engine::device::{BlockDevice, WriteOp};

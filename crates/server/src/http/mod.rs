@@ -15,6 +15,7 @@ mod probe;
 mod relocation;
 mod routes;
 mod schedules;
+mod scrub;
 mod serve;
 mod shared;
 mod snapshots;

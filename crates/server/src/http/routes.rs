@@ -4,7 +4,9 @@ use super::error::{ApiError, Json, Path, Query};
 use super::guests::{Guest, through};
 use super::probe::Probe;
 use super::shared::{DeleteQuery, Shared, blocking, host_path};
-use super::{backups, cdp, clock, features, flatten, relocation, schedules, snapshots, targets, transfer};
+use super::{
+    backups, cdp, clock, features, flatten, relocation, schedules, scrub, snapshots, targets, transfer,
+};
 use crate::app::App;
 use crate::convert;
 use crate::host_paths::{Door, Purpose};
@@ -61,6 +63,7 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(relocation::router())
         .merge(backups::router())
         .merge(features::router())
+        .merge(scrub::router())
         .merge(flatten::router())
         .merge(schedules::router())
         .merge(targets::router());

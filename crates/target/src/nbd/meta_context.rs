@@ -1,6 +1,7 @@
 //! Metadata contexts: the options that select them, and the extents that they report. Every export
-//! has the contexts `base:allocation` and `hindcast:damaged`. It also has `hindcast:changed-since:PAST` for each snapshot,
-//! and each other past state, that the server can compare it with.
+//! has the contexts `base:allocation` and `hindcast:damaged`. It also has
+//! `hindcast:changed-since:PAST` for each snapshot, and each other past state, that the server can
+//! compare it with.
 
 use super::option_data::{OptionError, Reader, rep};
 use crate::Changes;

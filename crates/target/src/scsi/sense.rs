@@ -210,8 +210,8 @@ pub(crate) enum During {
     Write,
 }
 
-/// Returns the sense data for a failed read. INFORMATION is the LBA of the first block that can't be
-/// read, if the error names it (SBC-3 4.18.1).
+/// Returns the sense data for a failed read. INFORMATION is the LBA of the first block that can't
+/// be read, if the error names it (SBC-3 4.18.1).
 pub(crate) fn of_read(error: &Error, block_size: u64) -> Sense {
     let sense = of_error(error, During::Read);
     match error.byte() {

@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// takes one call.
 const MAX_DIRECT: usize = 1 << 20;
 
+/// The largest part, in bytes, of a direct read. Each part takes one call.
+const MAX_READ: usize = 256 << 10;
+
 thread_local! {
     /// A buffer of the thread, in which a part begins at a block.
     static ALIGNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -32,19 +35,33 @@ impl FileDisk {
         direct.clone()
     }
 
-    /// Reads a block past the page cache. Returns false if that is not possible here.
-    pub(super) fn read_directly(&self, at: u64) -> io::Result<bool> {
+    /// Reads whole blocks past the page cache, or through it where that is not possible.
+    pub(super) fn read_past_cache(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        for (part, at) in buf.chunks_mut(MAX_READ).zip((offset..).step_by(MAX_READ)) {
+            if !self.read_directly(part, at)? {
+                self.file.read_exact_at(part, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads whole blocks, at most [`MAX_READ`] bytes, past the page cache. Returns false if that
+    /// is not possible here.
+    pub(super) fn read_directly(&self, buf: &mut [u8], at: u64) -> io::Result<bool> {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
         let Ok(file) = options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) else {
             return Ok(false);
         };
         ALIGNED.with_borrow_mut(|memory| {
-            memory.resize(memory.len().max(2 * BLOCK), 0);
+            memory.resize(memory.len().max(buf.len() + BLOCK), 0);
             let skip = memory.as_ptr().align_offset(BLOCK);
-            let Some(block) = memory.get_mut(skip..skip + BLOCK) else { return Ok(false) };
-            match file.read_exact_at(block, at) {
-                Ok(()) => Ok(true),
+            let Some(aligned) = memory.get_mut(skip..skip + buf.len()) else { return Ok(false) };
+            match file.read_exact_at(aligned, at) {
+                Ok(()) => {
+                    buf.copy_from_slice(aligned);
+                    Ok(true)
+                }
                 // Larger blocks than this, or a disk that is shorter.
                 Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
