@@ -95,6 +95,8 @@ pub(crate) struct Core {
 pub(crate) struct SharedPositions {
     preserved: AtomicU64,
     destaged: AtomicU64,
+    /// The last LSN that the opening found in the journal.
+    found: AtomicU64,
     /// Everything up to this LSN is in place and can be found, though the catalog may not have that
     /// yet. Every record with a pool time before `settled_time` is among it.
     pub(crate) settled: AtomicU64,
@@ -143,6 +145,11 @@ pub(crate) struct Work {
 }
 
 impl SharedPositions {
+    /// Notes the last LSN that the opening found in the journal.
+    pub(crate) fn note_found(&self, last: Lsn) {
+        self.found.store(last.0, Ordering::Relaxed);
+    }
+
     /// Notes the positions of a commit.
     pub(crate) fn committed(&self, preserved: Lsn, destaged: Lsn) {
         self.preserved.store(preserved.0, Ordering::Release);
@@ -157,6 +164,11 @@ impl SharedPositions {
     /// Returns the last LSN up to which everything is in place, as of the last commit.
     pub(crate) fn destaged(&self) -> Lsn {
         Lsn(self.destaged.load(Ordering::Relaxed))
+    }
+
+    /// Returns the last LSN that the opening found in the journal.
+    pub(crate) fn found(&self) -> Lsn {
+        Lsn(self.found.load(Ordering::Relaxed))
     }
 
     /// Returns the last LSN up to which everything is in place and can be found.

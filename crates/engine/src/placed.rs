@@ -85,32 +85,21 @@ impl Core {
             return Ok(content);
         }
         let start = chunk.start(line.branch.chunk_log2);
-        let judge = |place: u64| {
-            let block = (start + place - slot.offset()) / BLOCK;
-            self.is_half_written(line, block) || is_covered(line, block)
-        };
+        let judge = |place: u64| self.is_nobodys(line, (start + place - slot.offset()) / BLOCK);
         self.read_slots(&pv, &mut content, slot.offset(), true, &judge)?;
         Ok(content)
     }
 
-    /// Returns whether an interrupted batch may have written a part of a block of a line. Its data
-    /// and its sum then differ until the batch is applied again. The batch's records are staged
-    /// until they are in place.
-    pub(crate) fn is_half_written(&self, line: &View, block: u64) -> bool {
-        let preserved = self.positions.preserved();
-        line.branch.staging.resolve(block, line.epoch).iter().any(|source| match source {
-            SectorSource::Staged(piece) => piece.lsn <= preserved,
-            SectorSource::Zeros(_) => preserved > self.positions.destaged(),
-            SectorSource::Below => false,
-        })
+    /// Returns whether staged records of an earlier life of the process cover a block of a line.
+    /// Its content in place is then nobody's: a crash may have left data and sum of it apart (S7).
+    /// Once these records are in place, there is no such block.
+    pub(crate) fn is_nobodys(&self, line: &View, block: u64) -> bool {
+        if self.positions.destaged() >= self.positions.found() {
+            return false;
+        }
+        let sources = line.branch.staging.resolve(block, line.epoch);
+        sources.iter().all(|source| *source != SectorSource::Below)
     }
-}
-
-/// Returns whether staged records cover a block of a line. Its content in place is then nobody's
-/// (S7).
-pub(crate) fn is_covered(line: &View, block: u64) -> bool {
-    let sources = line.branch.staging.resolve(block, line.epoch);
-    sources.iter().all(|source| *source != SectorSource::Below)
 }
 
 impl Core {

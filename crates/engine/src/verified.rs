@@ -25,8 +25,8 @@ const MAX_BUFFERED: u64 = 64 << 10;
 /// damaged.
 const MISMATCHES: u32 = 3;
 
-/// Tells for a byte of a physical volume whether the sum of the unit there decides nothing: staged
-/// records cover the unit (S7), or an interrupted batch has written a part of it.
+/// Tells for a byte of a physical volume whether the sum of the unit there decides nothing, because
+/// the unit is nobody's content (S7).
 pub(crate) type Judge<'a> = &'a dyn Fn(u64) -> bool;
 
 /// The judge of slots that nobody overwrites: their sums always decide.
@@ -49,10 +49,14 @@ impl Core {
         if !self.sums.is_on() {
             return read_disk(pv, out, at, may_block);
         }
-        if at.is_multiple_of(BLOCK) && (out.len() as u64).is_multiple_of(BLOCK) {
-            return self.read_units(pv, out, at, may_block, judge);
-        }
-        self.read_parts_of_units(pv, out, at, may_block, judge)
+        let is_whole = at.is_multiple_of(BLOCK) && (out.len() as u64).is_multiple_of(BLOCK);
+        let done = match is_whole {
+            true => self.read_units(pv, out, at, may_block, judge)?,
+            false => self.read_parts_of_units(pv, out, at, may_block, judge)?,
+        };
+        // Destage may have found damage meanwhile, and put zeros with a sum of their own there.
+        self.check_place(pv, at, out.len())?;
+        Ok(done)
     }
 
     /// Reads a range that does not consist of whole units.
@@ -168,7 +172,9 @@ impl Core {
             last = sum;
             let condemn = || self.damage.add(pv.id, range.clone(), "it does not match its sum");
             if mismatches >= MISMATCHES && self.sums.judge(pv, at, sum, condemn)? {
-                return self.check_place(pv, at, unit.len());
+                // A write may have healed the unit since then.
+                self.check_place(pv, at, unit.len())?;
+                mismatches = 0;
             }
         }
     }
@@ -249,13 +255,20 @@ impl Core {
     /// Removes the files with the sums of physical volumes that are not there any more, and reports
     /// files that are missing.
     pub(crate) fn tidy_sums(&self) -> Result<()> {
+        if !self.sums.is_on() {
+            return Ok(());
+        }
         let names = self.dir.list().map_err(|e| Error::io("list the data directory", e))?;
         let found: BTreeSet<u32> = names.iter().filter_map(|name| file_owner(name)).collect();
-        let known: BTreeSet<u32> = self.names.read().pvs.keys().copied().collect();
-        found.difference(&known).for_each(|pv| self.sums.forget(*pv));
+        let (known, paths): (BTreeSet<u32>, BTreeSet<String>) = {
+            let names = self.names.read();
+            (names.pvs.keys().copied().collect(), names.pvs.values().map(|pv| pv.path.clone()).collect())
+        };
+        let is_left = |pv: &&u32| !paths.contains(&file_name(**pv));
+        found.difference(&known).filter(is_left).for_each(|pv| self.sums.forget(*pv));
         for pv in known.difference(&found).filter_map(|pv| self.pvs.held(*pv)) {
             // A physical volume that holds nothing yet has no file.
-            if self.sums.is_on() && pv.used_extents.load(Ordering::Relaxed) > 0 {
+            if pv.used_extents.load(Ordering::Relaxed) > 0 {
                 let (file, pv) = (file_name(pv.id), &pv.path);
                 tracing::error!(
                     pv,

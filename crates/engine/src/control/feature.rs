@@ -44,9 +44,17 @@ impl Operation for EnableFeatures {
         if self.features & SUMS == 0 {
             return Ok(());
         }
-        // From now on, a missing file means that sums were lost.
         let pvs: Vec<u32> = core.names.read().pvs.keys().copied().collect();
-        pvs.into_iter().filter_map(|pv| core.pvs.held(pv)).try_for_each(|pv| core.sums.create(&pv))
+        for pv in pvs.into_iter().filter_map(|pv| core.pvs.held(pv)) {
+            if !core.sums.is_on() {
+                // Without the feature nothing keeps the sums of an earlier upgrade true. The pool
+                // was restored from a copy that is older than that upgrade.
+                core.sums.forget(pv.id);
+            }
+            // From now on, a missing file means that sums were lost.
+            core.sums.create(&pv)?;
+        }
+        Ok(())
     }
 
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {

@@ -84,6 +84,7 @@ impl Destager {
         while cursor.lsn <= state.committed.preserved_lsn {
             match self.core.collect(&mut cursor, state.committed.preserved_lsn, u64::MAX)? {
                 Collected::Records(batch) => {
+                    self.core.doubt_batch(&batch)?;
                     for branch in &batch.branches {
                         let applying = Arc::new(self.applying(state, &batch, branch));
                         branch.cdp.change(|log| log.applying = Some(applying));

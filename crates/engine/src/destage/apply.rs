@@ -60,7 +60,7 @@ impl Core {
         }
         let threads = self.options.destage_threads.clamp(1, 1 + placed.len() / MIN_PER_THREAD);
         if threads == 1 {
-            self.write_run(placed, None)?;
+            self.write_run(placed, purpose, None)?;
         } else {
             self.write_side_by_side(placed, threads, purpose)?;
         }
@@ -87,10 +87,10 @@ impl Core {
             let mut here = Ok(());
             for part in shares(placed, share) {
                 let progress = progress.clone();
-                let write = move || self.write_run(part, Some(&progress));
+                let write = move || self.write_run(part, purpose, Some(&progress));
                 match thread().spawn_scoped(scope, write) {
                     Ok(worker) => workers.push(worker),
-                    Err(_) => here = here.and_then(|()| self.write_run(part, None)),
+                    Err(_) => here = here.and_then(|()| self.write_run(part, purpose, None)),
                 }
             }
             drop(progress);
@@ -112,7 +112,12 @@ impl Core {
     }
 
     /// Writes `placed`, and reports to `progress` after each [`SYNC_AFTER`] bytes.
-    fn write_run(&self, placed: &[Placed], progress: Option<&Sender<()>>) -> Result<()> {
+    fn write_run(
+        &self,
+        placed: &[Placed],
+        purpose: SyncPurpose,
+        progress: Option<&Sender<()>>,
+    ) -> Result<()> {
         let mut unsynced = 0;
         let mut run = Run::default();
         run.bytes.reserve(MAX_WRITE.min(placed.iter().map(|p| p.len as usize).sum()));
@@ -124,7 +129,7 @@ impl Core {
             while done < item.len {
                 let address = Slot::new(item.address.pv(), item.address.offset() + done as u64);
                 if !run.takes(address) {
-                    self.write_out(&mut run)?;
+                    self.write_out(&mut run, purpose)?;
                 }
                 if run.start.is_none() {
                     (run.start, run.copied) = (Some(address), true);
@@ -145,7 +150,7 @@ impl Core {
                 let _ = progress.send(());
             }
         }
-        self.write_out(&mut run)
+        self.write_out(&mut run, purpose)
     }
 
     /// Announces to the disks the slots that will be copied.
@@ -179,13 +184,17 @@ impl Core {
         Ok(())
     }
 
-    fn write_out(&self, run: &mut Run) -> Result<()> {
+    fn write_out(&self, run: &mut Run, purpose: SyncPurpose) -> Result<()> {
         let Some(start) = run.start.take() else { return Ok(()) };
         let pv = self.pvs.get(start.pv())?;
         let has_sums = self.sums.is_on();
         let range = start.offset()..start.offset() + run.bytes.len() as u64;
-        // Readers find slots that are overwritten in place.
+        // Readers find slots that are overwritten in place. Until the write has returned, and after
+        // it has failed, data and sums do not match there.
         let _writing = has_sums.then(|| self.sums.writing(start.pv(), range));
+        if has_sums && purpose == SyncPurpose::Apply {
+            run.sums.forget(self, &pv, start.offset())?;
+        }
         let failed = |e| pv.write_failed(format!("write to {} at byte {}", pv.path, start.offset()), e);
         if run.copied && run.bytes.len() >= MIN_PAST_CACHE {
             pv.disk.write_direct(&run.bytes, start.offset()).map_err(failed)?;

@@ -32,7 +32,9 @@ impl Core {
     fn begin_commit(&self) -> Result<()> {
         // An earlier holder of the allocator may have panicked with half of a plan in it.
         self.fault.check()?;
-        self.sums.flush()?;
+        // Who has changed something for this commit made the sums durable before, where a shortage
+        // can be waited for. So there is little left.
+        self.sums.flush().map_err(|e| self.fault.poison(&e))?;
         self.mark_promised_pages();
         Ok(())
     }
@@ -109,6 +111,8 @@ impl Destager {
     /// Commits the positions and every change that waits for a commit.
     pub(crate) fn commit_alone(&self, state: &mut BackgroundState) -> Result<()> {
         self.core.fault.check()?;
+        let flushed = self.core.sums.flush();
+        flushed.map_err(|e| self.failed(state, Task::Upkeep, e))?;
         let txn = self.core.catalog.begin().map_err(|e| self.failed(state, Task::Upkeep, e))?;
         self.commit_aside(state, txn, &[])
     }

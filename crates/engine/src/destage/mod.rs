@@ -209,6 +209,7 @@ impl Destager {
             .beside(&plan.fresh, SyncPurpose::Preserve, || self.core.prepare(batch, &plan, &changes, begun));
         let (recorded, txn) = both(prepared, written)?;
         let (preserved, destaged) = positions(state);
+        self.core.sums.flush()?;
         // This comes before the commit, which ends the promises of the records.
         self.core.space.adjust_log(recorded.iter().map(StagedSegments::closing_room).sum());
         let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();

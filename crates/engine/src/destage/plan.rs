@@ -87,6 +87,8 @@ pub(super) struct MixedUnit {
     /// Index of the branch in the batch.
     pub(super) branch: u32,
     pub(super) block: u64,
+    /// A reference of the batch named the slot.
+    pub(super) referred: bool,
 }
 
 /// One chunk that a batch writes to.
@@ -453,11 +455,18 @@ impl Outcome<'_> {
     /// Notes units of a chunk whose old content is kept in part: its place, and the byte of the
     /// chunk.
     pub(super) fn note_mixed(&mut self, target: &Target<'_>, units: Vec<(Slot, u32)>) {
+        self.note_mixed_of(target, units, false);
+    }
+
+    /// Notes such units of a chunk. `referred` tells whether a reference of the batch named their
+    /// slot.
+    pub(super) fn note_mixed_of(&mut self, target: &Target<'_>, units: Vec<(Slot, u32)>, referred: bool) {
         let first = target.chunk.start(target.branch.chunk_log2) / BLOCK;
         let unit = |(place, at): (Slot, u32)| MixedUnit {
             place,
             branch: target.index,
             block: first + u64::from(at / UNIT),
+            referred,
         };
         self.mixed.extend(units.into_iter().map(unit));
     }

@@ -71,7 +71,7 @@ impl Destager {
             // The pass that moves data off the physical volume may have missed this slot.
             state.evacuated &= !state.allocator.is_draining(slot.pv());
             let mixed = overlay.place(slot, size, Under::Kept, out.after);
-            out.note_mixed(target, mixed);
+            out.note_mixed_of(target, mixed, true);
             return Ok((SlotChange::Set(Entry { slot, born: epoch }), grown));
         }
         // Nothing is written to a physical volume that has failed, so the chunk gets another slot.
@@ -83,7 +83,7 @@ impl Destager {
             out.fresh.push(Placed::copy(new, size, slot));
         } else {
             let mixed = overlay.place(new, size, Under::Slot(slot), out.fresh);
-            out.note_mixed(target, mixed);
+            out.note_mixed_of(target, mixed, true);
         }
         Ok((SlotChange::Set(Entry { slot: new, born: epoch }), grown))
     }

@@ -4,10 +4,10 @@ use super::apply::READ_AHEAD;
 use super::batch::{Batch, Content, Placed};
 use super::plan::MixedUnit;
 use crate::branch::View;
-use crate::catalog::page::Slot;
+use crate::catalog::PageKey;
+use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
 use crate::error::Result;
-use crate::placed::is_covered;
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, sum_of, unit_at};
 use crate::units::BLOCK;
@@ -63,6 +63,11 @@ impl RunSums {
         Ok(())
     }
 
+    /// Makes the sums of a run unknown that is about to be written over slots in use.
+    pub(super) fn forget(&self, core: &Core, pv: &Pv, at: u64) -> Result<()> {
+        core.sums.set(pv, unit_at(at), &vec![UNKNOWN; self.0.len()])
+    }
+
     /// Sets the sums of a run that was written, and forgets it. `lost` are the parts of `bytes`
     /// that could not be read.
     pub(super) fn set(
@@ -86,6 +91,65 @@ impl RunSums {
 }
 
 impl Core {
+    /// Makes the sums of units that are about to be written unknown, durably. Returns the units
+    /// that had sums: the physical volume, and the byte on it.
+    pub(super) fn doubt<'a>(&self, placed: impl Iterator<Item = &'a Placed>) -> Result<Vec<Slot>> {
+        let mut had = Vec::new();
+        if !self.sums.is_on() {
+            return Ok(had);
+        }
+        for placed in placed.filter(|placed| placed.has_sums) {
+            let pv = self.pvs.get(placed.address.pv())?;
+            let (start, end) = (placed.address.offset(), placed.address.offset() + u64::from(placed.len));
+            for at in (start / BLOCK * BLOCK..end).step_by(BLOCK as usize) {
+                let mut sum = [UNKNOWN];
+                self.sums.get(&pv, unit_at(at), &mut sum)?;
+                if sum != [UNKNOWN] {
+                    self.sums.set(&pv, unit_at(at), &[UNKNOWN])?;
+                    had.push(Slot::new(pv.id, at));
+                }
+            }
+        }
+        self.sums.flush()?;
+        Ok(had)
+    }
+
+    /// Gives sums to units again that were written since [`Core::doubt`]. They were verified before
+    /// that.
+    pub(super) fn end_doubt(&self, units: &[Slot]) -> Result<()> {
+        let mut content = [0; BLOCK as usize];
+        for unit in units {
+            let (pv, at) = (self.pvs.get(unit.pv())?, unit.offset());
+            let mut sum = [UNKNOWN];
+            self.sums.get(&pv, unit_at(at), &mut sum)?;
+            // What can't be read keeps no sum.
+            if sum == [UNKNOWN] && pv.disk.read_at(&mut content, at).is_ok() {
+                self.sums.set(&pv, unit_at(at), &[sum_of(&content)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the sums of the slots unknown that a batch writes to. The batch is half applied, and
+    /// can't be completed now.
+    pub(super) fn doubt_batch(&self, batch: &Batch) -> Result<()> {
+        if !self.sums.is_on() {
+            return Ok(());
+        }
+        for item in &batch.items {
+            let branch = &batch.branches[item.branch as usize];
+            let (number, at) = MapPage::locate(item.chunk);
+            let entry = self.map.read(PageKey::new(branch.id, number))?.get(at);
+            let Some(slot) = entry.map(|entry| entry.slot).filter(|slot| *slot != Slot::HOLE) else {
+                continue;
+            };
+            let first = unit_at(slot.offset() + u64::from(item.start));
+            let end = unit_at(slot.offset() + u64::from(item.end) - 1) + 1;
+            self.sums.set(&*self.pvs.get(slot.pv())?, first, &vec![UNKNOWN; (end - first) as usize])?;
+        }
+        Ok(())
+    }
+
     /// Takes the sums of slots that references name. The slots become slots of chunks with the
     /// batch's commit.
     pub(super) fn take_sums(&self, batch: &Batch) -> Result<()> {
@@ -121,7 +185,9 @@ impl Core {
             }
             let (branch, epoch) = (&batch.branches[unit.branch as usize], batch.epochs[unit.branch as usize]);
             let line = View { branch: branch.clone(), epoch, at: None };
-            self.unit_verifies(&pv, &mut buffer, at, &|_| is_covered(&line, unit.block))?;
+            // The only content of a slot that a reference names is there.
+            let judge = |_| !unit.referred && self.is_nobodys(&line, unit.block);
+            self.unit_verifies(&pv, &mut buffer, at, &judge)?;
         }
         Ok(())
     }

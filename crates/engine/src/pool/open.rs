@@ -161,6 +161,8 @@ impl Pool {
     pub(crate) fn show_only(&self, reason: String) {
         self.core.fault.withdraw(reason);
         self.core.only_shown.store(true, Ordering::Release);
+        // Parts of different times do not match. What is left is to be seen nevertheless.
+        self.core.sums.turn_off();
     }
 
     fn open_in(
@@ -236,6 +238,7 @@ impl Pool {
 
     fn finish_opening(&self, accepted: Option<Accepted>, referred: u64) -> Result<()> {
         self.core.positions.referred.store(referred, Ordering::Relaxed);
+        self.core.positions.note_found(self.core.journal.last().lsn);
         self.core.tidy_sums()?;
         keep_tail_room(&*self.core.dir, self.core.config.segment_size)?;
         self.destager.finish_interrupted_batch()?;

@@ -80,7 +80,7 @@ impl Identity {
     pub(super) fn decode(&self, copies: &[u8]) -> Copies {
         let valid = copies.chunks_exact(COPY).zip(0u64..).filter_map(|(copy, parity)| {
             let (sequence, sums) = self.decode_copy(copy)?;
-            (sequence % 2 == parity).then_some((sequence, sums))
+            (sequence % 2 == parity && sequence < u64::MAX / 2).then_some((sequence, sums))
         });
         match valid.max_by_key(|(sequence, _)| *sequence) {
             Some((sequence, sums)) => Copies::Valid { sequence, sums },

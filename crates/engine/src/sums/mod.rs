@@ -140,6 +140,11 @@ impl UnitSums {
         self.on.store(true, Ordering::Release);
     }
 
+    /// Ends the verification: from now on, nothing has sums.
+    pub(crate) fn turn_off(&self) {
+        self.on.store(false, Ordering::Release);
+    }
+
     /// Returns the number of blocks that were damaged when they were loaded. Their sums are
     /// unknown.
     pub(crate) fn damaged_blocks(&self) -> u64 {
@@ -179,8 +184,12 @@ impl UnitSums {
                 },
             };
             if block.sequence.load(Ordering::Acquire) == 0 && !dirty.contains_key(&key) {
-                // Without this, a commit could run out of space.
-                block.file.make_room(&*self.dir, number)?;
+                // Without this, a commit could run out of space. Without the space, the sums stay
+                // unknown, and nothing waits for them.
+                match block.file.make_room(&*self.dir, number) {
+                    Err(error) if error.is_shortage() => continue,
+                    made => made?,
+                }
             }
             for (slot, sum) in block.sums[within..].iter().zip(&sums[part]) {
                 slot.store(*sum, Ordering::Release);
@@ -285,15 +294,18 @@ impl UnitSums {
     fn load(&self, pv: &Pv, number: u64) -> Result<Block> {
         let file = self.file(pv)?;
         let identity = Identity::new(&file.uuid, number);
-        let copies = file.read_block(number)?;
+        let (copies, readable) = file.read_block(number)?;
         let (sequence, sums) = match identity.decode(&copies) {
-            Copies::Valid { sequence, sums } => (sequence, sums),
-            Copies::Empty => (0, vec![UNKNOWN; SUMS]),
-            Copies::Damaged => {
+            Copies::Valid { sequence, sums } if readable => (sequence, sums),
+            Copies::Empty if readable => (0, vec![UNKNOWN; SUMS]),
+            found => {
+                // The copy that can't be read may be the newer one. The next write goes over the
+                // other one, with a number that is larger than both.
+                let sequence = if let Copies::Valid { sequence, .. } = found { sequence + 1 } else { 0 };
                 self.damaged_blocks.fetch_add(1, Ordering::Relaxed);
                 let file = &file.name;
                 tracing::error!(file, block = number, "sums are damaged: data can't be verified there");
-                (0, vec![UNKNOWN; SUMS])
+                (sequence, vec![UNKNOWN; SUMS])
             }
         };
         let mut sums = sums.into_iter();
@@ -383,10 +395,11 @@ impl SumFile {
         room.map_err(|e| Error::io(format!("reserve space in {}", self.name), e))
     }
 
-    /// Reads both copies of a block. A copy that does not exist, or can't be read, is zeros.
-    fn read_block(&self, number: u64) -> Result<Vec<u8>> {
-        let mut copies = vec![0; BOTH as usize];
-        let Some(disk) = self.disk.read().clone() else { return Ok(copies) };
+    /// Reads both copies of a block, and returns whether both can be read. A copy that does not
+    /// exist, or can't be read, is zeros.
+    fn read_block(&self, number: u64) -> Result<(Vec<u8>, bool)> {
+        let (mut copies, mut readable) = (vec![0; BOTH as usize], true);
+        let Some(disk) = self.disk.read().clone() else { return Ok((copies, readable)) };
         let failed = |e| Error::io(format!("read {}", self.name), e);
         let len = disk.len().map_err(failed)?;
         for (at, copy) in (number * BOTH..).step_by(COPY).zip(copies.chunks_exact_mut(COPY)) {
@@ -395,12 +408,14 @@ impl SumFile {
             }
             match disk.read_at(copy, at) {
                 Ok(()) => {}
-                // Any content that is neither valid nor zeros: the sums are damaged, not missing.
-                Err(e) if is_unreadable(&e) => copy.fill(0xFF),
+                Err(e) if is_unreadable(&e) => {
+                    copy.fill(0);
+                    readable = false;
+                }
                 Err(e) => return Err(failed(e)),
             }
         }
-        Ok(copies)
+        Ok((copies, readable))
     }
 }
 

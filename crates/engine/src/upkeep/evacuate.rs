@@ -194,6 +194,7 @@ impl Destager {
         for id in moves.written {
             self.core.pvs.get(id)?.sync(SyncPurpose::Preserve)?;
         }
+        self.core.sums.flush()?;
         let mut txn = self.core.catalog.begin()?;
         txn.put_pages(moves.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(moves.versions.iter())?;

@@ -378,6 +378,7 @@ impl Destager {
         for id in step.written {
             self.core.pvs.get(id)?.sync(SyncPurpose::Preserve)?;
         }
+        self.core.sums.flush()?;
         let mut txn = self.core.catalog.begin()?;
         txn.put_pages(step.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(step.versions.iter())?;

@@ -22,7 +22,6 @@ use crate::destage::Destager;
 use crate::disk::{SyncPurpose, is_unreadable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BranchId, Chunk};
-use crate::placed::is_covered;
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, sum_of, unit_at};
 use crate::units::BLOCK;
@@ -223,7 +222,7 @@ impl Destager {
             let block = part.block + (at - start) / BLOCK;
             let settled = |place: u64| {
                 let block = block + (place - at) / BLOCK;
-                line.is_none_or(|line| !is_covered(line, block) && !self.core.is_half_written(line, block))
+                line.is_none_or(|line| !self.core.is_nobodys(line, block))
             };
             let unknown = step.counts.unknown;
             self.scrub_piece(&pv, content, at, &settled, step)?;

@@ -283,7 +283,7 @@ impl Volume {
                 let (at, len) = (offset + from as u64, out.len());
                 // A unit may begin before the run.
                 let of_volume = |place: u64| (at + place).saturating_sub(slot.offset());
-                let judge = |place: u64| self.core.is_half_written(line, of_volume(place) / BLOCK);
+                let judge = |place: u64| self.core.is_nobodys(line, of_volume(place) / BLOCK);
                 let done = self.core.read_slots(&pv, out, slot.offset(), may_block, &judge);
                 done.map_err(|e| {
                     let name = format!("read {len} bytes at byte {at} of the volume, from {}", pv.path);

@@ -2,6 +2,7 @@
 //! nothing else is refused.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+mod hostile;
 mod scrub;
 
 use bytes::Bytes;

@@ -1,0 +1,405 @@
+//! Crashes, shortages and failures at the worst moments: good data is never condemned, and damage
+//! never gets a good sum.
+
+use super::*;
+use hindcast_engine::cdp::Retention;
+use hindcast_engine::testing::{Act, FaultyDir, Op, content_of};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const ENOSPC: i32 = 28;
+const EIO: i32 = 5;
+
+fn options() -> PoolOptions {
+    PoolOptions { destage_threads: 1, ..PoolOptions::default() }
+}
+
+fn read_range(v: &Volume, at: u64, len: u64) -> Result<Vec<u8>, String> {
+    let mut buf = vec![0xEE; len as usize];
+    v.read(at, &mut buf).map(|()| buf).map_err(|e| e.to_string())
+}
+
+/// Fails writes to the sums after the first write to the physical volume that follows arming.
+fn killer() -> (Arc<AtomicBool>, impl Fn(&Op<'_>) -> Option<io::Error> + Send + Sync + 'static) {
+    let armed = Arc::new(AtomicBool::new(false));
+    let (a, hit) = (armed.clone(), AtomicBool::new(false));
+    (armed, move |op: &Op<'_>| {
+        if !a.load(SeqCst) {
+            return None;
+        }
+        match &op.act {
+            Act::Write(r) if op.name == "pv-0.img" && r.start >= MIB => hit.store(true, SeqCst),
+            Act::Write(_) if op.name.starts_with("sums-") && hit.load(SeqCst) => {
+                return Some(io::Error::from_raw_os_error(EIO));
+            }
+            _ => {}
+        }
+        None
+    })
+}
+
+/// Kills the pool while it zeroes a part of a block, after the data and before the sums. Then reads
+/// the rest of the block.
+fn zero_part(shrink: bool, read_first: bool) {
+    let (armed, fail) = killer();
+    let site = Site::builder(64).options(options()).over(|dir| FaultyDir::new(dir, fail));
+    enable(&site.pool);
+    let v = site.volume("v", 20 * MIB, 4096);
+    put(&v, 0..16, 1);
+    site.idle();
+    let cut = 5 * BLOCK + SECTOR;
+    if shrink {
+        site.pool.resize_volume("v", cut, true).unwrap();
+    } else {
+        v.discard(cut, 19 * MIB, true).unwrap();
+    }
+    armed.store(true, SeqCst);
+    let stopped = site.pool.drain();
+    assert!(stopped.is_err());
+    armed.store(false, SeqCst);
+    drop(v);
+    let site = site.reopen();
+    let v = site.open("v");
+    if read_first {
+        let r = read_range(&v, 5 * BLOCK, SECTOR);
+        assert!(r.unwrap() == unique(5, 1)[..SECTOR as usize]);
+    }
+    site.idle();
+    let r = read_range(&v, 5 * BLOCK, SECTOR);
+    assert!(r.unwrap() == unique(5, 1)[..SECTOR as usize]);
+}
+
+#[test]
+fn a_kill_while_a_shrink_writes_its_edge_and_then_a_destage() {
+    zero_part(true, false);
+}
+#[test]
+fn a_kill_while_a_shrink_writes_its_edge_and_then_a_read() {
+    zero_part(true, true);
+}
+#[test]
+fn a_kill_while_a_discard_writes_its_edge_and_then_a_destage() {
+    zero_part(false, false);
+}
+#[test]
+fn a_kill_while_a_discard_writes_its_edge_and_then_a_read() {
+    zero_part(false, true);
+}
+
+/// A batch is half done, and a later record hides the one that made it so.
+#[test]
+fn a_later_write_hides_the_record_of_a_batch_that_is_half_done() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let writes = AtomicU32::new(0);
+    let a = armed.clone();
+    let fail = move |op: &Op<'_>| {
+        let hit = a.load(SeqCst)
+            && matches!(&op.act, Act::Write(r) if op.name == "pv-0.img" && r.start >= MIB)
+            && writes.fetch_add(1, SeqCst) > 0;
+        hit.then(|| io::Error::from_raw_os_error(ENOSPC))
+    };
+    let site = Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
+    enable(&site.pool);
+    let v = site.volume("v", MIB, 64 * KIB);
+    put(&v, 0..16, 1);
+    site.idle();
+    write(&v, SECTOR, 7, SECTOR);
+    put(&v, 1..8, 2);
+    armed.store(true, SeqCst);
+    site.pool.drain().unwrap_err();
+    // The client writes the same sector again.
+    write(&v, SECTOR, 8, SECTOR);
+    let r = read_range(&v, 5 * SECTOR, SECTOR);
+    armed.store(false, SeqCst);
+    site.pool.drain().unwrap();
+    site.idle();
+    let after = read_range(&v, 5 * SECTOR, SECTOR);
+    assert!(r.unwrap() == unique(0, 1)[5 * 512..6 * 512]);
+    assert!(after.unwrap() == unique(0, 1)[5 * 512..6 * 512]);
+}
+
+/// A block of a reference rots before it is destaged, and the same batch writes a part of it.
+#[test]
+fn rot_in_a_reference_below_a_part_of_the_same_batch() {
+    let site = Site::new(64);
+    site.pool.upgrade(&["sums".to_owned(), "references".to_owned()]).unwrap();
+    let v = site.volume("v", 4 * MIB, CHUNK);
+    let refer = |at: u64, generation: u64| {
+        let data: Vec<u8> = (0..64).flat_map(|n| unique(at / BLOCK + n, generation)).collect();
+        let mut op = [WriteOp::new(at, Bytes::from(data))];
+        v.write(&mut op, false);
+        op[0].result.as_ref().unwrap();
+    };
+    for round in 0..4 {
+        refer(0, round);
+        site.idle();
+    }
+    let before = site.pool.stats().direct_bytes;
+    refer(MIB, 7);
+    assert_eq!(site.pool.stats().direct_bytes - before, 64 * BLOCK);
+    write(&v, MIB + 9 * BLOCK + SECTOR, 9, SECTOR);
+    let medium = Medium::of(&site.dir, "pv-0.img");
+    let block = MIB / BLOCK;
+    medium.flip(medium.place(block + 9, 7) + 5 * SECTOR);
+    site.idle();
+    let r = read_range(&v, MIB + 9 * BLOCK + 5 * SECTOR, SECTOR);
+    assert!(r.is_err(), "rotten data has a good sum");
+}
+
+/// A moment is read while a later write over a rotten block is staged.
+#[test]
+fn a_moment_before_staged_writes_over_rot() {
+    for encoding in [Encoding::Parity, Encoding::Undo, Encoding::Redo] {
+        let site = site();
+        let v = site.open("v");
+        put(&v, 0..8, 1);
+        site.idle();
+        let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
+        site.pool.set_cdp("v", Some(settings)).unwrap();
+        put(&v, 100..101, 1);
+        site.idle();
+        let lsn = site.lsn();
+        let medium = Medium::of(&site.dir, "pv-0.img");
+        medium.flip(medium.place(2, 1));
+        put(&v, 2..3, 2);
+        let moment = site.moment("v", lsn);
+        let r = read_range(&moment, 2 * BLOCK, BLOCK);
+        assert!(!matches!(r, Ok(d) if d != unique(2, 1)), "a moment shows rotten data");
+    }
+}
+
+/// A prefetch after a kill in the middle of an overwrite.
+#[test]
+fn a_prefetch_after_a_kill_in_the_middle_of_an_overwrite() {
+    let (armed, fail) = killer();
+    let site =
+        Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail)).having("v", MIB, CHUNK);
+    enable(&site.pool);
+    let v = site.open("v");
+    put(&v, 0..16, 1);
+    site.idle();
+    put(&v, 0..16, 2);
+    v.flush().unwrap();
+    drop(v);
+    let site = site.reopen();
+    armed.store(true, SeqCst);
+    site.pool.drain().unwrap_err();
+    armed.store(false, SeqCst);
+    let site = site.reopen();
+    let v = site.open("v");
+    v.cache(0, 16 * BLOCK).unwrap();
+    assert_eq!(site.pool.damaged(), (0, 0));
+    site.idle();
+    expect(&v, 0..16, 2, &[]);
+}
+
+/// A staged discard of one sector hides the mismatch of the block.
+#[test]
+fn a_staged_discard_beside_rot() {
+    let site = site();
+    let v = site.open("v");
+    put(&v, 0..16, 1);
+    site.idle();
+    write(&v, SECTOR, 7, SECTOR);
+    site.pool.destage_step().unwrap();
+    v.discard(9 * BLOCK + 3 * SECTOR, SECTOR, false).unwrap();
+    let medium = Medium::of(&site.dir, "pv-0.img");
+    medium.flip(medium.place(9, 1) + 5 * SECTOR);
+    let r = read_range(&v, 9 * BLOCK + 5 * SECTOR, SECTOR);
+    assert!(r.is_err(), "rotten data is served");
+}
+
+/// The data directory is full; a pool that was upgraded gets overwrites.
+#[test]
+fn overwrites_in_an_upgraded_pool_whose_data_directory_is_full() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let a = armed.clone();
+    let fail = move |op: &Op<'_>| {
+        let hit = a.load(SeqCst) && op.name.starts_with("sums-") && matches!(op.act, Act::Allocate(_));
+        hit.then(|| io::Error::from_raw_os_error(ENOSPC))
+    };
+    let site = Site::builder(16)
+        .journal(2 * MIB, 256 * KIB)
+        .options(options())
+        .over(|dir| FaultyDir::new(dir, fail))
+        .having("v", MIB, CHUNK)
+        .having("w", MIB, CHUNK);
+    let v = site.open("v");
+    put(&v, 0..64, 1);
+    put(&site.open("w"), 0..64, 1);
+    site.idle();
+    enable(&site.pool);
+    armed.store(true, SeqCst);
+    let mut done = 0;
+    loop {
+        let mut op = [WriteOp::new(done % 64 * BLOCK, Bytes::from(unique(done % 64, 2)))];
+        v.write(&mut op, false);
+        if let Err(e) = &op[0].result {
+            panic!("overwrites are refused: {e}");
+        }
+        let _ = site.pool.maintain();
+        done += 1;
+        if done > 4000 {
+            return;
+        }
+    }
+}
+
+/// A pool is restored to a copy from before the upgrade; the files of sums stay.
+#[test]
+fn sums_of_before_the_pool_was_restored_do_not_count() {
+    let site = Site::new(16).having("v", MIB, CHUNK);
+    put(&site.open("v"), 0..16, 1);
+    site.idle();
+    let site = site.reopen_after(|_| ());
+    let dir = site.dir.clone();
+    let copy = |names: &[String]| -> Vec<(String, Vec<u8>)> {
+        names.iter().map(|n| (n.clone(), content_of(&dir, n))).collect()
+    };
+    let mut saved = Vec::new();
+    let site = site.reopen_after(|d| saved = copy(&d.list().unwrap()));
+    enable(&site.pool);
+    put(&site.open("v"), 0..16, 2);
+    site.idle();
+    let site = site.reopen_after(|d| {
+        for name in d.list().unwrap() {
+            if !name.starts_with("sums-") {
+                d.remove(&name).unwrap();
+            }
+        }
+        for (name, content) in &saved {
+            d.open(name, OpenMode::CreateNew).unwrap().write_at(content, 0).unwrap();
+        }
+    });
+    expect(&site.open("v"), 0..16, 1, &[]);
+    put(&site.open("v"), 0..4, 3);
+    site.idle();
+    enable(&site.pool);
+    let v = site.open("v");
+    let bad: Vec<u64> = (0..16).filter(|b| read_range(&v, b * BLOCK, BLOCK).is_err()).collect();
+    assert!(bad.is_empty(), "{bad:?}");
+}
+
+/// The older anchors are forgotten, so the moment is read from current content.
+#[test]
+fn a_moment_that_is_read_from_current_content_with_rot() {
+    for encoding in [Encoding::Parity, Encoding::Undo, Encoding::Redo] {
+        let site = Site::builder(16).options(options()).build();
+        enable(&site.pool);
+        let v = site.volume("v", MIB, CHUNK);
+        put(&v, 0..8, 1);
+        site.idle();
+        let retention = Retention { time: Some(1_000), bytes: None };
+        let settings =
+            CdpSettings { encoding, anchors: AnchorPolicy::Never, retention, ..CdpSettings::default() };
+        site.pool.set_cdp("v", Some(settings)).unwrap();
+        for n in 0..6 {
+            put(&v, 64..250, 10 + n);
+            site.idle();
+            site.clock.advance(400_000_000_000);
+            site.idle();
+        }
+        put(&v, 120..121, 1);
+        site.idle();
+        let lsn = site.lsn();
+        let medium = Medium::of(&site.dir, "pv-0.img");
+        medium.flip(medium.place(2, 1));
+        put(&v, 2..3, 2);
+        let moment = site.moment("v", lsn);
+        let r = read_range(&moment, 2 * BLOCK, BLOCK);
+        assert!(!matches!(r, Ok(d) if d != unique(2, 1)), "a moment shows rotten data");
+    }
+}
+
+/// Ends the readers, also when the writer panics.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+fn next(n: u64) -> u64 {
+    n.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407)
+}
+
+/// Readers of one sector never see an alarm while other sectors of its block are written.
+#[test]
+fn readers_beside_writers_of_parts_of_blocks() {
+    let site = Site::builder(16)
+        .journal(2 * MIB, 256 * KIB)
+        .options(PoolOptions { destage_threads: 4, ..PoolOptions::default() })
+        .build();
+    enable(&site.pool);
+    let v = site.volume("v", MIB, CHUNK);
+    write(&v, 0, 1, MIB);
+    site.idle();
+    let stop = AtomicBool::new(false);
+    let (v, site, stop) = (&v, &site, &stop);
+    std::thread::scope(|s| {
+        for t in 0..2u64 {
+            s.spawn(move || {
+                let mut n = t;
+                while !stop.load(SeqCst) {
+                    n = next(n);
+                    let r = read_range(v, (n >> 33) % 256 * BLOCK + 7 * SECTOR, SECTOR).unwrap();
+                    assert!(r.iter().all(|x| *x == 1));
+                }
+            });
+        }
+        s.spawn(move || {
+            let _end = End(stop);
+            let (began, mut n, mut snapshots) = (Instant::now(), 5u64, 0);
+            while began.elapsed() < Duration::from_secs(3) {
+                for _ in 0..100 {
+                    n = next(n);
+                    write(v, (n >> 33) % 256 * BLOCK + (n >> 50) % 7 * SECTOR, (n >> 40) as u8, SECTOR);
+                }
+                site.idle();
+                if n % 7 == 0 {
+                    if snapshots > 0 {
+                        site.pool.delete_snapshots("v", &[&format!("s{}", snapshots - 1)]).unwrap();
+                    }
+                    site.snap("v", &format!("s{snapshots}"));
+                    snapshots += 1;
+                }
+            }
+        });
+    });
+    assert_eq!(site.pool.damaged(), (0, 0));
+}
+
+#[test]
+fn a_newer_copy_of_sums_that_can_not_be_read() {
+    for place in [0, 4096u64] {
+        let armed = Arc::new(AtomicBool::new(false));
+        let a = armed.clone();
+        let fail = move |op: &Op<'_>| {
+            let hit = a.load(SeqCst)
+                && op.name.starts_with("sums-")
+                && matches!(&op.act, Act::Read(r) if r.start % 8192 == place);
+            hit.then(|| io::Error::from_raw_os_error(EIO))
+        };
+        let site = Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
+        enable(&site.pool);
+        let v = site.volume("v", MIB, CHUNK);
+        put(&v, 0..16, 1);
+        site.idle();
+        put(&v, 0..16, 2);
+        site.idle();
+        drop(v);
+        armed.store(true, SeqCst);
+        let site = site.reopen();
+        let v = site.open("v");
+        expect(&v, 0..16, 2, &[]);
+        assert!(site.pool.stats().damaged_sum_blocks > 0);
+        // The sums that are written now are newer than the copy that comes back.
+        put(&v, 0..16, 3);
+        site.idle();
+        armed.store(false, SeqCst);
+        drop(v);
+        expect(&site.reopen().open("v"), 0..16, 3, &[]);
+    }
+}
