@@ -54,6 +54,7 @@ impl Collector for ServerCollector {
         physical_volumes(&mut out, &app.pool.pvs())?;
         let stats = app.pool.stats();
         engine(&mut out, &stats)?;
+        damage(&mut out, &app.pool)?;
         map_cache(&mut out, &stats)?;
         preservation(&mut out, &stats.preserving)?;
         // A catalog that can't be read is an alarm of its own.
@@ -271,6 +272,25 @@ fn engine(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
     let syncs = SyncPurpose::ALL.iter().zip(stats.syncs);
     let syncs = syncs.map(|(purpose, count)| ([("purpose", purpose.name().to_owned())], count));
     out.counters("hindcast_syncs", "Completed syncs.", syncs)
+}
+
+fn damage(out: &mut Out<'_>, pool: &Pool) -> fmt::Result {
+    let (bytes, places) = pool.damaged();
+    out.gauge("hindcast_damaged_bytes", "Bytes in place that can't be read until they are written.", bytes)?;
+    out.gauge("hindcast_damaged_places", "Places of such bytes on physical volumes.", places)?;
+    let scrub = pool.data_scrub();
+    out.gauge("hindcast_scrub_running", "Whether a scrub of the data is under way.", scrub.running.into())?;
+    out.counter("hindcast_scrub_passes", "Complete scrubs of the data.", scrub.passes)?;
+    let states = [
+        ("verified", scrub.verified),
+        ("unknown", scrub.unknown),
+        ("adopted", scrub.adopted),
+        ("damaged", scrub.damaged),
+        ("unreadable", scrub.unreadable),
+        ("repaired", scrub.repaired),
+    ];
+    let bytes = states.into_iter().map(|(state, bytes)| ([("state", state.to_owned())], bytes));
+    out.gauges("hindcast_scrub_bytes", "Bytes of the current or the last scrub, by their state.", bytes)
 }
 
 fn map_cache(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {
