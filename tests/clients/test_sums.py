@@ -100,6 +100,13 @@ def a_scrub_finds_it_without_a_reader(t):
     """`hindcast pool scrub`: exit code, progress, owners; what it does in a pool without sums."""
     target, data, bad = spoilt(t)
     target.cli("snapshot", "create", "db@s")
+    target.stop()
+    done = run(binary(), "check", "--data", target.dir, "--verify-data", "-o", "json", check=False)
+    report = json.loads(done.stdout)
+    assert done.returncode == FAILED and report["data"]["damaged"] == BLOCK, done.stdout
+    found = [(f["code"], f["object"]) for f in report["findings"]]
+    assert found == [("data", "volume db"), ("data", "snapshot db@s")], found
+    target.start()
     put(target, "db", pattern(2, MIB))
     target.drained()
     said = target.cli("pool", "scrub", "--wait", code=FAILED)

@@ -2,9 +2,10 @@
 
 use crate::failure::Failure;
 use crate::output::{Output, list, properties};
-use hindcast_api::{ErrorBody, ErrorKind};
+use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::check::{CheckOptions, CheckReport};
 use hindcast_engine::disk::{Dir, FileDir};
+use hindcast_engine::pool::DataReport;
 use hindcast_server::{DamagedFile, error_body};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -28,6 +29,7 @@ schedules or targets again.
 Examples:
   hindcast check --data /var/lib/hindcast
   hindcast check --data /var/lib/hindcast -o json | jq '.findings[] | select(.repairable | not)'
+  hindcast check --data /var/lib/hindcast --verify-data
   hindcast check --data /var/lib/hindcast --repair
   hindcast check --data /var/lib/hindcast --repair --relabel /dev/vdb";
 
@@ -53,6 +55,10 @@ pub(crate) struct Args {
     /// about them are wrong then
     #[arg(long, requires = "repair")]
     force_stale: bool,
+
+    /// Also read all data in place and verify it with its sums, in a pool with the feature "sums"
+    #[arg(long)]
+    verify_data: bool,
 }
 
 /// The machine-readable report.
@@ -71,6 +77,9 @@ struct Report {
     extents: u64,
     slots: u64,
     journal_records: u64,
+    /// Result of --verify-data. Absent if it was not asked for, or the pool has no sums.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Data>,
     /// Number of findings beyond the first thousand.
     unlisted: u64,
     /// Why the repair frees no space that is marked as used. Absent if it may.
@@ -78,6 +87,15 @@ struct Report {
     /// Why the pool could not be locked. Absent if it was locked.
     unlocked: Option<String>,
     findings: Vec<Finding>,
+}
+
+/// Numbers of bytes of the data in place.
+#[derive(Debug, Serialize)]
+struct Data {
+    verified: u64,
+    unknown: u64,
+    damaged: u64,
+    unreadable: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -114,6 +132,7 @@ impl From<CheckReport> for Report {
             extents: report.extents,
             slots: report.slots,
             journal_records: report.journal_records,
+            data: None,
             unlisted: report.unlisted,
             doubt: report.doubt.map(|doubt| doubt.why),
             unlocked: report.unlocked,
@@ -123,6 +142,38 @@ impl From<CheckReport> for Report {
 }
 
 impl Report {
+    /// Adds the result of --verify-data.
+    fn add_data(&mut self, found: hindcast_engine::Result<Option<DataReport>>) {
+        let mut find = |object: String, detail: String| {
+            (self.clean, self.storage_clean) = (false, false);
+            self.findings.push(Finding { code: "data", object, detail, repairable: false, repaired: false });
+        };
+        let DataReport { scrub, damage } = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => return,
+            Err(error) => return find("data".into(), format!("it can't be verified: {error}")),
+        };
+        for of in damage {
+            let object = match of.snapshot {
+                Some(snapshot) => format!("snapshot {}@{snapshot}", of.volume),
+                None => format!("volume {}", of.volume),
+            };
+            for (offset, length) in of.ranges {
+                let last = offset + length - 1;
+                find(object.clone(), format!("bytes {offset} to {last} are damaged"));
+            }
+        }
+        if scrub.unreadable > 0 {
+            find("data".into(), format!("{} bytes can't be read", scrub.unreadable));
+        }
+        self.data = Some(Data {
+            verified: scrub.verified,
+            unknown: scrub.unknown,
+            damaged: scrub.damaged,
+            unreadable: scrub.unreadable,
+        });
+    }
+
     /// Adds the server's own files that can't be used. A repair can't restore their content.
     fn add_files(&mut self, damaged: Vec<DamagedFile>) {
         self.clean &= damaged.is_empty();
@@ -157,6 +208,14 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
     bar.finish_and_clear();
     let mut report = Report::from(result.map_err(error_body)?);
     report.add_files(hindcast_server::check_files(&dir).map_err(error_body)?);
+    if args.verify_data {
+        let bar = bar.with_message("verifying data");
+        report.add_data(hindcast_server::verify_data(dir, &mut |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        }));
+        bar.finish_and_clear();
+    }
     output.show(&report, table)?;
     match verdict(&report) {
         None => Ok(()),
@@ -175,6 +234,18 @@ fn table(report: &Report) -> String {
         ("slots", report.slots.to_string()),
         ("journal records", report.journal_records.to_string()),
     ]);
+    let data = report.data.iter().map(|data| {
+        let Data { verified, unknown, damaged, unreadable } = data;
+        let size = |bytes: &u64| Size(*bytes).to_string();
+        let rows = [
+            ("data verified", size(verified)),
+            ("without a sum", size(unknown)),
+            ("damaged", size(damaged)),
+            ("unreadable", size(unreadable)),
+        ];
+        format!("\n\n{}", properties(rows))
+    });
+    let counts = counts + &data.collect::<String>();
     let unlocked = report.unlocked.iter().map(|why| {
         format!("\n\nthe pool could not be locked ({why}): the result is right only if no server had the pool open")
     });

@@ -50,6 +50,7 @@ pub use convert::error_body;
 pub use daemon::serve;
 pub use files::{DamagedFile, check_files};
 pub use open_pool::salvage;
+pub use open_pool::verify_data;
 pub use reidentify::{Identified, Identity, Reidentified, reidentify, survey_identities};
 pub use same::Same;
 pub use settings::{Moved, Salvaging, Settings};

@@ -7,7 +7,7 @@ use crate::settings::Salvaging;
 use crate::{reidentify, world};
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::disk::{Dir, FileDir};
-use hindcast_engine::pool::{JOURNAL_DAMAGED, Pool, PoolOptions, PvSpec};
+use hindcast_engine::pool::{DataReport, JOURNAL_DAMAGED, Pool, PoolOptions, PvSpec};
 use hindcast_engine::salvage::SalvageOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -158,6 +158,15 @@ fn free_space(path: &Path) -> Result<u64, ErrorBody> {
         message: format!("determine the free space of {}: {e}", path.display()),
     })?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Verifies all data in place of a closed pool with its sums. It writes nothing. `None` if the pool
+/// has no sums. `progress` gets (bytes done, bytes of all).
+pub fn verify_data(
+    dir: Arc<dyn Dir>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> hindcast_engine::Result<Option<DataReport>> {
+    Pool::verify_data(dir, world::real(), progress)
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ pub use crate::settings::{
 };
 pub use expiry::Undo;
 pub use reidentify::{REIDENTIFYING, Reidentification};
+pub use scrub::DataReport;
 
 use crate::core::Core;
 use crate::destage::Destager;

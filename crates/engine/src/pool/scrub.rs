@@ -8,9 +8,13 @@
 use super::Pool;
 use crate::catalog::ScrubRecord;
 use crate::catalog::scrub::data::DataScrubRecord;
+use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result, not_found};
-use crate::info::{CatalogScrub, DataScrubInfo};
+use crate::info::{CatalogScrub, DamageInfo, DataScrubInfo};
+use crate::settings::PoolOptions;
 use crate::upkeep::scrub::{begin, bytes_in_use};
+use crate::world::World;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Number of blocks that are read at once: 1 MiB.
@@ -117,5 +121,41 @@ impl Pool {
             finished: record.finished,
             passes: record.passes,
         }
+    }
+}
+
+/// The result of [`Pool::verify_data`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataReport {
+    /// What was verified.
+    pub scrub: DataScrubInfo,
+    /// What is damaged, by volume and snapshot.
+    pub damage: Vec<DamageInfo>,
+}
+
+impl Pool {
+    /// Verifies all data in place of a closed pool with its sums. `None` if the pool has no sums.
+    /// Recovery stays in memory, and nothing is written. `progress` gets (bytes done, bytes of
+    /// all). Returns [`ErrorKind::Busy`] if the pool is open.
+    pub fn verify_data(
+        dir: Arc<dyn Dir>,
+        world: World,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Option<DataReport>> {
+        let pool = Pool::open_in_memory(dir, world, PoolOptions::default())?;
+        if !pool.core.sums.is_on() {
+            return Ok(None);
+        }
+        pool.scrub(0, false)?;
+        let scrub = loop {
+            let scrub = pool.data_scrub();
+            let done = scrub.verified + scrub.unknown + scrub.damaged + scrub.unreadable;
+            progress(done.min(scrub.total), scrub.total);
+            if !scrub.running {
+                break scrub;
+            }
+            pool.scrub_step()?;
+        };
+        Ok(Some(DataReport { scrub, damage: pool.damage_by_owner(usize::MAX)? }))
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use hindcast_engine::disk::{Layer, LayeredDir, LowerDisk};
 use hindcast_engine::pool::DataScrubInfo;
+use hindcast_engine::testing::{content_of, world};
 use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -60,6 +61,30 @@ fn it_finds_damage_that_nobody_has_read_in_volumes_snapshots_and_clones() {
     site.idle();
     let found = scrub(&site.pool);
     assert_eq!((found.damaged, found.verified), (2 * BLOCK, in_use - 2 * BLOCK));
+}
+
+#[test]
+fn a_closed_pool_is_verified_without_a_write() {
+    let site = site();
+    put(&site.open("v"), 0..64, 1);
+    site.snap("v", "s");
+    site.idle();
+    put(&site.open("v"), 0..4, 2);
+    let dir = site.kill();
+    let before: Vec<_> = dir.list().unwrap().iter().map(|name| content_of(&dir, name)).collect();
+    let verify = || {
+        let mut last = (0, 0);
+        let found = Pool::verify_data(dir.clone(), world(1), &mut |done, total| last = (done, total));
+        let after: Vec<_> = dir.list().unwrap().iter().map(|name| content_of(&dir, name)).collect();
+        (found.unwrap().unwrap(), last, before == after)
+    };
+    let (found, last, same) = verify();
+    assert!(same && found.damage.is_empty(), "{found:?}");
+    assert_eq!((found.scrub.verified, last), (64 * BLOCK, (64 * BLOCK, 64 * BLOCK)));
+    Medium::of(&dir, "pv-0.img").flip(Medium::of(&dir, "pv-0.img").place(9, 1));
+    let (found, ..) = verify();
+    let owners: Vec<_> = found.damage.iter().map(|d| (d.snapshot.as_deref(), d.ranges.clone())).collect();
+    assert_eq!(owners, [(None, vec![(9 * BLOCK, BLOCK)]), (Some("s"), vec![(9 * BLOCK, BLOCK)])]);
 }
 
 /// The disk returned a wrong content for a while.
