@@ -81,10 +81,14 @@ pub(crate) fn run(args: Args, session: &Session) -> Result<(), Failure> {
         None => {
             let how = BeginScrub { rate: args.rate.map_or(0, |rate| rate.0), adopt: args.adopt };
             let mut scrub = client.begin_scrub(&how)?;
+            let passes = scrub.passes;
             if args.wait {
                 scrub = wait(session, scrub)?;
             }
             output.show(&scrub, |scrub| properties(rows(scrub)))?;
+            if args.wait && scrub.passes == passes {
+                return Err(Failure::Failed("the scrub was stopped before its end".into()));
+            }
             match scrub.damaged + scrub.unreadable {
                 0 => Ok(()),
                 bytes if args.wait => Err(Failure::Failed(format!(

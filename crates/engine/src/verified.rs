@@ -170,8 +170,16 @@ impl Core {
             }
             mismatches = if sum == last { mismatches + 1 } else { 1 };
             last = sum;
+            // What the page cache has wrong may be right on the medium.
+            pv.disk.drop_cached(at, BLOCK);
+            let was_whole = self.damage.overlaps(pv.id, range.clone()).is_empty();
             let condemn = || self.damage.add(pv.id, range.clone(), "it does not match its sum");
             if mismatches >= MISMATCHES && self.sums.judge(pv, at, sum, condemn)? {
+                if !was_whole {
+                    // A part of the unit was lost before, and its sum is that of a filler. It must
+                    // not prove later that the unit is whole.
+                    self.sums.set(pv, unit_at(at), &[UNKNOWN])?;
+                }
                 // A write may have healed the unit since then.
                 self.check_place(pv, at, unit.len())?;
                 mismatches = 0;
@@ -247,9 +255,22 @@ impl Core {
             self.sums.get(source, unit_at(from), &mut sums)?;
         }
         for (index, sum) in sums.iter_mut().enumerate() {
-            *sum = copied_sum(*sum, bytes, index * BLOCK as usize, lost);
+            let at = index * BLOCK as usize;
+            if is_lost_in_part(lost, at) && self.rest_is_damaged(source, from + at as u64, *sum) {
+                let unit = to + at as u64..to + at as u64 + BLOCK;
+                self.damage.add(target.id, unit, "the rest of what it is copied from is damaged");
+            } else {
+                *sum = copied_sum(*sum, bytes, at, lost);
+            }
         }
         self.sums.set(target, unit_at(to), &sums)
+    }
+
+    /// Returns whether a unit does not match its sum, of which a part is known to be lost. Its sum
+    /// is that of what is in place, lost parts included. A unit that can't be read decides nothing.
+    pub(crate) fn rest_is_damaged(&self, pv: &Pv, at: u64, sum: u32) -> bool {
+        let mut content = [0; BLOCK as usize];
+        sum != UNKNOWN && pv.disk.read_at(&mut content, at).is_ok() && sum_of(&content) != sum
     }
 
     /// Removes the files with the sums of physical volumes that are not there any more, and reports
@@ -265,7 +286,7 @@ impl Core {
             (names.pvs.keys().copied().collect(), names.pvs.values().map(|pv| pv.path.clone()).collect())
         };
         let is_left = |pv: &&u32| !paths.contains(&file_name(**pv));
-        found.difference(&known).filter(is_left).for_each(|pv| self.sums.forget(*pv));
+        found.difference(&known).filter(is_left).for_each(|pv| _ = self.sums.forget(*pv));
         for pv in known.difference(&found).filter_map(|pv| self.pvs.held(*pv)) {
             // A physical volume that holds nothing yet has no file.
             if pv.used_extents.load(Ordering::Relaxed) > 0 {
@@ -298,13 +319,18 @@ impl Core {
 ///
 /// [`Damage`]: crate::damage::Damage
 pub(crate) fn copied_sum(source: u32, copied: &[u8], at: usize, lost: &[Range<usize>]) -> u32 {
+    match is_lost_in_part(lost, at) {
+        true if source != UNKNOWN => sum_of(&copied[at..at + BLOCK as usize]),
+        _ => source,
+    }
+}
+
+/// Returns whether a part of the unit at `at` is lost, and not all of it.
+pub(crate) fn is_lost_in_part(lost: &[Range<usize>], at: usize) -> bool {
     let end = at + BLOCK as usize;
     let is_whole = |part: &Range<usize>| part.start <= at && end <= part.end;
     let touches = |part: &Range<usize>| part.start < end && at < part.end;
-    match lost.iter().any(touches) && !lost.iter().any(is_whole) {
-        true if source != UNKNOWN => sum_of(&copied[at..end]),
-        _ => source,
-    }
+    lost.iter().any(touches) && !lost.iter().any(is_whole)
 }
 
 /// Reads without verification. With `may_block` false it returns `Ok(false)` if the read would have
@@ -357,7 +383,14 @@ impl Core {
             let unreadable = self.read_in_pieces(pv, out, at)?;
             // The physical volume may have become absent meanwhile.
             answers()?;
-            unreadable.into_iter().for_each(|place| self.damage.add(pv.id, place, "it can't be read"));
+            for place in unreadable {
+                let unit = place.start / BLOCK * BLOCK;
+                if !self.damage.overlaps(pv.id, unit..unit + BLOCK).is_empty() && self.sums.is_on() {
+                    // See `read_again`.
+                    self.sums.set(pv, unit_at(unit), &[UNKNOWN])?;
+                }
+                self.damage.add(pv.id, place, "it can't be read");
+            }
         }
         let lost = self.damage.overlaps(pv.id, range);
         let lost: Vec<Range<usize>> =

@@ -294,6 +294,30 @@ impl SimDir {
         lost
     }
 
+    /// Flips a bit of the file `name` on the medium, in a page that holds data of writes to volumes
+    /// as a whole, and that has no changes that are not durable. The search begins at a page that
+    /// `pick` selects. Returns what the page held: (sector of the volume, stamp).
+    pub(crate) fn rot(&self, name: &str, pick: u64) -> Vec<(u64, u64)> {
+        let machine = &mut *self.0.lock();
+        let Some(id) = machine.names.get(name).copied() else { return Vec::new() };
+        let Some(file) = machine.files.get_mut(&id) else { return Vec::new() };
+        let pages: Vec<u64> = file.now.pages_in(0..file.now.len()).collect();
+        let from = (pick % (pages.len() as u64).max(1)) as usize;
+        for page in pages[from..].iter().filter(|page| !file.dirty.contains(page)) {
+            let mut content = [0; PAGE as usize];
+            file.now.read(&mut content, page * PAGE);
+            let held: Vec<_> = content.chunks_exact(SECTOR as usize).filter_map(held_by).collect();
+            if held.len() as u64 == PAGE / SECTOR {
+                let at = (pick >> 8) as usize % content.len();
+                content[at] ^= 1 << (pick & 7);
+                file.now.write(&content, page * PAGE);
+                file.durable.write(&content, page * PAGE);
+                return held;
+            }
+        }
+        Vec::new()
+    }
+
     /// Ends the effects of [`SimDir::fail_reads`], [`SimDir::fail_writes`] and
     /// [`SimDir::set_away`]. It also cancels a [`SimDir::fail_next_sync`] whose sync has not come
     /// yet.

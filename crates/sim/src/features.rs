@@ -6,7 +6,7 @@ use crate::run::{Outcome, Run};
 use crate::survive;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::ids::Lsn;
-use hindcast_engine::pool::{FeatureState, Pool, Progress};
+use hindcast_engine::pool::{DataScrubInfo, FeatureState, Pool, Progress};
 
 /// The features that an upgrade enables, in runs without sums and in runs with them.
 const FEATURES: [&[&str]; 2] = [&["references"], &["references", "sums"]];
@@ -113,18 +113,22 @@ impl Run {
         Ok(progress)
     }
 
-    /// Scrubs all data. If no disk has lost anything, nothing may be damaged.
-    pub(crate) fn scrub_all(&self) -> Outcome<()> {
-        if !self.plan.sums || self.all_failed() {
-            return Ok(());
-        }
-        let pool = self.pool()?;
+    /// Scrubs all data once.
+    pub(crate) fn scrub_once(&self, pool: &Pool) -> Outcome<DataScrubInfo> {
         let failed = |e: hindcast_engine::Error| format!("scrub the pool: {e:?}");
         pool.scrub(0, false).map_err(failed)?;
         while pool.data_scrub().running {
             pool.scrub_step().map_err(failed)?;
         }
-        let found = pool.data_scrub();
+        Ok(pool.data_scrub())
+    }
+
+    /// Scrubs all data. If no disk has lost anything, nothing may be damaged.
+    pub(crate) fn scrub_all(&self) -> Outcome<()> {
+        if !self.plan.sums || self.all_failed() {
+            return Ok(());
+        }
+        let found = self.scrub_once(&*self.pool()?)?;
         match self.lost.is_empty() && found.damaged + found.unreadable > 0 {
             true => Err(format!("no disk has lost anything, and the scrub found damage: {found:?}")),
             false => Ok(()),

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use hindcast_engine::check::{CheckOptions, check};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::ids::Lsn;
-use hindcast_engine::pool::{Health, Pool, PoolOptions, PvSpec};
+use hindcast_engine::pool::{Health, Pool, PoolOptions, Progress, PvSpec};
 use std::collections::BTreeSet;
 
 /// If this many chunks are emptied while snapshots see them, the catalog can need more than a
@@ -22,6 +22,22 @@ use std::collections::BTreeSet;
 const MUCH: u64 = 8192;
 
 impl Run {
+    /// Makes room in the journal before a request needs it, like the threads of a server.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Outcome<()> {
+        if !self.helpful {
+            return Ok(());
+        }
+        let need = bytes + bytes / 4 + 2 * self.plan.config.segment_size;
+        for _ in 0..100 {
+            let stats = self.pool()?.stats();
+            let enough = stats.journal_used + need <= stats.journal_capacity;
+            if enough || self.poisoned() || self.dir.crashed() || self.maintain_once()? == Progress::Idle {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Creates and opens the pool. A crash during the creation must leave a state in which a pool
     /// can be created again, or opened.
     pub fn create(&mut self) -> Outcome<()> {

@@ -130,6 +130,9 @@ impl Run {
     }
 
     fn bad_reads(&mut self) -> Outcome<()> {
+        if self.plan.sums && self.rand.percent(50) {
+            return self.rot();
+        }
         let files = self.dir.files();
         let pvs: Vec<&(String, u64)> = files.iter().filter(|(name, _)| self.pvs.contains(name)).collect();
         if pvs.is_empty() {
@@ -138,6 +141,31 @@ impl Run {
         let name = &pvs[self.rand.below(pvs.len() as u64) as usize].0;
         let lost = self.dir.lose_sectors(name, self.rand.bits() >> 32, self.rand.between(1, 200));
         self.say(|| format!("{name}: {} sectors can't be read", lost.len()));
+        self.lost.extend(lost);
+        Ok(())
+    }
+
+    /// Flips a bit of data that has a sum. From then on the block can't be read, until it is
+    /// written, and nothing may ever show it.
+    fn rot(&mut self) -> Outcome<()> {
+        let pool = self.pool()?;
+        if self.faults || self.failing || self.poisoned() || pool.drain().is_err() {
+            return Ok(());
+        }
+        // A unit without a sum would be shown as it is.
+        let found = match self.scrub_once(&pool) {
+            Err(_) if self.dir.crashed() || self.poisoned() => return Ok(()),
+            found => found?,
+        };
+        let all_verify = found.unknown + found.damaged + found.unreadable == 0;
+        if !all_verify || pool.stats().referred_bytes > 0 || pool.pvs().iter().any(|pv| pv.failure.is_some())
+        {
+            return Ok(());
+        }
+        let names: Vec<String> = self.pvs.iter().cloned().collect();
+        let name = &names[self.rand.below(names.len() as u64) as usize];
+        let lost = self.dir.rot(name, self.rand.bits());
+        self.say(|| format!("{name}: a bit of {} sectors flips", lost.len()));
         self.lost.extend(lost);
         Ok(())
     }

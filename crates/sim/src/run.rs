@@ -142,7 +142,7 @@ pub struct Run {
     pub(crate) wild: bool,
     /// Background work runs before requests need it, like the threads of a server. If this is
     /// false, a request that finds the journal full has to do the work itself.
-    helpful: bool,
+    pub(crate) helpful: bool,
     /// The number of chunks that operations may have emptied since everything was last carried out.
     pub(crate) emptied: u64,
     pub(crate) planned: Option<Crash>,
@@ -528,7 +528,11 @@ impl Run {
 
     /// Returns the content that became unreadable so far.
     pub(crate) fn lost(&self) -> Lost<'_> {
-        Lost { sectors: &self.lost, by_chunk: self.kept_history, by_block: self.plan.references }
+        Lost {
+            sectors: &self.lost,
+            by_chunk: self.kept_history,
+            by_block: self.plan.references || self.plan.sums,
+        }
     }
 
     /// Compares everything with the oracle. It reads about `budget` ranges of snapshots.
@@ -623,22 +627,6 @@ impl Run {
             }
             Err(e) => Err(format!("a background step failed: {e:?}")),
         }
-    }
-
-    /// Makes room in the journal before a request needs it, like the threads of a server.
-    pub(crate) fn make_room(&mut self, bytes: u64) -> Outcome<()> {
-        if !self.helpful {
-            return Ok(());
-        }
-        let need = bytes + bytes / 4 + 2 * self.plan.config.segment_size;
-        for _ in 0..100 {
-            let stats = self.pool()?.stats();
-            let enough = stats.journal_used + need <= stats.journal_capacity;
-            if enough || self.poisoned() || self.dir.crashed() || self.maintain_once()? == Progress::Idle {
-                break;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -80,6 +80,8 @@ pub(crate) struct DataScrubState {
     pub(crate) stored: DataScrubRecord,
     /// Time of the monotonic clock of the last commit that the scrub made, in nanoseconds.
     pub(crate) committed: u64,
+    /// Time of the monotonic clock before which no step is due.
+    pub(crate) not_before: u64,
 }
 
 impl DataScrub {
@@ -89,7 +91,7 @@ impl DataScrub {
             Err(error) if error.kind() == ErrorKind::Corrupt => DataScrubRecord::default(),
             record => record?,
         };
-        Ok(DataScrub(Mutex::new(DataScrubState { record, stored: record, committed: 0 })))
+        Ok(DataScrub(Mutex::new(DataScrubState { record, stored: record, ..DataScrubState::default() })))
     }
 
     /// Returns the progress that the catalog should store, if it does not have it.

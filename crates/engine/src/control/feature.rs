@@ -49,7 +49,7 @@ impl Operation for EnableFeatures {
             if !core.sums.is_on() {
                 // Without the feature nothing keeps the sums of an earlier upgrade true. The pool
                 // was restored from a copy that is older than that upgrade.
-                core.sums.forget(pv.id);
+                core.sums.forget(pv.id)?;
             }
             // From now on, a missing file means that sums were lost.
             core.sums.create(&pv)?;

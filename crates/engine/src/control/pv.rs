@@ -155,7 +155,8 @@ impl Core {
     /// Closes and wipes a removed PV, from which no slot is given out any more.
     pub(crate) fn close_removed(&self, id: u32) {
         self.stamping.forget(id);
-        self.sums.forget(id);
+        // A file that stays is removed by the next opening.
+        let _ = self.sums.forget(id);
         if let Some(pv) = self.pvs.take(id) {
             let _ = pv.wiped.set(wipe(&*pv.disk, &pv.path));
         }

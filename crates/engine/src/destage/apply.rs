@@ -139,7 +139,7 @@ impl Core {
                 let len = u64::from(item.len - done).min(room) as u32;
                 self.fill(item, done, len, &mut run)?;
                 if let (Some(start), true) = (run.start, self.sums.is_on()) {
-                    run.sums.note(self, item, done, len, start)?;
+                    run.sums.note(self, item, done..done + len, start, &mut run.lost)?;
                 }
                 done += len;
             }

@@ -152,20 +152,11 @@ impl Destager {
             source: PartSource::Hole,
         };
         let batch = Batch::of_one(branch.clone(), range.epoch, item);
-        let plan = self.plan(state, &batch, false)?;
-        // After a crash nothing tells that the writes had begun. So their units have no sums then.
-        let doubted = self.core.doubt(plan.at_once.iter().chain(&plan.after))?;
+        let mut plan = self.plan(state, &batch, false)?;
+        plan.unrepeated = true;
         // Until the operation's own position is committed, it is carried out again after a crash.
         // So this step needs no position and no look-ahead of its own.
-        self.place(
-            state,
-            &batch,
-            plan,
-            BackgroundState::current_positions,
-            None::<fn() -> Option<()>>,
-            drop,
-        )?;
-        self.core.end_doubt(&doubted)
+        self.place(state, &batch, plan, BackgroundState::current_positions, None::<fn() -> Option<()>>, drop)
     }
 
     /// Discards those of `chunks` that lie in the pages `numbers`.

@@ -182,13 +182,18 @@ impl Destager {
         }
         let at_once = std::mem::take(&mut plan.at_once);
         let after = std::mem::take(&mut plan.after);
+        let unrepeated = plan.unrepeated;
+        let doubt = |placed: &[Placed]| if unrepeated { self.core.doubt(placed) } else { Ok(Vec::new()) };
+        let mut doubted = doubt(&at_once)?;
         // This is the apply phase: the journal keeps the batch until the next commit.
         let (known, (applied, preserved)) = self.core.with_helper(meanwhile, || {
             self.core.beside(&at_once, SyncPurpose::Apply, || self.preserve(state, batch, plan, positions))
         });
         both(preserved, applied)?;
+        // Copies of these units have their sums by now.
+        doubted.extend(doubt(&after)?);
         let (applied, done) = self.core.beside(&after, SyncPurpose::Apply, || then(known));
-        applied.map(|()| done)
+        applied.and_then(|()| self.core.end_doubt(&doubted)).map(|()| done)
     }
 
     /// Carries out the preserve phase. New slots are complete and durable before the commit that

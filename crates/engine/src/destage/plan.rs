@@ -37,6 +37,9 @@ pub(super) struct Plan {
     /// Parts of chunks whose slot holds content that the commit makes known elsewhere, as a copy or
     /// in a history. They are written after the commit.
     pub(super) after: Vec<Placed>,
+    /// No record of the journal repeats the writes over slots in use after a crash. So the sums of
+    /// their units are unknown, durably, while they are written.
+    pub(super) unrepeated: bool,
     /// The records of histories that were made of this batch in advance.
     pub(super) recorded: Vec<Recorder>,
     /// Promises without a journal record, for copies and for chunks that leave a failed physical

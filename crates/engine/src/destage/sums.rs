@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, sum_of, unit_at};
 use crate::units::BLOCK;
-use crate::verified::copied_sum;
+use crate::verified::{copied_sum, is_lost_in_part};
 use std::ops::Range;
 
 /// The origin of the sum of a unit that is written.
@@ -28,8 +28,17 @@ enum Origin {
 pub(super) struct RunSums(Vec<Origin>);
 
 impl RunSums {
-    /// Notes the part `from..from + len` of `item`, which is the next part of the run.
-    pub(super) fn note(&mut self, core: &Core, item: &Placed, from: u32, len: u32, run: Slot) -> Result<()> {
+    /// Notes the part `part` of `item`, in bytes, which is the next part of the run that begins at
+    /// `run`. `lost` are the parts of the run that could not be read.
+    pub(super) fn note(
+        &mut self,
+        core: &Core,
+        item: &Placed,
+        part: Range<u32>,
+        run: Slot,
+        lost: &mut Vec<Range<usize>>,
+    ) -> Result<()> {
+        let (from, len) = (part.start, part.end - part.start);
         let at = item.address.offset() + u64::from(from);
         let end = at + u64::from(len);
         let first = run.offset() / BLOCK;
@@ -54,7 +63,16 @@ impl RunSums {
                 Some(sums) => match sums[(unit - at / BLOCK) as usize] {
                     // A part of the unit was never summed, so the whole unit is not (S6).
                     UNKNOWN => Origin::Known(UNKNOWN),
-                    sum if is_whole => Origin::Known(sum),
+                    sum if is_whole => {
+                        let at_run = (unit * BLOCK - run.offset()) as usize;
+                        if let (true, Content::Slot(slot)) = (is_lost_in_part(lost, at_run), item.fill) {
+                            let source = slot.advanced(u64::from(from) + unit * BLOCK - at);
+                            if core.rest_is_damaged(&*core.pvs.get(source.pv())?, source.offset(), sum) {
+                                lost.push(at_run..at_run + BLOCK as usize);
+                            }
+                        }
+                        Origin::Known(sum)
+                    }
                     _ => continue,
                 },
             };
@@ -93,12 +111,12 @@ impl RunSums {
 impl Core {
     /// Makes the sums of units that are about to be written unknown, durably. Returns the units
     /// that had sums: the physical volume, and the byte on it.
-    pub(super) fn doubt<'a>(&self, placed: impl Iterator<Item = &'a Placed>) -> Result<Vec<Slot>> {
+    pub(super) fn doubt(&self, placed: &[Placed]) -> Result<Vec<Slot>> {
         let mut had = Vec::new();
         if !self.sums.is_on() {
             return Ok(had);
         }
-        for placed in placed.filter(|placed| placed.has_sums) {
+        for placed in placed.iter().filter(|placed| placed.has_sums) {
             let pv = self.pvs.get(placed.address.pv())?;
             let (start, end) = (placed.address.offset(), placed.address.offset() + u64::from(placed.len));
             for at in (start / BLOCK * BLOCK..end).step_by(BLOCK as usize) {

@@ -308,6 +308,12 @@ impl Disk for FileDisk {
         self.read_past_cache(buf, offset)
     }
 
+    fn drop_cached(&self, offset: u64, len: u64) {
+        // A folio that reaches beyond the range would stay in the cache.
+        let (from, to) = (offset.saturating_sub(MAX_FOLIO), offset + len + MAX_FOLIO);
+        let _ = rustix::fs::fadvise(&self.file, from, NonZeroU64::new(to - from), Advice::DontNeed);
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(buf, offset)
     }
@@ -471,14 +477,7 @@ impl Disk for FileDisk {
             if self.read_directly(&mut [0; BLOCK], at)? {
                 return Ok(());
             }
-            // A folio that reaches beyond the range would stay in the cache.
-            let from = at.saturating_sub(MAX_FOLIO);
-            let _ = rustix::fs::fadvise(
-                &self.file,
-                from,
-                NonZeroU64::new(at + MAX_FOLIO - from),
-                Advice::DontNeed,
-            );
+            self.drop_cached(at, PROBED);
             self.read_at(&mut block, at)
         };
         // The last whole block.

@@ -69,6 +69,9 @@ pub trait Layer: Send + Sync + 'static {
     fn read_direct(&self, disk: &LowerDisk, buf: &mut [u8], offset: u64) -> io::Result<()> {
         disk.read_direct(buf, offset)
     }
+    fn drop_cached(&self, disk: &LowerDisk, offset: u64, len: u64) {
+        disk.drop_cached(offset, len);
+    }
     fn write_at(&self, disk: &LowerDisk, buf: &[u8], offset: u64) -> io::Result<()> {
         disk.write_at(buf, offset)
     }
@@ -193,6 +196,9 @@ impl<L: Layer> Disk for LayeredDisk<L> {
     }
     fn read_direct(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.layer.read_direct(&self.below, buf, offset)
+    }
+    fn drop_cached(&self, offset: u64, len: u64) {
+        self.layer.drop_cached(&self.below, offset, len);
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.layer.write_at(&self.below, buf, offset)

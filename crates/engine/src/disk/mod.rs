@@ -142,6 +142,10 @@ pub trait Disk: Send + Sync {
         self.read_at(buf, offset)
     }
 
+    /// Removes a range from the page cache, as far as it is unchanged there: the next read asks the
+    /// medium. It is a hint, and may do nothing.
+    fn drop_cached(&self, _offset: u64, _len: u64) {}
+
     /// Writes all of `buf` at `offset`. A file grows as needed.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 

@@ -3,7 +3,7 @@
 use super::Pool;
 use crate::branch::VolumeState;
 use crate::branch::namespace::Snapshot;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::info::DamageInfo;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,7 +38,11 @@ impl Pool {
         let mut left = most;
         for (volume, snapshot, state) in states {
             let size = state.size.load(Ordering::Acquire);
-            let ranges = self.core.damaged_ranges(&state.line, 0..size, left)?;
+            let ranges = match self.core.damaged_ranges(&state.line, 0..size, left) {
+                // The check reports a map that can't be read.
+                Err(error) if error.kind() == ErrorKind::Corrupt => continue,
+                ranges => ranges?,
+            };
             left = left.saturating_sub(ranges.len());
             if !ranges.is_empty() {
                 found.push(DamageInfo { volume, snapshot, ranges });

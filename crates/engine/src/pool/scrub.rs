@@ -71,7 +71,7 @@ impl Pool {
         }
         let now = self.core.world.clock.now();
         self.core.data_scrub.change(|record| begin(record, now, rate, adopt));
-        Ok(self.data_scrub())
+        self.keep_scrub()
     }
 
     /// Pauses the scrub of the data in place, or goes on with it. Returns
@@ -92,6 +92,13 @@ impl Pool {
             running.then(|| change(record))
         });
         found.ok_or_else(|| not_found(format!("{what}: none is running")))?;
+        self.keep_scrub()
+    }
+
+    /// Makes durable what a user has asked for.
+    fn keep_scrub(&self) -> Result<DataScrubInfo> {
+        self.core.data_scrub.0.lock().not_before = 0;
+        self.destager.commit_alone(&mut self.destager.state.lock())?;
         Ok(self.data_scrub())
     }
 

@@ -65,6 +65,9 @@ struct Block {
     /// Sequence number of the durable copy, 0 if there is none. Only [`UnitSums::flush`] changes
     /// it.
     sequence: AtomicU64,
+    /// Copies on disk can't be read, or are invalid. They may come back. So the next write goes
+    /// over both.
+    doubtful: AtomicBool,
     /// Number of changes since the block was loaded.
     changes: AtomicU64,
     sums: [AtomicU32; SUMS],
@@ -218,7 +221,10 @@ impl UnitSums {
             }
             let failed = |e| Error::io(format!("sync {}", file.name), e).lasting();
             disk.sync(SyncPurpose::Sums).map_err(failed)?;
-            of_pv.iter().for_each(|(_, block)| _ = block.sequence.fetch_add(1, Ordering::AcqRel));
+            for (_, block) in of_pv {
+                let both = block.doubtful.swap(false, Ordering::AcqRel);
+                block.sequence.fetch_add(1 + u64::from(both), Ordering::AcqRel);
+            }
         }
         let mut dirty = self.dirty.lock();
         for (key, changes) in done {
@@ -268,11 +274,15 @@ impl UnitSums {
 
     /// Removes the file of a physical volume that has left the pool. A file that stays is removed
     /// by the next opening.
-    pub(crate) fn forget(&self, pv: u32) {
+    pub(crate) fn forget(&self, pv: u32) -> Result<()> {
         self.files.write().remove(&pv);
         self.dirty.lock().retain(|key, _| key.0 != pv);
         self.cache.invalidate_where(|key| key.0 == pv);
-        let _ = self.dir.remove(&file_name(pv));
+        let name = file_name(pv);
+        match self.dir.remove(&name) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io(format!("remove {name}"), e)),
+            _ => Ok(()),
+        }
     }
 
     /// Returns a block for reading.
@@ -295,17 +305,17 @@ impl UnitSums {
         let file = self.file(pv)?;
         let identity = Identity::new(&file.uuid, number);
         let (copies, readable) = file.read_block(number)?;
+        let mut doubtful = false;
         let (sequence, sums) = match identity.decode(&copies) {
             Copies::Valid { sequence, sums } if readable => (sequence, sums),
             Copies::Empty if readable => (0, vec![UNKNOWN; SUMS]),
-            found => {
-                // The copy that can't be read may be the newer one. The next write goes over the
-                // other one, with a number that is larger than both.
-                let sequence = if let Copies::Valid { sequence, .. } = found { sequence + 1 } else { 0 };
+            _ => {
+                // A copy that can't be read may be the newer one.
+                doubtful = true;
                 self.damaged_blocks.fetch_add(1, Ordering::Relaxed);
                 let file = &file.name;
                 tracing::error!(file, block = number, "sums are damaged: data can't be verified there");
-                (sequence, vec![UNKNOWN; SUMS])
+                (0, vec![UNKNOWN; SUMS])
             }
         };
         let mut sums = sums.into_iter();
@@ -313,6 +323,7 @@ impl UnitSums {
             identity,
             file,
             sequence: AtomicU64::new(sequence),
+            doubtful: AtomicBool::new(doubtful),
             changes: AtomicU64::new(0),
             sums: std::array::from_fn(|_| AtomicU32::new(sums.next().unwrap_or(UNKNOWN))),
         })
@@ -363,11 +374,15 @@ impl Block {
     /// Writes the block over its older copy. Until that is synced, the newer copy must stay: a
     /// repeated write goes to the same place.
     fn write(&self, disk: &dyn Disk, number: u64) -> Result<()> {
-        let sequence = self.sequence.load(Ordering::Acquire) + 1;
-        let sums = self.sums.iter().map(|sum| sum.load(Ordering::Acquire));
-        let bytes = self.identity.encode(sequence, sums);
-        let at = number * BOTH + sequence % 2 * COPY as u64;
-        disk.write_at(&bytes, at).map_err(|e| Error::io(format!("write {}", self.file.name), e))
+        let first = self.sequence.load(Ordering::Acquire) + 1;
+        let last = first + u64::from(self.doubtful.load(Ordering::Acquire));
+        for sequence in first..=last {
+            let sums = self.sums.iter().map(|sum| sum.load(Ordering::Acquire));
+            let bytes = self.identity.encode(sequence, sums);
+            let at = number * BOTH + sequence % 2 * COPY as u64;
+            disk.write_at(&bytes, at).map_err(|e| Error::io(format!("write {}", self.file.name), e))?;
+        }
+        Ok(())
     }
 }
 

@@ -19,7 +19,7 @@ use crate::catalog::scrub::data::{DataScrubRecord, ScrubCounts, ScrubPosition};
 use crate::catalog::{PageKey, VersionKey};
 use crate::core::Core;
 use crate::destage::Destager;
-use crate::disk::{SyncPurpose, is_unreadable};
+use crate::disk::SyncPurpose;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BranchId, Chunk};
 use crate::space::pv::Pv;
@@ -32,14 +32,16 @@ use std::time::Duration;
 const STEP: u64 = 4 << 20;
 /// Number of bytes that are read at once.
 const PIECE: usize = 256 << 10;
+/// Number of places that one step reads: freed slots wait for it.
+const MAX_PARTS: usize = 256;
 /// Number of versions that one step looks at.
 const VERSIONS_PER_STEP: usize = 256;
 /// Nanoseconds after which a running pass commits its progress.
 const COMMIT_AFTER: u64 = 60_000_000_000;
 /// Per cent of the journal in use above which the scrub leaves the disks to destage.
-const MOST_USED: u64 = 60;
+const MOST_USED: u64 = 80;
 /// The pause when there is nothing to do, and when the journal is that full.
-const REST: Duration = Duration::from_secs(5);
+const REST: Duration = Duration::from_secs(2);
 const PRESSED: Duration = Duration::from_millis(250);
 
 /// The outcome of one step.
@@ -78,6 +80,10 @@ impl Destager {
             (record.running && !record.paused).then_some(record.position)
         });
         let Some(position) = position else { return Ok(REST) };
+        let left = core.data_scrub.0.lock().not_before.saturating_sub(core.world.clock.monotonic());
+        if left > 0 {
+            return Ok(Duration::from_nanos(left).min(REST));
+        }
         let (used, capacity) = core.journal.usage();
         if used > capacity / 100 * MOST_USED {
             return Ok(PRESSED);
@@ -108,7 +114,8 @@ impl Destager {
         }
         self.store_scrub(ended)?;
         let pause = step.read.saturating_mul(1_000_000_000).checked_div(record.rate).unwrap_or(0);
-        Ok(Duration::from_nanos(pause))
+        core.data_scrub.0.lock().not_before = core.world.clock.monotonic().saturating_add(pause);
+        Ok(Duration::from_nanos(pause).min(REST))
     }
 
     /// Commits the progress, if the last commit for it was long ago.
@@ -152,6 +159,9 @@ impl Destager {
         };
         let (mut parts, mut left) = (Vec::new(), STEP);
         for (index, entry) in page.iter().filter(|(_, entry)| entry.slot != Slot::HOLE) {
+            if parts.len() == MAX_PARTS {
+                left = 0;
+            }
             let start = Chunk::in_page(number, index).start(branch.chunk_log2);
             let from = at.saturating_sub(start);
             if from >= branch.chunk_size() {
@@ -252,17 +262,17 @@ impl Destager {
                 && let Err(error) = pv.disk.read_direct(unit, place)
             {
                 pv.count_read_error(place, &error);
-                if !is_unreadable(&error) {
-                    return Err(Error::io(format!("scrub {} at byte {place}", pv.path), error));
-                }
                 step.counts.unreadable += BLOCK;
                 continue;
             }
             if sum == UNKNOWN {
                 step.counts.unknown += BLOCK;
             } else if sum_of(unit) == sum {
-                step.counts.verified += BLOCK;
-                self.core.clear_damage(pv, place, sum)?;
+                // A unit that is damaged in part has a sum of what is in place.
+                match self.core.clear_damage(pv, place, sum)? {
+                    true => step.counts.verified += BLOCK,
+                    false => step.counts.damaged += BLOCK,
+                }
             } else if settled(place) {
                 self.scrub_again(pv, unit, place, settled, &mut step.counts)?;
             }
@@ -285,10 +295,14 @@ impl Destager {
             counts.damaged += BLOCK;
             return Ok(());
         }
-        if self.write_from_cache(pv, unit, at)? {
-            counts.repaired += BLOCK;
-        } else {
-            counts.verified += BLOCK;
+        match self.write_from_cache(pv, unit, at) {
+            Ok(true) => counts.repaired += BLOCK,
+            Ok(false) => counts.verified += BLOCK,
+            Err(error) if error.kind() == ErrorKind::Io => {
+                tracing::warn!(pv = pv.path, at, %error, "data that is wrong on the medium can't be written again");
+                counts.damaged += BLOCK;
+            }
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -310,7 +324,7 @@ impl Destager {
         if sum_of(unit) != sum[0] {
             return Ok(false);
         }
-        let failed = |e| pv.write_failed(format!("write to {} at byte {at}", pv.path), e);
+        // No client needs this write: a disk that refuses it has not failed.
         pv.disk.write_at(unit, at).map_err(failed)?;
         pv.sync(SyncPurpose::Apply)?;
         tracing::warn!(
@@ -346,16 +360,17 @@ impl Destager {
 
 impl Core {
     /// Forgets the damage of a whole unit that matches its sum: the disk returned another content
-    /// for a while. A unit that is damaged in part has a sum of what is in place.
-    fn clear_damage(&self, pv: &Pv, at: u64, sum: u32) -> Result<()> {
+    /// for a while. Returns whether the unit has no damage then.
+    fn clear_damage(&self, pv: &Pv, at: u64, sum: u32) -> Result<bool> {
         let damaged = self.damage.overlaps(pv.id, at..at + BLOCK);
-        if damaged.iter().any(|part| part.end - part.start == BLOCK) {
-            let cleared = self.sums.judge(pv, at, sum, || self.damage.written(pv.id, at..at + BLOCK, &[]))?;
-            if cleared {
-                tracing::warn!(pv = pv.path, at, "data that was damaged matches its sum again");
-            }
+        if damaged.iter().all(|part| part.end - part.start < BLOCK) {
+            return Ok(damaged.is_empty());
         }
-        Ok(())
+        let cleared = self.sums.judge(pv, at, sum, || self.damage.written(pv.id, at..at + BLOCK, &[]))?;
+        if cleared {
+            tracing::warn!(pv = pv.path, at, "data that was damaged matches its sum again");
+        }
+        Ok(cleared)
     }
 }
 

@@ -3,8 +3,10 @@
 
 use super::*;
 use hindcast_engine::cdp::Retention;
+use hindcast_engine::disk::{Layer, LayeredDir, LowerDisk};
 use hindcast_engine::testing::{Act, FaultyDir, Op, content_of};
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -402,4 +404,253 @@ fn a_newer_copy_of_sums_that_can_not_be_read() {
         drop(v);
         expect(&site.reopen().open("v"), 0..16, 3, &[]);
     }
+}
+
+/// The edge of a shrink zeroes a rotten block as a whole. The copy for a snapshot is damage.
+#[test]
+fn a_copy_of_rot_below_the_edge_of_a_shrink() {
+    for threads in [1, 4] {
+        let site = site_with(threads, CHUNK);
+        let v = site.open("v");
+        put(&v, 0..16, 1);
+        site.idle();
+        site.pool.set_method("v", Method::Copy).unwrap();
+        site.snap("v", "s");
+        site.idle();
+        let medium = Medium::of(&site.dir, "pv-0.img");
+        medium.flip(medium.place(6, 1) + 99);
+        site.pool.resize_volume("v", 5 * BLOCK + SECTOR, true).unwrap();
+        site.idle();
+        let s = site.snapshot("v", "s");
+        expect(&s, 0..16, 1, &[6]);
+        // All other blocks of the copy have sums.
+        drop((v, s));
+        let site = site.reopen_after(|_| medium.flip(medium.place(7, 1)));
+        expect(&site.snapshot("v", "s"), 0..16, 1, &[6, 7]);
+    }
+}
+
+/// The same edge below a history.
+#[test]
+fn a_moment_of_rot_below_the_edge_of_a_shrink() {
+    for encoding in [Encoding::Parity, Encoding::Undo, Encoding::Redo] {
+        let site = site();
+        let v = site.open("v");
+        put(&v, 0..16, 1);
+        site.idle();
+        let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
+        site.pool.set_cdp("v", Some(settings)).unwrap();
+        put(&v, 100..101, 1);
+        site.idle();
+        let lsn = site.lsn();
+        let medium = Medium::of(&site.dir, "pv-0.img");
+        medium.flip(medium.place(6, 1) + 99);
+        site.pool.resize_volume("v", 5 * BLOCK + SECTOR, true).unwrap();
+        site.idle();
+        let r = read_range(&site.moment("v", lsn), 6 * BLOCK, BLOCK);
+        assert!(!matches!(r, Ok(d) if d != unique(6, 1)), "{encoding:?}");
+    }
+}
+
+/// Makes all of block 5 damage, except for its first sector, which has byte 9. Returns the place of
+/// the block.
+fn lose_a_part(site: &Site) -> u64 {
+    let v = site.open("v");
+    put(&v, 0..16, 1);
+    site.idle();
+    let medium = Medium::of(&site.dir, "pv-0.img");
+    let place = medium.place(5, 1);
+    medium.flip(place + 2000);
+    write(&v, 5 * BLOCK, 9, SECTOR);
+    site.idle();
+    assert_eq!(site.pool.damaged(), (BLOCK - SECTOR, 1));
+    place
+}
+
+/// A block that is lost in part rots in the rest. Its copies are damage as a whole.
+#[test]
+fn copies_of_rot_beside_what_is_lost() {
+    type Work = fn(&Site) -> Arc<Volume>;
+    let works: [Work; 3] = [
+        |site| {
+            site.pool.add_pv(&pv("pv-1", 16 * MIB)).unwrap();
+            site.pool.drain_pv("pv-0.img", true).unwrap();
+            site.open("v")
+        },
+        |site| {
+            site.pool.set_method("v", Method::Copy).unwrap();
+            site.snap("v", "s");
+            put(&site.open("v"), 5..6, 2);
+            site.snapshot("v", "s")
+        },
+        |site| {
+            site.snap("v", "s");
+            put(&site.open("v"), 6..7, 2);
+            site.open("v")
+        },
+    ];
+    for (index, work) in works.into_iter().enumerate() {
+        let site = site();
+        let place = lose_a_part(&site);
+        Medium::of(&site.dir, "pv-0.img").flip(place + 100);
+        let shown = work(&site);
+        (0..5).for_each(|_| site.idle());
+        assert!(read_range(&shown, 5 * BLOCK, SECTOR).is_err(), "work {index}");
+        expect(&shown, 0..5, 1, &[]);
+    }
+}
+
+/// Neither copy of a block of sums can be read for a while.
+#[test]
+fn sums_that_can_not_be_read_for_a_while() {
+    for rounds in 2..6 {
+        let armed = Arc::new(AtomicBool::new(false));
+        let a = armed.clone();
+        let fail = move |op: &Op<'_>| {
+            let hit = a.load(SeqCst) && op.name.starts_with("sums-") && matches!(&op.act, Act::Read(_));
+            hit.then(|| io::Error::from_raw_os_error(EIO))
+        };
+        let site = Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
+        enable(&site.pool);
+        let v = site.volume("v", MIB, CHUNK);
+        for round in 1..=rounds {
+            put(&v, 0..16, round);
+            site.idle();
+        }
+        drop(v);
+        armed.store(true, SeqCst);
+        let site = site.reopen();
+        let v = site.open("v");
+        expect(&v, 0..16, rounds, &[]);
+        put(&v, 0..16, 100);
+        site.idle();
+        armed.store(false, SeqCst);
+        drop(v);
+        let site = site.reopen();
+        expect(&site.open("v"), 0..16, 100, &[]);
+    }
+}
+
+/// A medium and a page cache that differ at one byte.
+struct TwoFaced {
+    at: Mutex<Option<u64>>,
+    /// The page cache is wrong, and the medium is right.
+    cache_is_wrong: bool,
+    /// Writes to the place fail.
+    refuses: bool,
+}
+
+impl TwoFaced {
+    /// Makes a pool with blocks 0 to 16 of generation 1 on such a disk; block 5 differs.
+    fn site(cache_is_wrong: bool, refuses: bool) -> (Site, Arc<Volume>) {
+        let layer = Arc::new(TwoFaced { at: Mutex::default(), cache_is_wrong, refuses });
+        let site = Site::builder(16).over(|files| Arc::new(LayeredDir::over(Arc::new(files), layer.clone())));
+        enable(&site.pool);
+        let v = site.volume("v", MIB, CHUNK);
+        put(&v, 0..16, 1);
+        site.idle();
+        *layer.at.lock().unwrap() = Some(Medium::of(&site.dir, "pv-0.img").place(5, 1) + 2000);
+        (site, v)
+    }
+
+    fn within(&self, offset: u64, len: usize) -> Option<usize> {
+        let at = self.at.lock().unwrap().filter(|at| (offset..offset + len as u64).contains(at))?;
+        Some((at - offset) as usize)
+    }
+}
+
+impl Layer for TwoFaced {
+    fn read_at(&self, disk: &LowerDisk, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        disk.read_at(buf, offset)?;
+        if let Some(at) = self.within(offset, buf.len()).filter(|_| self.cache_is_wrong) {
+            buf[at] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn read_direct(&self, disk: &LowerDisk, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        disk.read_direct(buf, offset)?;
+        if let Some(at) = self.within(offset, buf.len()).filter(|_| !self.cache_is_wrong) {
+            buf[at] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn drop_cached(&self, _: &LowerDisk, offset: u64, len: u64) {
+        if self.cache_is_wrong && self.within(offset, len as usize).is_some() {
+            *self.at.lock().unwrap() = None;
+        }
+    }
+
+    fn write_at(&self, disk: &LowerDisk, buf: &[u8], offset: u64) -> io::Result<()> {
+        match self.within(offset, buf.len()) {
+            Some(_) if self.refuses => return Err(io::Error::from_raw_os_error(EIO)),
+            Some(_) => *self.at.lock().unwrap() = None,
+            None => {}
+        }
+        disk.write_at(buf, offset)
+    }
+}
+
+/// What only the page cache has wrong is no damage: the medium is asked again.
+#[test]
+fn a_page_cache_that_is_wrong() {
+    let (site, v) = TwoFaced::site(true, false);
+    write(&v, 5 * BLOCK, 9, SECTOR);
+    site.idle();
+    assert_eq!(site.pool.damaged(), (0, 0));
+    let mut expected = unique(5, 1);
+    expected[..SECTOR as usize].fill(9);
+    assert!(read_range(&v, 5 * BLOCK, BLOCK).unwrap() == expected);
+    let (site, v) = TwoFaced::site(true, false);
+    expect(&v, 0..16, 1, &[]);
+    assert_eq!(site.pool.damaged(), (0, 0));
+}
+
+/// A repair that the disk refuses does not give the disk up.
+#[test]
+fn a_repair_that_is_refused() {
+    let (site, v) = TwoFaced::site(false, true);
+    let found = scrub::scrub(&site.pool);
+    assert_eq!((found.repaired, found.damaged, found.verified), (0, BLOCK, 15 * BLOCK));
+    put(&v, 100..101, 1);
+    site.pool.drain().unwrap();
+    assert!(site.pool.pvs().iter().all(|pv| pv.failure.is_none()));
+    expect(&v, 0..16, 1, &[]);
+}
+
+/// Lost sectors are filled with zeros that have a sum. A mismatch that passes must not make the
+/// zeros right.
+#[test]
+fn a_passing_mismatch_of_a_block_that_is_lost_in_part() {
+    let site = site();
+    let place = lose_a_part(&site);
+    let (v, medium) = (site.open("v"), Medium::of(&site.dir, "pv-0.img"));
+    let found = scrub::scrub(&site.pool);
+    assert_eq!((found.damaged, found.verified), (BLOCK, 15 * BLOCK), "a filler is not verified");
+    medium.flip(place + 100);
+    assert!(read_range(&v, 5 * BLOCK, SECTOR).is_err());
+    medium.flip(place + 100);
+    scrub::scrub(&site.pool);
+    assert!(read_range(&v, 5 * BLOCK + SECTOR, SECTOR).is_err(), "a filler is served");
+}
+
+/// A physical volume that does not answer keeps the scrub from no other.
+#[test]
+fn a_scrub_of_a_physical_volume_that_is_away() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let a = armed.clone();
+    let fail = move |op: &Op<'_>| {
+        let hit = a.load(SeqCst) && op.name.starts_with("pv-0") && matches!(&op.act, Act::Read(_));
+        hit.then(|| io::Error::from_raw_os_error(6))
+    };
+    let site = Site::builder(16).over(|dir| FaultyDir::new(dir, fail));
+    enable(&site.pool);
+    put(&site.volume("v", MIB, CHUNK), 0..16, 1);
+    site.idle();
+    armed.store(true, SeqCst);
+    let found = scrub::scrub(&site.pool);
+    assert_eq!((found.unreadable, found.verified), (16 * BLOCK, 0));
+    armed.store(false, SeqCst);
+    assert_eq!(scrub::scrub(&site.pool).verified, 16 * BLOCK);
 }

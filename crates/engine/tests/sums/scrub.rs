@@ -19,7 +19,7 @@ fn finish(pool: &Pool) -> DataScrubInfo {
     panic!("the scrub does not end: {:?}", pool.data_scrub());
 }
 
-fn scrub(pool: &Pool) -> DataScrubInfo {
+pub(super) fn scrub(pool: &Pool) -> DataScrubInfo {
     assert!(pool.scrub(0, false).unwrap().running);
     finish(pool)
 }
@@ -118,15 +118,15 @@ fn it_goes_on_after_a_kill_pauses_and_stops() {
     assert_eq!((started.running, started.rate, started.total), (true, 20 << 20, 32 * MIB));
     // A step reads 4 MiB.
     assert_eq!(site.pool.scrub_step().unwrap(), Duration::from_millis(200));
+    site.clock.advance(150_000_000);
+    assert_eq!(site.pool.scrub_step().unwrap(), Duration::from_millis(50), "it is not due yet");
+    site.clock.advance(50_000_000);
     site.pool.scrub_step().unwrap();
     let seen = site.pool.data_scrub();
     assert_eq!(seen.verified, 8 * MIB);
     assert!(site.pool.pause_scrub(true).unwrap().paused);
     assert!(site.pool.scrub_step().unwrap() > Duration::from_secs(1));
     assert_eq!(site.pool.data_scrub().verified, 8 * MIB);
-    // A commit of any kind keeps the progress.
-    write(&v, 0, 8, CHUNK);
-    site.idle();
     drop(v);
     let site = site.reopen();
     let seen = site.pool.data_scrub();
@@ -136,6 +136,8 @@ fn it_goes_on_after_a_kill_pauses_and_stops() {
     assert_eq!(site.pool.data_scrub().verified, 12 * MIB);
     let stopped = site.pool.stop_scrub().unwrap();
     assert_eq!((stopped.running, stopped.passes, stopped.finished), (false, 0, 0));
+    let site = site.reopen();
+    assert!(!site.pool.data_scrub().running);
     assert_eq!(site.pool.stop_scrub().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(site.pool.pause_scrub(true).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(scrub(&site.pool).verified, 32 * MIB);
@@ -144,7 +146,7 @@ fn it_goes_on_after_a_kill_pauses_and_stops() {
 #[test]
 fn it_begins_by_itself_when_the_interval_has_passed() {
     let day = Duration::from_secs(86_400);
-    let options = PoolOptions { data_scrub_interval: 30 * day, ..PoolOptions::default() };
+    let options = PoolOptions { data_scrub_interval: 30 * day, data_scrub_rate: 0, ..PoolOptions::default() };
     let site = Site::builder(16).options(options).build().having("v", MIB, CHUNK);
     put(&site.open("v"), 0..64, 1);
     site.idle();
