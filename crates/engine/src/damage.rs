@@ -127,6 +127,13 @@ impl Damage {
         inside.filter(|part| part.start < part.end).collect()
     }
 
+    /// Returns whether the catalog has all that is known of the damage in a range.
+    pub(crate) fn is_stored(&self, pv: u32, range: &Range<u64>) -> bool {
+        let state = self.state.lock();
+        let places = state.touching(pv, range);
+        places.iter().all(|place| !state.changed.contains(&DamageKey::Place(pv, place.start)))
+    }
+
     /// Notes that a part of a physical volume is damaged, and why.
     pub(crate) fn add(&self, pv: u32, range: Range<u64>, why: &str) {
         let (from, to) = (range.start, range.end);

@@ -273,6 +273,23 @@ impl Core {
         sum != UNKNOWN && pv.disk.read_at(&mut content, at).is_ok() && sum_of(&content) != sum
     }
 
+    /// Makes all sums unknown, because records of the journal were given up. A batch with such
+    /// records may have been half applied, and nothing tells which units it wrote.
+    pub(crate) fn drop_sums(&self) -> Result<()> {
+        let pvs: Vec<u32> = self.names.read().pvs.keys().copied().collect();
+        if !self.sums.is_on() {
+            return Ok(());
+        }
+        tracing::warn!(
+            "records were lost: all data loses its sums, until it is written again or adopted by a scrub"
+        );
+        for pv in pvs.into_iter().filter_map(|pv| self.pvs.held(pv)) {
+            self.sums.forget(pv.id)?;
+            self.sums.create(&pv)?;
+        }
+        Ok(())
+    }
+
     /// Removes the files with the sums of physical volumes that are not there any more, and reports
     /// files that are missing.
     pub(crate) fn tidy_sums(&self) -> Result<()> {

@@ -462,7 +462,7 @@ impl Run {
             pool.pvs().iter().any(|pv| !pv.draining && pv.failure.is_none() && is_there(&pv.path))
         };
         // Data of references that a failed sync leaves undone is nowhere else.
-        let lost_references = || self.plan.references && self.poisoned();
+        let lost_references = || (self.plan.references || self.plan.sums) && self.poisoned();
         self.failing && (self.pool.as_ref().is_none_or(|pool| !takes(pool)) || lost_references())
     }
 

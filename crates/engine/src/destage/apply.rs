@@ -38,6 +38,8 @@ struct Run {
     copied: bool,
     /// Parts of `bytes` that are zeros because their content could not be read.
     lost: Vec<Range<usize>>,
+    /// Those of them whose damage the catalog does not have yet.
+    unstored: Vec<Range<usize>>,
     /// The sums of the run's units; none if the pool has no sums.
     sums: RunSums,
 }
@@ -172,7 +174,11 @@ impl Core {
             let pv = self.pvs.get(slot.pv())?;
             let at = slot.offset() + from as u64;
             let lost = self.read_parts(&pv, &mut buffer[old..], at)?;
-            run.lost.extend(lost.into_iter().map(|part| old + part.start..old + part.end));
+            let lost: Vec<_> = lost.into_iter().map(|part| old + part.start..old + part.end).collect();
+            if !lost.is_empty() && !self.damage.is_stored(pv.id, &(at..at + u64::from(len))) {
+                run.unstored.extend(lost.iter().cloned());
+            }
+            run.lost.extend(lost);
         }
         if let Content::Journal(file, position) = item.fill {
             let Some(segment) = self.journal.file(file) else {
@@ -199,12 +205,19 @@ impl Core {
         if run.copied && run.bytes.len() >= MIN_PAST_CACHE {
             pv.disk.write_direct(&run.bytes, start.offset()).map_err(failed)?;
         } else {
-            let mut at = start.offset();
-            for piece in run.bytes.chunks(MAX_CACHED) {
-                pv.disk.write_at(piece, at).map_err(failed)?;
-                at += piece.len() as u64;
+            // What a slot in use has lost is not written over before the catalog knows of it. After
+            // a crash, a filler could not be told from content.
+            let kept: &[Range<usize>] = if purpose == SyncPurpose::Apply { &run.unstored } else { &[] };
+            for part in between(run.bytes.len(), kept) {
+                let mut at = start.offset() + part.start as u64;
+                for piece in run.bytes[part].chunks(MAX_CACHED) {
+                    pv.disk.write_at(piece, at).map_err(failed)?;
+                    at += piece.len() as u64;
+                }
             }
+            kept.iter().for_each(|part| run.sums.doubt(part, start.offset()));
         }
+        run.unstored.clear();
         if has_sums {
             run.sums.set(self, &pv, (start.offset(), &run.bytes), &run.lost)?;
         }
@@ -215,6 +228,13 @@ impl Core {
         run.bytes.clear();
         Ok(())
     }
+}
+
+/// Returns the parts of `0..len` that are in none of `kept`, which are disjoint and in order.
+fn between(len: usize, kept: &[Range<usize>]) -> Vec<Range<usize>> {
+    let starts = std::iter::once(0).chain(kept.iter().map(|part| part.end));
+    let ends = kept.iter().map(|part| part.start).chain(std::iter::once(len));
+    starts.zip(ends).map(|(start, end)| start..end).filter(|part| part.start < part.end).collect()
 }
 
 /// Splits `placed` into parts of at least `share` entries. No unit is in two parts, except at the

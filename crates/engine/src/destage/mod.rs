@@ -63,7 +63,7 @@ impl Destager {
     /// and the failure of a physical volume do not: they leave everything as the last commit has
     /// it.
     pub(crate) fn destage(&self, state: &mut BackgroundState) -> Result<bool> {
-        let position = |state: &BackgroundState| (state.committed.preserved_lsn, state.destaged);
+        let position = |state: &BackgroundState| state.current_positions();
         let before = position(state);
         let error = match self.try_destage(state) {
             Ok(worked) => {

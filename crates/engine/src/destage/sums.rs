@@ -81,6 +81,18 @@ impl RunSums {
         Ok(())
     }
 
+    /// Makes the sums of the units unknown of which a part is not written: these bytes of the run,
+    /// which begins at byte `at` of its physical volume.
+    pub(super) fn doubt(&mut self, part: &Range<usize>, at: u64) {
+        let first = at / BLOCK;
+        let units = (at + part.start as u64) / BLOCK - first..(at + part.end as u64).div_ceil(BLOCK) - first;
+        for unit in units {
+            if let Some(origin) = self.0.get_mut(unit as usize) {
+                *origin = Origin::Known(UNKNOWN);
+            }
+        }
+    }
+
     /// Makes the sums of a run unknown that is about to be written over slots in use.
     pub(super) fn forget(&self, core: &Core, pv: &Pv, at: u64) -> Result<()> {
         core.sums.set(pv, unit_at(at), &vec![UNKNOWN; self.0.len()])
@@ -195,10 +207,12 @@ impl Core {
             mixed.get(index + READ_AHEAD).map_or(Ok(()), announce)?;
             let pv = self.pvs.get(unit.place.pv())?;
             let at = unit.place.offset();
+            // What can't be read is damage from now on, and the commit makes that durable, before
+            // the unit is written.
+            let lost = self.read_parts(&pv, &mut buffer, at)?;
             let mut sum = [UNKNOWN];
             self.sums.get(&pv, unit_at(at), &mut sum)?;
-            let known = self.damage.overlaps(pv.id, at..at + BLOCK);
-            if sum == [UNKNOWN] || known.iter().any(|part| part.end - part.start == BLOCK) {
+            if sum == [UNKNOWN] || lost.iter().any(|part| part.len() as u64 == BLOCK) {
                 continue;
             }
             let (branch, epoch) = (&batch.branches[unit.branch as usize], batch.epochs[unit.branch as usize]);

@@ -241,6 +241,9 @@ impl Pool {
         self.core.positions.note_found(self.core.journal.last().lsn);
         self.core.tidy_sums()?;
         keep_tail_room(&*self.core.dir, self.core.config.segment_size)?;
+        if accepted.is_some() {
+            self.core.drop_sums()?;
+        }
         self.destager.finish_interrupted_batch()?;
         if let Some(accepted) = accepted {
             self.give_up(accepted)?;

@@ -654,3 +654,48 @@ fn a_scrub_of_a_physical_volume_that_is_away() {
     armed.store(false, SeqCst);
     assert_eq!(scrub::scrub(&site.pool).verified, 16 * BLOCK);
 }
+
+/// A sector of a block can't be read, and the process dies right after it has written another
+/// sector of the block. The lost sector must not have become zeros.
+#[test]
+fn a_kill_beside_a_sector_that_can_not_be_read() {
+    for commits in [false, true] {
+        let (armed, killer) = killer();
+        let bad: Arc<Mutex<Option<u64>>> = Arc::default();
+        let b = bad.clone();
+        let fail = move |op: &Op<'_>| {
+            let mut bad = b.lock().unwrap();
+            match &op.act {
+                Act::Read(r) if op.name == "pv-0.img" && bad.is_some_and(|at| r.contains(&at)) => {
+                    return Some(io::Error::from_raw_os_error(EIO));
+                }
+                Act::Write(r) if op.name == "pv-0.img" => *bad = bad.filter(|at| !r.contains(at)),
+                _ => {}
+            }
+            drop(bad);
+            killer(op)
+        };
+        let site = Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
+        enable(&site.pool);
+        let v = site.volume("v", MIB, CHUNK);
+        put(&v, 0..16, 1);
+        site.idle();
+        *bad.lock().unwrap() = Some(Medium::of(&site.dir, "pv-0.img").place(5, 1) + 3 * SECTOR);
+        write(&v, 5 * BLOCK, 9, SECTOR);
+        armed.store(!commits, SeqCst);
+        assert_eq!(site.pool.drain().is_ok(), commits);
+        armed.store(false, SeqCst);
+        drop(v);
+        let site = site.reopen();
+        let v = site.open("v");
+        site.idle();
+        assert!(read_range(&v, 5 * BLOCK, SECTOR).unwrap().iter().all(|b| *b == 9));
+        assert!(read_range(&v, 5 * BLOCK + 3 * SECTOR, SECTOR).is_err(), "a lost sector is served");
+        let rest = unique(5, 1)[4 * SECTOR as usize..].to_vec();
+        assert!(read_range(&v, 5 * BLOCK + 4 * SECTOR, 4 * SECTOR).unwrap() == rest);
+        // A write heals it.
+        put(&v, 5..6, 2);
+        site.idle();
+        expect(&v, 5..6, 2, &[]);
+    }
+}
