@@ -73,20 +73,10 @@ fn zero_part(shrink: bool, read_first: bool) {
 }
 
 #[test]
-fn a_kill_while_a_shrink_writes_its_edge_and_then_a_destage() {
-    zero_part(true, false);
-}
-#[test]
-fn a_kill_while_a_shrink_writes_its_edge_and_then_a_read() {
-    zero_part(true, true);
-}
-#[test]
-fn a_kill_while_a_discard_writes_its_edge_and_then_a_destage() {
-    zero_part(false, false);
-}
-#[test]
-fn a_kill_while_a_discard_writes_its_edge_and_then_a_read() {
-    zero_part(false, true);
+fn a_kill_while_the_edge_of_a_shrink_or_of_a_discard_is_written() {
+    for (shrink, read_first) in [(true, false), (true, true), (false, false), (false, true)] {
+        zero_part(shrink, read_first);
+    }
 }
 
 /// A batch is half done, and a later record hides the one that made it so.
