@@ -50,92 +50,84 @@ impl Core {
             return read_disk(pv, out, at, may_block);
         }
         let is_whole = at.is_multiple_of(BLOCK) && (out.len() as u64).is_multiple_of(BLOCK);
+        let reader = VerifyingReader { core: self, pv, may_block, judge };
         let done = match is_whole {
-            true => self.read_units(pv, out, at, may_block, judge)?,
-            false => self.read_parts_of_units(pv, out, at, may_block, judge)?,
+            true => reader.read_units(out, at)?,
+            false => reader.read_parts_of_units(out, at)?,
         };
         // Destage may have found damage meanwhile, and put zeros with a sum of their own there.
         self.check_place(pv, at, out.len())?;
         Ok(done)
     }
+}
 
+/// Reads a range of a physical volume that has sums. Its methods return `Ok(false)` if `may_block`
+/// is false and they would have to wait for a disk.
+struct VerifyingReader<'a> {
+    core: &'a Core,
+    pv: &'a Pv,
+    may_block: bool,
+    judge: Judge<'a>,
+}
+
+impl VerifyingReader<'_> {
     /// Reads a range that does not consist of whole units.
     #[inline(never)]
-    fn read_parts_of_units(
-        &self,
-        pv: &Pv,
-        out: &mut [u8],
-        at: u64,
-        may_block: bool,
-        judge: Judge<'_>,
-    ) -> Result<bool> {
+    fn read_parts_of_units(&self, out: &mut [u8], at: u64) -> Result<bool> {
         let end = at + out.len() as u64;
         let first_end = (at / BLOCK * BLOCK + MAX_BUFFERED).min(end);
         let (first, rest) = out.split_at_mut((first_end - at) as usize);
-        if !self.read_buffered(pv, first, at, may_block, judge)? {
+        if !self.read_buffered(first, at)? {
             return Ok(false);
         }
         let whole = (rest.len() as u64 / BLOCK * BLOCK) as usize;
         let (middle, last) = rest.split_at_mut(whole);
-        Ok((middle.is_empty() || self.read_units(pv, middle, first_end, may_block, judge)?)
-            && (last.is_empty()
-                || self.read_buffered(pv, last, first_end + whole as u64, may_block, judge)?))
+        Ok((middle.is_empty() || self.read_units(middle, first_end)?)
+            && (last.is_empty() || self.read_buffered(last, first_end + whole as u64)?))
     }
 
-    fn read_buffered(
-        &self,
-        pv: &Pv,
-        out: &mut [u8],
-        at: u64,
-        may_block: bool,
-        judge: Judge<'_>,
-    ) -> Result<bool> {
+    /// Reads a range through a buffer of the whole units around it. Range and rest of its first
+    /// unit are [`MAX_BUFFERED`] at most.
+    fn read_buffered(&self, out: &mut [u8], at: u64) -> Result<bool> {
         let start = at / BLOCK * BLOCK;
         let end = (at + out.len() as u64).next_multiple_of(BLOCK);
         let mut sums = [UNKNOWN; (MAX_BUFFERED / BLOCK) as usize];
         let sums = &mut sums[..((end - start) / BLOCK) as usize];
-        if !self.sums_of(pv, start, sums, may_block)? {
+        if !self.sums_of(start, sums)? {
             return Ok(false);
         }
         if sums.iter().all(|sum| *sum == UNKNOWN) {
-            return read_disk(pv, out, at, may_block);
+            return read_disk(self.pv, out, at, self.may_block);
         }
         let mut units = vec![0; (end - start) as usize];
-        match self.read_units(pv, &mut units, start, may_block, judge) {
+        match self.read_units(&mut units, start) {
             Ok(true) => {
                 out.copy_from_slice(&units[(at - start) as usize..][..out.len()]);
                 Ok(true)
             }
             // Another sector of a unit can't be read, so the unit can't be verified. The disk
             // answers for the wanted sectors.
-            Err(error) if error.byte().is_none() => read_disk(pv, out, at, may_block),
+            Err(error) if error.byte().is_none() => read_disk(self.pv, out, at, self.may_block),
             read => read,
         }
     }
 
     /// Reads and verifies whole units.
-    fn read_units(
-        &self,
-        pv: &Pv,
-        out: &mut [u8],
-        at: u64,
-        may_block: bool,
-        judge: Judge<'_>,
-    ) -> Result<bool> {
+    fn read_units(&self, out: &mut [u8], at: u64) -> Result<bool> {
         let mut sums = [UNKNOWN; UNITS];
         for (part, at) in out.chunks_mut(UNITS * BLOCK as usize).zip((at..).step_by(UNITS * BLOCK as usize)) {
             let sums = &mut sums[..part.len() / BLOCK as usize];
-            if !self.sums_of(pv, at, sums, may_block)? || !read_disk(pv, part, at, may_block)? {
+            if !self.sums_of(at, sums)? || !read_disk(self.pv, part, at, self.may_block)? {
                 return Ok(false);
             }
             for ((unit, sum), place) in
                 part.chunks_exact_mut(BLOCK as usize).zip(&*sums).zip((at..).step_by(BLOCK as usize))
             {
                 if *sum != UNKNOWN && sum_of(unit) != *sum {
-                    if !may_block {
+                    if !self.may_block {
                         return Ok(false);
                     }
-                    self.read_again(pv, unit, place, judge)?;
+                    self.core.read_again(self.pv, unit, place, self.judge)?;
                 }
             }
         }
@@ -143,16 +135,19 @@ impl Core {
     }
 
     #[inline]
-    fn sums_of(&self, pv: &Pv, at: u64, out: &mut [u32], may_block: bool) -> Result<bool> {
-        if self.sums.cached(pv.id, unit_at(at), out) {
+    fn sums_of(&self, at: u64, out: &mut [u32]) -> Result<bool> {
+        let (sums, first) = (&self.core.sums, unit_at(at));
+        if sums.cached(self.pv.id, first, out) {
             return Ok(true);
         }
-        if may_block {
-            self.sums.get(pv, unit_at(at), out)?;
+        if self.may_block {
+            sums.get(self.pv, first, out)?;
         }
-        Ok(may_block)
+        Ok(self.may_block)
     }
+}
 
+impl Core {
     /// Reads a unit that did not match its sum until it does, or until it is certain that it is
     /// damaged (S5).
     #[cold]
@@ -161,10 +156,8 @@ impl Core {
         let (mut last, mut mismatches) = (UNKNOWN, 0);
         loop {
             self.sums.wait_written(pv.id, &range);
-            let mut sum = [UNKNOWN];
-            self.sums.get(pv, unit_at(at), &mut sum)?;
+            let sum = self.sums.of(pv, at)?;
             read_disk(pv, unit, at, true)?;
-            let [sum] = sum;
             if sum == UNKNOWN || sum_of(unit) == sum || judge(at) {
                 return Ok(());
             }
@@ -204,14 +197,13 @@ impl Core {
         let mut found = false;
         let mut buffer = [0; BLOCK as usize];
         for unit in (at / BLOCK * BLOCK..end).step_by(BLOCK as usize) {
-            let mut sum = [UNKNOWN];
-            self.sums.get(pv, unit_at(unit), &mut sum)?;
+            let sum = self.sums.of(pv, unit)?;
             let inside = (unit.max(at) - at) as usize..((unit + BLOCK).min(end) - at) as usize;
             let is_lost = lost.iter().any(|part| part.start < inside.end && inside.start < part.end);
-            if sum == [UNKNOWN] || is_lost {
+            if sum == UNKNOWN || is_lost {
                 continue;
             }
-            if inside.len() as u64 == BLOCK && sum_of(&content[inside]) == sum[0] {
+            if inside.len() as u64 == BLOCK && sum_of(&content[inside]) == sum {
                 continue;
             }
             found |= !self.unit_verifies(pv, &mut buffer, unit, STRICT)?;
@@ -402,8 +394,13 @@ impl Core {
             answers()?;
             for place in unreadable {
                 let unit = place.start / BLOCK * BLOCK;
-                if !self.damage.overlaps(pv.id, unit..unit + BLOCK).is_empty() && self.sums.is_on() {
-                    // See `read_again`.
+                let known = self.damage.overlaps(pv.id, unit..unit + BLOCK);
+                if known.iter().any(|part| part.start <= place.start && place.end <= part.end) {
+                    continue;
+                }
+                if !known.is_empty() && self.sums.is_on() {
+                    // Another part of the unit was lost before, and its sum is that of a filler.
+                    // Together they must not be found whole by that sum later.
                     self.sums.set(pv, unit_at(unit), &[UNKNOWN])?;
                 }
                 self.damage.add(pv.id, place, "it can't be read");

@@ -197,6 +197,7 @@ impl Batch {
         located: &Located,
         data: &[u8],
         branch: &Arc<Branch>,
+        takes_sums: bool,
     ) -> Result<()> {
         let header = &located.header;
         let reference = decode_reference(header, data)?;
@@ -208,7 +209,9 @@ impl Batch {
         let chunks = Chunk::each(branch.chunks(header.offset, header.length));
         let sums = reference.sums.chunks((branch.chunk_size() / BLOCK).max(1) as usize);
         for ((chunk, slot), sums) in chunks.zip(reference.slots()).zip(sums) {
-            self.slot_sums.insert(slot, sums.iter().copied().map(stored).collect());
+            if takes_sums {
+                self.slot_sums.insert(slot, sums.iter().copied().map(stored).collect());
+            }
             self.pages.insert((index, chunk.page()));
             let (order, source) = (self.records, PartSource::Slot(slot));
             self.items.push(BatchItem { branch: index, order, chunk, start: 0, end, source });

@@ -160,7 +160,7 @@ impl Collector<'_> {
                 return Ok(false);
             }
             match header.kind {
-                Kind::Reference => self.batch.add_reference(located, data, branch)?,
+                Kind::Reference => self.batch.add_reference(located, data, branch, self.core.sums.is_on())?,
                 _ => self.batch.add(located, branch),
             }
         } else if header.kind == Kind::Reference {

@@ -12,6 +12,7 @@ use crate::ids::{BranchId, Lsn};
 use crate::journal::{Cursor, FIRST_RECORD};
 use crate::shortage::Task;
 use crate::space::reservations::BackingRoom;
+use crate::sums::Flushed;
 use std::sync::atomic::Ordering;
 
 impl Core {
@@ -25,18 +26,6 @@ impl Core {
     pub(crate) fn is_filling(&self) -> bool {
         let (used, capacity) = self.journal.usage();
         used >= capacity / 200 * u64::from(self.options.destage_start_percent)
-    }
-
-    /// Prepares a commit of background work. Data that the commit makes known, or whose journal it
-    /// releases, gets durable sums first (S1, S2).
-    fn begin_commit(&self) -> Result<()> {
-        // An earlier holder of the allocator may have panicked with half of a plan in it.
-        self.fault.check()?;
-        // Who has changed something for this commit made the sums durable before, where a shortage
-        // can be waited for. So there is little left.
-        self.sums.flush().map_err(|e| self.fault.poison(&e))?;
-        self.mark_promised_pages();
-        Ok(())
     }
 
     /// Notes that the records sequenced by now hold all promises of catalog pages made by now.
@@ -111,35 +100,38 @@ impl Destager {
     /// Commits the positions and every change that waits for a commit.
     pub(crate) fn commit_alone(&self, state: &mut BackgroundState) -> Result<()> {
         self.core.fault.check()?;
-        let flushed = self.core.sums.flush();
-        flushed.map_err(|e| self.failed(state, Task::Upkeep, e))?;
+        let flushed = self.core.sums.flush().map_err(|e| self.failed(state, Task::Upkeep, e))?;
         let txn = self.core.catalog.begin().map_err(|e| self.failed(state, Task::Upkeep, e))?;
-        self.commit_aside(state, txn, &[])
+        self.commit(state, txn, flushed, state.current_positions(), &[])
     }
 
-    /// Commits work that is no record of the journal: the positions stay as they are.
+    /// Commits work that is no record of the journal: the positions stay as they are. Work that has
+    /// set many sums makes them durable before this, where a shortage of space can be waited for.
     pub(crate) fn commit_aside(
         &self,
         state: &mut BackgroundState,
         txn: Txn<'_>,
         released: &[(u8, u64)],
     ) -> Result<()> {
-        let (preserved, destaged) = state.current_positions();
-        self.commit(state, txn, preserved, destaged, released)
+        let flushed = self.core.sums.flush().map_err(|e| self.core.fault.poison(&e))?;
+        self.commit(state, txn, flushed, state.current_positions(), released)
     }
 
-    /// Commits `txn` with the allocator's changes and the positions. Then releases what that commit
-    /// frees. `released` are reservations (log2 of the slot size, slots) whose records are now
-    /// preserved.
+    /// Commits `txn` with the allocator's changes and the positions (preserved, destaged). Then
+    /// releases what that commit frees. `released` are reservations (log2 of the slot size, slots)
+    /// whose records are now preserved. Data that the commit makes known, or whose journal it
+    /// releases, had its sums set before `flushed` was made (S1, S2).
     pub(crate) fn commit(
         &self,
         state: &mut BackgroundState,
         mut txn: Txn<'_>,
-        preserved: Lsn,
-        destaged: Lsn,
+        _: Flushed,
+        (preserved, destaged): (Lsn, Lsn),
         released: &[(u8, u64)],
     ) -> Result<()> {
-        self.core.begin_commit()?;
+        // An earlier holder of the allocator may have panicked with half of a plan in it.
+        self.core.fault.check()?;
+        self.core.mark_promised_pages();
         let (journal_seq, journal_incarnation) = self.core.journal.start_after(destaged);
         // The flush points are stored before the positions are read: what is durable is at least
         // what the flush points cover.

@@ -38,9 +38,10 @@ impl Destager {
         operation.prepare(&self.core, &mut preparation)?;
         preparation.discards.iter().try_for_each(|range| self.discard_in_steps(state, range))?;
         let change = OperationChange::of(&self.core, at, operation)?;
+        let flushed = self.core.sums.flush()?;
         let mut txn = self.core.catalog.begin()?;
         change.store(&mut txn)?;
-        self.commit(state, txn, at.lsn, at.lsn, reserved)?;
+        self.commit(state, txn, flushed, (at.lsn, at.lsn), reserved)?;
         let orphans = preparation.orphan_branches.into_iter().map(|branch| (branch, 0));
         state.orphan_branches.extend(orphans);
         self.change_done(state, change)

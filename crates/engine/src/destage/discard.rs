@@ -33,9 +33,10 @@ impl Destager {
                 RunStep::Discard(range) => changes.extend(self.core.emptied(*at, range)),
             }
         }
+        let flushed = self.core.sums.flush()?;
         let mut txn = self.core.catalog.begin()?;
         changes.iter().try_for_each(|change| change.store(&mut txn))?;
-        self.commit(state, txn, run.last.lsn, run.last.lsn, &run.reserved)?;
+        self.commit(state, txn, flushed, (run.last.lsn, run.last.lsn), &run.reserved)?;
         self.changes_done(state, changes)?;
         state.landed.extend(run.unstage());
         Ok(())

@@ -213,13 +213,13 @@ impl Destager {
             .core
             .beside(&plan.fresh, SyncPurpose::Preserve, || self.core.prepare(batch, &plan, &changes, begun));
         let (recorded, txn) = both(prepared, written)?;
-        let (preserved, destaged) = positions(state);
-        self.core.sums.flush()?;
+        let positions = positions(state);
+        let flushed = self.core.sums.flush()?;
         // This comes before the commit, which ends the promises of the records.
         self.core.space.adjust_log(recorded.iter().map(StagedSegments::closing_room).sum());
         let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
         let committing: Vec<_> = recorded.iter().map(|a| Committing::begin(a.branch())).collect();
-        self.commit(state, txn, preserved, destaged, &released)?;
+        self.commit(state, txn, flushed, positions, &released)?;
         if recorded.iter().any(StagedSegments::is_run) {
             self.core.features.fetch_or(SHARED_SEGMENTS, Ordering::Release);
         }

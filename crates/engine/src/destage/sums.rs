@@ -132,14 +132,13 @@ impl Core {
             let pv = self.pvs.get(placed.address.pv())?;
             let (start, end) = (placed.address.offset(), placed.address.offset() + u64::from(placed.len));
             for at in (start / BLOCK * BLOCK..end).step_by(BLOCK as usize) {
-                let mut sum = [UNKNOWN];
-                self.sums.get(&pv, unit_at(at), &mut sum)?;
-                if sum != [UNKNOWN] {
+                if self.sums.of(&pv, at)? != UNKNOWN {
                     self.sums.set(&pv, unit_at(at), &[UNKNOWN])?;
                     had.push(Slot::new(pv.id, at));
                 }
             }
         }
+        // The writes of these units come before the next commit, which flushes for itself.
         self.sums.flush()?;
         Ok(had)
     }
@@ -150,10 +149,8 @@ impl Core {
         let mut content = [0; BLOCK as usize];
         for unit in units {
             let (pv, at) = (self.pvs.get(unit.pv())?, unit.offset());
-            let mut sum = [UNKNOWN];
-            self.sums.get(&pv, unit_at(at), &mut sum)?;
             // What can't be read keeps no sum.
-            if sum == [UNKNOWN] && pv.disk.read_at(&mut content, at).is_ok() {
+            if self.sums.of(&pv, at)? == UNKNOWN && pv.disk.read_at(&mut content, at).is_ok() {
                 self.sums.set(&pv, unit_at(at), &[sum_of(&content)])?;
             }
         }
@@ -210,9 +207,7 @@ impl Core {
             // What can't be read is damage from now on, and the commit makes that durable, before
             // the unit is written.
             let lost = self.read_parts(&pv, &mut buffer, at)?;
-            let mut sum = [UNKNOWN];
-            self.sums.get(&pv, unit_at(at), &mut sum)?;
-            if sum == [UNKNOWN] || lost.iter().any(|part| part.len() as u64 == BLOCK) {
+            if self.sums.of(&pv, at)? == UNKNOWN || lost.iter().any(|part| part.len() as u64 == BLOCK) {
                 continue;
             }
             let (branch, epoch) = (&batch.branches[unit.branch as usize], batch.epochs[unit.branch as usize]);

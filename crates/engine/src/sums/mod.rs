@@ -5,9 +5,9 @@
 //! noticed: the data and its sum are in different files.
 //!
 //! The sums of the blocks that are used are in memory. A writer sets the sums after it has written
-//! the data. Every commit makes all sums durable first ([`UnitSums::flush`]). Sums that are ahead
-//! of the catalog harm nothing: new slots are not in use before the commit, and the journal repeats
-//! what was written over slots in use.
+//! the data. Every commit needs the proof that all sums are durable ([`Flushed`]). Sums that are
+//! ahead of the catalog harm nothing: new slots are not in use before the commit, and the journal
+//! repeats what was written over slots in use.
 //!
 //! While data is written over slots in use, its sums do not match. A writer announces the range
 //! ([`UnitSums::writing`]), and a reader that finds a mismatch waits for the writer and looks
@@ -100,6 +100,10 @@ pub(crate) struct UnitSums {
     damaged_blocks: AtomicU64,
 }
 
+/// Proof that the sums which were set before a commit began are durable. Only [`UnitSums::flush`]
+/// makes it.
+pub(crate) struct Flushed(());
+
 /// An announced write. The write ends when this is dropped.
 pub(crate) struct Writing<'a> {
     sums: &'a UnitSums,
@@ -172,6 +176,13 @@ impl UnitSums {
         Ok(())
     }
 
+    /// Returns the sum of the unit at a byte of a physical volume.
+    pub(crate) fn of(&self, pv: &Pv, at: u64) -> Result<u32> {
+        let mut sum = [UNKNOWN];
+        self.get(pv, unit_at(at), &mut sum)?;
+        Ok(sum[0])
+    }
+
     /// Sets the sums of the units from `first` on. The caller has written the data.
     pub(crate) fn set(&self, pv: &Pv, first: u64, sums: &[u32]) -> Result<()> {
         for (number, within, part) in parts(first, sums.len()) {
@@ -187,10 +198,11 @@ impl UnitSums {
                 },
             };
             if block.sequence.load(Ordering::Acquire) == 0 && !dirty.contains_key(&key) {
-                // Without this, a commit could run out of space. Without the space, the sums stay
-                // unknown, and nothing waits for them.
+                // Without this, a commit could run out of space.
                 match block.file.make_room(&*self.dir, number) {
-                    Err(error) if error.is_shortage() => continue,
+                    // Without the space, the sums stay unknown, and nothing waits for them. A copy
+                    // that can't be read now has space already, and must not come back.
+                    Err(error) if error.is_shortage() && !block.doubtful.load(Ordering::Acquire) => continue,
                     made => made?,
                 }
             }
@@ -206,7 +218,7 @@ impl UnitSums {
 
     /// Makes all sums durable that were set before the call. A failed write leaves them to the next
     /// call. After a failed sync nothing is certain.
-    pub(crate) fn flush(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<Flushed> {
         let _alone = self.flushing.lock();
         let blocks: Vec<(Key, Arc<Block>)> =
             self.dirty.lock().iter().map(|(key, block)| (*key, block.clone())).collect();
@@ -232,7 +244,7 @@ impl UnitSums {
                 dirty.remove(&key);
             }
         }
-        Ok(())
+        Ok(Flushed(()))
     }
 
     /// Announces that a range of slots in use is written. The range ends with the value.
@@ -253,13 +265,12 @@ impl UnitSums {
     /// Calls `condemn` if a unit still has `sum` and nobody writes it. No write of the unit begins
     /// before `condemn` returns. Returns whether it was called.
     pub(crate) fn judge(&self, pv: &Pv, at: u64, sum: u32, condemn: impl FnOnce()) -> Result<bool> {
-        let mut now = [UNKNOWN];
-        self.get(pv, unit_at(at), &mut now)?;
+        let now = self.of(pv, at)?;
         let writing = self.writing.lock();
         let mut later = [UNKNOWN];
         // A writer sets the sum before its announcement ends.
         let is_known = self.cached(pv.id, unit_at(at), &mut later);
-        let is_same = now == [sum] && is_known && later == [sum];
+        let is_same = now == sum && is_known && later == [sum];
         let judged = is_same && !is_written(&writing, pv.id, &(at..at + BLOCK));
         if judged {
             condemn();

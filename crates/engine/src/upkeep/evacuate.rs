@@ -173,15 +173,8 @@ impl Destager {
         from: Slot,
         to: Slot,
     ) -> Result<()> {
-        let (source, target) = (self.core.pvs.get(from.pv())?, self.core.pvs.get(to.pv())?);
-        let size = 1u64 << branch.chunk_log2;
-        let mut buffer = vec![0u8; size.min(1 << 20) as usize];
-        for at in (0..size).step_by(buffer.len()) {
-            let lost = self.core.read_parts(&source, &mut buffer, from.offset() + at)?;
-            self.core.write_copy(&target, &buffer, to.offset() + at, &lost)?;
-            let (from, to) = (from.offset() + at, to.offset() + at);
-            self.core.copy_sums((&source, from), (&target, to), &buffer, &lost)?;
-        }
+        let size = branch.chunk_size();
+        self.core.copy_slot(from, to, size)?;
         state.allocator.free(from, branch.slot_log2)?;
         self.core.positions.bytes.fetch_add(size, Ordering::Relaxed);
         Ok(())
@@ -194,6 +187,7 @@ impl Destager {
         for id in moves.written {
             self.core.pvs.get(id)?.sync(SyncPurpose::Preserve)?;
         }
+        // A shortage of space can be waited for here.
         self.core.sums.flush()?;
         let mut txn = self.core.catalog.begin()?;
         txn.put_pages(moves.pages.iter().map(|(key, page)| (*key, page)))?;
@@ -208,7 +202,24 @@ impl Destager {
     }
 }
 
+/// Number of bytes that are copied at a time.
+const PIECE: u64 = 1 << 20;
+
 impl Core {
+    /// Copies `size` bytes of a slot, and their sums, to a new slot. What can't be read, or is
+    /// damaged, is damaged there too.
+    pub(super) fn copy_slot(&self, from: Slot, to: Slot, size: u64) -> Result<()> {
+        let (source, target) = (self.pvs.get(from.pv())?, self.pvs.get(to.pv())?);
+        let mut buffer = vec![0; size.min(PIECE) as usize];
+        for done in (0..size).step_by(buffer.len()) {
+            let (from, to) = (from.offset() + done, to.offset() + done);
+            let lost = self.read_parts(&source, &mut buffer, from)?;
+            self.write_copy(&target, &buffer, to, &lost)?;
+            self.copy_sums((&source, from), (&target, to), &buffer, &lost)?;
+        }
+        Ok(())
+    }
+
     /// Writes the copied bytes to a new slot. The caller sets their sums. `lost` are the parts that
     /// could not be read.
     pub(super) fn write_copy(&self, target: &Pv, bytes: &[u8], at: u64, lost: &[Range<usize>]) -> Result<()> {

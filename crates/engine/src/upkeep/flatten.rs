@@ -40,8 +40,6 @@ use std::time::Duration;
 /// (at least one chunk).
 const PAGES_PER_STEP: usize = 64;
 const BYTES_PER_STEP: u64 = 4 << 20;
-/// Size in bytes of the pieces in which a copy is made.
-const PIECE: u64 = 1 << 20;
 /// Nanoseconds until an obstacle is checked again.
 const PATIENCE: u64 = 1_000_000_000;
 /// Longest time that the last step waits for writers of the branch.
@@ -337,22 +335,13 @@ impl Destager {
         }
         let size = branch.chunk_size();
         let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, step.last)?;
-        let target = self.core.pvs.get(slot.pv())?;
         match content {
             Content::Bytes(bytes) => {
+                let target = self.core.pvs.get(slot.pv())?;
                 self.core.write_copy(&target, bytes, slot.offset(), &[])?;
                 self.core.set_sums(&target, slot.offset(), bytes)?;
             }
-            Content::Slot(from) => {
-                let source = self.core.pvs.get(from.pv())?;
-                let mut buffer = vec![0u8; size.min(PIECE) as usize];
-                for at in (0..size).step_by(buffer.len()) {
-                    let lost = self.core.read_parts(&source, &mut buffer, from.offset() + at)?;
-                    self.core.write_copy(&target, &buffer, slot.offset() + at, &lost)?;
-                    let (from, to) = (from.offset() + at, slot.offset() + at);
-                    self.core.copy_sums((&source, from), (&target, to), &buffer, &lost)?;
-                }
-            }
+            Content::Slot(from) => self.core.copy_slot(from, slot, size)?,
         }
         self.core.positions.bytes.fetch_add(size, Ordering::Relaxed);
         self.core.positions.allocated.fetch_add(size, Ordering::Relaxed);
@@ -378,6 +367,7 @@ impl Destager {
         for id in step.written {
             self.core.pvs.get(id)?.sync(SyncPurpose::Preserve)?;
         }
+        // A shortage of space can be waited for here.
         self.core.sums.flush()?;
         let mut txn = self.core.catalog.begin()?;
         txn.put_pages(step.pages.iter().map(|(key, page)| (*key, page)))?;

@@ -313,15 +313,14 @@ impl Destager {
         // Nothing writes to slots in use meanwhile.
         let _state = self.state.lock();
         self.core.check_usable()?;
-        let mut sum = [UNKNOWN];
-        self.core.sums.get(pv, unit_at(at), &mut sum)?;
+        let sum = self.core.sums.of(pv, at)?;
         let failed = |e| Error::io(format!("scrub {} at byte {at}", pv.path), e);
         pv.disk.read_direct(unit, at).map_err(failed)?;
-        if sum == [UNKNOWN] || sum_of(unit) == sum[0] {
+        if sum == UNKNOWN || sum_of(unit) == sum {
             return Ok(false);
         }
         pv.disk.read_at(unit, at).map_err(failed)?;
-        if sum_of(unit) != sum[0] {
+        if sum_of(unit) != sum {
             return Ok(false);
         }
         // No client needs this write: a disk that refuses it has not failed.
@@ -345,10 +344,9 @@ impl Destager {
         }
         let mut unit = [0; BLOCK as usize];
         for place in (at..at + len).step_by(BLOCK as usize) {
-            let mut sum = [UNKNOWN];
-            self.core.sums.get(pv, unit_at(place), &mut sum)?;
+            let sum = self.core.sums.of(pv, place)?;
             let damaged = !self.core.damage.overlaps(pv.id, place..place + BLOCK).is_empty();
-            if sum == [UNKNOWN] && !damaged && pv.disk.read_at(&mut unit, place).is_ok() {
+            if sum == UNKNOWN && !damaged && pv.disk.read_at(&mut unit, place).is_ok() {
                 self.core.sums.set(pv, unit_at(place), &[sum_of(&unit)])?;
                 counts.unknown -= BLOCK;
                 counts.adopted += BLOCK;

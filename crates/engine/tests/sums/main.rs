@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod hostile;
+mod media;
 mod scrub;
 
 use bytes::Bytes;
@@ -47,6 +48,34 @@ fn put(v: &Volume, blocks: std::ops::Range<u64>, generation: u64) {
         v.write(&mut op, false);
         op[0].result.as_ref().unwrap();
     }
+}
+
+/// Begins a history of volume `v`, without anchors of its own.
+fn record(site: &Site, encoding: Encoding) {
+    let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
+    site.pool.set_cdp("v", Some(settings)).unwrap();
+}
+
+/// Makes a pool with sums and references. The last write of its volume, 64 blocks of generation 7
+/// at 1 MiB, is a reference that waits for destage.
+fn referred() -> (Site, Arc<Volume>) {
+    let site = Site::new(64);
+    site.pool.upgrade(&["sums".to_owned(), "references".to_owned()]).unwrap();
+    let v = site.volume("v", 4 * MIB, CHUNK);
+    let refer = |at: u64, generation: u64| {
+        let data: Vec<u8> = (0..64).flat_map(|n| unique(at / BLOCK + n, generation)).collect();
+        let mut op = [WriteOp::new(at, Bytes::from(data))];
+        v.write(&mut op, false);
+        op[0].result.as_ref().unwrap();
+    };
+    for round in 0..4 {
+        refer(0, round);
+        site.idle();
+    }
+    let before = site.pool.stats().direct_bytes;
+    refer(MIB, 7);
+    assert_eq!(site.pool.stats().direct_bytes - before, 64 * BLOCK);
+    (site, v)
 }
 
 /// The disk of a physical volume of a pool, beside the pool.
@@ -290,8 +319,7 @@ fn a_history_does_not_lead_over_damage() {
         for threads in [1, 4] {
             let site = site_with(threads, CHUNK);
             let v = site.open("v");
-            let settings = CdpSettings { encoding, anchors: AnchorPolicy::Never, ..CdpSettings::default() };
-            site.pool.set_cdp("v", Some(settings)).unwrap();
+            record(&site, encoding);
             put(&v, 0..8, 1);
             let first = site.lsn();
             site.idle();
@@ -323,22 +351,7 @@ fn a_history_does_not_lead_over_damage() {
 
 #[test]
 fn slots_of_references_have_the_sums_of_their_records() {
-    let site = Site::new(64);
-    site.pool.upgrade(&["sums".to_owned(), "references".to_owned()]).unwrap();
-    let v = site.volume("v", 4 * MIB, CHUNK);
-    let refer = |at: u64, generation: u64| {
-        let data: Vec<u8> = (0..64).flat_map(|n| unique(at / BLOCK + n, generation)).collect();
-        let mut op = [WriteOp::new(at, Bytes::from(data))];
-        v.write(&mut op, false);
-        op[0].result.as_ref().unwrap();
-    };
-    for round in 0..4 {
-        refer(0, round);
-        site.idle();
-    }
-    let before = site.pool.stats().direct_bytes;
-    refer(MIB, 7);
-    assert_eq!(site.pool.stats().direct_bytes - before, 64 * BLOCK);
+    let (site, v) = referred();
     // Parts of the same batch lie over the reference.
     write(&v, MIB + 9 * BLOCK + SECTOR, 9, SECTOR);
     site.idle();
