@@ -7,7 +7,7 @@
 
 use super::Pool;
 use crate::catalog::ScrubRecord;
-use crate::catalog::scrub::data::DataScrubRecord;
+use crate::catalog::scrub::data::{DataScrubRecord, ScrubCounts};
 use crate::disk::Dir;
 use crate::error::{Error, ErrorKind, Result, not_found};
 use crate::info::{CatalogScrub, DamageInfo, DataScrubInfo};
@@ -112,6 +112,7 @@ impl Pool {
     pub fn data_scrub(&self) -> DataScrubInfo {
         let record = self.core.data_scrub.record();
         let counts = record.counts;
+        let has_begun = record.running || record.passes > 0 || counts != ScrubCounts::default();
         DataScrubInfo {
             running: record.running,
             paused: record.paused,
@@ -124,7 +125,7 @@ impl Pool {
             unreadable: counts.unreadable,
             repaired: counts.repaired,
             rate: record.rate,
-            started: record.started,
+            started: if has_begun { record.started } else { 0 },
             finished: record.finished,
             passes: record.passes,
         }

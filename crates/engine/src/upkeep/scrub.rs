@@ -72,9 +72,12 @@ impl Destager {
         }
         let (now, interval) = (core.world.clock.now(), core.options.data_scrub_interval);
         let position = core.data_scrub.change(|record| {
-            let last = record.finished.max(record.started);
-            let due = || last == 0 || u128::from(now.saturating_sub(last)) >= interval.as_nanos();
-            if !record.running && !interval.is_zero() && due() {
+            if record.started == 0 {
+                // The first pass is due an interval after the pool got its sums.
+                record.started = now.max(1);
+            }
+            let since = now.saturating_sub(record.finished.max(record.started));
+            if !record.running && !interval.is_zero() && u128::from(since) >= interval.as_nanos() {
                 begin(record, now, core.options.data_scrub_rate, false);
             }
             (record.running && !record.paused).then_some(record.position)

@@ -274,7 +274,7 @@ fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
         true => socket
             .tune_tcp(context.config.keepalive)
             .and_then(|()| Ok(Source::of(socket.addresses()?.0.ip()))),
-        false => Ok(Source::Local),
+        false => socket.tune_unix().map(|()| Source::Local),
     };
     let source = match source {
         Ok(source) => source,

@@ -9,6 +9,9 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+/// Size of the send buffer of a Unix socket in bytes.
+const UNIX_SEND_BUFFER: usize = 512 << 10;
+
 /// A connected byte stream. One thread receives from it. Any thread may send, one at a time.
 pub trait Transport: Send + Sync + 'static {
     /// Receives at least one byte, and returns the number of bytes. 0 means the end of the stream.
@@ -98,6 +101,13 @@ impl Socket {
             sockopt::set_tcp_keepcnt(&self.0, 6)?;
         }
         Ok(())
+    }
+
+    /// Gives a Unix socket room for a long reply. Otherwise the kernel wakes the client, and then
+    /// this thread, several times for each. The kernel counts its own structures, too, so it
+    /// doubles the size, and it may allow less. TCP adapts its buffers by itself.
+    pub(crate) fn tune_unix(&self) -> io::Result<()> {
+        Ok(sockopt::set_socket_send_buffer_size(&self.0, UNIX_SEND_BUFFER)?)
     }
 
     /// Returns the address of the peer and the address of this end. Fails for a Unix socket.

@@ -55,8 +55,10 @@ pub(crate) struct DataScrubRecord {
     /// The pass gives sums to what has none.
     pub(crate) adopts: bool,
     pub(crate) position: ScrubPosition,
-    /// Times in nanoseconds since the Unix epoch; 0: never.
+    /// Begin of the newest pass, in nanoseconds since the Unix epoch. Before the first pass: the
+    /// time from which its interval counts, or 0.
     pub(crate) started: u64,
+    /// End of the newest whole pass, in nanoseconds since the Unix epoch; 0: never.
     pub(crate) finished: u64,
     /// Number of whole passes so far.
     pub(crate) passes: u64,
