@@ -61,8 +61,8 @@ impl Run {
     }
 
     /// Allows the pool to sequence records of its own with a request to a volume: content of an
-    /// image is written to the journal before the request.
-    pub(crate) fn may_bring_in(&mut self, vol: VolId, chunks: u64) -> Outcome<()> {
+    /// image is written to the journal before the request. Returns the number of these records.
+    pub(crate) fn may_bring_in(&mut self, vol: VolId, chunks: u64) -> Outcome<u64> {
         let model = self.model(vol)?;
         let (line, chunk_size) = (model.line, model.chunk_size);
         let over_image = self.oracle.state().lines.over_image(line);
@@ -70,10 +70,11 @@ impl Run {
         // it into the first epoch of the volume, as flattening does. Snapshots that show the chunk
         // keep this slot when the chunk is written.
         let fills = over_image && chunk_size > self.pool()?.max_record_bytes();
-        self.brought = if over_image && !fills { chunks } else { 0 };
+        let brought = if over_image && !fills { chunks } else { 0 };
+        self.brought = brought;
         self.filled |= fills;
         self.may_anchor(vol);
-        Ok(())
+        Ok(brought)
     }
 
     /// Begins or stops the flattening of a volume. No content that a volume or snapshot shows

@@ -275,7 +275,7 @@ impl Run {
         let (mut writes, effects): (Vec<_>, Vec<_>) =
             parts.iter().map(|part| self.stamped(vol, *part, most)).unzip();
         let all: Vec<Effect> = effects.iter().flatten().cloned().collect();
-        self.may_bring_in(vol, 2 * parts.len() as u64)?;
+        let materialized = self.may_bring_in(vol, 2 * parts.len() as u64)?;
         self.oracle.attempt(&all);
         let before = self.before_steps(vol, all.len());
         let survived = survive(|| {
@@ -293,6 +293,10 @@ impl Run {
         let mut answer = Answer::Done;
         let whole = writes.iter().zip(&effects).filter(|(write, _)| write.result.is_ok());
         let mut whole: usize = whole.map(|(_, effects)| effects.len()).sum();
+        if whole == 0 {
+            // An anchor follows only a request that succeeds.
+            self.brought = materialized;
+        }
         for (write, effects) in writes.into_iter().zip(effects) {
             let may_refuse = if read_only { [ErrorKind::ReadOnly] } else { [ErrorKind::NoSpace] };
             match self.sort(write.result, &may_refuse)? {
