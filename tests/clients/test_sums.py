@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Sums of data in place: a bit that flips on the disk is reported with its place, by NBD, by iSCSI and by the scrub, and
-is never served."""
+"""Sums of data in place: a bit that flips on the disk is repaired, or is reported with its place, by NBD, by iSCSI and by
+the scrub. It is never served."""
 
 import errno
 
@@ -31,10 +31,20 @@ def flip(server, content):
     os.sync()
 
 
-def spoilt(t):
-    """A server whose volume has a block with a flipped bit; returns the server, the content, and the block's offset."""
+def forget_journal(server):
+    """Overwrites the records of the journal, which would repair the block. All of them are in place."""
+    for path in server.dir.glob("journal-[0-9]*"):
+        with open(path, "r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(BLOCK)
+            file.write(bytes(size - BLOCK))
+
+
+def spoilt(t, *, history=False, journal=False):
+    """A server whose volume has a block with a flipped bit; returns the server, the content, and the block's offset. With
+    `history` the volume has one that leads to the block, and with `journal` the journal still has the block."""
     target = server(t)
-    target.create("db", SIZE)
+    target.create("db", SIZE, "16K", *(["--cdp", "parity"] if history else []))
     features = target.cli("pool", "upgrade", "--enable", "sums")
     assert [f["name"] for f in features] == ["sums"], features
     data = pattern(1, SIZE)
@@ -43,6 +53,8 @@ def spoilt(t):
     target.stop()
     bad = 777 * BLOCK
     flip(target, data[bad:bad + BLOCK])
+    if not journal:
+        forget_journal(target)
     target.start()
     return target, data, bad
 
@@ -93,6 +105,38 @@ def a_flipped_bit_is_reported_and_never_served(t):
     assert get(target, "db", SIZE) == data
     assert damaged_ranges(target, "db") == []
     assert "damaged" not in target.show("db")
+
+
+def repaired(t, source):
+    """A flipped bit of which clients see nothing. The content comes from `source`."""
+    target, data, bad = spoilt(t, **{source: True})
+    session = attached(target.url("db"))
+    status, got = session.read(bad // 512, 8)
+    assert status == 0 and got == data[bad:bad + BLOCK]
+    session.close()
+    assert get(target, "db", SIZE) == data
+    assert damaged_ranges(target, "db") == []
+    target.cli("pool", "scrub", "--wait")
+    api = Api(target.api)
+    assert api.metric(f'hindcast_repaired_bytes_total{{from="{source}"}}') == BLOCK
+    assert api.metric("hindcast_bad_bytes") == 16 * KIB
+    api.close()
+    target.stop()
+    run(binary(), "check", "--data", target.dir, "--verify-data")
+    target.start()
+    assert get(target, "db", SIZE) == data
+
+
+@test(hindcast_only=True)
+def the_journal_repairs_a_flipped_bit(t):
+    """The journal still has what was written lately."""
+    repaired(t, "journal")
+
+
+@test(hindcast_only=True)
+def a_history_repairs_a_flipped_bit(t):
+    """The records of a history lead to the content."""
+    repaired(t, "history")
 
 
 @test(hindcast_only=True)

@@ -49,7 +49,7 @@ pub struct Scrub {
     pub damaged: u64,
     /// Bytes that can't be read.
     pub unreadable: u64,
-    /// Bytes that only the page cache had right, and that were written again.
+    /// Bytes that were wrong or unreadable, and were repaired.
     pub repaired: u64,
     /// Maximum bytes per second. 0 means no limit.
     pub rate: u64,

@@ -20,8 +20,11 @@ A scrub reads all data in place, past the page cache, and verifies it with its s
 returns wrong data is found before the data is needed. The server begins one by itself every 30 days \
 (serve --scrub-every, --scrub-rate). A scrub continues after a restart of the server.
 
-What is damaged can't be read until it is written again, or until what uses it is deleted. Only pools \
-with the feature sums have sums: hindcast pool upgrade --enable sums. Data that was written before \
+Damaged data is repaired if the pool has its content elsewhere: in the history of the volume, in the \
+journal, or in the page cache. Other damaged data can't be read until it is written again, or until \
+what uses it is deleted.
+
+Only pools with the feature sums have sums: hindcast pool upgrade --enable sums. Data that was written before \
 that has none until it is written again, or until a scrub with --adopt takes it for right as it is.";
 
 /// Interval of the checks of --wait.
@@ -137,7 +140,7 @@ fn rows(s: &Scrub) -> [(&'static str, String); 11] {
         ("verified", Size(s.verified).to_string()),
         ("without a sum", Size(s.unknown).to_string()),
         ("got a sum", Size(s.adopted).to_string()),
-        ("written again", Size(s.repaired).to_string()),
+        ("repaired", Size(s.repaired).to_string()),
         ("damaged", Size(s.damaged).to_string()),
         ("unreadable", Size(s.unreadable).to_string()),
         ("began", time(s.started)),

@@ -19,6 +19,7 @@ use crate::info::{JournalLoss, Salvage};
 use crate::journal::Journal;
 use crate::map::Map;
 use crate::pace::Pace;
+use crate::repairs::Repairs;
 use crate::settings::{PoolConfig, PoolOptions};
 use crate::shortage::{Deletions, Shortages};
 use crate::space::catalog_room::CatalogRoom;
@@ -56,6 +57,7 @@ pub(crate) struct Core {
     pub(crate) journal: Journal,
     pub(crate) fault: Arc<Fault>,
     pub(crate) damage: Damage,
+    pub(crate) repairs: Repairs,
     /// The sums of data in place.
     pub(crate) sums: UnitSums,
     pub(crate) shortages: Shortages,

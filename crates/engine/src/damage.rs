@@ -137,7 +137,7 @@ impl Damage {
     /// Notes that a part of a physical volume is damaged, and why.
     pub(crate) fn add(&self, pv: u32, range: Range<u64>, why: &str) {
         let (from, to) = (range.start, range.end);
-        tracing::error!(pv, from, to, why, "data is damaged; it is lost until it is written again");
+        tracing::error!(pv, from, to, why, "data is damaged; reads of it fail until it is repaired or written again");
         self.state.lock().add(pv, range);
         self.any.store(true, Ordering::Relaxed);
     }
@@ -160,6 +160,15 @@ impl Damage {
         let known = state.gaps.entry((branch, chunk, first)).or_insert(last);
         *known = last.max(*known);
         state.changed.insert(DamageKey::History(branch, chunk, first));
+    }
+
+    /// Forgets the gaps that a batch has noted, because the batch is taken back. No commit has
+    /// them. `lsns` are the first and the last LSN of the batch.
+    pub(crate) fn retract_gaps(&self, (first, last): (Lsn, Lsn)) {
+        let state = &mut *self.state.lock();
+        let is_of_batch = |lsn: Lsn| first <= lsn && lsn <= last;
+        state.gaps.retain(|(_, _, lsn), _| !is_of_batch(*lsn));
+        state.changed.retain(|key| !matches!(key, DamageKey::History(_, _, lsn) if is_of_batch(*lsn)));
     }
 
     /// Returns whether the records between two moments of a chunk (LSNs) contain a gap.

@@ -91,8 +91,8 @@ enum After {
     /// A physical volume has failed and is not written to any more. Other physical volumes may be
     /// written to.
     PvFailed,
-    /// A physical volume has failed, and the work that failed was taken back. The work can be done
-    /// again at once.
+    /// The work that failed was taken back, and can be done again at once: a physical volume has
+    /// failed, or a repair comes first.
     TakenBack,
     /// A physical volume does not answer. It may come back with all that it holds.
     PvAway,
@@ -135,8 +135,8 @@ impl Error {
         self.after == After::PvFailed
     }
 
-    /// Returns whether the work that failed was taken back, because of a physical volume that is
-    /// not written to any more. The work can then be done again at once.
+    /// Returns whether the work that failed was taken back, and can be done again at once: without
+    /// the physical volume that has failed, or after a repair.
     pub(crate) fn is_taken_back(&self) -> bool {
         self.after == After::TakenBack
     }
@@ -157,7 +157,7 @@ impl Error {
         Error { after: After::PvFailed, ..self }
     }
 
-    /// Marks the error as one of a failed physical volume for work that is taken back.
+    /// Marks the error as one of work that is taken back, and can be done again at once.
     pub(crate) fn taken_back(self) -> Self {
         Error { after: After::TakenBack, ..self }
     }

@@ -92,6 +92,7 @@ mod pace;
 mod placed;
 mod policies;
 pub mod pool;
+mod repairs;
 pub mod salvage;
 mod sequence;
 mod settings;

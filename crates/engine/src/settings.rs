@@ -95,6 +95,8 @@ pub struct PoolOptions {
     pub data_scrub_interval: Duration,
     /// Bytes per second that a scrub that begins by itself reads at most; 0: no limit.
     pub data_scrub_rate: u64,
+    /// Damaged data is repaired where the pool has its content elsewhere.
+    pub repairs: bool,
     /// Physical volumes get a new stamp with the first commit after this number of nanoseconds. A
     /// copy or a restored backup from within a shorter time of one run can't be told from the
     /// original.
@@ -146,6 +148,7 @@ impl Default for PoolOptions {
             catalog_scrub_interval: Duration::from_secs(7 * 86_400),
             data_scrub_interval: Duration::from_secs(30 * 86_400),
             data_scrub_rate: 50 << 20,
+            repairs: true,
             stamp_interval: 60_000_000_000,
             accept_journal_loss: false,
         }

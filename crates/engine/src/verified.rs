@@ -414,7 +414,7 @@ impl Core {
     }
 
     /// Reads block by block, and failing blocks sector by sector. Returns the sectors that fail.
-    fn read_in_pieces(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<u64>>> {
+    pub(crate) fn read_in_pieces(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<u64>>> {
         let mut unreadable = Vec::new();
         let end = at + out.len() as u64;
         let mut from = at;

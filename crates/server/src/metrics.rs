@@ -290,7 +290,20 @@ fn damage(out: &mut Out<'_>, pool: &Pool) -> fmt::Result {
         ("repaired", scrub.repaired),
     ];
     let bytes = states.into_iter().map(|(state, bytes)| ([("state", state.to_owned())], bytes));
-    out.gauges("hindcast_scrub_bytes", "Bytes of the current or the last scrub, by their state.", bytes)
+    out.gauges("hindcast_scrub_bytes", "Bytes of the current or the last scrub, by their state.", bytes)?;
+    let stats = pool.stats();
+    let sources = [
+        ("history", stats.repaired.history),
+        ("journal", stats.repaired.journal),
+        ("cache", stats.repaired.cache),
+    ];
+    let bytes = sources.into_iter().map(|(from, bytes)| ([("from", from.to_owned())], bytes));
+    out.counters(
+        "hindcast_repaired_bytes",
+        "Damaged bytes repaired, by the source of their content.",
+        bytes,
+    )?;
+    out.gauge("hindcast_bad_bytes", "Bytes of slots that are not used again after a repair.", stats.bad_bytes)
 }
 
 fn map_cache(out: &mut Out<'_>, stats: &PoolStats) -> fmt::Result {

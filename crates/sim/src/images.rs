@@ -77,6 +77,16 @@ impl Run {
         Ok(brought)
     }
 
+    /// Notes that a request failed, which may have brought in `materialized` records. An anchor
+    /// follows only a request that succeeds.
+    pub(crate) fn brings_no_anchor(&mut self, vol: VolId, materialized: u64) -> Outcome<()> {
+        // Content of a moment may have been brought in, too.
+        if !self.oracle.state().lines.has_base(self.model(vol)?.line) {
+            self.brought = materialized;
+        }
+        Ok(())
+    }
+
     /// Begins or stops the flattening of a volume. No content that a volume or snapshot shows
     /// changes.
     pub(crate) fn flatten(&mut self, vol: VolId, on: bool) -> Outcome<()> {

@@ -267,9 +267,7 @@ impl Run {
         self.make_room(bytes)?;
         // The policies are read again, because making room may have deleted a snapshot.
         let watch = self.watch_policies()?.filter(|_| watched);
-        let Some(handle) = self.handle(vol)? else {
-            return Ok(None);
-        };
+        let Some(handle) = self.handle(vol)? else { return Ok(None) };
         let read_only = self.model(vol)?.refuses_writes();
         let (most, referred) = (self.pool()?.max_record_bytes(), self.pool()?.stats().direct_bytes);
         let (mut writes, effects): (Vec<_>, Vec<_>) =
@@ -293,10 +291,6 @@ impl Run {
         let mut answer = Answer::Done;
         let whole = writes.iter().zip(&effects).filter(|(write, _)| write.result.is_ok());
         let mut whole: usize = whole.map(|(_, effects)| effects.len()).sum();
-        if whole == 0 {
-            // An anchor follows only a request that succeeds.
-            self.brought = materialized;
-        }
         for (write, effects) in writes.into_iter().zip(effects) {
             let may_refuse = if read_only { [ErrorKind::ReadOnly] } else { [ErrorKind::NoSpace] };
             match self.sort(write.result, &may_refuse)? {
@@ -312,9 +306,10 @@ impl Run {
                     }
                     continue;
                 }
-                // A journal file for the rest of the write could not be created.
+                // There is no journal file for the rest.
                 Answer::Unknown if !self.dir.crashed() && !self.poisoned() => {
                     refused = Some(ErrorKind::Io);
+                    self.brings_no_anchor(vol, materialized)?;
                     tried.extend(effects.into_iter().take(self.sequenced_of_it(deleted.len())?));
                     continue;
                 }

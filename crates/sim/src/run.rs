@@ -416,8 +416,8 @@ impl Run {
         for op in [Op::Drain, Op::Settle, Op::Check, Op::Settle] {
             self.step(&op)?;
         }
-        let info = self.pool()?.info();
-        if (info.used, info.reserved, info.reserved_history) != (0, 0, 0) {
+        let (info, bad) = (self.pool()?.info(), self.pool()?.stats().bad_bytes);
+        if (info.used, info.reserved, info.reserved_history) != (bad, 0, 0) {
             return Err(format!(
                 "without volumes {} bytes are still used, {} reserved, and {} for histories",
                 info.used, info.reserved, info.reserved_history

@@ -75,6 +75,10 @@ impl Run {
         if !opened.0.keys().eq(salvaged.0.keys()) {
             return Err("a salvage showed other volumes and snapshots than there are".into());
         }
+        if pool.stats().repaired.total() > 0 {
+            // A salvage shows what is in place, and repairs nothing.
+            return Ok(());
+        }
         for (key, pieces) in &opened.0 {
             let Some(before) = salvaged.0.get(key) else { continue };
             let differs = |(one, other): (&Piece, &Piece)| match (one, other) {

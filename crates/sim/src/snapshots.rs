@@ -394,7 +394,7 @@ impl Run {
         let state = self.oracle.state();
         let most = state.lines.total_bytes(unit, !self.independent, self.filled);
         // Extents of a physical volume that is being drained do not count as used.
-        if info.used > most {
+        if info.used > most + stats.bad_bytes {
             return Err(format!("{} bytes are used, {most} at most are needed", info.used));
         }
         for (vol, volume) in &state.volumes {

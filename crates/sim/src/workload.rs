@@ -477,6 +477,7 @@ impl Plan {
             catalog_scrub_interval: SCRUB_INTERVAL,
             data_scrub_interval: DATA_SCRUB_INTERVAL,
             data_scrub_rate: 0,
+            repairs: true,
             stamp_interval: 1_000_000,
             accept_journal_loss: false,
             // This is the minimum, so files are closed and opened again often.
@@ -527,6 +528,7 @@ impl Plan {
             catalog_scrub_interval: SCRUB_INTERVAL,
             data_scrub_interval: DATA_SCRUB_INTERVAL,
             data_scrub_rate: 0,
+            repairs: true,
             stamp_interval: 5_000_000,
             accept_journal_loss: false,
             // This is the minimum, so files are closed and opened again often.

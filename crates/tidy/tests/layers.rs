@@ -33,6 +33,7 @@ const ENGINE: Layers<'_> = Layers {
         "branch",
         "space",
         "damage",
+        "repairs",
         "grace",
         "map",
         "sums",

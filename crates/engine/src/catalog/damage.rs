@@ -4,6 +4,8 @@
 //! The table is made with its first row. The catalog of a pool that never had damage does not have
 //! the table.
 
+pub(super) mod bad_slots;
+
 use super::store::db;
 use super::values::{Value, seal, unseal};
 use super::{Bytes, Catalog, Txn, decode};

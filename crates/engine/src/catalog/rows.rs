@@ -40,6 +40,7 @@ macro_rules! every_table {
         $each!($crate::catalog::cdp::EVENTS);
         $each!($crate::catalog::stamps::STAMPS);
         $each!($crate::catalog::damage::DAMAGE);
+        $each!($crate::catalog::damage::bad_slots::BAD_SLOTS);
     };
 }
 

@@ -51,6 +51,7 @@ pub(super) fn check_maps(
     progress(total, total);
     versions::check_holes(catalog, tables, report)?;
     versions::check_versions(catalog, tables, &mut used, report)?;
+    check_bad_slots(catalog, tables, &mut used.marks, report)?;
     check_lost(catalog, tables, &used, report)?;
     if report.maps_are_whole() {
         check_counts(catalog, tables, &used, report)?;
@@ -61,6 +62,21 @@ pub(super) fn check_maps(
         marks::check_missing(&mut used.marks, tables, report);
     }
     Ok(used)
+}
+
+/// Verifies the bad slots, which are in use and belong to no chunk.
+fn check_bad_slots(
+    catalog: &Catalog,
+    tables: &Tables,
+    marks: &mut Marks,
+    report: &mut CheckReport,
+) -> Result<()> {
+    for (slot, slot_log2) in catalog.bad_slots()? {
+        if let Err((code, detail, repairable)) = marks::check_slot(slot, slot_log2, tables, marks) {
+            report.push(code, format!("bad slot {:#x}", slot.0), detail, repairable);
+        }
+    }
+    Ok(())
 }
 
 /// Reports map rows that may be lost, where more slots are counted than the map has. The absence of

@@ -4,6 +4,7 @@ use super::{CheckReport, Marks, Tables};
 use crate::catalog::page::Entry;
 use crate::catalog::{BITMAP_WORDS, BitmapPage, BranchRecord, Catalog, ExtentRecord};
 use crate::error::Result;
+use crate::ids::Slot;
 use crate::space::label::DATA_START;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -259,9 +260,19 @@ pub(super) fn check_entry(
     tables: &Tables,
     marks: &mut Marks,
 ) -> std::result::Result<(), Wrong> {
-    let extent_size = tables.superblock.extent_size;
     let slot_log2 = branch.chunk_log2.max(tables.superblock.atomic_unit.trailing_zeros() as u8);
-    let (pv, offset) = (entry.slot.pv(), entry.slot.offset());
+    check_slot(entry.slot, slot_log2, tables, marks)
+}
+
+/// Verifies that a slot can be in use, and notes it as seen.
+pub(super) fn check_slot(
+    slot: Slot,
+    slot_log2: u8,
+    tables: &Tables,
+    marks: &mut Marks,
+) -> std::result::Result<(), Wrong> {
+    let extent_size = tables.superblock.extent_size;
+    let (pv, offset) = (slot.pv(), slot.offset());
     let place = format!("byte {offset} of pv {pv}");
     let Some(inside) = offset.checked_sub(DATA_START).filter(|o| o % (1u64 << slot_log2) == 0) else {
         overlap((pv, offset), 1 << slot_log2, extent_size, marks);

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::ids::{BranchId, Lsn};
 use crate::journal::{Cursor, FIRST_RECORD};
 use crate::shortage::Task;
+use crate::space::allocator::CommittedChange;
 use crate::space::reservations::BackingRoom;
 use crate::sums::Flushed;
 use std::sync::atomic::Ordering;
@@ -172,17 +173,15 @@ impl Destager {
         state.committed = positions;
         state.lent.clear();
         state.destaged = state.destaged.max(destaged);
-        let (freed, change) = state.allocator.committed();
-        self.core.space.settle(&change, released);
+        let changed = state.allocator.committed();
+        self.core.space.settle(&changed.space, released);
         self.core.catalog_room.settle(preserved);
         self.core.measure_catalog();
         if self.core.space.settle_log(preserved) {
             // Records mostly take less than the space that was promised to them.
             self.measure_backing(state);
         }
-        for slot in freed {
-            state.retired_slots.push(slot);
-        }
+        self.retire(state, changed);
         for file in self.core.journal.release_below(positions.journal_seq) {
             state.retired_files.push(file);
         }
@@ -190,6 +189,13 @@ impl Destager {
         // Retired slots may still be in the map cache and in staging. Nothing is polled before the
         // caller has published and unstaged, and thereby turned away every new reader.
         Ok(())
+    }
+
+    /// Retires the slots that a commit has freed, or that it made bad.
+    fn retire(&self, state: &mut BackgroundState, changed: CommittedChange) {
+        self.core.repairs.bad_bytes.store(state.allocator.bad_bytes(), Ordering::Relaxed);
+        changed.freed.into_iter().for_each(|slot| state.retired_slots.push(slot));
+        changed.bad.into_iter().for_each(|slot| state.retired_bad.push(slot));
     }
 
     /// Returns whether freed space is on its way back, and only readers or steps of freeing delay
@@ -207,6 +213,10 @@ impl Destager {
         let mut any = !files.is_empty();
         for file in files {
             self.core.journal.recycle(file);
+        }
+        for (slot, slot_log2) in state.retired_bad.poll(&self.core.readers) {
+            // Nobody reads this slot any more.
+            self.core.damage.written(slot.pv(), slot.offset()..slot.offset() + (1 << slot_log2), &[]);
         }
         let slots = state.retired_slots.poll(&self.core.readers);
         any |= !slots.is_empty();

@@ -214,6 +214,7 @@ impl Destager {
             .beside(&plan.fresh, SyncPurpose::Preserve, || self.core.prepare(batch, &plan, &changes, begun));
         let (recorded, txn) = both(prepared, written)?;
         let positions = positions(state);
+        self.let_repair_first(state, batch)?;
         let flushed = self.core.sums.flush()?;
         // This comes before the commit, which ends the promises of the records.
         self.core.space.adjust_log(recorded.iter().map(StagedSegments::closing_room).sum());

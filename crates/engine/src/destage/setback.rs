@@ -25,6 +25,9 @@ impl Destager {
             // What is lent and not taken may be what the work lacks.
             let _ = self.recall_all(state);
         }
+        if error.is_taken_back() {
+            return error;
+        }
         if !error.is_pv_failure() {
             self.core.shortages.met(task, &error, self.core.world.clock.monotonic());
             return error;

@@ -44,6 +44,8 @@ pub(crate) struct BackgroundState {
     pub(crate) committed: Positions,
     /// Everything up to this LSN is in place, durably. The catalog may not have that yet.
     pub(crate) destaged: Lsn,
+    /// The batch behind this LSN was taken back once, so that damage could be repaired first.
+    pub(crate) postponed: Option<Lsn>,
     /// Branches whose last records are in place, and not yet published as settled.
     pub(crate) landed: Vec<Arc<Branch>>,
     /// What writers want to be lent.
@@ -86,6 +88,8 @@ pub(crate) struct BackgroundState {
     /// The volume whose retention was enforced last.
     pub(crate) forgot_of: VolumeId,
     pub(crate) retired_slots: Retired<FreedSlot>,
+    /// Slots that became bad, and that readers may still hold.
+    pub(crate) retired_bad: Retired<FreedSlot>,
     pub(crate) retired_files: Retired<Arc<SegmentFile>>,
     /// The number of bytes written, and of calls for work, at the last idle step.
     pub(crate) seen: (Lsn, u64),
@@ -100,6 +104,7 @@ impl BackgroundState {
             ahead: None,
             lent: Vec::new(),
             destaged: committed.destaged_lsn,
+            postponed: None,
             landed: Vec::new(),
             committed,
             lending: Lending::default(),
@@ -121,6 +126,7 @@ impl BackgroundState {
             sorted: false,
             forgot_of: VolumeId(0),
             retired_slots: Retired::default(),
+            retired_bad: Retired::default(),
             retired_files: Retired::default(),
             seen: (Lsn::ZERO, 0),
         }

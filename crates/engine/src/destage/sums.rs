@@ -1,13 +1,15 @@
 //! The sums of what a batch writes (invariants S1 to S4 of docs/DURABILITY.md).
 
+use super::Destager;
 use super::apply::READ_AHEAD;
 use super::batch::{Batch, Content, Placed};
 use super::plan::MixedUnit;
+use super::state::BackgroundState;
 use crate::branch::View;
 use crate::catalog::PageKey;
 use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, sum_of, unit_at};
 use crate::units::BLOCK;
@@ -217,5 +219,39 @@ impl Core {
             self.unit_verifies(&pv, &mut buffer, at, &judge)?;
         }
         Ok(())
+    }
+}
+
+impl Destager {
+    /// Fails, once for each batch, if the batch meets damage that a repair may end. The batch is
+    /// then taken back and comes again after the repair. Otherwise, a write to a part of a damaged
+    /// unit would end the proof of what the rest of the unit was, and a history would get a gap.
+    pub(super) fn let_repair_first(&self, state: &mut BackgroundState, batch: &Batch) -> Result<()> {
+        let core = &self.core;
+        let was_postponed = state.postponed == Some(state.destaged);
+        if !core.damage.any() || !core.repairs.is_on() || was_postponed {
+            return Ok(());
+        }
+        let now = core.world.clock.monotonic();
+        let mut wanted = Vec::new();
+        for items in batch.items.chunk_by(|a, b| (a.branch, a.chunk) == (b.branch, b.chunk)) {
+            let (branch, chunk) = (&batch.branches[items[0].branch as usize], items[0].chunk);
+            let (number, at) = MapPage::locate(chunk);
+            let entry = core.map.read(PageKey::new(branch.id, number))?.get(at);
+            let Some(slot) = entry.map(|entry| entry.slot).filter(|slot| *slot != Slot::HOLE) else {
+                continue;
+            };
+            let place = slot.offset()..slot.offset() + branch.chunk_size();
+            if !core.damage.overlaps(slot.pv(), place).is_empty() && !core.repairs.is_hopeless(slot, now) {
+                wanted.push((View::head(branch), chunk));
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        state.postponed = Some(state.destaged);
+        core.damage.retract_gaps((state.destaged.next(), batch.last.lsn));
+        core.repairs.want(wanted);
+        Err(Error::new(ErrorKind::Busy, "carry out a batch: damage is repaired first").taken_back())
     }
 }

@@ -323,6 +323,10 @@ pub struct PoolStats {
     pub allocated_bytes: u64,
     /// Number of bytes that were written by reference: straight to their slots.
     pub direct_bytes: u64,
+    /// Damaged bytes that were repaired since the pool was opened.
+    pub repaired: Repaired,
+    /// Bytes of slots whose medium had content wrong. Nothing is placed there again.
+    pub bad_bytes: u64,
     /// Number of blocks of sums of which no copy was valid when they were loaded.
     pub damaged_sum_blocks: u64,
     /// Bytes of references that are not in place yet.
@@ -413,7 +417,7 @@ pub struct DataScrubInfo {
     pub damaged: u64,
     /// Bytes that can't be read.
     pub unreadable: u64,
-    /// Bytes that only the page cache had right, and that were written again.
+    /// Bytes that were wrong or unreadable, and were repaired.
     pub repaired: u64,
     /// Bytes per second at most; 0: no limit.
     pub rate: u64,
@@ -423,6 +427,24 @@ pub struct DataScrubInfo {
     pub finished: u64,
     /// Number of whole passes so far.
     pub passes: u64,
+}
+
+/// Damaged bytes that were repaired, by where their content was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Repaired {
+    /// In the history of the volume.
+    pub history: u64,
+    /// In a file of the journal that was not used again yet.
+    pub journal: u64,
+    /// In the page cache, while the medium had it wrong.
+    pub cache: u64,
+}
+
+impl Repaired {
+    /// Returns the bytes of all sources.
+    pub fn total(&self) -> u64 {
+        self.history + self.journal + self.cache
+    }
 }
 
 /// The layout of a volume's own chunks on physical volumes.

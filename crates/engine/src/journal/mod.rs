@@ -14,6 +14,7 @@
 mod append;
 pub(crate) mod cursor;
 mod files;
+pub(crate) mod leftover;
 pub(crate) mod loss;
 pub(crate) mod place;
 mod proof;

@@ -35,6 +35,9 @@ impl Pool {
         if self.look_at_policies()? {
             return Ok(Progress::Worked);
         }
+        if self.destager.repair_wanted() {
+            return Ok(Progress::Worked);
+        }
         let state = &mut *self.destager.state.lock();
         self.core.check_usable()?;
         self.destager.write_stamps(state)?;

@@ -33,6 +33,7 @@ use crate::journal::{
 };
 use crate::map::Map;
 use crate::pace::Pace;
+use crate::repairs::Repairs;
 use crate::settings::{Placement, PoolConfig, PoolOptions, PvSpec, check_config};
 use crate::shortage::Shortages;
 use crate::space::allocator::Allocator;
@@ -304,6 +305,7 @@ impl Parts {
             data_scrub: DataScrub::load(&self.catalog)?,
             stamping: self.stamping,
             damage: self.damage,
+            repairs: Repairs::new(self.options.repairs),
             sums: UnitSums::new(self.dir.clone(), self.options.sum_cache_bytes, has_sums),
             uuid: self.superblock.pool,
             config: self.superblock.config(),
@@ -508,12 +510,15 @@ fn stamp_opened(
     }
 }
 
-/// Loads the damage that the catalog knows. Damage in slots that the last life freed, and in
-/// branches that are gone, is dropped.
+/// Loads the damage that the catalog knows. Damage in bad slots, in slots that the last life freed,
+/// and in branches that are gone, is dropped.
 fn load_damage(catalog: &Catalog, allocator: &mut Allocator, names: &Namespace) -> Result<Damage> {
     let damage = Damage::load(catalog)?;
     damage.retain(
-        |pv, at| allocator.is_used(pv, at).unwrap_or((true, u64::MAX)),
+        |pv, at| {
+            let (used, end) = allocator.is_used(pv, at).unwrap_or((true, u64::MAX));
+            (used && !allocator.is_bad(pv, at), end)
+        },
         |id| names.branches.contains_key(&id),
     );
     Ok(damage)

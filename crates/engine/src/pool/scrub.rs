@@ -154,6 +154,8 @@ impl Pool {
         if !pool.core.sums.is_on() {
             return Ok(None);
         }
+        // Only the copy in memory would be repaired.
+        pool.core.repairs.turn_off();
         pool.scrub(0, false)?;
         let scrub = loop {
             let scrub = pool.data_scrub();

@@ -6,6 +6,7 @@
 //! loaded when needed and dropped when an extent is full. An extent at rest takes 24 bytes of
 //! memory.
 
+mod bad;
 mod giving;
 mod lending;
 mod undo;
@@ -42,6 +43,7 @@ pub(crate) struct Allocator {
     undo: Vec<undo::Step>,
     /// Extents that stay open though they are empty: see [`Allocator::keep_open`].
     kept: lending::KeptExtents,
+    bad: bad::BadSlots,
 }
 
 /// Number of open extents in which a run of slots is looked for.
@@ -49,6 +51,15 @@ const MAX_SEARCHED: usize = 64;
 
 /// A slot that was freed: (slot, log2 of its size).
 pub(crate) type FreedSlot = (Slot, u8);
+
+/// What a commit has changed.
+pub(crate) struct CommittedChange {
+    /// The slots that were freed, which are to be retired.
+    pub(crate) freed: Vec<FreedSlot>,
+    /// The slots that became bad.
+    pub(crate) bad: Vec<FreedSlot>,
+    pub(crate) space: SpaceChange,
+}
 
 struct PvState {
     pv: Arc<Pv>,
@@ -149,6 +160,7 @@ impl Allocator {
             refused: None,
             undo: Vec::new(),
             kept: lending::KeptExtents::default(),
+            bad: bad::BadSlots::default(),
         }
     }
 
@@ -178,9 +190,10 @@ impl Allocator {
         change
     }
 
-    /// Loads the catalog's extents, once all physical volumes are added. Returns what they take
-    /// from the capacity.
+    /// Loads the catalog's extents and bad slots, once all physical volumes are added. Returns what
+    /// the extents take from the capacity.
     pub(crate) fn load(&mut self) -> Result<SpaceChange> {
+        self.bad = bad::BadSlots::of(self.catalog.bad_slots()?);
         let mut found = Vec::new();
         self.catalog.clone().extents(&mut |pv, extent, record| found.push(((pv, extent), record)))?;
         let mut change = SpaceChange::default();
@@ -472,14 +485,17 @@ impl Allocator {
             let full = extent.live as u64 == extent_size >> record.slot_log2;
             extent.bits = (!full).then_some(bits);
         }
-        Ok(())
+        self.bad.persist(txn)
     }
 
-    /// Returns, after the commit, the slots that it freed, which are to be retired, and the change
-    /// of free space.
-    pub(crate) fn committed(&mut self) -> (Vec<FreedSlot>, SpaceChange) {
+    /// Notes that the changes are committed.
+    pub(crate) fn committed(&mut self) -> CommittedChange {
         self.undo.clear();
-        (std::mem::take(&mut self.freed), std::mem::take(&mut self.change))
+        CommittedChange {
+            freed: std::mem::take(&mut self.freed),
+            bad: self.bad.committed(),
+            space: std::mem::take(&mut self.change),
+        }
     }
 
     /// Gives back slots whose last reader is gone.

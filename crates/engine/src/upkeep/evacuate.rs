@@ -58,6 +58,9 @@ impl Destager {
     }
 
     fn evacuate_step(&self, state: &mut BackgroundState) -> Result<bool> {
+        if state.allocator.free_bad()? {
+            self.commit_alone(state)?;
+        }
         let mut moves = Moves::new(BYTES_PER_STEP);
         let next = match state.evacuate_from {
             EvacuateFrom::Map(from) => self.evacuate_maps(state, from, &mut moves)?,

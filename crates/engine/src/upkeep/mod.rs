@@ -10,6 +10,7 @@ pub(crate) mod freeing;
 pub(crate) mod reclaim;
 pub(crate) mod recompress;
 pub(crate) mod relocate;
+pub(crate) mod repair;
 pub(crate) mod retention;
 pub(crate) mod scrub;
 pub(crate) mod sort;

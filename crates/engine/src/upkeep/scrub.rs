@@ -13,7 +13,7 @@
 //! every minute. After a restart the pass continues from there. What a pass reads twice is counted
 //! twice.
 
-use crate::branch::{Branch, View};
+use crate::branch::{Branch, HEAD, View};
 use crate::catalog::page::{MapPage, Slot};
 use crate::catalog::scrub::data::{DataScrubRecord, ScrubCounts, ScrubPosition};
 use crate::catalog::{PageKey, VersionKey};
@@ -22,10 +22,12 @@ use crate::destage::Destager;
 use crate::disk::SyncPurpose;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BranchId, Chunk};
+use crate::repairs::ShownChunk;
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, sum_of, unit_at};
 use crate::units::BLOCK;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Number of bytes that one step reads, at least a unit.
@@ -51,10 +53,20 @@ struct Step {
     read: u64,
     /// The place from which the next step continues; `None` at the end of the pass.
     next: Option<ScrubPosition>,
+    /// The parts in which something was wrong, and what was counted for each.
+    troubled: Vec<(Part, ScrubCounts)>,
+}
+
+impl Step {
+    fn new() -> Step {
+        Step { counts: ScrubCounts::default(), read: 0, next: None, troubled: Vec::new() }
+    }
 }
 
 /// A part of a slot that is scrubbed.
 struct Part {
+    /// The branch that the slot belongs to, as of its last epoch with the content, and the chunk.
+    shown: ShownChunk,
     slot: Slot,
     /// The first byte of the slot, and the number of bytes.
     from: u64,
@@ -93,10 +105,11 @@ impl Destager {
         }
         core.check_usable()?;
         let adopts = core.data_scrub.record().adopts;
-        let step = match position {
+        let mut step = match position {
             ScrubPosition::Heads(branch, at) => self.scrub_heads(branch, at, adopts),
             ScrubPosition::Versions(key, at) => self.scrub_versions(key, at, adopts),
         }?;
+        self.repair_found(&mut step)?;
         let ended = core.data_scrub.change(|record| {
             // The pass may have been ended or begun anew meanwhile.
             if !record.running || record.position != position {
@@ -138,7 +151,7 @@ impl Destager {
 
     /// Scrubs current content of a branch from a byte on, or else of the next branch.
     fn scrub_heads(&self, id: BranchId, at: u64, adopts: bool) -> Result<Step> {
-        let mut step = Step { counts: ScrubCounts::default(), read: 0, next: None };
+        let mut step = Step::new();
         let next = self.core.names.read().branches.range(id..).next().map(|(_, branch)| branch.clone());
         let Some(branch) = next else {
             step.next = Some(ScrubPosition::VERSIONS);
@@ -160,6 +173,7 @@ impl Destager {
             Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(step),
             page => page?,
         };
+        let line = View::head(&branch);
         let (mut parts, mut left) = (Vec::new(), STEP);
         for (index, entry) in page.iter().filter(|(_, entry)| entry.slot != Slot::HOLE) {
             if parts.len() == MAX_PARTS {
@@ -175,7 +189,8 @@ impl Destager {
                 break;
             }
             let len = left.min(branch.chunk_size() - from);
-            parts.push(Part { slot: entry.slot, from, len, block: (start + from) / BLOCK });
+            let shown = (line.clone(), Chunk::in_page(number, index));
+            parts.push(Part { shown, slot: entry.slot, from, len, block: (start + from) / BLOCK });
             left -= len;
             if from + len < branch.chunk_size() {
                 step.next = Some(ScrubPosition::Heads(branch.id, start + from + len));
@@ -183,16 +198,15 @@ impl Destager {
             }
         }
         parts.sort_unstable_by_key(|part| part.slot);
-        let line = View::head(&branch);
-        for part in &parts {
-            self.scrub_part(part, Some(&line), adopts, &mut step)?;
+        for part in parts {
+            self.scrub_part(part, adopts, &mut step)?;
         }
         Ok(step)
     }
 
     /// Scrubs versions from one on, and the first one from a byte on.
     fn scrub_versions(&self, from: VersionKey, at: u64, adopts: bool) -> Result<Step> {
-        let mut step = Step { counts: ScrubCounts::default(), read: 0, next: None };
+        let mut step = Step::new();
         let _reading = self.core.readers.enter();
         let mut versions = Vec::new();
         let behind = self.core.catalog.visit_versions(from, VERSIONS_PER_STEP, &mut |key, version| {
@@ -210,8 +224,10 @@ impl Destager {
             let from = if key == from { at } else { 0 };
             let len = STEP.min(branch.chunk_size().saturating_sub(from));
             // Nothing is staged over a version, and nothing overwrites it.
-            self.scrub_part(&Part { slot: entry.slot, from, len, block: 0 }, None, adopts, &mut step)?;
-            if from + len < branch.chunk_size() {
+            let size = branch.chunk_size();
+            let shown = (View { branch, epoch: key.last, at: None }, key.chunk);
+            self.scrub_part(Part { shown, slot: entry.slot, from, len, block: 0 }, adopts, &mut step)?;
+            if from + len < size {
                 step.next = Some(ScrubPosition::Versions(key, from + len));
                 break;
             }
@@ -219,14 +235,26 @@ impl Destager {
         Ok(step)
     }
 
-    /// Scrubs a part of a slot. `line` is the branch whose current content it is.
-    fn scrub_part(&self, part: &Part, line: Option<&View>, adopts: bool, step: &mut Step) -> Result<()> {
+    /// Scrubs a part of a slot.
+    fn scrub_part(&self, part: Part, adopts: bool, step: &mut Step) -> Result<()> {
         if part.len % BLOCK != 0 {
             // Chunks that are smaller than a unit have no sums.
             step.counts.unknown += part.len;
             return Ok(());
         }
+        let counts = self.scrub_slot(&part, adopts)?;
+        add(&mut step.counts, &counts);
+        step.read += part.len;
+        if counts.damaged + counts.unreadable > 0 {
+            step.troubled.push((part, counts));
+        }
+        Ok(())
+    }
+
+    fn scrub_slot(&self, part: &Part, adopts: bool) -> Result<ScrubCounts> {
+        let line = Some(&part.shown.0).filter(|line| line.epoch == HEAD);
         let pv = self.core.pvs.get(part.slot.pv())?;
+        let mut counts = ScrubCounts::default();
         let mut buffer = vec![0; PIECE.min(part.len as usize)];
         let end = part.slot.offset() + part.from + part.len;
         let start = part.slot.offset() + part.from;
@@ -237,13 +265,39 @@ impl Destager {
                 let block = block + (place - at) / BLOCK;
                 line.is_none_or(|line| !self.core.is_nobodys(line, block))
             };
-            let unknown = step.counts.unknown;
-            self.scrub_piece(&pv, content, at, &settled, step)?;
-            if adopts && step.counts.unknown > unknown {
-                self.adopt(&pv, at, content.len() as u64, &mut step.counts)?;
+            let unknown = counts.unknown;
+            self.scrub_piece(&pv, content, at, &settled, &mut counts)?;
+            if adopts && counts.unknown > unknown {
+                self.adopt(&pv, at, content.len() as u64, &mut counts)?;
             }
-            step.read += content.len() as u64;
         }
+        Ok(counts)
+    }
+
+    /// Repairs what a step found, and counts it anew.
+    fn repair_found(&self, step: &mut Step) -> Result<()> {
+        let troubled = std::mem::take(&mut step.troubled);
+        let wanted: Vec<ShownChunk> = troubled.iter().map(|(part, _)| part.shown.clone()).collect();
+        let repaired = self.repair(&wanted);
+        if repaired == 0 {
+            return Ok(());
+        }
+        step.counts.repaired += repaired;
+        for (part, before) in troubled {
+            let _reading = self.core.readers.enter();
+            // The chunk may have left its slot, and what it is now may be damaged in part.
+            let owner = self.core.owner_of(&part.shown.0, part.shown.1)?;
+            let after = match owner.filter(|(line, _)| line.branch.id == part.shown.0.branch.id) {
+                Some((_, slot)) => self.scrub_slot(&Part { slot, ..part }, false)?,
+                None => ScrubCounts::default(),
+            };
+            step.counts.verified = step.counts.verified + after.verified - before.verified;
+            step.counts.unknown = step.counts.unknown + after.unknown - before.unknown;
+            step.counts.damaged = step.counts.damaged + after.damaged - before.damaged;
+            step.counts.unreadable = step.counts.unreadable + after.unreadable - before.unreadable;
+        }
+        // What was repaired verifies now, and counts once.
+        step.counts.verified = step.counts.verified.saturating_sub(repaired);
         Ok(())
     }
 
@@ -253,7 +307,7 @@ impl Destager {
         content: &mut [u8],
         at: u64,
         settled: &dyn Fn(u64) -> bool,
-        step: &mut Step,
+        counts: &mut ScrubCounts,
     ) -> Result<()> {
         let mut sums = vec![UNKNOWN; content.len() / BLOCK as usize];
         self.core.sums.get(pv, unit_at(at), &mut sums)?;
@@ -265,19 +319,19 @@ impl Destager {
                 && let Err(error) = pv.disk.read_direct(unit, place)
             {
                 pv.count_read_error(place, &error);
-                step.counts.unreadable += BLOCK;
+                counts.unreadable += BLOCK;
                 continue;
             }
             if sum == UNKNOWN {
-                step.counts.unknown += BLOCK;
+                counts.unknown += BLOCK;
             } else if sum_of(unit) == sum {
                 // A unit that is damaged in part has a sum of what is in place.
                 match self.core.clear_damage(pv, place, sum)? {
-                    true => step.counts.verified += BLOCK,
-                    false => step.counts.damaged += BLOCK,
+                    true => counts.verified += BLOCK,
+                    false => counts.damaged += BLOCK,
                 }
             } else if settled(place) {
-                self.scrub_again(pv, unit, place, settled, &mut step.counts)?;
+                self.scrub_again(pv, unit, place, settled, counts)?;
             }
         }
         Ok(())
@@ -299,7 +353,10 @@ impl Destager {
             return Ok(());
         }
         match self.write_from_cache(pv, unit, at) {
-            Ok(true) => counts.repaired += BLOCK,
+            Ok(true) => {
+                self.core.repairs.from_cache.fetch_add(BLOCK, Ordering::Relaxed);
+                counts.repaired += BLOCK;
+            }
             Ok(false) => counts.verified += BLOCK,
             Err(error) if error.kind() == ErrorKind::Io => {
                 tracing::warn!(pv = pv.path, at, %error, "data that is wrong on the medium can't be written again");
@@ -399,6 +456,6 @@ fn add(to: &mut ScrubCounts, more: &ScrubCounts) {
 
 /// Returns the bytes of the slots in use of branches.
 pub(crate) fn bytes_in_use<'a>(branches: impl Iterator<Item = &'a Arc<Branch>>) -> u64 {
-    let slots = |branch: &Arc<Branch>| branch.slots.load(std::sync::atomic::Ordering::Relaxed);
+    let slots = |branch: &Arc<Branch>| branch.slots.load(Ordering::Relaxed);
     branches.map(|branch| slots(branch) << branch.chunk_log2).sum()
 }

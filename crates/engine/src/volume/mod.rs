@@ -226,7 +226,11 @@ impl BlockDevice for Volume {
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         self.following(|volume| {
-            let done = volume.counted(volume.read_into(offset, buf, false))?;
+            let done = match volume.read_into(offset, buf, false) {
+                // It may be repaired, which takes time.
+                Err(error) if error.byte().is_some() => false,
+                read => volume.counted(read)?,
+            };
             if done {
                 volume.count_read(offset, buf.len());
             }
@@ -236,7 +240,7 @@ impl BlockDevice for Volume {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.following(|volume| {
-            volume.counted(volume.read_into(offset, buf, true))?;
+            volume.counted(volume.read_or_repair(offset, buf))?;
             volume.count_read(offset, buf.len());
             Ok(())
         })

@@ -5,7 +5,7 @@ use crate::branch::{Base, HEAD, View};
 use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::codec::outer_sum;
 use crate::disk::Disk;
-use crate::error::{Error, Result, corrupt};
+use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::ids::Chunk;
 use crate::space::pv::Pv;
 use crate::staging::{SECTORS, SectorSource, StagedExtent, StagedPlace};
@@ -15,6 +15,9 @@ use std::sync::Arc;
 
 /// Number of bytes at which a read-ahead by [`Volume::load_range`] stops: it is a hint.
 const MAX_CACHED: u64 = 16 << 20;
+
+/// Number of repairs that one read waits for.
+const MAX_REPAIRS: u32 = 64;
 
 /// Number of pieces that are read together: 256 KiB.
 const MAX_PIECES: usize = 64;
@@ -77,6 +80,25 @@ impl Volume {
         // readable until the end.
         self.check_range(offset, buf.len() as u64)?;
         self.read_line(&self.state.line, offset, buf, may_block)
+    }
+
+    /// Fills `buf`. What is damaged in place is repaired first, if that is possible.
+    pub(super) fn read_or_repair(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut tried = 0;
+        loop {
+            let error = match self.read_into(offset, buf, true) {
+                Ok(_) => return Ok(()),
+                Err(error) => error,
+            };
+            let may_pass = error.is_shortage() || error.is_pv_away() || error.kind() != ErrorKind::Io;
+            tried += 1;
+            // Chunks are repaired a few at a time.
+            let end = offset + buf.len() as u64;
+            let from = error.byte().filter(|at| (offset..end).contains(at)).unwrap_or(offset);
+            if may_pass || tried > MAX_REPAIRS || !self.destager.repair_read(&self.state.line, from..end) {
+                return Err(error);
+            }
+        }
     }
 
     /// Reads a line, and what lies under it.

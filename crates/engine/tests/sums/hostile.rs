@@ -12,7 +12,7 @@ const ENOSPC: i32 = 28;
 const EIO: i32 = 5;
 
 pub(super) fn options() -> PoolOptions {
-    PoolOptions { destage_threads: 1, ..PoolOptions::default() }
+    PoolOptions { destage_threads: 1, ..unrepaired() }
 }
 
 pub(super) fn read_range(v: &Volume, at: u64, len: u64) -> Result<Vec<u8>, String> {
@@ -43,7 +43,7 @@ pub(super) fn killer() -> (Arc<AtomicBool>, impl Fn(&Op<'_>) -> Option<io::Error
 /// the rest of the block.
 fn zero_part(shrink: bool, read_first: bool) {
     let (armed, fail) = killer();
-    let site = Site::builder(64).options(options()).over(|dir| FaultyDir::new(dir, fail));
+    let site = builder(64).options(options()).over(|dir| FaultyDir::new(dir, fail));
     enable(&site.pool);
     let v = site.volume("v", 20 * MIB, 4096);
     put(&v, 0..16, 1);
@@ -89,7 +89,7 @@ fn a_later_write_hides_the_record_of_a_batch_that_is_half_done() {
             && writes.fetch_add(1, SeqCst) > 0;
         hit.then(|| io::Error::from_raw_os_error(ENOSPC))
     };
-    let site = Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
+    let site = builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
     enable(&site.pool);
     let v = site.volume("v", MIB, 64 * KIB);
     put(&v, 0..16, 1);
@@ -147,8 +147,7 @@ fn a_moment_before_staged_writes_over_rot() {
 #[test]
 fn a_prefetch_after_a_kill_in_the_middle_of_an_overwrite() {
     let (armed, fail) = killer();
-    let site =
-        Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail)).having("v", MIB, CHUNK);
+    let site = builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail)).having("v", MIB, CHUNK);
     enable(&site.pool);
     let v = site.open("v");
     put(&v, 0..16, 1);
@@ -193,7 +192,7 @@ fn overwrites_in_an_upgraded_pool_whose_data_directory_is_full() {
         let hit = a.load(SeqCst) && op.name.starts_with("sums-") && matches!(op.act, Act::Allocate(_));
         hit.then(|| io::Error::from_raw_os_error(ENOSPC))
     };
-    let site = Site::builder(16)
+    let site = builder(16)
         .journal(2 * MIB, 256 * KIB)
         .options(options())
         .over(|dir| FaultyDir::new(dir, fail))
@@ -223,7 +222,7 @@ fn overwrites_in_an_upgraded_pool_whose_data_directory_is_full() {
 /// A pool is restored to a copy from before the upgrade; the files of sums stay.
 #[test]
 fn sums_of_before_the_pool_was_restored_do_not_count() {
-    let site = Site::new(16).having("v", MIB, CHUNK);
+    let site = builder(16).build().having("v", MIB, CHUNK);
     put(&site.open("v"), 0..16, 1);
     site.idle();
     let site = site.reopen_after(|_| ());
@@ -259,7 +258,7 @@ fn sums_of_before_the_pool_was_restored_do_not_count() {
 #[test]
 fn a_moment_that_is_read_from_current_content_with_rot() {
     for encoding in [Encoding::Parity, Encoding::Undo, Encoding::Redo] {
-        let site = Site::builder(16).options(options()).build();
+        let site = builder(16).options(options()).build();
         enable(&site.pool);
         let v = site.volume("v", MIB, CHUNK);
         put(&v, 0..8, 1);
@@ -302,9 +301,9 @@ fn next(n: u64) -> u64 {
 /// Readers of one sector never see an alarm while other sectors of its block are written.
 #[test]
 fn readers_beside_writers_of_parts_of_blocks() {
-    let site = Site::builder(16)
+    let site = builder(16)
         .journal(2 * MIB, 256 * KIB)
-        .options(PoolOptions { destage_threads: 4, ..PoolOptions::default() })
+        .options(PoolOptions { destage_threads: 4, ..unrepaired() })
         .build();
     enable(&site.pool);
     let v = site.volume("v", MIB, CHUNK);
@@ -356,7 +355,7 @@ fn a_newer_copy_of_sums_that_can_not_be_read() {
                 && matches!(&op.act, Act::Read(r) if r.start % 8192 == place);
             hit.then(|| io::Error::from_raw_os_error(EIO))
         };
-        let site = Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
+        let site = builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
         enable(&site.pool);
         let v = site.volume("v", MIB, CHUNK);
         put(&v, 0..16, 1);
@@ -487,7 +486,7 @@ fn sums_that_can_not_be_read_for_a_while() {
             };
             of_sums.then(|| io::Error::from_raw_os_error(error))
         };
-        let site = Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
+        let site = builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
         enable(&site.pool);
         let v = site.volume("v", MIB, CHUNK);
         for round in 1..=rounds {
@@ -514,7 +513,7 @@ fn sums_that_can_not_be_read_for_a_while() {
 fn a_journal_that_loses_a_batch_that_is_half_done() {
     let (armed, fail) = killer();
     let mut site =
-        Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail)).having("v", MIB, CHUNK);
+        builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail)).having("v", MIB, CHUNK);
     enable(&site.pool);
     let v = site.open("v");
     put(&v, 0..16, 1);
@@ -561,7 +560,7 @@ fn a_shortage_while_the_edge_of_a_shrink_or_of_a_discard_is_written() {
             let hit = matches!(&op.act, Act::Write(r) if op.name == "pv-0.img" && r.start >= MIB);
             (hit && a.swap(false, SeqCst)).then(|| io::Error::from_raw_os_error(ENOSPC))
         };
-        let site = Site::builder(64).options(options()).over(|dir| FaultyDir::new(dir, fail));
+        let site = builder(64).options(options()).over(|dir| FaultyDir::new(dir, fail));
         enable(&site.pool);
         let v = site.volume("v", 20 * MIB, 4096);
         put(&v, 0..16, 1);

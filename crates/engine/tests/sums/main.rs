@@ -4,6 +4,7 @@
 
 mod hostile;
 mod media;
+mod repair;
 mod scrub;
 
 use bytes::Bytes;
@@ -11,13 +12,23 @@ use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, Disk, MemDir, OpenMode};
 use hindcast_engine::pool::{Method, Pool, PoolOptions, PvSpec, code};
-use hindcast_engine::testing::{KIB, MIB, Site, assert_clean, flip, idle, pv, write};
+use hindcast_engine::testing::{KIB, MIB, Site, SiteBuilder, assert_clean, flip, idle, pv, write};
 use hindcast_engine::{ErrorKind, Volume};
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
 const SECTOR: u64 = 512;
 const CHUNK: u64 = 16 * KIB;
+
+/// The options of a pool that repairs nothing: damage stays, and tests can see it.
+fn unrepaired() -> PoolOptions {
+    PoolOptions { repairs: false, ..PoolOptions::default() }
+}
+
+/// Begins a pool that repairs nothing.
+fn builder(mib: u64) -> SiteBuilder {
+    Site::builder(mib).options(unrepaired())
+}
 
 fn enable(pool: &Pool) {
     pool.upgrade(&["sums".to_owned()]).unwrap();
@@ -29,8 +40,8 @@ fn site() -> Site {
 }
 
 fn site_with(threads: usize, chunk: u64) -> Site {
-    let options = PoolOptions { destage_threads: threads, ..PoolOptions::default() };
-    let site = Site::builder(16).journal(2 * MIB, 256 * KIB).options(options).build();
+    let options = PoolOptions { destage_threads: threads, ..unrepaired() };
+    let site = builder(16).journal(2 * MIB, 256 * KIB).options(options).build();
     enable(&site.pool);
     site.having("v", MIB, chunk)
 }
@@ -59,7 +70,7 @@ fn record(site: &Site, encoding: Encoding) {
 /// Makes a pool with sums and references. The last write of its volume, 64 blocks of generation 7
 /// at 1 MiB, is a reference that waits for destage.
 fn referred() -> (Site, Arc<Volume>) {
-    let site = Site::new(64);
+    let site = builder(64).build();
     site.pool.upgrade(&["sums".to_owned(), "references".to_owned()]).unwrap();
     let v = site.volume("v", 4 * MIB, CHUNK);
     let refer = |at: u64, generation: u64| {
@@ -377,7 +388,7 @@ fn slots_of_references_have_the_sums_of_their_records() {
 #[test]
 fn small_chunks_have_no_sums_and_raise_no_alarm() {
     for atomic_unit in [512, 4096] {
-        let site = Site::builder(16).atomic_unit(atomic_unit).build();
+        let site = builder(16).atomic_unit(atomic_unit).build();
         enable(&site.pool);
         let large = site.volume("large", MIB, CHUNK);
         put(&large, 0..256, 1);
@@ -414,7 +425,7 @@ fn small_chunks_have_no_sums_and_raise_no_alarm() {
 
 #[test]
 fn a_pool_that_gets_sums_later_verifies_what_it_writes_from_then_on() {
-    let site = Site::new(16).having("v", MIB, CHUNK);
+    let site = builder(16).build().having("v", MIB, CHUNK);
     let v = site.open("v");
     put(&v, 0..16, 1);
     site.idle();

@@ -23,7 +23,7 @@ impl TwoFaced {
     /// Makes a pool with blocks 0 to 16 of generation 1 on such a disk; block 5 differs.
     fn site(cache_is_wrong: bool, refuses: bool) -> (Site, Arc<Volume>) {
         let layer = Arc::new(TwoFaced { at: Mutex::default(), cache_is_wrong, refuses });
-        let site = Site::builder(16).over(|files| Arc::new(LayeredDir::over(Arc::new(files), layer.clone())));
+        let site = builder(16).over(|files| Arc::new(LayeredDir::over(Arc::new(files), layer.clone())));
         enable(&site.pool);
         let v = site.volume("v", MIB, CHUNK);
         put(&v, 0..16, 1);
@@ -123,7 +123,7 @@ fn a_scrub_of_a_physical_volume_that_is_away() {
         let hit = a.load(SeqCst) && op.name.starts_with("pv-0") && matches!(&op.act, Act::Read(_));
         hit.then(|| io::Error::from_raw_os_error(6))
     };
-    let site = Site::builder(16).over(|dir| FaultyDir::new(dir, fail));
+    let site = builder(16).over(|dir| FaultyDir::new(dir, fail));
     enable(&site.pool);
     put(&site.volume("v", MIB, CHUNK), 0..16, 1);
     site.idle();
@@ -161,7 +161,7 @@ fn a_kill_beside_a_sector_that_can_not_be_read() {
             drop(bad);
             killer(op)
         };
-        let site = Site::builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
+        let site = builder(16).options(options()).over(|dir| FaultyDir::new(dir, fail));
         enable(&site.pool);
         let v = site.volume("v", MIB, CHUNK);
         put(&v, 0..16, 1);

@@ -107,7 +107,7 @@ fn damage_that_matches_its_sum_again_is_forgotten() {
 
 #[test]
 fn it_goes_on_after_a_kill_pauses_and_stops() {
-    let site = Site::builder(64).build();
+    let site = builder(64).build();
     enable(&site.pool);
     let v = site.volume("v", 32 * MIB, CHUNK);
     for at in (0..32 * MIB).step_by(MIB as usize) {
@@ -146,8 +146,8 @@ fn it_goes_on_after_a_kill_pauses_and_stops() {
 #[test]
 fn it_begins_by_itself_when_the_interval_has_passed() {
     let day = Duration::from_secs(86_400);
-    let options = PoolOptions { data_scrub_interval: 30 * day, data_scrub_rate: 0, ..PoolOptions::default() };
-    let site = Site::builder(16).options(options).build().having("v", MIB, CHUNK);
+    let options = PoolOptions { data_scrub_interval: 30 * day, data_scrub_rate: 0, ..unrepaired() };
+    let site = builder(16).options(options).build().having("v", MIB, CHUNK);
     put(&site.open("v"), 0..64, 1);
     site.idle();
     assert!(site.pool.scrub_step().unwrap() > Duration::from_secs(1), "no sums, no scrub");
@@ -178,7 +178,7 @@ fn finish_by_itself(pool: &Pool) -> DataScrubInfo {
 
 #[test]
 fn it_gives_sums_to_what_has_none_only_if_told_to() {
-    let site = Site::builder(16).build().having("v", MIB, CHUNK);
+    let site = builder(16).build().having("v", MIB, CHUNK);
     put(&site.open("v"), 0..64, 1);
     site.idle();
     enable(&site.pool);
@@ -216,7 +216,7 @@ impl Layer for BehindTheCache {
 #[test]
 fn what_only_the_page_cache_has_right_is_written_again() {
     let layer = Arc::new(BehindTheCache::default());
-    let site = Site::builder(16).over(|files| Arc::new(LayeredDir::over(Arc::new(files), layer.clone())));
+    let site = builder(16).over(|files| Arc::new(LayeredDir::over(Arc::new(files), layer.clone())));
     enable(&site.pool);
     let v = site.volume("v", MIB, CHUNK);
     put(&v, 0..64, 1);

@@ -86,6 +86,11 @@ impl Lines {
         self.lines.get(&line).is_some_and(|l| l.over_image)
     }
 
+    /// Returns whether a line began over another one.
+    pub(crate) fn has_base(&self, line: u32) -> bool {
+        self.lines.get(&line).is_some_and(|l| l.base.is_some())
+    }
+
     pub(super) fn write(&mut self, line: u32, start: u64, end: u64) {
         if let Some(line) = self.lines.get_mut(&line) {
             let (first, last) = (start / line.chunk_size, end.div_ceil(line.chunk_size));

@@ -41,7 +41,7 @@ pub(crate) struct ScrubCounts {
     pub(crate) damaged: u64,
     /// What can't be read.
     pub(crate) unreadable: u64,
-    /// What the medium had wrong, and was written again.
+    /// What was wrong or unreadable, and was repaired.
     pub(crate) repaired: u64,
 }
 

@@ -23,7 +23,7 @@ pub(super) enum Step {
 impl Allocator {
     /// Returns whether nothing has changed since the last commit.
     pub(crate) fn is_clean(&self) -> bool {
-        self.undo.is_empty()
+        self.undo.is_empty() && self.bad.is_clean()
     }
 
     /// Takes back everything since the last commit. Returns the change that was counted in the
@@ -62,6 +62,7 @@ impl Allocator {
         }
         self.dirty.clear();
         self.freed.clear();
+        self.bad.roll_back();
         self.change = SpaceChange::default();
         Ok(change)
     }

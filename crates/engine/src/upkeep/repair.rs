@@ -1,0 +1,473 @@
+//! The repair of damaged data in place, from content that the pool still has elsewhere: in the
+//! history of the volume, or in files of the journal that are not used again yet (decision 65).
+//!
+//! A repair replaces damaged parts of a chunk and puts the chunk into a new slot, like a move. The
+//! old slot is bad from then on: nothing is placed there again. If there is no space for a new
+//! slot, the damaged parts are written again where they are.
+//!
+//! No content is taken on trust:
+//! - The content of a whole unit must match the sum of the unit.
+//! - Content of the history is verified with the sums of the history's records. Where a unit has no
+//!   sum that tells, the history must also agree with every byte of the chunk that can be read.
+
+use super::evacuate::Moves;
+use crate::branch::{Base, Branch, HEAD, View};
+use crate::catalog::page::{Entry, MapPage};
+use crate::catalog::{Event, PageKey, Version};
+use crate::core::Core;
+use crate::damage::BLOCK;
+use crate::destage::Destager;
+use crate::destage::state::BackgroundState;
+use crate::disk::{SyncPurpose, is_unreadable};
+use crate::error::{ErrorKind, Result};
+use crate::ids::{BranchId, Chunk, Lsn, Slot};
+use crate::journal::leftover::SoughtBlock;
+use crate::repairs::ShownChunk;
+use crate::shortage::Task;
+use crate::space::pv::{Pv, PvRef};
+use crate::sums::{UNKNOWN, sum_of, unit_at};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The longest chunk that is repaired, in bytes. All of it is held in memory.
+const MAX_CHUNK: u64 = 16 << 20;
+/// Number of chunks that are repaired under one hold of the destager's lock.
+const PER_STEP: usize = 16;
+
+/// Content that was found in the journal, by what was looked for: (branch, byte of the volume,
+/// sum).
+type Found = BTreeMap<(BranchId, u64, u32), Vec<u8>>;
+
+/// The row of the catalog that points to a slot.
+enum Owner {
+    Head(PageKey, usize),
+    Version(Box<Version>),
+}
+
+/// A damaged part of a chunk.
+struct Part {
+    /// Bytes of the chunk.
+    range: Range<usize>,
+    /// The sum of the content, if the part is a whole unit whose sum is known.
+    sum: Option<u32>,
+    repaired: bool,
+}
+
+/// A chunk with damage.
+struct Job {
+    branch: Arc<Branch>,
+    chunk: Chunk,
+    entry: Entry,
+    owner: Owner,
+    pv: PvRef,
+    /// The content in place, with zeros for what can't be read.
+    content: Vec<u8>,
+    parts: Vec<Part>,
+}
+
+impl Job {
+    /// Returns the ranges of the chunk that are still lost.
+    fn lost(&self) -> Vec<Range<usize>> {
+        self.parts.iter().filter(|part| !part.repaired).map(|part| part.range.clone()).collect()
+    }
+
+    fn repaired(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(|part| part.repaired)
+    }
+
+    /// Returns what is still lost and the journal may have.
+    fn sought(&self) -> Vec<SoughtBlock> {
+        let (branch, start) = (self.branch.id, self.chunk.start(self.branch.chunk_log2));
+        let left = self.parts.iter().filter(|part| !part.repaired);
+        left.filter_map(|part| {
+            Some(SoughtBlock { branch, at: start + part.range.start as u64, sum: part.sum? })
+        })
+        .collect()
+    }
+
+    /// Takes what is right of `candidate`, the whole chunk as a history has it.
+    fn take_from_history(&mut self, candidate: &[u8]) -> u64 {
+        let lost: Vec<Range<usize>> = self.parts.iter().map(|part| part.range.clone()).collect();
+        let agrees = candidate.len() == self.content.len() && agree(&self.content, candidate, &lost);
+        let mut taken = 0;
+        for part in self.parts.iter_mut().filter(|part| !part.repaired) {
+            let Some(content) = candidate.get(part.range.clone()) else { continue };
+            if part.sum.map_or(agrees, |sum| sum_of(content) == sum) {
+                self.content[part.range.clone()].copy_from_slice(content);
+                part.repaired = true;
+                taken += part.range.len() as u64;
+            }
+        }
+        taken
+    }
+
+    /// Takes what was found in the journal.
+    fn take_from_journal(&mut self, found: &Found) -> u64 {
+        let mut taken = 0;
+        let start = self.chunk.start(self.branch.chunk_log2);
+        for part in self.parts.iter_mut().filter(|part| !part.repaired) {
+            let key = part.sum.map(|sum| (self.branch.id, start + part.range.start as u64, sum));
+            let Some(content) = key.and_then(|key| found.get(&key)) else { continue };
+            self.content[part.range.clone()].copy_from_slice(content);
+            part.repaired = true;
+            taken += part.range.len() as u64;
+        }
+        taken
+    }
+}
+
+/// Returns whether two contents are equal outside of `lost`, and have anything there.
+fn agree(content: &[u8], candidate: &[u8], lost: &[Range<usize>]) -> bool {
+    let starts = std::iter::once(0).chain(lost.iter().map(|part| part.end));
+    let ends = lost.iter().map(|part| part.start).chain(std::iter::once(content.len()));
+    let mut kept = starts.zip(ends).map(|(start, end)| start..end).filter(|kept| !kept.is_empty()).peekable();
+    kept.peek().is_some() && kept.all(|kept| content[kept.clone()] == candidate[kept])
+}
+
+impl Destager {
+    /// Repairs what is damaged in chunks, as far as the pool has the content elsewhere. Returns the
+    /// number of bytes that were repaired. An error is logged, and leaves the damage as it is.
+    pub(crate) fn repair(&self, wanted: &[ShownChunk]) -> u64 {
+        let core = &self.core;
+        if wanted.is_empty() || !core.repairs.is_on() || core.check_usable().is_err() {
+            return 0;
+        }
+        let before = core.repairs.done().total();
+        for wanted in wanted.chunks(PER_STEP) {
+            let done = self.repair_step(wanted, None).and_then(|sought| {
+                if sought.is_empty() {
+                    return Ok(());
+                }
+                // The journal is searched without the lock, because that may take long.
+                let found = self.search_journal(&sought);
+                self.repair_step(wanted, Some(&found)).map(drop)
+            });
+            if let Err(error) = done {
+                tracing::warn!(%error, "damaged data could not be repaired");
+                break;
+            }
+        }
+        core.repairs.done().total() - before
+    }
+
+    /// Repairs what background work wants to be repaired. Returns whether there was anything.
+    pub(crate) fn repair_wanted(&self) -> bool {
+        let wanted = self.core.repairs.take_wanted();
+        self.repair(&wanted);
+        !wanted.is_empty()
+    }
+
+    fn search_journal(&self, sought: &[SoughtBlock]) -> Found {
+        let _alone = self.core.repairs.search.lock();
+        let found = self.core.journal.leftover_content(sought, sum_of);
+        let found = sought.iter().zip(found);
+        found.filter_map(|(block, content)| Some(((block.branch, block.at, block.sum), content?))).collect()
+    }
+
+    /// Repairs chunks from their histories, and from what was `found` in the journal. Without
+    /// `found` it leaves chunks alone of which the journal may have something, and returns what to
+    /// look for.
+    fn repair_step(&self, wanted: &[ShownChunk], found: Option<&Found>) -> Result<Vec<SoughtBlock>> {
+        let state = &mut *self.state.lock();
+        self.core.check_usable()?;
+        // Slots of the journal's last batch may be half written.
+        if state.is_half_done() {
+            return Ok(Vec::new());
+        }
+        match self.try_repair(state, wanted, found) {
+            Err(away) if away.is_pv_away() => {
+                self.take_back(state).map_err(|e| self.core.fault.poison(&e))?;
+                Err(away)
+            }
+            done => done.map_err(|e| self.failed(state, Task::Upkeep, e)),
+        }
+    }
+
+    fn try_repair(
+        &self,
+        state: &mut BackgroundState,
+        wanted: &[ShownChunk],
+        found: Option<&Found>,
+    ) -> Result<Vec<SoughtBlock>> {
+        let (mut moves, mut sought) = (Moves::new(u64::MAX), Vec::new());
+        let mut pages: BTreeMap<PageKey, MapPage> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        let (mut of_history, mut of_journal) = (0, 0);
+        for (line, chunk) in wanted {
+            let Some((line, slot)) = self.core.owner_of(line, *chunk)? else { continue };
+            if !seen.insert(slot) {
+                continue;
+            }
+            let Some(mut job) = self.job(state, &line, *chunk, slot)? else { continue };
+            let history = self
+                .core
+                .past_content(&job, state.destaged)
+                .map_or(0, |content| job.take_from_history(&content));
+            let journal = match found {
+                Some(found) => job.take_from_journal(found),
+                None => {
+                    let blocks = job.sought();
+                    sought.extend(&blocks);
+                    if !blocks.is_empty() {
+                        continue;
+                    }
+                    0
+                }
+            };
+            if !job.lost().is_empty() {
+                self.core.repairs.give_up(slot, self.core.world.clock.monotonic());
+            }
+            if history + journal > 0 && self.put_repaired(state, &job, &mut moves, &mut pages)? {
+                (of_history, of_journal) = (of_history + history, of_journal + journal);
+            }
+        }
+        moves.pages = pages.into_iter().collect();
+        self.commit_moves(state, moves)?;
+        self.core.repairs.from_history.fetch_add(of_history, Ordering::Relaxed);
+        self.core.repairs.from_journal.fetch_add(of_journal, Ordering::Relaxed);
+        Ok(sought)
+    }
+
+    /// Looks at a chunk. Returns `None` if nothing of it is damaged, or if it can't be repaired
+    /// now.
+    fn job(&self, state: &BackgroundState, line: &View, chunk: Chunk, slot: Slot) -> Result<Option<Job>> {
+        let core = &self.core;
+        let Some(branch) = self.movable(state, line.branch.id) else { return Ok(None) };
+        let (size, pv) = (branch.chunk_size(), core.pvs.get(slot.pv())?);
+        let Some((owner, entry)) = core.row_of(line, chunk, slot)? else { return Ok(None) };
+        if size > MAX_CHUNK {
+            return Ok(None);
+        }
+        let mut content = vec![0; size as usize];
+        let first = chunk.start(branch.chunk_log2) / BLOCK;
+        let judge = |unit: usize| core.is_nobodys(line, first + unit as u64);
+        let parts = core.damaged_parts(&pv, &mut content, slot.offset(), &judge)?;
+        let Some(parts) = parts else { return Ok(None) };
+        Ok((!parts.is_empty()).then_some(Job { branch, chunk, entry, owner, pv, content, parts }))
+    }
+
+    /// Puts a repaired chunk into a new slot. Returns false if nothing could be written.
+    fn put_repaired(
+        &self,
+        state: &mut BackgroundState,
+        job: &Job,
+        moves: &mut Moves,
+        pages: &mut BTreeMap<PageKey, MapPage>,
+    ) -> Result<bool> {
+        let (core, branch, from) = (&self.core, &job.branch, job.entry.slot);
+        let bytes: usize = job.repaired().map(|part| part.range.len()).sum();
+        let (pv, at, chunk) = (&job.pv.path, from.offset(), job.chunk);
+        tracing::warn!(pv, at, %chunk, branch = %branch.id, bytes, "damaged data is repaired");
+        if !self.borrow(state, branch.slot_log2, 1) {
+            return core.write_repaired(job);
+        }
+        let to = state.allocator.allocate(&core.space, branch.slot_log2, None)?;
+        let target = core.pvs.get(to.pv())?;
+        core.write_copy(&target, &job.content, to.offset(), &job.lost())?;
+        core.copy_sums((&job.pv, from.offset()), (&target, to.offset()), &job.content, &job.lost())?;
+        core.set_repaired_sums(job, &target, to.offset())?;
+        state.allocator.abandon(from, branch.slot_log2)?;
+        moves.note(branch, to, 1);
+        let entry = Entry { slot: to, ..job.entry };
+        match &job.owner {
+            Owner::Head(key, index) => {
+                let page = match pages.entry(*key) {
+                    std::collections::btree_map::Entry::Occupied(page) => page.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(vacant) => {
+                        vacant.insert((*core.map.read(*key)?).clone())
+                    }
+                };
+                page.set(*index, entry);
+            }
+            Owner::Version(version) => moves.versions.push(Version { entry, ..**version }),
+        }
+        Ok(true)
+    }
+}
+
+impl Core {
+    /// Returns the line that has a chunk in a slot of its own, and that slot, for a line that shows
+    /// the chunk. `None` if the content of the chunk is in no slot.
+    pub(crate) fn owner_of(&self, line: &View, chunk: Chunk) -> Result<Option<(View, Slot)>> {
+        let (number, at) = MapPage::locate(chunk);
+        let mut line = line.clone();
+        loop {
+            if line.at.is_some() {
+                return Ok(None);
+            }
+            match self.map.load(&line, number)?.get(at).map(|entry| entry.slot) {
+                Some(Slot::HOLE) => return Ok(None),
+                Some(slot) => return Ok(Some((line, slot))),
+                None => match line.branch.base() {
+                    Some(Base::View(base)) => line = base,
+                    _ => return Ok(None),
+                },
+            }
+        }
+    }
+
+    /// Returns the row that points to the slot of a chunk. `None` if the chunk has left the slot.
+    fn row_of(&self, line: &View, chunk: Chunk, slot: Slot) -> Result<Option<(Owner, Entry)>> {
+        let (number, index) = MapPage::locate(chunk);
+        let key = PageKey::new(line.branch.id, number);
+        if let Some(entry) = self.map.read(key)?.get(index).filter(|entry| entry.slot == slot) {
+            return Ok(Some((Owner::Head(key, index), entry)));
+        }
+        if line.epoch == HEAD {
+            return Ok(None);
+        }
+        let versions = self.catalog.versions_at(line.branch.id, line.epoch, (chunk, chunk))?;
+        let version = versions.into_iter().find(|version| version.entry.slot == slot);
+        Ok(version.map(|version| (Owner::Version(Box::new(version)), version.entry)))
+    }
+
+    /// Reads a slot and returns its damaged parts, in order. `None` if that can't be decided now.
+    /// Nothing becomes damage by this. `is_nobodys` tells for a unit of the chunk whether a
+    /// mismatch decides nothing (S7).
+    fn damaged_parts(
+        &self,
+        pv: &Pv,
+        content: &mut [u8],
+        at: u64,
+        is_nobodys: &dyn Fn(usize) -> bool,
+    ) -> Result<Option<Vec<Part>>> {
+        let mut unreadable = Vec::new();
+        if let Err(error) = pv.disk.read_at(content, at) {
+            if !is_unreadable(&error) || pv.disk.answers().is_err() {
+                return Ok(None);
+            }
+            unreadable = self.read_in_pieces(pv, content, at)?;
+        }
+        let known = self.damage.overlaps(pv.id, at..at + content.len() as u64);
+        for lost in known.iter().chain(&unreadable) {
+            content[(lost.start - at) as usize..(lost.end - at) as usize].fill(0);
+        }
+        let has_sums = self.sums.is_on() && (content.len() as u64).is_multiple_of(BLOCK);
+        let mut parts = Vec::new();
+        for start in (0..content.len()).step_by(BLOCK as usize) {
+            let range = start..(start + BLOCK as usize).min(content.len());
+            let place = at + range.start as u64..at + range.end as u64;
+            let of_unit = |lost: &[Range<u64>]| -> Vec<Range<usize>> {
+                let inside = lost.iter().map(|l| l.start.max(place.start)..l.end.min(place.end));
+                let inside = inside.filter(|l| l.start < l.end);
+                inside.map(|l| (l.start - at) as usize..(l.end - at) as usize).collect()
+            };
+            let (known, unreadable) = (of_unit(&known), of_unit(&unreadable));
+            let sum = if has_sums { self.sums.of(pv, place.start)? } else { UNKNOWN };
+            if is_nobodys(start / BLOCK as usize) {
+                continue;
+            }
+            let is_whole = known.iter().all(|lost| *lost == range);
+            if sum != UNKNOWN && is_whole {
+                let unit = &mut content[range.clone()];
+                if known.is_empty() && unreadable.is_empty() && self.matches(pv, unit, place.start, sum) {
+                    continue;
+                }
+                parts.push(Part { range, sum: Some(sum), repaired: false });
+                continue;
+            }
+            // The sum of a unit that is damaged in part may be that of what is in place now.
+            let mut lost: Vec<Range<usize>> = known.into_iter().chain(unreadable).collect();
+            lost.sort_unstable_by_key(|lost| lost.start);
+            lost.dedup_by(|next, before| {
+                let joins = next.start <= before.end;
+                before.end = if joins { before.end.max(next.end) } else { before.end };
+                joins
+            });
+            parts.extend(lost.into_iter().map(|range| Part { range, sum: None, repaired: false }));
+        }
+        Ok(Some(parts))
+    }
+
+    /// Returns whether a unit matches its sum, in memory or on the medium.
+    fn matches(&self, pv: &Pv, unit: &mut [u8], at: u64, sum: u32) -> bool {
+        if sum_of(unit) == sum {
+            return true;
+        }
+        pv.disk.drop_cached(at, BLOCK);
+        pv.disk.read_at(unit, at).is_ok() && sum_of(unit) == sum
+    }
+
+    /// Returns the content of a chunk as the history of its branch has it, for a moment at which
+    /// the content of the slot was current. Everything up to `destaged` is in place.
+    fn past_content(&self, job: &Job, destaged: Lsn) -> Option<Vec<u8>> {
+        let lsn = match &job.owner {
+            Owner::Head(..) => destaged,
+            Owner::Version(version) => {
+                let shows = |(at, event): (&Lsn, &Event)| match event {
+                    Event::Anchor { epoch, .. } => {
+                        (version.entry.born <= *epoch && *epoch <= version.key.last).then_some(*at)
+                    }
+                    _ => None,
+                };
+                job.branch.cdp.log.read().events.iter().rev().find_map(shows)?
+            }
+        };
+        self.chunk_at(&job.branch, job.chunk, lsn).ok()
+    }
+
+    /// Sets the sums of the units of `to` that are whole again, and had no sum that tells.
+    fn set_repaired_sums(&self, job: &Job, pv: &Pv, to: u64) -> Result<()> {
+        if !self.sums.is_on() || !(job.content.len() as u64).is_multiple_of(BLOCK) {
+            return Ok(());
+        }
+        let lost = job.lost();
+        for part in job.repaired().filter(|part| part.sum.is_none()) {
+            let unit = part.range.start / BLOCK as usize * BLOCK as usize;
+            let unit = unit..unit + BLOCK as usize;
+            if lost.iter().all(|lost| lost.end <= unit.start || unit.end <= lost.start) {
+                self.sums.set(pv, unit_at(to + unit.start as u64), &[sum_of(&job.content[unit])])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the repaired parts of a chunk where they are. Returns false if the disk refuses it.
+    /// The disk has not failed then, because no client needs the write.
+    fn write_repaired(&self, job: &Job) -> Result<bool> {
+        let (pv, start) = (&job.pv, job.entry.slot.offset());
+        if pv.failure().is_some() {
+            return Ok(false);
+        }
+        let mut written = Vec::new();
+        for part in job.repaired() {
+            let range = start + part.range.start as u64..start + part.range.end as u64;
+            let _writing = self.sums.writing(pv.id, range.clone());
+            match pv.disk.write_at(&job.content[part.range.clone()], range.start) {
+                Ok(()) => written.push(range),
+                Err(error) => {
+                    tracing::warn!(pv = pv.path, at = range.start, %error, "damaged data can't be written again");
+                    return Ok(false);
+                }
+            }
+        }
+        pv.sync(SyncPurpose::Apply)?;
+        self.set_repaired_sums(job, pv, start)?;
+        written.into_iter().for_each(|range| self.damage.written(pv.id, range, &[]));
+        Ok(true)
+    }
+}
+
+impl Destager {
+    /// Repairs what kept a read of `bytes` of a line from success. Returns whether the read may
+    /// succeed now.
+    pub(crate) fn repair_read(&self, line: &View, bytes: Range<u64>) -> bool {
+        let log2 = line.branch.chunk_log2;
+        let last = Chunk::of(bytes.end.saturating_sub(1), log2);
+        let (now, mut wanted) = (self.core.world.clock.monotonic(), Vec::new());
+        let mut chunk = Chunk::of(bytes.start, log2);
+        while chunk <= last && wanted.len() < PER_STEP {
+            match self.core.owner_of(line, chunk) {
+                Ok(Some((_, slot))) if !self.core.repairs.is_hopeless(slot, now) => {
+                    wanted.push((line.clone(), chunk))
+                }
+                Err(error) if error.kind() == ErrorKind::Corrupt => return false,
+                _ => {}
+            }
+            chunk = chunk.next();
+        }
+        self.repair(&wanted) > 0
+    }
+}
