@@ -44,6 +44,10 @@ pub(crate) struct Contest {
     /// Another build of the server's binary to compare with, instead of the peers.
     #[arg(long, value_name = "BINARY", conflicts_with = "skip_hindcast")]
     pub(crate) before: Option<PathBuf>,
+    /// Argument of `hindcast serve` for the build before only; repeatable. For example, its pool
+    /// has no sums with --pool-features=none.
+    #[arg(long = "before-arg", value_name = "ARG", requires = "before", allow_hyphen_values = true)]
+    pub(crate) before_args: Vec<String>,
     /// Enable this feature in the pool of Hindcast, and not in the pool of the build before: see
     /// hindcast pool features. May be repeated.
     #[arg(long = "feature", value_name = "NAME")]

@@ -192,7 +192,7 @@ fn start_all(common: &Common, args: &Contest, dir: &Path, size: u64) -> Result<V
     // The pool has twice the size of the volume, because some space is freed only after a commit.
     let hindcast = Hindcast::with_iscsi(common, dir, size * 2, args.scope.journal)?;
     let mut servers = match &args.before {
-        Some(binary) => vec![hindcast.another(binary)?.start_with_volume(size)?],
+        Some(binary) => vec![hindcast.another(binary, &args.before_args)?.start_with_volume(size)?],
         None => vec![server::tgt(TGT, dir, Some(size))?, server::tgt(TGT_NULL, dir, None)?],
     };
     if !args.skip_hindcast {

@@ -271,7 +271,7 @@ impl Hindcast {
 
     /// Returns the settings of this server for another build, `binary`, that runs beside it. The
     /// other server has its own data directory and its own iSCSI portal.
-    pub(crate) fn another(&self, binary: &Path) -> Result<Hindcast> {
+    pub(crate) fn another(&self, binary: &Path, args: &[String]) -> Result<Hindcast> {
         ensure!(binary.exists(), "{} does not exist", binary.display());
         let data = self.data.with_file_name(BEFORE);
         Ok(Hindcast {
@@ -279,7 +279,7 @@ impl Hindcast {
             binary: binary.to_owned(),
             api: client(&data)?,
             data,
-            args: self.args.clone(),
+            args: self.args.iter().chain(args).cloned().collect(),
             iscsi: self.iscsi.map(|_| free_port()).transpose()?,
         })
     }

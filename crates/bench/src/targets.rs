@@ -116,7 +116,7 @@ fn start_all(common: &Common, args: &Contest, dir: &Path) -> Result<Vec<Server>>
     let size = args.scope.size;
     let hindcast = Hindcast::new(common, dir, size * 2, args.scope.journal)?;
     let mut servers = match &args.before {
-        Some(binary) => vec![hindcast.another(binary)?.start_with_volume(size)?],
+        Some(binary) => vec![hindcast.another(binary, &args.before_args)?.start_with_volume(size)?],
         None => vec![
             server::nbdkit(dir, size)?,
             server::qemu_nbd(dir, size, "raw")?,

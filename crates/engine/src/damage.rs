@@ -137,7 +137,13 @@ impl Damage {
     /// Notes that a part of a physical volume is damaged, and why.
     pub(crate) fn add(&self, pv: u32, range: Range<u64>, why: &str) {
         let (from, to) = (range.start, range.end);
-        tracing::error!(pv, from, to, why, "data is damaged; reads of it fail until it is repaired or written again");
+        tracing::error!(
+            pv,
+            from,
+            to,
+            why,
+            "data is damaged; reads of it fail until it is repaired or written again"
+        );
         self.state.lock().add(pv, range);
         self.any.store(true, Ordering::Relaxed);
     }

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use hindcast_engine::ErrorKind;
-use hindcast_engine::disk::SyncPurpose;
-use hindcast_engine::pool::{FeatureState, Health, Pool};
-use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Op, Site, check, read, write};
+use hindcast_engine::disk::{MemDir, SyncPurpose};
+use hindcast_engine::pool::{FeatureState, Health, Placement, Pool, PoolConfig};
+use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Op, Site, check, pv, read, world, write};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ fn state(pool: &Pool, name: &str) -> FeatureState {
 
 #[test]
 fn an_upgrade_is_for_good() {
-    let site = Site::new(4);
+    let site = Site::builder(4).without_features().build();
     let volume = site.volume("db", MIB, 16 * KIB);
     write(&volume, 0, 1, 64 * KIB);
     drop(volume);
@@ -30,13 +30,18 @@ fn an_upgrade_is_for_good() {
         all,
         [
             ("references", FeatureState::Experimental),
-            ("sums", FeatureState::Experimental),
+            ("sums", FeatureState::Available),
             ("catalog-sums", FeatureState::Enabled),
             ("reidentified", FeatureState::Internal),
             ("shared-segments", FeatureState::Internal),
         ]
     );
     // An upgrade enables an experimental feature only if the request names it.
+    let stable = pool.upgrade(&[]).unwrap();
+    assert_eq!(
+        stable.iter().map(|info| (info.name, info.state)).collect::<Vec<_>>(),
+        [("sums", FeatureState::Enabled)]
+    );
     assert_eq!(pool.upgrade(&[]).unwrap(), []);
     let before = pool.stats().sequenced_lsn;
     let planned = pool.plan_upgrade(&names(&["references"])).unwrap();
@@ -46,7 +51,7 @@ fn an_upgrade_is_for_good() {
     let enabled = pool.upgrade(&names(&["references", "references"])).unwrap();
     assert_eq!(enabled.len(), 1);
     assert_eq!((enabled[0].name, enabled[0].state), ("references", FeatureState::Enabled));
-    assert_eq!(pool.info().features, ["references", "catalog-sums"]);
+    assert_eq!(pool.info().features, ["references", "sums", "catalog-sums"]);
     assert_eq!(Pool::stored_features(&*site.dir).map_err(|e| e.kind()), Err(ErrorKind::Busy));
 
     // The pool already has the requested feature, so nothing is done.
@@ -58,7 +63,7 @@ fn an_upgrade_is_for_good() {
     assert_eq!(state(&site.pool, "references"), FeatureState::Enabled);
     site.pool.close().unwrap();
     let dir = site.kill();
-    assert_eq!(Pool::stored_features(&*dir).unwrap(), ["references", "catalog-sums"]);
+    assert_eq!(Pool::stored_features(&*dir).unwrap(), ["references", "sums", "catalog-sums"]);
 }
 
 #[test]
@@ -127,5 +132,21 @@ fn a_restored_catalog_has_the_features() {
     let dir = site.kill();
     let found = hindcast_engine::backup::find(&*dir, &info.file.unwrap()).unwrap();
     hindcast_engine::backup::restore(&*dir, &found).unwrap();
-    assert_eq!(Pool::stored_features(&*dir).unwrap(), ["references", "catalog-sums"]);
+    assert_eq!(Pool::stored_features(&*dir).unwrap(), ["references", "sums", "catalog-sums"]);
+}
+
+/// A new pool has the features that are stable, or those that its creation names.
+#[test]
+fn a_new_pool_has_the_features_that_are_wanted() {
+    assert_eq!(Site::new(4).pool.info().features, ["sums", "catalog-sums"]);
+    assert_eq!(Site::builder(4).without_features().build().pool.info().features, ["catalog-sums"]);
+    let create = |features: &[&str]| {
+        let (dir, config) = (Arc::new(MemDir::new()), PoolConfig::default());
+        let (pv, features) = (pv("pv-0.img", 64 * MIB), names(features));
+        let placement = Placement::Anywhere;
+        Pool::create_with_features(dir.clone(), &world(1), &config, placement, &[pv], Some(&features))?;
+        Pool::stored_features(&*dir)
+    };
+    assert_eq!(create(&["references"]).unwrap(), ["references", "catalog-sums"]);
+    assert_eq!(create(&["layouts"]).unwrap_err().kind(), ErrorKind::Invalid);
 }

@@ -1,7 +1,7 @@
 //! Pools written by earlier builds open for ever: every image in `images/` is opened, verified,
 //! used and opened again.
 //!
-//! A release that changes a format adds an image and keeps the others: `HINDCAST_NEW_IMAGE=NAME
+//! A release that changes a format adds an image and keeps the others: `HINDCAST_NEW_IMAGE=NAME.img
 //! cargo test -p hindcast-engine --test old_images` writes one.
 #![allow(clippy::unwrap_used)] // a test may panic
 
@@ -98,6 +98,17 @@ fn write_state(dir: &MemDir) {
     write(&db, 0, 1, 64 * KIB);
     write(&pool.open_volume("gone", false).unwrap(), 0, 3, 1024);
     pool.drain().unwrap();
+    // A bit flips in place, and the journal repairs it: that leaves a bad slot.
+    let file = dir.open("pv-0.img", OpenMode::Existing).unwrap();
+    let is_data = |at: &u64| {
+        let mut block = [0; 512];
+        file.read_at(&mut block, *at).unwrap();
+        block == [1; 512]
+    };
+    let place = (MIB..2 * MIB).step_by(512).find(is_data).unwrap();
+    file.write_at(&[9], place).unwrap();
+    assert_bytes(&db, 0, 1, 64 * KIB);
+    assert_eq!(pool.stats().bad_bytes, 4096);
     // From here on, content is in the journal only.
     write(&db, 8 * KIB, 2, 8 * KIB + 512);
     db.discard(32 * KIB, 8 * KIB, false).unwrap();
@@ -174,13 +185,13 @@ fn an_image_of_an_earlier_build_is_upgraded() {
     let open = |time| Pool::open(Arc::new(dir.clone()), world(time), PoolOptions::default()).unwrap();
     let pool = open(10);
     assert_eq!(pool.info().features, ["catalog-sums"]);
-    assert_eq!(pool.upgrade(&["references".to_owned()]).unwrap().len(), 1);
+    assert_eq!(pool.upgrade(&["references".to_owned()]).unwrap().len(), 2);
     assert_state(&pool);
     pool.close().unwrap();
     drop(pool);
     for time in [11, 12] {
         let pool = open(time);
-        assert_eq!(pool.info().features, ["references", "catalog-sums"]);
+        assert_eq!(pool.info().features, ["references", "sums", "catalog-sums"]);
         assert_state(&pool);
         pool.drain().unwrap();
         pool.close().unwrap();
@@ -193,6 +204,8 @@ fn an_image_of_an_earlier_build_is_upgraded() {
 fn an_image_of_this_build_opens() {
     let dir = MemDir::new();
     write_state(&dir);
+    // An opening makes it anew, and it has nothing but length.
+    dir.remove("catalog-ballast").unwrap();
     let image = save(&dir);
     let pool = Pool::open(Arc::new(load(&image)), world(10), PoolOptions::default()).unwrap();
     assert_state(&pool);

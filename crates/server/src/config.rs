@@ -70,6 +70,8 @@ pub(crate) struct Creation {
     pub(crate) pool_size: Option<u64>,
     pub(crate) config: PoolConfig,
     pub(crate) placement: pool::Placement,
+    /// Names of the features that the pool gets; `None` for all that are stable.
+    pub(crate) features: Option<Vec<String>>,
     /// Names of the given options that apply only to a new pool.
     pub(crate) given: Vec<&'static str>,
 }
@@ -325,11 +327,17 @@ impl Settings {
             ("--extent-size", self.extent_size.is_some()),
             ("--atomic-unit", self.atomic_unit.is_some()),
             ("--placement", self.placement.is_some()),
+            ("--pool-features", self.pool_features.is_some()),
         ];
+        let features = self.pool_features.as_deref().map(|list| match list {
+            "none" => Vec::new(),
+            list => list.split(',').map(|name| name.trim().to_owned()).collect(),
+        });
         Ok(Creation {
             pool_size: self.pool_size.map(|s| s.0),
             config,
             placement: self.placement.unwrap_or(Placement::Anywhere).same(),
+            features,
             given: given.into_iter().filter(|(_, said)| *said).map(|(name, _)| name).collect(),
         })
     }

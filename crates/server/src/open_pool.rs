@@ -140,7 +140,9 @@ fn create(dir: &Arc<dyn Dir>, path: &Path, creation: &Creation) -> Result<(), Er
         "creating a pool"
     );
     let pv = PvSpec { path: FIRST_PV.into(), size: Some(size), force: false };
-    Pool::create(dir.clone(), &world::real(), &creation.config, creation.placement, &[pv]).map_err(error_body)
+    let Creation { config, placement, features, .. } = creation;
+    Pool::create_with_features(dir.clone(), &world::real(), config, *placement, &[pv], features.as_deref())
+        .map_err(error_body)
 }
 
 /// Returns the default size of a pool: four fifths of the space that the journal leaves, in whole

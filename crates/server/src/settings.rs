@@ -272,6 +272,16 @@ pub struct Settings {
     )]
     pub placement: Option<Placement>,
 
+    /// Formats that the pool has, separated by commas, or none; see hindcast pool features
+    /// [default: all that are stable]
+    #[arg(
+        long,
+        env = "HINDCAST_POOL_FEATURES",
+        value_name = "NAMES",
+        help_heading = "When the pool is created"
+    )]
+    pub pool_features: Option<String>,
+
     /// Chunk size of volumes that are created without --chunk [default: 16K]
     #[arg(long, env = "HINDCAST_CHUNK", value_name = "SIZE", help_heading = "Tuning")]
     pub chunk: Option<Size>,

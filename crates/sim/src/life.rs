@@ -54,7 +54,10 @@ impl Run {
                     Pool::open(self.dyn_dir(), self.world(), self.plan.options.clone()).map(drop)
                 } else {
                     let plan = &self.plan;
-                    Pool::create(self.dyn_dir(), &self.world(), &plan.config, plan.placement, &specs)
+                    // An upgrade enables them, so that crashes meet it.
+                    let features = Some(&[][..]);
+                    let (dir, world) = (self.dyn_dir(), self.world());
+                    Pool::create_with_features(dir, &world, &plan.config, plan.placement, &specs, features)
                 }
             });
             match result {

@@ -121,7 +121,7 @@ fn a_pool_is_upgraded() {
         features.as_array().unwrap().iter().find(named).unwrap()["state"].clone()
     };
     assert_eq!(state(&server), "experimental");
-    assert_eq!(server.json(&["pool", "show"])["features"], json!(["catalog-sums"]));
+    assert_eq!(server.json(&["pool", "show"])["features"], json!(["sums", "catalog-sums"]));
     assert_eq!(server.json(&["pool", "upgrade"]), json!([]));
     assert!(server.ok(&["pool", "upgrade"]).starts_with("nothing to do"));
     let planned = server.json(&["pool", "upgrade", "--enable", "references", "--dry-run"]);
@@ -143,7 +143,7 @@ fn a_pool_is_upgraded() {
     let done = server.ok(&["pool", "upgrade", "--enable", "references"]);
     assert!(done.contains("older builds refuse the pool from now on"), "{done}");
     assert_eq!(server.json(&["pool", "upgrade", "--enable", "references"]), json!([]));
-    assert!(server.ok(&["pool", "show"]).contains("references, catalog-sums"));
+    assert!(server.ok(&["pool", "show"]).contains("references, sums, catalog-sums"));
     assert_eq!(server.stop("-KILL"), None);
     let server = Server::start(dir.path());
     assert_eq!(state(&server), "enabled");

@@ -51,7 +51,7 @@ pub(crate) const FEATURES: [Feature; 8] = [
         bit: SUMS,
         name: "sums",
         about: "Data in place has sums, and a read verifies them.",
-        standing: Standing::Experimental,
+        standing: Standing::Stable,
     },
     Feature {
         bit: 4,

@@ -69,6 +69,12 @@ impl Pool {
     }
 }
 
+/// Returns the bits of the features of a new pool: those with these names, or all that are stable.
+pub(super) fn of_new_pool(names: Option<&[String]>) -> Result<u64> {
+    let Some(names) = names else { return Ok(STABLE) };
+    names.iter().map(|name| by_name(name)).try_fold(0, |bits, bit| Ok(bits | bit?))
+}
+
 fn is_among(features: u64, info: &FeatureInfo) -> bool {
     FEATURES.iter().any(|feature| feature.name == info.name && features & feature.bit != 0)
 }

@@ -1,5 +1,6 @@
 //! Creates, opens and recovers a pool.
 
+use super::feature::of_new_pool;
 use super::referred::{Referred, stage_found};
 use super::{Pool, reidentify};
 use crate::branch::namespace::{Lines, Namespace, check_name};
@@ -70,6 +71,21 @@ impl Pool {
         placement: Placement,
         pvs: &[PvSpec],
     ) -> Result<()> {
+        Self::create_with_features(dir, world, config, placement, pvs, None)
+    }
+
+    /// Creates a pool like [`Pool::create`]. Of the features that an upgrade can enable it has
+    /// those with these names. `None` stands for all that are stable. Returns
+    /// [`ErrorKind::Invalid`] if a name can't be enabled.
+    pub fn create_with_features(
+        dir: Arc<dyn Dir>,
+        world: &World,
+        config: &PoolConfig,
+        placement: Placement,
+        pvs: &[PvSpec],
+        features: Option<&[String]>,
+    ) -> Result<()> {
+        let features = of_new_pool(features)?;
         check_config(config)?;
         if pvs.is_empty() {
             return Err(invalid("create a pool: it needs a physical volume"));
@@ -104,7 +120,7 @@ impl Pool {
             placement,
             next_id: 1,
             next_pv: pvs.len() as u32,
-            features: catalog::features::CATALOG_SUMS | catalog::features::STABLE,
+            features: catalog::features::CATALOG_SUMS | features,
         };
         Catalog::create(&*dir, &superblock, &records, &stamp)?;
         for ((disk, label), spec) in disks.iter().zip(pvs) {

@@ -51,6 +51,7 @@ pub struct SiteBuilder {
     placement: Placement,
     options: PoolOptions,
     pvs: Vec<PvSpec>,
+    features: Option<Vec<String>>,
 }
 
 impl SiteBuilder {
@@ -97,6 +98,11 @@ impl SiteBuilder {
         SiteBuilder { pvs: pvs.iter().map(|(path, size)| pv(path, *size)).collect(), ..self }
     }
 
+    /// Makes the pool without any feature that an upgrade can enable.
+    pub fn without_features(self) -> Self {
+        SiteBuilder { features: Some(Vec::new()), ..self }
+    }
+
     /// Makes the pool, and opens it.
     pub fn build(self) -> Site {
         self.over(|dir| Arc::new(dir))
@@ -108,7 +114,9 @@ impl SiteBuilder {
         let seen = layer((*dir).clone());
         let clock = Arc::new(ManualClock::new(self.time));
         let world = World { clock: clock.clone(), rng: Arc::new(SplitMix::new(self.seed)) };
-        Pool::create(seen.clone(), &world, &self.config, self.placement, &self.pvs).unwrap();
+        let features = self.features.as_deref();
+        Pool::create_with_features(seen.clone(), &world, &self.config, self.placement, &self.pvs, features)
+            .unwrap();
         let pool = Pool::open(seen.clone(), world.clone(), self.options.clone()).unwrap();
         Site { dir, seen, clock, world, options: self.options, pool }
     }
@@ -140,6 +148,7 @@ impl Site {
             placement: Placement::Anywhere,
             options: PoolOptions::default(),
             pvs: vec![pv("pv-0.img", (mib + 1) * MIB)],
+            features: None,
         }
     }
 

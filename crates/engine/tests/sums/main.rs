@@ -25,9 +25,9 @@ fn unrepaired() -> PoolOptions {
     PoolOptions { repairs: false, ..PoolOptions::default() }
 }
 
-/// Begins a pool that repairs nothing.
+/// Begins a pool that repairs nothing, and that has no sums yet.
 fn builder(mib: u64) -> SiteBuilder {
-    Site::builder(mib).options(unrepaired())
+    Site::builder(mib).options(unrepaired()).without_features()
 }
 
 fn enable(pool: &Pool) {
