@@ -173,8 +173,14 @@ impl Damage {
     pub(crate) fn retract_gaps(&self, (first, last): (Lsn, Lsn)) {
         let state = &mut *self.state.lock();
         let is_of_batch = |lsn: Lsn| first <= lsn && lsn <= last;
-        state.gaps.retain(|(_, _, lsn), _| !is_of_batch(*lsn));
-        state.changed.retain(|key| !matches!(key, DamageKey::History(_, _, lsn) if is_of_batch(*lsn)));
+        let changed = &mut state.changed;
+        state.gaps.retain(|key, _| {
+            let goes = is_of_batch(key.2);
+            if goes {
+                changed.insert(DamageKey::History(key.0, key.1, key.2));
+            }
+            !goes
+        });
     }
 
     /// Returns whether the records between two moments of a chunk (LSNs) contain a gap.

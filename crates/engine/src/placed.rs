@@ -90,6 +90,26 @@ impl Core {
         Ok(content)
     }
 
+    /// Returns the line that has a chunk in a slot of its own, and that slot, for a line that shows
+    /// the chunk. `None` if the content of the chunk is in no slot.
+    pub(crate) fn owner_of(&self, line: &View, chunk: Chunk) -> Result<Option<(View, Slot)>> {
+        let (number, at) = MapPage::locate(chunk);
+        let mut line = line.clone();
+        loop {
+            if line.at.is_some() {
+                return Ok(None);
+            }
+            match self.map.load(&line, number)?.get(at).map(|entry| entry.slot) {
+                Some(Slot::HOLE) => return Ok(None),
+                Some(slot) => return Ok(Some((line, slot))),
+                None => match line.branch.base() {
+                    Some(Base::View(base)) => line = base,
+                    _ => return Ok(None),
+                },
+            }
+        }
+    }
+
     /// Returns whether staged records of an earlier life of the process cover a block of a line.
     /// Its content in place is then nobody's: a crash may have left data and sum of it apart (S7).
     /// Once these records are in place, there is no such block.

@@ -251,6 +251,7 @@ impl Core {
             if is_lost_in_part(lost, at) && self.rest_is_damaged(source, from + at as u64, *sum) {
                 let unit = to + at as u64..to + at as u64 + BLOCK;
                 self.damage.add(target.id, unit, "the rest of what it is copied from is damaged");
+                *sum = UNKNOWN;
             } else {
                 *sum = copied_sum(*sum, bytes, at, lost);
             }
@@ -392,9 +393,15 @@ impl Core {
             let unreadable = self.read_in_pieces(pv, out, at)?;
             // The physical volume may have become absent meanwhile.
             answers()?;
-            for place in unreadable {
+            let before: Vec<_> = unreadable
+                .iter()
+                .map(|place| {
+                    let unit = place.start / BLOCK * BLOCK;
+                    self.damage.overlaps(pv.id, unit..unit + BLOCK)
+                })
+                .collect();
+            for (place, known) in unreadable.into_iter().zip(before) {
                 let unit = place.start / BLOCK * BLOCK;
-                let known = self.damage.overlaps(pv.id, unit..unit + BLOCK);
                 if known.iter().any(|part| part.start <= place.start && place.end <= part.end) {
                     continue;
                 }

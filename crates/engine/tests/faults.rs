@@ -132,8 +132,12 @@ fn open_with(dir: &Faults, options: PoolOptions) -> Arc<Pool> {
 
 /// Makes a pool with a volume whose first 64 KiB hold ones, in place.
 fn fixture() -> (Faults, Arc<Pool>, Arc<Volume>) {
+    fixture_with(PoolOptions::default())
+}
+
+fn fixture_with(options: PoolOptions) -> (Faults, Arc<Pool>, Arc<Volume>) {
     let mut dir = Faults::default();
-    let site = Site::builder(3).journal(4 * MIB, 512 * KIB).over(|files| {
+    let site = Site::builder(3).journal(4 * MIB, 512 * KIB).options(options).over(|files| {
         dir.files = files;
         dir.dir()
     });
@@ -512,7 +516,7 @@ fn lsns_of_lost_records_do_not_come_again() {
 /// A history does not make content from what a disk has changed by itself.
 #[test]
 fn damage_between_two_records_is_lost_and_never_shown() {
-    let (dir, pool, volume) = fixture();
+    let (dir, pool, volume) = fixture_with(PoolOptions { repairs: false, ..PoolOptions::default() });
     pool.set_cdp("a", Some(CdpSettings { encoding: Encoding::Undo, ..CdpSettings::default() })).unwrap();
     write(&volume, 0, 2, 4096);
     pool.drain().unwrap();

@@ -75,8 +75,9 @@ impl Run {
         if !opened.0.keys().eq(salvaged.0.keys()) {
             return Err("a salvage showed other volumes and snapshots than there are".into());
         }
-        if pool.stats().repaired.total() > 0 {
-            // A salvage shows what is in place, and repairs nothing.
+        if pool.stats().repaired.total() > 0 || pool.damaged().0 > 0 {
+            // A salvage shows what is in place. The pool repairs it, or finds another way to the
+            // content of a moment.
             return Ok(());
         }
         for (key, pieces) in &opened.0 {

@@ -256,6 +256,9 @@ impl Destager {
 pub(crate) struct Destager {
     pub(crate) core: Arc<Core>,
     pub(crate) state: AlarmedMutex<BackgroundState>,
+    /// Repairs what a batch wants to be repaired before it is carried out. It is in a layer above
+    /// this one. The caller holds no lock.
+    pub(crate) repair: fn(&Destager),
 }
 
 impl Core {
@@ -373,6 +376,7 @@ impl Destager {
     /// Destages one batch, unless the record with `lsn` is already carried out. False when it is,
     /// or when there is nothing to destage.
     pub(crate) fn destage_once(&self, lsn: Lsn) -> Result<bool> {
+        (self.repair)(self);
         let state = &mut *self.state.lock();
         self.core.check_usable()?;
         self.poll_retired(state)?;

@@ -71,6 +71,8 @@ impl RunSums {
                             let source = slot.advanced(u64::from(from) + unit * BLOCK - at);
                             if core.rest_is_damaged(&*core.pvs.get(source.pv())?, source.offset(), sum) {
                                 lost.push(at_run..at_run + BLOCK as usize);
+                                self.0[index] = Origin::Known(UNKNOWN);
+                                continue;
                             }
                         }
                         Origin::Known(sum)
@@ -236,11 +238,7 @@ impl Destager {
         let mut wanted = Vec::new();
         for items in batch.items.chunk_by(|a, b| (a.branch, a.chunk) == (b.branch, b.chunk)) {
             let (branch, chunk) = (&batch.branches[items[0].branch as usize], items[0].chunk);
-            let (number, at) = MapPage::locate(chunk);
-            let entry = core.map.read(PageKey::new(branch.id, number))?.get(at);
-            let Some(slot) = entry.map(|entry| entry.slot).filter(|slot| *slot != Slot::HOLE) else {
-                continue;
-            };
+            let Ok(Some((_, slot))) = core.owner_of(&View::head(branch), chunk) else { continue };
             let place = slot.offset()..slot.offset() + branch.chunk_size();
             if !core.damage.overlaps(slot.pv(), place).is_empty() && !core.repairs.is_hopeless(slot, now) {
                 wanted.push((View::head(branch), chunk));

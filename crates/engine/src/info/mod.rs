@@ -429,6 +429,13 @@ pub struct DataScrubInfo {
     pub passes: u64,
 }
 
+impl DataScrubInfo {
+    /// Returns the number of bytes that the pass has looked at.
+    pub fn done(&self) -> u64 {
+        self.verified + self.unknown + self.adopted + self.damaged + self.unreadable + self.repaired
+    }
+}
+
 /// Damaged bytes that were repaired, by where their content was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Repaired {

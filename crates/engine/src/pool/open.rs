@@ -354,8 +354,16 @@ impl Parts {
             only_shown: AtomicBool::new(false),
             _lock: self.lock,
         });
+        core.repairs.bad_bytes.store(self.maintenance.allocator.bad_bytes(), Ordering::Relaxed);
         let state = AlarmedMutex::new(fault, "background work was under way", self.maintenance);
-        Ok(Pool { destager: Arc::new(Destager { core: core.clone(), state }), core })
+        Ok(Pool {
+            destager: Arc::new(Destager {
+                core: core.clone(),
+                state,
+                repair: |destager| _ = destager.repair_wanted(),
+            }),
+            core,
+        })
     }
 }
 

@@ -159,8 +159,7 @@ impl Pool {
         pool.scrub(0, false)?;
         let scrub = loop {
             let scrub = pool.data_scrub();
-            let done = scrub.verified + scrub.unknown + scrub.damaged + scrub.unreadable;
-            progress(done.min(scrub.total), scrub.total);
+            progress(scrub.done().min(scrub.total), scrub.total);
             if !scrub.running {
                 break scrub;
             }

@@ -38,6 +38,7 @@ impl Destager {
     fn help_destage(&self) -> Result<bool> {
         self.core.journal.counters.waits.fetch_add(1, Ordering::Relaxed);
         self.core.wake();
+        self.repair_wanted();
         let Some(mut state) = self.state.try_lock() else { return Ok(false) };
         let state = &mut *state;
         self.poll_retired(state)?;

@@ -11,17 +11,18 @@
 //!   sum that tells, the history must also agree with every byte of the chunk that can be read.
 
 use super::evacuate::Moves;
-use crate::branch::{Base, Branch, HEAD, View};
+use crate::branch::{Branch, HEAD, View};
 use crate::catalog::page::{Entry, MapPage};
 use crate::catalog::{Event, PageKey, Version};
+use crate::control::Control;
 use crate::core::Core;
 use crate::damage::BLOCK;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
 use crate::disk::{SyncPurpose, is_unreadable};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::ids::{BranchId, Chunk, Lsn, Slot};
-use crate::journal::leftover::SoughtBlock;
+use crate::journal::leftover::{Judgement, SoughtBlock};
 use crate::repairs::ShownChunk;
 use crate::shortage::Task;
 use crate::space::pv::{Pv, PvRef};
@@ -77,12 +78,17 @@ impl Job {
         self.parts.iter().filter(|part| part.repaired)
     }
 
-    /// Returns what is still lost and the journal may have.
-    fn sought(&self) -> Vec<SoughtBlock> {
+    /// Returns what is still lost and the journal may have. Everything up to `until` is in place.
+    fn sought(&self, until: Lsn) -> Vec<SoughtBlock> {
         let (branch, start) = (self.branch.id, self.chunk.start(self.branch.chunk_log2));
         let left = self.parts.iter().filter(|part| !part.repaired);
+        let last = match &self.owner {
+            Owner::Head(..) => HEAD,
+            Owner::Version(version) => version.key.last,
+        };
         left.filter_map(|part| {
-            Some(SoughtBlock { branch, at: start + part.range.start as u64, sum: part.sum? })
+            let (at, sum) = (start + part.range.start as u64, part.sum?);
+            Some(SoughtBlock { branch, at, sum, until, last })
         })
         .collect()
     }
@@ -116,6 +122,12 @@ impl Job {
         }
         taken
     }
+}
+
+/// Returns whether a control operation may change the content of a block: a shrink ends in zeros.
+/// `data` is that of its record.
+fn changes_content(data: &[u8]) -> bool {
+    Control::decode(data).is_none_or(|control| matches!(control, Control::ResizeVolume(_)))
 }
 
 /// Returns whether two contents are equal outside of `lost`, and have anything there.
@@ -161,7 +173,7 @@ impl Destager {
 
     fn search_journal(&self, sought: &[SoughtBlock]) -> Found {
         let _alone = self.core.repairs.search.lock();
-        let found = self.core.journal.leftover_content(sought, sum_of);
+        let found = self.core.journal.leftover_content(sought, Judgement { sum_of, changes_content });
         let found = sought.iter().zip(found);
         found.filter_map(|(block, content)| Some(((block.branch, block.at, block.sum), content?))).collect()
     }
@@ -196,19 +208,27 @@ impl Destager {
         let mut seen = BTreeSet::new();
         let (mut of_history, mut of_journal) = (0, 0);
         for (line, chunk) in wanted {
-            let Some((line, slot)) = self.core.owner_of(line, *chunk)? else { continue };
+            // A part of the catalog that can't be read is reported elsewhere.
+            let Ok(Some((line, slot))) = self.core.owner_of(line, *chunk) else { continue };
             if !seen.insert(slot) {
                 continue;
             }
-            let Some(mut job) = self.job(state, &line, *chunk, slot)? else { continue };
+            let mut job = match self.job(state, &line, *chunk, slot) {
+                Ok(Some(job)) => job,
+                Err(error) if error.is_pv_away() => return Err(error),
+                _ => continue,
+            };
+            let is_hopeless = self.core.repairs.is_hopeless(slot, self.core.world.clock.monotonic());
             let history = self
                 .core
                 .past_content(&job, state.destaged)
                 .map_or(0, |content| job.take_from_history(&content));
             let journal = match found {
                 Some(found) => job.take_from_journal(found),
+                // The journal was searched for it not long ago.
+                None if is_hopeless => 0,
                 None => {
-                    let blocks = job.sought();
+                    let blocks = job.sought(state.destaged);
                     sought.extend(&blocks);
                     if !blocks.is_empty() {
                         continue;
@@ -259,6 +279,11 @@ impl Destager {
         let (core, branch, from) = (&self.core, &job.branch, job.entry.slot);
         let bytes: usize = job.repaired().map(|part| part.range.len()).sum();
         let (pv, at, chunk) = (&job.pv.path, from.offset(), job.chunk);
+        // What was recorded of the chunk as it was damaged does not hold any more.
+        branch.cdp.log.write().sums.remove(&chunk);
+        if state.ahead.as_ref().is_some_and(|ahead| ahead.records(branch.id)) {
+            state.ahead = None;
+        }
         tracing::warn!(pv, at, %chunk, branch = %branch.id, bytes, "damaged data is repaired");
         if !self.borrow(state, branch.slot_log2, 1) {
             return core.write_repaired(job);
@@ -288,26 +313,6 @@ impl Destager {
 }
 
 impl Core {
-    /// Returns the line that has a chunk in a slot of its own, and that slot, for a line that shows
-    /// the chunk. `None` if the content of the chunk is in no slot.
-    pub(crate) fn owner_of(&self, line: &View, chunk: Chunk) -> Result<Option<(View, Slot)>> {
-        let (number, at) = MapPage::locate(chunk);
-        let mut line = line.clone();
-        loop {
-            if line.at.is_some() {
-                return Ok(None);
-            }
-            match self.map.load(&line, number)?.get(at).map(|entry| entry.slot) {
-                Some(Slot::HOLE) => return Ok(None),
-                Some(slot) => return Ok(Some((line, slot))),
-                None => match line.branch.base() {
-                    Some(Base::View(base)) => line = base,
-                    _ => return Ok(None),
-                },
-            }
-        }
-    }
-
     /// Returns the row that points to the slot of a chunk. `None` if the chunk has left the slot.
     fn row_of(&self, line: &View, chunk: Chunk, slot: Slot) -> Result<Option<(Owner, Entry)>> {
         let (number, index) = MapPage::locate(chunk);
@@ -335,8 +340,11 @@ impl Core {
     ) -> Result<Option<Vec<Part>>> {
         let mut unreadable = Vec::new();
         if let Err(error) = pv.disk.read_at(content, at) {
-            if !is_unreadable(&error) || pv.disk.answers().is_err() {
+            if !is_unreadable(&error) {
                 return Ok(None);
+            }
+            if let Err(away) = pv.disk.answers() {
+                return Err(Error::io(format!("read from {}", pv.path), away).of_absent_pv());
             }
             unreadable = self.read_in_pieces(pv, content, at)?;
         }
@@ -356,13 +364,13 @@ impl Core {
             };
             let (known, unreadable) = (of_unit(&known), of_unit(&unreadable));
             let sum = if has_sums { self.sums.of(pv, place.start)? } else { UNKNOWN };
-            if is_nobodys(start / BLOCK as usize) {
-                continue;
-            }
             let is_whole = known.iter().all(|lost| *lost == range);
             if sum != UNKNOWN && is_whole {
                 let unit = &mut content[range.clone()];
-                if known.is_empty() && unreadable.is_empty() && self.matches(pv, unit, place.start, sum) {
+                if known.is_empty()
+                    && unreadable.is_empty()
+                    && (is_nobodys(start / BLOCK as usize) || self.matches(pv, unit, place.start, sum))
+                {
                     continue;
                 }
                 parts.push(Part { range, sum: Some(sum), repaired: false });
@@ -431,10 +439,12 @@ impl Core {
         if pv.failure().is_some() {
             return Ok(false);
         }
-        let mut written = Vec::new();
+        self.stamping.check()?;
+        let (mut written, mut writing) = (Vec::new(), Vec::new());
         for part in job.repaired() {
             let range = start + part.range.start as u64..start + part.range.end as u64;
-            let _writing = self.sums.writing(pv.id, range.clone());
+            // Readers wait until the data has its sum (S5).
+            writing.push(self.sums.writing(pv.id, range.clone()));
             match pv.disk.write_at(&job.content[part.range.clone()], range.start) {
                 Ok(()) => written.push(range),
                 Err(error) => {
@@ -446,28 +456,44 @@ impl Core {
         pv.sync(SyncPurpose::Apply)?;
         self.set_repaired_sums(job, pv, start)?;
         written.into_iter().for_each(|range| self.damage.written(pv.id, range, &[]));
+        drop(writing);
         Ok(true)
     }
 }
 
 impl Destager {
-    /// Repairs what kept a read of `bytes` of a line from success. Returns whether the read may
-    /// succeed now.
+    /// Repairs what kept a read of `bytes` of a line from success. The first byte is in the chunk
+    /// that is damaged, or may be. Returns whether the read may succeed now.
     pub(crate) fn repair_read(&self, line: &View, bytes: Range<u64>) -> bool {
-        let log2 = line.branch.chunk_log2;
-        let last = Chunk::of(bytes.end.saturating_sub(1), log2);
-        let (now, mut wanted) = (self.core.world.clock.monotonic(), Vec::new());
-        let mut chunk = Chunk::of(bytes.start, log2);
-        while chunk <= last && wanted.len() < PER_STEP {
-            match self.core.owner_of(line, chunk) {
-                Ok(Some((_, slot))) if !self.core.repairs.is_hopeless(slot, now) => {
-                    wanted.push((line.clone(), chunk))
-                }
-                Err(error) if error.kind() == ErrorKind::Corrupt => return false,
-                _ => {}
-            }
-            chunk = chunk.next();
-        }
-        self.repair(&wanted) > 0
+        let (core, log2) = (&self.core, line.branch.chunk_log2);
+        let (first, last) = (Chunk::of(bytes.start, log2), Chunk::of(bytes.end.saturating_sub(1), log2));
+        let place = |chunk| core.owner_of(line, chunk).ok().flatten().map(|(_, slot)| slot);
+        let now = core.world.clock.monotonic();
+        let answers = |slot: Slot| core.pvs.get(slot.pv()).is_ok_and(|pv| pv.disk.answers().is_ok());
+        // The destager's lock is not held for a disk that does not answer.
+        let Some(before) =
+            place(first).filter(|slot| !core.repairs.is_hopeless(*slot, now) && answers(*slot))
+        else {
+            return false;
+        };
+        let wanted: Vec<ShownChunk> = std::iter::successors(Some(first), |chunk| Some(chunk.next()))
+            .take_while(|chunk| *chunk <= last)
+            .take(PER_STEP)
+            .map(|chunk| (line.clone(), chunk))
+            .collect();
+        self.repair(&wanted) > 0 || place(first) != Some(before)
+    }
+
+    /// Returns whether nothing of a chunk that a line shows is damaged: another reader may have
+    /// repaired it.
+    pub(crate) fn is_whole(&self, line: &View, at: u64) -> bool {
+        let (core, log2) = (&self.core, line.branch.chunk_log2);
+        let chunk = Chunk::of(at, log2);
+        let Ok(Some((_, slot))) = core.owner_of(line, chunk) else { return false };
+        let size = line.branch.chunk_size();
+        let Ok(pv) = core.pvs.get(slot.pv()) else { return false };
+        let mut content = vec![0; size.min(MAX_CHUNK) as usize];
+        let parts = core.damaged_parts(&pv, &mut content, slot.offset(), &|_| false);
+        size <= MAX_CHUNK && parts.is_ok_and(|parts| parts.is_some_and(|parts| parts.is_empty()))
     }
 }

@@ -84,19 +84,29 @@ impl Volume {
 
     /// Fills `buf`. What is damaged in place is repaired first, if that is possible.
     pub(super) fn read_or_repair(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let mut tried = 0;
+        let (line, end) = (&self.state.line, offset + buf.len() as u64);
+        let (mut tried, mut doubted) = (0, false);
         loop {
             let error = match self.read_into(offset, buf, true) {
                 Ok(_) => return Ok(()),
                 Err(error) => error,
             };
-            let may_pass = error.is_shortage() || error.is_pv_away() || error.kind() != ErrorKind::Io;
             tried += 1;
-            // Chunks are repaired a few at a time.
-            let end = offset + buf.len() as u64;
-            let from = error.byte().filter(|at| (offset..end).contains(at)).unwrap_or(offset);
-            if may_pass || tried > MAX_REPAIRS || !self.destager.repair_read(&self.state.line, from..end) {
+            if error.is_shortage()
+                || error.is_pv_away()
+                || error.kind() != ErrorKind::Io
+                || tried > MAX_REPAIRS
+            {
                 return Err(error);
+            }
+            // Chunks are repaired a few at a time.
+            let from = error.byte().filter(|at| (offset..end).contains(at)).unwrap_or(offset);
+            if !self.destager.repair_read(line, from..end) {
+                // The read may have failed just before another one repaired the same.
+                if doubted || !self.destager.is_whole(line, from) {
+                    return Err(error);
+                }
+                doubted = true;
             }
         }
     }

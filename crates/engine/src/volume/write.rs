@@ -191,7 +191,7 @@ impl Volume {
         for _ in 0..MAX_COMPARISONS {
             let mut request = self.request(offset, len, change)?;
             // The first read changes nothing: a difference at any instant is a difference.
-            self.read_into(offset, &mut found, true)?;
+            self.read_or_repair(offset, &mut found)?;
             if let Some(at) = first_difference(&found, expected) {
                 return Ok(Err(at));
             }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod hostile;
+mod hostile_repair;
 mod media;
 mod repair;
 mod scrub;

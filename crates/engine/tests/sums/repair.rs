@@ -186,12 +186,11 @@ fn a_drained_physical_volume_has_no_bad_places() {
 /// Without space for a new place, the damaged place is written again.
 #[test]
 fn a_full_pool_repairs_in_place() {
-    let options = PoolOptions { destage_threads: 1, ..PoolOptions::default() };
-    let site = Site::builder(16).options(options).journal(64 * MIB, 4 * MIB).build();
-    enable(&site.pool);
-    let site = site.having("v", MIB, CHUNK);
+    let site = repairing();
     let v = site.open("v");
     put(&v, 0..16, 1);
+    record(&site, Encoding::Parity);
+    put(&v, 0..16, 2);
     let full = site.volume("full", 64 * MIB, CHUNK);
     for block in 0.. {
         let mut op = [WriteOp::new(block * CHUNK, Bytes::from(vec![1; CHUNK as usize]))];
@@ -202,10 +201,10 @@ fn a_full_pool_repairs_in_place() {
     }
     site.idle();
     let medium = Medium::of(&site.dir, "pv-0.img");
-    let place = medium.place(3, 1);
+    let place = medium.place(3, 2);
     medium.flip(place);
-    expect(&v, 0..16, 1, &[]);
-    assert_eq!(medium.place(3, 1), place);
+    expect(&v, 0..16, 2, &[]);
+    assert_eq!(medium.place(3, 2), place);
     assert_eq!(site.pool.stats().bad_bytes, 0);
     site.idle();
     assert_sound(&site);

@@ -35,7 +35,8 @@ impl Value for BadSlotRecord {
 }
 
 impl Catalog {
-    /// Returns all bad slots, in the order of their places.
+    /// Returns all bad slots, in the order of their places. A row that does not verify is left out:
+    /// its slot stays marked as used.
     pub(crate) fn bad_slots(&self) -> Result<Vec<(Slot, u8)>> {
         self.store.read("read the bad slots", |txn| {
             let table = match txn.open_table(BAD_SLOTS) {
@@ -46,8 +47,10 @@ impl Catalog {
             for row in db!("read the bad slots", table.iter()) {
                 let (key, value) = db!("read the bad slots", row);
                 let (pv, offset) = key.value();
-                let BadSlotRecord { slot_log2 } = decode("a row of the bad slots", value.value())?;
-                rows.push((Slot::new(pv, offset), slot_log2));
+                match decode("a row of the bad slots", value.value()) {
+                    Ok(BadSlotRecord { slot_log2 }) => rows.push((Slot::new(pv, offset), slot_log2)),
+                    Err(error) => tracing::warn!(pv, offset, %error, "a bad slot is left out"),
+                }
             }
             Ok(rows)
         })
