@@ -8,6 +8,7 @@ mod scsi;
 
 use hindcast_target::scsi::*;
 use mem::SHARD;
+use parking_lot::Mutex;
 use scsi::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -200,4 +201,29 @@ fn a_threshold_is_reported_once() {
     available.store(40 << 20, Ordering::Relaxed);
     rig.lu.check_thresholds();
     assert_eq!(attention(&rig.a), Some(Asc::THIN_PROVISIONING_THRESHOLD));
+}
+
+#[test]
+fn the_log_page_tells_of_the_scan_and_of_damage() {
+    let state = Arc::new(Mutex::new(Scan::default()));
+    let seen = state.clone();
+    let scan = move || *seen.lock();
+    let options = LuOptions { scan: Some(Arc::new(scan)), ..LuOptions::default() };
+    let rig = Rig::with(info(4 << 20), options);
+    assert_eq!(good(&rig.a, &[0x4d, 0, 0, 0, 0, 0, 0, 0, 99, 0], &[])[..], [0, 0, 0, 2, 0x00, 0x15]);
+    let page = |first: u8| good(&rig.a, &[0x4d, 0, 0x55, 0, 0, 0, first, 0, 99, 0], &[]);
+    assert_eq!(page(0)[..], [0x15, 0, 0, 16, 0, 0, 3, 12, 0, 0, 0, 0, 0, 0x08, 0, 0, 0, 0, 0, 0]);
+    *state.lock() = Scan { running: true, paused: false, done: 1, total: 2, passes: 3, minutes: 0x0102 };
+    assert_eq!(page(0)[4..], [0, 0, 3, 12, 0, 0, 1, 2, 0, 0x01, 0, 3, 0x7f, 0xff, 0, 3]);
+    state.lock().paused = true;
+    assert_eq!(page(0)[13], 0x06);
+    bad_field(&rig.a, &[0x4d, 0, 0x55, 0, 0, 0, 1, 0, 99, 0], &[]);
+    // Block 5 is damaged.
+    *rig.device.damaged.lock() = Some(5 * BLOCK as u64);
+    let found = [0, 1, 3, 20, 0, 0, 1, 2, 0x03, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
+    assert_eq!(page(0)[2..4], [0, 16 + 24]);
+    assert_eq!(page(0)[20..], found);
+    assert_eq!(page(1)[4..], found);
+    bad_field(&rig.a, &[0x4d, 0, 0x55, 0, 0, 0, 2, 0, 99, 0], &[]);
+    bad_field(&Rig::new().a, &[0x4d, 0, 0x55, 0, 0, 0, 0, 0, 99, 0], &[]);
 }

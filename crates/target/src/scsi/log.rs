@@ -1,19 +1,25 @@
-//! LOG SENSE and LOG SELECT (SPC-4 6.8, 6.9), with the logical block provisioning page (SBC-3
-//! 6.4.5).
+//! LOG SENSE and LOG SELECT (SPC-4 6.8, 6.9), with the pages of logical block provisioning (SBC-3
+//! 6.4.5) and of background scans (SBC-3 6.4.2).
 
 use super::lu::LogicalUnit;
 use super::opcodes::Task;
 use super::outcome::Reply;
-use super::sense::{Asc, Sense};
+use super::sense::{Asc, During, Sense, of_error};
 use bytes::Bytes;
 
+/// Code of the page of background scans.
+const SCANS: u8 = 0x15;
+/// Code of the page of logical block provisioning.
+const PROVISIONING: u8 = 0x0c;
+/// Number of medium scan parameters that the standard allows.
+const MAX_FOUND: usize = 0x800;
+
 /// Returns the supported log pages, by page code and subpage code.
-fn supported(lu: &LogicalUnit) -> &'static [(u8, u8)] {
-    if lu.options.space.is_some() {
-        &[(0x00, 0), (0x00, 0xff), (0x0c, 0)]
-    } else {
-        &[(0x00, 0), (0x00, 0xff)]
-    }
+fn supported(lu: &LogicalUnit) -> Vec<(u8, u8)> {
+    let mut pages = vec![(0x00, 0), (0x00, 0xff)];
+    pages.extend(lu.options.space.is_some().then_some((PROVISIONING, 0)));
+    pages.extend(lu.options.scan.is_some().then_some((SCANS, 0)));
+    pages
 }
 
 /// Carries out LOG SENSE.
@@ -33,6 +39,7 @@ pub(crate) fn sense(task: &Task, _: &Bytes) -> Reply {
     match (code, subpage) {
         (0x00, 0) => data.extend(supported(lu).iter().filter(|(_, s)| *s == 0).map(|(c, _)| *c)),
         (0x00, _) => supported(lu).iter().for_each(|&(c, s)| data.extend([c, s])),
+        (SCANS, _) => scans(lu, first, &mut data)?,
         _ => provisioning(lu, first, &mut data)?,
     }
     let len = u16::try_from(data.len() - 4).unwrap_or(u16::MAX);
@@ -59,6 +66,66 @@ fn provisioning(lu: &LogicalUnit, first: u16, data: &mut Vec<u8>) -> Result<(), 
         data.extend([scope, 0, 0, 0]);
     }
     Ok(())
+}
+
+/// Appends the status of the scan, and a parameter for each damaged logical block, from parameter
+/// code `first`. The server keeps no time of each find, so all have the time of now.
+fn scans(lu: &LogicalUnit, first: u16, data: &mut Vec<u8>) -> Result<(), Sense> {
+    let Some(scan) = &lu.options.scan else {
+        return Ok(());
+    };
+    let scan = scan();
+    let minutes = scan.minutes.to_be_bytes();
+    let short = |n: u64| u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes();
+    let blocks = damaged_blocks(lu).map_err(|error| of_error(&error, During::Read))?;
+    if usize::from(first) > blocks.len() {
+        return Err(Sense::cdb_field(5));
+    }
+    if first == 0 {
+        let status = match (scan.running, scan.paused) {
+            (true, false) => 0x01,
+            (true, true) => 0x06, // halted for a vendor-specific reason
+            _ => 0x08,            // waits until its interval expires
+        };
+        let share = u128::from(scan.done) * 0xffff / u128::from(scan.total.max(1));
+        let progress = if scan.running { share.min(0xffff) as u64 } else { 0 };
+        data.extend([0, 0, 0x03, 12]); // a list in binary
+        data.extend(minutes);
+        data.extend([0, status]);
+        data.extend(short(scan.passes));
+        data.extend(short(progress));
+        data.extend(short(scan.passes));
+    }
+    for (number, lba) in (1u16..).zip(blocks).filter(|(number, _)| *number >= first) {
+        data.extend(number.to_be_bytes());
+        data.extend([0x03, 20]);
+        data.extend(minutes);
+        // No reassignment is under way, and the sense data of a read of the block.
+        data.extend([0x03, 0x11, 0x00, 0, 0, 0, 0, 0]);
+        data.extend(lba.to_be_bytes());
+    }
+    Ok(())
+}
+
+/// Returns the addresses of the first damaged logical blocks.
+fn damaged_blocks(lu: &LogicalUnit) -> hindcast_engine::Result<Vec<u64>> {
+    let device = lu.device();
+    let (size, block) = (device.info().size, lu.block_size());
+    let (mut at, mut found) = (0, Vec::new());
+    while at < size && found.len() < MAX_FOUND {
+        let runs = device.damaged(at, size - at, MAX_FOUND)?;
+        if runs.is_empty() {
+            break;
+        }
+        for (length, damaged) in runs {
+            if damaged {
+                found.extend(at / block..(at + length).div_ceil(block));
+            }
+            at += length;
+        }
+    }
+    found.truncate(MAX_FOUND);
+    Ok(found)
 }
 
 /// Carries out LOG SELECT. No parameter can be set. PCR resets counters, but the logical unit has

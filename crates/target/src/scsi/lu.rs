@@ -36,6 +36,23 @@ pub struct Space {
     pub available: u64,
 }
 
+/// The state of the scan that verifies the medium in the background (SBC-3 4.23).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scan {
+    /// A pass is under way.
+    pub running: bool,
+    /// The pass waits until it is resumed.
+    pub paused: bool,
+    /// Bytes that the pass has looked at.
+    pub done: u64,
+    /// Bytes that the pass will look at in all.
+    pub total: u64,
+    /// Number of whole passes so far.
+    pub passes: u64,
+    /// Minutes since the logical unit was made available.
+    pub minutes: u32,
+}
+
 /// Properties that a logical unit reports to initiators, and its limits.
 #[derive(Clone)]
 pub struct LuOptions {
@@ -48,6 +65,8 @@ pub struct LuOptions {
     /// Returns the used and the available space. It is present if the device is thinly provisioned
     /// and knows its space.
     pub space: Option<Arc<dyn Fn() -> Space + Send + Sync>>,
+    /// Returns the state of the background scan. It is present if the medium is scanned.
+    pub scan: Option<Arc<dyn Fn() -> Scan + Send + Sync>>,
     /// The physical block size that the logical unit reports, in bytes: a power of two. Writing a
     /// whole physical block needs no read. 0 means the logical block size, because a write never
     /// tears the blocks beside it.
@@ -67,6 +86,7 @@ impl Default for LuOptions {
             revision: "1".into(),
             serial: None,
             space: None,
+            scan: None,
             physical_block_size: 0,
             atomic_bytes: 0,
             sanitize_rate: 128 << 20,

@@ -40,7 +40,7 @@ mod verify;
 
 pub use command::{Command, ReadCommand, WriteCommand};
 pub use events::{Event, Events};
-pub use lu::{LogicalUnit, LuOptions, LuStore, Space};
+pub use lu::{LogicalUnit, LuOptions, LuStore, Scan, Space};
 pub use opcodes::Task;
 pub use outcome::{Outcome, Status};
 pub use ports::{AccessState, MAX_LUN, PortGroup, TargetPort, lun_from_wire, lun_to_wire};

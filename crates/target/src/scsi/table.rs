@@ -76,7 +76,7 @@ pub(crate) static TABLE: Table = Table(&[
     sanitize_op(&[0x48, 0xa2, 0, 0, 0, 0, 0, F, F, C], sanitize::block_erase),
     sanitize_op(&[0x48, 0x9f, 0, 0, 0, 0, 0, F, F, C], sanitize::exit_failure_mode),
     Op::new(&[0x4c, 0x03, F, F, 0, 0, 0, F, F, C], GOVERNS, Write, log::select).takes(Field(7, 2)),
-    report(&[0x4d, 0x01, F, F, 0, F, F, F, F, C], SANITIZING | UNRESERVED, Free, log::sense)
+    report(&[0x4d, 0x01, F, F, 0, F, F, F, F, C], SANITIZING | UNRESERVED | LONG, Free, log::sense)
         .reads(Field(7, 2)),
     Op::new(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, C], GOVERNS, Registered, mode::select10).takes(Field(7, 2)),
     report(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, C], 0, Registered, mode::sense10).reads(Field(7, 2)),

@@ -16,9 +16,10 @@ use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result, Volume, cdp};
 use hindcast_target::iscsi::access::Otherwise;
-use hindcast_target::scsi::{LogicalUnit, LuOptions, LuStore, Space, Target};
+use hindcast_target::scsi::{LogicalUnit, LuOptions, LuStore, Scan, Space, Target};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Instant;
 use uuid::Uuid;
 
 /// Kind and version of the files that store the state of logical units.
@@ -143,9 +144,26 @@ impl Exports {
             used: pool.volume(&watched.name()).map_or(0, |v| v.allocated),
             available: pool.info().available,
         };
+        let (pool, began) = (self.pool.clone(), Instant::now());
+        let scan = move || {
+            let scrub = pool.data_scrub();
+            Scan {
+                running: scrub.running,
+                paused: scrub.paused,
+                done: scrub.done(),
+                total: scrub.total,
+                passes: scrub.passes,
+                minutes: u32::try_from(began.elapsed().as_secs() / 60).unwrap_or(u32::MAX),
+            }
+        };
         // A write that fits into one journal record is atomic in a crash.
         let atomic_bytes = u32::try_from(self.pool.max_record_bytes()).unwrap_or(0);
-        let options = LuOptions { space: Some(Arc::new(space)), atomic_bytes, ..LuOptions::default() };
+        let options = LuOptions {
+            space: Some(Arc::new(space)),
+            scan: Some(Arc::new(scan)),
+            atomic_bytes,
+            ..LuOptions::default()
+        };
         Ok((volume, options))
     }
 
