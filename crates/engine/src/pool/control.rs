@@ -239,7 +239,7 @@ impl Pool {
         }
         {
             let state = &mut *self.destager.state.lock();
-            let moving = state.allocator.used_bytes(pv);
+            let moving = state.allocator.movable_bytes(pv);
             let was_draining = state.allocator.is_draining(pv);
             let kept = self.destager.apply_draining(state, pv, true, false);
             if !kept || self.core.totals().available < moving {

@@ -91,6 +91,12 @@ impl Allocator {
         before.is_some_and(|(slot, log2)| slot.pv() == pv && byte < slot.offset() + (1 << log2))
     }
 
+    /// Returns the number of bytes in bad slots of a physical volume, as of the last commit.
+    pub(super) fn bad_bytes_of(&self, pv: u32) -> u64 {
+        let of_pv = self.bad.known.iter().filter(|(slot, _)| slot.pv() == pv);
+        of_pv.map(|(_, slot_log2)| 1 << slot_log2).sum()
+    }
+
     /// Returns the number of bytes in bad slots, as of the last commit.
     pub(crate) fn bad_bytes(&self) -> u64 {
         self.bad.bytes

@@ -120,10 +120,11 @@ impl Allocator {
         self.pvs.get(&pv).map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
     }
 
-    /// Number of bytes of used slots on a physical volume.
-    pub(crate) fn used_bytes(&self, pv: u32) -> u64 {
+    /// Number of bytes of used slots on a physical volume that a drain has to move.
+    pub(crate) fn movable_bytes(&self, pv: u32) -> u64 {
         let bytes = |e: &Extent| (e.live as u64) << e.slot_log2;
-        self.pvs.get(&pv).map_or(0, |s| s.extents.iter().map(bytes).sum())
+        let used: u64 = self.pvs.get(&pv).map_or(0, |s| s.extents.iter().map(bytes).sum());
+        used.saturating_sub(self.bad_bytes_of(pv))
     }
 
     /// Removes an empty physical volume.
