@@ -84,7 +84,7 @@ impl Volume {
 
     /// Fills `buf`. What is damaged in place is repaired first, if that is possible.
     pub(super) fn read_or_repair(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let (line, end) = (&self.state.line, offset + buf.len() as u64);
+        let (line, end) = (&self.state.line, offset.saturating_add(buf.len() as u64));
         let (mut tried, mut doubted) = (0, false);
         loop {
             let error = match self.read_into(offset, buf, true) {
