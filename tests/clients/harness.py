@@ -194,11 +194,13 @@ class Daemon:
 class Hindcast(Daemon):
     """The real thing."""
 
-    def __init__(self, directory, pool="4G", journal="256M", destage_start=0, args=()):
+    def __init__(self, directory, pool="4G", journal="256M", destage_start=0, features=None, args=()):
         """`destage_start`: per cent of the journal in use at which destage begins; 0 keeps it busy, and lets
-        `drained` come true."""
+        `drained` come true. `features`: those of a new pool, as `--pool-features` takes
+        them."""
         super().__init__(directory)
         self.answered = False
+        self.features = features
         self.socket = self.dir / "nbd.sock"
         self.api = self.dir / "hindcast.sock"
         self.args = [f"--pool-size={pool}", f"--journal-size={journal}", f"--destage-start={destage_start}", *args]
@@ -209,6 +211,8 @@ class Hindcast(Daemon):
     def start(self, wait=True):
         # A server that has answered has a pool: it has to be found again, not made.
         create = [] if self.answered else ["--create"]
+        if create and self.features:
+            create.append(f"--pool-features={self.features}")
         self.spawn([binary(), "serve", *create, "--data", self.dir, f"--nbd=unix:{self.socket}", *self.args])
         if wait:
             wait_for("the server's answer", self.is_up, limit=120)

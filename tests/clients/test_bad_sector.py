@@ -94,11 +94,11 @@ def codes(server):
     return {p["code"] for p in server.cli("status")["health"].get("problems", [])}
 
 
-def on_a_bad_disk(t, alone=True):
+def on_a_bad_disk(t, alone=True, features=None):
     """A server whose data lies on a bad disk: (server, disk, path of its first physical volume). `alone`: the first
     physical volume is gone; otherwise it takes nothing."""
     disk = BadDisk(t)
-    server = t.server(pool="64M")
+    server = t.server(pool="64M", features=features)
     first = server.cli("pool", "pvs")[0]["path"]
     server.cli("pool", "add", disk.path)
     server.cli("pool", "drain", first, *([] if alone else ["--wait"]))
@@ -123,9 +123,30 @@ def fails_to_read(uri, offset, length):
 
 
 @test(limit=240, hindcast_only=True)
-def a_bad_sector_is_lost_and_nothing_else(t):
+def a_bad_sector_is_repaired(t):
+    """The volume's history leads to the content, and sums prove it: no client gets an error."""
     server, disk, _ = on_a_bad_disk(t)
-    v, other = server.create("v", SIZE, "16K", "--cdp", "parity"), server.create("other", SIZE)
+    v = server.create("v", SIZE, "16K", "--cdp", "parity")
+    put(server, "v", pattern(0, MIB))
+    server.drained()
+    bad = 18 * BLOCK
+    disk.spoil(pattern(0, MIB)[bad:bad + BLOCK])
+    reads(v, pattern(0, MIB))
+    assert Api(server.api).metric('hindcast_repaired_bytes_total{from="history"}') == BLOCK
+    server.kill()
+    server.start()
+    disk.forget()
+    reads(v, pattern(0, MIB))
+    assert "data-damaged" not in codes(server)
+    assert "damaged" not in server.show("v")
+    server.check()
+
+
+@test(limit=240, hindcast_only=True)
+def a_bad_sector_is_lost_and_nothing_else(t):
+    """The content is older than the history. Without sums nothing proves what the journal still has."""
+    server, disk, _ = on_a_bad_disk(t, features="none")
+    v, other = server.create("v", SIZE, "16K"), server.create("other", SIZE)
     chunk = b"".join(block(100 + n) for n in range(4))
     with connection(v) as h, connection(other) as o:
         h.pwrite(chunk, 4 * CHUNK)
@@ -133,6 +154,7 @@ def a_bad_sector_is_lost_and_nothing_else(t):
         o.pwrite(pattern(0, MIB), 0)
         o.flush()
     server.drained()
+    server.cli("volume", "set", "v", "--cdp", "parity")
     disk.spoil(block(102))
     bad = 4 * CHUNK + 2 * BLOCK
     # A client meets it: an error there, and nothing else happens.

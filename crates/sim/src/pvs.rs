@@ -24,6 +24,7 @@ impl Run {
             }
             Op::EnableFeature => self.enable_features(),
             Op::BadReads => self.bad_reads(),
+            Op::Rot(before) => self.rot_recorded(*before),
             Op::FailPv(pick) => {
                 self.fail_pv(*pick);
                 Ok(())
@@ -131,7 +132,9 @@ impl Run {
 
     fn bad_reads(&mut self) -> Outcome<()> {
         if self.plan.sums && self.rand.percent(50) {
-            return self.rot();
+            let lost = self.rot(None)?;
+            self.lost.extend(lost);
+            return Ok(());
         }
         let files = self.dir.files();
         let pvs: Vec<&(String, u64)> = files.iter().filter(|(name, _)| self.pvs.contains(name)).collect();
@@ -145,28 +148,44 @@ impl Run {
         Ok(())
     }
 
+    /// Flips a bit in a block of the first physical volume with at least `before` blocks before it.
+    /// The history of volume 1 leads to what the block held, so nothing is lost.
+    fn rot_recorded(&mut self, before: u64) -> Outcome<()> {
+        let name = self.model(1).map(|volume| volume.name.clone());
+        let is_recorded = name.is_ok_and(|name| {
+            self.pool.as_ref().is_some_and(|pool| pool.volume(&name).is_ok_and(|v| v.cdp.is_some()))
+        });
+        let held = self.rot(Some(before))?;
+        if !is_recorded {
+            self.lost.extend(held);
+        }
+        Ok(())
+    }
+
     /// Flips a bit of data that has a sum. From then on the block can't be read, until it is
-    /// written, and nothing may ever show it.
-    fn rot(&mut self) -> Outcome<()> {
+    /// written or repaired, and nothing may ever show it. Returns what the block held.
+    fn rot(&mut self, before: Option<u64>) -> Outcome<Vec<(u64, u64)>> {
         let pool = self.pool()?;
         if self.faults || self.failing || self.poisoned() || pool.drain().is_err() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         // A unit without a sum would be shown as it is.
         let found = match self.scrub_once(&pool) {
-            Err(_) if self.dir.crashed() || self.poisoned() => return Ok(()),
+            Err(_) if self.dir.crashed() || self.poisoned() => return Ok(Vec::new()),
             found => found?,
         };
         let all_verify = found.unknown + found.damaged + found.unreadable == 0;
         if !all_verify || pool.stats().referred_bytes > 0 || pool.pvs().iter().any(|pv| pv.failure.is_some())
         {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let names: Vec<String> = self.pvs.iter().cloned().collect();
-        let name = &names[self.rand.below(names.len() as u64) as usize];
-        let lost = self.dir.rot(name, self.rand.bits());
-        self.say(|| format!("{name}: a bit of {} sectors flips", lost.len()));
-        self.lost.extend(lost);
-        Ok(())
+        let (name, pick) = match before {
+            Some(before) => (&names[0], before),
+            None => (&names[self.rand.below(names.len() as u64) as usize], self.rand.bits()),
+        };
+        let held = self.dir.rot(name, pick);
+        self.say(|| format!("{name}: a bit of {} sectors flips", held.len()));
+        Ok(held)
     }
 }

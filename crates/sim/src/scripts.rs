@@ -3,6 +3,7 @@
 
 mod histories;
 mod references;
+mod repair;
 mod turns;
 
 use crate::clock::FOR_EVER;
@@ -95,6 +96,8 @@ pub fn scripts() -> Vec<Script> {
     ];
     // Each second script has sums. `sim --enumerate --sums` gives them to all.
     all.iter_mut().skip(1).step_by(2).for_each(|script| script.sums = true);
+    let repair = |name, ops| Script { sums: true, ..script(name, 4096, ops) };
+    all.extend([repair("repair", repair::moved()), repair("repair-in-place", repair::in_place())]);
     all
 }
 

@@ -285,6 +285,10 @@ pub enum Op {
     CrashIn(u64, Crash),
     /// Some sectors of one physical volume become unreadable.
     BadReads,
+    /// A bit flips in a block of the first physical volume that holds data. The number tells how
+    /// many blocks with content come before it at least. If volume 1 is recorded, nothing may be
+    /// lost by that.
+    Rot(u64),
     /// The next sync of this purpose fails.
     FailSync(SyncPurpose),
     /// Writes to one physical volume, or its syncs, fail soon. The number encodes three values:
