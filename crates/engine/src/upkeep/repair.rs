@@ -68,6 +68,15 @@ struct Job {
     parts: Vec<Part>,
 }
 
+/// What one hold of the destager's lock did.
+#[derive(Default)]
+struct Step {
+    /// Bytes that were repaired.
+    repaired: u64,
+    /// What the journal may have.
+    sought: Vec<SoughtBlock>,
+}
+
 impl Job {
     /// Returns the ranges of the chunk that are still lost.
     fn lost(&self) -> Vec<Range<usize>> {
@@ -146,22 +155,24 @@ impl Destager {
         if wanted.is_empty() || !core.repairs.is_on() || core.check_usable().is_err() {
             return 0;
         }
-        let before = core.repairs.done().total();
+        let mut repaired = 0;
         for wanted in wanted.chunks(PER_STEP) {
-            let done = self.repair_step(wanted, None).and_then(|sought| {
-                if sought.is_empty() {
+            let done = self.repair_step(wanted, None).and_then(|first| {
+                repaired += first.repaired;
+                if first.sought.is_empty() {
                     return Ok(());
                 }
                 // The journal is searched without the lock, because that may take long.
-                let found = self.search_journal(&sought);
-                self.repair_step(wanted, Some(&found)).map(drop)
+                let found = self.search_journal(&first.sought);
+                repaired += self.repair_step(wanted, Some(&found))?.repaired;
+                Ok(())
             });
             if let Err(error) = done {
                 tracing::warn!(%error, "damaged data could not be repaired");
                 break;
             }
         }
-        core.repairs.done().total() - before
+        repaired
     }
 
     /// Repairs what background work wants to be repaired. Returns whether there was anything.
@@ -181,12 +192,12 @@ impl Destager {
     /// Repairs chunks from their histories, and from what was `found` in the journal. Without
     /// `found` it leaves chunks alone of which the journal may have something, and returns what to
     /// look for.
-    fn repair_step(&self, wanted: &[ShownChunk], found: Option<&Found>) -> Result<Vec<SoughtBlock>> {
+    fn repair_step(&self, wanted: &[ShownChunk], found: Option<&Found>) -> Result<Step> {
         let state = &mut *self.state.lock();
         self.core.check_usable()?;
         // Slots of the journal's last batch may be half written.
         if state.is_half_done() {
-            return Ok(Vec::new());
+            return Ok(Step::default());
         }
         match self.try_repair(state, wanted, found) {
             Err(away) if away.is_pv_away() => {
@@ -202,7 +213,7 @@ impl Destager {
         state: &mut BackgroundState,
         wanted: &[ShownChunk],
         found: Option<&Found>,
-    ) -> Result<Vec<SoughtBlock>> {
+    ) -> Result<Step> {
         let (mut moves, mut sought) = (Moves::new(u64::MAX), Vec::new());
         let mut pages: BTreeMap<PageKey, MapPage> = BTreeMap::new();
         let mut seen = BTreeSet::new();
@@ -247,7 +258,7 @@ impl Destager {
         self.commit_moves(state, moves)?;
         self.core.repairs.from_history.fetch_add(of_history, Ordering::Relaxed);
         self.core.repairs.from_journal.fetch_add(of_journal, Ordering::Relaxed);
-        Ok(sought)
+        Ok(Step { repaired: of_history + of_journal, sought })
     }
 
     /// Looks at a chunk. Returns `None` if nothing of it is damaged, or if it can't be repaired
@@ -298,13 +309,10 @@ impl Destager {
         let entry = Entry { slot: to, ..job.entry };
         match &job.owner {
             Owner::Head(key, index) => {
-                let page = match pages.entry(*key) {
-                    std::collections::btree_map::Entry::Occupied(page) => page.into_mut(),
-                    std::collections::btree_map::Entry::Vacant(vacant) => {
-                        vacant.insert((*core.map.read(*key)?).clone())
-                    }
-                };
+                let known = pages.remove(key);
+                let mut page = known.map_or_else(|| core.map.read(*key).map(|page| (*page).clone()), Ok)?;
                 page.set(*index, entry);
+                pages.insert(*key, page);
             }
             Owner::Version(version) => moves.versions.push(Version { entry, ..**version }),
         }
@@ -398,6 +406,18 @@ impl Core {
         pv.disk.read_at(unit, at).is_ok() && sum_of(unit) == sum
     }
 
+    /// Returns whether nothing of a chunk that a line shows is damaged: another reader may have
+    /// repaired it.
+    pub(crate) fn is_whole(&self, line: &View, at: u64) -> bool {
+        let chunk = Chunk::of(at, line.branch.chunk_log2);
+        let Ok(Some((_, slot))) = self.owner_of(line, chunk) else { return false };
+        let size = line.branch.chunk_size();
+        let Ok(pv) = self.pvs.get(slot.pv()) else { return false };
+        let mut content = vec![0; size.min(MAX_CHUNK) as usize];
+        let parts = self.damaged_parts(&pv, &mut content, slot.offset(), &|_| false);
+        size <= MAX_CHUNK && parts.is_ok_and(|parts| parts.is_some_and(|parts| parts.is_empty()))
+    }
+
     /// Returns the content of a chunk as the history of its branch has it, for a moment at which
     /// the content of the slot was current. Everything up to `destaged` is in place.
     fn past_content(&self, job: &Job, destaged: Lsn) -> Option<Vec<u8>> {
@@ -482,18 +502,5 @@ impl Destager {
             .map(|chunk| (line.clone(), chunk))
             .collect();
         self.repair(&wanted) > 0 || place(first) != Some(before)
-    }
-
-    /// Returns whether nothing of a chunk that a line shows is damaged: another reader may have
-    /// repaired it.
-    pub(crate) fn is_whole(&self, line: &View, at: u64) -> bool {
-        let (core, log2) = (&self.core, line.branch.chunk_log2);
-        let chunk = Chunk::of(at, log2);
-        let Ok(Some((_, slot))) = core.owner_of(line, chunk) else { return false };
-        let size = line.branch.chunk_size();
-        let Ok(pv) = core.pvs.get(slot.pv()) else { return false };
-        let mut content = vec![0; size.min(MAX_CHUNK) as usize];
-        let parts = core.damaged_parts(&pv, &mut content, slot.offset(), &|_| false);
-        size <= MAX_CHUNK && parts.is_ok_and(|parts| parts.is_some_and(|parts| parts.is_empty()))
     }
 }

@@ -103,7 +103,7 @@ impl Volume {
             let from = error.byte().filter(|at| (offset..end).contains(at)).unwrap_or(offset);
             if !self.destager.repair_read(line, from..end) {
                 // The read may have failed just before another one repaired the same.
-                if doubted || !self.destager.is_whole(line, from) {
+                if doubted || !self.core.is_whole(line, from) {
                     return Err(error);
                 }
                 doubted = true;

@@ -11,24 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 const EIO: i32 = 5;
 
-fn on() -> PoolOptions {
-    PoolOptions { destage_threads: 1, ..PoolOptions::default() }
-}
-
-fn repairing() -> Site {
-    let site = Site::builder(16).options(on()).build();
-    enable(&site.pool);
-    site.having("v", MIB, CHUNK)
-}
-
-fn forget_journal(dir: &dyn Dir) {
-    for name in dir.list().unwrap().iter().filter(|name| name.starts_with("journal-0")) {
-        let file = dir.open(name, OpenMode::Existing).unwrap();
-        let len = file.len().unwrap();
-        file.write_at(&vec![0; (len - BLOCK) as usize], BLOCK).unwrap();
-    }
-}
-
 /// The newer copy of a block of sums rots. The older sums must not make old content right.
 #[test]
 fn rot_in_the_newer_copy_of_a_block_of_sums_brings_no_old_content_back() {
@@ -71,7 +53,7 @@ fn a_filler_below_staged_records_stays_damage() {
     v.flush().unwrap();
     drop(v);
     Medium::of(&site.dir, "pv-0.img").flip(Medium::of(&site.dir, "pv-0.img").place(6, 1) + 77);
-    let site = site.reopen_with(on());
+    let site = site.reopen_with(alone());
     let v = site.open("v");
     expect(&v, 6..7, 1, &[]);
     site.idle();
@@ -113,7 +95,7 @@ fn the_sum_of_a_filler_proves_nothing() {
     site.idle();
     assert!(read_range(&v, 5 * BLOCK, BLOCK).is_err());
     drop(v);
-    let site = site.reopen_with(on());
+    let site = site.reopen_with(alone());
     let v = site.open("v");
     let r = read_range(&v, 5 * BLOCK, BLOCK);
     assert!(r.as_ref().map_or(true, |d| *d == now), "old content: body is {}", r.unwrap()[1000]);
@@ -125,7 +107,7 @@ fn a_request_that_carries_out_a_batch_repairs_first() {
     for by in ["remove_pv", "moment", "full"] {
         let site = match by {
             "full" => {
-                let site = Site::builder(64).journal(2 * MIB, 256 * KIB).options(on()).build();
+                let site = Site::builder(64).journal(2 * MIB, 256 * KIB).options(alone()).build();
                 enable(&site.pool);
                 site.having("v", 16 * MIB, CHUNK)
             }
@@ -216,7 +198,7 @@ fn an_unreadable_block_below_a_part_is_repaired() {
             }
             None
         };
-        let site = Site::builder(16).options(on()).over(|dir| FaultyDir::new(dir, fail));
+        let site = Site::builder(16).options(alone()).over(|dir| FaultyDir::new(dir, fail));
         enable(&site.pool);
         let v = site.volume("v", MIB, CHUNK);
         put(&v, 0..16, 1);
@@ -300,7 +282,7 @@ fn a_gap_that_was_committed_before_it_was_retracted_goes() {
             a.load(SeqCst) && op.name == "pv-0.img" && matches!(&op.act, Act::Write(r) if r.start >= MIB);
         hit.then(|| io::Error::from_raw_os_error(28))
     };
-    let site = Site::builder(16).options(on()).over(|dir| FaultyDir::new(dir, fail));
+    let site = Site::builder(16).options(alone()).over(|dir| FaultyDir::new(dir, fail));
     enable(&site.pool);
     let v = site.volume("v", MIB, CHUNK);
     record(&site, Encoding::Redo);
@@ -351,7 +333,7 @@ fn a_repair_that_is_not_possible_costs_few_reads() {
             }
             (is_read && a.load(SeqCst)).then(|| io::Error::from_raw_os_error(EIO))
         };
-        let site = Site::builder(16).options(on()).over(|dir| FaultyDir::new(dir, fail));
+        let site = Site::builder(16).options(alone()).over(|dir| FaultyDir::new(dir, fail));
         enable(&site.pool);
         let v = site.volume("v", MIB, CHUNK);
         put(&v, 0..64, 1);
@@ -406,7 +388,7 @@ fn a_read_that_fails_behind_a_repair_is_repeated() {
         }
         Some(io::Error::from_raw_os_error(EIO))
     };
-    let site = Site::builder(16).options(on()).over(|dir| FaultyDir::new(dir, fail));
+    let site = Site::builder(16).options(alone()).over(|dir| FaultyDir::new(dir, fail));
     enable(&site.pool);
     let v = site.volume("v", MIB, CHUNK);
     put(&v, 0..16, 1);

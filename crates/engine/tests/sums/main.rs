@@ -35,6 +35,28 @@ fn enable(pool: &Pool) {
     pool.upgrade(&["sums".to_owned()]).unwrap();
 }
 
+/// The options of a pool that repairs, and destages on one thread.
+fn alone() -> PoolOptions {
+    PoolOptions { destage_threads: 1, ..PoolOptions::default() }
+}
+
+/// Makes a pool that repairs, and a volume `v` of 1 MiB. The journal is so large that its files are
+/// not used again.
+fn repairing() -> Site {
+    let site = Site::builder(16).options(alone()).build();
+    enable(&site.pool);
+    site.having("v", MIB, CHUNK)
+}
+
+/// Overwrites the files of the journal with zeros, but for their headers: no content is left there.
+fn forget_journal(dir: &dyn Dir) {
+    for name in dir.list().unwrap().iter().filter(|name| name.starts_with("journal-0")) {
+        let file = dir.open(name, OpenMode::Existing).unwrap();
+        let len = file.len().unwrap();
+        file.write_at(&vec![0; (len - BLOCK) as usize], BLOCK).unwrap();
+    }
+}
+
 /// Makes a pool with sums, and a volume `v` of 1 MiB.
 fn site() -> Site {
     site_with(1, CHUNK)

@@ -4,24 +4,6 @@
 use super::*;
 use hindcast_engine::cdp::Moment;
 
-/// Makes a pool that repairs, and a volume `v` of 1 MiB. The journal is so large that its files are
-/// not used again.
-fn repairing() -> Site {
-    let options = PoolOptions { destage_threads: 1, ..PoolOptions::default() };
-    let site = Site::builder(16).options(options).build();
-    enable(&site.pool);
-    site.having("v", MIB, CHUNK)
-}
-
-/// Overwrites the files of the journal with zeros, but for their headers: no content is left there.
-fn forget_journal(dir: &dyn Dir) {
-    for name in dir.list().unwrap().iter().filter(|name| name.starts_with("journal-0")) {
-        let file = dir.open(name, OpenMode::Existing).unwrap();
-        let len = file.len().unwrap();
-        file.write_at(&vec![0; (len - BLOCK) as usize], BLOCK).unwrap();
-    }
-}
-
 /// Closes the pool in order, which puts everything in place, and changes its files.
 fn reopen(site: Site, v: Arc<Volume>, change: impl FnOnce(&dyn Dir)) -> (Site, Arc<Volume>) {
     site.idle();
