@@ -39,7 +39,12 @@ fn note(why: &mut Option<Error>, error: Error) {
 impl LogState {
     /// Returns the starts of reconstructions of a moment: those before it (nearest first) and those
     /// after it. Returns `None` when nothing was recorded at the moment.
-    fn starts(&self, lsn: Lsn, version: u64) -> Option<(Vec<Start>, Vec<Start>)> {
+    ///
+    /// Everything up to `settled` is carried out. If that ends with an anchor, the anchor has the
+    /// content in place, and the content in place is no start of its own. The next operation may
+    /// be a long discard or a smaller size, which changes it in steps. The log has the event of
+    /// such an operation only after the last step, also after a crash between two steps.
+    fn starts(&self, lsn: Lsn, version: u64, settled: Lsn) -> Option<(Vec<Start>, Vec<Start>)> {
         let began = self.recording_since(lsn)?;
         let anchor = |(at, event): (&Lsn, &Event)| match event {
             Event::Anchor { epoch, .. } => Some(Start::Epoch(*at, *epoch)),
@@ -61,7 +66,8 @@ impl LogState {
             .filter_map(anchor)
             .take(TRIES)
             .collect();
-        if off.is_none() && self.settings.is_some() && newer.len() < TRIES {
+        let is_anchor = matches!(self.events.get(&settled), Some(Event::Anchor { .. }));
+        if off.is_none() && self.settings.is_some() && newer.len() < TRIES && !is_anchor {
             newer.push(Start::Head(version));
         }
         Some((older, newer))
@@ -71,7 +77,7 @@ impl LogState {
     /// The outer `None` means that nothing was recorded at the moment. The inner `None` means that
     /// there is no such anchor.
     pub(super) fn anchor_before(&self, lsn: Lsn) -> Option<Option<(Lsn, Epoch)>> {
-        let (older, _) = self.starts(lsn, 0)?;
+        let (older, _) = self.starts(lsn, 0, Lsn::ZERO)?;
         Some(older.first().and_then(|start| match start {
             Start::Epoch(at, epoch) => Some((*at, *epoch)),
             Start::Head(_) => None,
@@ -101,7 +107,7 @@ impl Core {
         self.check_histories()?;
         loop {
             let version = branch.cdp.version.load(Ordering::SeqCst);
-            let starts = branch.cdp.log.read().starts(lsn, version);
+            let starts = branch.cdp.log.read().starts(lsn, version, self.positions.settled());
             let Some((older, newer)) = starts else {
                 return Err(lost(format!(
                     "reconstruct chunk {chunk} at LSN {lsn}: the history has no record of that time"
@@ -272,16 +278,33 @@ mod tests {
         }
         log.applying = Some(Arc::new(Applying { parts: Vec::new(), in_place: Lsn(15) }));
         assert_eq!(
-            log.starts(Lsn(12), 7),
+            log.starts(Lsn(12), 7, Lsn(15)),
             Some((vec![Start::Epoch(Lsn(10), Epoch(1))], vec![Start::Head(7)]))
         );
         assert_eq!(
-            log.starts(Lsn(5), 7),
+            log.starts(Lsn(5), 7, Lsn(15)),
             Some((vec![], vec![Start::Epoch(Lsn(10), Epoch(1)), Start::Head(7)]))
         );
         log.applying = None;
         let newer = [(20, 2), (21, 3), (22, 4)].map(|(lsn, epoch)| Start::Epoch(Lsn(lsn), Epoch(epoch)));
-        assert_eq!(log.starts(Lsn(12), 7), Some((vec![Start::Epoch(Lsn(10), Epoch(1))], newer.to_vec())));
+        let from_anchors = Some((vec![Start::Epoch(Lsn(10), Epoch(1))], newer.to_vec()));
+        assert_eq!(log.starts(Lsn(12), 7, Lsn(30)), from_anchors);
+    }
+
+    /// Behind an anchor a long discard changes the content in place in steps, before the log has
+    /// its event.
+    #[test]
+    fn the_content_in_place_is_no_start_right_behind_an_anchor() {
+        let settings = CdpSettings::default();
+        let mut log = LogState::default();
+        log.settings = Some(settings);
+        log.put_event(Lsn(1), Event::On { settings, begins: true, size: 1 << 20, time: 1 });
+        log.put_event(Lsn(9), Event::Anchor { epoch: Epoch(2), snapshot: SnapshotId(2), time: 9 });
+        let anchor = Start::Epoch(Lsn(9), Epoch(2));
+        let newer = |settled| log.starts(Lsn(5), 7, Lsn(settled)).map(|(_, newer)| newer);
+        assert_eq!(newer(8), Some(vec![anchor, Start::Head(7)]));
+        assert_eq!(newer(9), Some(vec![anchor]));
+        assert_eq!(newer(10), Some(vec![anchor, Start::Head(7)]));
     }
 
     /// Between a commit and its publication the catalog has content from which no record in memory
