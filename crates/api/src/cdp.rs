@@ -137,6 +137,10 @@ pub struct CdpStatus {
     pub payload: u64,
     /// Size of the log's files in bytes.
     pub stored: u64,
+    /// Bytes of replaced data that the history keeps where it was, besides the log. They count as
+    /// part of the history's limit in bytes.
+    #[serde(default)]
+    pub kept: u64,
     /// Number of files of the log.
     pub segments: u64,
     /// Number of anchors.

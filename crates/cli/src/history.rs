@@ -178,15 +178,12 @@ impl Whole {
             ("keeps", s.settings.as_ref().map_or_else(|| "nothing new".into(), settings)),
             ("from", s.from.as_ref().map_or_else(|| "-".into(), position)),
             ("window", format!("{}{short}", time(s.window_seconds))),
-            (
-                "log",
-                format!(
-                    "{} in {} records, for {} written",
-                    Size(s.stored),
-                    grouped(s.records as f64),
-                    Size(s.written)
-                ),
-            ),
+            ("log", {
+                let kept =
+                    if s.kept > 0 { format!(", and {} kept in place", Size(s.kept)) } else { String::new() };
+                let (stored, records) = (Size(s.stored), grouped(s.records as f64));
+                format!("{stored} in {records} records{kept}, for {} written", Size(s.written))
+            }),
             ("anchors", {
                 let distance = s.distance.map(|d| format!(", one every {} writes", grouped(d as f64)));
                 format!("{}{}", s.anchors, distance.unwrap_or_default())

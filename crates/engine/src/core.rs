@@ -110,6 +110,8 @@ pub(crate) struct SharedPositions {
     pub(crate) referred: AtomicU64,
     /// Bytes that were written by reference since the pool was opened.
     pub(crate) written_direct: AtomicU64,
+    /// Bytes of writes, since the pool was opened, that histories recorded without a copy.
+    pub(crate) recorded_bare: AtomicU64,
     /// The last write that needed room for its history was refused.
     pub(crate) history_refused: AtomicBool,
     /// Number of times that a request carried out records itself, for a history.

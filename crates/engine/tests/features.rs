@@ -31,6 +31,7 @@ fn an_upgrade_is_for_good() {
         [
             ("references", FeatureState::Experimental),
             ("sums", FeatureState::Available),
+            ("kept", FeatureState::Internal),
             ("catalog-sums", FeatureState::Enabled),
             ("reidentified", FeatureState::Internal),
             ("shared-segments", FeatureState::Internal),

@@ -24,6 +24,8 @@ use std::time::Duration;
 const MAX_FREEZE: Duration = Duration::from_secs(300);
 /// Bounds of `--direct-min`, in bytes, unless it is 0.
 const DIRECT: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 20;
+/// Bounds of `--keep-distance`, in bytes, unless it is 0.
+const KEEP: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 40;
 /// Maximum of `--longest-delay`, in milliseconds. Clients abandon writes that take much longer.
 const MAX_DELAY: u16 = 10_000;
 /// Maximum number of days between two scrubs.
@@ -374,6 +376,12 @@ impl Settings {
                 return Err(invalid("--direct-min must be 0, or 4K to 16M"));
             }
             options.direct_min = Some(size.0).filter(|bytes| *bytes > 0);
+        }
+        if let Some(size) = self.keep_distance {
+            if size.0 != 0 && !KEEP.contains(&size.0) {
+                return Err(invalid("--keep-distance must be 0, or 1M to 1T"));
+            }
+            options.keep_distance = Some(size.0).filter(|bytes| *bytes > 0);
         }
         if let Some(days) = self.scrub_every {
             if days > MAX_SCRUB_DAYS {

@@ -301,6 +301,7 @@ pub(crate) fn cdp_status(volume: String, info: &cdp::CdpInfo) -> api::CdpStatus 
         written: info.written,
         payload: info.payload,
         stored: info.stored,
+        kept: info.kept,
         segments: info.segments,
         anchors: info.anchors,
     }

@@ -454,6 +454,11 @@ fn histories(out: &mut Out<'_>, pool: &Pool) -> fmt::Result {
     )?;
     out.gauges("hindcast_cdp_payload_bytes", "Bytes of their content, compressed.", each(|i| i.payload))?;
     out.gauges("hindcast_cdp_stored_bytes", "Bytes of the log's files.", each(|i| i.stored))?;
+    out.gauges(
+        "hindcast_cdp_kept_bytes",
+        "Bytes of replaced data that the history keeps where it was.",
+        each(|i| i.kept),
+    )?;
     out.gauges("hindcast_cdp_anchors", "Anchors.", each(|i| i.anchors))?;
     out.gauges(
         "hindcast_cdp_anchor_distance_writes",

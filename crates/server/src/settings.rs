@@ -324,6 +324,12 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_DIRECT_MIN", value_name = "SIZE", help_heading = "Tuning")]
     pub direct_min: Option<Size>,
 
+    /// Bytes of writes of at least --direct-min after which a history takes an anchor: 0 for never,
+    /// or 1M to 1T. What the next of these writes replace then stays in its place, and is not
+    /// copied to the history. With 0 it is copied [default: 64M]
+    #[arg(long, env = "HINDCAST_KEEP_DISTANCE", value_name = "SIZE", help_heading = "Tuning")]
+    pub keep_distance: Option<Size>,
+
     /// Days from the end of one scrub of the data to the beginning of the next, up to 3650: 0 for
     /// none. Only pools with the feature "sums" are scrubbed (see hindcast pool scrub --help)
     /// [default: 30]

@@ -4,8 +4,9 @@
 
 use crate::disk::{CrashPoint, Stake};
 use crate::fate::PowerLoss;
-use crate::run::{Outcome, Run, Summary, Trace};
+use crate::run::{Outcome, Run, Trace};
 use crate::scripts::Script;
+use crate::summary::Summary;
 use crate::workload::{Crash, Op, Plan};
 use hindcast_engine::disk::SyncPurpose;
 use parking_lot::Mutex;
@@ -29,6 +30,7 @@ fn plan_of(script: &Script) -> Plan {
     }
     if script.references {
         (plan.references, plan.options.direct_min) = (true, Some(16 << 10));
+        plan.options.keep_distance = Some(48 << 10);
     }
     plan.sums = script.sums;
     plan

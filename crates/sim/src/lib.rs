@@ -35,6 +35,7 @@ mod salvage;
 mod scripts;
 mod snapshots;
 mod streams;
+mod summary;
 mod workload;
 
 pub use disk::{Counts, CrashPoint, Failing, SimDir};
@@ -44,8 +45,9 @@ pub use generate::{Generator, Theme};
 pub use mutate::{Caught, mutate};
 pub use oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 pub use rand::Rand;
-pub use run::{Outcome, Run, Summary, Trace};
+pub use run::{Outcome, Run, Trace};
 pub use scripts::{Script, scripts};
+pub use summary::Summary;
 pub use workload::{ClockMove, Crash, Op, Plan};
 
 use hindcast_engine::disk::SyncPurpose;
@@ -98,6 +100,7 @@ fn any_run(
         plan.sums = seed >= FIRST_WITH_SUMS;
         if plan.sums && !plan.references {
             plan.options.direct_min = None;
+            plan.options.keep_distance = None;
         }
         if theme == Theme::Large {
             plan.allow_large_chunks();

@@ -153,7 +153,7 @@ fn tell(line: &str) {
 fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summary) {
     say!(
         "{what}: {} operations, {} crashes, {} records, {} snapshots ({} at once), {} clones and rollbacks, \
-         {} moments compared, {} opened before they were carried out, {} runs sorted, {} KiB by reference, {} streams taken in, {} snapshots deleted by policy, {} unflushed records lost, {} writes refused, {} catalogs full, {:.1} s",
+         {} moments compared, {} opened before they were carried out, {} runs sorted, {} KiB by reference, {} KiB of history without a copy, {} streams taken in, {} snapshots deleted by policy, {} unflushed records lost, {} writes refused, {} catalogs full, {:.1} s",
         summary.ops,
         summary.crashes,
         summary.records,
@@ -164,6 +164,7 @@ fn closing(what: &str, passed: u64, failed: u64, since: Instant, summary: &Summa
         summary.moments_waiting,
         summary.runs_sorted,
         summary.referred >> 10,
+        summary.kept >> 10,
         summary.imports,
         summary.auto_deleted,
         summary.lost,

@@ -11,6 +11,7 @@ use crate::history::{Held, Past};
 use crate::oracle::{Effect, Oracle, SECTOR, SnapId, SnapshotModel, View, VolId};
 use crate::rand::Rand;
 use crate::streams::{Arriving, Stream};
+use crate::summary::Summary;
 use crate::survive;
 use crate::workload::{Crash, Op, Plan};
 use hindcast_engine::device::BlockDevice;
@@ -33,66 +34,6 @@ pub type Trace = Option<fn(&str)>;
 /// enough: destage is lazy, and freed space can be used again only after the engine has checked all
 /// readers twice.
 const PATIENCE: u32 = 5;
-
-/// Counts of what a run did, for the closing line.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Operations.
-    pub ops: u64,
-    /// Crashes, both planned ones and ends of a pool that could not continue.
-    pub crashes: u64,
-    /// Acknowledged records that were lost in power losses and in accepted losses of the journal.
-    /// Such losses are allowed.
-    pub lost: u64,
-    /// Writes that the pool refused because it had no space.
-    pub refused: u64,
-    /// Records that the pool sequenced.
-    pub records: u64,
-    /// Snapshots that were taken.
-    pub snapshots: u64,
-    /// The largest number of snapshots that existed at once in one run.
-    pub most_snapshots: u64,
-    /// Clones and rollbacks.
-    pub clones: u64,
-    /// Moments that were compared with other states.
-    pub moments_compared: u64,
-    /// Moments that were opened before their records were carried out.
-    pub moments_waiting: u64,
-    /// Runs of histories that were sorted from shared segments into segments of their own.
-    pub runs_sorted: u64,
-    /// Bytes that were written by reference.
-    pub referred: u64,
-    /// Snapshots that a policy deleted.
-    pub auto_deleted: u64,
-    /// Imports that were completed.
-    pub imports: u64,
-    /// Times that the catalog found its file system full.
-    pub ran_full: u64,
-    /// Disk operations that change something.
-    pub disk_ops: u64,
-}
-
-impl Summary {
-    /// Adds the counts of another run.
-    pub fn add(&mut self, other: &Summary) {
-        self.ops += other.ops;
-        self.crashes += other.crashes;
-        self.lost += other.lost;
-        self.refused += other.refused;
-        self.records += other.records;
-        self.snapshots += other.snapshots;
-        self.most_snapshots = self.most_snapshots.max(other.most_snapshots);
-        self.clones += other.clones;
-        self.moments_compared += other.moments_compared;
-        self.moments_waiting += other.moments_waiting;
-        self.runs_sorted += other.runs_sorted;
-        self.referred += other.referred;
-        self.auto_deleted += other.auto_deleted;
-        self.ran_full += other.ran_full;
-        self.imports += other.imports;
-        self.disk_ops += other.disk_ops;
-    }
-}
 
 /// A run: a machine, a pool on it, and the oracle that the answers of the pool are compared with.
 pub struct Run {
@@ -121,6 +62,8 @@ pub struct Run {
     pub(crate) next_snapshot: SnapId,
     pub(crate) next_stamp: u64,
     pub(crate) next_image: u64,
+    /// What histories had recorded without a copy at the last step.
+    kept_before: u64,
     /// The number of records that the pool may sequence by itself with the next request.
     pub(crate) brought: u64,
     /// Some volume owns, or may own, more content than what was written to it.
@@ -236,6 +179,7 @@ impl Run {
             emptied: 0,
             planned: None,
             trace,
+            kept_before: 0,
             summary: Summary::default(),
             rand,
         }
@@ -311,6 +255,7 @@ impl Run {
             return self.leave_panicked().map_err(|e| format!("after a panic in {op:?}: {e}"));
         }
         self.check_positions()?;
+        self.note_kept();
         self.note_moments()?;
         self.say(|| self.space());
         if self.poisoned() {
@@ -599,6 +544,13 @@ impl Run {
         }
         self.check_space()?;
         self.check_policies()
+    }
+
+    /// Counts what histories recorded without a copy since the last step.
+    fn note_kept(&mut self) {
+        let kept = self.pool.as_ref().map_or(0, |pool| pool.stats().kept_bytes);
+        self.summary.kept += kept.saturating_sub(self.kept_before);
+        self.kept_before = kept;
     }
 
     pub(crate) fn maintain_once(&mut self) -> Outcome<Progress> {

@@ -1,7 +1,9 @@
 //! The scripts that the enumeration cuts at every point. Each is a short sequence of operations
 //! that leads through one part of the engine.
 
+mod failures;
 mod histories;
+mod kept;
 mod references;
 mod repair;
 mod turns;
@@ -32,10 +34,8 @@ pub struct Script {
     pub ops: Vec<Op>,
 }
 
-/// Returns all scripts. Volumes are numbered in the order of their creation, from 1, and so are
-/// snapshots.
-pub fn scripts() -> Vec<Script> {
-    let script = |name, atomic_unit, ops| Script {
+fn script(name: &'static str, atomic_unit: u32, ops: Vec<Op>) -> Script {
+    Script {
         name,
         atomic_unit,
         from_creation: false,
@@ -43,8 +43,29 @@ pub fn scripts() -> Vec<Script> {
         references: false,
         sums: false,
         ops,
-    };
-    let by_reference = |name, ops| Script { references: true, ..script(name, 4096, ops) };
+    }
+}
+
+fn by_reference(name: &'static str, ops: Vec<Op>) -> Script {
+    Script { references: true, ..script(name, 4096, ops) }
+}
+
+/// Returns the scripts that always have sums.
+fn with_sums() -> [Script; 5] {
+    let kept = |name, ops| Script { sums: true, ..by_reference(name, ops) };
+    let repair = |name, ops| Script { sums: true, ..script(name, 4096, ops) };
+    [
+        kept("kept", kept::plain()),
+        kept("kept-mixed", kept::mixed()),
+        kept("kept-expiry", kept::expiry()),
+        repair("repair", repair::moved()),
+        repair("repair-in-place", repair::in_place()),
+    ]
+}
+
+/// Returns all scripts. Volumes are numbered in the order of their creation, from 1, and so are
+/// snapshots.
+pub fn scripts() -> Vec<Script> {
     let mut all = vec![
         Script { from_creation: true, ..script("create", 4096, create()) },
         // This script comes early because only it notices a missing sync at opening. Mutation tests
@@ -79,8 +100,8 @@ pub fn scripts() -> Vec<Script> {
         script("stale-imports", 4096, stale_imports()),
         script("history-of-a-group", 512, histories::group()),
         script("clock", 4096, clock()),
-        script("bad-sectors", 512, bad_sectors()),
-        script("failed-pv", 512, failed_pv()),
+        script("bad-sectors", 512, failures::bad_sectors()),
+        script("failed-pv", 512, failures::failed_pv()),
         script("rounds", 4096, turns::rounds()),
         script("long-discards", 4096, turns::discards()),
         script("upgrade", 4096, references::upgrade()),
@@ -96,8 +117,7 @@ pub fn scripts() -> Vec<Script> {
     ];
     // Each second script has sums. `sim --enumerate --sums` gives them to all.
     all.iter_mut().skip(1).step_by(2).for_each(|script| script.sums = true);
-    let repair = |name, ops| Script { sums: true, ..script(name, 4096, ops) };
-    all.extend([repair("repair", repair::moved()), repair("repair-in-place", repair::in_place())]);
+    all.extend(with_sums());
     all
 }
 
@@ -607,85 +627,4 @@ fn stale_imports() -> Vec<Op> {
     script.extend(stale(4));
     script.extend([Op::Settle]);
     script
-}
-
-/// A physical volume accepts no more writes at different times: when it is to be filled,
-/// overwritten, copied to and moved to, before and after a batch is preserved, and in the middle of
-/// a batch.
-fn failed_pv() -> Vec<Op> {
-    let part = |vol, offset| Op::Write { vol, parts: vec![(offset, 512)], fua: false };
-    let fail = |pv: u64, syncs: bool, after: u64| Op::FailPv(after << 16 | pv << 1 | u64::from(syncs));
-    let mut script = vec![
-        Op::Placement(Placement::Anywhere),
-        volume("a", 256 * KIB, 16 * KIB, 512),
-        volume("b", 256 * KIB, 16 * KIB, 512),
-        Op::Write { vol: 1, parts: vec![(0, 96 * KIB)], fua: true },
-        Op::Write { vol: 2, parts: vec![(0, 64 * KIB)], fua: true },
-        Op::Drain,
-        Op::Method(2, Method::Copy),
-        Op::Cdp(2, Some(CdpSettings::default())),
-    ];
-    for (round, (pv, syncs)) in [(0, false), (0, true)].into_iter().enumerate() {
-        let at = round as u64 * 4 * KIB;
-        script.extend([
-            Op::Snapshot(vec![(1, format!("s{round}")), (2, format!("t{round}"))]),
-            fail(pv, syncs, round as u64),
-            // The writes go to a new chunk, a part of a chunk, a whole chunk, and a part of one
-            // that is preserved by a copy.
-            Op::Write { vol: 1, parts: vec![(96 * KIB + at * 4, 16 * KIB)], fua: false },
-            part(1, 512 + at),
-            Op::Write { vol: 1, parts: vec![(32 * KIB, 16 * KIB)], fua: false },
-            part(2, 20 * KIB + at),
-            Op::Drain,
-            Op::Verify,
-            part(1, 1024 + at),
-            part(2, 21 * KIB + at),
-            Op::Discard { vol: 2, offset: 0, len: 8 * KIB, fua: false },
-            Op::Drain,
-            Op::Verify,
-            Op::Relocate(1),
-            Op::Settle,
-            Op::Verify,
-            Op::Reopen(None),
-        ]);
-    }
-    script.extend([Op::DeleteSnapshots(vec![1]), Op::DeleteSnapshots(vec![2]), Op::Settle, Op::Verify]);
-    script
-}
-
-/// Unreadable sectors are met by redirecting, copying, recording, moving and materializing.
-fn bad_sectors() -> Vec<Op> {
-    let part = |vol, offset| Op::Write { vol, parts: vec![(offset, 512)], fua: false };
-    vec![
-        volume("a", 256 * KIB, 16 * KIB, 512),
-        Op::Write { vol: 1, parts: vec![(0, 96 * KIB)], fua: true },
-        Op::Drain,
-        Op::Snapshot(vec![(1, "s".into())]),
-        Op::BadReads,
-        part(1, 512),
-        part(1, 40 * KIB),
-        Op::Drain,
-        Op::Verify,
-        Op::Method(1, Method::Copy),
-        Op::Snapshot(vec![(1, "t".into())]),
-        Op::BadReads,
-        part(1, 1024),
-        part(1, 72 * KIB),
-        Op::Drain,
-        Op::Verify,
-        Op::Clone(1, "c".into()),
-        Op::Flatten(2, true),
-        Op::Settle,
-        Op::Cdp(1, Some(CdpSettings::default())),
-        part(1, 8 * KIB),
-        Op::BadReads,
-        part(1, 16 * KIB),
-        Op::Drain,
-        Op::Verify,
-        Op::Write { vol: 1, parts: vec![(0, 96 * KIB)], fua: false },
-        Op::Drain,
-        Op::Verify,
-        Op::DeleteSnapshots(vec![1]),
-        Op::Settle,
-    ]
 }

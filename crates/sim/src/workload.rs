@@ -470,6 +470,7 @@ impl Plan {
             lazy_turns: 64,
             max_turns: 256,
             direct_min: None,
+            keep_distance: None,
             low_space_percent: 10,
             flatten_depth: 0,
             recompress_history: true,
@@ -521,6 +522,7 @@ impl Plan {
             lazy_turns: 64,
             max_turns: 256,
             direct_min: None,
+            keep_distance: None,
             low_space_percent: 10,
             flatten_depth: 0,
             recompress_history: true,
@@ -555,6 +557,7 @@ impl Plan {
             512 => Some(64 * KIB),
             _ => None,
         };
+        options.keep_distance = options.direct_min.map(|min| 4 * min);
         // In most openings there are more histories than segments of their own for them, and the
         // pool soon sorts shared segments.
         options.own_histories = match options.map_cache_bytes >> 10 {

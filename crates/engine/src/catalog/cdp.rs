@@ -48,6 +48,8 @@ pub(crate) struct SegmentRecord {
     pub(crate) written: u64,
     /// Bytes of payload of the records.
     pub(crate) payload: u64,
+    /// Bytes of replaced content that the records need in slots.
+    pub(crate) kept: u64,
     /// The (first, last) LSN of the records.
     pub(crate) lsns: (Lsn, Lsn),
     pub(crate) times: (u64, u64),
@@ -78,15 +80,27 @@ impl SegmentRecord {
             records: 0,
             written: 0,
             payload: 0,
+            kept: 0,
             lsns: (Lsn::MAX, Lsn::ZERO),
             times: (u64::MAX, 0),
             chunks: (Chunk::MAX, Chunk::FIRST),
         }
     }
 
-    /// Returns the bytes that the segment or run takes.
+    /// Returns the bytes that the segment or run takes in its file.
     pub(crate) fn bytes(&self) -> u64 {
         self.end.saturating_sub(self.start)
+    }
+
+    /// Returns the bytes that expire with the segment or run, in its file and in slots.
+    pub(crate) fn held(&self) -> u64 {
+        self.bytes().saturating_add(self.kept)
+    }
+
+    /// Returns the version of the row. Version 2 ends with the bytes in slots. Rows without such
+    /// bytes have version 1, which older builds can read.
+    fn version(&self) -> u8 {
+        if self.kept == 0 { 1 } else { 2 }
     }
 
     fn put(&self, w: &mut Writer) {
@@ -94,9 +108,12 @@ impl SegmentRecord {
         w.u64(self.lsns.0).u64(self.lsns.1);
         w.u64(self.times.0).u64(self.times.1);
         w.u64(self.chunks.0).u64(self.chunks.1);
+        if self.version() == 2 {
+            w.u64(self.kept);
+        }
     }
 
-    fn take(r: &mut Reader<'_>, (edition, sealed, compact): (u32, bool, bool)) -> Option<Self> {
+    fn take(r: &mut Reader<'_>, version: u8, (edition, sealed, compact): (u32, bool, bool)) -> Option<Self> {
         Some(SegmentRecord {
             edition,
             sealed,
@@ -110,23 +127,29 @@ impl SegmentRecord {
             lsns: (r.u64()?, r.u64()?),
             times: (r.u64()?, r.u64()?),
             chunks: (r.u64()?, r.u64()?),
+            kept: if version == 2 { r.u64().filter(|kept| *kept > 0)? } else { 0 },
         })
     }
 }
 
 impl Value for SegmentRecord {
     fn encode(&self) -> Vec<u8> {
-        seal(1, |w| {
+        seal(self.version(), |w| {
             w.u32(self.edition).u8(self.sealed as u8).u8(self.compact as u8);
             self.put(w);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut r = unseal(bytes, 1)?;
+        let (mut r, version) = unseal_segment(bytes)?;
         let manner = (r.u32()?, r.u8()? != 0, r.u8()? != 0);
-        let value = SegmentRecord::take(&mut r, manner)?;
+        let value = SegmentRecord::take(&mut r, version, manner)?;
         r.end(value)
     }
+}
+
+/// Verifies the row of a segment or run. Returns a reader of its fields, and its version.
+fn unseal_segment(bytes: &[u8]) -> Option<(Reader<'_>, u8)> {
+    [1, 2].into_iter().find_map(|version| Some((unseal(bytes, version)?, version)))
 }
 
 /// A run in a shared segment: what one batch recorded of one branch.
@@ -141,15 +164,16 @@ pub(crate) struct RunRecord {
 
 impl Value for RunRecord {
     fn encode(&self) -> Vec<u8> {
-        seal(1, |w| {
+        seal(self.record.version(), |w| {
             w.u64(self.branch.0).u64(self.seq);
             self.record.put(w);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut r = unseal(bytes, 1)?;
+        let (mut r, version) = unseal_segment(bytes)?;
         let (branch, seq) = (BranchId(r.u64()?), r.u64()?);
-        let value = RunRecord { branch, seq, record: SegmentRecord::take(&mut r, (0, true, false))? };
+        let record = SegmentRecord::take(&mut r, version, (0, true, false))?;
+        let value = RunRecord { branch, seq, record };
         r.end(value)
     }
 }
@@ -425,6 +449,8 @@ mod tests {
         assert_eq!(V::decode(&value.encode()), Some(value));
     }
 
+    const GOLDEN_KEPT: &str = "02010000000100001000000000000000020000000000000700000000000000080000000000000009000000000000000100000000000000020000000000000003000000000000000400000000000000050000000000000006000000000000000a000000000000001fc4824e";
+
     /// Catalogs of older builds contain these bytes.
     #[test]
     fn golden_bytes() {
@@ -439,6 +465,7 @@ mod tests {
             records: 7,
             written: 8,
             payload: 9,
+            kept: 0,
             lsns,
             times,
             chunks,
@@ -455,6 +482,8 @@ mod tests {
             RunRecord { branch: BranchId(10), seq: 11, record: SegmentRecord { edition: 0, ..segment } },
             "010a000000000000000b0000000000000000100000000000000002000000000000070000000000000008000000000000000900000000000000010000000000000002000000000000000300000000000000040000000000000005000000000000000600000000000000b6ed59b1",
         );
+        golden(SegmentRecord { kept: 10, ..segment }, GOLDEN_KEPT);
+        assert_eq!(SegmentRecord { kept: 10, ..segment }.held(), 4096 + 10);
         golden(
             GroupRecord { start: 4096, index_at: 8192, records: 3 },
             "010010000000000000002000000000000003000000000000004f7c7665",

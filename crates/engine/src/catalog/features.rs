@@ -8,6 +8,9 @@
 pub(crate) const REFERENCES: u64 = 1;
 /// Data in place has sums, in the files `sums-PV`.
 pub(crate) const SUMS: u64 = 2;
+/// Histories may have records without a payload, whose replaced content stays in its slots. The bit
+/// is set with the first such record.
+pub(crate) const KEPT: u64 = 8;
 /// The blocks of the catalog have sums.
 pub(crate) const CATALOG_SUMS: u64 = 32;
 /// Volumes and snapshots have new identities, and files beside the catalog may still use the old
@@ -60,10 +63,10 @@ pub(crate) const FEATURES: [Feature; 8] = [
         standing: Standing::Reserved,
     },
     Feature {
-        bit: 8,
+        bit: KEPT,
         name: "kept",
         about: "Histories keep replaced data in its slots.",
-        standing: Standing::Reserved,
+        standing: Standing::Internal,
     },
     Feature {
         bit: 16,
@@ -151,7 +154,7 @@ mod tests {
         );
         assert!(FEATURES.iter().all(|f| f.bit.is_power_of_two() && f.about.ends_with('.')));
         assert_eq!(FEATURES.iter().map(|f| f.name).collect::<BTreeSet<_>>().len(), FEATURES.len());
-        assert_eq!(KNOWN, REFERENCES | SUMS | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS);
+        assert_eq!(KNOWN, REFERENCES | SUMS | KEPT | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS);
     }
 
     #[test]
@@ -160,7 +163,7 @@ mod tests {
         table[1].standing = Standing::Stable;
         table[4].standing = Standing::Stable;
         assert_eq!(bits(&table, Standing::Stable), STABLE | SUMS | 16);
-        assert_eq!(bits(&table, Standing::Reserved), 4 | 8);
+        assert_eq!(bits(&table, Standing::Reserved), 4);
         assert_eq!(STABLE & !KNOWN, 0);
     }
 

@@ -40,11 +40,11 @@ pub(crate) use history::HistoryChange;
 
 use crate::branch::DiscardRange;
 use crate::branch::namespace::Namespace;
-use crate::catalog::{FillRecord, Txn, Value};
+use crate::catalog::{FillRecord, Frozen, Txn, Value};
 use crate::codec::{Reader, Writer, align_up};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BranchId, Lsn, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, VolumeId};
 use crate::journal::record::RECORD_ALIGN;
 use crate::settings::Placement;
 
@@ -220,6 +220,12 @@ impl Control {
     /// recorded of a branch.
     pub(crate) fn shares_commit(&self) -> bool {
         self.operation().shares_commit()
+    }
+
+    /// Returns whether the operation takes the snapshot of a branch with this epoch.
+    pub(crate) fn takes_snapshot(&self, branch: BranchId, epoch: Epoch) -> bool {
+        let is_it = |of: &Frozen| (of.branch, of.epoch) == (branch, epoch);
+        matches!(self, Control::CreateSnapshots(c) if c.snapshots.iter().any(|(_, s)| is_it(&s.of)))
     }
 
     /// Returns the approximate number of the catalog's rows that the operation changes.

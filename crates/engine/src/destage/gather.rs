@@ -4,12 +4,13 @@
 //! Where destage may borrow threads, one thread reads the next pieces while this one records.
 
 use super::apply::{MIN_PER_THREAD, READ_AHEAD};
-use super::batch::{Batch, PartSource, joined};
+use super::batch::{Batch, BatchItem, PartSource, joined};
 use crate::branch::{Branch, View};
-use crate::catalog::page::{MapPage, Slot};
+use crate::catalog::page::{Entry, MapPage, Slot};
+use crate::cdp::log::record::Replaced;
 use crate::core::Core;
 use crate::error::{Result, both};
-use crate::ids::{Chunk, Lsn};
+use crate::ids::{Chunk, Epoch, Lsn};
 use crate::settings::Encoding;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -22,6 +23,8 @@ use std::sync::mpsc::sync_channel;
 const PIECE: usize = 512 << 10;
 /// Least size of a piece in bytes when no other thread reads ahead.
 const PIECE_ALONE: usize = 16 << 10;
+/// Most chunks of a piece. Chunks whose records have no payload take no bytes of it.
+const PIECE_CHUNKS: usize = 4096;
 /// Number of pieces in use at a time, when a thread reads ahead.
 const PIECES: usize = 3;
 /// Largest announcement to a disk, in bytes. Reads that follow one another are announced together
@@ -42,8 +45,10 @@ pub(super) struct ChunkPart {
     /// [`RecordPart::new`].
     pub(super) items: Range<usize>,
     /// The content of the chunk before the batch. It is `None` when its items continue those of the
-    /// last piece.
+    /// last piece, or when the record has no payload.
     pub(super) before: Option<Before>,
+    /// The record of the only item has no payload.
+    pub(super) bare: Option<Replaced>,
     /// The last of the chunk's items is in this piece.
     pub(super) ends: bool,
 }
@@ -145,8 +150,18 @@ enum Found {
     Slot(Slot, Range<u32>, Option<u32>),
     /// All of it is replaced, and only its sum is needed.
     Replaced(u32),
+    /// The record needs no payload.
+    Kept(Replaced),
     /// The content is in no slot of the branch.
     Elsewhere,
+}
+
+/// Returns the epoch of the newest snapshot of a branch before `epoch`, the epoch of a batch, if
+/// the history has it as an anchor, or will have it with the batch.
+fn newest_anchor(batch: &Batch, branch: &Branch, epoch: Epoch) -> Option<Epoch> {
+    let newest = branch.newest_snapshot_seeing(Epoch::NONE, epoch)?;
+    let comes = batch.controls.iter().any(|(_, control)| control.takes_snapshot(branch.id, newest));
+    (comes || branch.cdp.log.read().has_anchor(newest)).then_some(newest)
 }
 
 /// Reads what is to be recorded of one branch's part of a batch.
@@ -155,6 +170,8 @@ pub(super) struct Gather<'a> {
     batch: &'a Batch,
     head: View,
     encoding: Encoding,
+    /// The epoch of the newest snapshot before the batch, if the history has it as an anchor.
+    anchor: Option<Epoch>,
     /// Known sums of chunks, as before the batch.
     sums: &'a HashMap<Chunk, u32>,
     /// The items of each chunk.
@@ -175,11 +192,12 @@ impl<'a> Gather<'a> {
         core: &'a Core,
         batch: &'a Batch,
         branch: &Arc<Branch>,
-        encoding: Encoding,
+        (epoch, encoding): (Epoch, Encoding),
         sums: &'a HashMap<Chunk, u32>,
         chunks: &'a [Range<usize>],
     ) -> Gather<'a> {
         Gather {
+            anchor: newest_anchor(batch, branch, epoch),
             core,
             batch,
             head: View::head(branch),
@@ -242,20 +260,28 @@ impl<'a> Gather<'a> {
         piece.chunks.clear();
         piece.old.reset();
         piece.new.reset();
-        let is_full = |piece: &RecordPart| piece.old.used + piece.new.used >= bytes;
+        let is_full = |piece: &RecordPart| {
+            piece.old.used + piece.new.used >= bytes || piece.chunks.len() >= PIECE_CHUNKS
+        };
         while !is_full(piece) {
             let mut before = None;
             if self.rest.is_empty() {
                 let Some(items) = self.chunks.next() else { break };
+                let found = self.next_found()?;
+                if let Found::Kept(replaced) = found {
+                    let (items, bare) = (items.clone(), Some(replaced));
+                    piece.chunks.push(ChunkPart { items, before: None, bare, ends: true });
+                    continue;
+                }
                 self.rest = items.clone();
-                before = Some(self.read_before(&mut piece.old)?);
+                before = Some(self.read_before(found, &mut piece.old)?);
             }
             let first = self.rest.start;
             while !self.rest.is_empty() && (self.rest.start == first || !is_full(piece)) {
                 self.read_item(&mut piece.new)?;
             }
             let ends = self.rest.is_empty();
-            piece.chunks.push(ChunkPart { items: first..self.rest.start, before, ends });
+            piece.chunks.push(ChunkPart { items: first..self.rest.start, before, bare: None, ends });
         }
         piece.old.finish(self.core)?;
         piece.new.finish(self.core)?;
@@ -313,22 +339,27 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Reads what the next chunk holds before its items.
-    fn read_before(&mut self, into: &mut Window) -> Result<Before> {
+    /// Returns the place of what the next chunk holds before its items.
+    fn next_found(&mut self) -> Result<Found> {
         while self.found.len() < READ_AHEAD
             && let Some(items) = self.ahead.next()
         {
             let found = self.find(items)?;
             self.found.push_back(found);
         }
-        let (first, sum, old) = match self.found.pop_front() {
-            Some(Found::Slot(slot, part, sum)) => {
+        Ok(self.found.pop_front().unwrap_or(Found::Elsewhere))
+    }
+
+    /// Reads what the next chunk holds before its items.
+    fn read_before(&mut self, found: Found, into: &mut Window) -> Result<Before> {
+        let (first, sum, old) = match found {
+            Found::Slot(slot, part, sum) => {
                 let at = slot.offset() + u64::from(part.start);
                 let old = into.read(self.core, Disk::Pv(slot.pv()), at, part.len())?;
                 (part.start, sum, old)
             }
-            Some(Found::Replaced(sum)) => (0, Some(sum), into.room(self.head.branch.chunk_size() as usize)),
-            Some(Found::Elsewhere) | None => {
+            Found::Replaced(sum) => (0, Some(sum), into.room(self.head.branch.chunk_size() as usize)),
+            Found::Kept(_) | Found::Elsewhere => {
                 let items = &self.batch.items[self.rest.clone()];
                 let (content, lost) = self.core.content_before(&self.head, items)?;
                 if lost {
@@ -355,8 +386,12 @@ impl<'a> Gather<'a> {
             Some((_, page)) => page,
             None => self.core.map.load(&self.head, number)?,
         };
-        let slot = page.get(at).map(|entry| entry.slot).filter(|slot| *slot != Slot::HOLE);
+        let entry = page.get(at);
         self.page = Some((number, page));
+        if let Some(replaced) = self.kept(items, entry) {
+            return Ok(Found::Kept(replaced));
+        }
+        let slot = entry.map(|entry| entry.slot).filter(|slot| *slot != Slot::HOLE);
         let Some(slot) = slot else { return Ok(Found::Elsewhere) };
         let part = match sum {
             // The sum after the items follows from the sum before them and from what changes.
@@ -369,6 +404,24 @@ impl<'a> Gather<'a> {
         };
         self.announce(Slot::new(slot.pv(), slot.offset() + u64::from(part.start)), part.len() as u64)?;
         Ok(Found::Slot(slot, part, sum))
+    }
+
+    /// Returns where the content that the only item of a chunk replaces stays, if the record needs
+    /// no payload: the item is a reference, and nothing was there, or the newest anchor shows what
+    /// was there. If the anchor shows it, the batch's plan makes a version of it, so its slot stays
+    /// for as long as the anchor does (decision 66).
+    fn kept(&self, items: &[BatchItem], entry: Option<Entry>) -> Option<Replaced> {
+        let [BatchItem { source: PartSource::Slot(_), .. }] = items else { return None };
+        if self.encoding == Encoding::Redo || self.core.options.keep_distance.is_none() {
+            return None;
+        }
+        match entry {
+            None => (!self.head.branch.has_base()).then_some(Replaced::Zeros),
+            Some(Entry { slot: Slot::HOLE, .. }) => Some(Replaced::Zeros),
+            Some(Entry { born, .. }) => {
+                self.anchor.is_some_and(|anchor| born <= anchor).then_some(Replaced::Anchor)
+            }
+        }
     }
 
     fn announce(&mut self, from: Slot, len: u64) -> Result<()> {

@@ -37,7 +37,6 @@ mod sums;
 use crate::branch::Branch;
 use crate::catalog::PageKey;
 use crate::catalog::Txn;
-use crate::catalog::features::SHARED_SEGMENTS;
 use crate::catalog::page::MapPage;
 use crate::cdp::write::append::StagedSegments;
 use crate::cdp::write::committing::Committing;
@@ -51,7 +50,7 @@ use crate::journal::Cursor;
 use crate::shortage::Task;
 use batch::{Batch, Collected, Placed, joined};
 use plan::Plan;
-use record::Recorder;
+use record::{LoggedBatch, Recorder};
 use state::BackgroundState;
 use std::any::Any;
 use std::sync::Arc;
@@ -217,13 +216,14 @@ impl Destager {
         self.let_repair_first(state, batch)?;
         let flushed = self.core.sums.flush()?;
         // This comes before the commit, which ends the promises of the records.
+        let (features, bare) = (recorded.features(), recorded.bare);
+        let recorded = recorded.segments;
         self.core.space.adjust_log(recorded.iter().map(StagedSegments::closing_room).sum());
         let released: Vec<_> = batch.released().into_iter().chain(plan.reserved).collect();
         let committing: Vec<_> = recorded.iter().map(|a| Committing::begin(a.branch())).collect();
         self.commit(state, txn, flushed, positions, &released)?;
-        if recorded.iter().any(StagedSegments::is_run) {
-            self.core.features.fetch_or(SHARED_SEGMENTS, Ordering::Release);
-        }
+        self.core.features.fetch_or(features, Ordering::Release);
+        self.core.positions.recorded_bare.fetch_add(bare, Ordering::Relaxed);
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
             branch
                 .slots
@@ -298,14 +298,15 @@ impl Core {
         plan: &Plan,
         changes: &[OperationChange<'_>],
         begun: Vec<Recorder>,
-    ) -> Result<(Vec<StagedSegments>, Txn<'_>)> {
-        let recorded = self.log_batch(batch, begun)?;
+    ) -> Result<(LoggedBatch, Txn<'_>)> {
+        let recorded = self.log_batch(batch, &plan.versions, begun)?;
         let mut txn = self.catalog.begin()?;
         txn.put_pages(plan.pages.iter().map(|(key, page)| (*key, page)))?;
         txn.put_versions(plan.versions.iter())?;
-        recorded.iter().try_for_each(|appended| appended.store(&mut txn))?;
-        if !self.has_feature(SHARED_SEGMENTS) && recorded.iter().any(StagedSegments::is_run) {
-            txn.change_superblock(|superblock| superblock.features |= SHARED_SEGMENTS)?;
+        recorded.segments.iter().try_for_each(|appended| appended.store(&mut txn))?;
+        let needed = recorded.features();
+        if needed & !self.features.load(Ordering::Acquire) != 0 {
+            txn.change_superblock(|superblock| superblock.features |= needed)?;
         }
         for (branch, slots) in batch.branches.iter().zip(&plan.slots) {
             if *slots != 0 {

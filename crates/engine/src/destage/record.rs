@@ -10,8 +10,10 @@ use super::batch::{Batch, BatchItem, Below, PartSource};
 use super::gather::{Gather, RecordPart};
 use super::state::BackgroundState;
 use crate::branch::{Branch, View};
+use crate::catalog::Version;
+use crate::catalog::features::{KEPT, SHARED_SEGMENTS};
 use crate::catalog::page::MapPage;
-use crate::cdp::log::record::SHARED;
+use crate::cdp::log::record::{Replaced, SHARED};
 use crate::cdp::log::{Applying, Patch};
 use crate::cdp::write::append::{
     Appender, LEAST_RECORDS, MAX_RECORDS, MAX_SEGMENT, RecordItem as CdpItem, Records, SegmentFactory,
@@ -21,10 +23,10 @@ use crate::cdp::write::runs::{RunWriter, Runs};
 use crate::codec::crc32c;
 use crate::core::Core;
 use crate::destage::Destager;
-use crate::error::Result;
+use crate::error::{Result, corrupt};
 use crate::ids::{BranchId, Chunk, Epoch, Stamp};
 use crate::settings::CdpSettings;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -67,6 +69,27 @@ pub(super) struct Recorder<A = Appender> {
     left: Vec<Range<usize>>,
     /// Number of bytes that are on disk.
     bytes: u64,
+    /// Chunks whose records have no payload, because the newest anchor shows what they replace.
+    kept: Vec<Chunk>,
+    /// Number of bytes that records without a payload are about.
+    bare: u64,
+}
+
+/// The records of a batch, on disk.
+#[derive(Default)]
+pub(super) struct LoggedBatch {
+    pub(super) segments: Vec<StagedSegments>,
+    /// Number of bytes that records without a payload are about.
+    pub(super) bare: u64,
+}
+
+impl LoggedBatch {
+    /// Returns the features whose formats the records use. The commit that makes the records count
+    /// enables them.
+    pub(super) fn features(&self) -> u64 {
+        let shared = if self.segments.iter().any(StagedSegments::is_run) { SHARED_SEGMENTS } else { 0 };
+        shared | if self.bare > 0 { KEPT } else { 0 }
+    }
 }
 
 impl<A: Records> Recorder<A> {
@@ -78,9 +101,18 @@ impl<A: Records> Recorder<A> {
         let Recorder { branch, epoch, appender, sums, .. } = self;
         let mut after = Vec::with_capacity(now.len());
         let mut halfway = Halfway::default();
-        let gather = Gather::new(core, batch, branch, appender.encoding(), sums, &now);
+        let gather = Gather::new(core, batch, branch, (*epoch, appender.encoding()), sums, &now);
         gather.for_each(|piece| record_piece(appender, batch, *epoch, piece, &mut halfway, &mut after))?;
-        sums.extend(after);
+        for (chunk, sum) in after {
+            match sum {
+                After::Sum(sum) => drop(sums.insert(chunk, sum)),
+                After::Bare(replaced) => {
+                    sums.remove(&chunk);
+                    self.bare += branch.chunk_size();
+                    self.kept.extend((replaced == Replaced::Anchor).then_some(chunk));
+                }
+            }
+        }
         Ok(())
     }
 }
@@ -111,19 +143,35 @@ impl Recorder<RunWriter<'_>> {
     }
 }
 
-/// Records a piece of a batch. `after` gets the sums of the chunks whose last item it has.
+/// What is known of a chunk after its last record.
+enum After {
+    Sum(u32),
+    /// The record has no payload, and the sum is not known.
+    Bare(Replaced),
+}
+
+/// Records a piece of a batch. `after` gets the chunks whose last item it has.
 fn record_piece(
     appender: &mut impl Records,
     batch: &Batch,
     epoch: Epoch,
     piece: &mut RecordPart,
     halfway: &mut Halfway,
-    after: &mut Vec<(Chunk, u32)>,
+    after: &mut Vec<(Chunk, After)>,
 ) -> Result<()> {
     let RecordPart { chunks, old, new } = piece;
     let (all_old, mut new) = (old.bytes(), &*new.bytes());
+    let description = |item: &BatchItem| {
+        let Stamp { lsn, time } = batch.stamps.get(item.order as usize).copied().unwrap_or_default();
+        CdpItem { lsn, time, chunk: item.chunk, epoch, start: item.start as usize, end: item.end as usize }
+    };
     for part in chunks.iter() {
         let items = &batch.items[part.items.clone()];
+        if let Some(replaced) = part.bare {
+            items.iter().try_for_each(|item| appender.push_bare(&description(item), replaced))?;
+            after.extend(items.first().map(|item| (item.chunk, After::Bare(replaced))));
+            continue;
+        }
         let (content, first, mut sum) = match &part.before {
             Some(before) => {
                 let content = &mut all_old[before.old.clone()];
@@ -133,11 +181,10 @@ fn record_piece(
             None => (&mut halfway.content[..], halfway.first, halfway.sum),
         };
         for (n, item) in items.iter().enumerate() {
-            let (start, end) = (item.start as usize, item.end as usize);
+            let what = description(item);
+            let (start, end) = (what.start, what.end);
             let (written, rest) = new.split_at(end - start);
             new = rest;
-            let Stamp { lsn, time } = batch.stamps.get(item.order as usize).copied().unwrap_or_default();
-            let what = CdpItem { lsn, time, chunk: item.chunk, epoch, start, end };
             let replaced = &mut content[start - first as usize..end - first as usize];
             appender.push(&what, replaced, &mut sum, written)?;
             if n + 1 < items.len() || !part.ends {
@@ -145,7 +192,7 @@ fn record_piece(
             }
         }
         if part.ends {
-            after.extend(items.first().map(|item| (item.chunk, sum)));
+            after.extend(items.first().map(|item| (item.chunk, After::Sum(sum))));
         } else {
             if let Some(before) = &part.before {
                 halfway.content.clear();
@@ -179,7 +226,23 @@ fn recorder<A>(batch: &Batch, index: u32, appender: A, sums: HashMap<Chunk, u32>
     });
     let left = left.collect();
     let epoch = batch.epochs[index as usize];
-    Recorder { branch: branch.clone(), epoch, appender, sums, left, bytes: 0 }
+    let (branch, kept) = (branch.clone(), Vec::new());
+    Recorder { branch, epoch, appender, sums, left, bytes: 0, kept, bare: 0 }
+}
+
+/// Content of chunks that the plan of a batch keeps for snapshots.
+struct KeptVersions(HashSet<(BranchId, Chunk)>);
+
+impl KeptVersions {
+    /// Fails unless the plan keeps what the records of a branch need.
+    fn check(&self, branch: BranchId, kept: &[Chunk]) -> Result<()> {
+        match kept.iter().find(|chunk| !self.0.contains(&(branch, **chunk))) {
+            None => Ok(()),
+            Some(chunk) => Err(corrupt(format!(
+                "record chunk {chunk} of branch {branch}: what it replaces is not kept for its anchor"
+            ))),
+        }
+    }
 }
 
 /// The range of a branch's items in the batch.
@@ -200,19 +263,28 @@ impl Core {
             branch,
             limit,
             most,
+            most_held: u64::MAX,
         }
     }
 
     /// Writes the CDP records of a batch, durably. They count with the commit that follows. `begun`
     /// are the recorders that [`crate::core::Core::record_ahead`] has begun for it.
-    pub(super) fn log_batch(&self, batch: &Batch, mut begun: Vec<Recorder>) -> Result<Vec<StagedSegments>> {
+    /// `versions` are what the batch's plan keeps for snapshots.
+    pub(super) fn log_batch(
+        &self,
+        batch: &Batch,
+        versions: &[Version],
+        mut begun: Vec<Recorder>,
+    ) -> Result<LoggedBatch> {
+        let mut done = LoggedBatch::default();
         if batch.stamps.is_empty() {
-            return Ok(Vec::new());
+            return Ok(done);
         }
+        let versions = KeptVersions(versions.iter().map(|v| (v.key.branch, v.key.chunk)).collect());
+        let all = &mut done.segments;
         let _reading = self.readers.enter();
         let recorded = self.recordable(batch);
         let own = self.own_segments(&recorded);
-        let mut all = Vec::new();
         let mut runs = None;
         for Recordable { branch, index, settings, .. } in recorded {
             let known = begun.iter().position(|recorder| recorder.branch.id == branch.id);
@@ -225,6 +297,8 @@ impl Core {
                 let recorder = known.map_or_else(|| self.own_recorder(batch, index, settings), Ok);
                 let mut recorder = recorder?;
                 recorder.record(self, batch, |_| true)?;
+                versions.check(branch.id, &recorder.kept)?;
+                done.bare += recorder.bare;
                 all.extend(recorder.finish()?);
                 continue;
             }
@@ -235,10 +309,12 @@ impl Core {
             let sums = self.sums(&branch);
             let mut recorder = recorder(batch, index, runs.writer(&branch, settings)?, sums);
             recorder.record(self, batch, |_| true)?;
+            versions.check(branch.id, &recorder.kept)?;
+            done.bare += recorder.bare;
             all.extend(recorder.finish()?);
         }
         runs.map_or(Ok(()), Runs::finish)?;
-        Ok(all)
+        Ok(done)
     }
 
     fn writes_beside(&self) -> bool {
@@ -273,7 +349,8 @@ impl Core {
     }
 
     /// Records as much as possible of a batch while the batch `before` is moved to its place: the
-    /// chunks that `before` does not touch.
+    /// chunks that `before` does not touch. Slots that references name have their sums only when
+    /// the batch is planned, so they are not read before.
     pub(super) fn record_ahead(&self, batch: &Batch, before: &Batch) -> Result<Vec<Recorder>> {
         let _reading = self.readers.enter();
         let mut begun = Vec::new();
@@ -290,8 +367,13 @@ impl Core {
             let touched = before.branches.iter().position(|b| b.id == branch.id);
             let touched = touched.map_or(0..0, |index| items_of(before, index as u32));
             let touched = &before.items[touched];
-            recorder
-                .record(self, batch, |chunk| touched.binary_search_by_key(&chunk, |i| i.chunk).is_err())?;
+            let referred: HashSet<Chunk> = batch.items[items_of(batch, index)]
+                .iter()
+                .filter_map(|item| matches!(item.source, PartSource::Slot(_)).then_some(item.chunk))
+                .collect();
+            recorder.record(self, batch, |chunk| {
+                touched.binary_search_by_key(&chunk, |i| i.chunk).is_err() && !referred.contains(&chunk)
+            })?;
             begun.push(recorder);
         }
         for recorder in &mut begun {

@@ -138,6 +138,8 @@ pub struct CdpInfo {
     pub payload: u64,
     /// Number of bytes of log files.
     pub stored: u64,
+    /// Number of bytes of replaced content that the records need in slots.
+    pub kept: u64,
     /// Number of segments.
     pub segments: u64,
     /// Number of anchors.

@@ -323,6 +323,9 @@ pub struct PoolStats {
     pub allocated_bytes: u64,
     /// Number of bytes that were written by reference: straight to their slots.
     pub direct_bytes: u64,
+    /// Bytes of writes that histories recorded without a copy of what was replaced, since the pool
+    /// was opened.
+    pub kept_bytes: u64,
     /// Damaged bytes that were repaired since the pool was opened.
     pub repaired: Repaired,
     /// Bytes of slots whose medium had content wrong. Nothing is placed there again.

@@ -251,6 +251,7 @@ impl Pool {
             written: 0,
             payload: 0,
             stored: 0,
+            kept: 0,
             segments: 0,
             anchors: 0,
             window: 0,
@@ -264,6 +265,7 @@ impl Pool {
                 info.written += record.written;
                 info.payload += record.payload;
                 info.stored += record.bytes();
+                info.kept += record.kept;
                 info.segments += 1;
             }
             info.anchors += log.anchors().count() as u64;

@@ -2,7 +2,7 @@
 
 use super::Pool;
 use crate::catalog::LineRecord;
-use crate::cdp::log::record::IndexEntry;
+use crate::cdp::log::record::{IndexEntry, Replaced};
 use crate::cdp::log::segment::LogFile;
 use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of, spread};
 use crate::cdp::moment::sample::CdpSample;
@@ -130,9 +130,10 @@ impl Pool {
                 },
             }
         };
-        let Some((file, entries)): Option<(LogFile, Vec<IndexEntry>)> = newest else {
+        let Some((file, mut entries)): Option<(LogFile, Vec<IndexEntry>)> = newest else {
             return Ok(Vec::new());
         };
+        entries.retain(|entry| entry.replaced == Replaced::Payload);
         let stride = entries.len().div_ceil(limit.max(1)).max(1);
         let file = file.open()?;
         entries.iter().step_by(stride).take(limit).map(|entry| CdpSample::read(&file, entry)).collect()

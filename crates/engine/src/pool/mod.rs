@@ -113,6 +113,7 @@ impl Pool {
             destage_bytes: get(&self.core.positions.bytes),
             allocated_bytes: get(&self.core.positions.allocated),
             direct_bytes: get(&self.core.positions.written_direct),
+            kept_bytes: get(&self.core.positions.recorded_bare),
             repaired: self.core.repairs.done(),
             bad_bytes: get(&self.core.repairs.bad_bytes),
             damaged_sum_blocks: self.core.sums.damaged_blocks(),

@@ -13,7 +13,7 @@ impl Destager {
     /// Sequences an anchor, if the allowed number of writes came since the last one.
     pub(crate) fn anchor_if_due(&self, state: &VolumeState) -> Result<()> {
         let cdp = &state.line.branch.cdp;
-        let is_due = || cdp.distance().is_some_and(|most| cdp.writes.load(Ordering::Relaxed) >= most);
+        let is_due = || cdp.is_anchor_due(self.core.options.keep_distance);
         if !is_due() {
             return Ok(());
         }

@@ -179,7 +179,7 @@ impl Core {
             }
             let Ok((epoch, raw)) = from.record(&entry) else { return Ok(Outcome::Damaged) };
             packed.clone_from(&raw);
-            let compression = packer.pack(&mut packed, 0);
+            let compression = if raw.is_empty() { Compression::None } else { packer.pack(&mut packed, 0) };
             // The only other copy is about to be removed.
             if unpack(compression, &packed, raw.len()).as_ref() != Some(&raw) {
                 return Err(Error::new(

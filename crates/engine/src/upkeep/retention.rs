@@ -67,7 +67,7 @@ impl Due {
     fn raises(&self) -> Option<Raise> {
         // Expired stretches that something rests on stay for a while. Their bytes do not make
         // younger stretches expire.
-        let held: u64 = self.expired().map(|(s, _)| s.branch.cdp.log.read().stored()).sum();
+        let held: u64 = self.expired().map(|(s, _)| s.branch.cdp.log.read().held()).sum();
         self.stretches.iter().enumerate().find_map(|(n, stretch)| {
             let excess = if n == 0 { self.excess } else { self.excess.saturating_sub(held) };
             // More than the excess is removed, so that not each batch needs a commit.
@@ -304,8 +304,8 @@ impl Core {
         // Ages are pool time. While the clock is in doubt, nothing is old.
         let time = time.filter(|_| !self.clock.is_suspended());
         let cutoff = time.map(|time| self.now().saturating_sub(time));
-        let stored = || stretches.iter().map(|s| s.branch.cdp.log.read().stored()).sum::<u64>();
-        let excess = bytes.map_or(0, |most| stored().saturating_sub(most));
+        let held = || stretches.iter().map(|s| s.branch.cdp.log.read().held()).sum::<u64>();
+        let excess = bytes.map_or(0, |most| held().saturating_sub(most));
         Due { stretches, cutoff, time: time.unwrap_or(0), excess, most: bytes.unwrap_or(0) }
     }
 
@@ -352,7 +352,16 @@ impl crate::cdp::log::BranchCdp {
             Event::Anchor { time, .. } => Some(Stamp::new(*at, *time)),
             _ => None,
         };
-        let backward = |at: Lsn| log.settings_at(at).is_some_and(|s| s.encoding != Encoding::Redo);
+        let next_anchor =
+            |at: Lsn| log.events.range(at.next()..).find_map(anchor).map_or(Lsn::MAX, |anchor| anchor.lsn);
+        // Between the place and the next anchor, no record needs an anchor before the place.
+        let needs_older = |at: Lsn| {
+            let until = next_anchor(at);
+            let within = |r: &SegmentRecord| r.kept > 0 && r.lsns.1 > at && r.lsns.0 < until;
+            log.segment_records().any(within)
+        };
+        let backward =
+            |at: Lsn| log.settings_at(at).is_some_and(|s| s.encoding != Encoding::Redo) && !needs_older(at);
         // The last segment, if it is open, has no final end yet.
         let behind = log.is_open_behind();
         let closed = || log.in_order().map(|(_, record)| record).filter(|r| r.sealed || behind);
@@ -378,7 +387,7 @@ impl crate::cdp::log::BranchCdp {
             let free = closed().take_while(|record| record.lsns.1 <= pinned);
             let free = free.take_while(|record| {
                 let before = bytes;
-                bytes += record.bytes();
+                bytes += record.held();
                 before < excess
             });
             free.last().map(|record| record.lsns.1)

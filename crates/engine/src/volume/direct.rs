@@ -90,9 +90,7 @@ impl Volume {
         if len < min.max(1 << branch.chunk_log2) || !core.writes_by_reference() {
             return None;
         }
-        let suits = branch.chunk_log2 == branch.slot_log2
-            && branch.method() == Method::Redirect
-            && !branch.cdp.is_on();
+        let suits = branch.chunk_log2 == branch.slot_log2 && branch.method() == Method::Redirect;
         let wish = Wish {
             offset,
             len,
@@ -180,12 +178,12 @@ impl Volume {
     }
 
     /// Returns whether a reference to these slots may be sequenced now. The caller holds the
-    /// sequencing lock, because histories begin under it. A physical volume refuses references
-    /// before the operation that drains or removes it is sequenced.
+    /// sequencing lock. A physical volume refuses references before the operation that drains or
+    /// removes it is sequenced.
     pub(super) fn may_refer(&self, taken: Option<&TakenRuns>) -> bool {
         let takes =
             |run: &SlotRun| self.core.pvs.held(run.first.pv()).is_some_and(|pv| pv.takes_references());
-        !self.branch().cdp.is_on() && taken.is_some_and(|taken| taken.runs().iter().all(takes))
+        taken.is_some_and(|taken| taken.runs().iter().all(takes))
     }
 }
 

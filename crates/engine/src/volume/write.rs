@@ -442,7 +442,7 @@ impl Volume {
                     room.sequenced(lsn);
                     done = Sequenced::UpTo(lsn);
                     unsequenced -= slots;
-                    branch.cdp.count_writes(chunks.end.since(chunks.start));
+                    branch.cdp.count_writes(chunks.end.since(chunks.start), referred);
                     return Ok(());
                 }
                 let sequenced = sequencing.last_lsn();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod damage;
+mod history;
 
 use hindcast_engine::ErrorKind;
 use hindcast_engine::Volume;
@@ -254,17 +255,10 @@ fn references_of_a_deleted_volume_are_freed() {
 }
 
 #[test]
-fn histories_and_method_copy_use_the_journal() {
+fn method_copy_uses_the_journal() {
     let site = site(64);
     let v = volume(&site, "v", 4 * MIB, 16 * KIB);
     refer(&site.pool, &v, 0, 1, MIB);
-    site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
-    inline(&site.pool, &v, 0, 2, MIB);
-    inline(&site.pool, &v, 0, 3, MIB);
-    idle(&site.pool);
-    assert_bytes(&v, 0, 3, MIB);
-    site.pool.set_cdp("v", None).unwrap();
-    refer(&site.pool, &v, 0, 4, MIB);
     site.pool.set_method("v", Method::Copy).unwrap();
     inline(&site.pool, &v, 0, 5, MIB);
     idle(&site.pool);

@@ -9,8 +9,8 @@ pub(crate) mod stretch;
 
 use crate::catalog::{Event, SegmentRecord, Txn};
 use crate::error::Result;
-use crate::ids::{BranchId, Chunk, Lsn, SnapshotId, Stamp};
-use crate::settings::CdpSettings;
+use crate::ids::{BranchId, Chunk, Epoch, Lsn, SnapshotId, Stamp};
+use crate::settings::{AnchorPolicy, CdpSettings, Encoding};
 use crate::staging::Waiting;
 use parking_lot::{Mutex, RwLock};
 use segment::{LogFile, Open, Sealed};
@@ -31,6 +31,8 @@ pub(crate) struct BranchCdp {
     /// The writes sequenced since the last anchor. A write counts once for each chunk that it
     /// touches, so this is the number of records that will be recorded.
     pub(crate) writes: AtomicU64,
+    /// The bytes of writes by reference since the last anchor.
+    referred: AtomicU64,
     /// The LSN of the last record, since the pool was opened, that changed the volume's content.
     written: AtomicU64,
     /// The pool time at which the last anchor was sequenced.
@@ -120,11 +122,28 @@ impl BranchCdp {
         BranchCdp { waiting, ..BranchCdp::default() }
     }
 
-    /// Counts `chunks` more chunks that were written to since the last anchor, if recording is on.
-    pub(crate) fn count_writes(&self, chunks: u64) {
+    /// Counts `chunks` more chunks that were written to since the last anchor, and how many bytes
+    /// of that are `referred` to, if recording is on.
+    pub(crate) fn count_writes(&self, chunks: u64, referred: u64) {
         if self.is_on() {
             self.writes.fetch_add(chunks, Ordering::Relaxed);
+            self.referred.fetch_add(referred, Ordering::Relaxed);
         }
+    }
+
+    /// Returns whether enough was written since the last anchor. `keep_distance` is the number of
+    /// bytes of references after which an anchor is due.
+    pub(crate) fn is_anchor_due(&self, keep_distance: Option<u64>) -> bool {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        self.distance().is_some_and(|most| of(&self.writes) >= most)
+            || keep_distance.is_some_and(|most| of(&self.referred) >= most && self.keeps())
+    }
+
+    /// Returns whether the history keeps what references replace: its records lead backward, and it
+    /// may take anchors of its own.
+    fn keeps(&self) -> bool {
+        let settings = self.wanted();
+        settings.is_some_and(|s| s.encoding != Encoding::Redo && s.anchors != AnchorPolicy::Never)
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -156,9 +175,9 @@ impl BranchCdp {
     pub(crate) fn distance(&self) -> Option<u64> {
         let settings = self.wanted()?;
         let by_policy = match settings.anchors {
-            crate::settings::AnchorPolicy::Every(writes) => Some(writes),
-            crate::settings::AnchorPolicy::Model => self.model(),
-            crate::settings::AnchorPolicy::Never | crate::settings::AnchorPolicy::Interval(_) => None,
+            AnchorPolicy::Every(writes) => Some(writes),
+            AnchorPolicy::Model => self.model(),
+            AnchorPolicy::Never | AnchorPolicy::Interval(_) => None,
         };
         by_policy.into_iter().chain(settings.max_distance).min()
     }
@@ -177,6 +196,7 @@ impl BranchCdp {
     /// Notes that an anchor was sequenced at this pool time.
     pub(crate) fn anchored(&self, time: u64) {
         self.writes.store(0, Ordering::Relaxed);
+        self.referred.store(0, Ordering::Relaxed);
         self.anchored.store(time, Ordering::Relaxed);
     }
 
@@ -395,6 +415,11 @@ impl LogState {
         self.open.as_ref().map_or(0, |open| index_room(open.record.records))
     }
 
+    /// Returns the bytes of the log's files, and of what its records need in slots.
+    pub(crate) fn held(&self) -> u64 {
+        self.segment_records().map(SegmentRecord::held).sum()
+    }
+
     /// Returns the bytes of the log's files.
     pub(crate) fn stored(&self) -> u64 {
         self.segment_records().map(SegmentRecord::bytes).sum()
@@ -470,6 +495,17 @@ impl LogState {
     /// Returns the snapshots that are anchors.
     pub(crate) fn anchors(&self) -> impl Iterator<Item = SnapshotId> {
         self.anchors.keys().copied()
+    }
+
+    /// Returns whether the snapshot with this epoch is an anchor.
+    pub(crate) fn has_anchor(&self, epoch: Epoch) -> bool {
+        let newest_first = self.events.values().rev();
+        let mut epochs = newest_first.filter_map(|event| match event {
+            Event::Anchor { epoch, .. } => Some(*epoch),
+            _ => None,
+        });
+        // Epochs grow with LSNs.
+        epochs.find(|found| *found <= epoch) == Some(epoch)
     }
 
     pub(crate) fn is_anchor(&self, snapshot: SnapshotId) -> bool {

@@ -18,7 +18,8 @@
 //! | 52..56 | bytes of payload |
 //! | 56 | encoding |
 //! | 57 | compression |
-//! | 58..64 | zeros |
+//! | 58 | where the content before the record is ([`Replaced`]) |
+//! | 59..64 | zeros |
 //!
 //! The index repeats everything but the payload, sorted by (chunk, LSN). It shows what is lost with
 //! a damaged record, and a damaged index can be rebuilt from the records.
@@ -53,6 +54,30 @@ const VERSION: u8 = 1;
 const _: () = assert!(HEADER_LEN as u64 % ALIGN == 0 && BLOCK_LEN as u64 % ALIGN == 0);
 const _: () = assert!(ENTRIES == 72);
 
+/// The place of the content that a record replaced.
+///
+/// Only a record with a payload has sums of the chunk. The other records are about whole chunks,
+/// and their sums are 0, but for the sum of zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Replaced {
+    /// The payload leads to it.
+    #[default]
+    Payload = 0,
+    /// The newest anchor before the record shows it. The record has no payload, and leads in no
+    /// direction: the chunk did not change between the anchor and the record.
+    Anchor = 1,
+    /// It was zeros. The record has no payload, and leads backward.
+    Zeros = 2,
+}
+
+impl Replaced {
+    fn decode(byte: u8) -> Option<Replaced> {
+        [Replaced::Payload, Replaced::Anchor, Replaced::Zeros]
+            .into_iter()
+            .find(|before| *before as u8 == byte)
+    }
+}
+
 /// An entry of the index: everything that a record's header contains, and the record's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
@@ -70,6 +95,7 @@ pub(crate) struct IndexEntry {
     pub(crate) after: u32,
     pub(crate) encoding: Encoding,
     pub(crate) compression: Compression,
+    pub(crate) replaced: Replaced,
 }
 
 impl IndexEntry {
@@ -89,6 +115,31 @@ impl IndexEntry {
         self.sectors as usize * SECTOR as usize
     }
 
+    /// Returns whether the record leads from the content before it to the content after it, or in
+    /// the other direction.
+    pub(crate) fn leads(&self, forward: bool) -> bool {
+        match self.replaced {
+            Replaced::Payload if forward => self.encoding.leads_forward(),
+            Replaced::Payload => self.encoding.leads_backward(),
+            Replaced::Anchor => false,
+            Replaced::Zeros => !forward,
+        }
+    }
+
+    /// Returns the sum of the chunk after the record (`forward`), or before it, if it is known.
+    pub(crate) fn sum(&self, forward: bool) -> Option<u32> {
+        match self.replaced {
+            Replaced::Payload => Some(if forward { self.after } else { self.before }),
+            Replaced::Zeros if !forward => Some(self.before),
+            Replaced::Anchor | Replaced::Zeros => None,
+        }
+    }
+
+    /// Returns the bytes of replaced content that the record needs in slots.
+    pub(crate) fn kept(&self) -> u64 {
+        if self.replaced == Replaced::Anchor { self.raw_len() as u64 } else { 0 }
+    }
+
     /// Returns the bytes that the record takes in a segment.
     pub(crate) fn space(&self) -> u64 {
         align_up(HEADER_LEN as u64 + self.stored as u64, ALIGN)
@@ -98,12 +149,13 @@ impl IndexEntry {
         (1..=MAX_SECTORS).contains(&self.sectors)
             && self.first_sector.checked_add(self.sectors).is_some_and(|end| end <= 2 << 20)
             && self.stored as usize <= self.raw_len()
+            && (self.replaced == Replaced::Payload || self.stored == 0)
     }
 
     fn put(&self, w: &mut Writer) {
         w.u64(self.chunk).u64(self.lsn).u64(self.time).u32(self.at).u32(self.stored);
         w.u32(self.first_sector).u32(self.sectors).u32(self.before).u32(self.after);
-        w.u8(self.encoding as u8).u8(self.compression as u8).bytes(&[0; 6]);
+        w.u8(self.encoding as u8).u8(self.compression as u8).u8(self.replaced as u8).bytes(&[0; 5]);
     }
 
     fn take(r: &mut Reader<'_>) -> Option<IndexEntry> {
@@ -119,8 +171,9 @@ impl IndexEntry {
             after: r.u32()?,
             encoding: Encoding::decode(r.u8()?)?,
             compression: Compression::decode(r.u8()?)?,
+            replaced: Replaced::decode(r.u8()?)?,
         };
-        (r.array()? == [0u8; 6] && entry.makes_sense()).then_some(entry)
+        (r.array()? == [0u8; 5] && entry.makes_sense()).then_some(entry)
     }
 }
 
@@ -140,7 +193,8 @@ pub(crate) fn put_record(
     let mut w = Writer(Vec::with_capacity(HEADER_LEN));
     w.u32(RECORD_MAGIC).u32(0).u64(entry.lsn).u64(entry.time).u64(entry.chunk).u32(epoch.0);
     w.u32(entry.first_sector).u32(entry.sectors).u32(entry.before).u32(entry.after);
-    w.u32(entry.stored).u8(entry.encoding as u8).u8(entry.compression as u8).bytes(&[0; 6]);
+    w.u32(entry.stored).u8(entry.encoding as u8).u8(entry.compression as u8);
+    w.u8(entry.replaced as u8).bytes(&[0; 5]);
     out[start..start + HEADER_LEN].copy_from_slice(&w.0);
     let crc = crc32c(&out[start + 8..]) ^ salt;
     out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
@@ -165,7 +219,8 @@ pub(crate) fn decode_record(bytes: &[u8], at: u32, salt: u32) -> Option<Decoded<
     let (lsn, time, chunk, epoch) = (r.u64()?, r.u64()?, r.u64()?, Epoch(r.u32()?));
     let (first_sector, sectors, before, after, stored) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
     let (encoding, compression) = (Encoding::decode(r.u8()?)?, Compression::decode(r.u8()?)?);
-    let padding: [u8; 6] = r.array()?;
+    let replaced = Replaced::decode(r.u8()?)?;
+    let padding: [u8; 5] = r.array()?;
     let entry = IndexEntry {
         chunk,
         lsn,
@@ -178,8 +233,9 @@ pub(crate) fn decode_record(bytes: &[u8], at: u32, salt: u32) -> Option<Decoded<
         after,
         encoding,
         compression,
+        replaced,
     };
-    if padding != [0; 6] || !entry.makes_sense() {
+    if padding != [0; 5] || !entry.makes_sense() {
         return None;
     }
     let payload = r.take(stored as usize)?;
@@ -349,6 +405,7 @@ mod tests {
             after: 0x0102_0304,
             encoding: Encoding::Undo,
             compression: Compression::Lz4,
+            replaced: Replaced::Payload,
         }
     }
 
@@ -398,11 +455,17 @@ mod tests {
         put_index(&[entry(0x0A, 0x0B), entry(0x0A, 0x0C)], 0x5EED, &mut out);
         assert_eq!(out.len(), BLOCK_LEN);
         assert_eq!(hex(&out[..BLOCK_HEAD + 2 * ENTRY_LEN]), GOLDEN_INDEX);
+        let mut out = Vec::new();
+        let mut bare = IndexEntry { before: 0, after: 0, replaced: Replaced::Anchor, ..plain(0x0A, 0x0B) };
+        put_record(&mut bare, Epoch(6), 0x5EED, &mut out, |_| Compression::None);
+        assert_eq!(hex(&out), GOLDEN_BARE);
+        assert_eq!(decode_record(&out, 64, 0x5EED).map(|decoded| decoded.entry), Some(bare));
         assert_eq!(hex(&head().encode()), GOLDEN_HEAD);
         assert_eq!(head().file_name(), "cdp-2-9-1");
     }
 
     const GOLDEN_RECORD: &str = "48434452cc746e810b0000000000000088776655443322110a00000000000000060000000300000002000000ddccbbaa0403020105000000020200000000000068656c6c6f000000";
+    const GOLDEN_BARE: &str = "48434452732a53540b0000000000000088776655443322110a000000000000000600000003000000020000000000000000000000000000000200010000000000";
     const GOLDEN_INDEX: &str = "484344499e9fb8b202000000000000000a000000000000000b00000000000000887766554433221140000000050000000300000002000000ddccbbaa0403020102020000000000000a000000000000000c00000000000000887766554433221140000000050000000300000002000000ddccbbaa040302010202000000000000";
     const GOLDEN_HEAD: &str = "48434453d208e9730100000001000000020000000000000009000000000000000707070707070707070707070707070700000000000000000000000000000000";
 
@@ -424,6 +487,19 @@ mod tests {
         let mut bytes = head.encode();
         bytes[20] ^= 1;
         assert_eq!(SegmentHead::decode(&bytes), None);
+    }
+
+    /// A record without a payload leads only to what is known without one.
+    #[test]
+    fn directions_and_sums_of_records_without_a_payload() {
+        let of = |replaced| IndexEntry { stored: 0, replaced, encoding: Encoding::Parity, ..plain(1, 2) };
+        let (anchor, zeros) = (of(Replaced::Anchor), of(Replaced::Zeros));
+        assert_eq!((anchor.leads(true), anchor.leads(false)), (false, false));
+        assert_eq!((zeros.leads(true), zeros.leads(false)), (false, true));
+        assert_eq!((anchor.sum(true), anchor.sum(false)), (None, None));
+        assert_eq!((zeros.sum(true), zeros.sum(false)), (None, Some(zeros.before)));
+        assert_eq!((anchor.kept(), zeros.kept()), (2 * SECTOR, 0));
+        assert!(!IndexEntry { stored: 5, ..anchor }.makes_sense());
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use super::codec::{lost, unpack};
 use super::record::{
-    BLOCK_LEN, ENTRIES, HEADER_LEN, IndexEntry, SEGMENT_HEAD, SegmentHead, Thing, decode_block,
+    BLOCK_LEN, ENTRIES, HEADER_LEN, IndexEntry, Replaced, SEGMENT_HEAD, SegmentHead, Thing, decode_block,
     decode_record, packed_len, thing_at,
 };
 use crate::catalog::{GroupRecord, SegmentRecord};
@@ -137,7 +137,8 @@ impl SegmentDisk {
         // A record that can't be read is as lost as a record that does not verify.
         self.disk.read_at(&mut bytes, entry.at.into()).map_err(|_| self.damaged(entry))?;
         let (epoch, payload) = self.stored(&bytes, entry)?;
-        let payload = unpack(entry.compression, payload, entry.raw_len());
+        let len = if entry.replaced == Replaced::Payload { entry.raw_len() } else { 0 };
+        let payload = unpack(entry.compression, payload, len);
         Ok((epoch, payload.ok_or_else(|| self.damaged(entry))?))
     }
 

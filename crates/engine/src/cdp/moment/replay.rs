@@ -7,7 +7,7 @@
 use crate::catalog::SegmentRecord;
 use crate::cdp::log::BranchCdp;
 use crate::cdp::log::codec::{crc_of_zeros, lost};
-use crate::cdp::log::record::IndexEntry;
+use crate::cdp::log::record::{IndexEntry, Replaced};
 use crate::cdp::log::segment::{LogFile, Sealed};
 use crate::codec::crc32c;
 use crate::error::{Error, Result};
@@ -66,10 +66,7 @@ impl Replay {
         let mut nearest: Option<IndexEntry> = None;
         let mut count = 0;
         let records = Records::find(cdp, chunk, lsns, |entries| {
-            let leads = |e: &IndexEntry| {
-                if forward { e.encoding.leads_forward() } else { e.encoding.leads_backward() }
-            };
-            if let Some(entry) = entries.iter().find(|e| obstacle.is_none() && !leads(e)) {
+            if let Some(entry) = entries.iter().find(|e| obstacle.is_none() && !e.leads(forward)) {
                 obstacle = Some(format!("the record with LSN {}", entry.lsn));
             }
             nearest = if forward {
@@ -90,7 +87,7 @@ impl Replay {
             Some((_, range)) => {
                 (forward && range.len() as u64 == chunk_size).then(|| crc_of_zeros(chunk_size))
             }
-            None => nearest.map(|record| if forward { record.after } else { record.before }),
+            None => nearest.and_then(|record| record.sum(forward)),
         };
         if !forward {
             emptied.reverse();
@@ -120,14 +117,17 @@ impl Replay {
                 while let Some(discard) = emptied.next_if(|(at, _)| (*at < entry.lsn) == self.forward) {
                     self.empty(content, discard, &mut known)?;
                 }
-                let payload = part.file.payload(entry)?;
                 let changed = content.get_mut(entry.bytes());
                 let changed = changed.ok_or_else(|| {
                     let (lsn, chunk) = (entry.lsn, entry.chunk);
                     lost(format!("apply the CDP record with LSN {lsn}: it does not fit chunk {chunk}"))
                 })?;
-                entry.encoding.apply(changed, &payload);
-                known = Some(if self.forward { entry.after } else { entry.before });
+                match entry.replaced {
+                    Replaced::Payload => entry.encoding.apply(changed, &part.file.payload(entry)?),
+                    Replaced::Zeros => changed.fill(0),
+                    Replaced::Anchor => return Err(lost("a record without a payload leads nowhere")),
+                }
+                known = entry.sum(self.forward);
             }
         }
         emptied.try_for_each(|discard| self.empty(content, discard, &mut known))

@@ -3,8 +3,10 @@
 
 use crate::branch::Branch;
 use crate::catalog::{GroupRecord, RunRecord, SegmentRecord, Txn};
-use crate::cdp::log::codec::{Packer, crc_after};
-use crate::cdp::log::record::{BLOCK_LEN, IndexEntry, SegmentHead, put_index, put_packed_index, put_record};
+use crate::cdp::log::codec::{Packer, crc_after, crc_of_zeros};
+use crate::cdp::log::record::{
+    BLOCK_LEN, IndexEntry, Replaced, SegmentHead, put_index, put_packed_index, put_record,
+};
 use crate::cdp::log::segment::{LogFile, Open, Sealed, SegmentDisk};
 use crate::cdp::log::shared::SharedLog;
 use crate::cdp::log::stretch::index_room;
@@ -56,6 +58,9 @@ pub(crate) struct SegmentFactory {
     pub(crate) limit: u64,
     /// The number of records at which a segment is closed.
     pub(crate) most: u64,
+    /// The number of bytes at which a segment is closed, together with those that its records need
+    /// in slots.
+    pub(crate) most_held: u64,
 }
 
 impl SegmentFactory {
@@ -63,7 +68,8 @@ impl SegmentFactory {
     /// the segments of a history with a limit in bytes are small beside the limit.
     pub(crate) fn fit(mut self, settings: &CdpSettings) -> SegmentFactory {
         if let Some(bytes) = settings.retention.bytes {
-            self.limit = self.limit.min((bytes / LIMIT_PARTS).max(MIN_SEGMENT));
+            self.most_held = (bytes / LIMIT_PARTS).max(MIN_SEGMENT);
+            self.limit = self.limit.min(self.most_held);
         }
         self
     }
@@ -179,6 +185,7 @@ impl OpenSegmentWriter {
         record.records += 1;
         record.written += entry.raw_len() as u64;
         record.payload += u64::from(entry.stored);
+        record.kept += entry.kept();
         widen(&mut record.lsns, entry.lsn);
         widen(&mut record.times, entry.time);
         widen(&mut record.chunks, entry.chunk);
@@ -271,6 +278,9 @@ pub(crate) trait Records {
     /// Afterwards `sum` is the chunk's sum after the record. For a whole chunk the encoding `redo`
     /// does not read `old`.
     fn push(&mut self, item: &RecordItem, old: &[u8], sum: &mut u32, new: &[u8]) -> Result<()>;
+
+    /// Adds a record of a whole chunk without a payload.
+    fn push_bare(&mut self, item: &RecordItem, replaced: Replaced) -> Result<()>;
 }
 
 impl RecordItem {
@@ -300,6 +310,26 @@ impl RecordItem {
             after: *sum,
             encoding,
             compression: Compression::None,
+            replaced: Replaced::Payload,
+        }
+    }
+
+    /// Returns the entry of a record without a payload, about a whole chunk.
+    pub(crate) fn entry_without_payload(&self, encoding: Encoding, replaced: Replaced) -> IndexEntry {
+        let size = (self.end - self.start) as u64;
+        IndexEntry {
+            chunk: self.chunk,
+            lsn: self.lsn,
+            time: self.time,
+            at: 0,
+            stored: 0,
+            first_sector: 0,
+            sectors: (size / SECTOR) as u32,
+            before: if replaced == Replaced::Zeros { crc_of_zeros(size) } else { 0 },
+            after: 0,
+            encoding,
+            compression: Compression::None,
+            replaced,
         }
     }
 }
@@ -324,8 +354,8 @@ pub(crate) struct Appender {
     packer: Packer,
     lane: SerialWriter,
     next_seq: u64,
-    /// The end of the log when the appender was made.
-    from: LogEnd,
+    /// The ends of the log when the appender was made.
+    from: LogEnds,
     current: Option<OpenSegmentWriter>,
     /// The current segment is the log's open segment, and its entries are in memory.
     continued: bool,
@@ -339,12 +369,20 @@ pub(crate) struct Appender {
     purpose: SyncPurpose,
 }
 
-/// The end of a log: the number of the next segment, and the number, edition and length of the open
-/// segment.
-type LogEnd = (u64, Option<(u64, u32, u64)>);
+/// Both ends of a log.
+#[derive(PartialEq, Eq)]
+struct LogEnds {
+    /// The LSN before which moments are gone. Anchors expire only with the moments before them.
+    floor: Lsn,
+    /// The number of the next segment.
+    next_seq: u64,
+    /// Number, edition and length of the open segment.
+    open: Option<(u64, u32, u64)>,
+}
 
-fn end_of(log: &LogState) -> LogEnd {
-    (log.next_seq, log.open.as_ref().map(|o| (o.file.head.seq, o.file.head.edition, o.record.end)))
+fn ends_of(log: &LogState) -> LogEnds {
+    let open = log.open.as_ref().map(|o| (o.file.head.seq, o.file.head.edition, o.record.end));
+    LogEnds { floor: log.floor(), next_seq: log.next_seq, open }
 }
 
 /// The additions of a batch to the log of one branch. They are on disk and durable, and count after
@@ -389,7 +427,7 @@ impl Appender {
             packer: Packer::new(settings.compression)?,
             lane: SerialWriter::new(beside, WAITING),
             next_seq: log.next_seq,
-            from: end_of(&log),
+            from: ends_of(&log),
             continued: current.is_some(),
             current,
             ends,
@@ -409,7 +447,7 @@ impl Appender {
         seq: Option<u64>,
     ) -> Result<Appender> {
         let settings = CdpSettings { compression: Compression::None, ..CdpSettings::default() };
-        let shelf = SegmentFactory { limit: u64::MAX, most: u64::MAX, ..shelf };
+        let shelf = SegmentFactory { limit: u64::MAX, most: u64::MAX, most_held: u64::MAX, ..shelf };
         let mut appender = Appender::new(branch, shelf, settings, false)?;
         let open = appender.current.as_ref().map(|draft| draft.file.head.seq);
         (appender.seq, appender.purpose) = (seq, SyncPurpose::CdpSorted);
@@ -430,11 +468,11 @@ impl Appender {
         self.current.as_ref().map_or((0, 0), |draft| (draft.len(), draft.record.records))
     }
 
-    /// Returns whether the log still ends where this appender began, and its settings have not
-    /// changed.
+    /// Returns whether the log still begins and ends where it did when this appender was made, and
+    /// its settings have not changed.
     pub(crate) fn continues_log(&self) -> bool {
         let log = self.branch.cdp.log.read();
-        self.from == end_of(&log) && log.settings == Some(self.settings)
+        self.from == ends_of(&log) && log.settings == Some(self.settings)
     }
 
     /// Waits until everything that was passed to the lane is written. Returns the number of bytes
@@ -442,7 +480,7 @@ impl Appender {
     pub(crate) fn settle(&mut self) -> Result<u64> {
         self.lane.settle()?;
         let written = self.sealed.iter().chain(&self.current).map(|draft| draft.written).sum::<u64>();
-        Ok(written - self.from.1.map_or(0, |(_, _, end)| end))
+        Ok(written - self.from.open.map_or(0, |(_, _, end)| end))
     }
 
     /// Adds a record. `payload` appends its payload and returns its compression.
@@ -466,7 +504,9 @@ impl Appender {
         };
         let packer = &mut self.packer;
         draft.push(&mut self.lane, entry, epoch, |out| payload(packer, out))?;
-        let full = draft.len() >= self.shelf.limit || draft.record.records >= self.shelf.most;
+        let full = draft.len() >= self.shelf.limit
+            || draft.len() + draft.record.kept >= self.shelf.most_held
+            || draft.record.records >= self.shelf.most;
         if full { self.seal() } else { Ok(()) }
     }
 
@@ -525,6 +565,11 @@ impl Records for Appender {
         let encoding = self.settings.encoding;
         let entry = item.entry((&self.branch, encoding), old, sum, new);
         self.put(entry, item.epoch, |packer, out| put_payload((encoding, packer), old, new, out))
+    }
+
+    fn push_bare(&mut self, item: &RecordItem, replaced: Replaced) -> Result<()> {
+        let entry = item.entry_without_payload(self.settings.encoding, replaced);
+        self.put(entry, item.epoch, |_, _| Compression::None)
     }
 }
 

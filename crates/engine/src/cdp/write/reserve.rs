@@ -172,6 +172,7 @@ mod tests {
                 branch: BranchId(7),
                 limit,
                 most: MAX_RECORDS,
+                most_held: u64::MAX,
             };
             let settings = CdpSettings { encoding: Encoding::Undo, compression, ..CdpSettings::default() };
             Log { dir, shelf, branch, settings, lsn: Lsn(0) }

@@ -14,6 +14,7 @@ use super::append::{
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
 use crate::cdp::log::codec::Packer;
+use crate::cdp::log::record::Replaced;
 use crate::cdp::log::segment::LogFile;
 use crate::cdp::log::shared::SharedLog;
 use crate::disk::{SerialWriter, SyncPurpose};
@@ -111,6 +112,11 @@ impl Records for RunWriter<'_> {
         let entry = item.entry((&self.branch, encoding), old, sum, new);
         let packer = &mut *self.packer;
         self.draft.push(self.lane, entry, item.epoch, |out| put_payload((encoding, packer), old, new, out))
+    }
+
+    fn push_bare(&mut self, item: &RecordItem, replaced: Replaced) -> Result<()> {
+        let entry = item.entry_without_payload(self.settings.encoding, replaced);
+        self.draft.push(self.lane, entry, item.epoch, |_| Compression::None)
     }
 }
 

@@ -1,0 +1,196 @@
+//! References in volumes with a history: what they replace stays in its slots, and every moment
+//! shows what was written up to it (decision 66).
+
+use super::*;
+use hindcast_engine::cdp::{AnchorPolicy, Encoding, Moment, Retention};
+use hindcast_engine::ids::Lsn;
+use std::collections::BTreeMap;
+
+/// The bytes of references after which an anchor is taken.
+const DISTANCE: u64 = 256 * KIB;
+const SIZE: u64 = 2 * MIB;
+const CHUNK: u64 = 16 * KIB;
+
+/// A volume `v` with a history, and its content after every record, chunk by chunk.
+struct History {
+    site: Site,
+    now: Vec<u8>,
+    moments: BTreeMap<Lsn, Vec<u8>>,
+}
+
+fn options() -> PoolOptions {
+    PoolOptions { keep_distance: Some(DISTANCE), destage_threads: 1, ..PoolOptions::default() }
+}
+
+fn settings(encoding: Encoding) -> CdpSettings {
+    // The interval is never reached, so all anchors are those of references.
+    CdpSettings { encoding, anchors: AnchorPolicy::Interval(u64::MAX), ..CdpSettings::default() }
+}
+
+impl History {
+    fn new(settings: CdpSettings) -> History {
+        History::with(settings, options())
+    }
+
+    fn with(settings: CdpSettings, options: PoolOptions) -> History {
+        let site = Site::builder(64).options(options).build();
+        enable(&site.pool);
+        drop(volume(&site, "v", SIZE, CHUNK));
+        site.pool.set_cdp("v", Some(settings)).unwrap();
+        History { site, now: vec![0; (SIZE / CHUNK) as usize], moments: BTreeMap::new() }
+    }
+
+    fn volume(&self) -> Arc<Volume> {
+        self.site.open("v")
+    }
+
+    fn put(&mut self, chunk: u64, count: u64, byte: u8) {
+        let v = self.volume();
+        // Destage may have had no time to lend slots.
+        self.site.pool.destage_step().unwrap();
+        refer(&self.site.pool, &v, chunk * CHUNK, byte, count * CHUNK);
+        self.note(chunk, count, byte);
+    }
+
+    fn note(&mut self, chunk: u64, count: u64, byte: u8) {
+        self.now[chunk as usize..(chunk + count) as usize].fill(byte);
+        self.moments.insert(self.site.lsn(), self.now.clone());
+    }
+
+    fn discard(&mut self, chunk: u64, count: u64) {
+        self.volume().discard(chunk * CHUNK, count * CHUNK, false).unwrap();
+        self.note(chunk, count, 0);
+    }
+
+    /// Writes the whole volume `rounds` times, each time with other content.
+    fn rewrite(&mut self, rounds: std::ops::Range<u8>) {
+        for round in rounds {
+            for chunk in (0..SIZE / CHUNK).step_by(4) {
+                self.put(chunk, 4, 1 + round * 32 + (chunk / 4) as u8);
+            }
+        }
+    }
+
+    fn verify(&self) {
+        let pool = &self.site.pool;
+        let begins = pool.cdp("v").unwrap().from.unwrap().lsn;
+        for (lsn, expected) in self.moments.range(begins..) {
+            let moment = pool.open_moment("v", &Moment::Lsn(*lsn)).unwrap();
+            let found = read(&moment, 0, SIZE);
+            for (chunk, byte) in (0..).zip(expected) {
+                let part = &found[chunk * CHUNK as usize..(chunk + 1) * CHUNK as usize];
+                assert!(part.iter().all(|b| b == byte), "LSN {lsn}: chunk {chunk}: {} not {byte}", part[0]);
+            }
+        }
+    }
+
+    fn kept(&self) -> u64 {
+        self.site.pool.cdp("v").unwrap().kept
+    }
+
+    fn reopen(self) -> History {
+        let History { site, now, moments } = self;
+        History { site: site.reopen_with(options()), now, moments }
+    }
+}
+
+/// Nothing is copied: the log has headers only, and all moments are there.
+#[test]
+fn what_references_replace_is_kept() {
+    for encoding in [Encoding::Parity, Encoding::Undo] {
+        let mut h = History::new(settings(encoding));
+        h.rewrite(0..3);
+        h.verify();
+        h.site.idle();
+        let info = h.site.pool.cdp("v").unwrap();
+        // The first round found chunks without slots, but for the first.
+        assert!(info.kept >= 2 * SIZE, "{info:?}");
+        assert!(info.payload == 0 && info.stored < SIZE, "{info:?}");
+        assert!(info.anchors >= 3 * SIZE / DISTANCE, "{info:?}");
+        h.verify();
+        let h = h.reopen();
+        h.verify();
+        let dir = h.site.dir.clone();
+        h.site.pool.close().unwrap();
+        drop(h);
+        assert_clean(dir);
+    }
+}
+
+/// A chunk is written again before the next anchor, in part or as a whole. Those records have
+/// payloads.
+#[test]
+fn parts_and_repeated_writes_have_payloads() {
+    for encoding in [Encoding::Parity, Encoding::Undo, Encoding::Redo] {
+        let mut h = History::new(settings(encoding));
+        for round in 0..4u8 {
+            h.put(0, 4, 10 + round);
+            h.put(2, 8, 20 + round);
+            h.put(2, 8, 40 + round);
+            h.site.idle();
+            let v = h.volume();
+            // Inline, over what a reference of the same batch wrote.
+            h.put(16, 4, 60 + round);
+            write(&v, 17 * CHUNK, 70 + round, CHUNK);
+            h.note(17, 1, 70 + round);
+            h.put(64, 8, 80 + round);
+            h.discard(66, 3);
+            h.put(65, 4, 90 + round);
+            h.verify();
+        }
+        h.site.idle();
+        h.verify();
+        assert_eq!(h.kept() > 0, encoding != Encoding::Redo);
+        h.reopen().verify();
+    }
+}
+
+/// Histories without anchors copy what is replaced, and so do those of a pool that keeps nothing.
+#[test]
+fn nothing_is_kept_without_anchors() {
+    let never = CdpSettings { anchors: AnchorPolicy::Never, ..settings(Encoding::Parity) };
+    let off = PoolOptions { keep_distance: None, ..options() };
+    for (settings, options) in [(never, options()), (settings(Encoding::Parity), off)] {
+        let mut h = History::with(settings, options);
+        h.rewrite(0..2);
+        h.site.idle();
+        assert!(h.kept() <= DISTANCE, "only behind the anchor with which the history begins");
+        h.verify();
+    }
+}
+
+/// What is kept counts for the limit in bytes, and expires with its moments.
+#[test]
+fn what_is_kept_expires() {
+    let retention = Retention { time: None, bytes: Some(3 * MIB) };
+    let mut h = History::new(CdpSettings { retention, ..settings(Encoding::Parity) });
+    h.rewrite(0..6);
+    h.site.idle();
+    let info = h.site.pool.cdp("v").unwrap();
+    assert!(info.kept + info.stored <= 4 * MIB && info.kept > MIB, "{info:?}");
+    let used = h.site.pool.info().used;
+    assert!(used <= SIZE + 6 * MIB, "{used} bytes are in use");
+    assert!(h.moments.range(info.from.unwrap().lsn..).count() > 16);
+    h.verify();
+    let h = h.reopen();
+    h.verify();
+    h.site.pool.delete_volume("v", true).unwrap();
+    h.site.idle();
+    assert_eq!(h.site.pool.info().used, 0);
+}
+
+/// A volume goes back to moments between records without payloads, and to the state before that.
+#[test]
+fn a_volume_goes_back_to_a_moment_of_references() {
+    let mut h = History::new(settings(Encoding::Parity));
+    h.rewrite(0..2);
+    let (lsn, then) = h.moments.iter().nth(20).map(|(lsn, then)| (*lsn, then.clone())).unwrap();
+    h.site.pool.recover_volume("v", &Moment::Lsn(lsn), "back").unwrap();
+    h.rewrite(2..4);
+    h.site.idle();
+    let back = h.site.open("back");
+    for (chunk, byte) in (0..).zip(&then) {
+        assert_bytes(&back, chunk * CHUNK, *byte, CHUNK);
+    }
+    h.verify();
+}
