@@ -121,16 +121,33 @@ pub struct Enumerated {
     pub summary: Summary,
 }
 
-/// Runs all cuts of a script on `jobs` threads. Threads start no more cuts after `limit` failures.
+/// A part of the cuts of each script: each of `of` parts has every `of`-th cut, and `index` counts
+/// from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The number of the part.
+    pub index: usize,
+    /// The number of parts.
+    pub of: usize,
+}
+
+impl Part {
+    /// All cuts.
+    pub const ALL: Part = Part { index: 0, of: 1 };
+}
+
+/// Runs a part of the cuts of a script on `jobs` threads. Threads start no more cuts after `limit`
+/// failures.
 pub fn enumerate(
     script: &Script,
+    part: Part,
     dropped: Option<SyncPurpose>,
     limit: usize,
     jobs: usize,
 ) -> Outcome<Enumerated> {
     run_script(script, None, None, None)
         .map_err(|e| format!("script {} fails without a crash: {e}", script.name))?;
-    let cuts = cuts(script)?;
+    let cuts: Vec<Cut> = cuts(script)?.into_iter().skip(part.index).step_by(part.of).collect();
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Enumerated::default());
     std::thread::scope(|scope| {

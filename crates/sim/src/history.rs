@@ -218,11 +218,15 @@ impl Run {
 
     /// Allows the pool to sequence records of its own with an operation on a volume with CDP.
     pub(crate) fn may_anchor(&mut self, vol: VolId) {
-        let Some(model) = self.oracle.state().volumes.get(&vol) else { return };
-        let on = self.pool.as_ref().and_then(|pool| pool.volume(&model.name).ok()?.cdp).is_some();
-        if on {
+        if self.is_recorded(vol) {
             self.brought = EXTRA;
         }
+    }
+
+    /// Returns whether a volume keeps a history now.
+    pub(crate) fn is_recorded(&self, vol: VolId) -> bool {
+        let Some(model) = self.oracle.state().volumes.get(&vol) else { return false };
+        self.pool.as_ref().and_then(|pool| pool.volume(&model.name).ok()?.cdp).is_some()
     }
 
     pub(crate) fn set_cdp(&mut self, vol: VolId, settings: Option<CdpSettings>) -> Outcome<()> {

@@ -77,6 +77,15 @@ impl Run {
         Ok(brought)
     }
 
+    /// Allows the same for writes. With a history, all their chunks are materialized. Without one,
+    /// those at the ends of the parts are.
+    pub(crate) fn may_bring_in_for(&mut self, vol: VolId, parts: &[(u64, u64)]) -> Outcome<u64> {
+        let ends = 2 * parts.len() as u64;
+        let size = self.model(vol)?.chunk_size;
+        let whole = parts.iter().map(|(_, len)| len / size).sum::<u64>();
+        self.may_bring_in(vol, if self.is_recorded(vol) { whole + ends } else { ends })
+    }
+
     /// Notes that a request failed, which may have brought in `materialized` records. An anchor
     /// follows only a request that succeeds.
     pub(crate) fn brings_no_anchor(&mut self, vol: VolId, materialized: u64) -> Outcome<()> {

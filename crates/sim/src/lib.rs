@@ -39,7 +39,7 @@ mod summary;
 mod workload;
 
 pub use disk::{Counts, CrashPoint, Failing, SimDir};
-pub use enumerate::{Cut, Enumerated, cuts, enumerate, run_script};
+pub use enumerate::{Cut, Enumerated, Part, cuts, enumerate, run_script};
 pub use fate::{PowerLoss, TearModel};
 pub use generate::{Generator, Theme};
 pub use mutate::{Caught, mutate};

@@ -2,7 +2,7 @@
 //! usage.
 
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_sim::{Caught, Crash, CrashPoint, Cut, DEFAULT_OPS, PowerLoss, Summary};
+use hindcast_sim::{Caught, Crash, CrashPoint, Cut, DEFAULT_OPS, Part, PowerLoss, Summary};
 use hindcast_sim::{enumerate, mutate, random_run, run_script, scripts};
 use std::io::Write;
 use std::process::ExitCode;
@@ -18,6 +18,7 @@ usage: sim --seed N [--verbose]              one seed; --verbose tells every ste
        sim --mutate [PURPOSE]                drop the syncs of each purpose, and demand that it is noticed
 other: --ops N        operations per seed (120)
        --drop-sync PURPOSE   for --seed, --seeds and --cut: syncs of this purpose do nothing
+       --part K/N            for --enumerate: every N-th cut of each script, from the K-th on (1/2 or 2/2: one half)
        --sums                for --enumerate: all scripts have sums, not each second one
        --verbose";
 
@@ -42,6 +43,7 @@ struct Args {
     ops: Option<u64>,
     enumerate: Option<Option<String>>,
     cut: Option<Cut>,
+    part: Option<Part>,
     mutate: Option<Option<SyncPurpose>>,
     dropped: Option<SyncPurpose>,
     sums: bool,
@@ -95,11 +97,18 @@ fn parse(words: Vec<String>) -> Result<Args, String> {
                 args.mutate = Some(name.map(|name| purpose(&name)).transpose()?);
             }
             "--drop-sync" => args.dropped = Some(purpose(&words.next().unwrap_or_default())?),
+            "--part" => args.part = Some(parse_part(&words.next().unwrap_or_default())?),
             "--cut" => args.cut = Some(parse_cut(&words.next().unwrap_or_default())?),
             _ => return Err(format!("unknown argument {word}")),
         }
     }
     Ok(args)
+}
+
+fn parse_part(words: &str) -> Result<Part, String> {
+    let numbers = words.split_once('/').and_then(|(k, n)| Some((k.parse::<usize>().ok()?, n.parse().ok()?)));
+    let part = numbers.filter(|(k, n)| (1..=*n).contains(k)).map(|(k, n)| Part { index: k - 1, of: n });
+    part.ok_or_else(|| format!("--part {words}: it must be K/N, with K from 1 to N"))
 }
 
 fn purpose(name: &str) -> Result<SyncPurpose, String> {
@@ -264,7 +273,7 @@ fn all_cuts(name: Option<&str>, args: &Args) -> u64 {
     let (mut passed, mut failed, mut summary) = (0, 0, Summary::default());
     for mut script in scripts().into_iter().filter(|s| name.is_none_or(|n| n == s.name)) {
         script.sums |= args.sums;
-        match enumerate(&script, args.dropped, 10, jobs(args)) {
+        match enumerate(&script, args.part.unwrap_or(Part::ALL), args.dropped, 10, jobs(args)) {
             Ok(done) => {
                 say!("{}: {} cuts passed, {} failed", script.name, done.passed, done.failed.len());
                 for (cut, why) in &done.failed {

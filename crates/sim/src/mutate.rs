@@ -1,7 +1,7 @@
 //! Mutation tests: they prove that the simulator notices missing syncs. The syncs of one purpose do
 //! nothing, and a script or a seed must fail.
 
-use crate::enumerate::{Cut, enumerate};
+use crate::enumerate::{Cut, Part, enumerate};
 use crate::random_run;
 use crate::scripts::{Script, scripts};
 use hindcast_engine::disk::SyncPurpose;
@@ -24,7 +24,7 @@ pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught
     let (first, rest): (Vec<Script>, Vec<Script>) =
         scripts().into_iter().partition(|script| script.shared_segments == of_shared);
     for script in first.into_iter().chain(rest) {
-        match enumerate(&script, Some(purpose), 1, jobs) {
+        match enumerate(&script, Part::ALL, Some(purpose), 1, jobs) {
             Ok(mut done) => {
                 if let Some((cut, why)) = done.failed.pop() {
                     return Caught::Script(script.name, cut, why);

@@ -273,7 +273,7 @@ impl Run {
         let (mut writes, effects): (Vec<_>, Vec<_>) =
             parts.iter().map(|part| self.stamped(vol, *part, most)).unzip();
         let all: Vec<Effect> = effects.iter().flatten().cloned().collect();
-        let materialized = self.may_bring_in(vol, 2 * parts.len() as u64)?;
+        let materialized = self.may_bring_in_for(vol, parts)?;
         self.oracle.attempt(&all);
         let before = self.before_steps(vol, all.len());
         let survived = survive(|| {

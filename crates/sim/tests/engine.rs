@@ -1,7 +1,7 @@
 //! The real engine in the simulator: a sample of what `sim` runs at length.
 
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_sim::{Caught, DEFAULT_OPS, enumerate, mutate, plain_run, random_run, scripts};
+use hindcast_sim::{Caught, DEFAULT_OPS, Part, enumerate, mutate, plain_run, random_run, scripts};
 
 #[test]
 fn random_runs_pass() {
@@ -138,7 +138,7 @@ fn a_seed_repeats_itself() {
 #[test]
 fn a_script_survives_every_cut() {
     let script = scripts().into_iter().find(|s| s.name == "overwrite").unwrap();
-    let done = enumerate(&script, None, 1, 2).unwrap();
+    let done = enumerate(&script, Part::ALL, None, 1, 2).unwrap();
     assert!(done.failed.is_empty(), "{:?}", done.failed);
     assert!(done.passed > 100);
 }
@@ -156,7 +156,7 @@ fn a_missing_preservation_is_noticed() {
     for name in ["snapshot-redirect", "snapshot-copy", "clone"] {
         let script = scripts().into_iter().find(|s| s.name == name).unwrap();
         for purpose in [SyncPurpose::Preserve, SyncPurpose::Catalog, SyncPurpose::Apply] {
-            let done = enumerate(&script, Some(purpose), 1, 2).unwrap();
+            let done = enumerate(&script, Part::ALL, Some(purpose), 1, 2).unwrap();
             assert!(!done.failed.is_empty(), "{name} without {} syncs", purpose.name());
         }
     }

@@ -5,7 +5,7 @@ use super::Branch;
 use super::pinned::PinnedMoment;
 use crate::error::Result;
 use crate::ids::Lsn;
-use crate::staging::{StagedRecord, union};
+use crate::staging::{StagedKind, StagedRecord, union};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,8 @@ impl Unsettled {
         let count =
             |record| Some(cells_of(record)).filter(|cells| !is_long(cells)).map_or(0, |c| c.end - c.start);
         let short = records.iter().map(count).sum::<u64>() as usize;
-        let with_data = records.iter().filter(|record| !record.zeros).count();
+        let has_data = |record: &&StagedRecord| record.kind != StagedKind::Zeros;
+        let with_data = records.iter().filter(has_data).count();
         if !room.grow(short * size_of::<(u64, u32)>() + with_data * size_of::<Range<u64>>()) {
             return None;
         }
@@ -73,7 +74,7 @@ impl Unsettled {
             } else {
                 cells.extend(of_record.map(|cell| (cell, index)));
             }
-            if !record.zeros {
+            if has_data(&record) {
                 let chunks = branch.chunks(record.offset, record.length);
                 touched.push(chunks.start.start(branch.chunk_log2)..chunks.end.start(branch.chunk_log2));
             }
@@ -83,23 +84,24 @@ impl Unsettled {
         Some(Unsettled { records, cells, long, cell_log2, touched, lately, _from: from, _room: room })
     }
 
-    /// Returns the data of a record. Calls `read` unless the data was read lately.
+    /// Returns the data of a record. Calls `read` unless the data was read lately, and returns
+    /// `None` if `read` does.
     pub(crate) fn data_of(
         &self,
         record: &StagedRecord,
-        read: impl FnOnce() -> Result<Arc<[u8]>>,
-    ) -> Result<Arc<[u8]>> {
+        read: impl FnOnce() -> Result<Option<Arc<[u8]>>>,
+    ) -> Result<Option<Arc<[u8]>>> {
         let lsn = record.stamp.lsn;
         if let Some((_, data)) = self.lately.lock().iter().find(|(of, _)| *of == lsn) {
-            return Ok(data.clone());
+            return Ok(Some(data.clone()));
         }
-        let data = read()?;
+        let Some(data) = read()? else { return Ok(None) };
         let mut lately = self.lately.lock();
         lately.push((lsn, data.clone()));
         while lately.len() > 1 && lately.iter().map(|(_, data)| data.len()).sum::<usize>() > READ_LATELY {
             lately.remove(0);
         }
-        Ok(data)
+        Ok(Some(data))
     }
 
     /// Returns the records after `lsn` that touch `bytes`, newest first. The bytes must lie in one

@@ -9,7 +9,7 @@ use crate::codec::align_up;
 use crate::disk::SyncPurpose;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, Slot};
-use crate::staging::{Range, StagedExtent, StagedPlace, StagedRecord, Staging};
+use crate::staging::{Range, StagedExtent, StagedKind, StagedPlace, StagedRecord, Staging};
 use crate::units::{BLOCK, SECTOR};
 use parking_lot::MutexGuard;
 use std::io::IoSlice;
@@ -309,8 +309,12 @@ pub(crate) fn stage_reference(
     stages: impl Fn(Slot) -> bool,
 ) {
     let header = &located.header;
-    // A moment is not read from slots that may have been given to other data.
-    staging.waiting.leave_out(header.lsn);
+    if reference.slots().all(&stages) {
+        staging.waiting.push(staged_record(located, StagedKind::Reference));
+    } else {
+        // A moment is not read from slots that may have been given to other data.
+        staging.waiting.leave_out(header.lsn);
+    }
     let first = header.offset / BLOCK;
     let blocks = (first..).zip(reference.blocks());
     let size = 1u64 << reference.slot_log2;
@@ -323,20 +327,27 @@ pub(crate) fn stage_reference(
     }));
 }
 
+fn staged_record(located: &Located, kind: StagedKind) -> StagedRecord {
+    let header = &located.header;
+    StagedRecord {
+        stamp: header.stamp(),
+        offset: header.offset,
+        length: header.length,
+        at: located.data_at as u32,
+        data_len: header.data_len,
+        sum: header.data_crc,
+        version: header.version,
+        file: located.file as u16,
+        kind,
+    }
+}
+
 /// Adds a record that is no reference to `staging`, from wherever it was found.
 pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Staging) {
     let header = &located.header;
     if header.kind != Kind::Control {
-        staging.waiting.push(StagedRecord {
-            stamp: header.stamp(),
-            offset: header.offset,
-            length: header.length,
-            at: located.data_at as u32,
-            sum: header.data_crc,
-            version: header.version,
-            file: located.file as u16,
-            zeros: header.kind != Kind::Write,
-        });
+        let kind = if header.kind == Kind::Write { StagedKind::Data } else { StagedKind::Zeros };
+        staging.waiting.push(staged_record(located, kind));
     }
     match header.kind {
         Kind::Write => {

@@ -82,10 +82,17 @@ impl Reference {
     /// Decodes `data`, the data of the record with this `header`. Returns `None` unless every field
     /// is valid.
     pub(crate) fn decode(header: &Header, data: &[u8]) -> Option<Reference> {
+        let is_reference = header.kind == Kind::Reference;
+        is_reference.then(|| Reference::of_range(header.offset, header.length, data)).flatten()
+    }
+
+    /// Decodes `data`, the data of a reference to `length` bytes of the volume from `offset` on.
+    /// Returns `None` unless every field is valid.
+    pub(crate) fn of_range(offset: u64, length: u64, data: &[u8]) -> Option<Reference> {
         let mut r = Reader::new(data);
         let slot_log2 = r.u8().filter(|log2| CHUNK_LOG2.contains(log2))?;
         let size = 1u64 << slot_log2;
-        if r.u8()? != 0 || header.kind != Kind::Reference || !is_whole(header.offset, header.length, size) {
+        if r.u8()? != 0 || !is_whole(offset, length, size) {
             return None;
         }
         let count = usize::from(r.u16()?);
@@ -101,8 +108,8 @@ impl Reference {
             }
             runs.push(run);
         }
-        let blocks = (header.length / BLOCK) as usize;
-        if slots != header.length >> slot_log2 || overlap(&runs, slot_log2) {
+        let blocks = (length / BLOCK) as usize;
+        if slots != length >> slot_log2 || overlap(&runs, slot_log2) {
             return None;
         }
         let mut sums = Vec::with_capacity(blocks.min(data.len() / 4));

@@ -14,7 +14,7 @@ impl Journal {
         let Some(segment) = self.file(file.into()) else {
             return Err(corrupt(format!("read LSN {lsn}: journal file {file} is missing")));
         };
-        let mut data = vec![0; record.length as usize];
+        let mut data = vec![0; record.data_len as usize];
         let read = segment.disk.read_at(&mut data, record.at.into());
         read.map_err(|e| Error::io(format!("read LSN {lsn} from journal file {file}"), e))?;
         if !verifies(record.version, record.offset, &data, record.sum) {

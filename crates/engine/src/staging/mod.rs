@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub(crate) use outline::Stretch;
 pub(crate) use ranges::Range;
-pub(crate) use waiting::{StagedRecord, Waiting};
+pub(crate) use waiting::{StagedKind, StagedRecord, Waiting};
 pub(crate) use watch::Watch;
 
 /// The number of sectors of a block.

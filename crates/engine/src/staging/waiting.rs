@@ -19,6 +19,17 @@ const KEPT: usize = 64;
 /// The number of records that are copied while writers wait.
 const COPIED_AT_ONCE: usize = 4096;
 
+/// What a staged record has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StagedKind {
+    /// Data, in the journal.
+    Data,
+    /// Data in slots. The journal has the reference that names them.
+    Reference,
+    /// No data: the range reads as zeros.
+    Zeros,
+}
+
 /// A record that changed content of a branch, and where its data is in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StagedRecord {
@@ -29,13 +40,14 @@ pub(crate) struct StagedRecord {
     pub(crate) length: u64,
     /// Position of the data in its journal file, in bytes.
     pub(crate) at: u32,
+    /// Length of the data in the journal, in bytes.
+    pub(crate) data_len: u32,
     /// The sum of the data, as the record's header has it, by the header's version.
     pub(crate) sum: u32,
     pub(crate) version: u8,
     /// Number of the journal file that holds the record.
     pub(crate) file: u16,
-    /// The range reads as zeros: the record has no data.
-    pub(crate) zeros: bool,
+    pub(crate) kind: StagedKind,
 }
 
 /// The records and anchors of one branch that wait for destage. All threads share it.
@@ -185,7 +197,8 @@ mod tests {
 
     fn record(lsn: u64) -> StagedRecord {
         let stamp = Stamp::new(Lsn(lsn), lsn * 10);
-        StagedRecord { stamp, offset: 0, length: 512, at: 0, sum: 0, version: 2, file: 0, zeros: true }
+        let (offset, length, at, data_len, sum, version, file) = (0, 512, 0, 0, 0, 2, 0);
+        StagedRecord { stamp, offset, length, at, data_len, sum, version, file, kind: StagedKind::Zeros }
     }
 
     fn lsns(waiting: &Waiting, settled: u64, to: u64) -> Option<Vec<u64>> {

@@ -194,3 +194,42 @@ fn a_volume_goes_back_to_a_moment_of_references() {
     }
     h.verify();
 }
+
+/// A moment is opened and read before its references are destaged, and stays right while destage
+/// writes parts over their slots, and after that.
+#[test]
+fn a_moment_of_references_opens_before_they_are_destaged() {
+    let mut h = History::new(settings(Encoding::Parity));
+    h.rewrite(0..1);
+    h.site.idle();
+    let waits = h.site.pool.stats().history_waits;
+    let v = h.volume();
+    let referred = |h: &History, chunk: u64, count: u64, byte| {
+        refer(&h.site.pool, &v, chunk * CHUNK, byte, count * CHUNK);
+    };
+    referred(&h, 0, 8, 201);
+    h.note(0, 8, 201);
+    referred(&h, 4, 8, 202);
+    h.note(4, 8, 202);
+    let lsn = h.site.lsn();
+    let held = h.site.moment("v", lsn);
+    // Parts of these chunks, in the same batch.
+    write(&v, 4 * CHUNK + 4 * KIB, 203, KIB);
+    write(&v, 9 * CHUNK, 204, 4 * KIB);
+    let expected = h.now.clone();
+    let check = |held: &Volume| {
+        for (chunk, byte) in (0..).zip(&expected) {
+            assert_bytes(held, chunk * CHUNK, *byte, CHUNK);
+        }
+    };
+    assert!(h.site.pool.stats().settled_lsn < lsn);
+    check(&held);
+    h.verify();
+    assert_eq!(h.site.pool.stats().history_waits, waits, "nothing waited for destage");
+    while h.site.pool.stats().destaged_lsn < h.site.lsn() {
+        h.site.pool.destage_step().unwrap();
+        check(&held);
+    }
+    check(&held);
+    h.verify();
+}

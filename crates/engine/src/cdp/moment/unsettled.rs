@@ -27,9 +27,10 @@ use crate::branch::pinned::PinnedMoment;
 use crate::branch::unsettled::Unsettled;
 use crate::catalog::LineRecord;
 use crate::core::Core;
-use crate::error::Result;
+use crate::error::{Error, Result, corrupt};
 use crate::ids::{Chunk, Lsn, Stamp, VolumeId};
-use crate::staging::StagedRecord;
+use crate::journal::reference::Reference;
+use crate::staging::{StagedKind, StagedRecord};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,18 +51,46 @@ impl Core {
     /// Returns a chunk as it was at a moment.
     pub(super) fn chunk_of_moment(&self, at: &PinnedMoment, chunk: Chunk) -> Result<Vec<u8>> {
         let _reading = self.readers.enter();
-        let (settled, unsettled) = self.settled_before(at);
-        let Some(unsettled) = unsettled else { return self.chunk_at(&at.branch, chunk, settled) };
+        let (mut from, unsettled) = self.settled_before(at);
+        let Some(unsettled) = unsettled else { return self.chunk_at(&at.branch, chunk, from) };
         self.check_histories()?;
+        loop {
+            if let Some(content) = self.unsettled_chunk(at, &unsettled, chunk, from)? {
+                return Ok(content);
+            }
+            // Parts were written over a slot that a reference names. Destage does that after the
+            // commit with which the history has the whole batch (D5).
+            let known = self.positions.settled().max(self.positions.preserved()).min(at.lsn);
+            if known <= from {
+                return Err(corrupt(format!(
+                    "read chunk {chunk} at LSN {}: data of a reference does not match its sums",
+                    at.lsn
+                )));
+            }
+            from = known;
+        }
+    }
+
+    /// Returns a chunk as it was at a moment: as it was at `from`, with the unsettled records
+    /// behind that. Returns `None` if a slot that one of them names has newer content by now.
+    fn unsettled_chunk(
+        &self,
+        at: &PinnedMoment,
+        unsettled: &Unsettled,
+        chunk: Chunk,
+        from: Lsn,
+    ) -> Result<Option<Vec<u8>>> {
         let bytes = chunk.bytes(at.branch.chunk_log2);
         let mut content = vec![0; at.branch.chunk_size() as usize];
         // The parts that no newer record has.
         let mut left = vec![bytes.clone()];
-        for record in unsettled.newest_first(bytes.clone(), settled) {
+        for record in unsettled.newest_first(bytes.clone(), from) {
             let (found, rest) = split(left, &(record.offset..record.offset + record.length));
             left = rest;
-            if !found.is_empty() && !record.zeros {
-                let data = unsettled.data_of(record, || self.journal.read_again(record))?;
+            if !found.is_empty() && record.kind != StagedKind::Zeros {
+                let Some(data) = unsettled.data_of(record, || self.staged_data(record))? else {
+                    return Ok(None);
+                };
                 for part in found {
                     let from = (part.start - record.offset) as usize;
                     let len = (part.end - part.start) as usize;
@@ -70,15 +99,37 @@ impl Core {
                 }
             }
             if left.is_empty() {
-                return Ok(content);
+                return Ok(Some(content));
             }
         }
-        let before = self.chunk_at(&at.branch, chunk, settled)?;
+        let before = self.chunk_at(&at.branch, chunk, from)?;
         for part in left {
             let part = (part.start - bytes.start) as usize..(part.end - bytes.start) as usize;
             content[part.clone()].copy_from_slice(&before[part]);
         }
-        Ok(content)
+        Ok(Some(content))
+    }
+
+    /// Returns the data of a record that waits for destage, or `None` if it is in slots that have
+    /// other content by now.
+    fn staged_data(&self, record: &StagedRecord) -> Result<Option<Arc<[u8]>>> {
+        let data = self.journal.read_again(record)?;
+        if record.kind != StagedKind::Reference {
+            return Ok(Some(data));
+        }
+        let (lsn, offset, length) = (record.stamp.lsn, record.offset, record.length);
+        let reference = Reference::of_range(offset, length, &data)
+            .ok_or_else(|| corrupt(format!("read LSN {lsn}: the reference makes no sense")))?;
+        let mut content = vec![0; length as usize];
+        let mut rest = &mut content[..];
+        for run in &reference.runs {
+            let (part, behind) = rest.split_at_mut((u64::from(run.count) << reference.slot_log2) as usize);
+            let pv = self.pvs.get(run.first.pv())?;
+            let failed = |e| Error::io(format!("read LSN {lsn} from {}", pv.path), e);
+            pv.disk.read_at(part, run.first.offset()).map_err(failed)?;
+            rest = behind;
+        }
+        Ok(reference.verifies(&content).then(|| content.into()))
     }
 
     /// Returns the last record or anchor of a volume that is not settled and that `by` reaches, if
