@@ -220,7 +220,7 @@ fn the_log_page_tells_of_the_scan_and_of_damage() {
     bad_field(&rig.a, &[0x4d, 0, 0x55, 0, 0, 0, 1, 0, 99, 0], &[]);
     // Block 5 is damaged.
     *rig.device.damaged.lock() = Some(5 * BLOCK as u64);
-    let found = [0, 1, 3, 20, 0, 0, 1, 2, 0x03, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
+    let found = [0, 1, 3, 20, 0, 0, 1, 2, 0x13, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
     assert_eq!(page(0)[2..4], [0, 16 + 24]);
     assert_eq!(page(0)[20..], found);
     assert_eq!(page(1)[4..], found);

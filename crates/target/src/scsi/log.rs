@@ -100,8 +100,9 @@ fn scans(lu: &LogicalUnit, first: u16, data: &mut Vec<u8>) -> Result<(), Sense> 
         data.extend(number.to_be_bytes());
         data.extend([0x03, 20]);
         data.extend(minutes);
-        // No reassignment is under way, and the sense data of a read of the block.
-        data.extend([0x03, 0x11, 0x00, 0, 0, 0, 0, 0]);
+        // The block waits for a write, which heals it (reassign status 1). Then the sense data of a
+        // read of the block.
+        data.extend([0x13, 0x11, 0x00, 0, 0, 0, 0, 0]);
         data.extend(lba.to_be_bytes());
     }
     Ok(())
