@@ -58,8 +58,9 @@ pub struct PoolOptions {
     /// do.
     pub direct_min: Option<u64>,
     /// A history takes an anchor after this number of bytes of writes by reference. What the next
-    /// such writes replace then stays in its slots, and is not copied to the log (`None`: it is
-    /// always copied). Histories without anchors, or with records that only lead forward, copy it.
+    /// such writes replace then stays in its slots, and is not copied to the log. Histories without
+    /// anchors, or with records that only lead forward, copy it. `None`: volumes with a history
+    /// write through the journal.
     pub keep_distance: Option<u64>,
     /// Warn when less than this share of the capacity is free, in per cent.
     pub low_space_percent: u8,
@@ -138,7 +139,7 @@ impl Default for PoolOptions {
             lazy_turns: 32,
             max_turns: 96,
             direct_min: Some(64 << 10),
-            keep_distance: Some(64 << 20),
+            keep_distance: None,
             low_space_percent: 10,
             flatten_depth: 32,
             recompress_history: true,

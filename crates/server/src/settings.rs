@@ -326,7 +326,8 @@ pub struct Settings {
 
     /// Bytes of writes of at least --direct-min after which a history takes an anchor: 0 for never,
     /// or 1M to 1T. What the next of these writes replace then stays in its place, and is not
-    /// copied to the history. With 0 it is copied [default: 64M]
+    /// copied to the history. With 0, volumes with a history do not write in this way.
+    /// Experimental: known faults are in decision 66 [default: 0]
     #[arg(long, env = "HINDCAST_KEEP_DISTANCE", value_name = "SIZE", help_heading = "Tuning")]
     pub keep_distance: Option<Size>,
 

@@ -90,7 +90,9 @@ impl Volume {
         if len < min.max(1 << branch.chunk_log2) || !core.writes_by_reference() {
             return None;
         }
-        let suits = branch.chunk_log2 == branch.slot_log2 && branch.method() == Method::Redirect;
+        let suits = branch.chunk_log2 == branch.slot_log2
+            && branch.method() == Method::Redirect
+            && self.history_suits();
         let wish = Wish {
             offset,
             len,
@@ -177,13 +179,18 @@ impl Volume {
         }
     }
 
+    /// Returns whether the volume has no history, or one that may keep what references replace.
+    fn history_suits(&self) -> bool {
+        !self.branch().cdp.is_on() || self.core.options.keep_distance.is_some()
+    }
+
     /// Returns whether a reference to these slots may be sequenced now. The caller holds the
-    /// sequencing lock. A physical volume refuses references before the operation that drains or
-    /// removes it is sequenced.
+    /// sequencing lock, because histories begin under it. A physical volume refuses references
+    /// before the operation that drains or removes it is sequenced.
     pub(super) fn may_refer(&self, taken: Option<&TakenRuns>) -> bool {
         let takes =
             |run: &SlotRun| self.core.pvs.held(run.first.pv()).is_some_and(|pv| pv.takes_references());
-        taken.is_some_and(|taken| taken.runs().iter().all(takes))
+        self.history_suits() && taken.is_some_and(|taken| taken.runs().iter().all(takes))
     }
 }
 

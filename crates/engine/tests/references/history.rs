@@ -29,11 +29,7 @@ fn settings(encoding: Encoding) -> CdpSettings {
 
 impl History {
     fn new(settings: CdpSettings) -> History {
-        History::with(settings, options())
-    }
-
-    fn with(settings: CdpSettings, options: PoolOptions) -> History {
-        let site = Site::builder(64).options(options).build();
+        let site = Site::builder(64).options(options()).build();
         enable(&site.pool);
         drop(volume(&site, "v", SIZE, CHUNK));
         site.pool.set_cdp("v", Some(settings)).unwrap();
@@ -145,18 +141,28 @@ fn parts_and_repeated_writes_have_payloads() {
     }
 }
 
-/// Histories without anchors copy what is replaced, and so do those of a pool that keeps nothing.
+/// Histories without anchors copy what is replaced.
 #[test]
 fn nothing_is_kept_without_anchors() {
-    let never = CdpSettings { anchors: AnchorPolicy::Never, ..settings(Encoding::Parity) };
-    let off = PoolOptions { keep_distance: None, ..options() };
-    for (settings, options) in [(never, options()), (settings(Encoding::Parity), off)] {
-        let mut h = History::with(settings, options);
-        h.rewrite(0..2);
-        h.site.idle();
-        assert!(h.kept() <= DISTANCE, "only behind the anchor with which the history begins");
-        h.verify();
-    }
+    let mut h = History::new(CdpSettings { anchors: AnchorPolicy::Never, ..settings(Encoding::Parity) });
+    h.rewrite(0..2);
+    h.site.idle();
+    assert!(h.kept() <= DISTANCE, "only behind the anchor with which the history begins");
+    h.verify();
+}
+
+/// A pool that keeps nothing writes volumes with a history through the journal.
+#[test]
+fn a_history_uses_the_journal_if_nothing_is_kept() {
+    let site = site(64);
+    let v = volume(&site, "v", 4 * MIB, 16 * KIB);
+    refer(&site.pool, &v, 0, 1, MIB);
+    site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+    inline(&site.pool, &v, 0, 2, MIB);
+    site.idle();
+    assert_bytes(&v, 0, 2, MIB);
+    site.pool.set_cdp("v", None).unwrap();
+    refer(&site.pool, &v, 0, 3, MIB);
 }
 
 /// What is kept counts for the limit in bytes, and expires with its moments.

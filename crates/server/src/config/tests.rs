@@ -274,6 +274,7 @@ fn nbd_can_be_switched_off_and_small_journals_get_small_segments() {
     assert_eq!(direct(&["--data", "/a", "--direct-min", "128K"]), Some(128 << 10));
     assert!(refused(&["--data", "d", "--keep-distance", "4K"]).contains("0, or 1M to 1T"));
     let keep = |args: &[&str]| parse(args).resolve().unwrap().options.keep_distance;
-    assert_eq!(keep(&["--data", "/a"]), Some(64 << 20));
+    assert_eq!(keep(&["--data", "/a"]), None);
+    assert_eq!(keep(&["--data", "/a", "--keep-distance", "64M"]), Some(64 << 20));
     assert_eq!(keep(&["--data", "/a", "--keep-distance", "0"]), None);
 }
