@@ -45,6 +45,12 @@ impl Destager {
     /// Frees the whole chunks of a range and zeroes its edges in place.
     pub(super) fn discard_in_steps(&self, state: &mut BackgroundState, range: &DiscardRange) -> Result<()> {
         let branch = &range.branch;
+        // The log has the event of the discard only after the last step. A reader that began before
+        // the first one must not take the content in place for that of an older moment. A reader
+        // that begins now starts from the anchor behind which the discard comes.
+        if branch.cdp.log.read().settings.is_some() {
+            branch.cdp.change(|_| ());
+        }
         let Range { start: first, end } = branch.whole_chunks(&range.bytes);
         if first > end {
             return self.zero_part(state, range, range.bytes.start, range.bytes.end);
@@ -253,4 +259,27 @@ pub(crate) struct DiscardStep {
     pub(crate) versions: Vec<Version>,
     /// Number of slots that this step frees.
     pub(crate) freed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::CdpSettings;
+    use crate::testing::Site;
+    use std::sync::atomic::Ordering;
+
+    /// Between the steps of a discard no reader takes the content in place for older content.
+    #[test]
+    fn the_steps_of_a_discard_stop_readers_of_older_moments() {
+        let site = Site::new(63).having("v", 4 << 20, 4096);
+        site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+        site.put(0, 7, 8192);
+        site.pool.drain().unwrap();
+        let branch = site.pool.core.names.read().volume("v").unwrap().line.branch.clone();
+        let version = branch.cdp.version.load(Ordering::SeqCst);
+        let (epoch, bytes) = (branch.epoch(), 0..4 << 20);
+        let range = DiscardRange { branch: branch.clone(), epoch, bytes };
+        site.pool.destager.discard_in_steps(&mut site.pool.destager.state.lock(), &range).unwrap();
+        assert!(!branch.cdp.holds(version));
+    }
 }

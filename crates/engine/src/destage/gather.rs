@@ -197,7 +197,7 @@ impl<'a> Gather<'a> {
         chunks: &'a [Range<usize>],
     ) -> Gather<'a> {
         Gather {
-            anchor: newest_anchor(batch, branch, epoch),
+            anchor: core.options.keep_distance.and_then(|_| newest_anchor(batch, branch, epoch)),
             core,
             batch,
             head: View::head(branch),

@@ -230,18 +230,19 @@ fn recorder<A>(batch: &Batch, index: u32, appender: A, sums: HashMap<Chunk, u32>
     Recorder { branch, epoch, appender, sums, left, bytes: 0, kept, bare: 0 }
 }
 
-/// Content of chunks that the plan of a batch keeps for snapshots.
-struct KeptVersions(HashSet<(BranchId, Chunk)>);
-
-impl KeptVersions {
-    /// Fails unless the plan keeps what the records of a branch need.
-    fn check(&self, branch: BranchId, kept: &[Chunk]) -> Result<()> {
-        match kept.iter().find(|chunk| !self.0.contains(&(branch, **chunk))) {
-            None => Ok(()),
-            Some(chunk) => Err(corrupt(format!(
-                "record chunk {chunk} of branch {branch}: what it replaces is not kept for its anchor"
-            ))),
-        }
+/// Fails unless a batch's plan keeps what the records of a branch need. `versions` are what the plan
+/// keeps for snapshots, and `kept` are chunks whose records have no payload.
+fn check_kept(versions: &[Version], branch: BranchId, kept: &[Chunk]) -> Result<()> {
+    if kept.is_empty() {
+        return Ok(());
+    }
+    let of_branch = versions.iter().filter(|version| version.key.branch == branch);
+    let versions: HashSet<Chunk> = of_branch.map(|version| version.key.chunk).collect();
+    match kept.iter().find(|chunk| !versions.contains(chunk)) {
+        None => Ok(()),
+        Some(chunk) => Err(corrupt(format!(
+            "record chunk {chunk} of branch {branch}: the batch does not keep what it replaces for its anchor"
+        ))),
     }
 }
 
@@ -280,7 +281,6 @@ impl Core {
         if batch.stamps.is_empty() {
             return Ok(done);
         }
-        let versions = KeptVersions(versions.iter().map(|v| (v.key.branch, v.key.chunk)).collect());
         let all = &mut done.segments;
         let _reading = self.readers.enter();
         let recorded = self.recordable(batch);
@@ -297,7 +297,7 @@ impl Core {
                 let recorder = known.map_or_else(|| self.own_recorder(batch, index, settings), Ok);
                 let mut recorder = recorder?;
                 recorder.record(self, batch, |_| true)?;
-                versions.check(branch.id, &recorder.kept)?;
+                check_kept(versions, branch.id, &recorder.kept)?;
                 done.bare += recorder.bare;
                 all.extend(recorder.finish()?);
                 continue;
@@ -309,7 +309,7 @@ impl Core {
             let sums = self.sums(&branch);
             let mut recorder = recorder(batch, index, runs.writer(&branch, settings)?, sums);
             recorder.record(self, batch, |_| true)?;
-            versions.check(branch.id, &recorder.kept)?;
+            check_kept(versions, branch.id, &recorder.kept)?;
             done.bare += recorder.bare;
             all.extend(recorder.finish()?);
         }
@@ -367,12 +367,14 @@ impl Core {
             let touched = before.branches.iter().position(|b| b.id == branch.id);
             let touched = touched.map_or(0..0, |index| items_of(before, index as u32));
             let touched = &before.items[touched];
-            let referred: HashSet<Chunk> = batch.items[items_of(batch, index)]
-                .iter()
-                .filter_map(|item| matches!(item.source, PartSource::Slot(_)).then_some(item.chunk))
-                .collect();
+            let items = &batch.items[items_of(batch, index)];
+            let is_referred = |chunk: Chunk| {
+                let of_chunk = &items[items.partition_point(|item| item.chunk < chunk)..];
+                let mut of_chunk = of_chunk.iter().take_while(|item| item.chunk == chunk);
+                of_chunk.any(|item| matches!(item.source, PartSource::Slot(_)))
+            };
             recorder.record(self, batch, |chunk| {
-                touched.binary_search_by_key(&chunk, |i| i.chunk).is_err() && !referred.contains(&chunk)
+                touched.binary_search_by_key(&chunk, |i| i.chunk).is_err() && !is_referred(chunk)
             })?;
             begun.push(recorder);
         }

@@ -3,6 +3,9 @@
 
 use super::*;
 use hindcast_engine::cdp::Moment;
+use hindcast_engine::disk::SyncPurpose;
+use hindcast_engine::testing::{Act, FaultyDir, Op};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Closes the pool in order, which puts everything in place, and changes its files.
 fn reopen(site: Site, v: Arc<Volume>, change: impl FnOnce(&dyn Dir)) -> (Site, Arc<Volume>) {
@@ -165,11 +168,20 @@ fn a_drained_physical_volume_has_no_bad_places() {
     assert_closes_clean(site);
 }
 
-/// Without space for a new place, the damaged place is written again.
+/// Without space for a new place, the damaged place is written again, and synced before the read
+/// returns: a repair that a power loss takes back was none.
 #[test]
 fn a_full_pool_repairs_in_place() {
-    let site = repairing();
-    let v = site.open("v");
+    let syncs = Arc::new(AtomicU64::new(0));
+    let counted = syncs.clone();
+    let count = move |op: &Op<'_>| {
+        let is_sync = op.name == "pv-0.img" && matches!(op.act, Act::Sync(SyncPurpose::Apply));
+        counted.fetch_add(is_sync.into(), SeqCst);
+        None
+    };
+    let site = Site::builder(16).options(alone()).over(|dir| FaultyDir::new(dir, count));
+    enable(&site.pool);
+    let v = site.volume("v", MIB, CHUNK);
     put(&v, 0..16, 1);
     record(&site, Encoding::Parity);
     put(&v, 0..16, 2);
@@ -185,7 +197,9 @@ fn a_full_pool_repairs_in_place() {
     let medium = Medium::of(&site.dir, "pv-0.img");
     let place = medium.place(3, 2);
     medium.flip(place);
+    let before = syncs.load(SeqCst);
     expect(&v, 0..16, 2, &[]);
+    assert_eq!(syncs.load(SeqCst), before + 1);
     assert_eq!(medium.place(3, 2), place);
     assert_eq!(site.pool.stats().bad_bytes, 0);
     site.idle();

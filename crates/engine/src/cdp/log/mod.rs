@@ -127,7 +127,9 @@ impl BranchCdp {
     pub(crate) fn count_writes(&self, chunks: u64, referred: u64) {
         if self.is_on() {
             self.writes.fetch_add(chunks, Ordering::Relaxed);
-            self.referred.fetch_add(referred, Ordering::Relaxed);
+            if referred > 0 {
+                self.referred.fetch_add(referred, Ordering::Relaxed);
+            }
         }
     }
 

@@ -298,6 +298,11 @@ impl RecordItem {
             (0, 0) => crc32c(new),
             _ => crc_after(before, crc32c(old), crc32c(new), behind),
         };
+        let known = self.entry_without_sums(encoding);
+        IndexEntry { before, after: *sum, ..known }
+    }
+
+    fn entry_without_sums(&self, encoding: Encoding) -> IndexEntry {
         IndexEntry {
             chunk: self.chunk,
             lsn: self.lsn,
@@ -306,8 +311,8 @@ impl RecordItem {
             stored: 0,
             first_sector: (self.start as u64 / SECTOR) as u32,
             sectors: ((self.end - self.start) as u64 / SECTOR) as u32,
-            before,
-            after: *sum,
+            before: 0,
+            after: 0,
             encoding,
             compression: Compression::None,
             replaced: Replaced::Payload,
@@ -317,20 +322,8 @@ impl RecordItem {
     /// Returns the entry of a record without a payload, about a whole chunk.
     pub(crate) fn entry_without_payload(&self, encoding: Encoding, replaced: Replaced) -> IndexEntry {
         let size = (self.end - self.start) as u64;
-        IndexEntry {
-            chunk: self.chunk,
-            lsn: self.lsn,
-            time: self.time,
-            at: 0,
-            stored: 0,
-            first_sector: 0,
-            sectors: (size / SECTOR) as u32,
-            before: if replaced == Replaced::Zeros { crc_of_zeros(size) } else { 0 },
-            after: 0,
-            encoding,
-            compression: Compression::None,
-            replaced,
-        }
+        let before = if replaced == Replaced::Zeros { crc_of_zeros(size) } else { 0 };
+        IndexEntry { before, replaced, ..self.entry_without_sums(encoding) }
     }
 }
 
