@@ -230,8 +230,8 @@ fn recorder<A>(batch: &Batch, index: u32, appender: A, sums: HashMap<Chunk, u32>
     Recorder { branch, epoch, appender, sums, left, bytes: 0, kept, bare: 0 }
 }
 
-/// Fails unless a batch's plan keeps what the records of a branch need. `versions` are what the plan
-/// keeps for snapshots, and `kept` are chunks whose records have no payload.
+/// Fails unless a batch's plan keeps what the records of a branch need. `versions` are what the
+/// plan keeps for snapshots, and `kept` are chunks whose records have no payload.
 fn check_kept(versions: &[Version], branch: BranchId, kept: &[Chunk]) -> Result<()> {
     if kept.is_empty() {
         return Ok(());
