@@ -342,7 +342,7 @@ impl Run {
             }
             for (offset, len) in &held.ranges {
                 let mut data = vec![0xEE; *len as usize];
-                match held.view.read(*offset, &mut data) {
+                match survive(|| held.view.read(*offset, &mut data)) {
                     Ok(()) => check_content(&held.what, &held.content, *offset, &data, |_, _| false)?,
                     Err(_) if self.dir.crashed() || self.faults => return Ok(()),
                     Err(e) if self.needs_lost(&e) => {}

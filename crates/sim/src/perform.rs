@@ -385,7 +385,8 @@ impl Run {
         let mut data = vec![0xEE; len as usize];
         let ready = if try_first { handle.try_read(offset, &mut data) } else { Ok(false) };
         let result = match ready {
-            Ok(false) => handle.read(offset, &mut data),
+            // A read may repair what it finds damaged, and a disk may panic then.
+            Ok(false) => survive(|| handle.read(offset, &mut data)),
             other => other.map(drop),
         };
         match self.sort(result, &[])? {

@@ -594,7 +594,7 @@ pub(crate) fn read_ranges(
     let mut read = Vec::new();
     for (offset, len) in ranges {
         let mut data = vec![0xEE; len as usize];
-        match handle.read(offset, &mut data) {
+        match survive(|| handle.read(offset, &mut data)) {
             Ok(()) => read.push((offset, data)),
             Err(e) if !matches!(e.kind(), ErrorKind::Io | ErrorKind::Lost) || lost.sectors.is_empty() => {
                 return Err(format!("read {len} bytes of {name} at {offset}: {e:?}"));

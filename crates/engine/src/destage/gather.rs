@@ -49,6 +49,8 @@ pub(super) struct ChunkPart {
     pub(super) before: Option<Before>,
     /// The record of the only item has no payload.
     pub(super) bare: Option<Replaced>,
+    /// Some of what the items write can't be read. Zeros stand in its place.
+    pub(super) is_new_lost: bool,
     /// The last of the chunk's items is in this piece.
     pub(super) ends: bool,
 }
@@ -270,7 +272,13 @@ impl<'a> Gather<'a> {
                 let found = self.next_found()?;
                 if let Found::Kept(replaced) = found {
                     let (items, bare) = (items.clone(), Some(replaced));
-                    piece.chunks.push(ChunkPart { items, before: None, bare, ends: true });
+                    piece.chunks.push(ChunkPart {
+                        items,
+                        before: None,
+                        bare,
+                        is_new_lost: false,
+                        ends: true,
+                    });
                     continue;
                 }
                 self.rest = items.clone();
@@ -281,12 +289,16 @@ impl<'a> Gather<'a> {
                 self.read_item(&mut piece.new)?;
             }
             let ends = self.rest.is_empty();
-            piece.chunks.push(ChunkPart { items: first..self.rest.start, before, bare: None, ends });
+            let items = first..self.rest.start;
+            piece.chunks.push(ChunkPart { items, before, bare: None, is_new_lost: false, ends });
         }
         piece.old.finish(self.core)?;
         piece.new.finish(self.core)?;
         if !piece.old.lost.is_empty() {
             self.note_lost(piece)?;
+        }
+        if !piece.new.lost.is_empty() {
+            self.note_new_lost(piece);
         }
         Ok(!piece.chunks.is_empty())
     }
@@ -309,7 +321,24 @@ impl<'a> Gather<'a> {
         Ok(())
     }
 
-    /// Notes that the records of the chunk with the batch's item `first` replace damage.
+    /// Notes the chunks of a piece of whose new content a part can't be read in the slot that a
+    /// reference names. No moment is reconstructed through their records of this batch.
+    fn note_new_lost(&self, piece: &mut RecordPart) {
+        let RecordPart { chunks, new, .. } = piece;
+        let mut at = 0;
+        for part in chunks.iter_mut().filter(|part| part.bare.is_none()) {
+            let items = &self.batch.items[part.items.clone()];
+            let end = at + items.iter().map(|item| (item.end - item.start) as usize).sum::<usize>();
+            part.is_new_lost = new.lost.iter().any(|lost| lost.start < end && at < lost.end);
+            if part.is_new_lost {
+                self.note_gap(part.items.start);
+            }
+            at = end;
+        }
+    }
+
+    /// Notes that no moment is reconstructed through the records of the chunk with the batch's item
+    /// `first`, from that item on.
     fn note_gap(&self, first: usize) {
         let items = &self.batch.items[first..];
         let chunk = items[0].chunk;

@@ -55,6 +55,8 @@ struct Halfway {
     first: u32,
     /// The sum of the whole chunk.
     sum: u32,
+    /// A part of the content was lost, so the sum tells nothing.
+    is_lost: bool,
 }
 
 /// Makes the records of one branch's part of a batch, for segments of its own or a run.
@@ -106,6 +108,7 @@ impl<A: Records> Recorder<A> {
         for (chunk, sum) in after {
             match sum {
                 After::Sum(sum) => drop(sums.insert(chunk, sum)),
+                After::Lost => drop(sums.remove(&chunk)),
                 After::Bare(replaced) => {
                     sums.remove(&chunk);
                     self.bare += branch.chunk_size();
@@ -146,6 +149,8 @@ impl Recorder<RunWriter<'_>> {
 /// What is known of a chunk after its last record.
 enum After {
     Sum(u32),
+    /// A part of the content was lost.
+    Lost,
     /// The record has no payload, and the sum is not known.
     Bare(Replaced),
 }
@@ -191,14 +196,16 @@ fn record_piece(
                 replaced.copy_from_slice(written);
             }
         }
+        let is_lost = part.is_new_lost || part.before.is_none() && halfway.is_lost;
         if part.ends {
-            after.extend(items.first().map(|item| (item.chunk, After::Sum(sum))));
+            let known = if is_lost { After::Lost } else { After::Sum(sum) };
+            after.extend(items.first().map(|item| (item.chunk, known)));
         } else {
             if let Some(before) = &part.before {
                 halfway.content.clear();
                 halfway.content.extend_from_slice(&all_old[before.old.clone()]);
             }
-            (halfway.first, halfway.sum) = (first, sum);
+            (halfway.first, halfway.sum, halfway.is_lost) = (first, sum, is_lost);
         }
     }
     Ok(())

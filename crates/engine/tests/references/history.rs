@@ -4,6 +4,7 @@
 use super::*;
 use hindcast_engine::cdp::{AnchorPolicy, Encoding, Moment, Retention};
 use hindcast_engine::ids::Lsn;
+use hindcast_engine::testing::{content_of, flip};
 use std::collections::BTreeMap;
 
 /// The bytes of references after which an anchor is taken.
@@ -238,4 +239,48 @@ fn a_moment_of_references_opens_before_they_are_destaged() {
     }
     check(&held);
     h.verify();
+}
+
+/// A block of a reference's slot is damaged before its batch is recorded. Moments show what was
+/// written, or an error, and never zeros.
+#[test]
+fn what_is_lost_before_it_is_recorded_is_never_shown_as_zeros() {
+    for encoding in [Encoding::Parity, Encoding::Undo, Encoding::Redo] {
+        let mut h = History::new(settings(encoding));
+        h.put(0, 8, 1);
+        h.put(0, 8, 2);
+        h.put(0, 8, 7);
+        let v = h.volume();
+        write(&v, 5 * CHUNK, 8, 512);
+        h.note(0, 0, 0);
+        // All slots of the last reference.
+        let image = content_of(&h.site.dir, "pv-0.img");
+        let blocks = image.chunks(4096).enumerate().filter(|(_, block)| block.iter().all(|b| *b == 7));
+        let places: Vec<u64> = blocks.map(|(n, _)| n as u64 * 4096).collect();
+        assert_eq!(places.len() as u64, 8 * CHUNK / 4096);
+        places.iter().for_each(|at| flip(&h.site.dir, "pv-0.img", at + 100, 1));
+        h.site.idle();
+        h.put(0, 4, 9);
+        h.site.idle();
+        let mut lost = 0;
+        for (lsn, expected) in &h.moments {
+            let moment = h.site.moment("v", *lsn);
+            for chunk in (0..8).filter(|chunk| *chunk != 5) {
+                match try_read(&moment, chunk * CHUNK, CHUNK) {
+                    Ok(found) => assert!(
+                        found.iter().all(|b| *b == expected[chunk as usize]),
+                        "{encoding:?} {lsn} {chunk}"
+                    ),
+                    Err(kind) => {
+                        assert!(
+                            matches!(kind, ErrorKind::Lost | ErrorKind::Io | ErrorKind::Corrupt),
+                            "{kind:?}"
+                        );
+                        lost += 1;
+                    }
+                }
+            }
+        }
+        assert!(lost > 0, "{encoding:?}");
+    }
 }
