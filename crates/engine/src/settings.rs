@@ -286,6 +286,24 @@ pub struct Retention {
     pub bytes: Option<u64>,
 }
 
+/// The part of each limit of a [`Retention`] that expires at once. Segments end, and histories that
+/// need anchors to begin at get them, at least that often.
+const LIMIT_PARTS: u64 = 8;
+/// The least number of bytes that expire at once.
+const MIN_STEP: u64 = 256 << 10;
+
+impl Retention {
+    /// Returns the bytes that expire at once, if there is a limit in bytes.
+    pub(crate) fn step_bytes(&self) -> Option<u64> {
+        self.bytes.map(|most| (most / LIMIT_PARTS).max(MIN_STEP))
+    }
+
+    /// Returns the nanoseconds that expire at once, if there is a limit in time.
+    pub(crate) fn step_time(&self) -> Option<u64> {
+        self.time.map(|most| most / LIMIT_PARTS)
+    }
+}
+
 /// The CDP settings of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CdpSettings {
@@ -315,6 +333,12 @@ impl Default for CdpSettings {
 }
 
 impl CdpSettings {
+    /// Returns whether the history may keep what references replace in its slots: its records lead
+    /// backward, and it may take anchors of its own.
+    pub(crate) fn keeps_slots(&self) -> bool {
+        self.encoding != Encoding::Redo && self.anchors != AnchorPolicy::Never
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         let zero = matches!(self.anchors, AnchorPolicy::Every(0) | AnchorPolicy::Interval(0))
             || self.max_distance == Some(0)

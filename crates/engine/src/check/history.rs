@@ -3,11 +3,13 @@
 
 use super::{CheckReport, Tables};
 use crate::catalog::{Catalog, Event, GroupRecord, SegmentRecord};
-use crate::cdp::log::record::{HEADER_LEN, IndexEntry, SEGMENT_HEAD, SHARED, SegmentHead, decode_record};
+use crate::cdp::log::record::{
+    HEADER_LEN, IndexEntry, Replaced, SEGMENT_HEAD, SHARED, SegmentHead, decode_record,
+};
 use crate::cdp::log::segment::SegmentDisk;
 use crate::disk::{Dir, OpenMode};
-use crate::error::Result;
-use crate::ids::{BranchId, Epoch, SnapshotId, Stamp, VolumeId};
+use crate::error::{ErrorKind, Result};
+use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, Stamp, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check_histories(
@@ -20,15 +22,17 @@ pub(super) fn check_histories(
     for ((branch, seq, _), group) in catalog.cdp_groups()? {
         groups.entry((branch, seq)).or_default().push(group);
     }
+    let events = catalog.cdp_events()?;
+    let keepers = Keepers::new(catalog, &events);
     for ((branch, seq), record) in catalog.cdp_segments()? {
         let head = SegmentHead { pool: tables.superblock.pool, branch, seq, edition: record.edition };
         let groups = groups.remove(&(branch, seq)).unwrap_or_default();
         if !tables.branches.contains_key(&branch) {
             report.find("cdp-branch", head.file_name(), "its branch does not exist");
         }
-        check_segment(dir, &head, &record, &groups, report);
+        check_segment(dir, (&head, &record), &groups, &keepers, report)?;
     }
-    check_runs(dir, catalog, tables, report)?;
+    check_runs(dir, (catalog, tables), &keepers, report)?;
     for (branch, seq) in groups.keys() {
         report.find(
             "cdp-group",
@@ -37,7 +41,7 @@ pub(super) fn check_histories(
         );
     }
     let snapshots: BTreeSet<SnapshotId> = tables.snapshots.iter().map(|(id, _)| *id).collect();
-    for ((branch, lsn), event) in catalog.cdp_events()? {
+    for ((branch, lsn), event) in events {
         let object = || format!("branch {branch} LSN {lsn}");
         if !tables.branches.contains_key(&branch) {
             report.find("cdp-branch", object(), "an event of a branch that does not exist");
@@ -47,6 +51,56 @@ pub(super) fn check_histories(
         }
     }
     check_flushes(catalog, report)
+}
+
+/// The anchors and beginnings of all histories. Records without a payload need them.
+struct Keepers<'a> {
+    catalog: &'a Catalog,
+    anchors: BTreeMap<(BranchId, Lsn), Epoch>,
+    floors: BTreeMap<BranchId, Lsn>,
+}
+
+impl Keepers<'_> {
+    fn new<'a>(catalog: &'a Catalog, events: &[((BranchId, Lsn), Event)]) -> Keepers<'a> {
+        let mut keepers = Keepers { catalog, anchors: BTreeMap::new(), floors: BTreeMap::new() };
+        for ((branch, lsn), event) in events {
+            match event {
+                Event::Anchor { epoch, .. } => _ = keepers.anchors.insert((*branch, *lsn), *epoch),
+                Event::Floor { lsn, .. } => _ = keepers.floors.insert(*branch, *lsn),
+                _ => {}
+            }
+        }
+        keepers
+    }
+
+    /// Checks that the content that a record replaces is where the record says: the newest anchor
+    /// before it has a version of the chunk (decision 66). Of a record before the beginning of the
+    /// history that content may be gone.
+    fn check(
+        &self,
+        branch: BranchId,
+        entry: &IndexEntry,
+        object: impl Fn() -> String,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        if entry.replaced != Replaced::Anchor || self.floors.get(&branch).is_some_and(|f| entry.lsn <= *f) {
+            return Ok(());
+        }
+        let before = self.anchors.range((branch, Lsn::ZERO)..(branch, entry.lsn)).next_back();
+        let Some((_, epoch)) = before else {
+            report.find("cdp-kept", object(), "no anchor keeps what it replaced");
+            return Ok(());
+        };
+        match self.catalog.versions_at(branch, *epoch, (entry.chunk, entry.chunk)) {
+            Ok(versions) if versions.is_empty() => {
+                report.find("cdp-kept", object(), "its anchor does not keep what it replaced");
+            }
+            // The check of versions reports damaged rows.
+            Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// Checks that the flush points of all rows of a volume are in one order, by LSN and by time.
@@ -68,7 +122,12 @@ fn check_flushes(catalog: &Catalog, report: &mut CheckReport) -> Result<()> {
 }
 
 /// Checks the runs in shared segments: none overlaps another, and a branch has each number once.
-fn check_runs(dir: &dyn Dir, catalog: &Catalog, tables: &Tables, report: &mut CheckReport) -> Result<()> {
+fn check_runs(
+    dir: &dyn Dir,
+    (catalog, tables): (&Catalog, &Tables),
+    keepers: &Keepers<'_>,
+    report: &mut CheckReport,
+) -> Result<()> {
     let rows = catalog.cdp_runs()?;
     let mut numbers: BTreeSet<(BranchId, u64)> =
         catalog.cdp_segments()?.into_iter().map(|(key, _)| key).collect();
@@ -94,7 +153,8 @@ fn check_runs(dir: &dyn Dir, catalog: &Catalog, tables: &Tables, report: &mut Ch
             if let Some((file, _)) = opened.as_ref().filter(|(_, len)| run.record.end <= *len) {
                 let name = format!("branch {} in {}", run.branch, head.file_name());
                 let indexes = index_of(&run.record);
-                check_records(&name, &file.clone().of_run(run.branch), &run.record, &indexes, report);
+                let file = file.clone().of_run(run.branch);
+                check_records((&name, run.branch), (&file, &run.record), &indexes, keepers, report)?;
             }
         }
     }
@@ -132,41 +192,52 @@ fn index_of(record: &SegmentRecord) -> Vec<(u64, u64)> {
 
 fn check_segment(
     dir: &dyn Dir,
-    head: &SegmentHead,
-    record: &SegmentRecord,
+    (head, record): (&SegmentHead, &SegmentRecord),
     groups: &[GroupRecord],
+    keepers: &Keepers<'_>,
     report: &mut CheckReport,
-) {
+) -> Result<()> {
     let opened = open_segment(dir, head, record.end, report);
-    let Some((file, _)) = opened.filter(|(_, len)| record.end <= *len) else { return };
+    let Some((file, _)) = opened.filter(|(_, len)| record.end <= *len) else { return Ok(()) };
     let indexes: Vec<(u64, u64)> = match record.sealed {
         true => index_of(record),
         false => groups.iter().map(|g| (g.index_at, g.records)).collect(),
     };
-    check_records(&head.file_name(), &file, record, &indexes, report);
+    check_records((&head.file_name(), head.branch), (&file, record), &indexes, keepers, report)
 }
 
 /// Checks the records that the indexes of a segment or run name. `indexes` has (byte, number of
 /// records) of each.
 fn check_records(
-    name: &str,
-    file: &SegmentDisk,
-    record: &SegmentRecord,
+    (name, branch): (&str, BranchId),
+    (file, record): (&SegmentDisk, &SegmentRecord),
     indexes: &[(u64, u64)],
+    keepers: &Keepers<'_>,
     report: &mut CheckReport,
-) {
+) -> Result<()> {
     let counted: u64 = indexes.iter().map(|(_, records)| records).sum();
     if counted != record.records {
         report.find("cdp-count", name, format!("{counted} records are indexed, {} counted", record.records));
     }
+    let mut kept = Some(0);
     for &(at, records) in indexes {
-        match file.index(at, records) {
-            Some(entries) => {
-                entries.iter().for_each(|entry| check_record(name, (file, entry), record, report))
-            }
-            None => report.find("cdp-index", name, format!("the index at byte {at} is damaged")),
+        let Some(entries) = file.index(at, records) else {
+            report.find("cdp-index", name, format!("the index at byte {at} is damaged"));
+            kept = None;
+            continue;
+        };
+        kept = kept.map(|sum: u64| sum + entries.iter().map(IndexEntry::kept).sum::<u64>());
+        for entry in &entries {
+            let object = || format!("{name} LSN {} chunk {}", entry.lsn, entry.chunk);
+            check_record(object, (file, entry), record, report);
+            keepers.check(branch, entry, object, report)?;
         }
     }
+    if let Some(kept) = kept.filter(|kept| *kept != record.kept) {
+        let text = format!("its records need {kept} bytes in slots, {} are counted", record.kept);
+        report.find("cdp-count", name, text);
+    }
+    Ok(())
 }
 
 fn within<T: Ord>((first, last): (T, T), at: T) -> bool {
@@ -174,12 +245,11 @@ fn within<T: Ord>((first, last): (T, T), at: T) -> bool {
 }
 
 fn check_record(
-    name: &str,
+    object: impl Fn() -> String,
     (file, entry): (&SegmentDisk, &IndexEntry),
     record: &SegmentRecord,
     report: &mut CheckReport,
 ) {
-    let object = || format!("{name} LSN {} chunk {}", entry.lsn, entry.chunk);
     let at = u64::from(entry.at);
     let placed = at >= record.start && at + entry.space() <= record.end;
     if !placed || !within(record.lsns, entry.lsn) || !within(record.chunks, entry.chunk) {

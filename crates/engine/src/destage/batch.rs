@@ -14,6 +14,7 @@ use crate::space::allocator::FreedSlot;
 use crate::sums::stored;
 use crate::units::BLOCK;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 
@@ -161,6 +162,18 @@ impl Batch {
     /// The reservations that end with this batch.
     pub(super) fn released(&self) -> Vec<(u8, u64)> {
         self.reserved.iter().map(|(slot_log2, slots)| (*slot_log2, *slots)).collect()
+    }
+
+    /// Returns the range of a branch's items. `index` is the branch's index in the batch.
+    pub(super) fn items_of(&self, index: u32) -> Range<usize> {
+        let start = self.items.partition_point(|item| item.branch < index);
+        start..self.items.partition_point(|item| item.branch <= index)
+    }
+
+    /// Returns the number of bytes that the batch writes to a branch.
+    pub(super) fn bytes_of(&self, branch: BranchId) -> u64 {
+        let items = self.indexes.get(&branch).map_or(0..0, |index| self.items_of(*index));
+        self.items[items].iter().map(|item| u64::from(item.end - item.start)).sum()
     }
 
     /// Makes a batch of one item without a journal record.

@@ -11,7 +11,7 @@ use crate::cdp::log::record::Replaced;
 use crate::core::Core;
 use crate::error::{Result, both};
 use crate::ids::{Chunk, Epoch, Lsn};
-use crate::settings::Encoding;
+use crate::settings::{CdpSettings, Encoding};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::slice::Iter;
@@ -30,6 +30,10 @@ const PIECES: usize = 3;
 /// Largest announcement to a disk, in bytes. Reads that follow one another are announced together
 /// up to this size, since the disk cuts off the rest.
 const MAX_ANNOUNCED: u64 = 128 << 10;
+
+/// Most steps of retention that lie between an anchor and a record that needs it. Anchors come
+/// after one step, and a batch may exceed it.
+const REACH: u64 = 2;
 
 /// The contents of chunks before a batch, and what the batch writes there.
 #[derive(Default)]
@@ -159,11 +163,19 @@ enum Found {
 }
 
 /// Returns the epoch of the newest snapshot of a branch before `epoch`, the epoch of a batch, if
-/// the history has it as an anchor, or will have it with the batch.
-fn newest_anchor(batch: &Batch, branch: &Branch, epoch: Epoch) -> Option<Epoch> {
+/// records of the batch may need it: the history has it as an anchor, or will have it with the
+/// batch. No history begins between an anchor and a record that needs it. So records need no anchor
+/// that is far away, measured by what expires at once.
+fn anchor_in_reach(batch: &Batch, branch: &Branch, epoch: Epoch) -> Option<Epoch> {
     let newest = branch.newest_snapshot_seeing(Epoch::NONE, epoch)?;
     let comes = batch.controls.iter().any(|(_, control)| control.takes_snapshot(branch.id, newest));
-    (comes || branch.cdp.log.read().has_anchor(newest)).then_some(newest)
+    let log = branch.cdp.log.read();
+    let at = if comes { Lsn::MAX } else { log.anchor_of(newest)? };
+    let settings = log.settings.filter(CdpSettings::keeps_slots)?;
+    let in_reach = settings.retention.step_bytes().is_none_or(|step| {
+        log.held_behind(at).saturating_add(batch.bytes_of(branch.id)) <= REACH.saturating_mul(step)
+    });
+    in_reach.then_some(newest)
 }
 
 /// Reads what is to be recorded of one branch's part of a batch.
@@ -172,7 +184,7 @@ pub(super) struct Gather<'a> {
     batch: &'a Batch,
     head: View,
     encoding: Encoding,
-    /// The epoch of the newest snapshot before the batch, if the history has it as an anchor.
+    /// The epoch of the newest snapshot before the batch, if records may need it as their anchor.
     anchor: Option<Epoch>,
     /// Known sums of chunks, as before the batch.
     sums: &'a HashMap<Chunk, u32>,
@@ -199,7 +211,7 @@ impl<'a> Gather<'a> {
         chunks: &'a [Range<usize>],
     ) -> Gather<'a> {
         Gather {
-            anchor: core.options.keep_distance.and_then(|_| newest_anchor(batch, branch, epoch)),
+            anchor: core.options.keep_distance.and_then(|_| anchor_in_reach(batch, branch, epoch)),
             core,
             batch,
             head: View::head(branch),

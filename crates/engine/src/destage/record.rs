@@ -223,7 +223,7 @@ struct Recordable {
 
 /// Begins to record a branch's part of a batch.
 fn recorder<A>(batch: &Batch, index: u32, appender: A, sums: HashMap<Chunk, u32>) -> Recorder<A> {
-    let (branch, items) = (&batch.branches[index as usize], items_of(batch, index));
+    let (branch, items) = (&batch.branches[index as usize], batch.items_of(index));
     let mut at = items.start;
     let chunks = batch.items[items].chunk_by(|a, b| a.chunk == b.chunk);
     let left = chunks.map(|of_chunk| {
@@ -251,12 +251,6 @@ fn check_kept(versions: &[Version], branch: BranchId, kept: &[Chunk]) -> Result<
             "record chunk {chunk} of branch {branch}: the batch does not keep what it replaces for its anchor"
         ))),
     }
-}
-
-/// The range of a branch's items in the batch.
-fn items_of(batch: &Batch, index: u32) -> Range<usize> {
-    let start = batch.items.partition_point(|item| item.branch < index);
-    start..batch.items.partition_point(|item| item.branch <= index)
 }
 
 impl Core {
@@ -331,7 +325,7 @@ impl Core {
     /// The branches of a batch whose histories are kept.
     fn recordable(&self, batch: &Batch) -> Vec<Recordable> {
         let of = |(branch, index): (&Arc<Branch>, u32)| {
-            let items = &batch.items[items_of(batch, index)];
+            let items = &batch.items[batch.items_of(index)];
             let settings = branch.cdp.log.read().settings.filter(|_| !items.is_empty())?;
             let bytes = items.iter().map(|item| u64::from(item.end - item.start)).sum();
             Some(Recordable { branch: branch.clone(), index, settings, bytes })
@@ -372,9 +366,9 @@ impl Core {
             }
             let mut recorder = self.own_recorder(batch, index, settings)?;
             let touched = before.branches.iter().position(|b| b.id == branch.id);
-            let touched = touched.map_or(0..0, |index| items_of(before, index as u32));
+            let touched = touched.map_or(0..0, |index| before.items_of(index as u32));
             let touched = &before.items[touched];
-            let items = &batch.items[items_of(batch, index)];
+            let items = &batch.items[batch.items_of(index)];
             let is_referred = |chunk: Chunk| {
                 let of_chunk = &items[items.partition_point(|item| item.chunk < chunk)..];
                 let mut of_chunk = of_chunk.iter().take_while(|item| item.chunk == chunk);
@@ -439,7 +433,13 @@ impl Destager {
     /// The ranges of `branch` whose slots a batch is about to overwrite in place.
     pub(super) fn applying(&self, state: &BackgroundState, batch: &Batch, branch: &Branch) -> Applying {
         let index = batch.branches.iter().position(|b| b.id == branch.id).unwrap_or(0) as u32;
-        let parts = batch.items[items_of(batch, index)].iter().filter_map(|item| {
+        let items = &batch.items[batch.items_of(index)];
+        // The first item of the branch is not in place. A batch has data of a branch from one side
+        // of a snapshot only, so an anchor before them shows nothing that the batch overwrites.
+        let first = items.iter().map(|item| item.order).min();
+        let first = first.and_then(|order| batch.stamps.get(order as usize));
+        let in_place = first.map_or(state.destaged, |stamp| stamp.lsn.prev());
+        let parts = items.iter().filter_map(|item| {
             let patch = match item.source {
                 PartSource::Journal(file, position) => Patch::Journal(file, position),
                 PartSource::Zeros | PartSource::Hole => Patch::Zeros,
@@ -448,7 +448,7 @@ impl Destager {
             };
             Some((item.chunk, item.start, item.end, patch))
         });
-        Applying { parts: parts.collect(), in_place: state.destaged }
+        Applying { parts: parts.collect(), in_place }
     }
 }
 

@@ -10,10 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Sequences an anchor, if the allowed number of writes came since the last one.
-    pub(crate) fn anchor_if_due(&self, state: &VolumeState) -> Result<()> {
+    /// Sequences an anchor, if enough was written since the last one. A failure is none of the
+    /// write behind which the anchor is due: a later write tries again.
+    pub(crate) fn anchor_if_due(&self, state: &VolumeState) {
+        if let Err(error) = self.try_anchor_if_due(state) {
+            tracing::debug!(volume = state.id.0, %error, "an anchor that is due was not taken");
+        }
+    }
+
+    fn try_anchor_if_due(&self, state: &VolumeState) -> Result<()> {
         let cdp = &state.line.branch.cdp;
-        let is_due = || cdp.is_anchor_due(self.core.options.keep_distance);
+        let is_due = || cdp.is_anchor_due(self.core.options.keep_distance, self.core.clock.now());
         if !is_due() {
             return Ok(());
         }

@@ -16,7 +16,7 @@ use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
 use crate::error::Result;
 use crate::ids::{BranchId, Lsn, SnapshotId, Stamp, VolumeId};
-use crate::settings::{Encoding, Retention};
+use crate::settings::{CdpSettings, Encoding, Retention};
 use crate::shortage::Task;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -317,26 +317,36 @@ impl Core {
     }
 }
 
+/// Returns the stamp of an event that is an anchor.
+fn anchor((at, event): (&Lsn, &Event)) -> Option<Stamp> {
+    match event {
+        Event::Anchor { time, .. } => Some(Stamp::new(*at, *time)),
+        _ => None,
+    }
+}
+
 impl crate::cdp::log::BranchCdp {
-    /// Returns whether expiry needs a new anchor, because history can begin only at anchors. That
-    /// is so when half of the allowed bytes were recorded since the last anchor, or half of the
-    /// allowed time has passed. With a new anchor there, the older half can be removed when the
-    /// limit is reached.
+    /// Returns whether expiry needs a new anchor. History begins only at anchors, if the encoding
+    /// is `redo`, or if records since the last anchor need it. So the last anchor may not lie too
+    /// far back: half of a limit with `redo`, and a step of the retention otherwise. With a new
+    /// anchor there, what is older can be removed when the limit is reached.
     pub(crate) fn needs_anchor_to_forget(&self, now: u64) -> bool {
         let log = self.log.read();
-        let Some(settings) = log.settings.filter(|s| s.encoding == Encoding::Redo) else { return false };
-        let anchor = |(at, event): (&Lsn, &Event)| match event {
-            Event::Anchor { time, .. } => Some(Stamp::new(*at, *time)),
-            _ => None,
-        };
+        let Some(CdpSettings { encoding, retention, .. }) = log.settings else { return false };
         let last = log.events.iter().rev().find_map(anchor).unwrap_or_default();
         // An anchor may be sequenced and not carried out yet.
-        let is_last = self.anchored.load(Ordering::Relaxed) <= last.time;
-        let since =
-            || log.segment_records().filter(|r| r.lsns.0 > last.lsn).map(SegmentRecord::bytes).sum::<u64>();
-        let Retention { time: longest, bytes } = settings.retention;
-        let is_old = longest.is_some_and(|longest| now.saturating_sub(last.time) > longest / 2);
-        is_last && (is_old || bytes.is_some_and(|most| since() > most / 2))
+        if self.anchored.load(Ordering::Relaxed) > last.time {
+            return false;
+        }
+        let (longest, most) = if encoding == Encoding::Redo {
+            (retention.time.map(|time| time / 2), retention.bytes.map(|bytes| bytes / 2))
+        } else if log.segment_records().any(|r| r.kept > 0 && r.lsns.1 > last.lsn) {
+            (retention.step_time(), retention.step_bytes())
+        } else {
+            return false;
+        };
+        longest.is_some_and(|longest| now.saturating_sub(last.time) > longest)
+            || most.is_some_and(|most| log.held_behind(last.lsn) > most)
     }
 
     /// Returns where history should begin. By age, that is the newest anchor before the cutoff, or
@@ -348,10 +358,6 @@ impl crate::cdp::log::BranchCdp {
         if pinned <= floor {
             return None;
         }
-        let anchor = |(at, event): (&Lsn, &Event)| match event {
-            Event::Anchor { time, .. } => Some(Stamp::new(*at, *time)),
-            _ => None,
-        };
         let next_anchor =
             |at: Lsn| log.events.range(at.next()..).find_map(anchor).map_or(Lsn::MAX, |anchor| anchor.lsn);
         // Between the place and the next anchor, no record needs an anchor before the place.

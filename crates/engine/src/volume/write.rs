@@ -288,7 +288,7 @@ impl Volume {
         self.core.journal.write_out(lsn)?;
         if self.branch().cdp.is_on() {
             self.branch().cdp.wrote(lsn);
-            self.destager.anchor_if_due(&self.state)?;
+            self.destager.anchor_if_due(&self.state);
         }
         if fua { self.core.journal.sync_to(lsn) } else { Ok(()) }
     }
@@ -429,7 +429,7 @@ impl Volume {
                     room.take(branch, &record, sequencing)?;
                     pages.take(growth(branch, record.kind, record.offset, record.length));
                     let chunks = branch.chunks(record.offset, record.length);
-                    let data_len = record.data.len() as u64;
+                    let (length, data_len) = (record.length, record.data.len() as u64);
                     let referred = if record.kind == Kind::Reference { record.length } else { 0 };
                     let lsn = sequencing.push(record)?;
                     if referred > 0 {
@@ -442,7 +442,7 @@ impl Volume {
                     room.sequenced(lsn);
                     done = Sequenced::UpTo(lsn);
                     unsequenced -= slots;
-                    branch.cdp.count_writes(chunks.end.since(chunks.start), referred);
+                    branch.cdp.count_writes(chunks.end.since(chunks.start), length, referred);
                     return Ok(());
                 }
                 let sequenced = sequencing.last_lsn();

@@ -2,10 +2,12 @@
 //! shows what was written up to it (decision 66).
 
 use super::*;
-use hindcast_engine::cdp::{AnchorPolicy, Encoding, Moment, Retention};
+use hindcast_engine::cdp::{AnchorPolicy, Compression, Encoding, Moment, Retention};
+use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::ids::Lsn;
 use hindcast_engine::testing::{content_of, flip};
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 /// The bytes of references after which an anchor is taken.
 const DISTANCE: u64 = 256 * KIB;
@@ -30,7 +32,14 @@ fn settings(encoding: Encoding) -> CdpSettings {
 
 impl History {
     fn new(settings: CdpSettings) -> History {
-        let site = Site::builder(64).options(options()).build();
+        History::with(settings, options())
+    }
+
+    fn with(settings: CdpSettings, options: PoolOptions) -> History {
+        History::of(Site::builder(64).options(options).build(), settings)
+    }
+
+    fn of(site: Site, settings: CdpSettings) -> History {
         enable(&site.pool);
         drop(volume(&site, "v", SIZE, CHUNK));
         site.pool.set_cdp("v", Some(settings)).unwrap();
@@ -142,6 +151,29 @@ fn parts_and_repeated_writes_have_payloads() {
     }
 }
 
+/// A snapshot whose place in the history has expired keeps content too, but leads to no moment.
+#[test]
+fn only_anchors_of_the_history_keep_for_it() {
+    let retention = Retention { time: None, bytes: Some(MIB) };
+    let compression = Compression::None;
+    let mut h = History::new(CdpSettings { compression, retention, ..settings(Encoding::Parity) });
+    h.site.snap("v", "s");
+    h.site.idle();
+    let v = h.volume();
+    for n in 0..4 * MIB / (8 * KIB) {
+        write(&v, (64 + n % 64) * CHUNK, n as u8, 8 * KIB);
+        h.site.pool.destage_step().unwrap();
+    }
+    h.site.idle();
+    assert_eq!(h.site.pool.cdp("v").unwrap().anchors, 0);
+    h.moments.clear();
+    let (before, content) = (h.site.lsn(), read(&v, 0, SIZE));
+    h.put(0, 4, 2);
+    h.site.idle();
+    assert_eq!(h.kept(), 0);
+    assert!(read(&h.site.moment("v", before), 0, SIZE) == content);
+}
+
 /// Histories without anchors copy what is replaced.
 #[test]
 fn nothing_is_kept_without_anchors() {
@@ -184,6 +216,38 @@ fn what_is_kept_expires() {
     h.site.pool.delete_volume("v", true).unwrap();
     h.site.idle();
     assert_eq!(h.site.pool.info().used, 0);
+}
+
+/// A history with a limit keeps about as much as the limit, whatever mixes with references. Between
+/// an anchor and the last record that needs it, no history can begin.
+#[test]
+fn a_limit_in_bytes_is_kept_beside_small_writes() {
+    let limit = 2 * MIB;
+    for anchors in [AnchorPolicy::Model, AnchorPolicy::Interval(u64::MAX), AnchorPolicy::Never] {
+        let retention = Retention { time: None, bytes: Some(limit) };
+        let compression = Compression::None;
+        let mut h = History::with(
+            CdpSettings { anchors, compression, retention, ..settings(Encoding::Parity) },
+            PoolOptions { keep_distance: Some(2 * DISTANCE), ..options() },
+        );
+        let mut was_full = false;
+        for round in 0..60u64 {
+            let v = h.volume();
+            for n in 0..32 + round % 24 {
+                let chunk = 64 + (7 * n + round) % 64;
+                write(&v, chunk * CHUNK, (round + 3 * n) as u8 | 1, CHUNK / 2);
+            }
+            h.put(4 * (round % 16), 4, 1 + round as u8);
+            h.moments.clear();
+            h.site.idle();
+            let info = h.site.pool.cdp("v").unwrap();
+            let held = info.kept + info.stored;
+            assert!(held <= limit * 3 / 2, "{anchors:?}, round {round}: {held} bytes are held");
+            was_full |= held >= limit * 3 / 4;
+            assert!(!was_full || held >= limit / 2, "{anchors:?}, round {round}: only {held} bytes are held");
+        }
+        assert!(was_full);
+    }
 }
 
 /// A volume goes back to moments between records without payloads, and to the state before that.
@@ -239,6 +303,43 @@ fn a_moment_of_references_opens_before_they_are_destaged() {
     }
     check(&held);
     h.verify();
+}
+
+/// While a batch is moved to its place, moments of before are read from the anchor with which the
+/// batch begins. No other way leads to a chunk if the records on both sides of the moment have no
+/// payload.
+#[test]
+fn moments_between_anchors_are_read_while_a_batch_is_applied() {
+    type Hook = Box<dyn FnOnce() + Send>;
+    let hook: Arc<Mutex<Option<Hook>>> = Arc::default();
+    let taken = hook.clone();
+    let site = Site::builder(64).options(options()).over(move |files| {
+        FaultyDir::new(files, move |op: &Op<'_>| {
+            let is_apply = op.act == Act::Sync(SyncPurpose::Apply);
+            let hook = is_apply.then(|| taken.lock().unwrap().take()).flatten();
+            hook.into_iter().for_each(|hook| hook());
+            None
+        })
+    });
+    let every = AnchorPolicy::Interval(1_000_000_000);
+    let mut h = History::of(site, CdpSettings { anchors: every, ..settings(Encoding::Parity) });
+    h.put(0, 4, 1);
+    h.site.idle();
+    let held = h.site.moment("v", h.site.lsn());
+    // Nothing but the anchor comes before what the batch writes to the volume.
+    h.site.clock.advance(2_000_000_000);
+    h.site.pool.maintain().unwrap();
+    let v = h.volume();
+    [0, 32].into_iter().for_each(|chunk| refer(&h.site.pool, &v, chunk * CHUNK, 3, 4 * CHUNK));
+    write(&v, 33 * CHUNK, 4, 512);
+    let found: Arc<Mutex<Option<std::result::Result<Vec<u8>, ErrorKind>>>> = Arc::default();
+    let put = found.clone();
+    *hook.lock().unwrap() = Some(Box::new(move || {
+        *put.lock().unwrap() = std::thread::spawn(move || Some(try_read(&held, 0, CHUNK))).join().unwrap();
+    }));
+    h.site.idle();
+    let found = found.lock().unwrap().take().expect("a batch was applied");
+    assert!(found.unwrap().iter().all(|byte| *byte == 1));
 }
 
 /// A block of a reference's slot is damaged before its batch is recorded. Moments show what was

@@ -10,7 +10,7 @@ pub(crate) mod stretch;
 use crate::catalog::{Event, SegmentRecord, Txn};
 use crate::error::Result;
 use crate::ids::{BranchId, Chunk, Epoch, Lsn, SnapshotId, Stamp};
-use crate::settings::{AnchorPolicy, CdpSettings, Encoding};
+use crate::settings::{AnchorPolicy, CdpSettings};
 use crate::staging::Waiting;
 use parking_lot::{Mutex, RwLock};
 use segment::{LogFile, Open, Sealed};
@@ -33,6 +33,8 @@ pub(crate) struct BranchCdp {
     pub(crate) writes: AtomicU64,
     /// The bytes of writes by reference since the last anchor.
     referred: AtomicU64,
+    /// The bytes of all writes since the last anchor.
+    bytes: AtomicU64,
     /// The LSN of the last record, since the pool was opened, that changed the volume's content.
     written: AtomicU64,
     /// The pool time at which the last anchor was sequenced.
@@ -95,7 +97,7 @@ pub(crate) struct LogState {
 pub(crate) struct Applying {
     /// The parts of chunks, sorted by (chunk, order), as (chunk, start, end, new content).
     pub(crate) parts: Vec<(Chunk, u32, u32, Patch)>,
-    /// The last LSN up to which everything is in place.
+    /// The last LSN up to which everything of the branch is in place.
     pub(crate) in_place: Lsn,
 }
 
@@ -122,11 +124,12 @@ impl BranchCdp {
         BranchCdp { waiting, ..BranchCdp::default() }
     }
 
-    /// Counts `chunks` more chunks that were written to since the last anchor, and how many bytes
-    /// of that are `referred` to, if recording is on.
-    pub(crate) fn count_writes(&self, chunks: u64, referred: u64) {
+    /// Counts `chunks` more chunks and `bytes` that were written since the last anchor, and how
+    /// many of the bytes are `referred` to, if recording is on.
+    pub(crate) fn count_writes(&self, chunks: u64, bytes: u64, referred: u64) {
         if self.is_on() {
             self.writes.fetch_add(chunks, Ordering::Relaxed);
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
             if referred > 0 {
                 self.referred.fetch_add(referred, Ordering::Relaxed);
             }
@@ -134,18 +137,22 @@ impl BranchCdp {
     }
 
     /// Returns whether enough was written since the last anchor. `keep_distance` is the number of
-    /// bytes of references after which an anchor is due.
-    pub(crate) fn is_anchor_due(&self, keep_distance: Option<u64>) -> bool {
+    /// bytes of references after which an anchor is due. A history with references whose retention
+    /// has limits needs an anchor after a part of each limit. `now` is pool time.
+    pub(crate) fn is_anchor_due(&self, keep_distance: Option<u64>, now: u64) -> bool {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        self.distance().is_some_and(|most| of(&self.writes) >= most)
-            || keep_distance.is_some_and(|most| of(&self.referred) >= most && self.keeps())
-    }
-
-    /// Returns whether the history keeps what references replace: its records lead backward, and it
-    /// may take anchors of its own.
-    fn keeps(&self) -> bool {
-        let settings = self.wanted();
-        settings.is_some_and(|s| s.encoding != Encoding::Redo && s.anchors != AnchorPolicy::Never)
+        if self.distance().is_some_and(|most| of(&self.writes) >= most) {
+            return true;
+        }
+        let (Some(distance), referred) = (keep_distance, of(&self.referred)) else { return false };
+        if referred == 0 {
+            return false;
+        }
+        let Some(settings) = self.wanted().filter(CdpSettings::keeps_slots) else { return false };
+        let since = now.saturating_sub(of(&self.anchored));
+        referred >= distance
+            || settings.retention.step_bytes().is_some_and(|most| of(&self.bytes) >= most)
+            || settings.retention.step_time().is_some_and(|most| since >= most)
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -199,6 +206,7 @@ impl BranchCdp {
     pub(crate) fn anchored(&self, time: u64) {
         self.writes.store(0, Ordering::Relaxed);
         self.referred.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
         self.anchored.store(time, Ordering::Relaxed);
     }
 
@@ -422,6 +430,11 @@ impl LogState {
         self.segment_records().map(SegmentRecord::held).sum()
     }
 
+    /// Returns the part of [`LogState::held`] of the segments that begin behind an LSN.
+    pub(crate) fn held_behind(&self, lsn: Lsn) -> u64 {
+        self.segment_records().filter(|r| r.lsns.0 > lsn).map(SegmentRecord::held).sum()
+    }
+
     /// Returns the bytes of the log's files.
     pub(crate) fn stored(&self) -> u64 {
         self.segment_records().map(SegmentRecord::bytes).sum()
@@ -499,15 +512,14 @@ impl LogState {
         self.anchors.keys().copied()
     }
 
-    /// Returns whether the snapshot with this epoch is an anchor.
-    pub(crate) fn has_anchor(&self, epoch: Epoch) -> bool {
-        let newest_first = self.events.values().rev();
-        let mut epochs = newest_first.filter_map(|event| match event {
-            Event::Anchor { epoch, .. } => Some(*epoch),
+    /// Returns the LSN of the anchor with this epoch, if there is one.
+    pub(crate) fn anchor_of(&self, epoch: Epoch) -> Option<Lsn> {
+        let mut newest_first = self.events.iter().rev().filter_map(|(at, event)| match event {
+            Event::Anchor { epoch, .. } => Some((*at, *epoch)),
             _ => None,
         });
         // Epochs grow with LSNs.
-        epochs.find(|found| *found <= epoch) == Some(epoch)
+        newest_first.find(|(_, found)| *found <= epoch).filter(|(_, found)| *found == epoch).map(|(at, _)| at)
     }
 
     pub(crate) fn is_anchor(&self, snapshot: SnapshotId) -> bool {

@@ -23,10 +23,6 @@ use uuid::Uuid;
 /// The number of bytes at which a segment is closed. If a journal segment is smaller, its size
 /// applies instead.
 pub(crate) const MAX_SEGMENT: u64 = 16 << 20;
-/// The part of the limit at which a segment of a history with a limit in bytes is closed. It is
-/// never closed below [`MIN_SEGMENT`].
-const LIMIT_PARTS: u64 = 8;
-const MIN_SEGMENT: u64 = 256 << 10;
 /// The number of records at which a segment is closed, because the index of an open segment is in
 /// memory.
 pub(crate) const MAX_RECORDS: u64 = 64 << 10;
@@ -67,8 +63,8 @@ impl SegmentFactory {
     /// Adapts the factory to a history with these settings. Retention forgets whole segments, so
     /// the segments of a history with a limit in bytes are small beside the limit.
     pub(crate) fn fit(mut self, settings: &CdpSettings) -> SegmentFactory {
-        if let Some(bytes) = settings.retention.bytes {
-            self.most_held = (bytes / LIMIT_PARTS).max(MIN_SEGMENT);
+        if let Some(bytes) = settings.retention.step_bytes() {
+            self.most_held = bytes;
             self.limit = self.limit.min(self.most_held);
         }
         self
