@@ -32,7 +32,7 @@ Experimental features are enabled only by their names. A later build may still c
 Examples:
   hindcast pool upgrade --dry-run                  what would be enabled; changes nothing
   hindcast pool upgrade                            enable everything that is available
-  hindcast pool upgrade --enable references        also an experimental feature";
+  hindcast pool upgrade --enable NAME              also an experimental feature";
 
 /// Options of `hindcast pool upgrade`.
 #[derive(Debug, clap::Args)]

@@ -118,6 +118,9 @@ pub(crate) struct SharedPositions {
     pub(crate) history_waits: AtomicU64,
     /// Open moments that were not settled when they were opened.
     pub(crate) unsettled: crate::branch::unsettled::UnsettledMoments,
+    /// Time of the monotonic clock at which a large write last found that clients write more than a
+    /// burst; 0 stands for never.
+    pub(crate) streamed: AtomicU64,
     /// Number of snapshots that policies deleted.
     pub(crate) auto_deleted: AtomicU64,
     /// Bytes of slots that were freed and can be given out again, since the pool was opened.

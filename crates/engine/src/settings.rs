@@ -57,6 +57,10 @@ pub struct PoolOptions {
     /// pool has the feature `references` (`None`: never). Where a flush is near, only longer writes
     /// do.
     pub direct_min: Option<u64>,
+    /// Large writes go by reference from when this share of the journal is in use, in per cent,
+    /// until clients make no large writes for a second. Before that they go through the journal: a
+    /// burst that fits there is faster (0: always by reference).
+    pub direct_start_percent: u8,
     /// A history takes an anchor after this number of bytes of writes by reference. What the next
     /// such writes replace then stays in its slots, and is not copied to the log. Histories without
     /// anchors, or with records that only lead forward, copy it. `None`: volumes with a history
@@ -139,7 +143,8 @@ impl Default for PoolOptions {
             lazy_turns: 32,
             max_turns: 96,
             direct_min: Some(64 << 10),
-            keep_distance: None,
+            direct_start_percent: 50,
+            keep_distance: Some(64 << 20),
             low_space_percent: 10,
             flatten_depth: 32,
             recompress_history: true,

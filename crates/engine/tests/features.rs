@@ -29,7 +29,7 @@ fn an_upgrade_is_for_good() {
     assert_eq!(
         all,
         [
-            ("references", FeatureState::Experimental),
+            ("references", FeatureState::Available),
             ("sums", FeatureState::Available),
             ("kept", FeatureState::Internal),
             ("catalog-sums", FeatureState::Enabled),
@@ -37,21 +37,18 @@ fn an_upgrade_is_for_good() {
             ("shared-segments", FeatureState::Internal),
         ]
     );
-    // An upgrade enables an experimental feature only if the request names it.
-    let stable = pool.upgrade(&[]).unwrap();
+    let before = pool.stats().sequenced_lsn;
+    let planned = pool.plan_upgrade(&[]).unwrap();
+    assert_eq!((planned[0].name, planned[0].state), ("references", FeatureState::Available));
+    assert_eq!((planned.len(), pool.stats().sequenced_lsn), (2, before));
+
+    // An upgrade enables all stable features, whichever the request names.
+    let enabled = pool.upgrade(&names(&["references", "references"])).unwrap();
     assert_eq!(
-        stable.iter().map(|info| (info.name, info.state)).collect::<Vec<_>>(),
-        [("sums", FeatureState::Enabled)]
+        enabled.iter().map(|info| (info.name, info.state)).collect::<Vec<_>>(),
+        [("references", FeatureState::Enabled), ("sums", FeatureState::Enabled)]
     );
     assert_eq!(pool.upgrade(&[]).unwrap(), []);
-    let before = pool.stats().sequenced_lsn;
-    let planned = pool.plan_upgrade(&names(&["references"])).unwrap();
-    assert_eq!((planned[0].name, planned[0].state), ("references", FeatureState::Experimental));
-    assert_eq!((planned.len(), pool.stats().sequenced_lsn), (1, before));
-
-    let enabled = pool.upgrade(&names(&["references", "references"])).unwrap();
-    assert_eq!(enabled.len(), 1);
-    assert_eq!((enabled[0].name, enabled[0].state), ("references", FeatureState::Enabled));
     assert_eq!(pool.info().features, ["references", "sums", "catalog-sums"]);
     assert_eq!(Pool::stored_features(&*site.dir).map_err(|e| e.kind()), Err(ErrorKind::Busy));
 
@@ -69,7 +66,7 @@ fn an_upgrade_is_for_good() {
 
 #[test]
 fn names_that_can_not_be_enabled_are_refused() {
-    let site = Site::new(4);
+    let site = Site::builder(4).without_features().build();
     let before = site.pool.stats().sequenced_lsn;
     for (name, part) in [
         ("nothing", "this build does not know it; it knows: references, sums"),
@@ -86,7 +83,7 @@ fn names_that_can_not_be_enabled_are_refused() {
         }
     }
     assert_eq!(site.pool.stats().sequenced_lsn, before);
-    assert_eq!(state(&site.pool, "references"), FeatureState::Experimental);
+    assert_eq!(state(&site.pool, "references"), FeatureState::Available);
 }
 
 /// F1: the running pool has a feature only after its commit is durable. The record of the upgrade
@@ -95,7 +92,7 @@ fn names_that_can_not_be_enabled_are_refused() {
 fn a_feature_is_had_only_after_the_commit() {
     let failing = Arc::new(AtomicBool::new(false));
     let fails = failing.clone();
-    let site = Site::builder(4).over(move |dir| {
+    let site = Site::builder(4).without_features().over(move |dir| {
         FaultyDir::new(dir, move |op: &Op<'_>| {
             let commits = op.name.starts_with("catalog") && op.act == Act::Sync(SyncPurpose::Catalog);
             (commits && fails.load(Ordering::Relaxed)).then(|| io::Error::other("the disk is broken"))
@@ -107,12 +104,12 @@ fn a_feature_is_had_only_after_the_commit() {
     failing.store(true, Ordering::Relaxed);
     site.pool.upgrade(&names(&["references"])).unwrap_err();
     assert!(matches!(site.pool.health(), Health::Poisoned(_)));
-    assert_eq!(state(&site.pool, "references"), FeatureState::Experimental);
+    assert_eq!(state(&site.pool, "references"), FeatureState::Available);
     drop(volume);
 
     failing.store(false, Ordering::Relaxed);
     let site = site.reopen();
-    assert_eq!(state(&site.pool, "references"), FeatureState::Experimental);
+    assert_eq!(state(&site.pool, "references"), FeatureState::Available);
     site.pool.drain().unwrap();
     assert_eq!(state(&site.pool, "references"), FeatureState::Enabled);
     assert_eq!(read(&site.open("db"), 0, 64 * KIB), vec![1; 64 << 10]);
@@ -126,7 +123,7 @@ fn a_feature_is_had_only_after_the_commit() {
 /// A backup of the metadata has the features. A catalog that is restored from it has them, too.
 #[test]
 fn a_restored_catalog_has_the_features() {
-    let site = Site::new(4).having("db", MIB, 16 * KIB);
+    let site = Site::builder(4).without_features().build().having("db", MIB, 16 * KIB);
     site.pool.upgrade(&names(&["references"])).unwrap();
     site.pool.close().unwrap();
     let info = site.pool.backup_metadata(&*site.dir, 2).unwrap();
@@ -139,7 +136,7 @@ fn a_restored_catalog_has_the_features() {
 /// A new pool has the features that are stable, or those that its creation names.
 #[test]
 fn a_new_pool_has_the_features_that_are_wanted() {
-    assert_eq!(Site::new(4).pool.info().features, ["sums", "catalog-sums"]);
+    assert_eq!(Site::new(4).pool.info().features, ["references", "sums", "catalog-sums"]);
     assert_eq!(Site::builder(4).without_features().build().pool.info().features, ["catalog-sums"]);
     let create = |features: &[&str]| {
         let (dir, config) = (Arc::new(MemDir::new()), PoolConfig::default());

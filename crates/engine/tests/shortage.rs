@@ -69,8 +69,9 @@ fn a_full_host_file_system_is_a_warning_and_no_reason_to_delete() {
         assert_eq!(count(&pool), 10, "{available}");
         if available < MIB * 64 {
             assert!(pool.health().has("host-full") && !pool.health().has("space-low"), "{:?}", pool.health());
-            // A writer that finds no room does not change that either.
-            assert_eq!(try_write(&v, 3 * MIB, 1, 64 * KIB).unwrap_err(), ErrorKind::NoSpace);
+            // A writer that finds no room does not change that either. Longer writes may find slots
+            // that were lent before.
+            assert_eq!(try_write(&v, 3 * MIB, 1, 32 * KIB).unwrap_err(), ErrorKind::NoSpace);
             assert_eq!(count(&pool), 10, "{available}");
         }
     }

@@ -398,6 +398,7 @@ impl Settings {
         options.accept_journal_loss = self.accept_journal_loss.unwrap_or(false);
         for (name, said, place) in [
             ("destage-start", self.destage_start, &mut options.destage_start_percent),
+            ("direct-start", self.direct_start, &mut options.direct_start_percent),
             ("low-space", self.low_space, &mut options.low_space_percent),
         ] {
             match said {

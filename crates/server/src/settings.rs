@@ -324,10 +324,16 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_DIRECT_MIN", value_name = "SIZE", help_heading = "Tuning")]
     pub direct_min: Option<Size>,
 
+    /// Share of the journal in use, in per cent, from which on such writes go to their places,
+    /// until none comes for a second. Before that they go through the journal, where a burst is
+    /// faster. 0 for always [default: 50]
+    #[arg(long, env = "HINDCAST_DIRECT_START", value_name = "PERCENT", help_heading = "Tuning")]
+    pub direct_start: Option<u8>,
+
     /// Bytes of writes of at least --direct-min after which a history takes an anchor: 0 for never,
     /// or 1M to 1T. What the next of these writes replace then stays in its place, and is not
-    /// copied to the history. With 0, volumes with a history do not write in this way.
-    /// Experimental: known faults are in decision 66 [default: 0]
+    /// copied to the history. With 0, volumes with a history do not write in this way [default:
+    /// 64M]
     #[arg(long, env = "HINDCAST_KEEP_DISTANCE", value_name = "SIZE", help_heading = "Tuning")]
     pub keep_distance: Option<Size>,
 

@@ -470,6 +470,7 @@ impl Plan {
             lazy_turns: 64,
             max_turns: 256,
             direct_min: None,
+            direct_start_percent: 0,
             keep_distance: None,
             low_space_percent: 10,
             flatten_depth: 0,
@@ -522,6 +523,7 @@ impl Plan {
             lazy_turns: 64,
             max_turns: 256,
             direct_min: None,
+            direct_start_percent: 0,
             keep_distance: None,
             low_space_percent: 10,
             flatten_depth: 0,
@@ -558,6 +560,8 @@ impl Plan {
             _ => None,
         };
         options.keep_distance = options.direct_min.map(|min| 4 * min);
+        // In some openings, large writes go through the journal until there are many.
+        options.direct_start_percent = if options.map_cache_bytes >> 10 == 64 { 10 } else { 0 };
         // In most openings there are more histories than segments of their own for them, and the
         // pool soon sorts shared segments.
         options.own_histories = match options.map_cache_bytes >> 10 {

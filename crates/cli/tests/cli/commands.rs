@@ -114,19 +114,17 @@ fn physical_volumes_come_and_go() {
 #[test]
 fn a_pool_is_upgraded() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path());
+    let server = Server::start_with(dir.path(), &["--pool-features", "none"]);
     let state = |server: &Server| {
         let features = server.json(&["pool", "features"]);
         let named = |f: &&Value| f["name"] == "references";
         features.as_array().unwrap().iter().find(named).unwrap()["state"].clone()
     };
-    assert_eq!(state(&server), "experimental");
-    assert_eq!(server.json(&["pool", "show"])["features"], json!(["sums", "catalog-sums"]));
-    assert_eq!(server.json(&["pool", "upgrade"]), json!([]));
-    assert!(server.ok(&["pool", "upgrade"]).starts_with("nothing to do"));
-    let planned = server.json(&["pool", "upgrade", "--enable", "references", "--dry-run"]);
-    assert_eq!((&planned[0]["name"], &planned[0]["state"]), (&json!("references"), &json!("experimental")));
-    assert_eq!(state(&server), "experimental");
+    assert_eq!(state(&server), "available");
+    assert_eq!(server.json(&["pool", "show"])["features"], json!(["catalog-sums"]));
+    let planned = server.json(&["pool", "upgrade", "--dry-run"]);
+    assert_eq!((&planned[0]["name"], &planned[0]["state"]), (&json!("references"), &json!("available")));
+    assert_eq!(state(&server), "available");
     for (name, part) in [("none", "it knows: references"), ("catalog-sums", "sets it by itself")] {
         let (code, message) = server.fails(&["pool", "upgrade", "--enable", "references", "--enable", name]);
         assert_eq!(code, 2, "{message}");
@@ -138,7 +136,7 @@ fn a_pool_is_upgraded() {
     for (path, method) in [("features", "get"), ("upgrade", "post")] {
         assert!(document["paths"][format!("/api/v1/pool/{path}")][method].is_object(), "{document}");
     }
-    assert_eq!(state(&server), "experimental");
+    assert_eq!(state(&server), "available");
 
     let done = server.ok(&["pool", "upgrade", "--enable", "references"]);
     assert!(done.contains("older builds refuse the pool from now on"), "{done}");

@@ -48,7 +48,7 @@ pub(crate) const FEATURES: [Feature; 8] = [
         bit: REFERENCES,
         name: "references",
         about: "Large writes go to their slots at once, and the journal only refers to them.",
-        standing: Standing::Experimental,
+        standing: Standing::Stable,
     },
     Feature {
         bit: SUMS,

@@ -8,6 +8,7 @@ use crate::journal::reference::CHUNK_LOG2;
 use crate::shortage::Task;
 use crate::space::lent::Demand;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 /// The largest number of bytes that are lent of one slot size.
 const MOST_LENT: u64 = 256 << 20;
@@ -39,11 +40,32 @@ struct Wanted {
     last: u64,
 }
 
+/// Clients that make no large write for this time begin a new burst, in nanoseconds.
+const PAUSE: u64 = 1_000_000_000;
+
 impl Core {
     /// Returns whether the pool may write by reference: the option is set and the pool has the
     /// feature.
     pub(crate) fn writes_by_reference(&self) -> bool {
         self.options.direct_min.is_some() && self.has_feature(crate::catalog::features::REFERENCES)
+    }
+
+    /// Returns whether clients write so much that a large write should go by reference. A burst
+    /// that fits into the journal is faster there, because the journal's blocks and pages exist
+    /// already (decision 67). Each call counts as a large write.
+    pub(crate) fn is_streaming(&self) -> bool {
+        let percent = u64::from(self.options.direct_start_percent);
+        if percent == 0 {
+            return true;
+        }
+        let now = self.world.clock.monotonic();
+        let last = self.positions.streamed.load(Ordering::Relaxed);
+        let (used, capacity) = self.journal.usage();
+        let is = last > 0 && now.saturating_sub(last) < PAUSE || used >= capacity / 100 * percent;
+        if is {
+            self.positions.streamed.store(now.max(1), Ordering::Relaxed);
+        }
+        is
     }
 
     /// Returns the number of bytes that references may name before they are in place. It bounds the

@@ -81,8 +81,8 @@ pub(super) struct Direct {
 impl Volume {
     /// Writes the part of a request that goes by reference to lent slots. Returns `None` if the
     /// whole request goes inline: the write is too short or has no whole chunks, the volume does
-    /// not use references, there are no lent slots, too much is referred to and not in place, or a
-    /// disk failed.
+    /// not use references, the journal takes a burst, there are no lent slots, too much is referred
+    /// to and not in place, or a disk failed.
     pub(super) fn write_direct(&self, offset: u64, data: &Bytes, fua: bool) -> Option<Direct> {
         let (core, branch) = (&self.core, self.branch());
         let min = core.options.direct_min?;
@@ -102,7 +102,7 @@ impl Volume {
             per_flush: branch.flush_pace.per_flush(),
             max_record: core.max_record_bytes(),
         };
-        let bytes = wish.direct().filter(|_| suits)?;
+        let bytes = wish.direct().filter(|_| suits && core.is_streaming())?;
         if core.positions.referred.load(Ordering::Relaxed) > core.most_referred() {
             // Destage comes first: the slots that the references replace become free only then.
             return None;

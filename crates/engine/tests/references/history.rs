@@ -22,7 +22,12 @@ struct History {
 }
 
 fn options() -> PoolOptions {
-    PoolOptions { keep_distance: Some(DISTANCE), destage_threads: 1, ..PoolOptions::default() }
+    PoolOptions {
+        keep_distance: Some(DISTANCE),
+        direct_start_percent: 0,
+        destage_threads: 1,
+        ..PoolOptions::default()
+    }
 }
 
 fn settings(encoding: Encoding) -> CdpSettings {
@@ -187,7 +192,8 @@ fn nothing_is_kept_without_anchors() {
 /// A pool that keeps nothing writes volumes with a history through the journal.
 #[test]
 fn a_history_uses_the_journal_if_nothing_is_kept() {
-    let site = site(64);
+    let site = Site::builder(64).options(PoolOptions { keep_distance: None, ..options() }).build();
+    enable(&site.pool);
     let v = volume(&site, "v", 4 * MIB, 16 * KIB);
     refer(&site.pool, &v, 0, 1, MIB);
     site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
@@ -332,14 +338,14 @@ fn moments_between_anchors_are_read_while_a_batch_is_applied() {
     let v = h.volume();
     [0, 32].into_iter().for_each(|chunk| refer(&h.site.pool, &v, chunk * CHUNK, 3, 4 * CHUNK));
     write(&v, 33 * CHUNK, 4, 512);
-    let found: Arc<Mutex<Option<std::result::Result<Vec<u8>, ErrorKind>>>> = Arc::default();
-    let put = found.clone();
+    let (found, seen) = std::sync::mpsc::channel();
     *hook.lock().unwrap() = Some(Box::new(move || {
-        *put.lock().unwrap() = std::thread::spawn(move || Some(try_read(&held, 0, CHUNK))).join().unwrap();
+        let read = std::thread::spawn(move || try_read(&held, 0, CHUNK));
+        found.send(read.join().unwrap()).unwrap();
     }));
     h.site.idle();
-    let found = found.lock().unwrap().take().expect("a batch was applied");
-    assert!(found.unwrap().iter().all(|byte| *byte == 1));
+    let found = seen.try_recv().expect("a batch was applied").unwrap();
+    assert!(found.iter().all(|byte| *byte == 1));
 }
 
 /// A block of a reference's slot is damaged before its batch is recorded. Moments show what was

@@ -75,6 +75,40 @@ fn inline(pool: &Pool, v: &Volume, offset: u64, byte: u8, len: u64) {
     assert_eq!(direct(pool), before, "the write goes inline");
 }
 
+/// A burst goes through the journal. References begin when much of the journal is in use, and end
+/// with a pause.
+#[test]
+fn a_burst_goes_through_the_journal() {
+    let options = PoolOptions { direct_start_percent: 50, destage_threads: 1, ..PoolOptions::default() };
+    let site = Site::builder(64).options(options).build();
+    enable(&site.pool);
+    let v = site.volume("v", 16 * MIB, 16 * KIB);
+    let burst = |from: u64, count: u64| {
+        (from..from + count).map(|n| {
+            let before = direct(&site.pool);
+            write(&v, n * 64 * KIB, n as u8, 64 * KIB);
+            direct(&site.pool) > before
+        })
+    };
+    // Half of the journal is 4 MiB.
+    assert_eq!(burst(0, 60).filter(|is_direct| *is_direct).count(), 0);
+    // The first of these writes lets slots be lent.
+    let more: Vec<bool> = burst(60, 16).collect();
+    site.pool.destage_step().unwrap();
+    assert!(more.iter().all(|is_direct| !is_direct), "no slots are lent yet: {more:?}");
+    assert_eq!(burst(76, 16).filter(|is_direct| *is_direct).count(), 16);
+    // The journal is empty now, but the writes go on.
+    idle(&site.pool);
+    site.clock.advance(900_000_000);
+    assert_eq!(burst(92, 16).filter(|is_direct| *is_direct).count(), 16);
+    site.clock.advance(1_000_000_000);
+    assert_eq!(burst(108, 16).filter(|is_direct| *is_direct).count(), 0);
+    idle(&site.pool);
+    for n in 0..124 {
+        assert_bytes(&v, n * 64 * KIB, n as u8, 64 * KIB);
+    }
+}
+
 #[test]
 fn a_reference_is_read_while_it_is_staged_and_in_place() {
     for chunk in [4 * KIB, 16 * KIB, 64 * KIB] {

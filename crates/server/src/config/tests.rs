@@ -272,9 +272,12 @@ fn nbd_can_be_switched_off_and_small_journals_get_small_segments() {
     assert_eq!(direct(&["--data", "/a"]), Some(64 << 10));
     assert_eq!(direct(&["--data", "/a", "--direct-min", "0"]), None);
     assert_eq!(direct(&["--data", "/a", "--direct-min", "128K"]), Some(128 << 10));
+    assert!(refused(&["--data", "d", "--direct-start", "101"]).contains("100"));
+    let start = |args: &[&str]| parse(args).resolve().unwrap().options.direct_start_percent;
+    assert_eq!(start(&["--data", "/a", "--direct-start", "0"]), 0);
     assert!(refused(&["--data", "d", "--keep-distance", "4K"]).contains("0, or 1M to 1T"));
     let keep = |args: &[&str]| parse(args).resolve().unwrap().options.keep_distance;
-    assert_eq!(keep(&["--data", "/a"]), None);
+    assert_eq!(keep(&["--data", "/a"]), Some(64 << 20));
     assert_eq!(keep(&["--data", "/a", "--keep-distance", "64M"]), Some(64 << 20));
     assert_eq!(keep(&["--data", "/a", "--keep-distance", "0"]), None);
 }
