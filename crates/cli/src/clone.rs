@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::list;
 use crate::session::Session;
-use crate::snapshot::{Address, address};
+use crate::snapshot::Past;
 use crate::volume::inherited;
 use clap::Subcommand;
 use hindcast_api::{CreateClone, Method, Size, Volume};
@@ -13,8 +13,10 @@ Examples:
   hindcast clone create db@before-upgrade test
   hindcast snapshot create test@first            a clone is a volume: it has snapshots,
   hindcast clone create test@first test2         and clones of them
+  hindcast clone create db@-10m then             db as it was ten minutes ago
 
-A clone exists at once, and takes no space until it is written. The snapshot can be deleted: the \
+A clone exists at once. A clone of a snapshot takes no space until it is written. A clone of another \
+moment is copied out of the history in the background (hindcast volume flatten then --status). The snapshot can be deleted: the \
 data that the clone needs stays until the clone is deleted or flattened (hindcast volume flatten). \
 Like any volume, a clone is exported over NBD and iSCSI under its name. It inherits the access of \
 the snapshot's volume: access rules, CHAP accounts, whether the target is enabled, and whether NBD \
@@ -22,12 +24,13 @@ serves it.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Create a writable volume that begins as a snapshot
+    /// Create a writable volume that begins as a snapshot, or as another moment
     #[command(after_help = CREATE_EXAMPLES)]
     Create {
-        /// Snapshot that the clone begins as
-        #[arg(value_name = "VOLUME@NAME", value_parser = address)]
-        snapshot: Address,
+        /// What the clone begins as: VOLUME@ and the name of a snapshot or mark, a time (10:41,
+        /// "yesterday 10:41"), a time before now (-10m), or lsn:N
+        #[arg(value_name = "VOLUME@MOMENT", value_parser = Past::parse)]
+        snapshot: Past,
         /// Name of the new volume
         name: String,
         /// How the clone preserves data that its own snapshots need [default: the method of the
@@ -45,7 +48,8 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     match command {
-        Command::Create { snapshot: at, name, method } => {
+        Command::Create { snapshot, name, method } => {
+            let at = snapshot.address(session)?;
             let clone = client.create_clone(&at.volume, &at.name, &CreateClone { name, method })?;
             output.show(&clone, |v| {
                 let access = inherited(&v.name, v.inherited.as_ref());

@@ -4,10 +4,11 @@ use crate::failure::Failure;
 use crate::output::{list, properties};
 use crate::pool::clock_changes;
 use crate::session::Session;
+use crate::when::When;
 use clap::Args;
 use hindcast_api::{
-    Anchors, Cdp, CdpStatus, Change, ChangesQuery, CreateMark, History, HistoryBucket, MAX_CHANGES, Moment,
-    Position, Size,
+    Anchors, Cdp, CdpStatus, Change, ChangesQuery, CreateMark, History, HistoryBucket, MAX_CHANGES, Position,
+    Size,
 };
 use hindcast_plot::grouped;
 use jiff::Timestamp;
@@ -45,11 +46,11 @@ pub(crate) struct Show {
     #[arg(long, value_name = "OFFSET+LENGTH", value_parser = range)]
     range: Option<(u64, u64)>,
     /// With --range: list only writes from this moment on
-    #[arg(long, value_name = "MOMENT", value_parser = moment, requires = "range", allow_hyphen_values = true)]
-    from: Option<String>,
+    #[arg(long, value_name = "MOMENT", value_parser = When::parse, requires = "range", allow_hyphen_values = true)]
+    from: Option<When>,
     /// With --range: list only writes until this moment
-    #[arg(long, value_name = "MOMENT", value_parser = moment, requires = "range", allow_hyphen_values = true)]
-    to: Option<String>,
+    #[arg(long, value_name = "MOMENT", value_parser = When::parse, requires = "range", allow_hyphen_values = true)]
+    to: Option<When>,
     /// With --range: list at most the oldest N writes, up to 99999
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "range", value_parser = clap::value_parser!(u64).range(1..MAX_CHANGES))]
     limit: u64,
@@ -85,11 +86,6 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
-/// Checks a moment, so that a mistake is a usage error. The server gets the text unchanged.
-pub(crate) fn moment(text: &str) -> Result<String, String> {
-    text.parse::<Moment>().map(|_| text.to_owned()).map_err(|e| e.to_string())
-}
-
 #[derive(Serialize)]
 struct Whole {
     status: CdpStatus,
@@ -100,7 +96,8 @@ struct Whole {
 pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     if let Some((offset, length)) = args.range {
-        let (from, to, limit) = (args.from.clone(), args.to.clone(), args.limit);
+        let moment = |when: &Option<When>| when.as_ref().map(|when| session.moment(when)).transpose();
+        let (from, to, limit) = (moment(&args.from)?, moment(&args.to)?, args.limit);
         // One more than wanted tells whether there are more.
         let query = ChangesQuery { offset, length, from, to, limit: limit + 1 };
         let mut changes = client.changes(&args.volume, &query)?;

@@ -19,6 +19,7 @@ mod recover;
 mod reidentify;
 mod relocate;
 mod restore;
+mod rollback;
 mod salvage;
 mod schedule;
 mod scrub;
@@ -34,6 +35,7 @@ mod tests;
 mod transfer;
 mod unfinished;
 mod volume;
+mod when;
 
 use clap::error::ErrorKind as ClapKind;
 use clap::{Parser, Subcommand};
@@ -61,8 +63,10 @@ Exit codes:
 How values are written:
   SIZE    bytes, or a number with a binary suffix: 512, 16K, 10G, 1.5T (K is 1024)
   TIME    seconds, or a number with a unit: 90s, 30m, 12h, 7d, 4w
-  MOMENT  a time (2026-11-22T03:14:15.5Z), a time before now (-90s), a position in the journal
-          (lsn:4711), or the name of a mark or snapshot
+  MOMENT  a time (10:41, \"yesterday 10:41\", \"mon 10:41:30\", \"2026-11-22 10:41\",
+          2026-11-22T03:14:15.5Z), a time before now (-90s, \"5m ago\"), now, a position in the
+          journal (lsn:4711), or the name of a mark or snapshot. Times without an offset are of this
+          machine's time zone, or of --tz
 
 First steps:
   hindcast serve --data ./pool --create          create a pool and start a server; later starts
@@ -72,7 +76,7 @@ First steps:
   nbdinfo nbd://127.0.0.1/db                     reach it over NBD
   iscsi-ls -s iscsi://127.0.0.1                  reach it over iSCSI
   hindcast snapshot create db@first              take a snapshot
-  hindcast snapshot rollback db@first            return the volume to the snapshot
+  hindcast rollback db@first                     return the volume to the snapshot
   hindcast volume set db --cdp parity            keep every write from now on
   hindcast recover db --to -90s --as db-then     a new volume: db as it was 90 seconds ago";
 
@@ -107,6 +111,7 @@ enum Command {
     Clone(clone::Command),
     History(history::Show),
     Mark(history::Mark),
+    Rollback(rollback::Rollback),
     Recover(Box<recover::Command>),
     Diff(transfer::Diff),
     Export(transfer::Export),
@@ -162,6 +167,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Clone(command) => clone::run(command, &global.session()?),
         Command::History(args) => history::show(&args, &global.session()?),
         Command::Mark(args) => history::mark(&args, &global.session()?),
+        Command::Rollback(args) => rollback::run(args, &global.session()?),
         Command::Recover(command) => recover::run(*command, &global.session()?),
         Command::Diff(args) => transfer::diff(&args, &global.session()?),
         Command::Export(args) => transfer::export(&args, &global.session()?),

@@ -5,17 +5,19 @@ mod interrupt;
 mod mount;
 
 use crate::failure::Failure;
-use crate::history::moment;
 use crate::select::undo_keep;
 use crate::session::Session;
 use crate::volume::inherited;
+use crate::when::When;
 use clap::{Args, Subcommand};
 use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, Recovered, RolledBack, Size};
+use std::io::Write;
 
 const EXAMPLES: &str = "\
 Examples:
   hindcast recover db --to 2026-11-22T03:14:15.5Z --as db-then
   hindcast recover db --to -90s --as db-then             a new volume: db as it was 90 seconds ago
+  hindcast recover db --to 'yesterday 10:41' --as db-then
   hindcast recover db --to before-upgrade --in-place     db itself, to the mark before-upgrade
   hindcast recover db log --to -10m --as db-then --as log-then
   hindcast recover db --to -10m --last-flush --as db-then
@@ -39,10 +41,10 @@ pub(crate) struct Command {
     /// Volumes; several volumes are recovered to the same moment
     #[arg(value_name = "VOLUME", required = true)]
     volumes: Vec<String>,
-    /// Moment to recover to: a time, a time before now (-90s), lsn:N, or the name of a mark or
-    /// snapshot
-    #[arg(long, value_name = "MOMENT", value_parser = moment, required = true, allow_hyphen_values = true)]
-    to: Option<String>,
+    /// Moment to recover to: a time (10:41, "yesterday 10:41"), a time before now (-90s), lsn:N, or
+    /// the name of a mark or snapshot
+    #[arg(long, value_name = "MOMENT", value_parser = When::parse, required = true, allow_hyphen_values = true)]
+    to: Option<When>,
     /// Name of the new volume; give it once for each volume, in the same order
     #[arg(
         long = "as",
@@ -102,10 +104,11 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         ..
     } = command;
     let to = to.ok_or_else(|| Failure::usage("--to is missing: give the moment to recover to"))?;
+    let to = session.moment(&to)?;
     if in_place {
         let what =
             RecoverInPlace { volumes, to, last_flush, undo: undo_name, undo_keep_seconds: undo_keep, force };
-        return session.output.show(&session.client.recover_in_place(&what)?, |done| taken_back(done));
+        return take_back(&what, session);
     }
     if names.len() != volumes.len() {
         return Err(Failure::usage("give --as once for each volume, in the same order"));
@@ -130,12 +133,23 @@ fn new_volumes(what: &Recover, made: &[Recovered]) -> String {
     what.volumes.iter().zip(made).map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// Rolls volumes back to a moment. First it says on stderr which moment was understood.
+pub(crate) fn take_back(what: &RecoverInPlace, session: &Session) -> Result<(), Failure> {
+    if let Some(first) = what.volumes.first() {
+        // Of a snapshot without a history there is no such moment. With stderr closed the echo is
+        // lost, and the rollback can be undone.
+        if let Ok(found) = session.client.moment(first, &what.to) {
+            let said = session.here.said(found.time);
+            let _ = writeln!(std::io::stderr(), "going back to {said}, lsn:{}", found.lsn);
+        }
+    }
+    session.output.show(&session.client.recover_in_place(what)?, |done| taken_back(done))
+}
+
 fn taken_back(done: &[RolledBack]) -> String {
     let line = |r: &RolledBack| {
         let (name, undo) = (&r.volume.name, r.undo.address());
-        format!(
-            "{name} is recovered; its content before is {undo}\nto undo: hindcast snapshot rollback {undo}"
-        )
+        format!("{name} is rolled back; its content before is {undo}\nto undo: hindcast rollback {undo}")
     };
     done.iter().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{Format, Output};
+use crate::when::{Here, When};
 use hindcast_api::{Client, Endpoint};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,6 +38,11 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "HINDCAST_TIMEOUT", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Global options")]
     timeout: Option<u64>,
 
+    /// Time zone of times without an offset, such as Europe/Berlin [default: TZ, or this machine's
+    /// zone]
+    #[arg(long, global = true, value_name = "ZONE", help_heading = "Global options")]
+    tz: Option<String>,
+
     /// Format of the result: a table for people, or JSON for programs (sizes in bytes, times in
     /// RFC 3339)
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, help_heading = "Global options")]
@@ -48,6 +54,8 @@ pub(crate) struct Global {
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) output: Output,
+    /// The zone in which times are written.
+    pub(crate) here: Here,
 }
 
 impl Global {
@@ -57,14 +65,23 @@ impl Global {
 
     /// Makes the session. It sends nothing to the server.
     pub(crate) fn session(&self) -> Result<Session, Failure> {
-        let endpoint = match &self.socket {
+        // An empty variable is one that is not set.
+        let endpoint = match self.socket.as_deref().filter(|text| !text.is_empty()) {
             Some(text) => text.parse().map_err(|e| Failure::usage(format!("--socket: {e}")))?,
             None => default_endpoint(Path::new(SYSTEM_SOCKET)),
         };
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         let patience = self.timeout.map(Duration::from_secs);
         let client = Client::new(endpoint, token)?.with_patience(patience);
-        Ok(Session { client, output: self.output() })
+        let here = Here::new(self.tz.as_deref().filter(|name| !name.is_empty()))?;
+        Ok(Session { client, output: self.output(), here })
+    }
+}
+
+impl Session {
+    /// Returns a moment in a form that the server understands.
+    pub(crate) fn moment(&self, when: &When) -> Result<String, Failure> {
+        when.moment(&self.here).map(|moment| moment.to_string())
     }
 }
 

@@ -5,6 +5,7 @@ use crate::output::{list, properties, yes_no};
 use crate::select::{self, Pattern, undo_keep};
 use crate::session::Session;
 use crate::volume::inherited;
+use crate::when::When;
 use clap::{ArgGroup, Args, Subcommand};
 use hindcast_api::{
     CreateSnapshots, DeleteSnapshots, ErrorBody, ErrorKind, NewSnapshot, PatchSnapshot, RollBack, Size,
@@ -176,9 +177,9 @@ pub(crate) enum Command {
     /// Return a volume to the content of a snapshot
     #[command(after_help = ROLLBACK_EXAMPLES)]
     Rollback {
-        /// The snapshot to return to
-        #[arg(value_name = "VOLUME@NAME", value_parser = address)]
-        snapshot: Address,
+        /// The snapshot, or another moment, to return to
+        #[arg(value_name = "VOLUME@MOMENT", value_parser = Past::parse)]
+        snapshot: Past,
         /// Do it even if clients use the volume; they are disconnected
         #[arg(long)]
         force: bool,
@@ -229,6 +230,28 @@ pub(crate) fn address(text: &str) -> Result<Address, String> {
     match split_address(text) {
         Some((volume, name)) => Ok(Address { volume: volume.into(), name: name.into() }),
         None => Err("a snapshot is VOLUME@NAME, such as db@monday".into()),
+    }
+}
+
+/// `VOLUME@MOMENT`: what a volume had at a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Past {
+    pub(crate) volume: String,
+    pub(crate) when: When,
+}
+
+impl Past {
+    pub(crate) fn parse(text: &str) -> Result<Past, String> {
+        let parts = text.split_once('@').filter(|(volume, at)| !volume.is_empty() && !at.is_empty());
+        match parts {
+            Some((volume, at)) => Ok(Past { volume: volume.into(), when: When::parse(at)? }),
+            None => Err("past content is VOLUME@MOMENT, such as db@monday, db@-90s or db@10:41".into()),
+        }
+    }
+
+    /// Returns the address in a form that the server understands.
+    pub(crate) fn address(&self, session: &Session) -> Result<Address, Failure> {
+        Ok(Address { volume: self.volume.clone(), name: session.moment(&self.when)? })
     }
 }
 
@@ -294,13 +317,14 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::Delete { snapshots, older_than, force, dry_run } => {
             delete(session, &snapshots, older_than, (force, dry_run))
         }
-        Command::Rollback { snapshot: at, force, undo_name, undo_keep } => {
+        Command::Rollback { snapshot, force, undo_name, undo_keep } => {
+            let at = snapshot.address(session)?;
             let how = RollBack { undo: undo_name, undo_keep_seconds: undo_keep, force };
             let rolled = client.roll_back(&at.volume, &at.name, &how)?;
             output.show(&rolled, |r| {
                 let undo = r.undo.address();
                 format!(
-                    "{0} has the content of {0}@{1}; its content before is {undo}\nto undo: hindcast snapshot rollback {undo}",
+                    "{0} has the content of {0}@{1}; its content before is {undo}\nto undo: hindcast rollback {undo}",
                     at.volume, at.name
                 )
             })

@@ -88,8 +88,11 @@ fn usage_errors_are_one_line_and_say_what_is_wrong() {
         (&["hindcast", "snapshot", "delete", "db"], "db@*"),
         (&["hindcast", "snapshot", "delete", "db@*", "--older-than", "1y"], "7d or 4w"),
         (&["hindcast", "snapshot", "label", "db@a", "x"], "KEY=VALUE"),
-        (&["hindcast", "snapshot", "rollback", "db"], "VOLUME@NAME"),
-        (&["hindcast", "clone", "create", "db", "x"], "VOLUME@NAME"),
+        (&["hindcast", "snapshot", "rollback", "db"], "VOLUME@MOMENT"),
+        (&["hindcast", "clone", "create", "db", "x"], "VOLUME@MOMENT"),
+        (&["hindcast", "rollback", "db"], "VOLUME@MOMENT"),
+        (&["hindcast", "rollback", "db@25:00"], "yesterday 10:41"),
+        (&["hindcast", "recover", "db", "--to", "10:61", "--as", "x"], "yesterday 10:41"),
         (&["hindcast", "schedule", "create", "a", "db", "--every", "5s"], "10s to 31d"),
         (&["hindcast", "schedule", "set", "a"], "--every"),
     ] {

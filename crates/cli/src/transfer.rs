@@ -1,10 +1,9 @@
 //! `hindcast diff`, `hindcast export` and `hindcast import`.
 
 use crate::failure::Failure;
-use crate::history::moment;
 use crate::output::list;
 use crate::session::Session;
-use crate::snapshot::{Address, address};
+use crate::snapshot::{Address, Past, address};
 use crate::unfinished::Unfinished;
 use hindcast_api::{ByteRange, Size};
 use serde::Serialize;
@@ -62,11 +61,11 @@ later. --status reports whether an import is running.";
 pub(crate) struct Diff {
     /// VOLUME@MOMENT, where MOMENT is the name of a snapshot or mark, a time, a time before now
     /// (-90s), or lsn:N
-    #[arg(value_name = "FROM", value_parser = past)]
-    from: Address,
+    #[arg(value_name = "FROM", value_parser = Past::parse)]
+    from: Past,
     /// VOLUME@MOMENT of the same volume [default: the volume as it is now]
-    #[arg(value_name = "TO", value_parser = past)]
-    to: Option<Address>,
+    #[arg(value_name = "TO", value_parser = Past::parse)]
+    to: Option<Past>,
 }
 
 /// Write a snapshot as a stream: its whole content, or its difference from an older snapshot
@@ -114,15 +113,6 @@ struct Changes {
     ranges: Vec<ByteRange>,
 }
 
-/// Parses `VOLUME@MOMENT`.
-fn past(text: &str) -> Result<Address, String> {
-    let Some((volume, at)) = text.split_once('@').filter(|(volume, at)| !volume.is_empty() && !at.is_empty())
-    else {
-        return Err("a past state is VOLUME@MOMENT, such as db@monday or db@-90s".into());
-    };
-    Ok(Address { volume: volume.into(), name: moment(at)? })
-}
-
 fn same_volume(one: &Address, other: &Address) -> Result<(), Failure> {
     if one.volume == other.volume {
         return Ok(());
@@ -134,9 +124,10 @@ fn same_volume(one: &Address, other: &Address) -> Result<(), Failure> {
 }
 
 pub(crate) fn diff(args: &Diff, session: &Session) -> Result<(), Failure> {
-    let from = &args.from;
-    args.to.iter().try_for_each(|to| same_volume(from, to))?;
-    let to = args.to.as_ref().map(|to| to.name.as_str());
+    let from = &args.from.address(session)?;
+    let to = args.to.as_ref().map(|to| to.address(session)).transpose()?;
+    to.iter().try_for_each(|to| same_volume(from, to))?;
+    let to = to.as_ref().map(|to| to.name.as_str());
     let mut part = session.client.difference(&from.volume, &from.name, to)?;
     let (size, ranges) = (part.size, Vec::new());
     let mut changes = Changes { from: part.from.clone(), to: part.to.clone(), size, ranges };

@@ -9,6 +9,9 @@ use hindcast_engine::{Error, ErrorKind, Result, Volume, cdp};
 use jiff::Timestamp;
 use std::sync::Arc;
 
+/// Number of names that an error suggests in place of an unknown one.
+const NEAREST: usize = 3;
+
 /// The past content that an address means.
 #[derive(Debug)]
 pub(crate) enum Past {
@@ -16,6 +19,21 @@ pub(crate) enum Past {
     Snapshot(SnapshotInfo),
     /// A moment that the engine has to find.
     Moment(cdp::Moment),
+}
+
+/// Returns the error for a name that no snapshot and no mark of a volume has.
+fn nothing_named(volume: &str, name: &str, mut known: Vec<String>) -> Error {
+    // The sort is stable, so names that are equally like it stay in order.
+    known.sort_by_key(|known| strsim::damerau_levenshtein(name, known));
+    let nearest: Vec<String> =
+        known.into_iter().take(NEAREST).map(|known| format!("{volume}@{known}")).collect();
+    let hint = match nearest.as_slice() {
+        [] => "it has none at all".to_owned(),
+        names => format!("the nearest names are {}", names.join(", ")),
+    };
+    let text =
+        format!("find {volume}@{name}: volume {volume} has no snapshot and no mark of that name; {hint}");
+    Error::new(ErrorKind::NotFound, text)
 }
 
 /// Parses the text after the `@`. No snapshot has the name of a mark.
@@ -26,7 +44,10 @@ pub(crate) fn find(pool: &Pool, volume: &str, text: &str) -> Result<Past> {
         Moment::Name(name) => match pool.snapshot(volume, name) {
             Ok(snapshot) => Ok(Past::Snapshot(snapshot)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                pool.volume(volume)?;
+                let known = pool.past_names(volume)?;
+                if !known.contains(name) {
+                    return Err(nothing_named(volume, name, known));
+                }
                 Ok(Past::Moment(cdp::Moment::Mark(name.clone())))
             }
             Err(error) => Err(error),

@@ -11,6 +11,9 @@ use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::{Timestamp, tz::TimeZone};
 use std::sync::Arc;
 
+/// Bytes per second at which a clone of a moment is copied out of the history.
+const COMPLETION_RATE: u64 = 64 << 20;
+
 fn nobody() -> Error {
     Error::new(ErrorKind::Invalid, "recover: name at least one volume")
 }
@@ -79,6 +82,41 @@ impl App {
         let made = what.volumes.iter().zip(points).zip(inherited);
         made.map(|((v, point), inherited)| Ok(Made { volume: self.pool.volume(&v.name)?, point, inherited }))
             .collect()
+    }
+
+    /// Creates a volume with the content of a snapshot or of a moment. Also returns the access
+    /// settings that it copied.
+    pub(crate) fn clone_of(
+        &self,
+        volume: &str,
+        of: &str,
+        name: &str,
+    ) -> Result<(VolumeInfo, Option<Inherited>)> {
+        let volumes = vec![RecoverVolume { volume: volume.to_owned(), name: name.to_owned() }];
+        let complete = match moments::find(&self.pool, volume, of)? {
+            // A clone of a snapshot shares its data.
+            Past::Snapshot(_) => None,
+            Past::Moment(_) => Some(COMPLETION_RATE),
+        };
+        let what = Recover { volumes, to: of.to_owned(), last_flush: false, complete };
+        let made = self.recover(&what)?.into_iter().next().ok_or_else(nobody)?;
+        Ok((made.volume, made.inherited))
+    }
+
+    /// Rolls a volume back to a snapshot or to a moment.
+    pub(crate) fn roll_back_to(
+        &self,
+        volume: &str,
+        to: &str,
+        how: RollBack,
+    ) -> Result<(VolumeInfo, SnapshotInfo)> {
+        if matches!(moments::find(&self.pool, volume, to)?, Past::Snapshot(_)) {
+            return self.roll_back(volume, to, &how);
+        }
+        let RollBack { undo, undo_keep_seconds, force } = how;
+        let (volumes, to) = (vec![volume.to_owned()], to.to_owned());
+        let what = RecoverInPlace { volumes, to, last_flush: false, undo, undo_keep_seconds, force };
+        self.recover_in_place(&what)?.into_iter().next().ok_or_else(nobody)
     }
 
     /// Starts to make a recovered volume independent of the history.

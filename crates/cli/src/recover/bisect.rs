@@ -3,9 +3,9 @@
 use super::interrupt::Interrupt;
 use super::mount::{Mounted, uri};
 use crate::failure::Failure;
-use crate::history::moment;
 use crate::output::line;
 use crate::session::Session;
+use crate::when::When;
 use clap::Args;
 use hindcast_api::{ChangesQuery, FoundMoment, MAX_CHANGES, Recover, RecoverVolume};
 use serde::Serialize;
@@ -36,11 +36,11 @@ pub(crate) struct Bisect {
     /// Name of the volume
     volume: String,
     /// A moment at which the volume was good
-    #[arg(long, value_name = "MOMENT", value_parser = moment, allow_hyphen_values = true)]
-    from: String,
+    #[arg(long, value_name = "MOMENT", value_parser = When::parse, allow_hyphen_values = true)]
+    from: When,
     /// A later moment at which the volume was bad
-    #[arg(long, value_name = "MOMENT", value_parser = moment, allow_hyphen_values = true)]
-    to: String,
+    #[arg(long, value_name = "MOMENT", value_parser = When::parse, allow_hyphen_values = true)]
+    to: When,
     /// Command that exits with 0 if the volume is good, and with 1 to 125 if it is bad
     #[arg(long, value_name = "COMMAND")]
     check: String,
@@ -83,8 +83,8 @@ impl Found {
 
 pub(crate) fn run(args: &Bisect, session: &Session) -> Result<(), Failure> {
     let client = &session.client;
-    let from = client.moment(&args.volume, &args.from)?;
-    let to = client.moment(&args.volume, &args.to)?;
+    let from = client.moment(&args.volume, &session.moment(&args.from)?)?;
+    let to = client.moment(&args.volume, &session.moment(&args.to)?)?;
     if from.lsn > to.lsn {
         return Err(Failure::usage("--from must be a moment before --to"));
     }

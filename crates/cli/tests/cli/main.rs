@@ -10,6 +10,7 @@ mod faults;
 mod guards;
 mod iscsi;
 mod limits;
+mod moments;
 mod reidentify;
 mod restore;
 mod server;

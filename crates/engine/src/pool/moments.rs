@@ -95,6 +95,15 @@ impl Pool {
         })
     }
 
+    /// Returns the names of a volume's snapshots and marks.
+    pub fn past_names(&self, volume: &str) -> Result<Vec<String>> {
+        let names = self.core.names.read();
+        let id = names.volume(volume)?.id;
+        let marks = names.marks.keys().filter(|(of, _)| *of == id).map(|(_, mark)| mark.clone());
+        let snapshots = names.snapshots_of(id).into_iter().map(|s| s.state.name.read().clone());
+        Ok(snapshots.chain(marks).collect())
+    }
+
     /// Returns the moment of a snapshot, as LSN. Returns [`crate::ErrorKind::NotFound`] if the
     /// volume's history does not have it: CDP was off when the snapshot was taken, or that part of
     /// the history has expired.

@@ -5,7 +5,6 @@ use super::shared::{Shared, blocking, urgent};
 use crate::app::App;
 use crate::clones::check_labels;
 use crate::convert;
-use crate::iscsi::Making;
 use crate::lineage::Lineage;
 use crate::same::Same;
 use axum::extract::State;
@@ -14,7 +13,6 @@ use hindcast_api::{
     CreateClone, CreateSnapshots, DeleteSnapshots, ErrorBody, ErrorKind, PatchSnapshot, RollBack, RolledBack,
     Snapshot, Volume,
 };
-use hindcast_engine::pool::Pool;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -152,8 +150,9 @@ async fn delete_snapshots(
     .await
 }
 
-/// Rolls a volume back to a snapshot.
+/// Rolls a volume back to a snapshot, or to a moment of its history.
 ///
+/// `snapshot` is the name of a snapshot or mark, a time, a time before now like `-90s`, or `lsn:N`.
 /// The rollback takes effect at once, whatever the size of the volume. Newer snapshots stay. The
 /// server keeps the previous content of the volume as a snapshot.
 #[utoipa::path(post, path = "/volumes/{volume}/snapshots/{snapshot}/rollback", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = RollBack, responses((status = OK, body = RolledBack), (status = "default", body = ErrorBody)))]
@@ -163,16 +162,18 @@ async fn roll_back(
     Json(how): Json<RollBack>,
 ) -> Result<Json<RolledBack>, ApiError> {
     blocking(&app, move |app| {
-        let (volume, undo) = app.roll_back(&volume, &snapshot, &how)?;
+        let (volume, undo) = app.roll_back_to(&volume, &snapshot, how)?;
         let lineage = Lineage::new(&app.pool);
         Ok(Json(RolledBack { volume: app.shown_by(&lineage, &volume), undo: lineage.snapshot(&undo) }))
     })
     .await
 }
 
-/// Creates a clone: a writable volume with the content of a snapshot.
+/// Creates a clone: a writable volume with the content of a snapshot, or of a moment.
 ///
-/// The clone takes no space until a client writes to it.
+/// `snapshot` is the name of a snapshot or mark, a time, a time before now like `-90s`, or `lsn:N`.
+/// A clone of a snapshot takes no space until a client writes to it. A clone of a moment is copied
+/// out of the history in the background.
 #[utoipa::path(post, path = "/volumes/{volume}/snapshots/{snapshot}/clones", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = CreateClone, responses((status = CREATED, body = Volume), (status = "default", body = ErrorBody)))]
 async fn create_clone(
     State(app): Shared,
@@ -180,14 +181,10 @@ async fn create_clone(
     Json(new): Json<CreateClone>,
 ) -> Result<(StatusCode, Json<Volume>), ApiError> {
     blocking(&app, move |app| {
-        let making = [Making { name: &new.name, of: Some(&volume) }];
-        let clone = |pool: &Arc<Pool>| pool.clone_volume(&volume, &snapshot, &new.name);
-        let (mut clone, mut inherited) = app.iscsi.make_volumes(&making, clone)?;
-        tracing::info!(volume, snapshot, clone = clone.name, "clone created");
+        let (mut clone, inherited) = app.clone_of(&volume, &snapshot, &new.name)?;
         if let Some(method) = new.method {
             clone = app.pool.set_method(&new.name, method.same())?;
         }
-        let inherited = inherited.pop().flatten();
         Ok((StatusCode::CREATED, Json(Volume { inherited, ..app.shown(&clone) })))
     })
     .await

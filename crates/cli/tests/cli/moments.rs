@@ -1,0 +1,57 @@
+//! One address everywhere: what takes `VOLUME@…` takes any moment.
+
+use super::server::Server;
+use serde_json::json;
+
+#[test]
+fn an_address_is_any_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    server.ok(&["volume", "create", "db", "--size", "1M"]);
+    server.ok(&["volume", "set", "db", "--cdp", "parity"]);
+    server.ok(&["mark", "db", "before-drop"]);
+    server.ok(&["snapshot", "create", "db@monday"]);
+    for (at, name) in [("before-drop", "a"), ("-0s", "b"), ("now", "c"), ("monday", "d"), ("0s ago", "e")] {
+        let clone = server.json(&["clone", "create", &format!("db@{at}"), name]);
+        assert_eq!(clone["name"], json!(name), "{at}");
+    }
+    let lsn = server.json(&["history", "db"])["marks"][0]["lsn"].as_u64().unwrap();
+    for at in ["before-drop", "monday", &format!("lsn:{lsn}"), "now"] {
+        let rolled = server.json(&["rollback", &format!("db@{at}"), "--undo-keep", "1d"]);
+        assert_eq!(rolled[0]["volume"]["name"], json!("db"), "{at}");
+        let undo = format!("db@{}", rolled[0]["undo"]["name"].as_str().unwrap());
+        server.ok(&["rollback", &undo]);
+        server.ok(&["snapshot", "rollback", &format!("db@{at}")]);
+    }
+    server.ok(&["recover", "db", "--to", "0s ago", "--as", "f"]);
+    server.ok(&["diff", "db@0s ago"]);
+}
+
+#[test]
+fn an_unknown_moment_is_named_with_the_nearest_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    server.ok(&["volume", "create", "db", "--size", "1M"]);
+    let (code, message) = server.fails(&["rollback", "db@before-dorp"]);
+    assert_eq!(code, 3, "{message}");
+    assert!(message.contains("no snapshot and no mark") && message.contains("it has none"), "{message}");
+    server.ok(&["volume", "set", "db", "--cdp", "parity"]);
+    server.ok(&["mark", "db", "before-drop"]);
+    server.ok(&["snapshot", "create", "db@monday"]);
+    for args in [
+        &["clone", "create", "db@before-dorp", "x"][..],
+        &["rollback", "db@before-dorp"],
+        &["recover", "db", "--to", "before-dorp", "--as", "x"],
+        &["diff", "db@before-dorp"],
+    ] {
+        let (code, message) = server.fails(args);
+        assert_eq!(code, 3, "{args:?}: {message}");
+        assert!(message.contains("the nearest names are db@before-drop"), "{args:?}: {message}");
+    }
+    let (code, message) = server.fails(&["rollback", "db@monday", "db@before-drop"]);
+    assert!(code == 2 && message.contains("two moments"), "{message}");
+    let (code, message) = server.fails(&["--tz", "Europe/Nowhere", "rollback", "db@10:41"]);
+    assert!(code == 2 && message.contains("no such time zone"), "{message}");
+    let (code, message) = server.fails(&["--tz", "UTC", "rollback", "db@2001-01-01 10:41"]);
+    assert_eq!(code, 3, "{message}");
+}
