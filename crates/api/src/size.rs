@@ -1,4 +1,5 @@
 //! Sizes in the form that people write: `512`, `16K`, `10G`, `1.5T`. Units are powers of 1024.
+//! `KB`, `MB`, `GB` and so on are powers of 1000.
 
 use serde::{Deserialize, Deserializer, de};
 use std::fmt;
@@ -23,8 +24,8 @@ impl std::error::Error for ParseSizeError {}
 
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// A size with a fraction is rounded down to a multiple of this number of bytes. So `1.3G` is a
-/// valid volume size.
+/// A size with a fraction or a decimal unit is rounded down to a multiple of this number of bytes.
+/// So `1.3G` and `1GB` are valid volume sizes.
 const FRACTION_UNIT: u64 = 4096;
 
 impl FromStr for Size {
@@ -35,15 +36,23 @@ impl FromStr for Size {
         let trimmed = text.trim();
         let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(split);
-        let shift = match unit.trim_start().to_ascii_lowercase().as_str() {
-            "" | "b" => 0,
-            "k" | "kib" => 10,
-            "m" | "mib" => 20,
-            "g" | "gib" => 30,
-            "t" | "tib" => 40,
-            "p" | "pib" => 50,
-            "e" | "eib" => 60,
-            _ => return fail("write for example 512, 16K, 10G or 1.5T (K is 1024 bytes)"),
+        let (base, power) = match unit.trim_start().to_ascii_lowercase().as_str() {
+            "" | "b" => (1024u128, 0),
+            "k" | "kib" => (1024, 1),
+            "m" | "mib" => (1024, 2),
+            "g" | "gib" => (1024, 3),
+            "t" | "tib" => (1024, 4),
+            "p" | "pib" => (1024, 5),
+            "e" | "eib" => (1024, 6),
+            "kb" => (1000, 1),
+            "mb" => (1000, 2),
+            "gb" => (1000, 3),
+            "tb" => (1000, 4),
+            "pb" => (1000, 5),
+            "eb" => (1000, 6),
+            _ => {
+                return fail("write for example 512, 16K, 10G or 1.5T (K is 1024 bytes, KB is 1000)");
+            }
         };
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if whole.is_empty() || fraction.contains('.') || (number.contains('.') && fraction.is_empty()) {
@@ -54,18 +63,18 @@ impl FromStr for Size {
         if fraction.len() > 12 {
             return fail("it has too many digits after the point");
         }
-        if !fraction.is_empty() && shift == 0 {
+        if !fraction.is_empty() && power == 0 {
             return fail("a number of bytes must be whole");
         }
         let Ok(digits) = format!("{whole}{fraction}").parse::<u64>() else {
             return fail("it is too large");
         };
         let scale = 10u128.pow(u32::try_from(fraction.len()).unwrap_or(12));
-        let scaled = u128::from(digits) << shift;
+        let scaled = u128::from(digits) * base.pow(power);
         let Ok(mut bytes) = u64::try_from(scaled / scale) else {
             return fail("it is too large");
         };
-        if !scaled.is_multiple_of(scale) {
+        if !scaled.is_multiple_of(scale) || base == 1000 {
             bytes -= bytes % if bytes >= FRACTION_UNIT { FRACTION_UNIT } else { 1 };
         }
         Ok(Size(bytes))
@@ -148,9 +157,18 @@ mod tests {
     }
 
     #[test]
+    fn decimal_units_come_to_whole_blocks() {
+        assert_eq!(parse("1GB"), Ok(999_997_440));
+        assert_eq!(parse("1.5 tb").unwrap() % 4096, 0);
+        assert_eq!((parse("18EB").is_ok(), parse("19EB").is_ok()), (true, false));
+        assert_eq!(parse("1kb"), Ok(1000));
+        assert!(parse("10XB").unwrap_err().to_string().contains("KB is 1000"));
+    }
+
+    #[test]
     fn what_is_not_a_size_is_refused() {
         for text in
-            ["", "G", ".5G", "1.", "1.G", "1.2.3G", "-1", "10X", "10GB", "1.5", "16E", "99999999999999999999"]
+            ["", "G", ".5G", "1.", "1.G", "1.2.3G", "-1", "10X", "10GX", "1.5", "16E", "99999999999999999999"]
         {
             assert!(parse(text).is_err(), "{text} was accepted");
         }

@@ -39,6 +39,7 @@ pub(crate) enum Command {
         method: Option<Method>,
     },
     /// List clones
+    #[command(alias = "ls")]
     List {
         /// List only clones of this volume's snapshots
         volume: Option<String>,

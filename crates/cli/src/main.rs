@@ -61,7 +61,8 @@ Exit codes:
   6  out of space
 
 How values are written:
-  SIZE    bytes, or a number with a binary suffix: 512, 16K, 10G, 1.5T (K is 1024)
+  SIZE    bytes, or a number with a unit: 512, 16K, 10G, 1.5T (K is 1024); 10GB is 10 times 1000 x
+          1000 x 1000, rounded down to 4 KiB
   TIME    seconds, or a number with a unit: 90s, 30m, 12h, 7d, 4w
   MOMENT  a time (10:41, \"yesterday 10:41\", \"mon 10:41:30\", \"2026-11-22 10:41\",
           2026-11-22T03:14:15.5Z), a time before now (-90s, \"5m ago\"), now, a position in the
@@ -101,10 +102,10 @@ enum Command {
     #[command(subcommand)]
     Pool(pool::Command),
     /// Volumes: create, list, show, resize, rename, set, relocate, flatten, delete, stats
-    #[command(subcommand)]
+    #[command(subcommand, alias = "vol")]
     Volume(volume::Command),
     /// Snapshots: create, list, show, rename, label, protect, unprotect, set, delete, rollback
-    #[command(subcommand)]
+    #[command(subcommand, alias = "snap")]
     Snapshot(snapshot::Command),
     /// Clones, which are writable volumes that begin as a snapshot: create, list
     #[command(subcommand)]

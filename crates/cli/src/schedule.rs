@@ -43,8 +43,10 @@ pub(crate) enum Command {
         keep: Keep,
     },
     /// List schedules
+    #[command(alias = "ls")]
     List,
     /// Show one schedule
+    #[command(alias = "info")]
     Show {
         /// Name of the schedule
         name: String,
@@ -73,6 +75,7 @@ pub(crate) enum Command {
         name: String,
     },
     /// Delete a schedule; its snapshots stay
+    #[command(alias = "rm")]
     Delete {
         /// Name of the schedule
         name: String,

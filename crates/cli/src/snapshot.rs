@@ -94,11 +94,13 @@ pub(crate) enum Command {
     Create(Create),
     /// List snapshots, as a tree
     #[command(after_help = LIST_EXAMPLES)]
+    #[command(alias = "ls")]
     List {
         /// List only snapshots of this volume
         volume: Option<String>,
     },
     /// Show one snapshot
+    #[command(alias = "info")]
     Show {
         /// The snapshot
         #[arg(value_name = "VOLUME@NAME", value_parser = address)]
@@ -158,6 +160,7 @@ pub(crate) enum Command {
     },
     /// Delete snapshots
     #[command(after_help = DELETE_EXAMPLES)]
+    #[command(alias = "rm")]
     Delete {
         /// The snapshots; both parts can be patterns with * and ?
         #[arg(required = true, value_name = "VOLUME@NAME", value_parser = Pattern::parse)]

@@ -76,14 +76,17 @@ pub(crate) enum Command {
         alias: Option<String>,
     },
     /// List all targets, including the targets of volumes
+    #[command(alias = "ls")]
     List,
     /// Show one target with its LUNs, rules and sessions
     #[command(group = ArgGroup::new("which").required(true))]
+    #[command(alias = "info")]
     Show {
         #[command(flatten)]
         which: Which,
     },
     /// Delete a target that target create made; its volumes and files stay
+    #[command(alias = "rm")]
     Delete {
         /// iSCSI name, or short name
         name: String,

@@ -21,6 +21,7 @@ its name, and over iSCSI as LUN 0 of the target iqn.2026-11.io.hindcast:NAME. A 
 const RESIZE_EXAMPLES: &str = "\
 Examples:
   hindcast volume resize db --size 20G
+  hindcast volume resize db --size +10G          larger by 10 GiB
   hindcast volume resize db --size 5G --force    the data past 5G is lost";
 
 const SET_EXAMPLES: &str = "\
@@ -70,8 +71,10 @@ pub(crate) enum Command {
         keep: Keep,
     },
     /// List volumes
+    #[command(alias = "ls")]
     List,
     /// Show one volume
+    #[command(alias = "info")]
     Show {
         /// Name of the volume
         name: String,
@@ -81,9 +84,9 @@ pub(crate) enum Command {
     Resize {
         /// Name of the volume
         name: String,
-        /// New size, up to 64T
-        #[arg(long)]
-        size: Size,
+        /// New size, up to 64T; +SIZE makes the volume larger by that much
+        #[arg(long, value_parser = NewSize::parse)]
+        size: NewSize,
         /// Allow a smaller size; the data past the new end is lost
         #[arg(long)]
         force: bool,
@@ -132,6 +135,7 @@ pub(crate) enum Command {
     Relocate(crate::relocate::Args),
     Flatten(crate::flatten::Args),
     /// Delete a volume; its space is freed in the background
+    #[command(alias = "rm")]
     Delete {
         /// Name of the volume
         name: String,
@@ -159,6 +163,23 @@ fn yes_no(text: &str) -> Result<bool, String> {
     }
 }
 
+/// The size of `volume resize`, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NewSize {
+    To(u64),
+    By(u64),
+}
+
+impl NewSize {
+    fn parse(text: &str) -> Result<NewSize, String> {
+        let size = |text: &str| text.parse::<Size>().map(|size| size.0).map_err(|e| e.to_string());
+        match text.trim().strip_prefix('+') {
+            Some(more) => size(more).map(NewSize::By),
+            None => size(text).map(NewSize::To),
+        }
+    }
+}
+
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     match command {
@@ -178,7 +199,11 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::List => output.show(&client.volumes()?, |volumes| table(volumes)),
         Command::Show { name } => output.show(&client.volume(&name)?, details),
         Command::Resize { name, size, force } => {
-            let patch = PatchVolume { size: Some(size.0), force, ..PatchVolume::default() };
+            let size = match size {
+                NewSize::To(size) => size,
+                NewSize::By(more) => client.volume(&name)?.size.saturating_add(more),
+            };
+            let patch = PatchVolume { size: Some(size), force, ..PatchVolume::default() };
             output
                 .show(&client.patch_volume(&name, &patch)?, |v| format!("{} is now {}", v.name, Size(v.size)))
         }

@@ -55,3 +55,18 @@ fn an_unknown_moment_is_named_with_the_nearest_names() {
     let (code, message) = server.fails(&["--tz", "UTC", "rollback", "db@2001-01-01 10:41"]);
     assert_eq!(code, 3, "{message}");
 }
+
+#[test]
+fn short_words_and_relative_sizes_are_understood() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    server.ok(&["vol", "create", "db", "--size", "1MB"]);
+    assert_eq!(server.json(&["vol", "info", "db"])["size"], json!(999_424));
+    server.ok(&["volume", "resize", "db", "--size", "1M"]);
+    assert_eq!(server.json(&["volume", "resize", "db", "--size", "+1M"])["size"], json!(2 << 20));
+    server.ok(&["snap", "create", "db@a"]);
+    assert_eq!(server.json(&["snap", "ls"])[0]["name"], json!("a"));
+    server.ok(&["snap", "rm", "db@a"]);
+    server.ok(&["vol", "rm", "db"]);
+    assert_eq!(server.json(&["vol", "ls"]), json!([]));
+}
