@@ -170,7 +170,7 @@ impl Destager {
             let Some(settings) = cdp.wanted() else { return false };
             let since = now.saturating_sub(cdp.anchored.load(Ordering::Relaxed));
             let by_time = matches!(settings.anchors, AnchorPolicy::Interval(ns) if since >= ns);
-            cdp.writes.load(Ordering::Relaxed) > 0 && (by_time || cdp.needs_anchor_to_forget(now))
+            by_time && cdp.writes.load(Ordering::Relaxed) > 0 || cdp.needs_anchor_to_forget(now)
         };
         let due = self.core.names.read().by_name.values().find(is_due).cloned();
         let Some(due) = due else { return Ok(false) };

@@ -60,6 +60,7 @@ pub struct PoolOptions {
     /// Large writes go by reference from when this share of the journal is in use, in per cent,
     /// until clients make no large writes for a second. Before that they go through the journal: a
     /// burst that fits there is faster (0: always by reference).
+    /// At most `destage_start_percent`.
     pub direct_start_percent: u8,
     /// A history takes an anchor after this number of bytes of writes by reference. What the next
     /// such writes replace then stays in its slots, and is not copied to the log. Histories without
@@ -127,6 +128,8 @@ impl PoolOptions {
         self.batch_bytes = self.batch_bytes.min(config.journal_size / 8);
         // Without a single turn, no operation could begin.
         self.max_turns = self.max_turns.max(1);
+        // Once destage has begun, it may keep the journal emptier than a higher share.
+        self.direct_start_percent = self.direct_start_percent.min(self.destage_start_percent);
     }
 }
 
@@ -294,8 +297,9 @@ pub struct Retention {
 /// The part of each limit of a [`Retention`] that expires at once. Segments end, and histories that
 /// need anchors to begin at get them, at least that often.
 const LIMIT_PARTS: u64 = 8;
-/// The least number of bytes that expire at once.
+/// The least number of bytes, and of nanoseconds, that expire at once.
 const MIN_STEP: u64 = 256 << 10;
+const MIN_STEP_TIME: u64 = 1_000_000_000;
 
 impl Retention {
     /// Returns the bytes that expire at once, if there is a limit in bytes.
@@ -305,7 +309,7 @@ impl Retention {
 
     /// Returns the nanoseconds that expire at once, if there is a limit in time.
     pub(crate) fn step_time(&self) -> Option<u64> {
-        self.time.map(|most| most / LIMIT_PARTS)
+        self.time.map(|most| (most / LIMIT_PARTS).max(MIN_STEP_TIME))
     }
 }
 
@@ -339,9 +343,10 @@ impl Default for CdpSettings {
 
 impl CdpSettings {
     /// Returns whether the history may keep what references replace in its slots: its records lead
-    /// backward, and it may take anchors of its own.
+    /// backward, it may take anchors of its own, and its limit leaves room for several steps.
     pub(crate) fn keeps_slots(&self) -> bool {
-        self.encoding != Encoding::Redo && self.anchors != AnchorPolicy::Never
+        let has_room = self.retention.bytes.is_none_or(|most| most >= LIMIT_PARTS * MIN_STEP);
+        self.encoding != Encoding::Redo && self.anchors != AnchorPolicy::Never && has_room
     }
 
     pub(crate) fn check(&self) -> Result<()> {

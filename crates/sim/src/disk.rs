@@ -117,6 +117,7 @@ impl SimDir {
             dropped: [false; SyncPurpose::ALL.len()],
             fail_sync: None,
             unreadable: BTreeSet::new(),
+            rotten: BTreeSet::new(),
             bad: Vec::new(),
             failing: Vec::new(),
             away: Vec::new(),
@@ -267,8 +268,9 @@ impl SimDir {
 
     /// Makes sectors of the file `name` unreadable until they are written again. The sectors are up
     /// to `most` consecutive ones, all with data that writes to volumes put there. The search for
-    /// the first one starts at a page that `pick` selects. Returns what the sectors held: (sector
-    /// of the volume, stamp).
+    /// the first one starts at a page that `pick` selects. Pages in which a bit has flipped are
+    /// spared: a unit of which a part can't be read can't be verified, and the disk answers for the
+    /// rest of it. Returns what the sectors held: (sector of the volume, stamp).
     pub(crate) fn lose_sectors(&self, name: &str, pick: u64, most: u64) -> Vec<(u64, u64)> {
         let machine = &mut *self.0.lock();
         let Some(id) = machine.names.get(name).copied() else { return Vec::new() };
@@ -278,7 +280,9 @@ impl SimDir {
         let per_page = PAGE / SECTOR;
         let pages: Vec<u64> = file.now.pages_in(0..file.now.len()).collect();
         let from = (pick % (pages.len() as u64).max(1)) as usize;
-        for place in pages[from..].iter().flat_map(|page| page * per_page..(page + 1) * per_page) {
+        let sound = pages[from..].iter().filter(|page| !machine.rotten.contains(&(id, **page)));
+        let sound: Vec<u64> = sound.copied().collect();
+        for place in sound.iter().flat_map(|page| page * per_page..(page + 1) * per_page) {
             let mut content = [0; SECTOR as usize];
             file.now.read(&mut content, place * SECTOR);
             let held = held_by(&content);
@@ -312,6 +316,7 @@ impl SimDir {
                 content[at] ^= 1 << (pick & 7);
                 file.now.write(&content, page * PAGE);
                 file.durable.write(&content, page * PAGE);
+                machine.rotten.insert((id, *page));
                 return held;
             }
         }

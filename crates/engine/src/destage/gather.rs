@@ -32,8 +32,9 @@ const PIECES: usize = 3;
 const MAX_ANNOUNCED: u64 = 128 << 10;
 
 /// Most steps of retention that lie between an anchor and a record that needs it. Anchors come
-/// after one step, and a batch may exceed it.
-const REACH: u64 = 2;
+/// after one step. A batch may exceed it, and the segment in which the anchor lies counts as a
+/// whole.
+const REACH: u64 = 3;
 
 /// The contents of chunks before a batch, and what the batch writes there.
 #[derive(Default)]
@@ -173,7 +174,7 @@ fn anchor_in_reach(batch: &Batch, branch: &Branch, epoch: Epoch) -> Option<Epoch
     let at = if comes { Lsn::MAX } else { log.anchor_of(newest)? };
     let settings = log.settings.filter(CdpSettings::keeps_slots)?;
     let in_reach = settings.retention.step_bytes().is_none_or(|step| {
-        log.held_behind(at).saturating_add(batch.bytes_of(branch.id)) <= REACH.saturating_mul(step)
+        log.held_since(at).saturating_add(batch.bytes_of(branch.id)) <= REACH.saturating_mul(step)
     });
     in_reach.then_some(newest)
 }

@@ -60,8 +60,11 @@ impl Core {
         }
         let now = self.world.clock.monotonic();
         let last = self.positions.streamed.load(Ordering::Relaxed);
-        let (used, capacity) = self.journal.usage();
-        let is = last > 0 && now.saturating_sub(last) < PAUSE || used >= capacity / 100 * percent;
+        let is_filling = || {
+            let (used, capacity) = self.journal.usage();
+            used >= capacity / 100 * percent
+        };
+        let is = last > 0 && now.saturating_sub(last) < PAUSE || is_filling();
         if is {
             self.positions.streamed.store(now.max(1), Ordering::Relaxed);
         }

@@ -339,6 +339,10 @@ impl crate::cdp::log::BranchCdp {
             return false;
         }
         let (longest, most) = if encoding == Encoding::Redo {
+            // A new anchor right behind the last one lets nothing expire.
+            if self.writes.load(Ordering::Relaxed) == 0 {
+                return false;
+            }
             (retention.time.map(|time| time / 2), retention.bytes.map(|bytes| bytes / 2))
         } else if log.segment_records().any(|r| r.kept > 0 && r.lsns.1 > last.lsn) {
             (retention.step_time(), retention.step_bytes())

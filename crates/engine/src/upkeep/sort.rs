@@ -67,14 +67,15 @@ impl Neighbours {
     fn of(branch: &Arc<Branch>, shelf: SegmentFactory) -> Option<Neighbours> {
         let log = branch.cdp.log.read();
         let shelf = log.last_settings().map_or(shelf.clone(), |settings| shelf.fit(&settings));
-        let SegmentFactory { limit, most, .. } = shelf;
+        let SegmentFactory { limit, most, most_held, .. } = shelf;
         let first = *log.runs.first()?;
         let open = log.open.as_ref().map(|open| open.file.head.seq);
-        let (mut runs, mut bytes, mut records) = (Vec::new(), 0, 0);
+        let (mut runs, mut bytes, mut held, mut records) = (Vec::new(), 0, 0, 0);
         for (seq, run) in log.sealed.range(first..) {
             let parted = open.is_some_and(|open| (first..*seq).contains(&open));
             (bytes, records) = (bytes + run.record.bytes(), records + run.record.records);
-            let full = !runs.is_empty() && (bytes > limit || records > most);
+            held += run.record.held();
+            let full = !runs.is_empty() && (bytes > limit || held > most_held || records > most);
             if parted || full || !log.runs.contains(seq) {
                 break;
             }
@@ -117,7 +118,7 @@ impl Neighbours {
 
     /// Writes the records of the runs, without a sync. None when the first run is damaged.
     fn write(mut self, shared: &SharedLog) -> Result<Option<Sorted>> {
-        let SegmentFactory { limit, most, .. } = self.shelf;
+        let SegmentFactory { limit, most, most_held, .. } = self.shelf;
         let mut appender = Appender::for_runs(&self.branch, self.shelf.clone(), self.seq)?;
         for n in 0..self.runs.len() {
             let stored = match stored(&self.runs[n].1) {
@@ -141,8 +142,9 @@ impl Neighbours {
         if self.runs.is_empty() {
             return Ok(None);
         }
-        let (bytes, records) = appender.current();
-        if self.seq.is_some() && self.closes || bytes >= limit || records >= most {
+        let (bytes, kept, records) = appender.current();
+        let is_full = bytes >= limit || bytes + kept >= most_held || records >= most;
+        if self.seq.is_some() && self.closes || is_full {
             appender.seal()?;
         }
         Ok(Some(Sorted { of: self, appender }))

@@ -159,13 +159,13 @@ fn parts_and_repeated_writes_have_payloads() {
 /// A snapshot whose place in the history has expired keeps content too, but leads to no moment.
 #[test]
 fn only_anchors_of_the_history_keep_for_it() {
-    let retention = Retention { time: None, bytes: Some(MIB) };
+    let retention = Retention { time: None, bytes: Some(2 * MIB) };
     let compression = Compression::None;
     let mut h = History::new(CdpSettings { compression, retention, ..settings(Encoding::Parity) });
     h.site.snap("v", "s");
     h.site.idle();
     let v = h.volume();
-    for n in 0..4 * MIB / (8 * KIB) {
+    for n in 0..6 * MIB / (8 * KIB) {
         write(&v, (64 + n % 64) * CHUNK, n as u8, 8 * KIB);
         h.site.pool.destage_step().unwrap();
     }
@@ -254,6 +254,54 @@ fn a_limit_in_bytes_is_kept_beside_small_writes() {
         }
         assert!(was_full);
     }
+}
+
+/// Records without payloads are tiny. So a segment into which many runs are sorted is closed by
+/// what its records need in slots.
+#[test]
+fn a_limit_in_bytes_is_kept_where_histories_share_segments() {
+    let limit = 4 * MIB;
+    let shared = PoolOptions { own_histories: 0, waiting_runs: 24, recompress_history: false, ..options() };
+    let site = Site::builder(64).journal(32 * MIB, 8 * MIB).options(shared).build();
+    let retention = Retention { time: None, bytes: Some(limit) };
+    let mut h = History::of(site, CdpSettings { retention, ..settings(Encoding::Parity) });
+    let mut was_full = false;
+    for round in 0..60u64 {
+        (0..3).for_each(|n| h.put(4 * ((3 * round + n) % 32), 4, 1 + round as u8));
+        while h.site.pool.stats().destaged_lsn < h.site.lsn() {
+            h.site.pool.destage_step().unwrap();
+        }
+        if round % 20 == 19 {
+            h.site.idle();
+        }
+        (0..20).for_each(|_| _ = h.site.pool.maintain().unwrap());
+        let info = h.site.pool.cdp("v").unwrap();
+        let held = info.kept + info.stored;
+        assert!(held <= limit * 7 / 4, "round {round}: {held} bytes are held");
+        was_full |= held >= limit * 3 / 4;
+        assert!(!was_full || held >= limit / 2, "round {round}: only {held} bytes are held");
+    }
+    assert!(was_full);
+    let begins = h.site.pool.cdp("v").unwrap().from.unwrap().lsn;
+    h.moments.retain(|lsn, _| *lsn >= begins);
+    h.verify();
+}
+
+/// A limit in time is kept, too, where nothing is written any more, also after a restart.
+#[test]
+fn a_limit_in_time_is_kept_by_an_idle_volume() {
+    let second = 1_000_000_000;
+    let retention = Retention { time: Some(80 * second), bytes: None };
+    let mut h = History::new(CdpSettings { retention, ..settings(Encoding::Parity) });
+    h.put(0, 4, 1);
+    h.site.idle();
+    assert!(h.kept() > 0);
+    let h = h.reopen();
+    for _ in 0..20 {
+        h.site.clock.advance(10 * second);
+        h.site.idle();
+    }
+    assert_eq!(h.kept(), 0);
 }
 
 /// A volume goes back to moments between records without payloads, and to the state before that.

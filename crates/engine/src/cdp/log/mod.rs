@@ -435,6 +435,11 @@ impl LogState {
         self.segment_records().filter(|r| r.lsns.0 > lsn).map(SegmentRecord::held).sum()
     }
 
+    /// Returns the part of [`LogState::held`] of the segments with records behind an LSN.
+    pub(crate) fn held_since(&self, lsn: Lsn) -> u64 {
+        self.segment_records().filter(|r| r.lsns.1 > lsn).map(SegmentRecord::held).sum()
+    }
+
     /// Returns the bytes of the log's files.
     pub(crate) fn stored(&self) -> u64 {
         self.segment_records().map(SegmentRecord::bytes).sum()

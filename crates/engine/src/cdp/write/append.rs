@@ -452,9 +452,11 @@ impl Appender {
         std::mem::take(&mut self.new_files)
     }
 
-    /// Returns the bytes and records of the segment that is being written.
-    pub(crate) fn current(&self) -> (u64, u64) {
-        self.current.as_ref().map_or((0, 0), |draft| (draft.len(), draft.record.records))
+    /// Returns the bytes of the segment that is being written, the bytes that its records need in
+    /// slots, and the number of its records.
+    pub(crate) fn current(&self) -> (u64, u64, u64) {
+        let of = |draft: &OpenSegmentWriter| (draft.len(), draft.record.kept, draft.record.records);
+        self.current.as_ref().map_or((0, 0, 0), of)
     }
 
     /// Returns whether the log still begins and ends where it did when this appender was made, and
