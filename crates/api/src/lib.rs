@@ -9,6 +9,7 @@
 mod backups;
 mod cdp;
 mod client;
+mod clients;
 mod clock;
 mod error;
 mod features;
@@ -28,6 +29,7 @@ mod types;
 pub use backups::*;
 pub use cdp::*;
 pub use client::{Client, ClientError, Endpoint};
+pub use clients::*;
 pub use clock::*;
 pub use error::{ErrorBody, ErrorKind};
 pub use features::*;

@@ -7,6 +7,7 @@
 
 mod cdp;
 mod check;
+mod clients;
 mod clone;
 mod extras;
 mod failure;
@@ -110,6 +111,9 @@ enum Command {
     /// Clones, which are writable volumes that begin as a snapshot: create, list
     #[command(subcommand)]
     Clone(clone::Command),
+    /// The clients that use volumes now, over NBD and iSCSI: list, disconnect
+    #[command(subcommand)]
+    Clients(clients::Command),
     History(history::Show),
     Mark(history::Mark),
     Rollback(rollback::Rollback),
@@ -166,6 +170,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Volume(command) => volume::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),
+        Command::Clients(command) => clients::run(command, &global.session()?),
         Command::History(args) => history::show(&args, &global.session()?),
         Command::Mark(args) => history::mark(&args, &global.session()?),
         Command::Rollback(args) => rollback::run(args, &global.session()?),

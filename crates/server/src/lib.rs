@@ -9,6 +9,7 @@ mod anchor_tuner;
 mod app;
 mod atomic_file;
 mod backups;
+mod clients;
 mod clones;
 mod config;
 mod convert;

@@ -9,7 +9,7 @@ use hindcast_api::{Moment, Size};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Difference, Error, ErrorKind as EngineKind, Result, Volume};
-use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, NbdStats};
+use hindcast_target::nbd::{ConnectionInfo, Listen, NbdConfig, NbdServer, NbdStats};
 use hindcast_target::{Changes, ExportEntry, Exports};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -216,6 +216,16 @@ impl NbdTarget {
     /// Returns totals since the start.
     pub(crate) fn stats(&self) -> NbdStats {
         self.0.stats()
+    }
+
+    /// Returns the open connections.
+    pub(crate) fn connections(&self) -> Vec<ConnectionInfo> {
+        self.0.connections()
+    }
+
+    /// Ends one connection. Returns false if there is none with this number.
+    pub(crate) fn end(&self, id: u64) -> bool {
+        self.0.end(id, DISCONNECT_WAIT)
     }
 
     /// Ends the connections of an export that was deleted or whose content changed. Further

@@ -106,6 +106,7 @@ const SERVER: Layers<'_> = Layers {
         "scheduler",
         "health",
         "metrics",
+        "clients",
         // Interfaces that operators reach.
         "http",
         "daemon",

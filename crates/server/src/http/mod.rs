@@ -2,6 +2,7 @@
 
 mod backups;
 mod cdp;
+mod clients;
 mod clock;
 mod error;
 mod features;

@@ -5,7 +5,8 @@ use super::guests::{Guest, through};
 use super::probe::Probe;
 use super::shared::{DeleteQuery, Shared, blocking, host_path};
 use super::{
-    backups, cdp, clock, features, flatten, relocation, schedules, scrub, snapshots, targets, transfer,
+    backups, cdp, clients, clock, features, flatten, relocation, schedules, scrub, snapshots, targets,
+    transfer,
 };
 use crate::app::App;
 use crate::convert;
@@ -59,6 +60,7 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(snapshots::router())
         .merge(cdp::router())
         .merge(transfer::router())
+        .merge(clients::router())
         .merge(clock::router())
         .merge(relocation::router())
         .merge(backups::router())

@@ -208,6 +208,13 @@ impl IscsiTarget {
         }
     }
 
+    /// Ends one session. Returns false if there is none with this handle.
+    pub(crate) fn end_session(&self, tsih: u16) -> bool {
+        let found = self.server.sessions().iter().any(|session| session.tsih == tsih);
+        self.server.end_sessions(&[tsih], DISCONNECT_WAIT);
+        found
+    }
+
     /// Applies the current rules and accounts to the existing sessions. Before this returns, an
     /// initiator that lost all access is disconnected, and every other one gets its new access.
     pub(super) fn enforce(&self) {

@@ -112,6 +112,16 @@ impl Registry {
         self.0.end(records, wait)
     }
 
+    /// Ends one connection, and waits up to `wait` until it has ended. Returns false if there is no
+    /// such connection.
+    pub(super) fn end(&self, id: u64, wait: Duration) -> bool {
+        let mut records = self.0.entries();
+        records.retain(|r| r.id == id);
+        let found = !records.is_empty();
+        self.0.end(records, wait);
+        found
+    }
+
     pub(super) fn shutdown(&self, grace: Duration) -> usize {
         let (broken_off, all_ended) = self.0.shutdown(grace);
         if !all_ended {

@@ -244,6 +244,12 @@ impl NbdServer {
         self.context.registry.disconnect(export, wait)
     }
 
+    /// Aborts the connection with this number, and waits at most `wait` until it has ended. Returns
+    /// false if there is no such connection. The client may connect again.
+    pub fn end(&self, id: u64, wait: Duration) -> bool {
+        self.context.registry.end(id, wait)
+    }
+
     /// Stops accepting connections, answers the requests that have arrived, and closes. The server
     /// does not answer later requests, so a client that reconnects sends them again. After `grace`
     /// it aborts the remaining connections. Returns the number of aborted connections. A caller may

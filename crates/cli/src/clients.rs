@@ -1,0 +1,97 @@
+//! `hindcast clients`.
+
+use crate::failure::Failure;
+use crate::output::list;
+use crate::session::Session;
+use clap::Subcommand;
+use hindcast_api::{ConnectedClient, Size};
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  hindcast clients list                          everybody
+  hindcast clients list db                       who uses db, its snapshots and its moments
+  hindcast clients list db -o json | jq -r '.[].addresses[]'
+
+An NBD client is a connection, and an iSCSI client is a session, which may have several connections. \
+An iSCSI initiator is listed for every volume that it sees at its target.";
+
+const DISCONNECT_EXAMPLES: &str = "\
+Examples:
+  hindcast clients disconnect nbd-7
+  hindcast clients disconnect iscsi-3 iscsi-4
+
+Requests that were not answered yet fail at the client. A client may connect again at once. To keep \
+initiators out, change the rules (hindcast target deny), or disable the target (hindcast target set). \
+To close a volume to NBD: hindcast volume set VOLUME --nbd no.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the clients that are connected now
+    #[command(alias = "ls", after_help = LIST_EXAMPLES)]
+    List {
+        /// List only clients of this volume, its snapshots and its moments
+        volume: Option<String>,
+    },
+    /// End connections or sessions of clients
+    #[command(after_help = DISCONNECT_EXAMPLES)]
+    Disconnect {
+        /// Identities, as clients list shows them: nbd-7, iscsi-3
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+}
+
+pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
+    let (client, output) = (&session.client, session.output);
+    match command {
+        Command::List { volume } => {
+            if let Some(name) = &volume {
+                client.volume(name)?;
+            }
+            let mut clients = client.clients()?;
+            clients.retain(|c| volume.as_deref().is_none_or(|volume| uses(c, volume)));
+            output.show(&clients, |clients| table(clients))
+        }
+        Command::Disconnect { ids } => {
+            ids.iter().try_for_each(|id| client.disconnect_client(id))?;
+            output.done(format_args!("disconnected {}", ids.join(" ")))
+        }
+    }
+}
+
+/// Returns whether a client uses a volume, a snapshot of it, or a moment.
+fn uses(client: &ConnectedClient, volume: &str) -> bool {
+    client.exports.iter().any(|export| export.split_once('@').map_or(export.as_str(), |(of, _)| of) == volume)
+}
+
+fn table(clients: &[ConnectedClient]) -> String {
+    let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    let rows = clients.iter().map(|c| {
+        let who = c.initiator.clone().or_else(|| c.user.clone()).unwrap_or_default();
+        let flying = c.in_flight.map(|n| n.to_string()).unwrap_or_default();
+        vec![
+            c.id.clone(),
+            c.addresses.join(" "),
+            dash(who),
+            dash(c.exports.join(" ")),
+            since(c.age),
+            c.requests.to_string(),
+            Size(c.read_bytes).to_string(),
+            Size(c.write_bytes).to_string(),
+            dash(flying),
+        ]
+    });
+    let heading =
+        ["ID", "ADDRESS", "INITIATOR", "EXPORT", "SINCE", "REQUESTS", "READ", "WRITTEN", "IN FLIGHT"];
+    list(&heading, &[4, 5, 6, 7, 8], rows)
+}
+
+/// Returns the time since a client connected, in its largest unit.
+fn since(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        7200..=172_799 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
