@@ -14,7 +14,7 @@ Examples:
   hindcast rollback db@-10m                      to the content of ten minutes ago
   hindcast rollback 'db@yesterday 10:41'         by the wall clock of this machine, or of --tz
   hindcast rollback db@10:41 log@10:41           both to one moment
-  hindcast rollback db@broken                    undo: the answer of each rollback names this snapshot
+  hindcast rollback db@broken                    undo: the answer of a rollback names this
 
 A rollback is immediate, whatever the size of the volume. Newer snapshots and the newer history stay. \
 The content of the volume before the rollback is kept as another snapshot, so a rollback can be undone. \
@@ -36,22 +36,29 @@ pub(crate) struct Rollback {
     /// storage
     #[arg(long)]
     last_flush: bool,
+    #[command(flatten)]
+    how: How,
+}
+
+/// How volumes are rolled back.
+#[derive(Debug, Args)]
+pub(crate) struct How {
     /// Do it even if clients use the volumes; NBD clients are disconnected, and iSCSI initiators
     /// get a report
     #[arg(long)]
-    force: bool,
+    pub(crate) force: bool,
     /// Name of the snapshots that keep the present content of the volumes [default:
-    /// before-recovery-TIME]
+    /// before-recovery- or before-rollback-, and the time]
     #[arg(long, value_name = "NAME")]
-    undo_name: Option<String>,
+    pub(crate) undo_name: Option<String>,
     /// Delete those snapshots after this time, such as 7d, unless they are protected [default: keep
     /// them]
     #[arg(long, value_name = "TIME", value_parser = undo_keep)]
-    undo_keep: Option<u64>,
+    pub(crate) undo_keep: Option<u64>,
 }
 
 pub(crate) fn run(args: Rollback, session: &Session) -> Result<(), Failure> {
-    let Rollback { to, last_flush, force, undo_name, undo_keep } = args;
+    let Rollback { to, last_flush, how: How { force, undo_name, undo_keep } } = args;
     let places = to.iter().map(|past| past.address(session)).collect::<Result<Vec<Address>, _>>()?;
     let Some(first) = places.first() else { return Err(Failure::usage("name at least one volume")) };
     if let Some(other) = places.iter().find(|place| place.name != first.name) {

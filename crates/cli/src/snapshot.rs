@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::output::{list, properties, yes_no};
-use crate::select::{self, Pattern, undo_keep};
+use crate::rollback::How;
+use crate::select::{self, Pattern};
 use crate::session::Session;
 use crate::volume::inherited;
 use crate::when::When;
@@ -183,17 +184,8 @@ pub(crate) enum Command {
         /// The snapshot, or another moment, to return to
         #[arg(value_name = "VOLUME@MOMENT", value_parser = Past::parse)]
         snapshot: Past,
-        /// Do it even if clients use the volume; they are disconnected
-        #[arg(long)]
-        force: bool,
-        /// Name of the snapshot that keeps the present content of the volume [default:
-        /// before-rollback-TIME]
-        #[arg(long, value_name = "NAME")]
-        undo_name: Option<String>,
-        /// Delete that snapshot after this time, such as 7d, unless it is protected [default: keep
-        /// it]
-        #[arg(long, value_name = "TIME", value_parser = undo_keep)]
-        undo_keep: Option<u64>,
+        #[command(flatten)]
+        how: How,
     },
 }
 
@@ -320,7 +312,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::Delete { snapshots, older_than, force, dry_run } => {
             delete(session, &snapshots, older_than, (force, dry_run))
         }
-        Command::Rollback { snapshot, force, undo_name, undo_keep } => {
+        Command::Rollback { snapshot, how: How { force, undo_name, undo_keep } } => {
             let at = snapshot.address(session)?;
             let how = RollBack { undo: undo_name, undo_keep_seconds: undo_keep, force };
             let rolled = client.roll_back(&at.volume, &at.name, &how)?;

@@ -8,13 +8,13 @@ use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
 const WEEKDAYS: [(&str, Weekday); 7] = [
-    ("mon", Weekday::Monday),
-    ("tue", Weekday::Tuesday),
-    ("wed", Weekday::Wednesday),
-    ("thu", Weekday::Thursday),
-    ("fri", Weekday::Friday),
-    ("sat", Weekday::Saturday),
-    ("sun", Weekday::Sunday),
+    ("monday", Weekday::Monday),
+    ("tuesday", Weekday::Tuesday),
+    ("wednesday", Weekday::Wednesday),
+    ("thursday", Weekday::Thursday),
+    ("friday", Weekday::Friday),
+    ("saturday", Weekday::Saturday),
+    ("sunday", Weekday::Sunday),
 ];
 
 /// A moment as it was written. It is valid, and means something definite once the zone is known.
@@ -69,8 +69,7 @@ impl When {
             "" => Day::Latest,
             "today" => Day::Today,
             "yesterday" => Day::Yesterday,
-            name => match WEEKDAYS.iter().find(|(short, _)| name.len() >= 3 && full(short).starts_with(name))
-            {
+            name => match WEEKDAYS.iter().find(|(full, _)| name.len() >= 3 && full.starts_with(name)) {
                 Some((_, weekday)) => Day::Last(*weekday),
                 None => Day::On(name.parse().map_err(|_| wrong(text))?),
             },
@@ -84,19 +83,6 @@ impl When {
             When::Plain(moment) => Ok(moment.clone()),
             When::Wall(day, time) => here.timestamp(*day, *time).map(Moment::Time).map_err(Failure::usage),
         }
-    }
-}
-
-/// The full name of a weekday that begins with these letters.
-fn full(short: &str) -> &'static str {
-    match short {
-        "mon" => "monday",
-        "tue" => "tuesday",
-        "wed" => "wednesday",
-        "thu" => "thursday",
-        "fri" => "friday",
-        "sat" => "saturday",
-        _ => "sunday",
     }
 }
 

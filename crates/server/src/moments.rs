@@ -44,9 +44,8 @@ pub(crate) fn find(pool: &Pool, volume: &str, text: &str) -> Result<Past> {
         Moment::Name(name) => match pool.snapshot(volume, name) {
             Ok(snapshot) => Ok(Past::Snapshot(snapshot)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let known = pool.past_names(volume)?;
-                if !known.contains(name) {
-                    return Err(nothing_named(volume, name, known));
+                if !pool.has_mark(volume, name)? {
+                    return Err(nothing_named(volume, name, pool.past_names(volume)?));
                 }
                 Ok(Past::Moment(cdp::Moment::Mark(name.clone())))
             }

@@ -95,6 +95,12 @@ impl Pool {
         })
     }
 
+    /// Returns whether a volume has a mark of this name.
+    pub fn has_mark(&self, volume: &str, name: &str) -> Result<bool> {
+        let names = self.core.names.read();
+        Ok(names.marks.contains_key(&(names.volume(volume)?.id, name.to_owned())))
+    }
+
     /// Returns the names of a volume's snapshots and marks.
     pub fn past_names(&self, volume: &str) -> Result<Vec<String>> {
         let names = self.core.names.read();

@@ -20,7 +20,7 @@ impl Destager {
 
     fn try_anchor_if_due(&self, state: &VolumeState) -> Result<()> {
         let cdp = &state.line.branch.cdp;
-        let is_due = || cdp.is_anchor_due(self.core.options.keep_distance, self.core.clock.now());
+        let is_due = || cdp.is_anchor_due(self.core.options.keep_distance, || self.core.clock.now());
         if !is_due() {
             return Ok(());
         }

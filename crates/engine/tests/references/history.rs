@@ -99,6 +99,16 @@ impl History {
         self.site.pool.cdp("v").unwrap().kept
     }
 
+    /// Checks that the history needs about as many bytes as its limit, once it has been full.
+    /// Returns whether it has been.
+    fn keeps_about(&self, limit: u64, was_full: bool) -> bool {
+        let info = self.site.pool.cdp("v").unwrap();
+        let held = info.kept + info.stored;
+        assert!(held <= limit * 7 / 4, "{held} bytes are held: {info:?}");
+        assert!(!was_full || held >= limit / 2, "only {held} bytes are held: {info:?}");
+        was_full || held >= limit * 3 / 4
+    }
+
     fn reopen(self) -> History {
         let History { site, now, moments } = self;
         History { site: site.reopen_with(options()), now, moments }
@@ -246,11 +256,7 @@ fn a_limit_in_bytes_is_kept_beside_small_writes() {
             h.put(4 * (round % 16), 4, 1 + round as u8);
             h.moments.clear();
             h.site.idle();
-            let info = h.site.pool.cdp("v").unwrap();
-            let held = info.kept + info.stored;
-            assert!(held <= limit * 3 / 2, "{anchors:?}, round {round}: {held} bytes are held");
-            was_full |= held >= limit * 3 / 4;
-            assert!(!was_full || held >= limit / 2, "{anchors:?}, round {round}: only {held} bytes are held");
+            was_full = h.keeps_about(limit, was_full);
         }
         assert!(was_full);
     }
@@ -275,11 +281,7 @@ fn a_limit_in_bytes_is_kept_where_histories_share_segments() {
             h.site.idle();
         }
         (0..20).for_each(|_| _ = h.site.pool.maintain().unwrap());
-        let info = h.site.pool.cdp("v").unwrap();
-        let held = info.kept + info.stored;
-        assert!(held <= limit * 7 / 4, "round {round}: {held} bytes are held");
-        was_full |= held >= limit * 3 / 4;
-        assert!(!was_full || held >= limit / 2, "round {round}: only {held} bytes are held");
+        was_full = h.keeps_about(limit, was_full);
     }
     assert!(was_full);
     let begins = h.site.pool.cdp("v").unwrap().from.unwrap().lsn;

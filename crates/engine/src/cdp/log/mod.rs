@@ -138,8 +138,8 @@ impl BranchCdp {
 
     /// Returns whether enough was written since the last anchor. `keep_distance` is the number of
     /// bytes of references after which an anchor is due. A history with references whose retention
-    /// has limits needs an anchor after a part of each limit. `now` is pool time.
-    pub(crate) fn is_anchor_due(&self, keep_distance: Option<u64>, now: u64) -> bool {
+    /// has limits needs an anchor after a part of each limit. `now` returns the pool time.
+    pub(crate) fn is_anchor_due(&self, keep_distance: Option<u64>, now: impl Fn() -> u64) -> bool {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         if self.distance().is_some_and(|most| of(&self.writes) >= most) {
             return true;
@@ -149,10 +149,10 @@ impl BranchCdp {
             return false;
         }
         let Some(settings) = self.wanted().filter(CdpSettings::keeps_slots) else { return false };
-        let since = now.saturating_sub(of(&self.anchored));
+        let since = || now().saturating_sub(of(&self.anchored));
         referred >= distance
             || settings.retention.step_bytes().is_some_and(|most| of(&self.bytes) >= most)
-            || settings.retention.step_time().is_some_and(|most| since >= most)
+            || settings.retention.step_time().is_some_and(|most| since() >= most)
     }
 
     pub(crate) fn is_on(&self) -> bool {
