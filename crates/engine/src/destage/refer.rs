@@ -59,6 +59,9 @@ impl Destager {
                     (entry.born, grown) = (born, grown + copies);
                 }
                 out.version(target, last, entry);
+                if entry.slot != Slot::HOLE {
+                    out.redirected_chunk(size, size);
+                }
             }
             (Some(Entry { slot: old, .. }), None) if old != Slot::HOLE => {
                 state.allocator.free(old, branch.slot_log2)?;

@@ -10,7 +10,9 @@ use hindcast_engine::Volume;
 use hindcast_engine::cdp::CdpSettings;
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::disk::Dir;
-use hindcast_engine::pool::{Health, Method, Order, Pool, PoolOptions, PvSpec, SnapshotPolicy};
+use hindcast_engine::pool::{
+    Health, Method, Order, Pool, PoolOptions, PreserveStats, PvSpec, SnapshotPolicy,
+};
 use hindcast_engine::testing::{
     Act, FaultyDir, KIB, MIB, Op, Site, assert_bytes, assert_clean, idle, read, try_read, write,
 };
@@ -73,6 +75,32 @@ fn inline(pool: &Pool, v: &Volume, offset: u64, byte: u8, len: u64) {
     let before = direct(pool);
     write(v, offset, byte, len);
     assert_eq!(direct(pool), before, "the write goes inline");
+}
+
+/// A reference that replaces content of a snapshot counts as a redirect, like the same write inline.
+#[test]
+fn references_count_as_redirects() {
+    let site = site(64);
+    let v = volume(&site, "v", MIB, 16 * KIB);
+    refer(&site.pool, &v, 0, 1, 64 * KIB);
+    site.pool.drain().unwrap();
+    let preserved = || site.pool.volume_statistics("v").unwrap().preserved;
+    assert_eq!(preserved(), PreserveStats::default(), "nothing was to be preserved");
+    site.snap("v", "s");
+    // The second half replaces chunks that were never written.
+    refer(&site.pool, &v, 0, 2, 128 * KIB);
+    site.pool.drain().unwrap();
+    let once = PreserveStats {
+        redirects: 4,
+        redirected_bytes: 64 * KIB,
+        host_bytes: 64 * KIB,
+        ..PreserveStats::default()
+    };
+    assert_eq!(preserved(), once);
+    // The snapshot's content has its own place by now.
+    refer(&site.pool, &v, 0, 3, 128 * KIB);
+    site.pool.drain().unwrap();
+    assert_eq!(preserved(), once);
 }
 
 /// A burst goes through the journal. References begin when much of the journal is in use, and end
