@@ -207,7 +207,9 @@ impl Destager {
 pub(crate) fn due(names: &Namespace, now: u64) -> Option<&Arc<Snapshot>> {
     let come = names.expiring.iter().filter(|(_, until)| **until <= now);
     let mut found = come.filter_map(|(id, _)| names.snapshots.get(id));
-    found.find(|s| check_deletable(s).is_ok() && s.state.handles.load(Ordering::Acquire) == 0)
+    // Nothing of a volume in the trash expires.
+    let is_in_use = |s: &Snapshot| names.volume_by_id(s.volume).is_none_or(|volume| volume.trashed == 0);
+    found.find(|s| is_in_use(s) && check_deletable(s).is_ok() && s.state.handles.load(Ordering::Acquire) == 0)
 }
 
 /// Number of bytes per second that flattening by policy copies.

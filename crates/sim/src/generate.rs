@@ -298,6 +298,15 @@ impl Generator {
             }
             Kind::Resize => self.resize(vol, volume),
             Kind::Shape if self.rand.percent(50) => Op::Rename(vol, self.rand.pick(&NAMES).into()),
+            // A copy makes these draws, so that old seeds nearly repeat their runs.
+            Kind::Shape if self.rand.clone().percent(30) => {
+                let mut rand = self.rand.clone();
+                match rand.below(3) {
+                    0 => Op::LabelVolume(vol, rand.pick(&NAMES).into(), None),
+                    1 => Op::LabelVolume(vol, rand.pick(&NAMES).into(), Some(rand.pick(&NAMES).into())),
+                    _ => Op::Trash { vol, force: rand.percent(70) },
+                }
+            }
             Kind::Shape => Op::ReadOnly(vol, self.rand.percent(30)),
             Kind::Delete if self.rand.percent(40) => Op::Release(vol),
             Kind::Delete => Op::Delete { vol, force: self.rand.percent(50) },

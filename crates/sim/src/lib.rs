@@ -36,6 +36,7 @@ mod scripts;
 mod snapshots;
 mod streams;
 mod summary;
+mod trash;
 mod workload;
 
 pub use disk::{Counts, CrashPoint, Failing, SimDir};

@@ -5,10 +5,13 @@ use crate::disk::CrashPoint;
 use crate::fate::PowerLoss;
 use crate::generate::FAILING;
 use crate::heard;
-use crate::oracle::{FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, View, VolId};
-use crate::perform::VERIFIED_RANGES;
+use crate::oracle::{
+    Effect, FoundSnapshot, FoundState, FoundVolume, Manner, PolicyModel, Promise, View, VolId,
+};
+use crate::perform::{Answer, VERIFIED_RANGES};
 use crate::run::{Outcome, Run, read_ranges};
 use crate::survive;
+use crate::trash::take_out_all;
 use crate::workload::{Crash, Op, Plan};
 use bytes::Bytes;
 use hindcast_engine::check::{CheckOptions, check};
@@ -183,6 +186,9 @@ impl Run {
     pub(crate) fn compare(&mut self, promise: Promise) -> Outcome<Option<u64>> {
         let pool = self.pool()?;
         let mut found = FoundState::default();
+        let stats = pool.stats();
+        // A volume in the trash can't be read.
+        let trashed = take_out_all(&pool)?;
         for info in pool.volumes() {
             let Some(id) = self.ids.get(&info.uuid).copied().or(self.unborn) else {
                 return Err(format!("volume {} is none that was ever created", info.name));
@@ -200,6 +206,8 @@ impl Run {
                 PolicyModel { percent: info.policy.reserve_percent, auto_delete: info.policy.auto_delete };
             let manner = Manner { method: Some(info.method), order: Some(info.order), cdp: Some(info.cdp) };
             volume = volume.with(policy, self.found_import(&info.name)?, manner);
+            volume.labels = info.labels;
+            volume.trashed = trashed.contains(&info.uuid);
             for (offset, data) in self.read_everything(id, &info.name, info.size)? {
                 volume.add(offset, &data);
             }
@@ -208,8 +216,12 @@ impl Run {
         }
         self.unborn = None;
         self.unborn_snapshots.clear();
-        let stats = pool.stats();
         let (lost, first_lost) = self.oracle.recover(&found, promise, stats.sequenced_lsn.0)?;
+        for vol in found.volumes.iter().filter(|volume| volume.trashed).map(|volume| volume.id) {
+            let taken_out = [Effect::Trash(vol, false)];
+            self.oracle.attempt(&taken_out);
+            self.settle_with_oracle(&Answer::Done, &taken_out, true)?;
+        }
         self.say(|| format!("recovered to LSN {}; {lost} acknowledged records are lost", stats.written_lsn));
         self.summary.lost += lost as u64;
         // Materialized content may exist without the write that it was materialized for.

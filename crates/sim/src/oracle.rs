@@ -103,6 +103,10 @@ pub(crate) struct FoundVolume {
     policy: PolicyModel,
     import: Option<ImportModel>,
     manner: Manner,
+    /// Labels.
+    pub labels: Labels,
+    /// Whether the volume is in the trash.
+    pub trashed: bool,
     /// The stamp of each sector that was read.
     content: Found,
 }
@@ -120,7 +124,21 @@ impl FoundVolume {
         let policy = PolicyModel { percent: 10, auto_delete: false };
         let content = Found::default();
         let (import, manner) = (None, Manner::default());
-        FoundVolume { id, name, size, chunk_size, block_size, read_only, policy, import, manner, content }
+        let (labels, trashed) = (Labels::new(), false);
+        FoundVolume {
+            id,
+            name,
+            size,
+            chunk_size,
+            block_size,
+            read_only,
+            policy,
+            import,
+            manner,
+            labels,
+            trashed,
+            content,
+        }
     }
 
     /// Sets the properties that [`FoundVolume::new`] leaves at their defaults.
@@ -257,7 +275,9 @@ impl Oracle {
     /// back.
     pub(crate) fn doubtful_volume(&self, vol: VolId) -> bool {
         self.in_flight.iter().any(|effect| match effect {
-            Effect::Delete(v) | Effect::Resize(v, _) | Effect::RollBack(v, ..) => *v == vol,
+            Effect::Delete(v) | Effect::Trash(v, _) | Effect::Resize(v, _) | Effect::RollBack(v, ..) => {
+                *v == vol
+            }
             Effect::RollBackTo(all) => all.iter().any(|taken| taken.vol == vol),
             _ => false,
         })
@@ -266,7 +286,7 @@ impl Oracle {
     /// Returns whether it is unknown if the volume's snapshots exist.
     pub(crate) fn doubtful_snapshots(&self, vol: VolId) -> bool {
         self.in_flight.iter().any(|effect| match effect {
-            Effect::Delete(v) | Effect::Rename(v, _) => *v == vol,
+            Effect::Delete(v) | Effect::Trash(v, _) | Effect::Rename(v, _) => *v == vol,
             Effect::DeleteSnapshots(_) | Effect::RenameSnapshot(..) | Effect::Imported(..) => true,
             _ => false,
         })

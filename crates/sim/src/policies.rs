@@ -75,8 +75,12 @@ impl Run {
     /// deletion or the state is uncertain.
     pub(crate) fn watch_policies(&self) -> Outcome<Option<Watch>> {
         let state = self.oracle.state();
-        let willing: Vec<VolId> =
-            state.volumes.iter().filter(|(_, v)| v.policy.auto_delete).map(|(id, _)| *id).collect();
+        let willing: Vec<VolId> = state
+            .volumes
+            .iter()
+            .filter(|(_, v)| v.policy.auto_delete && !v.trashed)
+            .map(|(id, _)| *id)
+            .collect();
         if willing.is_empty() || self.poisoned() || self.oracle.doubtful() {
             return Ok(None);
         }

@@ -126,6 +126,15 @@ pub enum Op {
     Rename(VolId, String),
     /// Makes a volume read-only or writable.
     ReadOnly(VolId, bool),
+    /// Moves a volume to the trash and takes it out again.
+    Trash {
+        /// Volume.
+        vol: VolId,
+        /// Whether to do it even if handles are open.
+        force: bool,
+    },
+    /// Sets a label of a volume, or removes it (`None`).
+    LabelVolume(VolId, String, Option<String>),
     /// Deletes a volume.
     Delete {
         /// Volume.
@@ -315,6 +324,8 @@ impl Op {
             | Op::ReadMoment(vol, _)
             | Op::Recover(vol, ..)
             | Op::Delete { vol, .. }
+            | Op::Trash { vol, .. }
+            | Op::LabelVolume(vol, ..)
             | Op::Flush(vol)
             | Op::Misuse(vol)
             | Op::Rename(vol, _)

@@ -7,7 +7,7 @@ pub(crate) mod namespace;
 pub(crate) mod pinned;
 pub(crate) mod unsettled;
 
-use crate::catalog::{BranchRecord, Frozen, ImportRecord};
+use crate::catalog::{BranchRecord, Frozen, ImportRecord, Labels, VolumeRecord};
 use crate::cdp::log::BranchCdp;
 use crate::error::{Result, conflict, not_found};
 use crate::generation::Generation;
@@ -344,6 +344,9 @@ pub(crate) struct VolumeState {
     pub(crate) successor: OnceLock<Arc<VolumeState>>,
     pub(crate) policy: RwLock<SnapshotPolicy>,
     pub(crate) import: RwLock<Option<ImportRecord>>,
+    /// The pool time at which the volume was moved to the trash; 0: it is in use.
+    pub(crate) trashed: u64,
+    pub(crate) labels: RwLock<Labels>,
     /// The volume takes writes of an import only. It is a copy for the path of writes.
     pub(crate) importing: AtomicBool,
     /// The number of the import that may write, or 0 if none may: see
@@ -371,6 +374,8 @@ impl VolumeState {
             successor: OnceLock::new(),
             policy: RwLock::default(),
             import: RwLock::default(),
+            trashed: 0,
+            labels: RwLock::default(),
             importing: AtomicBool::new(false),
             lease: AtomicU64::new(0),
             counters: Arc::default(),
@@ -383,6 +388,23 @@ impl VolumeState {
             return Err(not_found("use the volume: it was deleted or rolled back"));
         }
         Ok(())
+    }
+
+    /// Returns the record of a volume that is as this state.
+    pub(crate) fn record(&self) -> VolumeRecord {
+        VolumeRecord {
+            uuid: self.uuid,
+            name: self.name.read().clone(),
+            size: self.size.load(Ordering::Acquire),
+            block_size: self.block_size,
+            read_only: self.read_only.load(Ordering::Acquire),
+            created: self.created,
+            branch: self.line.branch.id,
+            policy: *self.policy.read(),
+            import: *self.import.read(),
+            trashed: self.trashed,
+            labels: self.labels.read().clone(),
+        }
     }
 
     pub(crate) fn set_import(&self, import: Option<ImportRecord>) {
@@ -424,6 +446,7 @@ impl VolumeState {
                 _ => None,
             },
             importing: self.importing.load(Ordering::Relaxed),
+            labels: self.labels.read().clone(),
             cdp: self.line.branch.cdp.wanted(),
             allocated: get(&self.line.branch.slots) << self.line.branch.slot_log2,
             handles: get(&self.handles),

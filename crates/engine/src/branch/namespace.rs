@@ -184,7 +184,8 @@ impl Namespace {
         self.add_volume(id, record, Arc::default(), Arc::default())
     }
 
-    /// Adds a volume, or replaces the one with this id. Its name must be free.
+    /// Adds a volume, or replaces the one with this id. Its name must be free, unless the volume is
+    /// in the trash.
     pub(crate) fn add_volume(
         &mut self,
         id: VolumeId,
@@ -207,11 +208,13 @@ impl Namespace {
             successor: OnceLock::new(),
             policy: RwLock::new(record.policy),
             import: RwLock::new(record.import),
+            trashed: record.trashed,
+            labels: RwLock::new(record.labels),
             importing: AtomicBool::new(record.import.is_some()),
             lease: AtomicU64::new(0),
             counters,
         });
-        if self.by_name.insert(record.name.clone(), state.clone()).is_some() {
+        if record.trashed == 0 && self.by_name.insert(record.name.clone(), state.clone()).is_some() {
             return Err(corrupt(format!("load volume {}: two volumes have that name", record.name)));
         }
         self.by_id.insert(id, state);
@@ -248,6 +251,11 @@ impl Namespace {
 
     pub(crate) fn volume_by_id(&self, id: VolumeId) -> Option<&Arc<VolumeState>> {
         self.by_id.get(&id)
+    }
+
+    /// Returns the volume that writes to a branch. It may be in the trash.
+    pub(crate) fn volume_of(&self, branch: BranchId) -> Option<&Arc<VolumeState>> {
+        self.by_id.values().find(|volume| volume.line.branch.id == branch)
     }
 
     /// Returns the visible snapshots of a volume, oldest first.
@@ -304,10 +312,42 @@ impl Namespace {
         }
     }
 
-    /// Removes a volume and its name.
+    /// Removes a volume, and its name unless it is in the trash.
     pub(crate) fn remove_volume(&mut self, volume: &VolumeState) {
         self.by_id.remove(&volume.id);
-        self.by_name.remove(&*volume.name.read());
+        if volume.trashed == 0 {
+            self.by_name.remove(&*volume.name.read());
+        }
+    }
+
+    /// Returns the volumes in the trash, in the order of their ids.
+    pub(crate) fn trashed(&self) -> Vec<&Arc<VolumeState>> {
+        let mut found: Vec<_> = self.by_id.values().filter(|volume| volume.trashed != 0).collect();
+        found.sort_by_key(|volume| volume.id);
+        found
+    }
+
+    /// Moves a volume to the trash at this pool time. Does nothing if an earlier operation deleted
+    /// the volume.
+    pub(crate) fn trash(&mut self, id: VolumeId, time: u64) -> Result<()> {
+        let Some(old) = self.by_id.get(&id).cloned() else { return Ok(()) };
+        self.remove_volume(&old);
+        let record = VolumeRecord { trashed: time, ..old.record() };
+        // Open handles belong to the old state. They are refused, as after a deletion.
+        self.add_volume(id, record, old.counters.clone(), Arc::default())?;
+        old.deleted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes a volume out of the trash, with a name that is free. Does nothing if an earlier
+    /// operation deleted the volume.
+    pub(crate) fn restore(&mut self, id: VolumeId, name: &str) -> Result<()> {
+        let Some(old) = self.by_id.get(&id).cloned() else { return Ok(()) };
+        self.remove_volume(&old);
+        let record = VolumeRecord { trashed: 0, name: name.to_owned(), ..old.record() };
+        self.add_volume(id, record, old.counters.clone(), Arc::default())?;
+        old.deleted.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Gives a snapshot another name, by which it is visible.

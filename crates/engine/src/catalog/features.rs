@@ -18,6 +18,8 @@ pub(crate) const CATALOG_SUMS: u64 = 32;
 pub(super) const REIDENTIFIED: u64 = 64;
 /// Histories may have runs in shared segments. The bit is set with the first such run.
 pub(crate) const SHARED_SEGMENTS: u64 = 128;
+/// Volumes may have labels, and may be in the trash. The bit is set before the first of them.
+pub(crate) const TRASH: u64 = 256;
 
 /// How a feature is enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +45,7 @@ pub(crate) struct Feature {
 }
 
 /// All bits that have a meaning, in ascending order.
-pub(crate) const FEATURES: [Feature; 8] = [
+pub(crate) const FEATURES: [Feature; 9] = [
     Feature {
         bit: REFERENCES,
         name: "references",
@@ -90,6 +92,12 @@ pub(crate) const FEATURES: [Feature; 8] = [
         bit: SHARED_SEGMENTS,
         name: "shared-segments",
         about: "Histories of several volumes share segment files.",
+        standing: Standing::Internal,
+    },
+    Feature {
+        bit: TRASH,
+        name: "trash",
+        about: "Volumes may have labels, and may be in the trash.",
         standing: Standing::Internal,
     },
 ];
@@ -150,11 +158,12 @@ mod tests {
                 (32, "catalog-sums"),
                 (64, "reidentified"),
                 (128, "shared-segments"),
+                (256, "trash"),
             ]
         );
         assert!(FEATURES.iter().all(|f| f.bit.is_power_of_two() && f.about.ends_with('.')));
         assert_eq!(FEATURES.iter().map(|f| f.name).collect::<BTreeSet<_>>().len(), FEATURES.len());
-        assert_eq!(KNOWN, REFERENCES | SUMS | KEPT | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS);
+        assert_eq!(KNOWN, REFERENCES | SUMS | KEPT | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS | TRASH);
     }
 
     #[test]

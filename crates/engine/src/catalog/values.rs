@@ -123,6 +123,30 @@ pub(crate) struct VolumeRecord {
     pub(crate) policy: SnapshotPolicy,
     /// The progress of the import that fills the volume, if there is one.
     pub(crate) import: Option<ImportRecord>,
+    /// The pool time at which the volume was moved to the trash; 0: it is in use. The name of a
+    /// volume in the trash is free.
+    pub(crate) trashed: u64,
+    pub(crate) labels: Labels,
+}
+
+impl VolumeRecord {
+    /// Makes the record of a new volume without data, as if created at the Unix epoch. `of` is the
+    /// size and the block size in bytes.
+    pub(crate) fn new(uuid: Uuid, name: &str, of: (u64, u32), branch: BranchId) -> Self {
+        VolumeRecord {
+            uuid,
+            name: name.to_owned(),
+            size: of.0,
+            block_size: of.1,
+            read_only: false,
+            created: 0,
+            branch,
+            policy: SnapshotPolicy::default(),
+            import: None,
+            trashed: 0,
+            labels: Labels::new(),
+        }
+    }
 }
 
 /// The progress of an import of a stream. Snapshots are named by their content's identity.
@@ -150,35 +174,35 @@ pub(crate) fn decode_import(r: &mut Reader<'_>) -> Option<Option<ImportRecord>> 
     }
 }
 
-/// Version 2 is written, version 1 is read too. Version 1 had neither policy nor import.
+/// Version 1 had neither policy nor import, version 2 neither trash nor labels. The oldest version
+/// that can express the record is written, but never version 1.
 impl Value for VolumeRecord {
     fn encode(&self) -> Vec<u8> {
-        seal(2, |w| {
+        let version = if self.trashed == 0 && self.labels.is_empty() { 2 } else { 3 };
+        seal(version, |w| {
             w.uuid(&self.uuid).string(&self.name).u64(self.size).u32(self.block_size);
             w.u8(self.read_only as u8).u64(self.created).u64(self.branch.0);
             w.u8(self.policy.reserve_percent).u8(self.policy.auto_delete as u8);
             encode_import(w, self.import.as_ref());
+            if version >= 3 {
+                w.u64(self.trashed);
+                encode_labels(w, &self.labels);
+            }
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (mut r, version) = match unseal(bytes, 2) {
-            Some(r) => (r, 2),
-            None => (unseal(bytes, 1)?, 1),
-        };
-        let mut value = VolumeRecord {
-            uuid: r.uuid()?,
-            name: r.string()?,
-            size: r.u64()?,
-            block_size: r.u32()?,
-            read_only: r.u8()? != 0,
-            created: r.u64()?,
-            branch: BranchId(r.u64()?),
-            policy: SnapshotPolicy::default(),
-            import: None,
-        };
-        if version == 2 {
+        let known = [3, 2, 1].into_iter();
+        let (mut r, version) = known.filter_map(|v| Some((unseal(bytes, v)?, v))).next()?;
+        let (uuid, name, of) = (r.uuid()?, r.string()?, (r.u64()?, r.u32()?));
+        let (read_only, created) = (r.u8()? != 0, r.u64()?);
+        let record = VolumeRecord::new(uuid, &name, of, BranchId(r.u64()?));
+        let mut value = VolumeRecord { read_only, created, ..record };
+        if version >= 2 {
             value.policy = SnapshotPolicy { reserve_percent: r.u8()?, auto_delete: r.u8()? != 0 };
             value.import = decode_import(&mut r)?;
+        }
+        if version >= 3 {
+            (value.trashed, value.labels) = (r.u64()?, decode_labels(&mut r)?);
         }
         r.end(value)
     }
@@ -543,6 +567,8 @@ mod tests {
             branch: BranchId(4),
             policy: SnapshotPolicy { reserve_percent: 10, auto_delete: false },
             import: None,
+            trashed: 0,
+            labels: Labels::new(),
         };
         assert_eq!(VolumeRecord::decode(&bytes(hex)), Some(expected));
     }
@@ -589,6 +615,21 @@ mod tests {
     }
 
     #[test]
+    fn golden_bytes_of_volumes_with_labels_and_in_the_trash() {
+        let plain = VolumeRecord::new(Uuid::from_bytes([3; 16]), "db", (1 << 30, 512), BranchId(4));
+        let labels: Labels = [("app".into(), "shop".into())].into();
+        golden(
+            VolumeRecord { labels, ..plain.clone() },
+            "03030303030303030303030303030303030200646200000040000000000002000000000000000000000004000000000000000a0000000000000000000001000300617070040073686f70a14a7d12",
+        );
+        golden(
+            VolumeRecord { trashed: 77, ..plain.clone() },
+            "03030303030303030303030303030303030200646200000040000000000002000000000000000000000004000000000000000a00004d00000000000000000073d430c2",
+        );
+        assert_eq!(plain.encode()[0], 2, "an older build reads what does not need the new version");
+    }
+
+    #[test]
     fn golden_bytes_of_volumes() {
         golden(
             VolumeRecord {
@@ -605,6 +646,8 @@ mod tests {
                     to: Uuid::from_bytes([9; 16]),
                     position: 4096,
                 }),
+                trashed: 0,
+                labels: Labels::new(),
             },
             "0203030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000140101080808080808080808080808080808080909090909090909090909090909090900100000000000008942f335",
         );

@@ -285,7 +285,9 @@ fn check_tables(tables: &Tables, report: &mut CheckReport) {
     let mut owned = BTreeSet::new();
     for (id, volume) in &tables.volumes {
         let object = format!("volume {}", volume.name);
-        if check_name(&volume.name).is_err() || !names.insert(&volume.name) {
+        // The name of a volume in the trash is free.
+        let is_taken = volume.trashed == 0 && !names.insert(&volume.name);
+        if check_name(&volume.name).is_err() || is_taken {
             report.find("volume-name", &object, "the name is malformed or taken by another volume");
         }
         if id.0 >= tables.superblock.next_id || volume.branch.0 >= tables.superblock.next_id {

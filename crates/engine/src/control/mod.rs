@@ -33,6 +33,7 @@ mod rollback;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod trash;
 mod volume;
 
 pub(crate) use change::OperationChange;
@@ -139,6 +140,11 @@ operations! {
     }
     feature {
         50 => EnableFeatures,
+    }
+    trash {
+        60 => TrashVolume,
+        61 => RestoreVolume,
+        62 => LabelVolume,
     }
 }
 

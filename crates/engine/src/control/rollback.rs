@@ -122,19 +122,8 @@ impl RollBack {
         new.cdp.set_model(was.cdp.model());
         new.cdp.anchored(time);
         names.next_id = names.next_id.max(branch.0 + 1);
-        let name = old.name.read().clone();
-        names.by_name.remove(&name);
-        let record = VolumeRecord {
-            uuid: old.uuid,
-            name,
-            size: *size,
-            block_size: old.block_size,
-            read_only: old.read_only.load(Ordering::Acquire),
-            created: old.created,
-            branch: *branch,
-            policy: *old.policy.read(),
-            import: None,
-        };
+        names.remove_volume(&old);
+        let record = VolumeRecord { size: *size, branch: *branch, import: None, ..old.record() };
         // A new branch with the same content is no rollback for clients.
         let renewed = undo.deleted;
         let handles = if renewed { old.handles.clone() } else { Arc::default() };

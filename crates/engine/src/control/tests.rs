@@ -9,17 +9,8 @@ use crate::settings::{
 use uuid::Uuid;
 
 fn volume() -> VolumeRecord {
-    VolumeRecord {
-        uuid: Uuid::from_bytes([7; 16]),
-        name: "db".into(),
-        size: 1 << 40,
-        block_size: 512,
-        read_only: true,
-        created: 99,
-        branch: BranchId(2),
-        policy: SnapshotPolicy::default(),
-        import: None,
-    }
+    let record = VolumeRecord::new(Uuid::from_bytes([7; 16]), "db", (1 << 40, 512), BranchId(2));
+    VolumeRecord { read_only: true, created: 99, ..record }
 }
 
 fn snapshot(id: u64) -> SnapshotRecord {
@@ -57,7 +48,7 @@ fn roll_back(base: Frozen, at: Option<Lsn>) -> Control {
     RollBack { id, branch, base, at, size: 512, undo_id, undo: snapshot(2) }.into()
 }
 
-fn every_kind() -> [Control; 29] {
+fn every_kind() -> [Control; 32] {
     let base = Frozen { branch: BranchId(2), epoch: Epoch(9) };
     let moment = Frozen { epoch: Epoch::NONE, ..base };
     let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
@@ -107,6 +98,9 @@ fn every_kind() -> [Control; 29] {
         clone_volume(moment, Some(Lsn(77))),
         roll_back(moment, Some(Lsn(77))),
         EnableFeatures { features: 1 << 40 | 1 }.into(),
+        TrashVolume { id: VolumeId(1), time: 77 }.into(),
+        RestoreVolume { id: VolumeId(1), name: "x".into() }.into(),
+        LabelVolume { id: VolumeId(1), labels: [("app".into(), "shop".into())].into() }.into(),
     ]
 }
 
@@ -144,6 +138,9 @@ fn golden_bytes() {
         "2b4d0000000000000007000000000000000e02000000000000000000000001390002070707070707070707070707070707070200646200000000000100000002000001630000000000000002000000000000000a000064befddb000000000000",
         "2c4d000000000000000100000000000000080000000000000002000000000000000000000000020000000000000700000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf0000000000",
         "32010000000001000000000000000000",
+        "3c01000000000000004d0000000000000000000000000000",
+        "3d010000000000000001007800000000",
+        "3e010000000000000001000300617070040073686f700000",
     ];
     assert_eq!(every_kind().each_ref().map(hex), golden);
 }

@@ -10,7 +10,7 @@ use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
 use crate::ids::{Epoch, Lsn, SnapshotId, VolumeId};
-use crate::settings::{Method, SnapshotPolicy};
+use crate::settings::Method;
 use crate::staging::Range;
 use std::sync::atomic::Ordering;
 
@@ -39,9 +39,8 @@ impl Operation for CreateVolume {
         let (id, branch, uuid, name, size) = (r.u64()?, r.u64()?, r.uuid()?, r.string()?, r.u64()?);
         let (chunk_log2, block_size, read_only) = (take_chunk_log2(r)?, r.u32()?, r.u8()? != 0);
         let created = r.u64()?;
-        let (policy, import) = (SnapshotPolicy::default(), None);
-        let volume =
-            VolumeRecord { uuid, name, size, block_size, read_only, created, branch, policy, import };
+        let record = VolumeRecord::new(uuid, &name, (size, block_size), branch);
+        let volume = VolumeRecord { read_only, created, ..record };
         Some(CreateVolume { id, chunk_log2, volume })
     }
 

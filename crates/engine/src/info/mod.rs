@@ -42,6 +42,8 @@ pub struct VolumeInfo {
     pub image: Option<String>,
     /// The volume is being filled from a stream, and takes no other writes.
     pub importing: bool,
+    /// Labels that users and programs have set.
+    pub labels: BTreeMap<String, String>,
     /// The settings of the volume's CDP, if it is on.
     pub cdp: Option<crate::settings::CdpSettings>,
     /// Bytes of slots that the volume owns (staged writes not included).
@@ -52,6 +54,23 @@ pub struct VolumeInfo {
     pub stats: VolumeStats,
     /// Cost of preserving for its snapshots, since the pool was opened.
     pub preserved: PreserveStats,
+}
+
+/// The state of a volume in the trash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrashInfo {
+    /// The volume. Its name may be that of another volume by now.
+    pub volume: VolumeInfo,
+    /// Number of visible snapshots.
+    pub snapshots: u64,
+    /// Bytes of slots that come back when the volume is purged, if nothing rests on its snapshots.
+    pub space: u64,
+    /// The time at which the volume was moved to the trash, as the clock is now: nanoseconds since
+    /// the Unix epoch.
+    pub trashed: u64,
+    /// Nanoseconds that the volume has been in the trash. It does not grow while expiry is
+    /// suspended because the clock is in doubt.
+    pub age: u64,
 }
 
 /// The state of a snapshot.

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result, conflict, invalid};
 use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::info::history::{CdpInfo, Mark, Moment, Point};
 use crate::info::{SnapshotInfo, VolumeInfo};
-use crate::settings::{CdpSettings, SnapshotPolicy};
+use crate::settings::CdpSettings;
 use crate::world::uuid;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -111,17 +111,9 @@ impl Pool {
                 }
                 check_depth(line)?;
                 let id = names.next_id + 2 * n as u64;
-                let volume = VolumeRecord {
-                    uuid: uuids[n],
-                    name: (*name).to_owned(),
-                    size: point.size,
-                    block_size: state.block_size,
-                    read_only: false,
-                    created,
-                    branch: BranchId(id + 1),
-                    policy: SnapshotPolicy::default(),
-                    import: None,
-                };
+                let of = (point.size, state.block_size);
+                let record = VolumeRecord::new(uuids[n], name, of, BranchId(id + 1));
+                let volume = VolumeRecord { created, ..record };
                 let branch = &line.branch;
                 let (chunk_log2, method) = (branch.chunk_log2, branch.method());
                 let base = base_of(branch);

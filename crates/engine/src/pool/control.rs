@@ -1,6 +1,7 @@
 //! Control operations: each is validated, sequenced like any write, and durable when it returns.
 
 use super::Pool;
+use super::trash::check_unused;
 use crate::branch::namespace::{Namespace, check_deletable, check_name, check_size};
 use crate::branch::{Branch, VolumeState};
 use crate::catalog::{ImageRecord, PvRecord, VolumeRecord};
@@ -93,13 +94,7 @@ impl Pool {
                     "delete volume {name}: it has {snapshots} snapshots; delete them too with --force"
                 )));
             }
-            let handles = volume.handles.load(Ordering::Acquire);
-            if handles > 0 && !force {
-                return Err(Error::new(
-                    ErrorKind::Busy,
-                    format!("delete volume {name}: {handles} clients use it; --force disconnects them"),
-                ));
-            }
+            check_unused(volume, name, force)?;
             Ok(DeleteVolume { id: volume.id }.into())
         })?;
         Ok(())
@@ -315,17 +310,9 @@ pub(super) fn created(
     if names.by_name.contains_key(&new.name) {
         return Err(conflict(format!("create volume {}: the name is taken", new.name)));
     }
-    let volume = VolumeRecord {
-        uuid,
-        name: new.name.clone(),
-        size: new.size,
-        block_size: new.block_size,
-        read_only: new.read_only,
-        created,
-        branch: BranchId(names.next_id + 1),
-        policy: SnapshotPolicy::default(),
-        import: None,
-    };
+    let of = (new.size, new.block_size);
+    let record = VolumeRecord::new(uuid, &new.name, of, BranchId(names.next_id + 1));
+    let volume = VolumeRecord { read_only: new.read_only, created, ..record };
     let (id, chunk_log2) = (VolumeId(names.next_id), chunk.trailing_zeros() as u8);
     Ok(match image {
         None => CreateVolume { id, chunk_log2, volume }.into(),

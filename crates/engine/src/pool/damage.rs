@@ -18,7 +18,7 @@ impl Pool {
     }
 
     /// Returns the damage of each volume and each snapshot that has any, with about `most` ranges
-    /// in total. What is staged over them does not count. Reads all maps if the pool has any
+    /// in total. The name of a volume in the trash is `trash:UUID`. What is staged over them does not count. Reads all maps if the pool has any
     /// damage.
     pub fn damage_by_owner(&self, most: usize) -> Result<Vec<DamageInfo>> {
         let mut found = Vec::new();
@@ -27,13 +27,15 @@ impl Pool {
         }
         let states: Vec<(String, Option<String>, _)> = {
             let names = self.core.names.read();
-            let of_volume = |(name, state): (&String, &Arc<VolumeState>)| {
+            let in_trash = names.trashed().into_iter().map(|state| (format!("trash:{}", state.uuid), state));
+            let all = names.by_name.iter().map(|(name, state)| (name.clone(), state)).chain(in_trash);
+            let of_volume = |(name, state): (String, &Arc<VolumeState>)| {
                 let of_snapshot =
                     |s: &Arc<Snapshot>| (name.clone(), Some(s.state.name.read().clone()), s.state.clone());
                 let snapshots: Vec<_> = names.snapshots_of(state.id).into_iter().map(of_snapshot).collect();
                 [(name.clone(), None, state.clone())].into_iter().chain(snapshots)
             };
-            names.by_name.iter().flat_map(of_volume).collect()
+            all.flat_map(of_volume).collect()
         };
         let mut left = most;
         for (volume, snapshot, state) in states {

@@ -55,7 +55,7 @@ impl Pool {
                 loss.operations = lost.records;
                 continue;
             }
-            let volume = names.by_name.values().find(|v| v.line.branch.id == branch);
+            let volume = names.volume_of(branch);
             loss.volumes.push(VolumeLoss {
                 volume: volume.map_or_else(|| format!("branch {branch}"), |v| v.name.read().clone()),
                 records: lost.records,

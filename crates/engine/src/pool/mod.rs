@@ -24,7 +24,8 @@ pub(crate) mod salvage;
 pub(crate) mod scrub;
 pub(crate) mod snapshots;
 mod statistics;
-pub(crate) mod usage;
+pub(crate) mod trash;
+mod usage;
 
 pub use crate::clock::{ClockChange, ClockInfo};
 pub use crate::health::{Health, Warning, code};
@@ -32,8 +33,8 @@ pub use crate::info::feature::{FeatureInfo, FeatureState};
 pub use crate::info::{
     CatalogScrub, CatalogSource, DamageInfo, DataScrubInfo, FlattenInfo, IndexSize, JournalLoss, Layout,
     LostDevice, Origin, PoolInfo, PoolStats, PreserveStats, Progress, PvInfo, RegionCounts, RelocationInfo,
-    Salvage, SalvageFinding, SnapshotInfo, SnapshotSpace, SpaceUsage, VolumeIndex, VolumeInfo, VolumeLoss,
-    VolumeRegions, VolumeStatistics, VolumeStats,
+    Salvage, SalvageFinding, SnapshotInfo, SnapshotSpace, SpaceUsage, TrashInfo, VolumeIndex, VolumeInfo,
+    VolumeLoss, VolumeRegions, VolumeStatistics, VolumeStats,
 };
 pub use crate::journal::loss::JOURNAL_DAMAGED;
 pub use crate::settings::{

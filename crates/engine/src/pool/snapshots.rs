@@ -15,7 +15,7 @@ use crate::control::{
 use crate::error::{Error, ErrorKind, Result, conflict, invalid};
 use crate::ids::{BranchId, Epoch, SnapshotId, VolumeId};
 use crate::info::{SnapshotInfo, VolumeInfo};
-use crate::settings::{Method, Order, SnapshotPolicy};
+use crate::settings::{Method, Order};
 use crate::world::{Rng, uuid};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -173,7 +173,7 @@ impl Pool {
                     None => drop(labels.remove(*key)),
                 }
             }
-            check_labels(&labels)?;
+            check_labels(&labels, 16)?;
             let protected = snapshot.protected.load(Ordering::Acquire);
             Ok(SetLabels { id: snapshot.id, protected, labels }.into())
         })
@@ -199,17 +199,9 @@ impl Pool {
             let origin = &names.snapshot(names.volume(volume)?, snapshot)?.state;
             check_depth(&origin.line)?;
             let branch = &origin.line.branch;
-            let clone = VolumeRecord {
-                uuid: identity,
-                name: new_name.to_owned(),
-                size: origin.size.load(Ordering::Acquire),
-                block_size: origin.block_size,
-                read_only: false,
-                created,
-                branch: BranchId(names.next_id + 1),
-                policy: SnapshotPolicy::default(),
-                import: None,
-            };
+            let of = (origin.size.load(Ordering::Acquire), origin.block_size);
+            let record = VolumeRecord::new(identity, new_name, of, BranchId(names.next_id + 1));
+            let clone = VolumeRecord { created, ..record };
             Ok(CloneVolume {
                 id: VolumeId(names.next_id),
                 chunk_log2: branch.chunk_log2,
@@ -354,14 +346,15 @@ pub(crate) fn record(
     frozen_now(volume, name, uuid, created)
 }
 
-fn check_labels(labels: &Labels) -> Result<()> {
+/// Fails if there are more than `most` labels, or if one of them is too long.
+pub(super) fn check_labels(labels: &Labels, most: usize) -> Result<()> {
     let fits = |(key, value): (&String, &String)| (1..=63).contains(&key.len()) && value.len() <= 255;
-    if labels.len() <= 16 && labels.iter().all(fits) {
+    if labels.len() <= most && labels.iter().all(fits) {
         return Ok(());
     }
-    Err(invalid(
-        "label the snapshot: it may have up to 16 labels, with keys of 1 to 63 and values of up to 255 bytes",
-    ))
+    Err(invalid(format!(
+        "set labels: there may be up to {most} labels, with keys of 1 to 63 and values of up to 255 bytes"
+    )))
 }
 
 fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()> {

@@ -71,7 +71,13 @@ fn load_branches(names: &mut Namespace, catalog: &Catalog, next: u64, found: &mu
     }
 }
 
-fn load_volume(names: &mut Namespace, id: VolumeId, record: VolumeRecord, found: &mut Salvage) {
+fn load_volume(names: &mut Namespace, id: VolumeId, mut record: VolumeRecord, found: &mut Salvage) {
+    if record.trashed != 0 {
+        // Another volume may have the name of a volume in the trash.
+        let start: String = record.name.chars().take(100).collect();
+        record.name = format!("{start}.trash-{:08x}", record.uuid.as_fields().0);
+        record.trashed = 0;
+    }
     let (name, size) = (record.name.clone(), record.size);
     let taken = || corrupt("two volumes have that name");
     let fits = check_name(&name).and_then(|()| match names.by_name.contains_key(&name) {

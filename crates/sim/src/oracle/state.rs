@@ -57,6 +57,9 @@ pub struct VolumeModel {
     pub(crate) policy: PolicyModel,
     pub(crate) import: Option<ImportModel>,
     pub(crate) manner: Manner,
+    pub(crate) labels: Labels,
+    /// Whether the volume is in the trash.
+    pub(crate) trashed: bool,
 }
 
 /// The way in which a volume keeps its past. `None` means that a property was never configured.
@@ -129,6 +132,8 @@ impl VolumeModel {
             import: None,
             over_image: None,
             manner: Manner::default(),
+            labels: Labels::new(),
+            trashed: false,
         }
     }
 
@@ -142,6 +147,7 @@ impl VolumeModel {
         (&self.name, self.size, self.chunk_size, self.block_size, self.read_only)
             == (&found.name, found.size, found.chunk_size, found.block_size, found.read_only)
             && (self.policy, self.import) == (found.policy, found.import)
+            && (&self.labels, self.trashed) == (&found.labels, found.trashed)
             && self.manner.agrees(&found.manner)
     }
 }
@@ -181,6 +187,10 @@ pub(crate) enum Effect {
     Rename(VolId, String),
     /// Makes a volume read-only or writable.
     ReadOnly(VolId, bool),
+    /// Moves a volume to the trash, or takes it out.
+    Trash(VolId, bool),
+    /// Sets the labels of a volume.
+    LabelVolume(VolId, Labels),
     /// Takes snapshots at one instant.
     CreateSnapshots(Vec<(SnapId, VolId, String)>),
     /// Deletes snapshots.
@@ -323,9 +333,12 @@ impl State {
                     volume.read_only = *on;
                 }
             }
-            Effect::Policy(..) | Effect::Import(..) | Effect::Manner(..) | Effect::Arrive { .. } => {
-                self.apply_to_volume(effect)
-            }
+            Effect::Policy(..)
+            | Effect::Import(..)
+            | Effect::Manner(..)
+            | Effect::Trash(..)
+            | Effect::LabelVolume(..)
+            | Effect::Arrive { .. } => self.apply_to_volume(effect),
             of_snapshots => self.apply_to_snapshots(of_snapshots),
         }
     }
@@ -374,6 +387,8 @@ impl State {
         let (Effect::Policy(vol, _)
         | Effect::Import(vol, _)
         | Effect::Manner(vol, _)
+        | Effect::Trash(vol, _)
+        | Effect::LabelVolume(vol, _)
         | Effect::Arrive { vol, .. }) = effect
         else {
             return;
@@ -383,6 +398,8 @@ impl State {
             Effect::Policy(_, policy) => volume.policy = *policy,
             Effect::Import(_, import) => volume.import = *import,
             Effect::Manner(_, said) => volume.manner.take(said),
+            Effect::Trash(_, trashed) => volume.trashed = *trashed,
+            Effect::LabelVolume(_, labels) => volume.labels.clone_from(labels),
             Effect::Arrive { sector, stamps, .. } => {
                 for (at, stamp) in (*sector..).zip(stamps.iter()) {
                     volume.content.set(at, at + 1, *stamp);

@@ -1,0 +1,140 @@
+//! The trash and the labels of volumes.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use hindcast_engine::ErrorKind;
+use hindcast_engine::cdp::CdpSettings;
+use hindcast_engine::pool::{FeatureState, Method};
+use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, kind, try_read, try_write, write};
+
+/// Makes a volume `v` whose first 64 KiB are 1 in a snapshot `s` and in a moment, and 2 now.
+fn site() -> Site {
+    let site = Site::new(32);
+    let v = site.volume("v", MIB, 16 * KIB);
+    site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+    write(&v, 0, 1, 64 * KIB);
+    site.snap("v", "s");
+    write(&v, 0, 2, 64 * KIB);
+    site
+}
+
+#[test]
+fn a_volume_comes_back_with_all_that_it_had() {
+    for settle in [false, true] {
+        let site = site();
+        let before = site.pool.volume("v").unwrap();
+        let past = site.lsn();
+        write(&site.open("v"), 0, 3, 64 * KIB);
+        if settle {
+            site.idle();
+        }
+        let trashed = site.pool.trash_volume("v", false).unwrap();
+        assert_eq!((trashed.volume.uuid, trashed.snapshots), (before.uuid, 1));
+        assert_eq!(kind(site.pool.volume("v")), ErrorKind::NotFound);
+        assert!(site.pool.volumes().is_empty());
+        // The name is free, and the other volume with that name is left alone.
+        let other = site.volume("v", MIB, 4 * KIB);
+        write(&other, 0, 9, 4 * KIB);
+        drop(other);
+        site.idle();
+        let site = site.reopen();
+        assert_eq!(kind(site.pool.restore_volume(before.uuid, None)), ErrorKind::Conflict);
+        assert_eq!(kind(site.pool.restore_volume(before.uuid, Some("-"))), ErrorKind::Invalid);
+        let back = site.pool.restore_volume(before.uuid, Some("w")).unwrap();
+        assert_eq!((back.uuid, &back.name[..], back.created), (before.uuid, "w", before.created));
+        assert_eq!(kind(site.pool.restore_volume(before.uuid, None)), ErrorKind::NotFound);
+        let check = |site: &Site| {
+            assert_bytes(&site.open("w"), 0, 3, 64 * KIB);
+            assert_bytes(&site.snapshot("w", "s"), 0, 1, 64 * KIB);
+            assert_bytes(&site.moment("w", past), 0, 2, 64 * KIB);
+            assert_bytes(&site.open("v"), 0, 9, 4 * KIB);
+            assert!(site.pool.trash().is_empty());
+        };
+        check(&site);
+        check(&site.reopen());
+    }
+}
+
+/// A client must not write to a volume that its owner believes to be away.
+#[test]
+fn handles_are_refused() {
+    let site = site();
+    let v = site.open("v");
+    assert_eq!(kind(site.pool.trash_volume("v", false)), ErrorKind::Busy);
+    let trashed = site.pool.trash_volume("v", true).unwrap();
+    assert_eq!(try_write(&v, 0, 7, 4 * KIB), Err(ErrorKind::NotFound));
+    assert_eq!(try_read(&v, 0, 512), Err(ErrorKind::NotFound));
+    site.pool.restore_volume(trashed.volume.uuid, None).unwrap();
+    // The handle stays refused. A client has to connect again.
+    assert_eq!(try_write(&v, 0, 7, 4 * KIB), Err(ErrorKind::NotFound));
+    assert_eq!(site.pool.volume("v").unwrap().handles, 0);
+    assert_bytes(&site.open("v"), 0, 2, 64 * KIB);
+}
+
+#[test]
+fn a_protected_snapshot_keeps_its_volume_in_use() {
+    let site = site();
+    site.pool.protect_snapshot("v", "s", true).unwrap();
+    assert_eq!(kind(site.pool.trash_volume("v", true)), ErrorKind::Conflict);
+    assert_eq!(site.pool.volumes().len(), 1);
+}
+
+#[test]
+fn a_purge_gives_the_space_back() {
+    let site = site();
+    site.idle();
+    let uuid = site.pool.trash_volume("v", false).unwrap().volume.uuid;
+    site.pool.create_volume(&hindcast_engine::testing::new_volume("v", MIB, 4 * KIB)).unwrap();
+    assert!(site.pool.trash()[0].space >= 128 * KIB, "{:?}", site.pool.trash());
+    site.idle();
+    assert!(site.pool.info().used > 0);
+    site.pool.purge_volume(uuid).unwrap();
+    assert_eq!(kind(site.pool.purge_volume(uuid)), ErrorKind::NotFound);
+    site.idle();
+    site.pool.drain().unwrap();
+    assert_eq!(site.pool.info().used, 0);
+    // The volume that has the name now is another one.
+    assert_eq!(site.pool.volumes().len(), 1);
+    site.reopen();
+}
+
+/// A clone of a snapshot goes on, whatever becomes of its origin.
+#[test]
+fn clones_outlive_the_trash() {
+    let site = site();
+    site.pool.set_method("v", Method::Copy).unwrap();
+    site.pool.clone_volume("v", "s", "c").unwrap();
+    let uuid = site.pool.trash_volume("v", false).unwrap().volume.uuid;
+    site.idle();
+    assert_bytes(&site.open("c"), 0, 1, 64 * KIB);
+    site.pool.purge_volume(uuid).unwrap();
+    site.idle();
+    let site = site.reopen();
+    assert_bytes(&site.open("c"), 0, 1, 64 * KIB);
+}
+
+#[test]
+fn labels_stay_with_the_volume() {
+    let site = site();
+    let labels = |site: &Site| site.pool.volume("v").unwrap().labels;
+    let has = |site: &Site| {
+        let features = site.pool.features();
+        features.iter().any(|f| f.name == "trash" && f.state == FeatureState::Enabled)
+    };
+    assert!(!has(&site), "older builds read a pool that does not use labels");
+    site.pool.label_volume("v", &[("app", Some("shop")), ("tier", Some("1"))]).unwrap();
+    assert!(has(&site));
+    site.pool.label_volume("v", &[("tier", None), ("", None)]).unwrap();
+    assert_eq!(labels(&site), [("app".to_owned(), "shop".to_owned())].into());
+    assert_eq!(kind(site.pool.label_volume("v", &[("", Some("x"))])), ErrorKind::Invalid);
+    let many: Vec<String> = (0..64).map(|n| n.to_string()).collect();
+    let many: Vec<_> = many.iter().map(|key| (&key[..], Some(""))).collect();
+    assert_eq!(kind(site.pool.label_volume("v", &many)), ErrorKind::Invalid, "65 labels");
+    let site = site.reopen();
+    let uuid = site.pool.trash_volume("v", false).unwrap().volume.uuid;
+    site.pool.restore_volume(uuid, None).unwrap();
+    site.pool.roll_back("v", "s", "undo", false).unwrap();
+    site.idle();
+    let site = site.reopen();
+    assert_eq!(labels(&site).len(), 1);
+    assert_bytes(&site.open("v"), 0, 1, 64 * KIB);
+}
