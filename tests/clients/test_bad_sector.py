@@ -198,7 +198,7 @@ def a_bad_sector_is_lost_and_nothing_else(t):
     server.cli("snapshot", "delete", "v@s")
     # The history has it still.
     assert "data-damaged" in codes(server)
-    server.cli("volume", "delete", "v", "--force")
+    server.cli("volume", "delete", "--now", "v", "--force")
     wait_for("the end of the damage", lambda: "data-damaged" not in codes(server))
     server.check()
 

@@ -36,19 +36,19 @@ def what_would_be_dropped_silently_is_refused(t):
 @test(hindcast_only=True)
 def a_history_is_not_deleted_by_a_slip(t):
     server = keeping(t)
-    server.cli("volume", "delete", "db")  # of which there is nothing yet
+    server.cli("volume", "delete", "--now", "db")  # of which there is nothing yet
     server.cli("volume", "create", "db", "--size", "16M", "--cdp", "parity")
     server.cli("mark", "db", "empty")
-    assert "1 marks" in server.cli("volume", "delete", "db", code=CONFLICT)
+    assert "1 marks" in server.cli("volume", "delete", "--now", "db", code=CONFLICT)
     server.cli("mark", "db", "empty", "--delete")
     put(server, "db", pattern(1, 64 * KIB))
-    assert "a history of 4 records" in server.cli("volume", "delete", "db", code=CONFLICT)
+    assert "a history of 4 records" in server.cli("volume", "delete", "--now", "db", code=CONFLICT)
     server.cli("volume", "set", "db", "--cdp", "off")
-    server.cli("volume", "delete", "db", code=CONFLICT)
-    server.cli("volume", "delete", "db", "--force")
+    server.cli("volume", "delete", "--now", "db", code=CONFLICT)
+    server.cli("volume", "delete", "--now", "db", "--force")
     server.create("plain", "1M")
     put(server, "plain", pattern(1, 64 * KIB))
-    server.cli("volume", "delete", "plain")
+    server.cli("volume", "delete", "--now", "plain")
     server.check()
 
 
@@ -98,8 +98,8 @@ def a_recovered_volume_tells_what_it_rests_on(t):
     assert made["moment"] is None and made["origin"] == "db@snap", made
     back, = server.cli("recover", "db", "--to", f"lsn:{lsn}", "--in-place")
     assert back["volume"]["origin"] == f"db@lsn:{lsn}", back
-    server.cli("volume", "delete", "clone", "--force")
-    server.cli("volume", "delete", "db", "--force")
+    server.cli("volume", "delete", "--now", "clone", "--force")
+    server.cli("volume", "delete", "--now", "db", "--force")
     assert server.cli("volume", "flatten", "rests", "--status")["origin"] == {**origin, "volume": ""}
     assert get(server, "rests", MIB) == pattern(1, MIB)
     server.cli("volume", "flatten", "rests", "--wait")
@@ -123,7 +123,7 @@ def a_completion_goes_on_after_a_kill(t):
     assert status["running"] and status["origin"]["kind"] == "moment", status
     assert get(server, "then", 32 * MIB) == good
     server.cli("volume", "flatten", "then", "--wait")
-    server.cli("volume", "delete", "db", "--force")
+    server.cli("volume", "delete", "--now", "db", "--force")
     assert server.show("then")["origin"] is None and get(server, "then", 32 * MIB) == good
     server.check()
 

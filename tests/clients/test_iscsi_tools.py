@@ -128,7 +128,7 @@ def iscsi_ls_lists_targets_and_units(t):
         return
     units = run("iscsi-ls", "-s", f"iscsi://127.0.0.1:{served.ports[0]}")
     assert len(re.findall(r"Lun:0 +Type:DIRECT_ACCESS \(Size:6[34]M\)", units)) >= 2, units
-    served.cli("volume", "delete", "b")
+    served.cli("volume", "delete", "--now", "b")
     listed = run("iscsi-ls", f"iscsi://127.0.0.1:{served.ports[0]}")
     assert ":a " in listed and ":b " not in listed, listed
 
@@ -211,8 +211,8 @@ def growing_and_deleting_are_noticed(t):
     assert status == 2 and sense_of(sense) == (6, 0x2A, 0x09), (status, sense.hex())
     session.settle()
     assert last() + 1 == 2 * (before + 1), "the old capacity"
-    served.cli("volume", "delete", "v", code=CONFLICT)
-    served.cli("volume", "delete", "v", "--force")
+    served.cli("volume", "delete", "--now", "v", code=CONFLICT)
+    served.cli("volume", "delete", "--now", "v", "--force")
     try:
         answers = [session.execute(bytes(6)) for _ in range(3)]
         assert answers[-1][0] == 2, "the unit of a deleted volume is still ready"

@@ -86,7 +86,7 @@ def control_operations_survive_a_kill(t):
         assert server.show(f"v{i}")["size"] == (i + 1) * MIB
     server.cli("volume", "resize", "v3", "--size", 100 * MIB)
     server.cli("volume", "rename", "v4", "other")
-    server.cli("volume", "delete", "v5")
+    server.cli("volume", "delete", "--now", "v5")
     server.kill()
     server.start()
     assert server.show("v3")["size"] == 100 * MIB

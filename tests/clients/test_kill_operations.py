@@ -109,7 +109,7 @@ def deleting_snapshots_and_volumes(t):
     with connection(server.uri("gone@7")) as h:
         kept = b"".join(bytes(h.pread(MIB, at)) for at in range(0, SIZE, MIB))
     before = server.pool()["used"]
-    server.cli("volume", "delete", "gone", "--force")
+    server.cli("volume", "delete", "--now", "gone", "--force")
     came_back = lambda: server.pool()["used"] <= before - 4 * MIB
     kills(t, server, came_back, {"v": new, "v@s": old, "kept": kept})
 

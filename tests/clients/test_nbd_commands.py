@@ -402,10 +402,10 @@ def resize_and_delete_while_connected(t):
     with connection(uri) as h:
         assert h.get_size() == SIZE
         assert h.pread(4096, SIZE - 4096) == bytes(4096), "a shrunk and grown volume shows old bytes"
-        server.cli("volume", "delete", "v", code=CONFLICT)
-    server.cli("volume", "delete", "nobody", code=NOT_FOUND)
+        server.cli("volume", "delete", "--now", "v", code=CONFLICT)
+    server.cli("volume", "delete", "--now", "nobody", code=NOT_FOUND)
     wait_for("the connection's end", lambda: server.show("v")["handles"] == 0)
-    server.cli("volume", "delete", "v")
+    server.cli("volume", "delete", "--now", "v")
     server.cli("volume", "show", "v", code=NOT_FOUND)
 
 

@@ -49,7 +49,7 @@ def an_image_is_served_written_to_and_let_go(t):
     put(server, "large", b"!" * 512, MIB + 512)
     first[MIB + 512:MIB + 1024] = b"!" * 512
     assert get(server, "large", 4 * MIB) == first
-    server.cli("volume", "delete", "large")
+    server.cli("volume", "delete", "--now", "large")
     made = server.cli("volume", "create", "vm", "--origin", image)
     assert made["size"] == len(expected) and made["allocated"] == 0 and made["origin"] == image, made
 

@@ -61,8 +61,8 @@ def commands_and_exit_codes(t):
     server.create("other", MIB, "4K", "--method", "cow")
     assert server.show("other")["method"] == "cow"
 
-    server.cli("volume", "delete", "log", code=CONFLICT)
-    server.cli("volume", "delete", "log", "--force")
+    server.cli("volume", "delete", "--now", "log", code=CONFLICT)
+    server.cli("volume", "delete", "--now", "log", "--force")
     server.cli("snapshot", "list", "log", code=NOT_FOUND)
     server.check()
     assert names(server) == ["first", unnamed["name"], again["name"]]
@@ -74,7 +74,7 @@ def commands_and_exit_codes(t):
     server.cli("snapshot", "protect", "db@first")
     server.cli("snapshot", "delete", "db@first", code=CONFLICT)
     assert [s["name"] for s in server.cli("snapshot", "delete", "db@*", "--dry-run")] == names(server)[1:]
-    server.cli("volume", "delete", "db", "--force", code=CONFLICT)
+    server.cli("volume", "delete", "--now", "db", "--force", code=CONFLICT)
     server.check()
     assert server.cli("snapshot", "show", "db@first")["protected"]
     server.cli("snapshot", "unprotect", "db@first")
@@ -343,7 +343,7 @@ def streams_and_differences(t):
     damaged.write_bytes(data)
     there.cli("import", "bad", "--file", damaged, code=FAILED)
     there.cli("import", "bad", "--cancel")
-    there.cli("volume", "delete", "bad")
+    there.cli("volume", "delete", "--now", "bad")
 
     cut = t.dir / "cut"
     cut.write_bytes(whole.read_bytes()[:3 * MIB])

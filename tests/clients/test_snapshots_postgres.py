@@ -34,7 +34,7 @@ def verify_clone(t, server, n, before, after):
     balanced(postgres)
     postgres.stop()
     disk.detach()
-    server.cli("volume", "delete", name)
+    server.cli("volume", "delete", "--now", name)
     return sum(count for count, _ in found.values())
 
 

@@ -97,7 +97,7 @@ def everything_else_goes_on(t):
     full.verify()
     # Control operations have room of their own.
     full.server.cli("volume", "create", "late", "--size", "1G")
-    full.server.cli("volume", "delete", "late")
+    full.server.cli("volume", "delete", "--now", "late")
     status = full.server.cli("status")
     assert status["health"]["state"] == "warning", f"a full pool is nothing to warn about? {status['health']}"
     full.check()
@@ -120,7 +120,7 @@ def trim_makes_room(t):
 @test(limit=240, hindcast_only=True)
 def deleting_a_volume_makes_room(t):
     full = Full(t)
-    full.server.cli("volume", "delete", "calm")
+    full.server.cli("volume", "delete", "--now", "calm")
     full.calm_data.clear()
     with connection(full.big) as h:
         data = pattern(98, PIECE)

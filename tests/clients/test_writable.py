@@ -79,7 +79,7 @@ def a_clone_behind_an_address(t):
     server.cli("snapshot", "set", "data@v2", "--writable", code=CONFLICT)
     server.cli("snapshot", "set", "data@v2", "--writable", "--clone", "data.v2")
     with connection(server.uri("data@v2")) as h:
-        server.cli("volume", "delete", "data.v2", "--force")
+        server.cli("volume", "delete", "--now", "data.v2", "--force")
         refused((errno.ENOTCONN, errno.ESHUTDOWN, errno.EINVAL, errno.EIO), h.pread, 4096, 0)
     assert of(server, "data@v2") is None and get(server, "data@v2", 12288) == OLD + bytes(8192)
     server.cli("snapshot", "set", "data@v2", "--writable", "--clone", "next")
@@ -110,7 +110,7 @@ def a_clone_behind_a_target(t):
     assert writer.read(0, 8) == (0, OLD) and writer.write(0, OURS)[0] == 0
     for how in ([], ["--force"]):
         served.cli("snapshot", "set", "db@v1", "--read-only", *how, code=CONFLICT)
-    served.cli("volume", "delete", "db.v1", code=CONFLICT)
+    served.cli("volume", "delete", "--now", "db.v1", code=CONFLICT)
     own = attached(served.url("db.v1"))
     assert own.read(0, 8) == (0, OURS), "the clone's own target"
     own.close()
@@ -125,7 +125,7 @@ def a_clone_behind_a_target(t):
     writer = attached(served.url("db:snap:v1"))
     assert writer.read(0, 8) == (0, OURS), "over a restart"
     # With the clone its sessions end, and the address shows the snapshot.
-    served.cli("volume", "delete", "db.v1", "--force")
+    served.cli("volume", "delete", "--now", "db.v1", "--force")
     reader = attached(served.url("db:snap:v1"))
     assert reader.read(0, 8) == (0, OLD) and reader.write(0, OURS)[0] == CHECK_CONDITION
     reader.close()

@@ -200,13 +200,6 @@ impl Client {
         self.send(Method::PATCH, &format!("/volumes/{}", segment(name)), patch)
     }
 
-    /// Deletes a volume. With `force` it also deletes a volume that clients use, that is a LUN of a
-    /// target, or that has snapshots or a history.
-    pub fn delete_volume(&self, name: &str, force: bool) -> Result<()> {
-        let query = if force { "?force=true" } else { "" };
-        self.delete(&format!("/volumes/{}{query}", segment(name)))
-    }
-
     /// Returns all iSCSI targets, sorted by name.
     pub fn targets(&self) -> Result<Vec<Target>> {
         self.get("/targets")
@@ -293,7 +286,12 @@ impl Client {
     }
 
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        parse(&self.request(Method::GET, path, Bytes::new())?)
+        self.get_by(Method::GET, path)
+    }
+
+    /// Sends a request without a body, and reads the response.
+    pub(crate) fn get_by<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T> {
+        parse(&self.request(method, path, Bytes::new())?)
     }
 
     pub(crate) fn send<T: DeserializeOwned>(

@@ -21,9 +21,11 @@ mod schedules;
 mod scrub;
 mod size;
 mod snapshots;
+mod span;
 mod stats;
 mod targets;
 mod transfer;
+mod trash;
 mod types;
 
 pub use backups::*;
@@ -40,9 +42,11 @@ pub use schedules::*;
 pub use scrub::*;
 pub use size::{ParseSizeError, Size};
 pub use snapshots::*;
+pub use span::TimeSpan;
 pub use stats::*;
 pub use targets::*;
 pub use transfer::*;
+pub use trash::*;
 pub use types::*;
 
 /// Prefix of every versioned route.

@@ -5,6 +5,7 @@ use crate::named::named;
 use crate::{CachePolicy, Cdp, Inherited, PatchCdp, PoolIndex, Preservation};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 named! {
@@ -328,6 +329,9 @@ pub struct Volume {
     pub allocated: u64,
     /// Number of open handles. Client connections hold them.
     pub handles: u64,
+    /// Labels of the volume: keys and values that users and programs have set.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
     /// Ranges that can't be read until they are written again, as of the last destage. Absent if
     /// there are none, and in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -407,8 +411,8 @@ fn served() -> bool {
 }
 
 /// Changes to a volume. Absent fields stay unchanged. The server applies the others in the order
-/// read_only, method, order, snapshot_reserve and auto_delete, cdp, nbd, size, name. The first
-/// change that fails ends the request; the changes before it stay.
+/// read_only, method, order, snapshot_reserve and auto_delete, cdp, nbd, labels, size, name. The
+/// first change that fails ends the request; the changes before it stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {
@@ -435,6 +439,9 @@ pub struct PatchVolume {
     /// and the server closes their NBD connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<bool>,
+    /// Labels to set. A label whose value is null is removed. Other labels stay unchanged.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, Option<String>>,
     /// New size in bytes. A smaller size needs `force`, because the data after the new end is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,

@@ -34,6 +34,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod trash;
 mod unfinished;
 mod volume;
 mod when;
@@ -102,9 +103,12 @@ enum Command {
     /// features, upgrade, set, reidentify
     #[command(subcommand)]
     Pool(pool::Command),
-    /// Volumes: create, list, show, resize, rename, set, relocate, flatten, delete, stats
+    /// Volumes: create, list, show, resize, rename, set, label, relocate, flatten, delete, stats
     #[command(subcommand, alias = "vol")]
     Volume(volume::Command),
+    /// Deleted volumes that can be restored: list, restore, empty
+    #[command(subcommand)]
+    Trash(trash::Command),
     /// Snapshots: create, list, show, rename, label, protect, unprotect, set, delete, rollback
     #[command(subcommand, alias = "snap")]
     Snapshot(snapshot::Command),
@@ -168,6 +172,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Status => status::run(&global.session()?),
         Command::Pool(command) => pool::run(command, &global),
         Command::Volume(command) => volume::run(command, &global.session()?),
+        Command::Trash(command) => trash::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),
         Command::Clients(command) => clients::run(command, &global.session()?),

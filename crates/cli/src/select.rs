@@ -1,26 +1,14 @@
 //! Selection of snapshots by pattern and age, and their display as a tree. These are pure functions
 //! of lists.
 
-use hindcast_api::{Snapshot, Volume};
+use hindcast_api::{Snapshot, TimeSpan, Volume};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Parses `90s`, `30m`, `12h`, `7d`, `4w`. A bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a time: write for example 90s, 30m, 12h, 7d or 4w");
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let unit = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 24 * 3600,
-        "w" => 7 * 24 * 3600,
-        _ => return Err(wrong()),
-    };
-    let seconds = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
-    seconds.filter(|s| *s <= 1000 * 366 * 24 * 3600).map(Duration::from_secs).ok_or_else(wrong)
+    text.parse::<TimeSpan>().map(|span| span.0)
 }
 
 /// Parses the time in seconds for which the snapshot of a rollback is kept.

@@ -257,7 +257,7 @@ fn new_snapshot(text: &str) -> Result<NewSnapshot, String> {
     }
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
         _ => Err("a label is KEY=VALUE".into()),

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::list;
 use crate::session::Session;
-use crate::snapshot::{Address, Past, address};
+use crate::snapshot::{Address, Past};
 use crate::unfinished::Unfinished;
 use hindcast_api::{ByteRange, Size};
 use serde::Serialize;
@@ -29,6 +29,7 @@ const EXPORT_EXAMPLES: &str = "\
 Examples:
   hindcast export db@monday --file monday.hcs
   hindcast export db@tuesday --from db@monday --file tuesday.hcs      only the difference
+  hindcast export db@-10m --file before.hcs      as it was ten minutes ago, if it has a history
   hindcast export db@monday | zstd > monday.hcs.zst
   hindcast export db@monday | ssh backup hindcast import
 
@@ -68,16 +69,18 @@ pub(crate) struct Diff {
     to: Option<Past>,
 }
 
-/// Write a snapshot as a stream: its whole content, or its difference from an older snapshot
+/// Write a snapshot or a moment as a stream: its whole content, or its difference from an older
+/// one
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXPORT_EXAMPLES)]
 pub(crate) struct Export {
-    /// The snapshot
-    #[arg(value_name = "VOLUME@NAME", value_parser = address)]
-    snapshot: Address,
-    /// Export only the difference from this older snapshot of the same volume
-    #[arg(long, value_name = "VOLUME@NAME", value_parser = address)]
-    from: Option<Address>,
+    /// VOLUME@MOMENT, where MOMENT is the name of a snapshot or mark, a time, a time before now
+    /// (-10m), or lsn:N
+    #[arg(value_name = "VOLUME@MOMENT", value_parser = Past::parse)]
+    to: Past,
+    /// Export only the difference from this older snapshot or moment of the same volume
+    #[arg(long, value_name = "VOLUME@MOMENT", value_parser = Past::parse)]
+    from: Option<Past>,
     /// Byte of the volume to start at, to continue an interrupted import
     #[arg(long, value_name = "BYTE", default_value_t = 0)]
     start: u64,
@@ -151,10 +154,22 @@ pub(crate) fn diff(args: &Diff, session: &Session) -> Result<(), Failure> {
     })
 }
 
+/// Returns an address that means the same state as long as the export takes. A time before now
+/// does not, so it becomes a position in the journal.
+fn fixed(past: &Past, session: &Session) -> Result<Address, Failure> {
+    let at = past.address(session)?;
+    if past.when.is_name() {
+        return Ok(at);
+    }
+    let found = session.client.moment(&at.volume, &at.name)?;
+    Ok(Address { name: format!("lsn:{}", found.lsn), ..at })
+}
+
 pub(crate) fn export(args: &Export, session: &Session) -> Result<(), Failure> {
-    let at = &args.snapshot;
-    args.from.iter().try_for_each(|from| same_volume(at, from))?;
-    let from = args.from.as_ref().map(|from| from.name.as_str());
+    let at = &fixed(&args.to, session)?;
+    let from = args.from.as_ref().map(|from| fixed(from, session)).transpose()?;
+    from.iter().try_for_each(|from| same_volume(at, from))?;
+    let from = from.as_ref().map(|from| from.name.as_str());
     let Some(path) = &args.file else {
         let stdout = std::io::stdout();
         if stdout.is_terminal() {

@@ -4,8 +4,11 @@ use crate::cdp::keep::Keep;
 use crate::failure::Failure;
 use crate::output::{list, properties};
 use crate::session::Session;
+use crate::snapshot::label;
 use clap::{ArgGroup, Subcommand};
-use hindcast_api::{CreateVolume, DamagedRange, Inherited, Method, Order, PatchVolume, Size, Volume};
+use hindcast_api::{
+    CreateVolume, DamagedRange, DeleteVolume, Inherited, Method, Order, PatchVolume, Size, Volume,
+};
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -39,40 +42,31 @@ is written to another place. Little data is copied.
 it. The volume keeps its order on disk.
 A change of the method applies to later writes only.";
 
+const LABEL_EXAMPLES: &str = "\
+Examples:
+  hindcast volume label db app=shop tier=1
+  hindcast volume label db tier=                 remove the label
+  hindcast volume list -l app=shop               the volumes with this label";
+
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  hindcast volume delete db                      to the trash
+  hindcast trash restore db                      and back
+  hindcast volume delete db --now --force        for good, with its snapshots and its history
+
+A deleted volume keeps its content, snapshots, history, labels and access rules in the trash. The \
+server purges it after serve --trash (a day), and earlier if the pool is low on space.";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Create a thin volume
-    #[command(after_help = CREATE_EXAMPLES, group = ArgGroup::new("property").multiple(true))]
-    Create {
-        /// Name: 1 to 128 letters, digits, dots, dashes and underscores; the first is a letter or
-        /// digit
-        name: String,
-        /// Size, up to 64T [default with --origin: the size of the image]
-        #[arg(long, required_unless_present = "origin")]
-        size: Option<Size>,
-        /// Raw image file or block device on the server's machine; the volume shows its content
-        /// where the volume has not been written. The image must not change any more
-        #[arg(long, value_name = "PATH")]
-        origin: Option<std::path::PathBuf>,
-        /// Chunk size, a power of two from 512 to the pool's extent size [default: serve --chunk,
-        /// which is 16K]
-        #[arg(long, value_name = "SIZE")]
-        chunk: Option<Size>,
-        /// Logical block size, 512 or 4096 [default: 512]
-        #[arg(long, value_name = "SIZE", value_parser = block_size)]
-        block: Option<u32>,
-        /// Refuse writes
-        #[arg(long)]
-        read_only: bool,
-        /// How the volume preserves data that snapshots need [default: row]
-        #[arg(long)]
-        method: Option<Method>,
-        #[command(flatten)]
-        keep: Keep,
-    },
+    Create(Box<Create>),
     /// List volumes
     #[command(alias = "ls")]
-    List,
+    List {
+        /// List only volumes with this label; repeatable
+        #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", value_parser = label)]
+        labels: Vec<(String, String)>,
+    },
     /// Show one volume
     #[command(alias = "info")]
     Show {
@@ -98,53 +92,99 @@ pub(crate) enum Command {
         /// New name
         new_name: String,
     },
-    /// Change properties of a volume
-    #[command(after_help = SET_EXAMPLES, group = ArgGroup::new("property").required(true).multiple(true))]
-    Set {
-        /// Name of the volume
-        name: String,
-        /// Refuse writes
-        #[arg(long, group = "property", conflicts_with = "writable")]
-        read_only: bool,
-        /// Accept writes
-        #[arg(long, group = "property")]
-        writable: bool,
-        /// How the volume preserves data that snapshots need, from now on: row (redirect-on-write)
-        /// or cow (copy-on-write)
-        #[arg(long, group = "property")]
-        method: Option<Method>,
-        /// Whether snapshots share preserved data: dependent (they share it), or independent (each
-        /// has its own copy; for comparison only)
-        #[arg(long, group = "property")]
-        order: Option<Order>,
-        /// Space that its snapshots may take, in per cent of its size; the server warns when they
-        /// take more
-        #[arg(long, group = "property", value_name = "PERCENT")]
-        snapshot_reserve: Option<u8>,
-        /// Delete the oldest unprotected snapshots while snapshots take more than the reserve, or
-        /// while space is low
-        #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
-        auto_delete: Option<bool>,
-        /// Whether NBD serves the volume, its snapshots and its moments; "no" ends existing
-        /// connections
-        #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
-        nbd: Option<bool>,
-        #[command(flatten)]
-        keep: Keep,
-    },
+    Set(Box<Set>),
     Relocate(crate::relocate::Args),
     Flatten(crate::flatten::Args),
-    /// Delete a volume; its space is freed in the background
-    #[command(alias = "rm")]
+    /// Set or remove labels of a volume
+    #[command(after_help = LABEL_EXAMPLES)]
+    Label {
+        /// Name of the volume
+        name: String,
+        /// Labels to set; KEY= without a value removes the label
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = label)]
+        labels: Vec<(String, String)>,
+    },
+    /// Delete a volume; it can be restored from the trash for a day
+    #[command(alias = "rm", after_help = DELETE_EXAMPLES)]
     Delete {
         /// Name of the volume
         name: String,
-        /// Delete it even if it has snapshots or a history, clients are connected to it, or a
-        /// target has it as a LUN
+        /// Delete it even if clients are connected to it, or a target has it as a LUN; with --now,
+        /// even if it has snapshots or a history
         #[arg(long)]
         force: bool,
+        /// Delete it for good, with its snapshots and its history; it does not go to the trash
+        #[arg(long)]
+        now: bool,
     },
     Stats(crate::stats::Args),
+}
+
+/// Create a thin volume
+#[derive(Debug, clap::Args)]
+#[command(after_help = CREATE_EXAMPLES, group = ArgGroup::new("property").multiple(true))]
+pub(crate) struct Create {
+    /// Name: 1 to 128 letters, digits, dots, dashes and underscores; the first is a letter or
+    /// digit
+    name: String,
+    /// Size, up to 64T [default with --origin: the size of the image]
+    #[arg(long, required_unless_present = "origin")]
+    size: Option<Size>,
+    /// Raw image file or block device on the server's machine; the volume shows its content
+    /// where the volume has not been written. The image must not change any more
+    #[arg(long, value_name = "PATH")]
+    origin: Option<std::path::PathBuf>,
+    /// Chunk size, a power of two from 512 to the pool's extent size [default: serve --chunk,
+    /// which is 16K]
+    #[arg(long, value_name = "SIZE")]
+    chunk: Option<Size>,
+    /// Logical block size, 512 or 4096 [default: 512]
+    #[arg(long, value_name = "SIZE", value_parser = block_size)]
+    block: Option<u32>,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    /// How the volume preserves data that snapshots need [default: row]
+    #[arg(long)]
+    method: Option<Method>,
+    #[command(flatten)]
+    keep: Keep,
+}
+
+/// Change properties of a volume
+#[derive(Debug, clap::Args)]
+#[command(after_help = SET_EXAMPLES, group = ArgGroup::new("property").required(true).multiple(true))]
+pub(crate) struct Set {
+    /// Name of the volume
+    name: String,
+    /// Refuse writes
+    #[arg(long, group = "property", conflicts_with = "writable")]
+    read_only: bool,
+    /// Accept writes
+    #[arg(long, group = "property")]
+    writable: bool,
+    /// How the volume preserves data that snapshots need, from now on: row (redirect-on-write)
+    /// or cow (copy-on-write)
+    #[arg(long, group = "property")]
+    method: Option<Method>,
+    /// Whether snapshots share preserved data: dependent (they share it), or independent (each
+    /// has its own copy; for comparison only)
+    #[arg(long, group = "property")]
+    order: Option<Order>,
+    /// Space that its snapshots may take, in per cent of its size; the server warns when they
+    /// take more
+    #[arg(long, group = "property", value_name = "PERCENT")]
+    snapshot_reserve: Option<u8>,
+    /// Delete the oldest unprotected snapshots while snapshots take more than the reserve, or
+    /// while space is low
+    #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
+    auto_delete: Option<bool>,
+    /// Whether NBD serves the volume, its snapshots and its moments; "no" ends existing
+    /// connections
+    #[arg(long, group = "property", value_name = "yes|no", value_parser = yes_no)]
+    nbd: Option<bool>,
+    #[command(flatten)]
+    keep: Keep,
 }
 
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
@@ -183,20 +223,12 @@ impl NewSize {
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, session.output);
     match command {
-        Command::Create { name, size, origin, chunk, block, read_only, method, keep } => {
-            let new = CreateVolume {
-                name,
-                size: size.map_or(0, |size| size.0),
-                origin: origin.as_deref().map(absolute).transpose()?,
-                chunk_size: chunk.map(|s| s.0),
-                block_size: block,
-                read_only,
-                method,
-                cdp: keep.begin()?,
-            };
-            output.show(&client.create_volume(&new)?, |v| format!("created {}, {}", v.name, Size(v.size)))
+        Command::Create(create) => create.run(session),
+        Command::List { labels } => {
+            let mut volumes = client.volumes()?;
+            volumes.retain(|v| labels.iter().all(|(key, value)| v.labels.get(key) == Some(value)));
+            output.show(&volumes, |volumes| table(volumes))
         }
-        Command::List => output.show(&client.volumes()?, |volumes| table(volumes)),
         Command::Show { name } => output.show(&client.volume(&name)?, details),
         Command::Resize { name, size, force } => {
             let size = match size {
@@ -211,41 +243,60 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let patch = PatchVolume { name: Some(new_name), ..PatchVolume::default() };
             output.show(&client.patch_volume(&name, &patch)?, |v| format!("{name} is now {}", v.name))
         }
-        Command::Set {
-            name,
-            read_only,
-            writable,
-            method,
-            order,
-            snapshot_reserve,
-            auto_delete,
-            nbd,
-            keep,
-        } => {
-            let read_only = (read_only || writable).then_some(read_only);
-            let patch = PatchVolume {
-                read_only,
-                method,
-                order,
-                snapshot_reserve,
-                auto_delete,
-                nbd,
-                cdp: keep.change()?,
-                ..PatchVolume::default()
-            };
-            output.show(&client.patch_volume(&name, &patch)?, |v| {
-                let order = if v.order == Order::Independent { ", independent" } else { "" };
-                let nbd = if v.nbd { "" } else { ", not over NBD" };
-                format!("{} is now {}, {}{order}, {}{nbd}", v.name, access(v), v.method.name(), history(v))
-            })
-        }
+        Command::Set(set) => set.run(session),
         Command::Relocate(args) => crate::relocate::run(&args, session),
         Command::Flatten(args) => crate::flatten::run(&args, session),
-        Command::Delete { name, force } => {
-            client.delete_volume(&name, force)?;
-            output.done(format_args!("deleted {name}"))
+        Command::Label { name, labels } => {
+            let set = |(key, value): (String, String)| (key, Some(value).filter(|value| !value.is_empty()));
+            let labels = labels.into_iter().map(set).collect();
+            let patch = PatchVolume { labels, ..PatchVolume::default() };
+            output.show(&client.patch_volume(&name, &patch)?, |v| format!("{}: {}", v.name, labels_of(v)))
+        }
+        Command::Delete { name, force, now } => {
+            let deleted = client.delete_volume(&name, DeleteVolume { force, now })?;
+            output.show(&deleted, |deleted| match &deleted.trash {
+                Some(trashed) => crate::trash::moved(trashed, jiff::Timestamp::now()),
+                None => format!("deleted {name} for good"),
+            })
         }
         Command::Stats(args) => crate::stats::run(&args, session),
+    }
+}
+
+impl Create {
+    fn run(self, session: &Session) -> Result<(), Failure> {
+        let new = CreateVolume {
+            name: self.name,
+            size: self.size.map_or(0, |size| size.0),
+            origin: self.origin.as_deref().map(absolute).transpose()?,
+            chunk_size: self.chunk.map(|s| s.0),
+            block_size: self.block,
+            read_only: self.read_only,
+            method: self.method,
+            cdp: self.keep.begin()?,
+        };
+        let created = session.client.create_volume(&new)?;
+        session.output.show(&created, |v| format!("created {}, {}", v.name, Size(v.size)))
+    }
+}
+
+impl Set {
+    fn run(self, session: &Session) -> Result<(), Failure> {
+        let patch = PatchVolume {
+            read_only: (self.read_only || self.writable).then_some(self.read_only),
+            method: self.method,
+            order: self.order,
+            snapshot_reserve: self.snapshot_reserve,
+            auto_delete: self.auto_delete,
+            nbd: self.nbd,
+            cdp: self.keep.change()?,
+            ..PatchVolume::default()
+        };
+        session.output.show(&session.client.patch_volume(&self.name, &patch)?, |v| {
+            let order = if v.order == Order::Independent { ", independent" } else { "" };
+            let nbd = if v.nbd { "" } else { ", not over NBD" };
+            format!("{} is now {}, {}{order}, {}{nbd}", v.name, access(v), v.method.name(), history(v))
+        })
     }
 }
 
@@ -287,6 +338,11 @@ pub(crate) fn inherited(name: &str, inherited: Option<&Inherited>) -> String {
         taken.volume,
         what.join(", ")
     )
+}
+
+fn labels_of(volume: &Volume) -> String {
+    let labels: Vec<String> = volume.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    if labels.is_empty() { "-".into() } else { labels.join(" ") }
 }
 
 fn access(volume: &Volume) -> &'static str {
@@ -343,6 +399,7 @@ fn details(v: &Volume) -> String {
         ("history", v.cdp.as_ref().map_or("none", |cdp| cdp.encoding.name()).into()),
         ("origin", v.origin.clone().unwrap_or_else(|| "-".into())),
         ("handles", v.handles.to_string()),
+        ("labels", labels_of(v)),
         ("damaged", damaged(v)),
         ("created", v.created.to_string()),
         ("uuid", v.uuid.clone()),

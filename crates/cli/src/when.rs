@@ -46,6 +46,11 @@ pub(crate) struct Here {
 }
 
 impl When {
+    /// Returns whether it is the name of a snapshot or mark.
+    pub(crate) fn is_name(&self) -> bool {
+        matches!(self, When::Plain(Moment::Name(_)))
+    }
+
     /// Parses a moment. The error names the forms that a person may use.
     pub(crate) fn parse(text: &str) -> Result<When, String> {
         let text = text.trim();

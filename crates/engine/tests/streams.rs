@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use hindcast_engine::ErrorKind;
+use hindcast_engine::cdp::{CdpSettings, Moment};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::NewVolume;
 use hindcast_engine::stream::{Import, StreamFile, StreamPart, UnfinishedImport};
-use hindcast_engine::testing::{KIB, MIB, Site, content, kind, try_write, write};
+use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, content, kind, try_write, write};
 use hindcast_engine::world::{Rng, SplitMix};
 
 /// Returns the content of a volume or a snapshot.
@@ -400,4 +401,36 @@ fn a_refused_import_does_not_fence_writers_off() {
     write(&w, 0, 8, 512);
     assert!(!b.pool.volume("w").unwrap().importing);
     assert_eq!(kind(b.pool.cancel_import("w")), ErrorKind::Conflict);
+}
+
+/// Moments are exported like snapshots, and a stream of a later moment builds upon an earlier one.
+#[test]
+fn moments_are_exported_and_build_upon_each_other() {
+    let a = Site::new(32).having("v", MIB, 16 * KIB);
+    a.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+    let first = a.put(0, 1, 64 * KIB);
+    let second = a.put(32 * KIB, 2, 64 * KIB);
+    a.put(0, 3, MIB);
+    let stream = |lsn, name: &str, from: Option<hindcast_engine::stream::PastState>| {
+        let to = a.pool.past_moment("v", &Moment::Lsn(lsn), name).unwrap();
+        let mut export = a.pool.export_past("v", to, from, 0).unwrap();
+        let mut all = Vec::new();
+        while let Some(piece) = export.next_piece().unwrap() {
+            all.extend(piece);
+        }
+        all
+    };
+    let whole = stream(first, "one", None);
+    let base = a.pool.past_moment("v", &Moment::Lsn(first), "one").unwrap();
+    let since = stream(second, "two", Some(base));
+    assert!(since.len() < whole.len() + 64 * KIB as usize, "only the difference");
+
+    let b = Site::new(32);
+    b.import(Some("w"), &whole).unwrap();
+    b.import(Some("w"), &since).unwrap();
+    assert_bytes(&b.snapshot("w", "one"), 0, 1, 64 * KIB);
+    assert_bytes(&b.snapshot("w", "one"), 64 * KIB, 0, MIB - 64 * KIB);
+    assert_bytes(&b.snapshot("w", "two"), 0, 1, 32 * KIB);
+    assert_bytes(&b.snapshot("w", "two"), 32 * KIB, 2, 64 * KIB);
+    assert_eq!(kind(a.pool.past_moment("v", &Moment::Lsn(first), "-")), ErrorKind::Invalid);
 }

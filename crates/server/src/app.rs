@@ -8,7 +8,7 @@ use crate::iscsi::IscsiTarget;
 use crate::lineage::Lineage;
 use crate::nbd::NbdTarget;
 use crate::schedule::state::Schedules;
-use crate::settings::Prices;
+use crate::settings::{Prices, TrashTimes};
 use hindcast_api::{Limits, Listeners};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
@@ -36,6 +36,8 @@ pub(crate) struct App {
     pub(crate) schedules: Schedules,
     /// Backups of the pool's metadata.
     pub(crate) backups: Arc<Backups>,
+    /// How long deleted volumes can be restored.
+    pub(crate) trash: TrashTimes,
     /// Prices of recovery time and of storage.
     pub(crate) prices: Prices,
     /// Permits for exports and imports that run at the same time.

@@ -7,7 +7,7 @@
 use crate::freeze::{DEFAULT_TIMEOUT, Hooks, VolumeHooks};
 use crate::listen::{Address, resolve};
 use crate::same::Same;
-use crate::settings::{Digests, Hook, LogFormat, Prices, Salvaging, Settings, TlsWhen};
+use crate::settings::{Digests, Hook, LogFormat, Prices, Salvaging, Settings, TlsWhen, TrashTimes};
 use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
 use hindcast_engine::cdp::model::{PRICE_PER_GIGABYTE, PRICE_PER_HOUR};
 use hindcast_engine::disk::allow_many_files;
@@ -28,6 +28,10 @@ const DIRECT: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 20;
 const KEEP: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 40;
 /// Maximum of `--longest-delay`, in milliseconds. Clients abandon writes that take much longer.
 const MAX_DELAY: u16 = 10_000;
+/// Default of `--trash`: a day.
+const TRASH_KEEP: Duration = Duration::from_secs(86_400);
+/// Default of `--trash-min`: an hour.
+const TRASH_LEAST: Duration = Duration::from_secs(3600);
 /// Maximum number of days between two scrubs.
 const MAX_SCRUB_DAYS: u16 = 3650;
 
@@ -56,6 +60,7 @@ pub(crate) struct Config {
     pub(crate) hooks: VolumeHooks,
     pub(crate) prices: Prices,
     pub(crate) stop_timeout: Duration,
+    pub(crate) trash: TrashTimes,
     /// Number of backups of the metadata to keep.
     pub(crate) metadata_keep: usize,
     /// Interval between backups of the metadata. `None`: no backups by time.
@@ -129,6 +134,10 @@ impl Settings {
             chunk: said.chunk.map_or(pool::DEFAULT_CHUNK_SIZE, |s| s.0),
             hooks: said.hooks()?,
             prices: said.prices()?,
+            trash: TrashTimes {
+                keep: said.trash.map_or(TRASH_KEEP, |span| span.0),
+                least: said.trash_min.map_or(TRASH_LEAST, |span| span.0),
+            },
             stop_timeout: Duration::from_secs(said.stop_timeout.unwrap_or(10).into()),
             metadata_keep: said.metadata_keep.unwrap_or(3).max(1).into(),
             // Of what is only shown no backup is made.

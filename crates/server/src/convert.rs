@@ -221,6 +221,7 @@ pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
         created: time(info.created),
         allocated: info.allocated,
         handles: info.handles,
+        labels: info.labels.clone(),
         damaged: Vec::new(),
         stats: requests(info.stats),
     }

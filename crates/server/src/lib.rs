@@ -43,6 +43,7 @@ mod settings;
 mod snapshots;
 #[cfg(test)]
 mod testing;
+mod trash;
 mod world;
 mod writable_snapshots;
 

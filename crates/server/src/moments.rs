@@ -2,9 +2,11 @@
 //! of the engine.
 
 use crate::clones::open_behind;
+use crate::convert::time;
 use hindcast_api::Moment;
 use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, SnapshotInfo};
+use hindcast_engine::stream::PastState;
 use hindcast_engine::{Error, ErrorKind, Result, Volume, cdp};
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -104,6 +106,21 @@ pub(crate) fn open_frozen(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<
             Ok((view, Moment::Lsn(lsn.0).to_string()))
         }
     }
+}
+
+/// Returns the state at an address, for an export. A moment that is not a mark gets its time as a
+/// name.
+pub(crate) fn past_state(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<PastState> {
+    let moment = match find(pool, volume, text)? {
+        Past::Snapshot(snapshot) => return pool.past_snapshot(volume, &snapshot.name),
+        Past::Moment(moment) => moment,
+    };
+    let point = pool.resolve(volume, &moment)?;
+    let name = match moment {
+        cdp::Moment::Mark(name) => name,
+        _ => time(point.time).strftime("at-%Y%m%dT%H%M%S.%6fZ").to_string(),
+    };
+    pool.past_moment(volume, &cdp::Moment::Lsn(point.lsn), &name)
 }
 
 /// Converts a time to nanoseconds since 1970. A time before 1970 becomes 0, because it has no

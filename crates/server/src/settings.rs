@@ -4,12 +4,13 @@
 //! A flag `--map-cache` is the variable `HINDCAST_MAP_CACHE` and the key `map-cache`.
 
 use clap::{Args, ValueEnum};
-use hindcast_api::{CachePolicy, Placement, Size};
+use hindcast_api::{CachePolicy, Placement, Size, TimeSpan};
 use merge::Merge;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The settings of a server. Only the data directory is required.
 #[derive(Debug, Clone, Default, Args, Deserialize, Merge)]
@@ -370,6 +371,15 @@ pub struct Settings {
     #[serde(skip)]
     pub accept_journal_loss: Option<bool>,
 
+    /// Time for which deleted volumes can be restored (hindcast trash restore): 0 for none, so that
+    /// volume delete deletes at once [default: 24h]
+    #[arg(long, env = "HINDCAST_TRASH", value_name = "TIME", help_heading = "Operation")]
+    pub trash: Option<TimeSpan>,
+
+    /// Time for which deleted volumes stay although the pool is low on space [default: 1h]
+    #[arg(long, env = "HINDCAST_TRASH_MIN", value_name = "TIME", help_heading = "Operation")]
+    pub trash_min: Option<TimeSpan>,
+
     /// Seconds that clients have to finish their requests when the server stops [default: 10]
     #[arg(long, env = "HINDCAST_STOP_TIMEOUT", value_name = "SECONDS", help_heading = "Operation")]
     pub stop_timeout: Option<u32>,
@@ -390,6 +400,15 @@ pub struct Settings {
     /// Format of the log on stderr [default: text, or journal under systemd]
     #[arg(long, env = "HINDCAST_LOG_FORMAT", value_name = "FORMAT", help_heading = "Operation")]
     pub log_format: Option<LogFormat>,
+}
+
+/// How long deleted volumes can be restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TrashTimes {
+    /// Age at which a volume is purged. Zero: deleted volumes do not go to the trash.
+    pub(crate) keep: Duration,
+    /// Age before which a volume stays although the pool is low on space.
+    pub(crate) least: Duration,
 }
 
 /// When NBD clients must use TLS.

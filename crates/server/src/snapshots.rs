@@ -155,22 +155,8 @@ impl App {
         Ok(())
     }
 
-    /// Deletes a volume with its snapshots and its history.
-    pub(crate) fn delete_volume(&self, volume: &str, force: bool) -> Result<()> {
-        let info = self.pool.volume(volume)?;
-        let snapshots = self.pool.snapshots(volume)?;
-        if !force {
-            self.check_without_history(volume)?;
-        }
-        self.iscsi.delete_volume(volume, force)?;
-        self.disconnect_nbd(&info);
-        snapshots.iter().for_each(|s| self.nbd.disconnect(&format!("{volume}@{}", s.name)));
-        tracing::info!(volume, snapshots = snapshots.len(), "volume deleted");
-        Ok(())
-    }
-
     /// Refuses if the volume has a history, so that a user does not delete it by mistake.
-    fn check_without_history(&self, volume: &str) -> Result<()> {
+    pub(crate) fn check_without_history(&self, volume: &str) -> Result<()> {
         let info = self.pool.cdp(volume)?;
         if info.settings.is_none() && info.from.is_none() {
             return Ok(());

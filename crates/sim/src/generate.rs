@@ -297,17 +297,7 @@ impl Generator {
                 self.of_history(kind, vol, state)?
             }
             Kind::Resize => self.resize(vol, volume),
-            Kind::Shape if self.rand.percent(50) => Op::Rename(vol, self.rand.pick(&NAMES).into()),
-            // A copy makes these draws, so that old seeds nearly repeat their runs.
-            Kind::Shape if self.rand.clone().percent(30) => {
-                let mut rand = self.rand.clone();
-                match rand.below(3) {
-                    0 => Op::LabelVolume(vol, rand.pick(&NAMES).into(), None),
-                    1 => Op::LabelVolume(vol, rand.pick(&NAMES).into(), Some(rand.pick(&NAMES).into())),
-                    _ => Op::Trash { vol, force: rand.percent(70) },
-                }
-            }
-            Kind::Shape => Op::ReadOnly(vol, self.rand.percent(30)),
+            Kind::Shape => self.shape(vol),
             Kind::Delete if self.rand.percent(40) => Op::Release(vol),
             Kind::Delete => Op::Delete { vol, force: self.rand.percent(50) },
             Kind::Pv => self.pv(),
@@ -600,6 +590,22 @@ impl Generator {
             _ => rand.between(64 * KIB, 3 * MIB),
         };
         size.next_multiple_of(block).min(MAX_VOLUME)
+    }
+
+    fn shape(&mut self, vol: VolId) -> Op {
+        if self.rand.percent(50) {
+            return Op::Rename(vol, self.rand.pick(&NAMES).into());
+        }
+        // A copy makes these draws, so that old seeds nearly repeat their runs.
+        let mut rand = self.rand.clone();
+        if !rand.percent(30) {
+            return Op::ReadOnly(vol, self.rand.percent(30));
+        }
+        match rand.below(3) {
+            0 => Op::LabelVolume(vol, rand.pick(&NAMES).into(), None),
+            1 => Op::LabelVolume(vol, rand.pick(&NAMES).into(), Some(rand.pick(&NAMES).into())),
+            _ => Op::Trash { vol, force: rand.percent(70) },
+        }
     }
 
     fn resize(&mut self, vol: VolId, volume: &VolumeModel) -> Op {

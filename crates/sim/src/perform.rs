@@ -46,8 +46,7 @@ impl Run {
             Op::Resize { vol, size, force } => self.resize(*vol, *size, *force),
             Op::Rename(vol, name) => self.rename(*vol, name),
             Op::ReadOnly(vol, on) => self.set_read_only(*vol, *on),
-            Op::Trash { vol, force } => self.trash(*vol, *force),
-            Op::LabelVolume(vol, key, value) => self.label_volume(*vol, key, value.as_deref()),
+            Op::Trash { .. } | Op::LabelVolume(..) => self.perform_on_trash(op),
             Op::Delete { vol, force } => self.delete(*vol, *force),
             Op::Release(vol) => {
                 self.handles.remove(vol);

@@ -4,11 +4,11 @@
 use crate::oracle::{Effect, VolId};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
+use crate::workload::Op;
 use bytes::Bytes;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::pool::{Pool, VolumeInfo};
-use hindcast_engine::testing::kind;
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
@@ -27,8 +27,17 @@ pub(crate) fn take_out_all(pool: &Pool) -> Outcome<BTreeSet<Uuid>> {
 }
 
 impl Run {
+    /// Performs an operation on the trash or on labels of volumes.
+    pub(crate) fn perform_on_trash(&mut self, op: &Op) -> Outcome<()> {
+        match op {
+            Op::Trash { vol, force } => self.trash(*vol, *force),
+            Op::LabelVolume(vol, key, value) => self.label_volume(*vol, key, value.as_deref()),
+            other => Err(format!("{other:?} is no operation on the trash")),
+        }
+    }
+
     /// Moves a volume to the trash, takes steps of background work, and restores the volume.
-    pub(crate) fn trash(&mut self, vol: VolId, force: bool) -> Outcome<()> {
+    fn trash(&mut self, vol: VolId, force: bool) -> Outcome<()> {
         if !self.has_trash()? {
             return Ok(());
         }
@@ -74,7 +83,8 @@ impl Run {
             }
         }
         let there = |info: &VolumeInfo| info.uuid == uuid;
-        if pool.volumes().iter().any(there) || kind(pool.open_volume(name, true)) != ErrorKind::NotFound {
+        let opened = pool.open_volume(name, true).err().map(|e| e.kind());
+        if pool.volumes().iter().any(there) || opened != Some(ErrorKind::NotFound) {
             return Err(format!("volume {name} is in the trash and in use"));
         }
         let snapshots = self.oracle.state().snapshots_of(vol).count() as u64;
@@ -85,7 +95,7 @@ impl Run {
     }
 
     /// Sets a label of a volume, or removes it.
-    pub(crate) fn label_volume(&mut self, vol: VolId, key: &str, value: Option<&str>) -> Outcome<()> {
+    fn label_volume(&mut self, vol: VolId, key: &str, value: Option<&str>) -> Outcome<()> {
         if !self.has_trash()? {
             return Ok(());
         }

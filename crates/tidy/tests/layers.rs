@@ -107,6 +107,7 @@ const SERVER: Layers<'_> = Layers {
         "health",
         "metrics",
         "clients",
+        "trash",
         // Interfaces that operators reach.
         "http",
         "daemon",

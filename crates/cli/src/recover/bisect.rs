@@ -7,7 +7,7 @@ use crate::output::line;
 use crate::session::Session;
 use crate::when::When;
 use clap::Args;
-use hindcast_api::{ChangesQuery, FoundMoment, MAX_CHANGES, Recover, RecoverVolume};
+use hindcast_api::{ChangesQuery, DeleteVolume, FoundMoment, MAX_CHANGES, Recover, RecoverVolume};
 use serde::Serialize;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -235,8 +235,8 @@ impl Search<'_> {
             mounted.unmount()?;
             Ok(verdict)
         });
-        match (verdict, self.session.client.delete_volume(&name, true)) {
-            (verdict, Ok(())) => verdict,
+        match (verdict, self.session.client.delete_volume(&name, DeleteVolume { force: true, now: true })) {
+            (verdict, Ok(_)) => verdict,
             (Ok(_), Err(error)) => Err(error.into()),
             (Err(why), Err(error)) => Err(Failure::Failed(format!(
                 "{why}; the temporary volume {name} could not be deleted: {error}"

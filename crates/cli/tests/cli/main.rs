@@ -16,3 +16,4 @@ mod restore;
 mod server;
 mod stats;
 mod targets;
+mod trash;

@@ -67,6 +67,6 @@ fn short_words_and_relative_sizes_are_understood() {
     server.ok(&["snap", "create", "db@a"]);
     assert_eq!(server.json(&["snap", "ls"])[0]["name"], json!("a"));
     server.ok(&["snap", "rm", "db@a"]);
-    server.ok(&["vol", "rm", "db"]);
+    server.ok(&["vol", "rm", "db", "--now"]);
     assert_eq!(server.json(&["vol", "ls"]), json!([]));
 }

@@ -488,7 +488,8 @@ impl Outcome<'_> {
         }
     }
 
-    /// Counts a chunk whose new content goes to another place, because snapshots see the old content.
+    /// Counts a chunk whose new content goes to another place, because snapshots see the old
+    /// content.
     pub(super) fn redirected_chunk(&mut self, size: u64, written: u64) {
         self.done.redirects += 1;
         self.done.redirected_bytes += size;

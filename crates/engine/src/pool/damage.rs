@@ -18,8 +18,8 @@ impl Pool {
     }
 
     /// Returns the damage of each volume and each snapshot that has any, with about `most` ranges
-    /// in total. The name of a volume in the trash is `trash:UUID`. What is staged over them does not count. Reads all maps if the pool has any
-    /// damage.
+    /// in total. The name of a volume in the trash is `trash:UUID`. What is staged over them does
+    /// not count. Reads all maps if the pool has any damage.
     pub fn damage_by_owner(&self, most: usize) -> Result<Vec<DamageInfo>> {
         let mut found = Vec::new();
         if !self.core.damage.any() {

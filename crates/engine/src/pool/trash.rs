@@ -42,6 +42,11 @@ impl Pool {
         found.ok_or_else(|| not_found(format!("find volume {name} in the trash: it was purged or restored")))
     }
 
+    /// Returns whether less space is available than the configured share.
+    pub fn is_low_on_space(&self) -> bool {
+        self.core.is_low_on_space()
+    }
+
     /// Returns the volumes in the trash, oldest first.
     pub fn trash(&self) -> Vec<TrashInfo> {
         let names = self.core.names.read();

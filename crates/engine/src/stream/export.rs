@@ -1,11 +1,12 @@
-//! Makes a stream from a snapshot.
+//! Makes a stream from a snapshot or a moment.
 
 use super::codec::{ItemKind, MAX_DATA, RecordHeader, StreamHeader, StreamState, Total};
 use super::zeros::{least, runs};
+use crate::branch::namespace::check_name;
+use crate::cdp::Moment;
 use crate::codec::crc32c;
 use crate::device::BlockDevice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::info::SnapshotInfo;
 use crate::pool::Pool;
 use crate::volume::{Difference, Volume};
 use std::collections::VecDeque;
@@ -21,8 +22,8 @@ const PIECE: usize = 1 << 20;
 const RUNS_PER_PIECE: usize = 256;
 const READ_PER_PIECE: u64 = 16 << 20;
 
-/// A snapshot that is being exported. It holds the snapshots that it needs, and reads only what is
-/// requested.
+/// A snapshot or moment that is being exported. It holds the states that it needs, and reads only
+/// what is requested.
 pub struct Export {
     to: Arc<Volume>,
     /// The difference from the older snapshot, if there is one.
@@ -41,9 +42,39 @@ pub struct Export {
     ended: bool,
 }
 
+/// A past state of a volume that a stream can have. It keeps the state from going.
+pub struct PastState {
+    device: Arc<Volume>,
+    state: StreamState,
+}
+
 impl Pool {
-    /// Exports a snapshot: all of it, or what differs from the snapshot `from`. `start` is a byte
-    /// of the volume, a multiple of the block size. A transfer that was cut short continues there.
+    /// Returns a snapshot, for an export.
+    pub fn past_snapshot(self: &Arc<Self>, volume: &str, snapshot: &str) -> Result<PastState> {
+        let device = self.open_snapshot(volume, snapshot)?;
+        let info = self.snapshot(volume, snapshot)?;
+        if info.uuid != device.info().uuid {
+            let text = format!("export {volume}@{snapshot}: it is being renamed; try again");
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        let state = StreamState { content: info.content, name: info.name, created: info.created };
+        Ok(PastState { device, state })
+    }
+
+    /// Returns a moment, for an export. The snapshot that an import makes of it has the name
+    /// `name`. Its identity is that of the volume at the moment's LSN, so a later export can build
+    /// upon it.
+    pub fn past_moment(self: &Arc<Self>, volume: &str, moment: &Moment, name: &str) -> Result<PastState> {
+        check_name(name)?;
+        let point = self.resolve(volume, moment)?;
+        let device = self.open_moment(volume, &Moment::Lsn(point.lsn))?;
+        let info = device.info();
+        let state = StreamState { content: info.uuid, name: name.to_owned(), created: point.time };
+        Ok(PastState { device, state })
+    }
+
+    /// Exports a snapshot: all of it, or what differs from the snapshot `from`. `start` is as in
+    /// [`Pool::export_past`].
     pub fn export(
         self: &Arc<Self>,
         volume: &str,
@@ -51,16 +82,23 @@ impl Pool {
         from: Option<&str>,
         start: u64,
     ) -> Result<Export> {
-        let to = self.open_snapshot(volume, snapshot)?;
-        let info = self.snapshot(volume, snapshot)?;
-        if info.uuid != to.info().uuid {
-            let text = format!("export {volume}@{snapshot}: it is being renamed; try again");
-            return Err(Error::new(ErrorKind::Busy, text));
-        }
-        let state =
-            |s: &SnapshotInfo| StreamState { content: s.content, name: s.name.clone(), created: s.created };
-        let difference = from.map(|from| self.difference(volume, from, Some(snapshot))).transpose()?;
-        let from = from.map(|from| self.snapshot(volume, from)).transpose()?;
+        let from = from.map(|from| self.past_snapshot(volume, from)).transpose()?;
+        self.export_past(volume, self.past_snapshot(volume, snapshot)?, from, start)
+    }
+
+    /// Exports a past state of a volume: all of it, or what differs from the older state `from`.
+    /// `start` is a byte of the volume, a multiple of the block size. A transfer that was cut short
+    /// continues there.
+    pub fn export_past(
+        self: &Arc<Self>,
+        volume: &str,
+        to: PastState,
+        from: Option<PastState>,
+        start: u64,
+    ) -> Result<Export> {
+        let PastState { device: to, state } = to;
+        let earlier = from.as_ref().map(|from| from.state.clone());
+        let difference = from.map(|from| Difference::new(from.device, to.clone())).transpose()?;
         let device = to.info();
         if start > device.size || !start.is_multiple_of(device.block_size as u64) {
             return Err(Error::new(
@@ -76,8 +114,8 @@ impl Pool {
             block_size: device.block_size,
             chunk_size: to.chunk_size(),
             start,
-            to: state(&info),
-            from: from.as_ref().map(state),
+            to: state,
+            from: earlier,
         };
         Ok(Export {
             to,

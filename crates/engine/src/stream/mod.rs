@@ -16,6 +16,6 @@ mod zeros;
 #[cfg(feature = "fuzzing")]
 pub(crate) use codec::{Decoder, StreamItem, fuzzed};
 pub use codec::{StreamHeader, StreamState};
-pub use export::Export;
+pub use export::{Export, PastState};
 pub use file::{StreamFile, StreamPart};
 pub use import::{Import, UnfinishedImport};

@@ -77,7 +77,8 @@ fn inline(pool: &Pool, v: &Volume, offset: u64, byte: u8, len: u64) {
     assert_eq!(direct(pool), before, "the write goes inline");
 }
 
-/// A reference that replaces content of a snapshot counts as a redirect, like the same write inline.
+/// A reference that replaces content of a snapshot counts as a redirect, like the same write
+/// inline.
 #[test]
 fn references_count_as_redirects() {
     let site = site(64);

@@ -22,6 +22,7 @@ mod shared;
 mod snapshots;
 mod targets;
 mod transfer;
+mod trash;
 
 pub(crate) use serve::{ApiServer, addresses, serve};
 pub(crate) use shared::{MAX_TRANSFERS, NETWORK_THREADS};

@@ -3,10 +3,10 @@
 use super::error::{ApiError, Json, Path, Query};
 use super::guests::{Guest, through};
 use super::probe::Probe;
-use super::shared::{DeleteQuery, Shared, blocking, host_path};
+use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
     backups, cdp, clients, clock, features, flatten, relocation, schedules, scrub, snapshots, targets,
-    transfer,
+    transfer, trash,
 };
 use crate::app::App;
 use crate::convert;
@@ -22,8 +22,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router, body::Bytes};
 use hindcast_api::{
-    API_V1, AddPv, CreateVolume, DamagedRange, ErrorBody, ErrorKind, Health, HealthState, PatchPool, PatchPv,
-    PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
+    API_V1, AddPv, CreateVolume, DamagedRange, DeleteVolume, DeletedVolume, ErrorBody, ErrorKind, Health,
+    HealthState, PatchPool, PatchPv, PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
 };
 use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy, VolumeInfo};
 use hindcast_target::Repeated;
@@ -60,6 +60,7 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(snapshots::router())
         .merge(cdp::router())
         .merge(transfer::router())
+        .merge(trash::router())
         .merge(clients::router())
         .merge(clock::router())
         .merge(relocation::router())
@@ -360,7 +361,8 @@ async fn volume_stats(
 /// Changes a volume.
 ///
 /// The server makes the changes in this order: `read_only`, `method`, `order`, snapshot policy,
-/// history, `nbd`, `size`, `name`. If a change fails, the request ends. The changes before it stay.
+/// history, `nbd`, labels, `size`, `name`. If a change fails, the request ends. The changes before
+/// it stay.
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
@@ -399,6 +401,11 @@ async fn patch_volume(
             app.set_nbd(&info, nbd)?;
             tracing::info!(volume = name, nbd, "volume");
         }
+        if !patch.labels.is_empty() {
+            let changes: Vec<_> = patch.labels.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
+            info = app.pool.label_volume(&name, &changes)?;
+            tracing::info!(volume = name, labels = ?info.labels, "volume");
+        }
         if let Some(size) = patch.size {
             info = app.iscsi.change_volume(&name, |pool| pool.resize_volume(&name, size, patch.force))?;
             tracing::info!(volume = name, size, "volume resized");
@@ -414,17 +421,21 @@ async fn patch_volume(
 
 /// Deletes a volume.
 ///
-/// With `force` it also deletes a volume that clients use, that is a LUN of a target, or that has
-/// snapshots or a history. The server frees the space in the background.
-#[utoipa::path(delete, path = "/volumes/{name}", params(("name" = String, Path), ("force" = Option<bool>, Query)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+/// The volume goes to the trash, with its snapshots, its history and its settings. It can be
+/// restored until the server purges it. With `now`, or if the server has no trash, it is deleted
+/// for good. The server frees its space in the background.
+///
+/// `force` is required for a volume that clients use, or that is a LUN of a target. With `now`, it
+/// is also required for a volume that has snapshots or a history.
+#[utoipa::path(delete, path = "/volumes/{name}", params(("name" = String, Path), ("force" = Option<bool>, Query), ("now" = Option<bool>, Query)), responses((status = OK, body = DeletedVolume), (status = "default", body = ErrorBody)))]
 async fn delete_volume(
     State(app): Shared,
     Path(name): Path<String>,
-    Query(query): Query<DeleteQuery>,
-) -> Result<StatusCode, ApiError> {
+    Query(query): Query<DeleteVolumeQuery>,
+) -> Result<Json<DeletedVolume>, ApiError> {
     blocking(&app, move |app| {
-        app.delete_volume(&name, query.force)?;
-        Ok(StatusCode::NO_CONTENT)
+        let how = DeleteVolume { force: query.force, now: query.now };
+        Ok(Json(app.delete_volume(&name, how)?))
     })
     .await
 }

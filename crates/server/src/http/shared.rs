@@ -28,6 +28,16 @@ pub(super) struct DeleteQuery {
     pub(super) force: bool,
 }
 
+/// Query parameters of the deletion of a volume.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeleteVolumeQuery {
+    #[serde(default)]
+    pub(super) force: bool,
+    #[serde(default)]
+    pub(super) now: bool,
+}
+
 /// Returns a function that checks a path of the host in the current request. The path may be used
 /// as long as the result of the check lives. The check depends on how the request arrived, so a
 /// handler calls `host_path` itself, and not within [`blocking`].

@@ -135,9 +135,11 @@ struct ExportQuery {
     start: u64,
 }
 
-/// Exports a snapshot as a stream.
+/// Exports a snapshot or a moment as a stream.
 ///
-/// With `from`, the stream has only the difference from that older snapshot. `start` is the offset
+/// `snapshot` and `from` are names of snapshots, or moments. With `from`, the stream has only the
+/// difference from that older state. An import makes a snapshot of the stream. The snapshot of a
+/// moment has the name of the mark, or the time of the moment. `start` is the offset
 /// in the volume at which the stream begins, in bytes. Default: 0. An interrupted import resumes
 /// with a stream that begins at its `position`.
 #[utoipa::path(get, path = "/volumes/{volume}/snapshots/{snapshot}/export", params(("volume" = String, Path), ("snapshot" = String, Path), ("from" = Option<String>, Query), ("start" = Option<u64>, Query)), responses((status = OK, body = Vec<u8>, content_type = "application/octet-stream"), (status = "default", body = ErrorBody)))]
@@ -148,8 +150,11 @@ async fn export(
 ) -> Result<Response, ApiError> {
     let permit = permit(&app)?;
     let address = format!("{volume}@{snapshot}");
-    let begin =
-        move |app: &App| Ok(app.pool.export(&volume, &snapshot, query.from.as_deref(), query.start)?);
+    let begin = move |app: &App| {
+        let state = |at: &str| moments::past_state(&app.pool, &volume, at);
+        let (to, from) = (state(&snapshot)?, query.from.as_deref().map(state).transpose()?);
+        Ok(app.pool.export_past(&volume, to, from, query.start)?)
+    };
     let mut export = blocking(&app, begin).await?;
     let (pieces, receiver) = mpsc::channel(PIECES);
     spawn("export", move || {

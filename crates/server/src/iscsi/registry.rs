@@ -334,10 +334,16 @@ impl Registry {
     /// Removes the mappings of volumes and snapshots that no longer exist, and the settings of
     /// volumes' own targets. `exists` returns whether a UUID still exists.
     pub(crate) fn forget_volumes(&mut self, exists: impl Fn(&Uuid) -> bool) {
+        self.unmap(&exists);
+        self.volumes.retain(|uuid, _| exists(uuid));
+    }
+
+    /// Removes the mappings of volumes and snapshots for which `stays` is false.
+    pub(crate) fn unmap(&mut self, stays: impl Fn(&Uuid) -> bool) {
         let files = &self.files;
         for (name, target) in &mut self.named {
             target.luns.retain(|lun, uuid| {
-                let keep = files.contains_key(uuid) || exists(uuid);
+                let keep = files.contains_key(uuid) || stays(uuid);
                 if !keep {
                     tracing::info!(
                         target = name,
@@ -348,7 +354,6 @@ impl Registry {
                 keep
             });
         }
-        self.volumes.retain(|uuid, _| exists(uuid));
     }
 }
 

@@ -4,7 +4,7 @@
 use super::exports::{self, Exports};
 use super::store::{self, Store};
 use crate::periodic::Worker;
-use hindcast_engine::pool::{Pool, VolumeInfo};
+use hindcast_engine::pool::{Pool, TrashInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{Otherwise, Party};
 use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats};
@@ -104,6 +104,52 @@ impl IscsiTarget {
         for target in snapshots.iter().chain([id]).flat_map(|id| self.exports.forget_unit(id)) {
             self.disconnect(&target);
         }
+        Ok(())
+    }
+
+    /// Moves a volume to the trash. Without `force` this fails while a created target maps the
+    /// volume, or an initiator uses it. With `force` it removes the LUNs of created targets. Rules
+    /// and accounts of the volume's own target stay.
+    pub(crate) fn trash_volume(&self, name: &str, force: bool) -> Result<TrashInfo> {
+        let _one_at_a_time = self.changing.lock();
+        let id = self.exports.pool.volume(name)?.uuid;
+        self.exports.set_going(&id, true);
+        let trashed = self.trash_unless_used(name, &id, force);
+        self.exports.set_going(&id, false);
+        trashed
+    }
+
+    fn trash_unless_used(&self, name: &str, id: &Uuid, force: bool) -> Result<TrashInfo> {
+        if !force {
+            self.check_unused(name, id)?;
+        }
+        let snapshots: Vec<Uuid> = self.exports.pool.snapshots(name)?.iter().map(|s| s.uuid).collect();
+        let trashed = self.exports.pool.trash_volume(name, force)?;
+        let is_away = |uuid: &Uuid| uuid == id || snapshots.contains(uuid);
+        let unmapped = self.exports.store.update(|registry| {
+            registry.unmap(|uuid| !is_away(uuid));
+            Ok(())
+        });
+        if let Err(error) = unmapped {
+            tracing::warn!(%error, "the LUNs of a volume in the trash could not be removed; they show nothing");
+        }
+        for target in snapshots.iter().chain([id]).flat_map(|id| self.exports.forget_unit(id)) {
+            self.disconnect(&target);
+        }
+        Ok(trashed)
+    }
+
+    /// Takes a volume out of the trash.
+    pub(crate) fn restore_volume(&self, id: Uuid, name: Option<&str>) -> Result<VolumeInfo> {
+        let _one_at_a_time = self.changing.lock();
+        self.exports.pool.restore_volume(id, name)
+    }
+
+    /// Deletes a volume in the trash for good, with its access rules.
+    pub(crate) fn purge_volume(&self, id: Uuid) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        self.exports.pool.purge_volume(id)?;
+        self.forget(|uuid| *uuid == id);
         Ok(())
     }
 

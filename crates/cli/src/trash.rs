@@ -1,0 +1,137 @@
+//! `hindcast trash`: deleted volumes that can be restored.
+
+use crate::failure::Failure;
+use crate::output::list;
+use crate::session::Session;
+use clap::Subcommand;
+use hindcast_api::{RestoreVolume, Size, TrashedVolume};
+use jiff::Timestamp;
+
+const RESTORE_EXAMPLES: &str = "\
+Examples:
+  hindcast trash restore db                      the volume that was deleted under this name
+  hindcast trash restore db --name db-old        db is the name of another volume by now
+  hindcast trash restore 6f1c2ab3                by the first digits of its UUID
+
+A restored volume has its content, its snapshots, its history, its labels and its access rules. \
+Clients have to connect again.";
+
+const EMPTY_EXAMPLES: &str = "\
+Examples:
+  hindcast trash empty db                        db is gone for good, with its snapshots and history
+  hindcast trash empty --all                     and so is everything else in the trash";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List deleted volumes that can be restored, and when the server purges them
+    #[command(alias = "ls")]
+    List,
+    /// Restore a deleted volume
+    #[command(after_help = RESTORE_EXAMPLES)]
+    Restore {
+        /// Name, UUID, or first digits of the UUID
+        id: String,
+        /// Name for the volume [default: the name that it had]
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Delete volumes in the trash for good; their space is freed in the background
+    #[command(after_help = EMPTY_EXAMPLES)]
+    Empty {
+        /// Names, UUIDs, or first digits of UUIDs
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        ids: Vec<String>,
+        /// Delete all volumes in the trash
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
+    let (client, output) = (&session.client, session.output);
+    match command {
+        Command::List => output.show(&client.trash()?, |trash| table(trash, Timestamp::now())),
+        Command::Restore { id, name } => {
+            let restored = client.restore_volume(&id, &RestoreVolume { name })?;
+            output.show(&restored, |v| format!("restored {}, {}", v.name, Size(v.size)))
+        }
+        Command::Empty { ids, all } => {
+            let ids = match all {
+                true => client.trash()?.into_iter().map(|volume| volume.uuid).collect(),
+                false => ids,
+            };
+            ids.iter().try_for_each(|id| client.purge_volume(id))?;
+            output.done(match ids.len() {
+                1 => "1 volume deleted for good".to_owned(),
+                n => format!("{n} volumes deleted for good"),
+            })
+        }
+    }
+}
+
+/// Returns what `volume delete` says of a volume that went to the trash.
+pub(crate) fn moved(volume: &TrashedVolume, now: Timestamp) -> String {
+    let until = match volume.purge_at {
+        Some(at) => format!(" for {}", span(at, now)),
+        None => String::new(),
+    };
+    let name = &volume.name;
+    format!("deleted {name}; it stays in the trash{until}: hindcast trash restore {name}")
+}
+
+fn table(trash: &[TrashedVolume], now: Timestamp) -> String {
+    let rows = trash.iter().map(|v| {
+        vec![
+            v.name.clone(),
+            Size(v.size).to_string(),
+            Size(v.space).to_string(),
+            v.snapshots.to_string(),
+            if v.history { "yes" } else { "no" }.to_owned(),
+            format!("{} ago", span(now, v.deleted)),
+            v.purge_at.map_or_else(|| "-".to_owned(), |at| format!("in {}", span(at, now))),
+            v.uuid.clone(),
+        ]
+    });
+    let heading = ["NAME", "SIZE", "SPACE", "SNAPSHOTS", "HISTORY", "DELETED", "PURGED", "UUID"];
+    list(&heading, &[1, 2, 3], rows)
+}
+
+/// Returns the time from `from` to `to`, in its largest unit.
+fn span(to: Timestamp, from: Timestamp) -> String {
+    let seconds = to.duration_since(from).as_secs().max(0);
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        7200..=172_799 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deletion_names_the_way_back() {
+        let now: Timestamp = "2026-11-22T10:00:00Z".parse().unwrap();
+        let trashed = TrashedVolume {
+            uuid: "6f1c2ab3-0000-0000-0000-000000000000".into(),
+            name: "db".into(),
+            size: 1 << 30,
+            space: 1 << 20,
+            snapshots: 2,
+            history: true,
+            labels: Default::default(),
+            deleted: "2026-11-22T09:58:30Z".parse().unwrap(),
+            purge_at: Some("2026-11-23T09:58:30Z".parse().unwrap()),
+        };
+        let said = "deleted db; it stays in the trash for 23 h: hindcast trash restore db";
+        assert_eq!(moved(&trashed, now), said);
+        let text = table(std::slice::from_ref(&trashed), now);
+        let row: Vec<&str> = text.lines().nth(1).unwrap().split("  ").filter(|s| !s.is_empty()).collect();
+        let row: Vec<&str> = row.iter().map(|s| s.trim()).collect();
+        assert_eq!(row, ["db", "1 GiB", "1 MiB", "2", "yes", "90 s ago", "in 23 h", &trashed.uuid]);
+        let kept = TrashedVolume { purge_at: None, ..trashed };
+        assert_eq!(moved(&kept, now), "deleted db; it stays in the trash: hindcast trash restore db");
+    }
+}
