@@ -227,6 +227,16 @@ pub struct CreateMark {
     pub name: String,
 }
 
+/// Marks to create for one present moment of several volumes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateMarks {
+    /// Name of the marks, as in `CreateMark`.
+    pub name: String,
+    /// Names of the volumes, each of them once. At most 200.
+    pub volumes: Vec<String>,
+}
+
 /// Amount of writes in one part of a history's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryBucket {
@@ -397,6 +407,11 @@ impl Client {
     /// Finds a moment.
     pub fn moment(&self, volume: &str, moment: &str) -> Result<FoundMoment> {
         self.get(&route(volume, &format!("moments/{}", segment(moment))))
+    }
+
+    /// Creates marks for one present moment of several volumes.
+    pub fn create_marks(&self, new: &CreateMarks) -> Result<Mark> {
+        self.send(hyper::Method::POST, "/marks", new)
     }
 
     /// Creates a mark for the present moment.

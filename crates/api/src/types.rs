@@ -329,6 +329,15 @@ pub struct Volume {
     pub allocated: u64,
     /// Number of open handles. Client connections hold them.
     pub handles: u64,
+    /// Number of clients that use the volume, its snapshots or its moments. Only in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<u64>,
+    /// Number of its snapshots. Only in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<u64>,
+    /// Span of its history. Only in lists, and absent if there is no history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryWindow>,
     /// Labels of the volume: keys and values that users and programs have set.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -338,6 +347,16 @@ pub struct Volume {
     pub damaged: Vec<DamagedRange>,
     /// Counters of requests since the server started.
     pub stats: VolumeStats,
+}
+
+/// The span of a volume's history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HistoryWindow {
+    /// Seconds from the oldest moment that can be recovered until now.
+    pub held_seconds: u64,
+    /// Seconds that the retention asks for. Absent if there is no limit by time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted_seconds: Option<u64>,
 }
 
 /// A range of a volume that can't be read until it is written again.

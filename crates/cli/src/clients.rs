@@ -1,10 +1,11 @@
 //! `hindcast clients`.
 
 use crate::failure::Failure;
-use crate::output::list;
+use crate::listing::{Cell, Column, Listing};
+use crate::output::yes_no;
 use crate::session::Session;
 use clap::Subcommand;
-use hindcast_api::{ConnectedClient, Size};
+use hindcast_api::ConnectedClient;
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     List {
         /// List only clients of this volume, its snapshots and its moments
         volume: Option<String>,
+        #[command(flatten)]
+        listing: Listing,
     },
     /// End connections or sessions of clients
     #[command(after_help = DISCONNECT_EXAMPLES)]
@@ -42,15 +45,15 @@ pub(crate) enum Command {
 }
 
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     match command {
-        Command::List { volume } => {
+        Command::List { volume, listing } => {
             if let Some(name) = &volume {
                 client.volume(name)?;
             }
             let mut clients = client.clients()?;
             clients.retain(|c| volume.as_deref().is_none_or(|volume| uses(c, volume)));
-            output.show(&clients, |clients| table(clients))
+            listing.show(session, clients, COLUMNS)
         }
         Command::Disconnect { ids } => {
             ids.iter().try_for_each(|id| client.disconnect_client(id))?;
@@ -64,27 +67,31 @@ fn uses(client: &ConnectedClient, volume: &str) -> bool {
     client.exports.iter().any(|export| export.split_once('@').map_or(export.as_str(), |(of, _)| of) == volume)
 }
 
-fn table(clients: &[ConnectedClient]) -> String {
-    let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-    let rows = clients.iter().map(|c| {
-        let who = c.initiator.clone().or_else(|| c.user.clone()).unwrap_or_default();
-        let flying = c.in_flight.map(|n| n.to_string()).unwrap_or_default();
-        vec![
-            c.id.clone(),
-            c.addresses.join(" "),
-            dash(who),
-            dash(c.exports.join(" ")),
-            since(c.age),
-            c.requests.to_string(),
-            Size(c.read_bytes).to_string(),
-            Size(c.write_bytes).to_string(),
-            dash(flying),
-        ]
-    });
-    let heading =
-        ["ID", "ADDRESS", "INITIATOR", "EXPORT", "SINCE", "REQUESTS", "READ", "WRITTEN", "IN FLIGHT"];
-    list(&heading, &[4, 5, 6, 7, 8], rows)
+fn dash(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
 }
+
+const COLUMNS: &[Column<ConnectedClient>] = &[
+    Column { name: "id", usual: true, cell: |c| Cell::text(&c.id) },
+    Column { name: "address", usual: true, cell: |c| Cell::text(c.addresses.join(" ")) },
+    Column {
+        name: "initiator",
+        usual: true,
+        cell: |c| Cell::text(dash(c.initiator.clone().or_else(|| c.user.clone()).unwrap_or_default())),
+    },
+    Column { name: "export", usual: true, cell: |c| Cell::text(dash(c.exports.join(" "))) },
+    Column { name: "since", usual: true, cell: |c| Cell::Ordered(since(c.age), c.age) },
+    Column { name: "requests", usual: true, cell: |c| Cell::number(c.requests) },
+    Column { name: "read", usual: true, cell: |c| Cell::Size(Some(c.read_bytes)) },
+    Column { name: "written", usual: true, cell: |c| Cell::Size(Some(c.write_bytes)) },
+    Column {
+        name: "in-flight",
+        usual: true,
+        cell: |c| c.in_flight.map_or_else(|| Cell::Ordered("-".into(), 0), Cell::number),
+    },
+    Column { name: "protocol", usual: false, cell: |c| Cell::text(c.protocol.name()) },
+    Column { name: "tls", usual: false, cell: |c| Cell::text(yes_no(c.tls)) },
+];
 
 /// Returns the time since a client connected, in its largest unit.
 fn since(seconds: u64) -> String {

@@ -47,7 +47,7 @@ pub(crate) enum Command {
 }
 
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     match command {
         Command::Create { snapshot, name, method } => {
             let at = snapshot.address(session)?;

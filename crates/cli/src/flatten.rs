@@ -43,7 +43,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     if args.status {
         return output.show(&client.flattening(&args.name)?, details);
     }

@@ -1,14 +1,15 @@
 //! `hindcast history` and `hindcast mark`.
 
 use crate::failure::Failure;
+use crate::group;
 use crate::output::{list, properties};
 use crate::pool::clock_changes;
 use crate::session::Session;
 use crate::when::When;
 use clap::Args;
 use hindcast_api::{
-    Anchors, Cdp, CdpStatus, Change, ChangesQuery, CreateMark, History, HistoryBucket, MAX_CHANGES, Position,
-    Size,
+    Anchors, Cdp, CdpStatus, Change, ChangesQuery, CreateMark, CreateMarks, History, HistoryBucket,
+    MAX_CHANGES, Position, Size,
 };
 use hindcast_plot::grouped;
 use jiff::Timestamp;
@@ -67,7 +68,7 @@ pub(crate) struct Show {
 #[derive(Debug, Args)]
 #[command(after_help = MARK_EXAMPLES)]
 pub(crate) struct Mark {
-    /// Name of the volume
+    /// Name of the volume, or of a group: its volumes are marked at one instant
     volume: String,
     /// Name of the mark: 1 to 128 letters, digits, dots, dashes and underscores; the first is a
     /// letter or digit
@@ -94,7 +95,7 @@ struct Whole {
 }
 
 pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     if let Some((offset, length)) = args.range {
         let moment = |when: &Option<When>| when.as_ref().map(|when| session.moment(when)).transpose();
         let (from, to, limit) = (moment(&args.from)?, moment(&args.to)?, args.limit);
@@ -124,13 +125,18 @@ pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
 }
 
 pub(crate) fn mark(args: &Mark, session: &Session) -> Result<(), Failure> {
-    let (volume, name) = (&args.volume, &args.name);
+    let name = &args.name;
+    let volumes = group::volumes(session, vec![args.volume.clone()])?;
+    let marked = volumes.iter().map(|volume| format!("{volume}@{name}")).collect::<Vec<_>>().join(" ");
     if args.delete {
-        session.client.delete_mark(volume, name)?;
-        return session.output.done(format_args!("deleted the mark {volume}@{name}"));
+        volumes.iter().try_for_each(|volume| session.client.delete_mark(volume, name))?;
+        return session.output.done(format_args!("deleted the mark {marked}"));
     }
-    let mark = session.client.create_mark(volume, &CreateMark { name: name.clone() })?;
-    session.output.show(&mark, |m| format!("{volume}@{} is {} (lsn:{})", m.name, m.time, m.lsn))
+    let mark = match volumes.as_slice() {
+        [volume] => session.client.create_mark(volume, &CreateMark { name: name.clone() })?,
+        _ => session.client.create_marks(&CreateMarks { name: name.clone(), volumes })?,
+    };
+    session.output.show(&mark, |m| format!("{marked} is {} (lsn:{})", m.time, m.lsn))
 }
 
 /// Merges the changes of one write in adjacent chunks into one row.

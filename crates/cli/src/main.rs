@@ -13,7 +13,9 @@ mod extras;
 mod failure;
 mod features;
 mod flatten;
+mod group;
 mod history;
+mod listing;
 mod output;
 mod pool;
 mod recover;
@@ -109,6 +111,9 @@ enum Command {
     /// Deleted volumes that can be restored: list, restore, empty
     #[command(subcommand)]
     Trash(trash::Command),
+    /// Groups of volumes, for commands that take several: create, list, show, add, remove, delete
+    #[command(subcommand)]
+    Group(group::Command),
     /// Snapshots: create, list, show, rename, label, protect, unprotect, set, delete, rollback
     #[command(subcommand, alias = "snap")]
     Snapshot(snapshot::Command),
@@ -173,6 +178,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Pool(command) => pool::run(command, &global),
         Command::Volume(command) => volume::run(command, &global.session()?),
         Command::Trash(command) => trash::run(command, &global.session()?),
+        Command::Group(command) => group::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),
         Command::Clients(command) => clients::run(command, &global.session()?),
@@ -186,9 +192,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Schedule(command) => schedule::run(command, &global.session()?),
         Command::Target(command) => target::run(command, &global.session()?),
         Command::Cdp(command) => cdp::run(command, &global),
-        Command::Check(args) => check::run(&args, global.output()),
-        Command::RestoreMetadata(args) => restore::run(&args, global.output()),
-        Command::Salvage(args) => salvage::run(&args, global.output()),
+        Command::Check(args) => check::run(&args, &global.output()),
+        Command::RestoreMetadata(args) => restore::run(&args, &global.output()),
+        Command::Salvage(args) => salvage::run(&args, &global.output()),
         Command::Completions(args) => extras::completions(&args),
         Command::Man(args) => extras::man(&args),
     }

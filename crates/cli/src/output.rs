@@ -5,50 +5,74 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::Write;
+use std::str::FromStr;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Format {
     Table,
     Json,
+    /// A table with these columns. Only lists have it.
+    Columns(Vec<String>),
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Format, String> {
+        let is_name =
+            |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+        match text {
+            "table" => Ok(Format::Table),
+            "json" => Ok(Format::Json),
+            names if names.split(',').all(is_name) => {
+                Ok(Format::Columns(names.split(',').map(str::to_owned).collect()))
+            }
+            _ => Err("the format is table, json, or the columns of a list, such as name,size".into()),
+        }
+    }
 }
 
 /// The format of a command's results.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Output(pub(crate) Format);
 
 impl Output {
-    pub(crate) fn is_json(self) -> bool {
+    pub(crate) fn is_json(&self) -> bool {
         self.0 == Format::Json
     }
 
     /// Prints a value: as JSON, or as the text that `human` makes from it.
     pub(crate) fn show<T: Serialize, D: Display>(
-        self,
+        &self,
         value: &T,
         human: impl FnOnce(&T) -> D,
     ) -> Result<(), Failure> {
-        match self.0 {
+        match &self.0 {
             Format::Json => self.json(value),
             Format::Table => line(&human(value)),
+            Format::Columns(names) => Err(Failure::usage(format!(
+                "-o {}: this command has no columns to choose; use -o table or -o json",
+                names.join(",")
+            ))),
         }
     }
 
     /// Prints a value as indented JSON.
-    pub(crate) fn json<T: Serialize>(self, value: &T) -> Result<(), Failure> {
+    pub(crate) fn json<T: Serialize>(&self, value: &T) -> Result<(), Failure> {
         line(&serde_json::to_string_pretty(value).map_err(std::io::Error::from)?)
     }
 
     /// Prints a value as one line of JSON, for sequences of values.
-    pub(crate) fn json_line<T: Serialize>(self, value: &T) -> Result<(), Failure> {
+    pub(crate) fn json_line<T: Serialize>(&self, value: &T) -> Result<(), Failure> {
         line(&serde_json::to_string(value).map_err(std::io::Error::from)?)
     }
 
     /// Reports that a command succeeded. It prints nothing as JSON, because programs use the exit
     /// code.
-    pub(crate) fn done(self, message: impl Display) -> Result<(), Failure> {
+    pub(crate) fn done(&self, message: impl Display) -> Result<(), Failure> {
         match self.0 {
             Format::Json => Ok(()),
-            Format::Table => line(&message),
+            Format::Table | Format::Columns(_) => line(&message),
         }
     }
 }

@@ -135,13 +135,13 @@ pub(crate) enum Served {
 
 pub(crate) fn run(command: Command, global: &Global) -> Result<(), Failure> {
     match command {
-        Command::Reidentify(args) => reidentify::run(&args, global.output()),
+        Command::Reidentify(args) => reidentify::run(&args, &global.output()),
         Command::Served(command) => ask(command, &global.session()?),
     }
 }
 
 fn ask(command: Served, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     match command {
         Served::Show => output.show(&client.pool()?, table),
         Served::Pvs => output.show(&client.pvs()?, |pvs| pv_list(pvs)),

@@ -5,6 +5,7 @@ mod interrupt;
 mod mount;
 
 use crate::failure::Failure;
+use crate::group;
 use crate::select::undo_keep;
 use crate::session::Session;
 use crate::volume::inherited;
@@ -20,6 +21,7 @@ Examples:
   hindcast recover db --to 'yesterday 10:41' --as db-then
   hindcast recover db --to before-upgrade --in-place     db itself, to the mark before-upgrade
   hindcast recover db log --to -10m --as db-then --as log-then
+  hindcast recover shop --to -10m --suffix -then         the volumes of a group
   hindcast recover db --to -10m --last-flush --as db-then
   hindcast recover bisect db --from -2h --to -1m --mount --check 'test -s $HINDCAST_MOUNT/important.txt'
 
@@ -38,7 +40,7 @@ undone.";
 pub(crate) struct Command {
     #[command(subcommand)]
     command: Option<Sub>,
-    /// Volumes; several volumes are recovered to the same moment
+    /// Volumes, or groups; several volumes are recovered to the same moment
     #[arg(value_name = "VOLUME", required = true)]
     volumes: Vec<String>,
     /// Moment to recover to: a time (10:41, "yesterday 10:41"), a time before now (-90s), lsn:N, or
@@ -49,10 +51,13 @@ pub(crate) struct Command {
     #[arg(
         long = "as",
         value_name = "NAME",
-        required_unless_present = "in_place",
-        conflicts_with = "in_place"
+        required_unless_present_any = ["in_place", "suffix"],
+        conflicts_with_all = ["in_place", "suffix"]
     )]
     names: Vec<String>,
+    /// Names of the new volumes: those of the old ones, with this text at the end
+    #[arg(long, value_name = "TEXT", conflicts_with = "in_place", allow_hyphen_values = true)]
+    suffix: Option<String>,
     /// Return the volumes themselves to the moment
     #[arg(long)]
     in_place: bool,
@@ -94,6 +99,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         volumes,
         to,
         names,
+        suffix,
         in_place,
         last_flush,
         undo_name,
@@ -105,13 +111,20 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     } = command;
     let to = to.ok_or_else(|| Failure::usage("--to is missing: give the moment to recover to"))?;
     let to = session.moment(&to)?;
+    let volumes = group::volumes(session, volumes)?;
     if in_place {
         let what =
             RecoverInPlace { volumes, to, last_flush, undo: undo_name, undo_keep_seconds: undo_keep, force };
         return take_back(&what, session);
     }
+    let names = match suffix {
+        Some(suffix) => volumes.iter().map(|volume| format!("{volume}{suffix}")).collect(),
+        None => names,
+    };
     if names.len() != volumes.len() {
-        return Err(Failure::usage("give --as once for each volume, in the same order"));
+        return Err(Failure::usage(
+            "give --as once for each volume, in the same order, or --suffix for all of them",
+        ));
     }
     let pairs = volumes.into_iter().zip(names);
     let volumes = pairs.map(|(volume, name)| RecoverVolume { volume, name }).collect();

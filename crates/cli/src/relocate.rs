@@ -42,7 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     if args.status {
         return output.show(&client.relocation(&args.name)?, details);
     }

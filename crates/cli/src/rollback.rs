@@ -1,6 +1,7 @@
 //! `hindcast rollback`.
 
 use crate::failure::Failure;
+use crate::group;
 use crate::recover::take_back;
 use crate::select::undo_keep;
 use crate::session::Session;
@@ -29,7 +30,7 @@ system that is still mounted then becomes inconsistent.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Rollback {
     /// The moment to return to: VOLUME@ and the name of a snapshot or mark, a time (10:41,
-    /// "yesterday 10:41"), a time before now (-10m), or lsn:N. Several volumes return to one moment
+    /// "yesterday 10:41"), a time before now (-10m), or lsn:N. Several volumes, or a group, return to one moment
     #[arg(value_name = "VOLUME@MOMENT", value_parser = Past::parse, required = true)]
     to: Vec<Past>,
     /// Return to the last flush at or before the moment: the content that clients had on stable
@@ -68,7 +69,7 @@ pub(crate) fn run(args: Rollback, session: &Session) -> Result<(), Failure> {
         )));
     }
     let to = first.name.clone();
-    let volumes = places.into_iter().map(|place| place.volume).collect();
+    let volumes = group::volumes(session, places.into_iter().map(|place| place.volume).collect())?;
     let what =
         RecoverInPlace { volumes, to, last_flush, undo: undo_name, undo_keep_seconds: undo_keep, force };
     take_back(&what, session)

@@ -132,7 +132,7 @@ fn progress(message: &'static str, length: u64, template: &str) -> ProgressBar {
     bar
 }
 
-pub(crate) fn run(args: &Args, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, output: &Output) -> Result<(), Failure> {
     if !args.data.is_dir() {
         let message = format!("open the data directory {}: it does not exist", args.data.display());
         return Err(ErrorBody { kind: ErrorKind::NotFound, message }.into());

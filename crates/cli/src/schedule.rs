@@ -118,13 +118,14 @@ fn seconds(text: &str) -> Result<u64, String> {
 }
 
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     let patch = |name: &str, patch: PatchSchedule| {
         let changed = client.patch_schedule(name, &patch)?;
         output.show(&changed, |s| format!("{}: {}", s.name, state(s)))
     };
     match command {
         Command::Create { name, volumes, every, prefix, keep } => {
+            let volumes = crate::group::volumes(session, volumes)?;
             let keep = keep.retention().unwrap_or_default();
             let created = client.create_schedule(&CreateSchedule { name, prefix, volumes, every, keep })?;
             output.show(&created, |s| format!("created {}, {}", s.name, state(s)))

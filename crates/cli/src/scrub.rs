@@ -62,7 +62,7 @@ enum Command {
 }
 
 pub(crate) fn run(args: Args, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     match args.command {
         Some(Command::Status) => {
             let (scrub, damage) = (client.scrub()?, client.damage()?);

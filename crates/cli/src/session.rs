@@ -38,14 +38,29 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "HINDCAST_TIMEOUT", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Global options")]
     timeout: Option<u64>,
 
-    /// Time zone of times without an offset, such as Europe/Berlin [default: TZ, or this machine's
-    /// zone]
+    /// Time zone of times that you write without an offset, and of times in tables, such as
+    /// Europe/Berlin [default: TZ, or this machine's zone]
     #[arg(long, global = true, value_name = "ZONE", help_heading = "Global options")]
     tz: Option<String>,
 
-    /// Format of the result: a table for people, or JSON for programs (sizes in bytes, times in
-    /// RFC 3339)
-    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, help_heading = "Global options")]
+    /// Show times in UTC; JSON always has them in UTC
+    #[arg(long, global = true, conflicts_with = "tz", help_heading = "Global options")]
+    utc: bool,
+
+    /// Show times in full, in UTC
+    #[arg(long, global = true, help_heading = "Global options")]
+    precise: bool,
+
+    /// Format of the result: table for people, json for programs (sizes in bytes, times in RFC
+    /// 3339), or the columns of a list: name,size
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "table",
+        help_heading = "Global options"
+    )]
     output: Format,
 }
 
@@ -60,7 +75,7 @@ pub(crate) struct Session {
 
 impl Global {
     pub(crate) fn output(&self) -> Output {
-        Output(self.output)
+        Output(self.output.clone())
     }
 
     /// Makes the session. It sends nothing to the server.
@@ -73,7 +88,8 @@ impl Global {
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         let patience = self.timeout.map(Duration::from_secs);
         let client = Client::new(endpoint, token)?.with_patience(patience);
-        let here = Here::new(self.tz.as_deref().filter(|name| !name.is_empty()))?;
+        let zone = if self.utc { Some("UTC") } else { self.tz.as_deref().filter(|name| !name.is_empty()) };
+        let here = Here { precise: self.precise, ..Here::new(zone)? };
         Ok(Session { client, output: self.output(), here })
     }
 }

@@ -1,6 +1,8 @@
 //! `hindcast snapshot`.
 
 use crate::failure::Failure;
+use crate::group;
+use crate::listing::{Cell, Column, Listing};
 use crate::output::{list, properties, yes_no};
 use crate::rollback::How;
 use crate::select::{self, Pattern};
@@ -99,6 +101,8 @@ pub(crate) enum Command {
     List {
         /// List only snapshots of this volume
         volume: Option<String>,
+        #[command(flatten)]
+        listing: Listing,
     },
     /// Show one snapshot
     #[command(alias = "info")]
@@ -192,7 +196,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("hook").multiple(true))]
 pub(crate) struct Create {
-    /// Volumes; all snapshots are of one instant [default name: the time in UTC]
+    /// Volumes, or groups; all snapshots are of one instant [default name: the time in UTC]
     #[arg(required = true, value_name = "VOLUME[@NAME]", value_parser = new_snapshot)]
     snapshots: Vec<NewSnapshot>,
     /// Label of the snapshots; repeatable
@@ -272,18 +276,23 @@ fn freeze_timeout(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     match command {
         Command::Create(create) => run_create(create, session),
-        Command::List { volume } => {
+        Command::List { volume, listing } => {
             let snapshots = client.snapshots(volume.as_deref())?;
+            if !listing.is_usual(output) {
+                return listing.show(session, snapshots, COLUMNS);
+            }
             let volumes = match &volume {
                 Some(name) => vec![client.volume(name)?],
                 None => client.volumes()?,
             };
-            output.show(&snapshots, |s| tree(s, &volumes))
+            output.show(&snapshots, |s| tree(s, &volumes, session))
         }
-        Command::Show { snapshot: at } => output.show(&client.snapshot(&at.volume, &at.name)?, details),
+        Command::Show { snapshot: at } => {
+            output.show(&client.snapshot(&at.volume, &at.name)?, |s| details(s, session))
+        }
         Command::Rename { snapshot: at, new_name } => {
             let patch = PatchSnapshot { name: Some(new_name), ..PatchSnapshot::default() };
             let renamed = client.patch_snapshot(&at.volume, &at.name, &patch)?;
@@ -328,11 +337,10 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
 }
 
 fn run_create(create: Create, session: &Session) -> Result<(), Failure> {
-    let new = CreateSnapshots {
-        snapshots: create.snapshots,
-        labels: create.labels.into_iter().collect(),
-        no_hooks: create.no_hooks,
-    };
+    let of = |snapshot: &NewSnapshot, volume| NewSnapshot { volume, ..snapshot.clone() };
+    let snapshots = group::expand(session, create.snapshots, |s| &s.volume, of)?;
+    let new =
+        CreateSnapshots { snapshots, labels: create.labels.into_iter().collect(), no_hooks: create.no_hooks };
     let take = || session.client.create_snapshots(&new);
     let created = if create.before.is_none() && create.after.is_none() {
         take()?
@@ -423,15 +431,15 @@ fn labels_of(s: &Snapshot) -> String {
     if labels.is_empty() { "-".into() } else { labels.join(" ") }
 }
 
-fn details(s: &Snapshot) -> String {
+fn details(s: &Snapshot, session: &Session) -> String {
     properties([
         ("snapshot", s.address()),
-        ("created", s.created.to_string()),
+        ("created", session.here.clock(s.created)),
         ("size", format!("{} ({} bytes)", Size(s.size), s.size)),
         ("after", s.parent.clone().unwrap_or_else(|| "-".into())),
         ("clones", if s.clones.is_empty() { "-".into() } else { s.clones.join(" ") }),
         ("writable", s.writable.clone().unwrap_or_else(|| "-".into())),
-        ("expires", s.expires.map_or_else(|| "-".into(), |at| at.to_string())),
+        ("expires", s.expires.map_or_else(|| "-".into(), |at| session.here.clock(at))),
         ("protected", yes_no(s.protected)),
         ("labels", labels_of(s)),
         ("unique", bytes(s.unique)),
@@ -445,8 +453,23 @@ fn bytes(size: Option<u64>) -> String {
     size.map_or_else(|| "-".into(), |size| Size(size).to_string())
 }
 
+const COLUMNS: &[Column<Snapshot>] = &[
+    Column { name: "snapshot", usual: true, cell: |s| Cell::text(s.address()) },
+    Column { name: "created", usual: true, cell: |s| Cell::Time(Some(s.created)) },
+    Column { name: "size", usual: true, cell: |s| Cell::Size(Some(s.size)) },
+    Column { name: "unique", usual: true, cell: |s| Cell::Size(s.unique) },
+    Column { name: "shared", usual: true, cell: |s| Cell::Size(s.shared) },
+    Column { name: "volume", usual: false, cell: |s| Cell::text(&s.volume) },
+    Column { name: "name", usual: false, cell: |s| Cell::text(&s.name) },
+    Column { name: "after", usual: false, cell: |s| Cell::text(s.parent.as_deref().unwrap_or("-")) },
+    Column { name: "expires", usual: false, cell: |s| Cell::Time(s.expires) },
+    Column { name: "protected", usual: false, cell: |s| Cell::text(yes_no(s.protected)) },
+    Column { name: "labels", usual: false, cell: |s| Cell::text(labels_of(s)) },
+    Column { name: "uuid", usual: false, cell: |s| Cell::text(&s.uuid) },
+];
+
 /// Makes a table with each snapshot below its parent.
-fn tree(snapshots: &[Snapshot], volumes: &[Volume]) -> String {
+fn tree(snapshots: &[Snapshot], volumes: &[Volume], session: &Session) -> String {
     let rows = select::tree(snapshots, volumes).into_iter().map(|branch| {
         let name = format!("{}{}", "  ".repeat(branch.depth), branch.label);
         match branch.snapshot {
@@ -463,7 +486,7 @@ fn tree(snapshots: &[Snapshot], volumes: &[Volume]) -> String {
                 notes.extend(s.labels.iter().map(|(key, value)| format!("{key}={value}")));
                 vec![
                     name,
-                    s.created.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
+                    session.here.clock(s.created),
                     Size(s.size).to_string(),
                     bytes(s.unique),
                     bytes(s.shared),
@@ -472,5 +495,6 @@ fn tree(snapshots: &[Snapshot], volumes: &[Volume]) -> String {
             }
         }
     });
-    list(&["SNAPSHOT", "CREATED", "SIZE", "UNIQUE", "SHARED", "NOTES"], &[2, 3, 4], rows)
+    let created = format!("CREATED ({})", session.here.offset());
+    list(&["SNAPSHOT", &created, "SIZE", "UNIQUE", "SHARED", "NOTES"], &[2, 3, 4], rows)
 }

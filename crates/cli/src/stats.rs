@@ -40,7 +40,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     match (&args.name, args.watch) {
         (name, Some(interval)) => watch(session, name.as_deref(), interval, args.count.unwrap_or(u64::MAX)),
         (Some(name), None) => output.show(&client.volume_statistics(name)?, details),

@@ -274,7 +274,7 @@ impl Who {
 }
 
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     match command {
         Command::Create { name, alias } => output
             .show(&client.create_target(&CreateTarget { name, alias })?, |t| format!("created {}", t.name)),
@@ -330,7 +330,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
 
 /// Runs `hindcast target chap`.
 fn run_chap(args: ChapArgs, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     let ChapArgs {
         which,
         user,

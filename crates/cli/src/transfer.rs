@@ -187,7 +187,7 @@ pub(crate) fn export(args: &Export, session: &Session) -> Result<(), Failure> {
 }
 
 pub(crate) fn import(args: &Import, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     let volume = args.volume.as_deref();
     if args.status {
         let unfinished = client.unfinished_import(volume.unwrap_or_default())?;

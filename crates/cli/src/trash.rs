@@ -1,7 +1,8 @@
 //! `hindcast trash`: deleted volumes that can be restored.
 
 use crate::failure::Failure;
-use crate::output::list;
+use crate::listing::{Cell, Column, Listing};
+use crate::output::yes_no;
 use crate::session::Session;
 use clap::Subcommand;
 use hindcast_api::{RestoreVolume, Size, TrashedVolume};
@@ -25,7 +26,7 @@ Examples:
 pub(crate) enum Command {
     /// List deleted volumes that can be restored, and when the server purges them
     #[command(alias = "ls")]
-    List,
+    List(Listing),
     /// Restore a deleted volume
     #[command(after_help = RESTORE_EXAMPLES)]
     Restore {
@@ -48,9 +49,9 @@ pub(crate) enum Command {
 }
 
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     match command {
-        Command::List => output.show(&client.trash()?, |trash| table(trash, Timestamp::now())),
+        Command::List(listing) => listing.show(session, client.trash()?, COLUMNS),
         Command::Restore { id, name } => {
             let restored = client.restore_volume(&id, &RestoreVolume { name })?;
             output.show(&restored, |v| format!("restored {}, {}", v.name, Size(v.size)))
@@ -79,22 +80,16 @@ pub(crate) fn moved(volume: &TrashedVolume, now: Timestamp) -> String {
     format!("deleted {name}; it stays in the trash{until}: hindcast trash restore {name}")
 }
 
-fn table(trash: &[TrashedVolume], now: Timestamp) -> String {
-    let rows = trash.iter().map(|v| {
-        vec![
-            v.name.clone(),
-            Size(v.size).to_string(),
-            Size(v.space).to_string(),
-            v.snapshots.to_string(),
-            if v.history { "yes" } else { "no" }.to_owned(),
-            format!("{} ago", span(now, v.deleted)),
-            v.purge_at.map_or_else(|| "-".to_owned(), |at| format!("in {}", span(at, now))),
-            v.uuid.clone(),
-        ]
-    });
-    let heading = ["NAME", "SIZE", "SPACE", "SNAPSHOTS", "HISTORY", "DELETED", "PURGED", "UUID"];
-    list(&heading, &[1, 2, 3], rows)
-}
+const COLUMNS: &[Column<TrashedVolume>] = &[
+    Column { name: "name", usual: true, cell: |v| Cell::text(&v.name) },
+    Column { name: "size", usual: true, cell: |v| Cell::Size(Some(v.size)) },
+    Column { name: "space", usual: true, cell: |v| Cell::Size(Some(v.space)) },
+    Column { name: "snapshots", usual: true, cell: |v| Cell::number(v.snapshots) },
+    Column { name: "history", usual: true, cell: |v| Cell::text(yes_no(v.history)) },
+    Column { name: "deleted", usual: true, cell: |v| Cell::Time(Some(v.deleted)) },
+    Column { name: "purged", usual: true, cell: |v| Cell::Time(v.purge_at) },
+    Column { name: "uuid", usual: true, cell: |v| Cell::text(&v.uuid) },
+];
 
 /// Returns the time from `from` to `to`, in its largest unit.
 fn span(to: Timestamp, from: Timestamp) -> String {
@@ -127,10 +122,6 @@ mod tests {
         };
         let said = "deleted db; it stays in the trash for 23 h: hindcast trash restore db";
         assert_eq!(moved(&trashed, now), said);
-        let text = table(std::slice::from_ref(&trashed), now);
-        let row: Vec<&str> = text.lines().nth(1).unwrap().split("  ").filter(|s| !s.is_empty()).collect();
-        let row: Vec<&str> = row.iter().map(|s| s.trim()).collect();
-        assert_eq!(row, ["db", "1 GiB", "1 MiB", "2", "yes", "90 s ago", "in 23 h", &trashed.uuid]);
         let kept = TrashedVolume { purge_at: None, ..trashed };
         assert_eq!(moved(&kept, now), "deleted db; it stays in the trash: hindcast trash restore db");
     }

@@ -2,7 +2,8 @@
 
 use crate::cdp::keep::Keep;
 use crate::failure::Failure;
-use crate::output::{list, properties};
+use crate::listing::{Cell, Column, Listing, span};
+use crate::output::properties;
 use crate::session::Session;
 use crate::snapshot::label;
 use clap::{ArgGroup, Subcommand};
@@ -42,6 +43,17 @@ is written to another place. Little data is copied.
 it. The volume keeps its order on disk.
 A change of the method applies to later writes only.";
 
+const LIST_EXAMPLES: &str = "\
+Examples:
+  hindcast volume list --sort -used
+  hindcast volume list -o name,written,labels --sort -written
+  hindcast volume list -l app=shop -q            only the names
+  hindcast volume list -H -o name,used           for scripts: tabs, sizes in bytes
+
+Columns: name, size, used, history, snapshots, clients, state, chunk, block, method, nbd, labels, \
+reads, read, writes, written, created, uuid. HISTORY is the span that can be gone back to, of the span \
+that --retain asks for.";
+
 const LABEL_EXAMPLES: &str = "\
 Examples:
   hindcast volume label db app=shop tier=1
@@ -61,11 +73,13 @@ server purges it after serve --trash (a day), and earlier if the pool is low on 
 pub(crate) enum Command {
     Create(Box<Create>),
     /// List volumes
-    #[command(alias = "ls")]
+    #[command(alias = "ls", after_help = LIST_EXAMPLES)]
     List {
         /// List only volumes with this label; repeatable
         #[arg(long = "label", short = 'l', value_name = "KEY=VALUE", value_parser = label)]
         labels: Vec<(String, String)>,
+        #[command(flatten)]
+        listing: Listing,
     },
     /// Show one volume
     #[command(alias = "info")]
@@ -221,15 +235,15 @@ impl NewSize {
 }
 
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
-    let (client, output) = (&session.client, session.output);
+    let (client, output) = (&session.client, &session.output);
     match command {
         Command::Create(create) => create.run(session),
-        Command::List { labels } => {
+        Command::List { labels, listing } => {
             let mut volumes = client.volumes()?;
             volumes.retain(|v| labels.iter().all(|(key, value)| v.labels.get(key) == Some(value)));
-            output.show(&volumes, |volumes| table(volumes))
+            listing.show(session, volumes, COLUMNS)
         }
-        Command::Show { name } => output.show(&client.volume(&name)?, details),
+        Command::Show { name } => output.show(&client.volume(&name)?, |v| details(v, session)),
         Command::Resize { name, size, force } => {
             let size = match size {
                 NewSize::To(size) => size,
@@ -349,25 +363,47 @@ fn access(volume: &Volume) -> &'static str {
     if volume.read_only { "read-only" } else { "writable" }
 }
 
-fn table(volumes: &[Volume]) -> String {
-    let rows = volumes.iter().map(|v| {
-        vec![
-            v.name.clone(),
-            Size(v.size).to_string(),
-            Size(v.allocated).to_string(),
-            Size(v.chunk_size).to_string(),
-            v.block_size.to_string(),
-            v.method.name().to_owned(),
-            access(v).to_owned(),
-            v.handles.to_string(),
-        ]
-    });
-    list(
-        &["NAME", "SIZE", "ALLOCATED", "CHUNK", "BLOCK", "METHOD", "ACCESS", "HANDLES"],
-        &[1, 2, 3, 4, 7],
-        rows,
-    )
+/// Returns the span of the history that is kept, of the span that is wanted.
+fn window(v: &Volume) -> Cell {
+    let Some(history) = &v.history else {
+        return Cell::Ordered(if v.cdp.is_some() { "begins" } else { "-" }.into(), 0);
+    };
+    let held = span(history.held_seconds);
+    let text = match history.wanted_seconds {
+        Some(wanted) if history.held_seconds < wanted => format!("{held} of {}", span(wanted)),
+        _ => held,
+    };
+    Cell::Ordered(text, history.held_seconds)
 }
+
+fn state(v: &Volume) -> &'static str {
+    match (v.importing, v.read_only) {
+        (true, _) => "importing",
+        (false, true) => "read-only",
+        (false, false) => "writable",
+    }
+}
+
+const COLUMNS: &[Column<Volume>] = &[
+    Column { name: "name", usual: true, cell: |v| Cell::text(&v.name) },
+    Column { name: "size", usual: true, cell: |v| Cell::Size(Some(v.size)) },
+    Column { name: "used", usual: true, cell: |v| Cell::Size(Some(v.allocated)) },
+    Column { name: "history", usual: true, cell: window },
+    Column { name: "snapshots", usual: true, cell: |v| Cell::number(v.snapshots.unwrap_or(0)) },
+    Column { name: "clients", usual: true, cell: |v| Cell::number(v.clients.unwrap_or(0)) },
+    Column { name: "state", usual: true, cell: |v| Cell::text(state(v)) },
+    Column { name: "chunk", usual: false, cell: |v| Cell::Size(Some(v.chunk_size)) },
+    Column { name: "block", usual: false, cell: |v| Cell::number(v.block_size.into()) },
+    Column { name: "method", usual: false, cell: |v| Cell::text(v.method.name()) },
+    Column { name: "nbd", usual: false, cell: |v| Cell::text(if v.nbd { "yes" } else { "no" }) },
+    Column { name: "labels", usual: false, cell: |v| Cell::text(labels_of(v)) },
+    Column { name: "reads", usual: false, cell: |v| Cell::number(v.stats.reads) },
+    Column { name: "read", usual: false, cell: |v| Cell::Size(Some(v.stats.read_bytes)) },
+    Column { name: "writes", usual: false, cell: |v| Cell::number(v.stats.writes) },
+    Column { name: "written", usual: false, cell: |v| Cell::Size(Some(v.stats.write_bytes)) },
+    Column { name: "created", usual: false, cell: |v| Cell::Time(Some(v.created)) },
+    Column { name: "uuid", usual: false, cell: |v| Cell::text(&v.uuid) },
+];
 
 /// Lists the first ranges that can't be read. `-o json` has all of them.
 fn damaged(v: &Volume) -> String {
@@ -381,7 +417,7 @@ fn damaged(v: &Volume) -> String {
     }
 }
 
-fn details(v: &Volume) -> String {
+fn details(v: &Volume, session: &Session) -> String {
     properties([
         ("name", v.name.clone()),
         ("size", format!("{} ({} bytes)", Size(v.size), v.size)),
@@ -401,7 +437,7 @@ fn details(v: &Volume) -> String {
         ("handles", v.handles.to_string()),
         ("labels", labels_of(v)),
         ("damaged", damaged(v)),
-        ("created", v.created.to_string()),
+        ("created", session.here.clock(v.created)),
         ("uuid", v.uuid.clone()),
     ])
 }

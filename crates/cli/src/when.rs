@@ -43,6 +43,8 @@ pub(crate) enum Day {
 pub(crate) struct Here {
     pub(crate) zone: TimeZone,
     pub(crate) now: Timestamp,
+    /// Tables show times in full, in UTC.
+    pub(crate) precise: bool,
 }
 
 impl When {
@@ -116,7 +118,7 @@ impl Here {
             })?,
             None => TimeZone::system(),
         };
-        Ok(Here { zone, now: Timestamp::now() })
+        Ok(Here { zone, now: Timestamp::now(), precise: false })
     }
 
     fn timestamp(&self, day: Day, time: Time) -> Result<Timestamp, String> {
@@ -168,6 +170,20 @@ impl Here {
         }
     }
 
+    /// Returns a time for tables: to the second, or with `--precise` as it is, in UTC.
+    pub(crate) fn clock(&self, time: Timestamp) -> String {
+        match self.precise {
+            true => time.to_string(),
+            false => time.to_zoned(self.zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        }
+    }
+
+    /// Returns the offset of times in tables from UTC: `+01:00`, or `UTC`.
+    pub(crate) fn offset(&self) -> String {
+        let offset = self.now.to_zoned(self.zone.clone()).offset();
+        if self.precise || offset == Offset::UTC { "UTC".into() } else { offset_text(offset) }
+    }
+
     /// Returns a time for people, as `22 Nov 10:41:30.000 CET = 09:41:30Z, 3 h 12 min ago`.
     pub(crate) fn said(&self, time: Timestamp) -> String {
         let local = time.to_zoned(self.zone.clone());
@@ -179,6 +195,13 @@ impl Here {
         };
         format!("{local_text}{utc}, {}", ago(self.now.duration_since(time)))
     }
+}
+
+/// Returns an offset from UTC as `+01:00`.
+fn offset_text(offset: Offset) -> String {
+    let seconds = offset.seconds();
+    let (sign, seconds) = if seconds < 0 { ('-', -seconds) } else { ('+', seconds) };
+    format!("{sign}{:02}:{:02}", seconds / 3600, seconds / 60 % 60)
 }
 
 fn written(wall: DateTime) -> String {
@@ -202,7 +225,7 @@ mod tests {
     use super::*;
 
     fn here(zone: &str, now: &str) -> Here {
-        Here { zone: TimeZone::get(zone).unwrap(), now: now.parse().unwrap() }
+        Here { zone: TimeZone::get(zone).unwrap(), now: now.parse().unwrap(), precise: false }
     }
 
     /// Wednesday, 25 November 2026, 10:00 in Berlin.
@@ -269,6 +292,17 @@ mod tests {
         let twice = refused("2026-10-25 02:30");
         assert!(twice.contains("2026-10-25T00:30:00Z or 2026-10-25T01:30:00Z"), "{twice}");
         assert!(refused("2026-03-29 02:30").contains("never was"));
+    }
+
+    #[test]
+    fn tables_have_local_times() {
+        let time: Timestamp = "2026-11-25T05:48:30.25Z".parse().unwrap();
+        let (here, utc) = (berlin(), here("UTC", "2026-11-25T09:00:00Z"));
+        assert_eq!((&here.clock(time)[..], &here.offset()[..]), ("2026-11-25 06:48:30", "+01:00"));
+        assert_eq!((&utc.clock(time)[..], &utc.offset()[..]), ("2026-11-25 05:48:30", "UTC"));
+        let precise = Here { precise: true, ..here };
+        assert_eq!((&precise.clock(time)[..], &precise.offset()[..]), ("2026-11-25T05:48:30.25Z", "UTC"));
+        assert_eq!(offset_text(Offset::from_seconds(-12_600).unwrap()), "-03:30");
     }
 
     #[test]

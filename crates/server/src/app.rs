@@ -3,6 +3,7 @@
 
 use crate::backups::Backups;
 use crate::freeze::VolumeHooks;
+use crate::groups::Groups;
 use crate::host_paths::HostPaths;
 use crate::iscsi::IscsiTarget;
 use crate::lineage::Lineage;
@@ -34,6 +35,8 @@ pub(crate) struct App {
     /// Commands before and after snapshots, by volume.
     pub(crate) hooks: VolumeHooks,
     pub(crate) schedules: Schedules,
+    /// Named sets of volumes.
+    pub(crate) groups: Groups,
     /// Backups of the pool's metadata.
     pub(crate) backups: Arc<Backups>,
     /// How long deleted volumes can be restored.

@@ -4,6 +4,7 @@ use crate::app::App;
 use hindcast_api::{ConnectedClient, Protocol, Target, TargetSession};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::nbd::{Command, ConnectionInfo};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The identity of a client in the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +35,19 @@ impl App {
         clients
     }
 
+    /// Returns the number of clients of each volume that has any. Clients of its snapshots and
+    /// moments count.
+    pub(crate) fn clients_by_volume(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for client in self.clients() {
+            let volumes: BTreeSet<&str> = client.exports.iter().map(|export| volume_of(export)).collect();
+            for volume in volumes {
+                *counts.entry(volume.to_owned()).or_insert(0) += 1;
+            }
+        }
+        counts
+    }
+
     /// Ends the connection or session of a client. It may connect again, if the rules let it.
     pub(crate) fn disconnect_client(&self, id: &str) -> Result<()> {
         let ended = match Id::parse(id) {
@@ -48,6 +62,11 @@ impl App {
         tracing::info!(client = id, "client disconnected by request");
         Ok(())
     }
+}
+
+/// Returns the volume of an export: a name, or an address.
+fn volume_of(export: &str) -> &str {
+    export.split_once('@').map_or(export, |(volume, _)| volume)
 }
 
 fn over_nbd(connection: &ConnectionInfo) -> ConnectedClient {

@@ -221,6 +221,9 @@ pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
         created: time(info.created),
         allocated: info.allocated,
         handles: info.handles,
+        clients: None,
+        snapshots: None,
+        history: None,
         labels: info.labels.clone(),
         damaged: Vec::new(),
         stats: requests(info.stats),
@@ -269,6 +272,14 @@ pub(crate) fn nanos(seconds: u64) -> Result<u64> {
 }
 
 const SECOND: u64 = 1_000_000_000;
+
+/// Returns the span of a history; `None` if there is none.
+pub(crate) fn window(info: &cdp::CdpInfo) -> Option<api::HistoryWindow> {
+    info.from.map(|_| api::HistoryWindow {
+        held_seconds: info.window / SECOND,
+        wanted_seconds: info.settings.and_then(|s| s.retention.time).map(|time| time / SECOND),
+    })
+}
 
 fn cdp_settings(settings: &cdp::CdpSettings) -> api::Cdp {
     api::Cdp {

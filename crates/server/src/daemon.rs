@@ -5,6 +5,7 @@ use crate::app::App;
 use crate::backups::Backups;
 use crate::config::Config;
 use crate::convert::error_body;
+use crate::groups::Groups;
 use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer};
 use crate::iscsi::IscsiTarget;
@@ -97,6 +98,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(error_body)?;
     let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules()).map_err(error_body)?;
     let schedules = Schedules::open(data_directory::settings_of(&pool, &config.data));
+    let groups = Groups::open(data_directory::settings_of(&pool, &config.data));
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {
@@ -114,6 +116,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         transfers: Arc::new(Semaphore::new(http::MAX_TRANSFERS)),
         changing_writable: Mutex::default(),
         schedules,
+        groups,
         backups: Arc::new(Backups::open(&config.data, config.metadata_keep, config.metadata_interval)),
         prices: config.prices,
         trash: config.trash,

@@ -18,6 +18,8 @@ mod data_directory;
 mod descriptors;
 mod files;
 pub mod freeze;
+mod grouped;
+mod groups;
 mod health;
 mod host_paths;
 mod http;

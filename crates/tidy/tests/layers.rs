@@ -88,6 +88,7 @@ const SERVER: Layers<'_> = Layers {
         "backups",
         "data_directory",
         "schedule",
+        "groups",
         // The targets.
         "iscsi",
         "nbd",
@@ -108,6 +109,7 @@ const SERVER: Layers<'_> = Layers {
         "metrics",
         "clients",
         "trash",
+        "grouped",
         // Interfaces that operators reach.
         "http",
         "daemon",

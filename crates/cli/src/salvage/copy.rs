@@ -63,12 +63,12 @@ fn local(verb: &str, path: &Path, error: io::Error) -> Failure {
     error_body(Error::io(format!("{verb} {}", path.display()), error)).into()
 }
 
-pub(super) fn one(pool: &Arc<Pool>, device: &Device, to: &Path, output: Output) -> Result<(), Failure> {
+pub(super) fn one(pool: &Arc<Pool>, device: &Device, to: &Path, output: &Output) -> Result<(), Failure> {
     let copied = copy(pool, device, to)?;
     finish(pool, (vec![copied], Vec::new()), false, output)
 }
 
-pub(super) fn all(pool: &Arc<Pool>, to: &Path, output: Output) -> Result<(), Failure> {
+pub(super) fn all(pool: &Arc<Pool>, to: &Path, output: &Output) -> Result<(), Failure> {
     std::fs::create_dir_all(to).map_err(|e| local("create", to, e))?;
     let volumes = pool.devices().into_iter().filter(|(_, snapshot)| snapshot.is_none());
     let (mut copies, mut failed) = (Vec::new(), Vec::new());
@@ -87,7 +87,7 @@ fn finish(
     pool: &Pool,
     (copies, failed): (Vec<Copied>, Vec<NotCopied>),
     all: bool,
-    output: Output,
+    output: &Output,
 ) -> Result<(), Failure> {
     let report = Report { head: Head::of(pool), copies, failed };
     output.show(&report, table)?;

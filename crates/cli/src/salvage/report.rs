@@ -159,7 +159,7 @@ struct Row {
     ranges: Vec<Range>,
 }
 
-pub(super) fn show(pool: &Pool, output: Output) -> Result<(), Failure> {
+pub(super) fn show(pool: &Pool, output: &Output) -> Result<(), Failure> {
     let head = Head::of(pool);
     let devices = pool.devices();
     let bar = progress("checking", devices.len() as u64, "{msg} {wide_bar} {pos}/{len} {eta}");

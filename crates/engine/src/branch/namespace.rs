@@ -267,6 +267,12 @@ impl Namespace {
         found
     }
 
+    /// Returns the number of visible snapshots of a volume.
+    pub(crate) fn count_snapshots(&self, volume: VolumeId) -> u64 {
+        let next = VolumeId(volume.0 + 1);
+        self.snapshot_names.range((volume, String::new())..(next, String::new())).count() as u64
+    }
+
     pub(crate) fn snapshot(&self, volume: &VolumeState, name: &str) -> Result<&Arc<Snapshot>> {
         let id = self.snapshot_names.get(&(volume.id, name.to_owned()));
         id.and_then(|id| self.snapshots.get(id)).ok_or_else(|| {

@@ -57,8 +57,19 @@ impl Pool {
 
     /// Names the present moment of a volume.
     pub fn mark(&self, volume: &str, name: &str) -> Result<Mark> {
+        self.mark_all(&[volume], name)
+    }
+
+    /// Names one present moment of several volumes, each of them once.
+    pub fn mark_all(&self, volumes: &[&str], name: &str) -> Result<Mark> {
         check_name(name)?;
-        let Stamp { lsn, time } = self.destager.submit_timed(|names| {
+        let once: std::collections::BTreeSet<&&str> = volumes.iter().collect();
+        if once.len() < volumes.len() || !(1..=MAX_GROUP).contains(&volumes.len()) {
+            return Err(invalid(format!(
+                "mark a moment: 1 to {MAX_GROUP} volumes can be marked at once, each of them once"
+            )));
+        }
+        let mark = |names: &Namespace, volume: &str| -> Result<Control> {
             let state = names.volume(volume)?;
             if !state.line.branch.cdp.is_on() {
                 return Err(conflict(format!(
@@ -69,7 +80,11 @@ impl Pool {
                 let text = format!("mark a moment of volume {volume}: it has a {what} {name} already");
                 return Err(conflict(text));
             }
-            Ok((vec![AddMark { volume: state.id, name: name.to_owned() }.into()], None))
+            Ok(AddMark { volume: state.id, name: name.to_owned() }.into())
+        };
+        let Stamp { lsn, time } = self.destager.submit_timed(|names| {
+            let marks = volumes.iter().map(|volume| mark(names, volume)).collect::<Result<Vec<_>>>()?;
+            Ok((vec![together(marks)], None))
         })?;
         Ok(Mark { name: name.to_owned(), lsn, time: self.core.clock.wall(time) })
     }

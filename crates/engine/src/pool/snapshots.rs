@@ -75,6 +75,12 @@ impl Pool {
         names.by_name.values().flat_map(of).map(|s| info(&self.core.clock, &names, s)).collect()
     }
 
+    /// Returns the number of visible snapshots of each volume, by its name.
+    pub fn snapshot_counts(&self) -> BTreeMap<String, u64> {
+        let names = self.core.names.read();
+        names.by_name.iter().map(|(name, volume)| (name.clone(), names.count_snapshots(volume.id))).collect()
+    }
+
     /// Returns the newest visible snapshot that froze one of these epochs of a branch: (name of its
     /// volume, its own name).
     pub fn newest_snapshot(&self, branch: BranchId, epochs: Range<Epoch>) -> Option<(String, String)> {

@@ -53,7 +53,7 @@ impl Pool {
         let now = self.core.now();
         let info = |volume: &&Arc<VolumeState>| TrashInfo {
             volume: volume.info(),
-            snapshots: names.snapshots_of(volume.id).len() as u64,
+            snapshots: names.count_snapshots(volume.id),
             space: held(&names, volume),
             trashed: self.core.clock.wall(volume.trashed),
             age: now.saturating_sub(volume.trashed),

@@ -10,8 +10,8 @@ use crate::{anchor_tuner, moments};
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
-    CdpMeasured, CdpStatus, Change, CreateMark, ErrorBody, ErrorKind, FoundMoment, History, MAX_CHANGES,
-    Mark, Recover, RecoverInPlace, Recovered, RolledBack, Volume,
+    CdpMeasured, CdpStatus, Change, CreateMark, CreateMarks, ErrorBody, ErrorKind, FoundMoment, History,
+    MAX_CHANGES, Mark, Recover, RecoverInPlace, Recovered, RolledBack, Volume,
 };
 use hindcast_engine::cdp;
 use hindcast_engine::ids::{Lsn, Stamp};
@@ -32,6 +32,7 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(changes))
         .routes(routes!(moment))
         .routes(routes!(create_mark))
+        .routes(routes!(create_marks))
         .routes(routes!(delete_mark))
         .routes(routes!(recover))
         .routes(routes!(recover_in_place))
@@ -153,6 +154,24 @@ async fn create_mark(
     blocking(&app, move |app| {
         let mark = app.pool.mark(&volume, &new.name)?;
         tracing::info!(volume, name = mark.name, lsn = mark.lsn.0, "moment marked");
+        Ok((StatusCode::CREATED, Json(convert::mark(&mark))))
+    })
+    .await
+}
+
+/// Creates marks of one name for one present moment of several volumes.
+///
+/// The marks are durable when the response arrives.
+#[utoipa::path(post, path = "/marks", request_body = CreateMarks, responses((status = CREATED, body = Mark), (status = "default", body = ErrorBody)))]
+async fn create_marks(
+    State(app): Shared,
+    Json(new): Json<CreateMarks>,
+) -> Result<(StatusCode, Json<Mark>), ApiError> {
+    blocking(&app, move |app| {
+        let volumes: Vec<&str> = new.volumes.iter().map(String::as_str).collect();
+        let mark = app.pool.mark_all(&volumes, &new.name)?;
+        let volumes = volumes.join(" ");
+        tracing::info!(volumes, name = mark.name, lsn = mark.lsn.0, "moment marked");
         Ok((StatusCode::CREATED, Json(convert::mark(&mark))))
     })
     .await

@@ -10,6 +10,7 @@ mod flatten;
 mod framing;
 #[cfg(test)]
 mod framing_hyper;
+mod groups;
 mod guests;
 mod patience;
 mod probe;

@@ -5,8 +5,8 @@ use super::guests::{Guest, through};
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    backups, cdp, clients, clock, features, flatten, relocation, schedules, scrub, snapshots, targets,
-    transfer, trash,
+    backups, cdp, clients, clock, features, flatten, groups, relocation, schedules, scrub, snapshots,
+    targets, transfer, trash,
 };
 use crate::app::App;
 use crate::convert;
@@ -27,6 +27,7 @@ use hindcast_api::{
 };
 use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy, VolumeInfo};
 use hindcast_target::Repeated;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use utoipa::OpenApi;
@@ -61,6 +62,7 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(cdp::router())
         .merge(transfer::router())
         .merge(trash::router())
+        .merge(groups::router())
         .merge(clients::router())
         .merge(clock::router())
         .merge(relocation::router())
@@ -285,7 +287,15 @@ async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusC
 async fn volumes(State(app): Shared) -> Result<Json<Vec<Volume>>, ApiError> {
     blocking(&app, |app| {
         let (lineage, served) = (Lineage::new(&app.pool), app.iscsi.nbd_rules().all());
-        let told = |v: &VolumeInfo| Volume { nbd: served(v), ..lineage.volume(v) };
+        let (snapshots, clients) = (app.pool.snapshot_counts(), app.clients_by_volume());
+        let count = |counts: &BTreeMap<String, u64>, v: &VolumeInfo| counts.get(&v.name).copied();
+        let told = |v: &VolumeInfo| Volume {
+            nbd: served(v),
+            snapshots: Some(count(&snapshots, v).unwrap_or(0)),
+            clients: Some(count(&clients, v).unwrap_or(0)),
+            history: app.pool.cdp(&v.name).ok().and_then(|info| convert::window(&info)),
+            ..lineage.volume(v)
+        };
         Ok(Json(app.pool.volumes().iter().map(told).collect()))
     })
     .await
