@@ -25,6 +25,7 @@ mod stats;
 mod targets;
 mod transfer;
 mod types;
+mod wall_clock;
 
 pub use backups::*;
 pub use cdp::*;
@@ -44,6 +45,7 @@ pub use stats::*;
 pub use targets::*;
 pub use transfer::*;
 pub use types::*;
+pub use wall_clock::*;
 
 /// Prefix of every versioned route.
 pub const API_V1: &str = "/api/v1";

@@ -127,6 +127,7 @@ mod tests {
             order: Order::Dependent,
             policy: SnapshotPolicy::default(),
             importing: false,
+            labels: Default::default(),
             cdp: None,
             allocated: 0,
             handles: 0,
