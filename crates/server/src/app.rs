@@ -7,12 +7,14 @@ use crate::host_paths::HostPaths;
 use crate::iscsi::IscsiTarget;
 use crate::lineage::Lineage;
 use crate::nbd::NbdTarget;
+use crate::receivers::Receivers;
 use crate::schedule::state::Schedules;
 use crate::settings::Prices;
 use hindcast_api::{Limits, Listeners};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
@@ -36,6 +38,10 @@ pub(crate) struct App {
     pub(crate) schedules: Schedules,
     /// Backups of the pool's metadata.
     pub(crate) backups: Arc<Backups>,
+    /// The time since which each code of the health's problems is there.
+    pub(crate) problems_since: Mutex<BTreeMap<String, Timestamp>>,
+    /// Receivers of notices about problems. `None`: the operator configured none.
+    pub(crate) receivers: Option<Receivers>,
     /// Prices of recovery time and of storage.
     pub(crate) prices: Prices,
     /// Permits for exports and imports that run at the same time.

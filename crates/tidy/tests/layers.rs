@@ -73,7 +73,9 @@ const SERVER: Layers<'_> = Layers {
         "notify",
         "listen",
         "freeze",
+        "receivers",
         "passthrough",
+        "severities",
         "same",
         "convert",
         "settings",
@@ -105,6 +107,7 @@ const SERVER: Layers<'_> = Layers {
         "recovery",
         "scheduler",
         "health",
+        "notices",
         "metrics",
         "clients",
         // Interfaces that operators reach.

@@ -11,6 +11,7 @@ mod framing;
 #[cfg(test)]
 mod framing_hyper;
 mod guests;
+mod notices;
 mod patience;
 mod probe;
 mod relocation;

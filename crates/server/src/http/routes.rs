@@ -5,8 +5,8 @@ use super::guests::{Guest, through};
 use super::probe::Probe;
 use super::shared::{DeleteQuery, Shared, blocking, host_path};
 use super::{
-    backups, cdp, clients, clock, features, flatten, relocation, schedules, scrub, snapshots, targets,
-    transfer,
+    backups, cdp, clients, clock, features, flatten, notices, relocation, schedules, scrub, snapshots,
+    targets, transfer,
 };
 use crate::app::App;
 use crate::convert;
@@ -57,6 +57,7 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .routes(routes!(volumes, create_volume))
         .routes(routes!(volume, patch_volume, delete_volume))
         .routes(routes!(volume_stats))
+        .merge(notices::router())
         .merge(snapshots::router())
         .merge(cdp::router())
         .merge(transfer::router())
