@@ -55,8 +55,8 @@ pub struct Schedule {
     /// Time at which the schedule was created or resumed, or got other times by the clock on the
     /// wall.
     pub since: Timestamp,
-    /// Time at which the next snapshots are due. Absent while the schedule is paused, or if its time
-    /// zone is not known to the server any more.
+    /// Time at which the next snapshots are due. Absent while the schedule is paused, or if its
+    /// time zone is not known to the server any more.
     pub next: Option<Timestamp>,
     /// The same time in the schedule's time zone, with its offset from UTC, such as
     /// `2026-11-29T02:30:00+01:00`. Absent without a time zone.
@@ -104,8 +104,8 @@ pub struct PatchSchedule {
     /// Interval between snapshots in seconds, from 10 to 2678400 (31 days).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<u64>,
-    /// Times by the clock on the wall. They replace all that the schedule has. If none of `at`, `on`
-    /// and `between` is set, the schedule runs at multiples of its interval since
+    /// Times by the clock on the wall. They replace all that the schedule has. If none of `at`,
+    /// `on` and `between` is set, the schedule runs at multiples of its interval since
     /// 1970-01-01T00:00:00Z.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall: Option<WallClock>,

@@ -162,8 +162,14 @@ impl Settings {
     }
 
     fn own_files(&self) -> Vec<PathBuf> {
-        let named =
-            [&self.config, &self.api_token_file, &self.nbd_tls_cert, &self.nbd_tls_key, &self.nbd_tls_ca];
+        let named = [
+            &self.config,
+            &self.api_token_file,
+            &self.nbd_tls_cert,
+            &self.nbd_tls_key,
+            &self.nbd_tls_ca,
+            &self.notify.ca,
+        ];
         named.into_iter().flatten().cloned().collect()
     }
 

@@ -13,7 +13,8 @@ const MONDAY: i64 = 3;
 type Period = fn(Timestamp, &TimeZone) -> i64;
 
 /// Returns the indexes of the snapshots that the retention does not keep. `times` are the times of
-/// the snapshots, in the order in which they were taken. Days, weeks and months are those of `zone`.
+/// the snapshots, in the order in which they were taken. Days, weeks and months are those of
+/// `zone`.
 ///
 /// The order decides which snapshot is newer, because the clock can be set between two snapshots.
 /// So the newest snapshot always stays. A snapshot whose time is ahead of the clock expires as

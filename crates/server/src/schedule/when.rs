@@ -368,9 +368,17 @@ mod tests {
         assert_eq!(runs(&howe, "2026-10-03T00:00:00Z", 1), ["Sun 10-04 02:30+11:00"]);
     }
 
+    /// Checks three runs in a row: interval, days, window, the time before, and the runs.
+    fn in_berlin(cases: &[(&str, &str, &str, &str, [&str; 3])]) {
+        for (every, on, between, after, expected) in cases {
+            let timing = timing(every, "", on, between, "Europe/Berlin");
+            assert_eq!(runs(&timing, after, 3), expected, "{every} {on} {between}");
+        }
+    }
+
     #[test]
     fn runs_in_a_window() {
-        for (every, on, between, after, expected) in [
+        in_berlin(&[
             (
                 "1h",
                 "",
@@ -421,6 +429,14 @@ mod tests {
                 "2026-11-29T12:00:00Z",
                 ["Mon 11-30 08:00+01:00", "Wed 12-02 08:00+01:00", "Mon 12-07 08:00+01:00"],
             ),
+        ]);
+        let india = timing("1h", "", "", "00:00-24:00", "Asia/Kolkata");
+        assert_eq!(runs(&india, "2026-11-22T03:14:15Z", 1), ["Sun 11-22 09:00+05:30"], "on the hour there");
+    }
+
+    #[test]
+    fn short_intervals_go_on_while_clocks_change() {
+        in_berlin(&[
             // In spring no time of the window 02:00-03:00 exists. It runs once, after the gap.
             (
                 "15m",
@@ -458,12 +474,7 @@ mod tests {
                 "2026-10-24T21:00:00Z",
                 ["Sun 10-25 00:00+02:00", "Sun 10-25 06:00+01:00", "Sun 10-25 12:00+01:00"],
             ),
-        ] {
-            let timing = timing(every, "", on, between, "Europe/Berlin");
-            assert_eq!(runs(&timing, after, 3), expected, "{every} {on} {between}");
-        }
-        let india = timing("1h", "", "", "00:00-24:00", "Asia/Kolkata");
-        assert_eq!(runs(&india, "2026-11-22T03:14:15Z", 1), ["Sun 11-22 09:00+05:30"], "on the hour there");
+        ]);
     }
 
     #[test]
