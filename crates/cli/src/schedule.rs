@@ -144,7 +144,7 @@ fn weekdays(text: &str) -> Result<Days, String> {
     let day = |name: &str| {
         let name = name.trim().to_ascii_lowercase();
         let full = FULL.iter().find(|full| name.len() >= 3 && full.starts_with(&name));
-        full.unwrap_or(&name.as_str()).get(..3).unwrap_or(&name).parse::<Weekday>()
+        full.map_or(name.as_str(), |full| &full[..3]).parse::<Weekday>()
     };
     text.split(',').map(day).collect::<Result<_, _>>().map(Days)
 }
