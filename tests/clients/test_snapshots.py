@@ -759,5 +759,46 @@ def schedules_run(t):
     server.check()
 
 
+@test(hindcast_only=True)
+def schedules_go_by_the_wall_clock(t):
+    """Times in a zone: checked, shown with their offset, changed, removed, kept over a restart."""
+    server = t.server()
+    server.create("db", MIB)
+    berlin = ("--tz", "Europe/Berlin")
+    night = server.cli("schedule", "create", "night", "db", "--every", "1d", "--at", "2:30", "--on", "wed,Monday", *berlin)
+    assert night["wall"] == {"tz": "Europe/Berlin", "at": "02:30", "on": ["mon", "wed"]}, night
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT0[23]:[03]0:00\+0[12]:00", night["next_local"]), night
+    for wrong, why in [
+        (("--every", "1h", "--at", "02:30"), "number of days"),
+        (("--every", "7d", "--at", "02:30"), "the one day"),
+        (("--every", "1d", "--between", "08:00-18:00"), "less than a day"),
+        (("--every", "1d", "--tz", "Europe/Berlin"), "--at 00:00"),
+        (("--every", "1d", "--at", "02:30", "--tz", "Europe/Nowhere"), "Europe/Nowhere"),
+        (("--every", "1d", "--at", "25:00"), "02:30"),
+        (("--every", "1h", "--on", "someday"), "someday"),
+    ]:
+        said = server.cli("schedule", "create", "x", "db", *wrong, code=USAGE)
+        assert why in said, (wrong, said)
+    now = time.gmtime()
+    here = f"{now.tm_hour:02}:00-{now.tm_hour + 1:02}:00"
+    there = f"{(now.tm_hour + 3) % 24:02}:00-{(now.tm_hour + 3) % 24 + 1:02}:00"
+    server.cli("schedule", "create", "now", "db", "--every", "10s", "--between", here, "--tz", "UTC")
+    server.cli("schedule", "create", "later", "db", "--every", "10s", "--between", there, "--tz", "UTC")
+    if now.tm_min < 58:
+        wait_for("a run in the window", lambda: any(n.startswith("now-") for n in names(server)), limit=30)
+    assert not any(n.startswith("later-") for n in names(server))
+    server.stop()
+    server.start()
+    changed = server.cli("schedule", "set", "night", "--on", "all")
+    assert changed["wall"] == {"tz": "Europe/Berlin", "at": "02:30"}, "the zone and the time stay"
+    changed = server.cli("schedule", "set", "night", "--every", "15m", "--at", "none", "--between", "22:00-06:00",
+                         "--tz", "America/New_York")
+    assert changed["wall"] == {"tz": "America/New_York", "between": "22:00-06:00"}, changed
+    assert changed["next_local"][-6:] in ("-05:00", "-04:00"), changed
+    changed = server.cli("schedule", "set", "night", "--between", "none")
+    assert "wall" not in changed and "next_local" not in changed, changed
+    server.check()
+
+
 if __name__ == "__main__":
     main()

@@ -17,6 +17,7 @@ mod flatten;
 mod groups;
 mod moment;
 mod named;
+mod notices;
 mod relocation;
 mod schedules;
 mod scrub;
@@ -28,6 +29,7 @@ mod targets;
 mod transfer;
 mod trash;
 mod types;
+mod wall_clock;
 
 pub use backups::*;
 pub use cdp::*;
@@ -39,6 +41,7 @@ pub use features::*;
 pub use flatten::*;
 pub use groups::*;
 pub use moment::{Moment, ParseMomentError};
+pub use notices::*;
 pub use relocation::*;
 pub use schedules::*;
 pub use scrub::*;
@@ -50,6 +53,7 @@ pub use targets::*;
 pub use transfer::*;
 pub use trash::*;
 pub use types::*;
+pub use wall_clock::*;
 
 /// Prefix of every versioned route.
 pub const API_V1: &str = "/api/v1";

@@ -1,12 +1,16 @@
 //! Requests and responses about schedules. A schedule takes and deletes snapshots at intervals.
 
+use crate::WallClock;
 use crate::client::{Client, ClientError, segment};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Number of snapshots that a schedule keeps, by kind. A snapshot is kept if any kind keeps it. All
-/// times are UTC. If all numbers are 0, every snapshot is kept.
+/// Number of snapshots that a schedule keeps, by kind. A snapshot is kept if any kind keeps it. If
+/// all numbers are 0, every snapshot is kept.
+///
+/// Days, weeks and months are those of the schedule's time zone, or of UTC if it has none. Hours
+/// are those of UTC.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retention {
@@ -38,17 +42,26 @@ pub struct Schedule {
     pub prefix: String,
     /// Names of the volumes. Their snapshots are taken at one instant.
     pub volumes: Vec<String>,
-    /// Interval between snapshots in seconds. Snapshots are due at multiples of it since
-    /// 1970-01-01T00:00:00Z. For example, hourly snapshots are due on the hour.
+    /// Interval between snapshots in seconds. Without `wall`, snapshots are due at multiples of it
+    /// since 1970-01-01T00:00:00Z. For example, hourly snapshots are due on the hour.
     pub every: u64,
+    /// Times by the clock on the wall. Absent: the schedule knows no time zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall: Option<WallClock>,
     /// Number of snapshots that the schedule keeps.
     pub keep: Retention,
     /// Whether the schedule is paused. A paused schedule takes and deletes no snapshots.
     pub paused: bool,
-    /// Time at which the schedule was created or resumed.
+    /// Time at which the schedule was created or resumed, or got other times by the clock on the
+    /// wall.
     pub since: Timestamp,
-    /// Time at which the next snapshots are due. Absent while the schedule is paused.
+    /// Time at which the next snapshots are due. Absent while the schedule is paused, or if its
+    /// time zone is not known to the server any more.
     pub next: Option<Timestamp>,
+    /// The same time in the schedule's time zone, with its offset from UTC, such as
+    /// `2026-11-29T02:30:00+01:00`. Absent without a time zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_local: Option<String>,
     /// Time of the last run that took snapshots. Absent if there was none since the server started.
     pub last_run: Option<Timestamp>,
     /// Error of the last run. Absent if the last run succeeded.
@@ -72,6 +85,10 @@ pub struct CreateSchedule {
     pub volumes: Vec<String>,
     /// Interval between snapshots in seconds, from 10 to 2678400 (31 days).
     pub every: u64,
+    /// Times by the clock on the wall. Absent: the schedule runs at multiples of its interval since
+    /// 1970-01-01T00:00:00Z.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall: Option<WallClock>,
     /// Number of snapshots to keep. Absent: every snapshot is kept.
     #[serde(default)]
     pub keep: Retention,
@@ -87,6 +104,11 @@ pub struct PatchSchedule {
     /// Interval between snapshots in seconds, from 10 to 2678400 (31 days).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<u64>,
+    /// Times by the clock on the wall. They replace all that the schedule has. If none of `at`,
+    /// `on` and `between` is set, the schedule runs at multiples of its interval since
+    /// 1970-01-01T00:00:00Z.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall: Option<WallClock>,
     /// Number of snapshots to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<Retention>,

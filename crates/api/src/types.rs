@@ -20,6 +20,19 @@ named! {
     }
 }
 
+named! {
+    /// How urgent a problem is. The codes have fixed severities.
+    #[derive(PartialOrd, Ord)]
+    pub enum Severity {
+        /// Good to know. Nothing has to be done soon.
+        Info = "info",
+        /// An operator should act in the next days, or the problem becomes worse.
+        Warning = "warning",
+        /// An operator should act now: data, writes or backups are affected.
+        Critical = "critical",
+    }
+}
+
 /// State of the pool, and its problems.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
@@ -38,6 +51,12 @@ pub struct Problem {
     pub code: String,
     /// One sentence for people, with the relevant names and numbers.
     pub message: String,
+    /// How urgent the problem is. Older servers do not send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub severity: Option<Severity>,
+    /// Time since which the server has had problems with this code, at the earliest its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
 }
 
 /// State of the server.

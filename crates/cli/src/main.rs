@@ -102,7 +102,7 @@ enum Command {
     /// Show the health, space, limits and listeners of the server
     Status,
     /// The pool and its physical volumes: show, pvs, add, drain, remove, clock, backup-metadata,
-    /// features, upgrade, set, reidentify
+    /// notify-test, features, upgrade, set, reidentify
     #[command(subcommand)]
     Pool(pool::Command),
     /// Volumes: create, list, show, resize, rename, set, label, relocate, flatten, delete, stats

@@ -9,8 +9,8 @@ use crate::session::{Global, Session};
 use crate::status::health;
 use clap::Subcommand;
 use hindcast_api::{
-    AddPv, BackUp, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, PatchPool, PatchPv, Placement,
-    Pool, Pv, Size,
+    AddPv, BackUp, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, NoticeDelivery, PatchPool, PatchPv,
+    Placement, Pool, Pv, Size,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
@@ -116,6 +116,9 @@ pub(crate) enum Served {
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
     },
+    /// Send a test notice to the command and the webhook that the server tells about problems
+    /// (serve --notify-command, --notify-webhook), and show the results
+    NotifyTest,
     /// Read all data in place and verify it, to find damage before the data is needed
     #[command(after_help = scrub::EXAMPLES)]
     Scrub(scrub::Args),
@@ -137,6 +140,23 @@ pub(crate) fn run(command: Command, global: &Global) -> Result<(), Failure> {
     match command {
         Command::Reidentify(args) => reidentify::run(&args, &global.output()),
         Command::Served(command) => ask(command, &global.session()?),
+    }
+}
+
+fn notify_test(session: &Session) -> Result<(), Failure> {
+    let results = session.client.test_notices()?;
+    session.output.show(&results, |all| {
+        let line = |one: &NoticeDelivery| match &one.error {
+            None => format!("{}: delivered", one.receiver),
+            Some(error) => format!("{}: {error}", one.receiver),
+        };
+        all.iter().map(line).collect::<Vec<_>>().join("\n")
+    })?;
+    match results.iter().filter(|one| one.error.is_some()).count() {
+        0 => Ok(()),
+        failed => {
+            Err(Failure::Failed(format!("{failed} of {} test notices were not delivered", results.len())))
+        }
     }
 }
 
@@ -179,6 +199,7 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
                 format!("wrote {}: {}, {copies}", b.path, Size(b.bytes))
             })
         }
+        Served::NotifyTest => notify_test(session),
         Served::Scrub(args) => scrub::run(args, session),
         Served::Features => features::show(session),
         Served::Upgrade(args) => features::upgrade(args, session),

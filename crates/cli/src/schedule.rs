@@ -5,18 +5,33 @@ use crate::output::{list, properties};
 use crate::select;
 use crate::session::Session;
 use clap::{ArgGroup, Args, Subcommand};
-use hindcast_api::{CreateSchedule, PatchSchedule, Retention, Schedule};
+use hindcast_api::{
+    CreateSchedule, PatchSchedule, Retention, Schedule, TimeOfDay, WallClock, Weekday, Window,
+};
+use std::str::FromStr;
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
   hindcast schedule create hourly db --every 1h --keep-hourly 24 --keep-daily 7
   hindcast schedule create minutely db log --every 1m --keep-last 60
   hindcast schedule create safe db --every 1d --keep-daily 7 --keep-weekly 4 --keep-monthly 12
+  hindcast schedule create night db --every 1d --at 02:30 --tz Europe/Berlin --keep-daily 14
+  hindcast schedule create weekly db --every 7d --on sun --at 04:00 --keep-last 8
+  hindcast schedule create work db --every 15m --on mon,tue,wed,thu,fri --between 08:00-18:00
 
 The name of a snapshot is the --prefix, or the name of the schedule, and the time:
 db@hourly-20261122T040000Z. The snapshots of several volumes are of one instant. A schedule runs when \
 the time (UTC) is a multiple of its interval: hourly schedules run on the hour, daily ones at \
 midnight. If the server missed runs because it was stopped, it makes one run for all of them.
+
+With --at, --on or --between the schedule goes by the clock of the zone --tz, which is stored with it:
+  An interval of less than a day is counted from midnight of each day. A missed run is made up within \
+the window and the days only.
+  1d runs at --at, or at midnight, on the days of --on. 7d, 14d, 21d and 28d need one day in --on. Other \
+numbers of days are counted from 1970, without --on.
+  --at needs an interval of days, --between one of less than a day.
+  If clocks skip the time of --at, the run is at the end of the gap. If they show it twice, the run is at \
+the first. An interval of less than a day goes on while clocks show an hour again.
 
 After each run the server deletes the schedule's own snapshots, except those that a --keep option \
 keeps: the last N, and the newest of each of the last N hours, days, weeks and months that have one. \
@@ -40,6 +55,8 @@ pub(crate) enum Command {
         #[arg(long)]
         prefix: Option<String>,
         #[command(flatten)]
+        wall: Wall,
+        #[command(flatten)]
         keep: Keep,
     },
     /// List schedules
@@ -51,16 +68,23 @@ pub(crate) enum Command {
         /// Name of the schedule
         name: String,
     },
-    /// Change the interval, or the snapshots that are kept; if one --keep option is given, the
-    /// others become 0
+    /// Change the interval, the times, or the snapshots that are kept; if one --keep option is
+    /// given, the others become 0
+    ///
+    /// With --at, --on or --between, --tz sets the zone, too. Without --tz the zone stays, and a
+    /// schedule that has none gets this machine's zone. --at none, --on all and --between none
+    /// remove a restriction; without any of them the schedule runs at multiples of its interval
+    /// again (UTC).
     #[command(group = ArgGroup::new("property").required(true).multiple(true).args(
-        ["every", "keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly"]))]
+        ["every", "at", "on", "between", "keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly"]))]
     Set {
         /// Name of the schedule
         name: String,
         /// Interval, 10s to 31d, such as 30s, 15m, 1h or 1d
         #[arg(long, value_name = "TIME", value_parser = seconds)]
         every: Option<u64>,
+        #[command(flatten)]
+        wall: Wall,
         #[command(flatten)]
         keep: Keep,
     },
@@ -80,6 +104,71 @@ pub(crate) enum Command {
         /// Name of the schedule
         name: String,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Wall {
+    /// Time of day, such as 02:30, or none; it needs an interval of days
+    #[arg(long, value_name = "HH:MM", value_parser = or_nothing::<TimeOfDay>)]
+    at: Option<Given<TimeOfDay>>,
+    /// Days of the week, such as mon,wed, or all
+    #[arg(long, value_name = "DAYS", value_parser = weekdays)]
+    on: Option<Days>,
+    /// Part of the day, such as 08:00-18:00 or 22:00-06:00, or none; its end does not belong to it,
+    /// and its hours after midnight belong to the day before
+    #[arg(long, value_name = "HH:MM-HH:MM", value_parser = or_nothing::<Window>)]
+    between: Option<Given<Window>>,
+}
+
+/// The value of an option that can remove what a schedule has: a new value, or none.
+#[derive(Debug, Clone, Copy)]
+struct Given<T>(Option<T>);
+
+/// Days of the week. No day means every day.
+#[derive(Debug, Clone)]
+struct Days(Vec<Weekday>);
+
+fn or_nothing<T: FromStr<Err = String>>(text: &str) -> Result<Given<T>, String> {
+    match text {
+        "none" => Ok(Given(None)),
+        text => text.parse().map(|value| Given(Some(value))),
+    }
+}
+
+/// Parses `mon,wed` or `all`. Full names of days are understood, too.
+fn weekdays(text: &str) -> Result<Days, String> {
+    const FULL: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+    if text == "all" {
+        return Ok(Days(Vec::new()));
+    }
+    let day = |name: &str| {
+        let name = name.trim().to_ascii_lowercase();
+        let full = FULL.iter().find(|full| name.len() >= 3 && full.starts_with(&name));
+        full.map_or(name.as_str(), |full| &full[..3]).parse::<Weekday>()
+    };
+    text.split(',').map(day).collect::<Result<_, _>>().map(Days)
+}
+
+impl Wall {
+    fn is_given(&self) -> bool {
+        self.at.is_some() || self.on.is_some() || self.between.is_some()
+    }
+
+    /// Returns the times of a schedule whose times were `before`. `zone` is this machine's zone, or
+    /// the one that the operator names. It returns `None` if no option is given.
+    fn changed(self, before: Option<&WallClock>, session: &Session) -> Result<Option<WallClock>, Failure> {
+        if !self.is_given() {
+            return Ok(None);
+        }
+        let mut wall = before.cloned().unwrap_or_default();
+        if wall.tz.is_none() || session.here.is_named {
+            wall.tz = Some(session.here.zone_name()?);
+        }
+        self.at.into_iter().for_each(|at| wall.at = at.0);
+        self.on.into_iter().for_each(|on| wall.on = on.0);
+        self.between.into_iter().for_each(|between| wall.between = between.0);
+        Ok(Some(wall))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -124,16 +213,25 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         output.show(&changed, |s| format!("{}: {}", s.name, state(s)))
     };
     match command {
-        Command::Create { name, volumes, every, prefix, keep } => {
+        Command::Create { name, volumes, every, prefix, wall, keep } => {
             let volumes = crate::group::volumes(session, volumes)?;
-            let keep = keep.retention().unwrap_or_default();
-            let created = client.create_schedule(&CreateSchedule { name, prefix, volumes, every, keep })?;
+            if session.here.is_named && !wall.is_given() {
+                return Err(Failure::usage(
+                    "--tz: a schedule without --at, --on and --between runs at multiples of its interval in UTC; \
+                     for midnight in a zone give --at 00:00",
+                ));
+            }
+            let (keep, wall) = (keep.retention().unwrap_or_default(), wall.changed(None, session)?);
+            let created =
+                client.create_schedule(&CreateSchedule { name, prefix, volumes, every, wall, keep })?;
             output.show(&created, |s| format!("created {}, {}", s.name, state(s)))
         }
         Command::List => output.show(&client.schedules()?, |all| table(all)),
         Command::Show { name } => output.show(&client.schedule(&name)?, details),
-        Command::Set { name, every, keep } => {
-            patch(&name, PatchSchedule { every, keep: keep.retention(), paused: None })
+        Command::Set { name, every, wall, keep } => {
+            let before = wall.is_given().then(|| client.schedule(&name)).transpose()?;
+            let wall = wall.changed(before.as_ref().and_then(|s| s.wall.as_ref()), session)?;
+            patch(&name, PatchSchedule { every, wall, keep: keep.retention(), paused: None })
         }
         Command::Pause { name } => {
             patch(&name, PatchSchedule { paused: Some(true), ..PatchSchedule::default() })
@@ -172,20 +270,33 @@ fn state(s: &Schedule) -> String {
     match (&s.error, &s.next) {
         (Some(error), _) => format!("failed: {error}"),
         (None, None) => "paused".into(),
-        (None, Some(next)) => format!("next at {}", next.strftime("%Y-%m-%d %H:%M:%SZ")),
+        (None, Some(next)) => match &s.next_local {
+            Some(local) => format!("next at {}", local.replacen('T', " ", 1)),
+            None => format!("next at {}", next.strftime("%Y-%m-%d %H:%M:%SZ")),
+        },
     }
+}
+
+/// Describes when a schedule runs: `1d at 02:30 on mon,wed (Europe/Berlin)`.
+fn times(s: &Schedule) -> String {
+    let mut text = interval(s.every);
+    let Some(wall) = &s.wall else { return text };
+    if let Some(at) = wall.at {
+        text.push_str(&format!(" at {at}"));
+    }
+    if !wall.on.is_empty() {
+        let days: Vec<&str> = wall.on.iter().map(|day| day.name()).collect();
+        text.push_str(&format!(" on {}", days.join(",")));
+    }
+    if let Some(between) = wall.between {
+        text.push_str(&format!(" between {between}"));
+    }
+    format!("{text} ({})", wall.tz.as_deref().unwrap_or("UTC"))
 }
 
 fn table(all: &[Schedule]) -> String {
     let rows = all.iter().map(|s| {
-        vec![
-            s.name.clone(),
-            s.volumes.join(" "),
-            interval(s.every),
-            keeps(&s.keep),
-            s.snapshots.to_string(),
-            state(s),
-        ]
+        vec![s.name.clone(), s.volumes.join(" "), times(s), keeps(&s.keep), s.snapshots.to_string(), state(s)]
     });
     list(&["NAME", "VOLUMES", "EVERY", "KEEP", "SNAPSHOTS", "STATE"], &[4], rows)
 }
@@ -195,7 +306,7 @@ fn details(s: &Schedule) -> String {
         ("name", s.name.clone()),
         ("snapshots named", format!("{}-TIME", s.prefix)),
         ("volumes", s.volumes.join(" ")),
-        ("every", interval(s.every)),
+        ("every", times(s)),
         ("keep", keeps(&s.keep)),
         ("state", state(s)),
         ("last run", s.last_run.map_or_else(|| "-".into(), |at| at.to_string())),
@@ -211,6 +322,12 @@ mod tests {
     fn intervals_are_told_in_their_unit() {
         for (seconds, text) in [(30, "30s"), (60, "1m"), (5400, "90m"), (86_400, "1d"), (1_209_600, "2w")] {
             assert_eq!(interval(seconds), text);
+        }
+        assert!(or_nothing::<TimeOfDay>("none").unwrap().0.is_none());
+        assert_eq!(weekdays("Mon,wednesday").unwrap().0, [Weekday::Monday, Weekday::Wednesday]);
+        assert!(weekdays("all").unwrap().0.is_empty());
+        for bad in ["", "mo", "mon,", "someday", "mondays"] {
+            assert!(weekdays(bad).is_err(), "{bad}");
         }
         assert_eq!(keeps(&Retention { last: 1, weekly: 2, ..Retention::default() }), "1 last, 2 weekly");
     }

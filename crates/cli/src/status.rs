@@ -14,7 +14,13 @@ pub(crate) fn health(health: &Health) -> String {
     let mut text = health.state.name().to_owned();
     for problem in &health.problems {
         text.push_str(if text == health.state.name() { ": " } else { "; " });
+        if let Some(severity) = problem.severity {
+            text.push_str(&format!("{}: ", severity.name()));
+        }
         text.push_str(&format!("{} [{}]", problem.message, problem.code));
+        if let Some(since) = problem.since {
+            text.push_str(&format!(" since {}", since.strftime("%Y-%m-%d %H:%M:%SZ")));
+        }
     }
     text
 }

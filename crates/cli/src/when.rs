@@ -42,6 +42,8 @@ pub(crate) enum Day {
 #[derive(Debug, Clone)]
 pub(crate) struct Here {
     pub(crate) zone: TimeZone,
+    /// Whether the operator named the zone. Otherwise it is this machine's.
+    pub(crate) is_named: bool,
     pub(crate) now: Timestamp,
     /// Tables show times in full, in UTC.
     pub(crate) precise: bool,
@@ -118,7 +120,18 @@ impl Here {
             })?,
             None => TimeZone::system(),
         };
-        Ok(Here { zone, now: Timestamp::now(), precise: false })
+        Ok(Here { zone, is_named: name.is_some(), now: Timestamp::now(), precise: false })
+    }
+
+    /// Returns the IANA name of the zone. It is UTC if this machine knows no zone of its own.
+    pub(crate) fn zone_name(&self) -> Result<String, Failure> {
+        match self.zone.iana_name() {
+            _ if self.zone.is_unknown() => Ok("UTC".to_owned()),
+            Some(name) => Ok(name.to_owned()),
+            None => Err(Failure::usage(
+                "this machine's time zone has no name; give --tz, such as --tz Europe/Berlin",
+            )),
+        }
     }
 
     fn timestamp(&self, day: Day, time: Time) -> Result<Timestamp, String> {
@@ -225,7 +238,7 @@ mod tests {
     use super::*;
 
     fn here(zone: &str, now: &str) -> Here {
-        Here { zone: TimeZone::get(zone).unwrap(), now: now.parse().unwrap(), precise: false }
+        Here { zone: TimeZone::get(zone).unwrap(), is_named: true, now: now.parse().unwrap(), precise: false }
     }
 
     /// Wednesday, 25 November 2026, 10:00 in Berlin.

@@ -8,12 +8,14 @@ use crate::host_paths::HostPaths;
 use crate::iscsi::IscsiTarget;
 use crate::lineage::Lineage;
 use crate::nbd::NbdTarget;
+use crate::receivers::Receivers;
 use crate::schedule::state::Schedules;
 use crate::settings::{Prices, TrashTimes};
 use hindcast_api::{Limits, Listeners};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
@@ -41,6 +43,10 @@ pub(crate) struct App {
     pub(crate) backups: Arc<Backups>,
     /// How long deleted volumes can be restored.
     pub(crate) trash: TrashTimes,
+    /// The time since which each code of the health's problems is there.
+    pub(crate) problems_since: Mutex<BTreeMap<String, Timestamp>>,
+    /// Receivers of notices about problems. `None`: the operator configured none.
+    pub(crate) receivers: Option<Receivers>,
     /// Prices of recovery time and of storage.
     pub(crate) prices: Prices,
     /// Permits for exports and imports that run at the same time.

@@ -6,9 +6,10 @@
 
 use crate::freeze::{DEFAULT_TIMEOUT, Hooks, VolumeHooks};
 use crate::listen::{Address, resolve};
+use crate::receivers::{Receivers, Webhook};
 use crate::same::Same;
-use crate::settings::{Digests, Hook, LogFormat, Prices, Salvaging, Settings, TlsWhen, TrashTimes};
-use hindcast_api::{ErrorBody, ErrorKind, Placement, Size};
+use crate::settings::{Digests, Hook, LogFormat, Notify, Prices, Salvaging, Settings, TlsWhen, TrashTimes};
+use hindcast_api::{ErrorBody, ErrorKind, Placement, Severity, Size};
 use hindcast_engine::cdp::model::{PRICE_PER_GIGABYTE, PRICE_PER_HOUR};
 use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
@@ -59,6 +60,8 @@ pub(crate) struct Config {
     pub(crate) chunk: u64,
     pub(crate) hooks: VolumeHooks,
     pub(crate) prices: Prices,
+    /// Receivers of notices about problems.
+    pub(crate) receivers: Option<Receivers>,
     pub(crate) stop_timeout: Duration,
     pub(crate) trash: TrashTimes,
     /// Number of backups of the metadata to keep.
@@ -138,6 +141,7 @@ impl Settings {
                 keep: said.trash.map_or(TRASH_KEEP, |span| span.0),
                 least: said.trash_min.map_or(TRASH_LEAST, |span| span.0),
             },
+            receivers: said.receivers(&data)?,
             stop_timeout: Duration::from_secs(said.stop_timeout.unwrap_or(10).into()),
             metadata_keep: said.metadata_keep.unwrap_or(3).max(1).into(),
             // Of what is only shown no backup is made.
@@ -167,8 +171,14 @@ impl Settings {
     }
 
     fn own_files(&self) -> Vec<PathBuf> {
-        let named =
-            [&self.config, &self.api_token_file, &self.nbd_tls_cert, &self.nbd_tls_key, &self.nbd_tls_ca];
+        let named = [
+            &self.config,
+            &self.api_token_file,
+            &self.nbd_tls_cert,
+            &self.nbd_tls_key,
+            &self.nbd_tls_ca,
+            &self.notify.ca,
+        ];
         named.into_iter().flatten().cloned().collect()
     }
 
@@ -198,6 +208,25 @@ impl Settings {
             Ok((volume.clone(), Hooks { before, after, timeout }))
         })
         .collect()
+    }
+
+    /// Returns the receivers of notices. `data` is the data directory.
+    fn receivers(&self, data: &Path) -> Result<Option<Receivers>, ErrorBody> {
+        let Notify { command, webhook, ca, min_severity } = &self.notify;
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.trim().is_empty());
+        let (command, url) = (given(command), given(webhook));
+        if url.is_none() && ca.is_some() {
+            return Err(invalid("--notify-ca needs --notify-webhook"));
+        }
+        // The URL may hold a secret, so the error does not repeat it.
+        let webhook = url.map(|url| Webhook::new(&url, ca.as_deref())).transpose();
+        let webhook = webhook.map_err(|why| invalid(format!("--notify-webhook: {why}")))?;
+        Ok((command.is_some() || webhook.is_some()).then(|| Receivers {
+            command,
+            webhook,
+            min_severity: min_severity.unwrap_or(Severity::Warning),
+            data: data.display().to_string(),
+        }))
     }
 
     /// Returns the prices for the cost model of CDP.

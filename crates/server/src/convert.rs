@@ -1,6 +1,7 @@
 //! Conversion of the engine's plain data to the types of the API.
 
 use crate::same::Same;
+use crate::severities::severity;
 use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::ids::Stamp;
@@ -32,16 +33,21 @@ pub fn error_body(error: Error) -> api::ErrorBody {
     api::ErrorBody { kind, message: error.to_string() }
 }
 
+/// Makes a problem with the severity of its code.
+pub(crate) fn problem(code: &str, message: impl Into<String>) -> api::Problem {
+    let severity = Some(severity(code));
+    api::Problem { code: code.into(), message: message.into(), severity, since: None }
+}
+
 pub(crate) fn health(health: &Health) -> api::Health {
-    let problem = |code: &str, message: &str| api::Problem { code: code.into(), message: message.into() };
     match health {
         Health::Healthy => api::Health { state: api::HealthState::Healthy, problems: Vec::new() },
         Health::Warning(warnings) => {
-            let problems = warnings.iter().map(|w| problem(w.code, &w.text)).collect();
+            let problems = warnings.iter().map(|w| problem(w.code, w.text.as_str())).collect();
             api::Health { state: api::HealthState::Warning, problems }
         }
         Health::Poisoned(reason) => {
-            let problems = vec![problem(code::POISONED, reason)];
+            let problems = vec![problem(code::POISONED, reason.as_str())];
             api::Health { state: api::HealthState::Poisoned, problems }
         }
     }

@@ -17,7 +17,8 @@ use crate::periodic::Worker;
 use crate::schedule::state::Schedules;
 use crate::settings::Settings;
 use crate::{
-    anchor_tuner, backups, data_directory, descriptors, logging, open_pool, realtime, scheduler, trash,
+    anchor_tuner, backups, data_directory, descriptors, logging, notices, open_pool, realtime, scheduler,
+    trash,
 };
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
@@ -120,6 +121,8 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         backups: Arc::new(Backups::open(&config.data, config.metadata_keep, config.metadata_interval)),
         prices: config.prices,
         trash: config.trash,
+        problems_since: Mutex::default(),
+        receivers: config.receivers.clone(),
     });
     let workers = start_workers(&app)?;
     let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api)
@@ -157,21 +160,23 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
 }
 
 /// Starts the threads with periodic work.
-fn start_workers(app: &Arc<App>) -> Result<[Worker; 4], ErrorBody> {
+fn start_workers(app: &Arc<App>) -> Result<Vec<Worker>, ErrorBody> {
     let failed = |of: &str, error| io_error(&format!("start the {of} thread"), &error);
-    Ok([
+    let always = [
         scheduler::start(app.clone()).map_err(|e| failed("schedule", e))?,
         anchor_tuner::start(app.pool.clone(), app.prices).map_err(|e| failed("anchor", e))?,
         backups::start(app.pool.clone(), app.backups.clone()).map_err(|e| failed("backup", e))?,
         trash::start(app.clone()).map_err(|e| failed("trash", e))?,
-    ])
+    ];
+    let notices = notices::start(app.clone()).map_err(|e| failed("notice", e))?;
+    Ok(always.into_iter().chain(notices).collect())
 }
 
 /// Stops the server: first the service of clients, then background work, then the pool.
 async fn stop(
     app: Arc<App>,
     api: ApiServer,
-    (workers, maintenance): ([Worker; 4], Maintenance),
+    (workers, maintenance): (Vec<Worker>, Maintenance),
     deadline: Duration,
 ) -> Result<(), ErrorBody> {
     let target = app.clone();

@@ -91,7 +91,7 @@ pub fn frozen<T, E>(hooks: &Hooks, work: impl FnOnce() -> Result<T, E>) -> Resul
 
 /// Waits for the end of a process on a thread of its own. If no thread can be started, the process
 /// stays a zombie until this process ends.
-fn reap(mut process: Child) {
+pub(crate) fn reap(mut process: Child) {
     let _ = std::thread::Builder::new().spawn(move || process.wait());
 }
 
@@ -164,7 +164,7 @@ fn shell(script: &str, command: &str) -> std::io::Result<(Child, ChildStdin)> {
 }
 
 /// Waits for a process. Returns `None` if it has not ended by `end`.
-fn wait(process: &mut Child, end: Instant) -> std::io::Result<Option<ExitStatus>> {
+pub(crate) fn wait(process: &mut Child, end: Instant) -> std::io::Result<Option<ExitStatus>> {
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(status) = process.try_wait()? {

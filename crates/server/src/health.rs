@@ -3,27 +3,21 @@
 
 use crate::app::App;
 use crate::convert;
-use hindcast_api::{Health, HealthState, Problem, Status};
+use crate::severities::code;
+use hindcast_api::{Health, HealthState, Status};
 use jiff::Timestamp;
-
-/// Codes of warnings that the server raises, beside those of the engine
-/// (`hindcast_engine::pool::code`).
-pub(crate) mod code {
-    /// A history is shorter than its retention.
-    pub(crate) const HISTORY_SHORT: &str = "history-short";
-    /// The file of schedules can't be read, so no schedule runs.
-    pub(crate) const SCHEDULES_UNREADABLE: &str = "schedules-unreadable";
-    /// The last run of a schedule failed.
-    pub(crate) const SCHEDULE_FAILING: &str = "schedule-failing";
-    /// The readable data of a damaged pool is served, read-only.
-    pub(crate) const SALVAGE: &str = "salvage";
-    /// The newest backup of the metadata is older than two days, or does not exist.
-    pub(crate) const METADATA_BACKUP_OLD: &str = "metadata-backup-old";
-}
+use std::collections::BTreeMap;
 
 impl App {
-    /// Returns the health of the pool and of the server's own work.
+    /// Returns the health of the pool and of the server's own work. Each problem has its severity,
+    /// and the time since which its code is there.
     pub(crate) fn health(&self) -> Health {
+        let mut health = self.found_health();
+        date(&mut health, &mut self.problems_since.lock(), Timestamp::now());
+        health
+    }
+
+    fn found_health(&self) -> Health {
         let mut health = convert::health(&self.pool.health());
         self.warn_of_short_histories(&mut health);
         self.warn_of_schedules(&mut health);
@@ -94,8 +88,38 @@ impl App {
 
 /// Adds a problem. The state of a healthy pool becomes a warning.
 fn warn(health: &mut Health, code: &str, message: String) {
-    health.problems.push(Problem { code: code.into(), message });
+    health.problems.push(convert::problem(code, message));
     if health.state == HealthState::Healthy {
         health.state = HealthState::Warning;
+    }
+}
+
+/// Sets the time since which each problem's code is there. `since` holds the times of the last
+/// call.
+fn date(health: &mut Health, since: &mut BTreeMap<String, Timestamp>, now: Timestamp) {
+    since.retain(|code, _| health.problems.iter().any(|problem| problem.code == *code));
+    for problem in &mut health.problems {
+        problem.since = Some(*since.entry(problem.code.clone()).or_insert(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_has_the_time_of_its_beginning() {
+        let mut since = BTreeMap::new();
+        let time = |second| Timestamp::from_second(second).unwrap();
+        let mut dated = |codes: &[&str], now| {
+            let problems = codes.iter().map(|code| convert::problem(code, String::new())).collect();
+            let mut health = Health { state: HealthState::Warning, problems };
+            date(&mut health, &mut since, time(now));
+            health.problems.into_iter().map(|p| p.since.unwrap().as_second()).collect::<Vec<_>>()
+        };
+        assert_eq!(dated(&["space-low"], 10), [10]);
+        assert_eq!(dated(&["space-low", "pv-away"], 20), [10, 20]);
+        assert_eq!(dated(&["pv-away"], 30), [20]);
+        assert_eq!(dated(&["space-low", "pv-away"], 40), [40, 20]);
     }
 }

@@ -4,14 +4,15 @@ use crate::app::App;
 use crate::periodic::Worker;
 use crate::schedule::names::Names;
 use crate::schedule::plan::{
-    MAX_AT_ONCE, MAX_SCHEDULES, MAX_VOLUMES, Plan, check_every, check_name, invalid, is_of,
+    MAX_AT_ONCE, MAX_SCHEDULES, MAX_VOLUMES, Plan, check_name, invalid, is_of, settle,
 };
 use crate::schedule::state::{LONGEST_NAP, Run, not_found, until};
-use crate::schedule::when;
+use crate::schedule::{retention, when};
 use crate::snapshots::{taken, time_name};
 use hindcast_api::{CreateSchedule, CreateSnapshots, NewSnapshot, PatchSchedule, Schedule};
 use hindcast_engine::pool::SnapshotInfo;
 use hindcast_engine::{Error, ErrorKind, Result};
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use std::io;
 use std::ops::ControlFlow;
@@ -22,6 +23,7 @@ use uuid::Uuid;
 /// Number of seconds after now that are tried for the name of a snapshot, if the clock was set
 /// back.
 const NAMES_TRIED: i64 = 1000;
+
 impl App {
     /// Returns all schedules, sorted by name.
     pub(crate) fn list_schedules(&self) -> Result<Vec<Schedule>> {
@@ -43,18 +45,23 @@ impl App {
     fn shown_schedule(&self, name: &str, (plan, run): (Plan, Run), names: &mut Names<'_>) -> Schedule {
         let volumes = names.of(&self.pool, &plan.volumes);
         let snapshots = self.snapshots_of(&plan, &volumes);
-        let next = when::due(run.slot, ran(&plan, &snapshots), plan.every, Timestamp::now());
+        let timing = plan.timing().ok().filter(|_| !plan.paused);
+        let next = timing.as_ref().map(|t| when::due(run.slot, ran(&plan, &snapshots), t, Timestamp::now()));
+        let zone = timing.as_ref().filter(|_| plan.wall.is_some()).map(when::Timing::zone);
+        let next_local = next.zip(zone).map(|(at, zone)| local_name(at, zone));
         Schedule {
             name: name.to_owned(),
             prefix: plan.prefix,
             volumes,
             every: plan.every,
+            wall: plan.wall,
             keep: plan.keep,
             paused: plan.paused,
             since: plan.since,
-            next: (!plan.paused).then_some(next),
+            next,
+            next_local,
             last_run: run.done,
-            error: run.error,
+            error: run.shown_error().cloned(),
             snapshots: snapshots.len() as u64,
         }
     }
@@ -70,7 +77,7 @@ impl App {
         let prefix = new.prefix.as_ref().unwrap_or(&new.name);
         check_name(&new.name)?;
         check_name(prefix)?;
-        check_every(new.every)?;
+        let wall = settle(new.every, new.wall.as_ref())?;
         if new.volumes.is_empty() || new.volumes.len() > MAX_VOLUMES {
             return Err(invalid(format!(
                 "create schedule {}: it needs 1 to {MAX_VOLUMES} volumes",
@@ -106,7 +113,7 @@ impl App {
             }
             let since = Timestamp::now();
             let (prefix, every, keep) = (prefix.clone(), new.every, new.keep);
-            let plan = Plan { prefix, volumes, every, keep, paused: false, since };
+            let plan = Plan { prefix, volumes, every, wall, keep, paused: false, since };
             plans.insert(new.name.clone(), plan);
             Ok(())
         })?;
@@ -116,14 +123,21 @@ impl App {
 
     /// Changes a schedule.
     pub(crate) fn patch_schedule(&self, name: &str, patch: &PatchSchedule) -> Result<Schedule> {
-        patch.every.map_or(Ok(()), check_every)?;
         self.schedules.update(|plans| {
             let plan = plans.get_mut(name).ok_or_else(|| not_found(name))?;
             if plan.paused && patch.paused == Some(false) {
                 plan.since = Timestamp::now();
             }
             plan.paused = patch.paused.unwrap_or(plan.paused);
-            plan.every = patch.every.unwrap_or(plan.every);
+            let every = patch.every.unwrap_or(plan.every);
+            if patch.every.is_some() || patch.wall.is_some() {
+                let wall = settle(every, patch.wall.as_ref().or(plan.wall.as_ref()))?;
+                if wall != plan.wall {
+                    // The new times of days before now were not missed.
+                    plan.since = Timestamp::now();
+                }
+                (plan.every, plan.wall) = (every, wall);
+            }
             plan.keep = patch.keep.unwrap_or(plan.keep);
             Ok(())
         })?;
@@ -150,11 +164,12 @@ impl App {
                 nap = Duration::ZERO;
                 continue;
             }
+            let Ok(timing) = plan.timing() else { continue };
             let volumes = names.of(&self.pool, &plan.volumes);
             let now = Timestamp::now();
             let slot = match run.slot {
-                Some(_) => when::due(run.slot, std::iter::empty(), plan.every, now),
-                None => when::due(None, ran(&plan, &self.snapshots_of(&plan, &volumes)), plan.every, now),
+                Some(_) => when::due(run.slot, std::iter::empty(), &timing, now),
+                None => when::due(None, ran(&plan, &self.snapshots_of(&plan, &volumes)), &timing, now),
             };
             if slot > now {
                 self.schedules.set_slot(name, slot);
@@ -162,17 +177,17 @@ impl App {
                 continue;
             }
             nap = Duration::ZERO;
-            let result = self.run_schedule(&plan, &volumes, now);
+            let result = self.run_schedule(&plan, &volumes, now, &timing.zone());
             if let Err(error) = &result {
                 tracing::warn!(schedule = name, %error, "a schedule failed");
             }
             // A failure is not tried again before the next slot either.
-            self.schedules.ended(name, now, when::next(now, plan.every), result);
+            self.schedules.ended(name, now, timing.next(now), result);
         }
         nap
     }
 
-    fn run_schedule(&self, plan: &Plan, volumes: &[String], now: Timestamp) -> Result<()> {
+    fn run_schedule(&self, plan: &Plan, volumes: &[String], now: Timestamp, zone: &TimeZone) -> Result<()> {
         if volumes.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, "take snapshots: its volumes were deleted"));
         }
@@ -181,7 +196,7 @@ impl App {
         let snapshots = volumes.iter().map(new).collect();
         self.create_snapshots(&CreateSnapshots { snapshots, ..CreateSnapshots::default() })?;
         for volume in volumes {
-            self.prune(plan, volume)?;
+            self.prune(plan, volume, zone)?;
         }
         Ok(())
     }
@@ -199,14 +214,14 @@ impl App {
     /// Deletes the snapshots that the retention does not keep. A snapshot that may not be deleted
     /// now stays until a later run. While expiry by time is suspended, a retention by hours, days
     /// or longer deletes nothing.
-    fn prune(&self, plan: &Plan, volume: &str) -> Result<()> {
-        if self.pool.is_forgetting_suspended() && when::goes_by_time(&plan.keep) {
+    fn prune(&self, plan: &Plan, volume: &str, zone: &TimeZone) -> Result<()> {
+        if self.pool.is_forgetting_suspended() && retention::goes_by_time(&plan.keep) {
             return Ok(());
         }
         let mut theirs = self.pool.snapshots(volume)?;
         theirs.retain(|s| is_of(&plan.prefix, &s.name));
         let times: Vec<Timestamp> = theirs.iter().map(taken).collect();
-        let gone = when::expired(&times, &plan.keep);
+        let gone = retention::expired(&times, &plan.keep, zone);
         let names: Vec<&str> = gone.iter().map(|i| theirs[*i].name.as_str()).collect();
         for batch in names.chunks(MAX_AT_ONCE) {
             match self.delete_snapshots(volume, batch, false) {
@@ -222,6 +237,11 @@ impl App {
         }
         Ok(())
     }
+}
+
+/// Returns a time by the clock on the wall of a zone, with its offset from UTC.
+fn local_name(at: Timestamp, zone: TimeZone) -> String {
+    at.to_zoned(zone).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
 }
 
 /// Returns the times of a schedule's runs, from its snapshots, and the time when it was created or

@@ -4,7 +4,7 @@
 //! A flag `--map-cache` is the variable `HINDCAST_MAP_CACHE` and the key `map-cache`.
 
 use clap::{Args, ValueEnum};
-use hindcast_api::{CachePolicy, Placement, Size, TimeSpan};
+use hindcast_api::{CachePolicy, Placement, Severity, Size, TimeSpan};
 use merge::Merge;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -72,6 +72,12 @@ pub struct Settings {
     /// Commands to run before and after snapshots, by volume; in the file only
     #[arg(skip)]
     pub hooks: Option<BTreeMap<String, Hook>>,
+
+    /// Whom the server tells about problems; in the file this is the table [notify], with the keys
+    /// command, webhook, ca and min-severity
+    #[command(flatten)]
+    #[merge(strategy = Merge::merge)]
+    pub notify: Notify,
 
     /// Listener of the admin API, HOST:PORT or unix:PATH; repeatable; it replaces the default
     /// [default: unix:DIR/hindcast.sock in the data directory DIR]
@@ -409,6 +415,58 @@ pub(crate) struct TrashTimes {
     pub(crate) keep: Duration,
     /// Age before which a volume stays although the pool is low on space.
     pub(crate) least: Duration,
+}
+
+/// Whom the server tells about problems. In the file this is the table `[notify]`.
+#[derive(Debug, Clone, Default, Args, Deserialize, Merge)]
+#[merge(strategy = merge::option::overwrite_none)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Notify {
+    /// Command that the server runs by sh -c when a problem of its health begins and when it ends.
+    /// It gets the event as JSON on its input, and in HINDCAST_EVENT, HINDCAST_CODE,
+    /// HINDCAST_SEVERITY and HINDCAST_MESSAGE. It has 30 seconds
+    #[arg(
+        id = "notify_command",
+        long = "notify-command",
+        env = "HINDCAST_NOTIFY_COMMAND",
+        value_name = "COMMAND",
+        help_heading = "Notices"
+    )]
+    pub command: Option<String>,
+
+    /// URL, https://… or http://…, to which the server sends the same event as JSON, in a POST
+    /// request
+    #[arg(
+        id = "notify_webhook",
+        long = "notify-webhook",
+        env = "HINDCAST_NOTIFY_WEBHOOK",
+        value_name = "URL",
+        hide_env_values = true,
+        help_heading = "Notices"
+    )]
+    pub webhook: Option<String>,
+
+    /// Certificate authorities (PEM) that must have signed the certificate of the --notify-webhook
+    /// [default: those that the system trusts]
+    #[arg(
+        id = "notify_ca",
+        long = "notify-ca",
+        env = "HINDCAST_NOTIFY_CA",
+        value_name = "FILE",
+        help_heading = "Notices"
+    )]
+    pub ca: Option<PathBuf>,
+
+    /// Lowest severity of a problem that is reported; docs/OPERATIONS.md has the severity of each
+    /// code [default: warning]
+    #[arg(
+        id = "notify_min_severity",
+        long = "notify-min-severity",
+        env = "HINDCAST_NOTIFY_MIN_SEVERITY",
+        value_name = "SEVERITY",
+        help_heading = "Notices"
+    )]
+    pub min_severity: Option<Severity>,
 }
 
 /// When NBD clients must use TLS.

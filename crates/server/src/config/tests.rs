@@ -281,3 +281,23 @@ fn nbd_can_be_switched_off_and_small_journals_get_small_segments() {
     assert_eq!(keep(&["--data", "/a", "--keep-distance", "64M"]), Some(64 << 20));
     assert_eq!(keep(&["--data", "/a", "--keep-distance", "0"]), None);
 }
+
+#[test]
+fn receivers_of_notices_come_from_the_command_line_or_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("h.toml");
+    let text = "data = '/a'\n[notify]\ncommand = 'mail'\nwebhook = 'http://a/b'\nmin-severity = 'critical'\n";
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let receivers = |args: &[&str]| parse(args).resolve().unwrap().receivers;
+    let found = receivers(&["--config", file, "--notify-command", "page"]).unwrap();
+    assert_eq!(found.command.as_deref(), Some("page"));
+    assert!(found.webhook.is_some());
+    assert_eq!((found.min_severity, found.data.as_str()), (Severity::Critical, "/a"));
+    assert!(receivers(&["--data", "d"]).is_none());
+    let found = receivers(&["--data", "d", "--notify-command", "page"]).unwrap();
+    assert!(found.webhook.is_none() && found.min_severity == Severity::Warning);
+    let wrong = refused(&["--data", "d", "--notify-webhook", "ftp://user:secret@a/"]);
+    assert!(wrong.contains("--notify-webhook") && !wrong.contains("secret"), "{wrong}");
+    assert!(refused(&["--data", "d", "--notify-ca", "x"]).contains("--notify-webhook"));
+}

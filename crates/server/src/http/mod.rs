@@ -12,6 +12,7 @@ mod framing;
 mod framing_hyper;
 mod groups;
 mod guests;
+mod notices;
 mod patience;
 mod probe;
 mod relocation;

@@ -5,8 +5,8 @@ use super::guests::{Guest, through};
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    backups, cdp, clients, clock, features, flatten, groups, relocation, schedules, scrub, snapshots,
-    targets, transfer, trash,
+    backups, cdp, clients, clock, features, flatten, groups, notices, relocation, schedules, scrub,
+    snapshots, targets, transfer, trash,
 };
 use crate::app::App;
 use crate::convert;
@@ -58,6 +58,7 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .routes(routes!(volumes, create_volume))
         .routes(routes!(volume, patch_volume, delete_volume))
         .routes(routes!(volume_stats))
+        .merge(notices::router())
         .merge(snapshots::router())
         .merge(cdp::router())
         .merge(transfer::router())

@@ -6,6 +6,7 @@
 
 pub(crate) mod names;
 pub(crate) mod plan;
+pub(crate) mod retention;
 pub(crate) mod state;
 mod stored;
 pub(crate) mod when;

@@ -25,6 +25,15 @@ pub(crate) struct Run {
     pub(crate) slot: Option<Timestamp>,
     pub(crate) done: Option<Timestamp>,
     pub(crate) error: Option<String>,
+    /// Why the schedule can't run at present: the database of time zones does not have its zone.
+    pub(crate) no_zone: Option<String>,
+}
+
+impl Run {
+    /// Returns the error that the operator should see.
+    pub(crate) fn shown_error(&self) -> Option<&String> {
+        self.no_zone.as_ref().or(self.error.as_ref())
+    }
 }
 
 /// The plans, and the results of their runs.
@@ -93,7 +102,7 @@ impl Schedules {
         runs.retain(|name, _| plans.contains_key(name));
         // The time that was computed for the old plan is wrong for the new one.
         for (_, run) in runs.iter_mut().filter(|(name, _)| before.get(*name) != plans.get(*name)) {
-            run.slot = None;
+            (run.slot, run.no_zone) = (None, None);
         }
         drop(state);
         self.waker.wake();
@@ -115,16 +124,31 @@ impl Schedules {
     ///
     /// A schedule whose next run is known and not yet due needs no check. That includes a schedule
     /// whose next run follows from the time when it was created or resumed. There can be many
-    /// schedules, and a check reads all snapshots of a schedule.
+    /// schedules, and a check reads all snapshots of a schedule. A schedule whose time zone is not
+    /// known does not run.
     pub(crate) fn to_look_at(&self, now: Timestamp) -> (Vec<(String, Plan)>, Duration) {
         let mut nap = LONGEST_NAP;
         let mut found = Vec::new();
         let State { plans, runs, .. } = &mut *self.state.lock();
         for (name, plan) in plans.iter().filter(|(_, plan)| !plan.paused) {
+            let timing = match plan.timing() {
+                Ok(timing) => timing,
+                Err(error) => {
+                    let run = runs.entry(name.clone()).or_default();
+                    if run.no_zone.is_none() {
+                        tracing::error!(schedule = name, %error, "a schedule does not run");
+                    }
+                    run.no_zone = Some(error.to_string());
+                    continue;
+                }
+            };
+            if let Some(run) = runs.get_mut(name) {
+                run.no_zone = None;
+            }
             let kept = runs.get(name).and_then(|run| run.slot);
             let slot = match kept {
-                Some(_) => when::due(kept, std::iter::empty(), plan.every, now),
-                None => match when::first(plan.since, plan.every, now) {
+                Some(_) => when::due(kept, std::iter::empty(), &timing, now),
+                None => match when::first(plan.since, &timing, now) {
                     Some(slot) => slot,
                     None => {
                         found.push((name.clone(), plan.clone()));
@@ -164,16 +188,17 @@ impl Schedules {
         let state = self.state.lock();
         let run = |name: &String| {
             let run = state.runs.get(name);
-            (name.clone(), run.and_then(|r| r.done), run.is_some_and(|r| r.error.is_some()))
+            (name.clone(), run.and_then(|r| r.done), run.is_some_and(|r| r.shown_error().is_some()))
         };
         state.plans.keys().map(run).collect()
     }
 
-    /// Returns the schedules whose last run since the server started failed, with the error.
+    /// Returns the schedules whose last run since the server started failed, or that can't run,
+    /// with the error.
     pub(crate) fn failing(&self) -> Vec<(String, String)> {
         let state = self.state.lock();
-        let failing = state.runs.iter().filter_map(|(name, run)| Some((name.clone(), run.error.clone()?)));
-        failing.collect()
+        let failing = |(name, run): (&String, &Run)| Some((name.clone(), run.shown_error()?.clone()));
+        state.runs.iter().filter_map(failing).collect()
     }
 }
 
@@ -201,6 +226,7 @@ mod tests {
             prefix,
             volumes: vec![uuid::Uuid::from_bytes([1; 16])],
             every: 3600,
+            wall: None,
             keep: Retention::default(),
             paused: false,
             since,
@@ -241,5 +267,36 @@ mod tests {
         assert_eq!(looked_at("2026-11-22T09:59:58Z"), (vec![], Duration::from_secs(2)));
         let all = ["due", "later", "new", "old"].map(str::to_owned).to_vec();
         assert_eq!(looked_at("2026-11-22T10:00:00Z").0, all);
+    }
+    /// One schedule whose zone is gone does not keep the others from running.
+    #[test]
+    fn a_schedule_without_its_zone_does_not_run() {
+        let place = tempfile::tempdir().unwrap();
+        let schedules = Schedules::open(Arc::new(FileDir::new(place.path())));
+        let lost = hindcast_api::WallClock {
+            tz: Some("Mars/Olympus".into()),
+            between: Some("08:00-18:00".parse().unwrap()),
+            ..hindcast_api::WallClock::default()
+        };
+        schedules
+            .update(|plans| {
+                plans.insert("good".into(), plan("good", "2026-11-20T00:00:00Z"));
+                let lost = Plan { wall: Some(lost), ..plan("lost", "2026-11-20T00:00:00Z") };
+                plans.insert("lost".into(), lost);
+                Ok(())
+            })
+            .unwrap();
+        let (found, _) = schedules.to_look_at(at("2026-11-22T09:30:00Z"));
+        assert_eq!(found.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), ["good"]);
+        let failing = schedules.failing();
+        assert!(failing.len() == 1 && failing[0].0 == "lost" && failing[0].1.contains("Mars"), "{failing:?}");
+        schedules
+            .update(|plans| {
+                plans.get_mut("lost").unwrap().wall = None;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(schedules.to_look_at(at("2026-11-22T09:30:00Z")).0.len(), 2);
+        assert_eq!(schedules.failing(), []);
     }
 }

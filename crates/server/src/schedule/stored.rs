@@ -4,8 +4,8 @@
 //! The server checks content that it reads like input of the operator. If a check refuses the
 //! content, the file is damaged, because the server writes only checked values.
 
-use super::plan::{MAX_VOLUMES, Plan, check_every, check_name};
-use hindcast_api::Retention;
+use super::plan::{MAX_VOLUMES, Plan, check_every, check_name, check_wall};
+use hindcast_api::{Retention, WallClock};
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,9 @@ struct Stored {
     /// The UUIDs of the volumes, because a volume can be renamed.
     volumes: Vec<String>,
     every: u64,
+    /// Absent: the schedule runs at multiples of the interval since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wall: Option<WallClock>,
     keep: Retention,
     paused: bool,
     since: Timestamp,
@@ -41,6 +44,7 @@ pub(super) fn encode(plans: &BTreeMap<String, Plan>) -> Result<Vec<u8>> {
         prefix: (plan.prefix != *name).then(|| plan.prefix.clone()),
         volumes: plan.volumes.iter().map(Uuid::to_string).collect(),
         every: plan.every,
+        wall: plan.wall.clone(),
         keep: plan.keep,
         paused: plan.paused,
         since: plan.since,
@@ -72,6 +76,8 @@ fn plan(stored: Stored) -> Result<Plan> {
     check_name(&stored.name)?;
     check_name(&prefix)?;
     check_every(stored.every)?;
+    // The zone is not looked up: without its database, other schedules run all the same.
+    stored.wall.as_ref().map_or(Ok(()), |wall| check_wall(stored.every, wall))?;
     let volumes = stored.volumes.iter().map(|text| {
         Uuid::try_parse(&text.replace('-', ""))
             .map_err(|_| Error::new(ErrorKind::Corrupt, format!("{text:?} is not a UUID")))
@@ -80,13 +86,14 @@ fn plan(stored: Stored) -> Result<Plan> {
     if volumes.is_empty() || volumes.len() > MAX_VOLUMES {
         return Err(Error::new(ErrorKind::Corrupt, "a schedule has a wrong number of volumes"));
     }
-    let Stored { every, keep, paused, since, .. } = stored;
-    Ok(Plan { prefix, volumes, every, keep, paused, since })
+    let Stored { every, wall, keep, paused, since, .. } = stored;
+    Ok(Plan { prefix, volumes, every, wall, keep, paused, since })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hindcast_api::Weekday;
 
     #[test]
     fn what_was_kept_is_read_and_damage_is_not() {
@@ -94,6 +101,12 @@ mod tests {
             prefix: "x".to_owned(),
             volumes: vec![Uuid::from_bytes([7; 16]), Uuid::from_bytes([0xab; 16])],
             every: 3600,
+            wall: Some(WallClock {
+                tz: Some("Europe/Berlin".into()),
+                at: None,
+                on: vec![Weekday::Monday, Weekday::Sunday],
+                between: Some("22:00-06:00".parse().unwrap()),
+            }),
             keep: Retention { last: 3, daily: 7, ..Retention::default() },
             paused: true,
             since: "2026-11-22T03:14:15Z".parse().unwrap(),
@@ -104,6 +117,9 @@ mod tests {
         let text = String::from_utf8(bytes).unwrap();
         for (old, new) in [
             ("3600", "3"),
+            ("3600", "86400"),
+            ("22:00-06:00", "22:00-22:00"),
+            ("\"sun\"", "\"sunday\""),
             ("\"auto\"", "\"a b\""),
             ("\"x\"", "\"-\""),
             ("07070707-", "0707070-"),
@@ -133,5 +149,26 @@ mod tests {
             (&[Uuid::from_bytes([7; 16])][..], 60, false)
         );
         assert_eq!(plan.keep, Retention { last: 1, hourly: 2, daily: 3, weekly: 4, monthly: 5 });
+        assert_eq!(plan.wall, None, "a build from before there were times by the wall clock");
+        // A build from before reads what this one writes, as long as no schedule has such times.
+        assert!(!String::from_utf8(encode(&plans).unwrap()).unwrap().contains("wall"));
+    }
+
+    /// The format of times by the clock on the wall. A zone that no machine knows is no damage.
+    #[test]
+    fn golden_text_of_wall_clocks() {
+        let text = r#"[{"name":"night","volumes":["07070707-0707-0707-0707-070707070707"],"every":86400,
+            "wall":{"tz":"Mars/Olympus","at":"02:30","on":["mon","wed"]},
+            "keep":{"last":0,"hourly":0,"daily":7,"weekly":0,"monthly":0},"paused":false,"since":"2026-11-22T03:14:15Z"},
+            {"name":"work","volumes":["07070707-0707-0707-0707-070707070707"],"every":3600,
+            "wall":{"tz":"UTC","between":"08:00-18:00"},
+            "keep":{"last":9,"hourly":0,"daily":0,"weekly":0,"monthly":0},"paused":false,"since":"2026-11-22T03:14:15Z"}]"#;
+        let plans = decode(text.as_bytes()).unwrap();
+        let night = plans["night"].wall.clone().unwrap();
+        assert_eq!((night.tz.as_deref(), night.at.unwrap().minutes()), (Some("Mars/Olympus"), 150));
+        assert_eq!(night.on, [Weekday::Monday, Weekday::Wednesday]);
+        assert!(plans["night"].timing().unwrap_err().to_string().contains("Mars/Olympus"));
+        assert_eq!(plans["work"].wall.as_ref().unwrap().between.unwrap().to_string(), "08:00-18:00");
+        assert!(plans["work"].timing().is_ok());
     }
 }

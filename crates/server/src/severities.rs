@@ -1,0 +1,79 @@
+//! The severity of each code of a problem. docs/OPERATIONS.md lists the codes for operators.
+
+use hindcast_api::Severity::{self, Critical, Info, Warning};
+use hindcast_engine::pool::code as engine;
+
+/// Codes of warnings that the server raises, beside those of the engine
+/// (`hindcast_engine::pool::code`).
+pub(crate) mod code {
+    /// A history is shorter than its retention.
+    pub(crate) const HISTORY_SHORT: &str = "history-short";
+    /// The file of schedules can't be read, so no schedule runs.
+    pub(crate) const SCHEDULES_UNREADABLE: &str = "schedules-unreadable";
+    /// The last run of a schedule failed, or the schedule can't run.
+    pub(crate) const SCHEDULE_FAILING: &str = "schedule-failing";
+    /// The readable data of a damaged pool is served, read-only.
+    pub(crate) const SALVAGE: &str = "salvage";
+    /// The newest backup of the metadata is older than two days, or does not exist.
+    pub(crate) const METADATA_BACKUP_OLD: &str = "metadata-backup-old";
+}
+
+/// All codes. Critical: data, writes, or the taking of snapshots are affected now. Info: the server
+/// copes, or only a figure is exceeded.
+const SEVERITIES: [(&str, Severity); 28] = [
+    (engine::POISONED, Critical),
+    (code::SALVAGE, Critical),
+    (engine::CATALOG_DAMAGED, Critical),
+    (engine::JOURNAL_LOSS, Critical),
+    (engine::DATA_DAMAGED, Critical),
+    (engine::PV_FAILED, Critical),
+    (engine::PV_AWAY, Critical),
+    (engine::HOST_FULL_WAITING, Critical),
+    (engine::HISTORY_ROOM_REFUSING, Critical),
+    (code::SCHEDULES_UNREADABLE, Critical),
+    (code::METADATA_BACKUP_OLD, Warning),
+    (engine::BLOCKS_LARGE, Warning),
+    (engine::PV_READ_ERRORS, Warning),
+    (engine::SPACE_NOT_RESERVED, Warning),
+    (engine::SPACE_LOW, Warning),
+    (engine::HOST_FULL, Warning),
+    (engine::BALLAST_USED, Warning),
+    (engine::HISTORY_ROOM_LOW, Warning),
+    (code::HISTORY_SHORT, Warning),
+    (engine::RESOURCES_SHORT, Warning),
+    (engine::DRAIN_STALLED, Warning),
+    (engine::COMPLETION_STALLED, Warning),
+    (code::SCHEDULE_FAILING, Warning),
+    (engine::CLOCK_JUMPED, Warning),
+    (engine::TIMES_AHEAD, Warning),
+    (engine::PV_STAMP, Warning),
+    (engine::RESERVE_EXCEEDED, Info),
+    (engine::EPOCHS_LOW, Info),
+];
+
+/// Returns the severity of a code. A code that the table does not have counts as a warning.
+pub(crate) fn severity(code: &str) -> Severity {
+    SEVERITIES.iter().find(|(known, _)| *known == code).map_or(Warning, |(_, severity)| *severity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_code_has_a_severity_and_the_manual_knows_it() {
+        let sources = [include_str!("../../engine/src/health.rs"), include_str!("severities.rs")];
+        let lines = sources.into_iter().flat_map(str::lines).filter(|line| line.contains("const "));
+        let codes: BTreeSet<&str> =
+            lines.filter_map(|line| line.split("&str = \"").nth(1)?.split('"').next()).collect();
+        let known: BTreeSet<&str> = SEVERITIES.iter().map(|(code, _)| *code).collect();
+        assert_eq!(codes, known);
+        assert_eq!(known.len(), SEVERITIES.len(), "a code is there twice");
+        let manual = include_str!("../../../docs/OPERATIONS.md");
+        for (code, severity) in SEVERITIES {
+            let row = format!("| [`{code}`](#{code}) | {} |", severity.name());
+            assert!(manual.contains(&row), "docs/OPERATIONS.md has no row {row}");
+        }
+    }
+}
