@@ -69,6 +69,10 @@ impl Snapshot {
 pub struct CreateSnapshots {
     /// Volumes, and the names of their snapshots: 1 to 200 entries, each volume once.
     pub snapshots: Vec<NewSnapshot>,
+    /// Past moment that the snapshots keep: a time, a time before now, the name of a mark or
+    /// snapshot, or an LSN. The volumes need a history of that moment. Absent: now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
     /// Labels for all of these snapshots.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,

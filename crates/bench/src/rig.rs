@@ -49,7 +49,7 @@ impl<A> Rig<'_, A> {
     }
 
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
-        self.api().delete_volume(name, true)?;
+        self.api().delete_volume(name, hindcast_api::DeleteVolume { force: true, now: true })?;
         self.settle()
     }
 

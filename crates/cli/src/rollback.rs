@@ -30,7 +30,8 @@ system that is still mounted then becomes inconsistent.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Rollback {
     /// The moment to return to: VOLUME@ and the name of a snapshot or mark, a time (10:41,
-    /// "yesterday 10:41"), a time before now (-10m), or lsn:N. Several volumes, or a group, return to one moment
+    /// "yesterday 10:41"), a time before now (-10m), or lsn:N. Several volumes, or a group, return
+    /// to one moment
     #[arg(value_name = "VOLUME@MOMENT", value_parser = Past::parse, required = true)]
     to: Vec<Past>,
     /// Return to the last flush at or before the moment: the content that clients had on stable

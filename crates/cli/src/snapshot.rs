@@ -28,6 +28,7 @@ Examples:
   hindcast snapshot create db@before-upgrade
   hindcast snapshot create db@v1 log@v1 wal@v1       all three at one instant
   hindcast snapshot create db --label why=upgrade
+  hindcast snapshot create db@before --at -10m     keep what db was ten minutes ago
   hindcast snapshot create db@clean --before 'fsfreeze -f /mnt/db' --after 'fsfreeze -u /mnt/db'
 
 A snapshot is taken between two writes, and clients do not wait for it. It is durable when the \
@@ -199,6 +200,10 @@ pub(crate) struct Create {
     /// Volumes, or groups; all snapshots are of one instant [default name: the time in UTC]
     #[arg(required = true, value_name = "VOLUME[@NAME]", value_parser = new_snapshot)]
     snapshots: Vec<NewSnapshot>,
+    /// Keep this past moment instead of the present one: a time (10:41, "yesterday 10:41"), a time
+    /// before now (-10m), lsn:N, or the name of a mark. The volumes need a history of it
+    #[arg(long, value_name = "MOMENT", value_parser = When::parse, allow_hyphen_values = true, conflicts_with_all = ["before", "after"])]
+    at: Option<When>,
     /// Label of the snapshots; repeatable
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
@@ -339,8 +344,12 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
 fn run_create(create: Create, session: &Session) -> Result<(), Failure> {
     let of = |snapshot: &NewSnapshot, volume| NewSnapshot { volume, ..snapshot.clone() };
     let snapshots = group::expand(session, create.snapshots, |s| &s.volume, of)?;
-    let new =
-        CreateSnapshots { snapshots, labels: create.labels.into_iter().collect(), no_hooks: create.no_hooks };
+    let new = CreateSnapshots {
+        snapshots,
+        at: create.at.as_ref().map(|at| session.moment(at)).transpose()?,
+        labels: create.labels.into_iter().collect(),
+        no_hooks: create.no_hooks,
+    };
     let take = || session.client.create_snapshots(&new);
     let created = if create.before.is_none() && create.after.is_none() {
         take()?

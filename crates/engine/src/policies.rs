@@ -147,7 +147,8 @@ impl Destager {
         let found = {
             let names = self.core.names.read();
             let seen = names.snapshots.values().filter(|s| names.is_in_sight(s)).map(|s| &s.state);
-            let mut seen = names.by_name.values().chain(seen).map(|state| &state.line.branch);
+            let volumes = names.by_name.values().chain(names.trashed());
+            let mut seen = volumes.chain(seen).map(|state| &state.line.branch);
             let holds = |branch: &&Arc<Branch>| {
                 branch.base().is_some_and(|base| is_moment(&base, |of| held_up.contains(&of)))
                     && !branch.filling.load(Ordering::Acquire)

@@ -9,7 +9,7 @@ use crate::groups::Groups;
 use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer};
 use crate::iscsi::IscsiTarget;
-use crate::listen::Listener;
+use crate::listen::{Address, Listener};
 use crate::maintenance::Maintenance;
 use crate::nbd::NbdTarget;
 use crate::notify::Notifier;
@@ -87,19 +87,24 @@ fn warn_of_stray_images(paths: HostPaths, pool: Arc<Pool>) {
     }
 }
 
+async fn bind(addresses: &[Address]) -> Result<Vec<Listener>, ErrorBody> {
+    let mut listeners = Vec::new();
+    for address in addresses {
+        listeners.push(Listener::bind(address).await?);
+    }
+    Ok(listeners)
+}
+
 async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), ErrorBody> {
     let mut signals = Signals::new()?;
     tokio::spawn(ignore(hangup));
-    let mut listeners = Vec::new();
-    for address in &config.api {
-        listeners.push(Listener::bind(address).await?);
-    }
+    let listeners = bind(&config.api).await?;
     let (connections, limits) = descriptors::connections(config, &pool)?;
     let (nbd, iscsi) = connections.clip(config);
     let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(error_body)?;
     let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules()).map_err(error_body)?;
-    let schedules = Schedules::open(data_directory::settings_of(&pool, &config.data));
-    let groups = Groups::open(data_directory::settings_of(&pool, &config.data));
+    let own = || data_directory::settings_of(&pool, &config.data);
+    let (schedules, groups) = (Schedules::open(own()), Groups::open(own()));
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {

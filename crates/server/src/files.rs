@@ -16,8 +16,8 @@ pub struct DamagedFile {
     pub why: String,
 }
 
-/// Reads the schedules, the groups, the targets and the states of logical units as the server would. Returns
-/// the files that the server would refuse.
+/// Reads the schedules, the groups, the targets and the states of logical units as the server
+/// would. Returns the files that the server would refuse.
 pub fn check_files(dir: &Arc<dyn Dir>) -> Result<Vec<DamagedFile>> {
     let file = |name: &str, kind, version| DurableFile::new(dir.clone(), name, kind, version);
     let read = |name: &str, kind, version, decode: &dyn Fn(&[u8]) -> Result<()>| {

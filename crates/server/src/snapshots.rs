@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::clones::{addresses, check_labels};
 use crate::convert::time;
 use crate::freeze::{FreezeError, Hooks, frozen};
-use crate::realtime;
+use crate::{moments, realtime};
 use hindcast_api::{CreateSnapshots, NewSnapshot, RollBack};
 use hindcast_engine::pool::{SnapshotInfo, Undo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -26,12 +26,13 @@ impl App {
     /// Creates snapshots at one instant, between the commands that are configured for the volumes.
     pub(crate) fn create_snapshots(&self, new: &CreateSnapshots) -> Result<Vec<SnapshotInfo>> {
         check_labels(new.labels.keys())?;
-        let hooks = match new.no_hooks {
+        let hooks = match new.no_hooks || new.at.is_some() {
             true => Vec::new(),
             false => new.snapshots.iter().filter_map(|s| self.hooks.get(&s.volume)).collect(),
         };
         // Commands take their time, and are no more urgent than others.
         let mut created = match hooks.is_empty() {
+            _ if new.at.is_some() => self.keep_moment(new)?,
             true => self.create_now(&new.snapshots)?,
             false => realtime::lowered(|| {
                 // Before guests are frozen.
@@ -69,6 +70,23 @@ impl App {
                 Err(Error::new(ErrorKind::Io, format!("{why}; {} was taken", names.join(" "))))
             }
         }
+    }
+
+    /// Keeps a past moment as snapshots. A mark is looked up in the first volume. Snapshots without
+    /// a name get the time of the moment.
+    fn keep_moment(&self, new: &CreateSnapshots) -> Result<Vec<SnapshotInfo>> {
+        let (Some(first), Some(at)) = (new.snapshots.first(), &new.at) else {
+            return Err(Error::new(ErrorKind::Invalid, "create snapshots: name at least one volume"));
+        };
+        let moment = moments::moment(&self.pool, &first.volume, at)?;
+        let point = self.pool.resolve(&first.volume, &moment)?;
+        let by_time = time_name(time(point.time));
+        let named = new.snapshots.iter().map(|s| (s.volume.as_str(), s.name.as_deref().unwrap_or(&by_time)));
+        let kept = realtime::lowered(|| self.pool.keep_moment(&named.collect::<Vec<_>>(), &moment))?;
+        for snapshot in &kept {
+            tracing::info!(volume = snapshot.volume, name = snapshot.name, lsn = point.lsn.0, "moment kept");
+        }
+        Ok(kept)
     }
 
     /// Deletes snapshots that were created but are not reported to the client.

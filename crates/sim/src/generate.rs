@@ -352,6 +352,10 @@ impl Generator {
         Some(match kind {
             Kind::Cdp => Op::Cdp(vol, self.cdp_settings()),
             Kind::Clock => Op::Clock(ClockMove::random(&mut self.rand)),
+            // A copy makes this draw, so that old seeds nearly repeat their runs.
+            Kind::Recover if self.rand.clone().percent(40) => {
+                Op::KeepMoment(vol, pick, self.snapshot_name(state, vol))
+            }
             Kind::Recover if state.volumes.len() as u64 >= self.max_volumes + 3 => return None,
             Kind::Recover => Op::Recover(vol, pick, self.volume_name(state)),
             Kind::RollBackTo => {

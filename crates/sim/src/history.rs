@@ -495,6 +495,33 @@ impl Run {
         })
     }
 
+    /// Keeps a moment as a snapshot.
+    pub(crate) fn keep_moment(&mut self, vol: VolId, pick: u64, name: &str) -> Outcome<()> {
+        let snap = self.next_snapshot;
+        self.next_snapshot += 1;
+        let Some((lsn, content, size)) = self.pick_moment(vol, pick) else { return Ok(()) };
+        let volume = self.volume_name(vol)?;
+        let mut refusals = self.moment_refusals(vol).to_vec();
+        let taken = self.oracle.state().has_snapshot(vol, name);
+        refusals.extend(taken.then_some(ErrorKind::Conflict));
+        self.brought = EXTRA;
+        let effect = Effect::KeepMoment(Taken { vol, content, size, undo: snap, name: name.into() });
+        let mut made = None;
+        let answer = self.control(effect, &refusals, |pool| {
+            made = pool.keep_moment(&[(&volume, name)], &Moment::Lsn(lsn))?.pop();
+            Ok(())
+        })?;
+        match (answer, made) {
+            (Answer::Done, Some(info)) if !taken => self.made(&info, snap),
+            (Answer::Done, _) => Err("a moment was kept under a name that is taken, or not at all".into()),
+            (Answer::Unknown, _) => {
+                self.unborn_snapshots = vec![(vol, name.into(), snap)];
+                Ok(())
+            }
+            (Answer::Refused(_), _) => Ok(()),
+        }
+    }
+
     /// Returns the content and the size of a volume with CDP at an LSN, if they are known. It is
     /// the content that was noted last before the LSN. If moments expire, states between may have
     /// been noted and removed, so only a note of the LSN itself counts.

@@ -288,6 +288,7 @@ impl Oracle {
         self.in_flight.iter().any(|effect| match effect {
             Effect::Delete(v) | Effect::Trash(v, _) | Effect::Rename(v, _) => *v == vol,
             Effect::DeleteSnapshots(_) | Effect::RenameSnapshot(..) | Effect::Imported(..) => true,
+            Effect::KeepMoment(kept) => kept.vol == vol,
             _ => false,
         })
     }

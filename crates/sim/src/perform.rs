@@ -48,10 +48,7 @@ impl Run {
             Op::ReadOnly(vol, on) => self.set_read_only(*vol, *on),
             Op::Trash { .. } | Op::LabelVolume(..) => self.perform_on_trash(op),
             Op::Delete { vol, force } => self.delete(*vol, *force),
-            Op::Release(vol) => {
-                self.handles.remove(vol);
-                Ok(())
-            }
+            Op::Release(vol) => self.release(*vol),
             Op::Maintain(steps) => {
                 for _ in 0..*steps {
                     self.maintain_once()?;
@@ -102,6 +99,7 @@ impl Run {
             Op::Clock(change) => self.move_clock(*change),
             Op::ReadMoment(vol, pick) => self.read_moment(*vol, *pick),
             Op::Recover(vol, pick, name) => self.recover(*vol, *pick, name),
+            Op::KeepMoment(vol, pick, name) => self.keep_moment(*vol, *pick, name),
             Op::RollBackTo { vols, pick, force } => self.roll_back_to(vols, *pick, *force),
             Op::Order(vol, order) => self.set_order(*vol, *order),
             Op::Relocate(vol) => self.relocate(*vol),

@@ -99,6 +99,7 @@ pub fn scripts() -> Vec<Script> {
         script("streams", 4096, streams()),
         script("stale-imports", 4096, stale_imports()),
         script("history-of-a-group", 512, histories::group()),
+        script("kept-moments", 4096, histories::kept_moments()),
         script("clock", 4096, clock()),
         script("bad-sectors", 512, failures::bad_sectors()),
         script("failed-pv", 512, failures::failed_pv()),

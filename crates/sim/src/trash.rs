@@ -116,6 +116,12 @@ impl Run {
         }
     }
 
+    /// Closes the handle of a volume.
+    pub(crate) fn release(&mut self, vol: VolId) -> Outcome<()> {
+        self.handles.remove(&vol);
+        Ok(())
+    }
+
     /// Makes sure that the pool has the feature, which its first use enables. Returns false if that
     /// failed.
     fn has_trash(&mut self) -> Outcome<bool> {

@@ -209,6 +209,8 @@ pub enum Op {
     ReadMoment(VolId, u64),
     /// Creates a volume from a moment: (volume, number of the moment, name of the new volume).
     Recover(VolId, u64, String),
+    /// Keeps a moment as a snapshot: (volume, number of the moment, name of the snapshot).
+    KeepMoment(VolId, u64, String),
     /// Rolls volumes back to a moment, all at once.
     RollBackTo {
         /// (volume, name of the snapshot that keeps the state before) of each.
@@ -323,6 +325,7 @@ impl Op {
             | Op::Cdp(vol, _)
             | Op::ReadMoment(vol, _)
             | Op::Recover(vol, ..)
+            | Op::KeepMoment(vol, ..)
             | Op::Delete { vol, .. }
             | Op::Trash { vol, .. }
             | Op::LabelVolume(vol, ..)
@@ -368,7 +371,7 @@ impl Op {
             Op::Create(_) | Op::CreateOver(..) | Op::Clone(..) | Op::Import { .. } => (1, 0),
             Op::Snapshot(wanted) | Op::RollBackTo { vols: wanted, .. } => (0, wanted.len() as SnapId),
             Op::Recover(..) => (1, 0),
-            Op::RollBack { .. } | Op::EndImport | Op::FeedStale(_) => (0, 1),
+            Op::RollBack { .. } | Op::EndImport | Op::FeedStale(_) | Op::KeepMoment(..) => (0, 1),
             _ => (0, 0),
         }
     }

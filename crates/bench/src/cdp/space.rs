@@ -125,7 +125,7 @@ fn each(rig: &Rig<'_>, bytes: u64, writes: impl Fn(&mut Client) -> Result<()>) -
             writes(&mut rig.connect(CLONE)?)?;
             let log = rig.logged(CLONE, bytes)?;
             all.push(Taken { encoding, compression, log });
-            rig.api().delete_volume(CLONE, true)?;
+            rig.api().delete_volume(CLONE, hindcast_api::DeleteVolume { force: true, now: true })?;
         }
     }
     rig.settle()?;

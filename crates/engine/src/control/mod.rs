@@ -28,6 +28,7 @@ mod flatten;
 mod group;
 mod history;
 mod import;
+mod keep;
 mod pv;
 mod rollback;
 mod snapshot;
@@ -140,6 +141,9 @@ operations! {
     }
     feature {
         50 => EnableFeatures,
+    }
+    keep {
+        46 => KeepMoment,
     }
     trash {
         60 => TrashVolume,

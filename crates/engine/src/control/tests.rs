@@ -48,7 +48,7 @@ fn roll_back(base: Frozen, at: Option<Lsn>) -> Control {
     RollBack { id, branch, base, at, size: 512, undo_id, undo: snapshot(2) }.into()
 }
 
-fn every_kind() -> [Control; 32] {
+fn every_kind() -> [Control; 33] {
     let base = Frozen { branch: BranchId(2), epoch: Epoch(9) };
     let moment = Frozen { epoch: Epoch::NONE, ..base };
     let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
@@ -98,6 +98,15 @@ fn every_kind() -> [Control; 32] {
         clone_volume(moment, Some(Lsn(77))),
         roll_back(moment, Some(Lsn(77))),
         EnableFeatures { features: 1 << 40 | 1 }.into(),
+        KeepMoment {
+            id: SnapshotId(7),
+            snapshot: snapshot(8),
+            chunk_log2: 14,
+            base: moment,
+            at: Lsn(77),
+            method: Method::Copy,
+        }
+        .into(),
         TrashVolume { id: VolumeId(1), time: 77 }.into(),
         RestoreVolume { id: VolumeId(1), name: "x".into() }.into(),
         LabelVolume { id: VolumeId(1), labels: [("app".into(), "shop".into())].into() }.into(),
@@ -138,6 +147,7 @@ fn golden_bytes() {
         "2b4d0000000000000007000000000000000e02000000000000000000000001390002070707070707070707070707070707070200646200000000000100000002000001630000000000000002000000000000000a000064befddb000000000000",
         "2c4d000000000000000100000000000000080000000000000002000000000000000000000000020000000000000700000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf0000000000",
         "32010000000001000000000000000000",
+        "2e4d0000000000000007000000000000000e0200000000000000000000000154000105050505050505050505050505050505010073010000000000000008000000000000000900000000000040000000000002000063000000000000000000000000000000000000000000000000000000cfe904d3000000",
         "3c01000000000000004d0000000000000000000000000000",
         "3d010000000000000001007800000000",
         "3e010000000000000001000300617070040073686f700000",

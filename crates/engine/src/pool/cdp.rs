@@ -204,7 +204,7 @@ impl Pool {
     }
 
     /// Holds one moment of several volumes.
-    fn hold_all<'v>(
+    pub(super) fn hold_all<'v>(
         &self,
         volumes: impl Iterator<Item = &'v str>,
         moment: &Moment,
@@ -228,7 +228,7 @@ impl Pool {
 }
 
 /// Combines operations into one that a crash leaves as a whole, or not at all.
-fn together(mut parts: Vec<Control>) -> Control {
+pub(super) fn together(mut parts: Vec<Control>) -> Control {
     match parts.pop() {
         Some(only) if parts.is_empty() => only,
         last => {
@@ -240,7 +240,7 @@ fn together(mut parts: Vec<Control>) -> Control {
 
 /// The base of what rests on a moment of a branch: it rests on no snapshot of the branch, so the
 /// epoch is 0.
-fn base_of(branch: &Branch) -> Frozen {
+pub(super) fn base_of(branch: &Branch) -> Frozen {
     Frozen { branch: branch.id, epoch: Epoch::NONE }
 }
 

@@ -13,6 +13,7 @@ mod feature;
 pub(crate) mod flatten;
 mod health;
 pub(crate) mod history;
+mod keep;
 mod loss;
 pub(crate) mod maintain;
 pub(crate) mod moments;

@@ -363,7 +363,7 @@ pub(super) fn check_labels(labels: &Labels, most: usize) -> Result<()> {
     )))
 }
 
-fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()> {
+pub(super) fn check_free(names: &Namespace, volume: &VolumeState, name: &str) -> Result<()> {
     check_name(name)?;
     match names.past(volume, name) {
         Some(what) => {

@@ -205,6 +205,8 @@ pub(crate) enum Effect {
     RollBack(VolId, SnapId, SnapId, String),
     /// Gives volumes the content and the size of a moment, all at once.
     RollBackTo(Vec<Taken>),
+    /// Creates a snapshot with the content of a moment. `undo` is the number of the snapshot.
+    KeepMoment(Taken),
     /// Changes the way in which a volume keeps its past.
     Manner(VolId, Manner),
     /// Sets the protection and the labels of a snapshot.
@@ -364,6 +366,7 @@ impl State {
             }
             Effect::RollBack(vol, snap, undo, name) => self.roll_back(*vol, *snap, *undo, name),
             Effect::RollBackTo(all) => all.iter().for_each(|taken| self.take_back(taken)),
+            Effect::KeepMoment(kept) => self.keep(kept),
             Effect::Labels(snap, protected, labels) => {
                 if let Some(snapshot) = self.snapshots.get_mut(snap) {
                     snapshot.protected = *protected;
@@ -425,6 +428,27 @@ impl State {
             labels: Labels::new(),
         };
         self.snapshots.insert(snap, snapshot);
+    }
+
+    fn keep(&mut self, kept: &Taken) {
+        let Some(volume) = self.volumes.get(&kept.vol) else { return };
+        let line = self.lines.begin_over_image(volume.chunk_size);
+        self.lines.put_over_image(line, kept.size);
+        let of = (line, self.lines.freeze(line));
+        self.lines.leave(line);
+        let snapshot = SnapshotModel {
+            volume: kept.vol,
+            name: kept.name.clone(),
+            size: kept.size,
+            chunk_size: volume.chunk_size,
+            block_size: volume.block_size,
+            content: kept.content.clone(),
+            of,
+            origin: kept.undo,
+            protected: false,
+            labels: Labels::new(),
+        };
+        self.snapshots.insert(kept.undo, snapshot);
     }
 
     fn roll_back(&mut self, vol: VolId, snap: SnapId, undo: SnapId, name: &str) {

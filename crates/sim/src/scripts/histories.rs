@@ -32,6 +32,33 @@ pub(super) fn one() -> Vec<Op> {
     ]
 }
 
+/// Moments are kept as snapshots, before and after they are carried out. The history ends, one of
+/// the snapshots is deleted, and the volume is rolled back to the other one.
+pub(super) fn kept_moments() -> Vec<Op> {
+    let keep = |pick, name: &str| Op::KeepMoment(1, pick, name.into());
+    vec![
+        volume("a", 64 * KIB, 4 * KIB, 512),
+        write(0, 16 * KIB, false),
+        Op::Cdp(1, Some(CdpSettings { anchors: AnchorPolicy::Every(3), ..CdpSettings::default() })),
+        write(1024, 6 * KIB, true),
+        write(20 * KIB, 8 * KIB, false),
+        keep(1, "s"),
+        Op::Drain,
+        write(512, 12 * KIB, false),
+        Op::Maintain(2),
+        keep(2, "t"),
+        write(0, 4 * KIB, false),
+        Op::Settle,
+        Op::Cdp(1, None),
+        Op::Settle,
+        Op::DeleteSnapshots(vec![1]),
+        Op::RollBack { snap: 2, undo: "u".into(), force: true },
+        write(4 * KIB, 8 * KIB, true),
+        Op::Settle,
+        Op::Verify,
+    ]
+}
+
 /// Two volumes with histories are rolled back to one moment, twice.
 pub(super) fn group() -> Vec<Op> {
     let on = |vol, encoding| Op::Cdp(vol, Some(CdpSettings { encoding, ..CdpSettings::default() }));

@@ -1,0 +1,75 @@
+//! The operation that makes a snapshot of a past moment (decision 71).
+
+use super::{Operation, take_at, take_chunk_log2};
+use crate::branch::namespace::Namespace;
+use crate::catalog::{BaseRecord, BranchRecord, Frozen, SnapshotRecord, Txn, decode_method, encode_method};
+use crate::codec::{Reader, Writer};
+use crate::error::Result;
+use crate::ids::{Epoch, Lsn, SnapshotId};
+use crate::settings::Method;
+
+/// Keeps a moment of a volume as a snapshot. The snapshot is of a new branch that no volume writes
+/// to and that rests on the moment, like the branch of a recovered volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeepMoment {
+    pub(crate) id: SnapshotId,
+    /// The snapshot. It freezes the first epoch of the new branch.
+    pub(crate) snapshot: SnapshotRecord,
+    pub(crate) chunk_log2: u8,
+    pub(crate) base: Frozen,
+    /// The LSN of the last record of the moment.
+    pub(crate) at: Lsn,
+    pub(crate) method: Method,
+}
+
+impl KeepMoment {
+    fn branch(&self) -> BranchRecord {
+        let base = Some(BaseRecord::Frozen(self.base));
+        BranchRecord {
+            dead: true,
+            epoch: self.snapshot.of.epoch.next(),
+            base_at: Some(self.at),
+            ..BranchRecord::new(self.chunk_log2, base, self.method)
+        }
+    }
+
+    /// Returns the next id that is free.
+    fn next_id(&self) -> u64 {
+        self.id.0.max(self.snapshot.of.branch.0) + 1
+    }
+}
+
+impl Operation for KeepMoment {
+    fn put(&self, w: &mut Writer) {
+        w.u8(Self::KIND).u64(self.at).u64(self.id).u8(self.chunk_log2);
+        w.u64(self.base.branch).u32(self.base.epoch.0).u8(encode_method(self.method)).value(&self.snapshot);
+    }
+
+    fn take(r: &mut Reader<'_>) -> Option<Self> {
+        Some(KeepMoment {
+            at: take_at(r)?,
+            id: r.u64()?,
+            chunk_log2: take_chunk_log2(r)?,
+            base: Frozen { branch: r.u64()?, epoch: Epoch(r.u32()?) },
+            method: decode_method(r.u8()?)?,
+            snapshot: r.value()?,
+        })
+    }
+
+    fn rows(&self) -> usize {
+        2
+    }
+
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
+        names.load_branch(self.snapshot.of.branch, &self.branch())?;
+        names.load_snapshot(self.id, &self.snapshot)?;
+        names.next_id = names.next_id.max(self.next_id());
+        Ok(())
+    }
+
+    fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
+        txn.put_branch(self.snapshot.of.branch, &self.branch())?;
+        txn.put_snapshot(self.id, &self.snapshot)?;
+        txn.change_superblock(|s| s.next_id = s.next_id.max(self.next_id()))
+    }
+}

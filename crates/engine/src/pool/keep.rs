@@ -1,0 +1,57 @@
+//! Snapshots of past moments (decision 71).
+
+use super::Pool;
+use super::cdp::{base_of, together};
+use super::snapshots::check_free;
+use crate::branch::namespace::check_depth;
+use crate::catalog::{Frozen, SnapshotRecord};
+use crate::control::{Control, KeepMoment, SetFill};
+use crate::error::Result;
+use crate::ids::{BranchId, Epoch, SnapshotId};
+use crate::info::SnapshotInfo;
+use crate::info::history::Moment;
+use crate::policies::QUIET_RATE;
+use crate::world::uuid as new_uuid;
+use uuid::Uuid;
+
+impl Pool {
+    /// Keeps one past moment of several volumes as snapshots: (volume, name of the snapshot). They
+    /// can be read at once. Background work copies their content out of the history, so that they
+    /// stay when the moment expires.
+    pub fn keep_moment(&self, wanted: &[(&str, &str)], moment: &Moment) -> Result<Vec<SnapshotInfo>> {
+        let held = self.hold_all(wanted.iter().map(|(volume, _)| *volume), moment)?;
+        let uuids: Vec<_> = wanted.iter().map(|_| new_uuid(&*self.core.world.rng)).collect();
+        self.destager.submit_with(|names| {
+            let (mut controls, mut branches) = (Vec::new(), Vec::new());
+            for (n, ((state, line, point), (_, name))) in held.iter().zip(wanted).enumerate() {
+                check_free(names, state, name)?;
+                check_depth(line)?;
+                let id = SnapshotId(names.next_id + 2 * n as u64);
+                let branch = BranchId(id.0 + 1);
+                branches.push(branch);
+                let snapshot = SnapshotRecord {
+                    uuid: uuids[n],
+                    name: (*name).to_owned(),
+                    volume: state.id,
+                    of: Frozen { branch, epoch: Epoch::FIRST },
+                    size: point.size,
+                    block_size: state.block_size,
+                    created: point.time,
+                    deleted: false,
+                    origin: Uuid::nil(),
+                    protected: false,
+                    labels: Default::default(),
+                };
+                let (chunk_log2, method) = (line.branch.chunk_log2, line.branch.method());
+                let base = base_of(&line.branch);
+                let kept: Control =
+                    KeepMoment { id, snapshot, chunk_log2, base, at: point.lsn, method }.into();
+                controls.push(kept);
+            }
+            let fill: Control = SetFill { branches, rate: Some(QUIET_RATE) }.into();
+            controls.push(fill);
+            Ok((vec![together(controls)], None))
+        })?;
+        wanted.iter().map(|(volume, name)| self.snapshot(volume, name)).collect()
+    }
+}
