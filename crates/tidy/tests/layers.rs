@@ -107,6 +107,7 @@ const SERVER: Layers<'_> = Layers {
         "health",
         "metrics",
         "clients",
+        "access",
         // Interfaces that operators reach.
         "http",
         "daemon",
@@ -152,6 +153,7 @@ const TARGET: Layers<'_> = Layers {
         "scsi::dispatch",
         "scsi",
         // NBD.
+        "nbd::client",
         "nbd::codec",
         "nbd::stats",
         "nbd::option_data",
