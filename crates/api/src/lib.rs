@@ -6,6 +6,7 @@
 //! `/api/v1/openapi.json`.
 #![forbid(unsafe_code)]
 
+mod access;
 mod backups;
 mod cdp;
 mod client;
@@ -26,6 +27,7 @@ mod targets;
 mod transfer;
 mod types;
 
+pub use access::*;
 pub use backups::*;
 pub use cdp::*;
 pub use client::{Client, ClientError, Endpoint};

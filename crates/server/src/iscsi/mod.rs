@@ -7,6 +7,7 @@ mod doors;
 mod exports;
 mod making;
 mod names;
+mod nbd_access;
 mod registry;
 mod store;
 mod stored;
@@ -14,6 +15,7 @@ mod target;
 mod to_api;
 
 pub(crate) use exports::{LU_KIND, LU_VERSION, is_lu_file};
-pub(crate) use making::{Making, NbdRules};
+pub(crate) use making::Making;
+pub(crate) use nbd_access::{NbdAccess, NbdRule, NbdRules};
 pub(crate) use store::{STORED, names_and_files, renew, verify};
 pub(crate) use target::IscsiTarget;

@@ -132,6 +132,7 @@ mod tests {
             handles: 0,
             stats: VolumeStats::default(),
             preserved: PreserveStats::default(),
+            labels: Default::default(),
         }
     }
 
