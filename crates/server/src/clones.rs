@@ -34,8 +34,8 @@ pub(crate) fn default_name(volume: &str, snapshot: &str) -> String {
     format!("{volume}.{snapshot}")
 }
 
-/// Opens the clone at a snapshot's address for a client, if there is one. With `read_only` it refuses
-/// writes even if the clone accepts them.
+/// Opens the clone at a snapshot's address for a client, if there is one. With `read_only` it
+/// refuses writes even if the clone accepts them.
 pub(crate) fn open_behind(
     pool: &Arc<Pool>,
     snapshot: &SnapshotInfo,

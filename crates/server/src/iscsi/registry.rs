@@ -5,7 +5,7 @@
 //! the registry. It applies when the file has the copy.
 
 use super::credentials::{Account, Chap, Secret};
-use super::nbd_access::NbdRule;
+use super::nbd_rules::NbdRule;
 use crate::passthrough::FileSpec;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::Rule;

@@ -4,7 +4,7 @@
 //! content, the file is damaged, because the server writes only checked values.
 
 use super::credentials::{Account, Chap, Secret};
-use super::nbd_access::NbdRule;
+use super::nbd_rules::NbdRule;
 use super::registry::{Guard, MAX_LUN, Named, Registry, TargetSettings};
 use crate::passthrough::{FileSpec, identity_of_serial};
 use hindcast_api::Access;
