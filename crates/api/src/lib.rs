@@ -6,6 +6,7 @@
 //! `/api/v1/openapi.json`.
 #![forbid(unsafe_code)]
 
+mod access;
 mod backups;
 mod cdp;
 mod client;
@@ -31,6 +32,7 @@ mod trash;
 mod types;
 mod wall_clock;
 
+pub use access::*;
 pub use backups::*;
 pub use cdp::*;
 pub use client::{Client, ClientError, Endpoint};

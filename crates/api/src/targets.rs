@@ -63,6 +63,9 @@ pub struct Inherited {
     pub volume: String,
     /// Number of access rules that were copied.
     pub rules: usize,
+    /// Number of access rules for NBD that were copied.
+    #[serde(default)]
+    pub nbd_rules: usize,
     /// User names of the CHAP accounts that were copied.
     pub chap_users: Vec<String>,
     /// Whether initiators may log in to the new volume's own target.

@@ -23,7 +23,8 @@ Examples:
 
 Requests that were not answered yet fail at the client. A client may connect again at once. To keep \
 initiators out, change the rules (hindcast target deny), or disable the target (hindcast target set). \
-To close a volume to NBD: hindcast volume set VOLUME --nbd no.";
+To keep NBD clients out: hindcast access deny. To close a volume to NBD: hindcast volume set VOLUME \
+--nbd no.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -5,6 +5,7 @@
 //! through the admin API.
 #![forbid(unsafe_code)]
 
+mod access;
 mod cdp;
 mod check;
 mod clients;
@@ -120,6 +121,9 @@ enum Command {
     /// Clones, which are writable volumes that begin as a snapshot: create, list
     #[command(subcommand)]
     Clone(clone::Command),
+    /// Access rules for NBD clients, by address and certificate: allow, deny, remove, list
+    #[command(subcommand)]
+    Access(access::Command),
     /// The clients that use volumes now, over NBD and iSCSI: list, disconnect
     #[command(subcommand)]
     Clients(clients::Command),
@@ -181,6 +185,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Group(command) => group::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),
+        Command::Access(command) => access::run(command, &global.session()?),
         Command::Clients(command) => clients::run(command, &global.session()?),
         Command::History(args) => history::show(&args, &global.session()?),
         Command::Mark(args) => history::mark(&args, &global.session()?),

@@ -45,7 +45,9 @@ Examples:
 The server checks the rules in order: first the rules of the target, then the rules for all targets \
 (--all). The first rule that matches the name, the address and the CHAP account of the initiator \
 decides. An initiator that no rule matches is refused. There is one exception: while no rule exists \
-at all, and the server listens on loopback addresses only, every initiator is allowed.";
+at all, and the server listens on loopback addresses only, every initiator is allowed.
+
+Rules for NBD clients: hindcast access allow.";
 
 const CHAP_EXAMPLES: &str = "\
 Examples:

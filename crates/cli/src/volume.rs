@@ -338,6 +338,11 @@ pub(crate) fn inherited(name: &str, inherited: Option<&Inherited>) -> String {
         1 => what.push("1 access rule".to_owned()),
         n => what.push(format!("{n} access rules")),
     }
+    match taken.nbd_rules {
+        0 => {}
+        1 => what.push("1 NBD rule".to_owned()),
+        n => what.push(format!("{n} NBD rules")),
+    }
     if !taken.chap_users.is_empty() {
         what.push(format!("CHAP as {}", taken.chap_users.join(" or ")));
     }

@@ -34,10 +34,15 @@ pub(crate) fn default_name(volume: &str, snapshot: &str) -> String {
     format!("{volume}.{snapshot}")
 }
 
-/// Opens the clone at a snapshot's address for a client, if there is one.
-pub(crate) fn open_behind(pool: &Arc<Pool>, snapshot: &SnapshotInfo) -> Result<Option<Arc<Volume>>> {
+/// Opens the clone at a snapshot's address for a client, if there is one. With `read_only` it
+/// refuses writes even if the clone accepts them.
+pub(crate) fn open_behind(
+    pool: &Arc<Pool>,
+    snapshot: &SnapshotInfo,
+    read_only: bool,
+) -> Result<Option<Arc<Volume>>> {
     let Some(clone) = clone_behind(pool, snapshot) else { return Ok(None) };
-    let opened = pool.open_volume(&clone.name, clone.read_only)?;
+    let opened = pool.open_volume(&clone.name, clone.read_only || read_only)?;
     if opened.info().uuid != clone.uuid {
         // It was renamed in between, and another volume has its name: nothing may be written to
         // that.

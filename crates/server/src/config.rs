@@ -54,6 +54,8 @@ pub(crate) struct Config {
     /// Files of the configuration that no request may use: the token and keys.
     pub(crate) own_files: Vec<PathBuf>,
     pub(crate) nbd: NbdConfig,
+    /// Whether volumes without access rules are open on NBD listeners that other machines reach.
+    pub(crate) nbd_open: bool,
     pub(crate) iscsi: IscsiConfig,
     pub(crate) creation: Creation,
     pub(crate) options: PoolOptions,
@@ -120,7 +122,6 @@ impl Settings {
             )));
         }
         let nbd = said.nbd()?;
-        said.check_nbd(&nbd)?;
         Ok(Config {
             create: said.create.unwrap_or(false),
             force_stale: said.force_stale.unwrap_or(false),
@@ -128,6 +129,7 @@ impl Settings {
             api,
             api_token,
             nbd,
+            nbd_open: said.nbd_open == Some(true),
             warnings: said.readable_secrets(),
             allowed: said.allowed()?,
             own_files: said.own_files(),
@@ -278,25 +280,6 @@ impl Settings {
             tls_required,
             ..default
         })
-    }
-
-    /// Refuses an NBD listener that other machines reach without required TLS, unless the operator
-    /// allows it. NBD has no other access control than TLS. Without TLS, any client that reaches a
-    /// listener can read and write every volume.
-    fn check_nbd(&self, nbd: &NbdConfig) -> Result<(), ErrorBody> {
-        let reachable = |listen: &&Listen| match listen {
-            Listen::Tcp(address) => !address.ip().to_canonical().is_loopback(),
-            Listen::Unix(_) => false,
-        };
-        let open = self.nbd_open == Some(true) || nbd.tls_required != TlsRequired::Never;
-        match nbd.listen.iter().find(reachable).filter(|_| !open) {
-            Some(Listen::Tcp(address)) => Err(invalid(format!(
-                "--nbd {address}: every client that reaches this address could read and write all volumes. Choose one: require \
-                 TLS (--nbd-tls-cert, --nbd-tls-key and --nbd-tls-required, best with --nbd-tls-ca); listen on a loopback \
-                 address or on unix:PATH; or give --nbd-open if the network itself keeps other hosts out"
-            ))),
-            _ => Ok(()),
-        }
     }
 
     /// Returns a warning for each file with a secret that users other than its owner can read.

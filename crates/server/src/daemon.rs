@@ -102,7 +102,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     let (connections, limits) = descriptors::connections(config, &pool)?;
     let (nbd, iscsi) = connections.clip(config);
     let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(error_body)?;
-    let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules()).map_err(error_body)?;
+    let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules(), config.nbd_open).map_err(error_body)?;
     let own = || data_directory::settings_of(&pool, &config.data);
     let (schedules, groups) = (Schedules::open(own()), Groups::open(own()));
     let maintenance =

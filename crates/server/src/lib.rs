@@ -5,6 +5,7 @@
 //! only. It calls the engine from threads that may block.
 #![forbid(unsafe_code)]
 
+mod access;
 mod anchor_tuner;
 mod app;
 mod atomic_file;

@@ -84,10 +84,11 @@ pub(crate) fn last_flush(pool: &Pool, volume: &str, moment: cdp::Moment) -> Resu
     })
 }
 
-/// Opens the content at an address. It is read-only, except at the address of a writable snapshot.
-pub(crate) fn open(pool: &Arc<Pool>, volume: &str, text: &str) -> Result<Arc<Volume>> {
+/// Opens the content at an address. It is read-only, except at the address of a writable snapshot,
+/// where `read_only` decides.
+pub(crate) fn open(pool: &Arc<Pool>, volume: &str, text: &str, read_only: bool) -> Result<Arc<Volume>> {
     match find(pool, volume, text)? {
-        Past::Snapshot(snapshot) => match open_behind(pool, &snapshot)? {
+        Past::Snapshot(snapshot) => match open_behind(pool, &snapshot, read_only)? {
             Some(clone) => Ok(clone),
             None => pool.open_snapshot(volume, &snapshot.name),
         },
@@ -225,12 +226,12 @@ mod tests {
         }
         pool.create_snapshots(&[("v", "s")]).unwrap();
         write(&pool, 5);
-        assert_eq!((at(&pool, "s", false).unwrap(), first(&open(&pool, "v", "s").unwrap())), (4, 4));
+        assert_eq!((at(&pool, "s", false).unwrap(), first(&open(&pool, "v", "s", false).unwrap())), (4, 4));
         pool.set_cdp("v", None).unwrap();
         pool.create_snapshots(&[("v", "without")]).unwrap();
         let error = at(&pool, "without", false).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("v@without"), "{error}");
-        assert_eq!(first(&open(&pool, "v", "without").unwrap()), 5, "to open it no history is needed");
+        assert_eq!(first(&open(&pool, "v", "without", false).unwrap()), 5, "to open it no history is needed");
     }
 }

@@ -3,14 +3,14 @@
 
 use crate::clones::{CLONE, clone_behind};
 use crate::convert;
-use crate::iscsi::NbdRules;
+use crate::iscsi::{NbdAccess, NbdRules};
 use crate::moments::{self, Past};
 use hindcast_api::{Moment, Size};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Difference, Error, ErrorKind as EngineKind, Result, Volume};
-use hindcast_target::nbd::{ConnectionInfo, Listen, NbdConfig, NbdServer, NbdStats};
-use hindcast_target::{Changes, ExportEntry, Exports};
+use hindcast_target::nbd::{Client, ConnectionInfo, Listen, NbdConfig, NbdServer, NbdStats, Opened};
+use hindcast_target::{Changes, ExportEntry, Exports, Repeated};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,36 @@ const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
 /// The exports of a pool. Each volume has its own name. Snapshots, which can be writable, are
 /// listed as `VOLUME@NAME`. Any moment has the name `VOLUME@MOMENT`. The empty name is the only
 /// volume if there is exactly one. A volume that NBD does not serve has no exports, also not of its
-/// past. A clone that NBD does not serve is not exported at a snapshot's address.
-struct PoolExports(Arc<Pool>, NbdRules);
+/// past. A clone that NBD does not serve is not exported at a snapshot's address. The same holds
+/// for a client that the access rules of a volume refuse.
+#[derive(Clone)]
+struct PoolExports {
+    pool: Arc<Pool>,
+    rules: NbdRules,
+    /// Whether volumes without access rules are open also on listeners that other machines reach.
+    open: bool,
+    /// The client that sees the exports. `None` before a client is known: no rule counts.
+    client: Option<Arc<Client>>,
+}
+
+/// Returns whether other machines reach a listener.
+pub(crate) fn is_reachable(listener: &Listen) -> bool {
+    match listener {
+        Listen::Tcp(address) => !address.ip().to_canonical().is_loopback(),
+        Listen::Unix(_) => false,
+    }
+}
 
 impl Exports for PoolExports {
+    fn seen_by(&self, client: &Arc<Client>) -> Option<Box<dyn Exports>> {
+        Some(Box::new(self.view(client.clone())))
+    }
+
     fn list(&self) -> Vec<ExportEntry> {
-        let served = self.1.all();
-        let mut snapshots = self.0.all_snapshots().into_iter().peekable();
-        let volumes = self.0.volumes();
+        let access = self.decide();
+        let served = |volume: &VolumeInfo| access(volume) >= NbdAccess::ReadOnly;
+        let mut snapshots = self.pool.all_snapshots().into_iter().peekable();
+        let volumes = self.pool.volumes();
         let by_id: HashMap<String, &VolumeInfo> = volumes.iter().map(|v| (v.uuid.to_string(), v)).collect();
         let mut entries = Vec::new();
         // Both are in the order of volumes' names.
@@ -39,7 +61,7 @@ impl Exports for PoolExports {
                 continue;
             }
             let theirs = std::iter::from_fn(|| snapshots.next_if(|s| s.volume == v.name));
-            entries.push(ExportEntry { description: of_volume(v), name: v.name.clone() });
+            entries.push(ExportEntry { description: of_volume(v, access(v)), name: v.name.clone() });
             entries.extend(theirs.filter_map(|s| {
                 let clone = s.labels.get(CLONE).and_then(|id| by_id.get(id)).copied();
                 if clone.is_some_and(|clone| !served(clone)) {
@@ -56,11 +78,12 @@ impl Exports for PoolExports {
     /// ask for the description of each.
     fn describe(&self, name: &str) -> Option<String> {
         let name = self.canonical(name);
+        let access = self.access(&name).ok().filter(|access| *access >= NbdAccess::ReadOnly)?;
         match name.split_once('@') {
-            None => self.0.volume(&name).ok().map(|v| of_volume(&v)),
+            None => self.pool.volume(&name).ok().map(|v| of_volume(&v, access)),
             Some((volume, snapshot)) => {
-                let snapshot = self.0.snapshot(volume, snapshot).ok()?;
-                Some(of_snapshot(&snapshot, clone_behind(&self.0, &snapshot).as_ref()))
+                let snapshot = self.pool.snapshot(volume, snapshot).ok()?;
+                Some(of_snapshot(&snapshot, clone_behind(&self.pool, &snapshot).as_ref()))
             }
         }
     }
@@ -68,27 +91,30 @@ impl Exports for PoolExports {
     fn open(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
         let name = self.canonical(name);
         if name.is_empty() {
+            // The only volume is there, but not for this client.
+            if let Some(only) = self.only_volume(&|volume| self.rules.serves(volume)) {
+                self.served(&only)?;
+            }
             return Err(Error::new(
                 EngineKind::NotFound,
                 "open the default export: there must be exactly one volume; name the export",
             ));
         }
+        let access = self.access(&name)?;
+        self.check(&name, access)?;
         // No volume has an @ in its name.
         if let Some((volume, moment)) = name.split_once('@') {
-            self.served_past(volume, moment)?;
-            return Ok(moments::open(&self.0, volume, moment)?);
+            return Ok(moments::open(&self.pool, volume, moment, access == NbdAccess::ReadOnly)?);
         }
-        let read_only = self.served(&name)?.read_only;
-        Ok(self.0.open_volume(&name, read_only)?)
+        let read_only = self.pool.volume(&name)?.read_only || access == NbdAccess::ReadOnly;
+        Ok(self.pool.open_volume(&name, read_only)?)
     }
 
     fn canonical(&self, name: &str) -> String {
         if name.is_empty() {
-            let mut served = self.0.volumes();
-            served.retain(self.1.all());
-            if let [only] = served.as_slice() {
-                return only.name.clone();
-            }
+            let access = self.decide();
+            let seen = |volume: &VolumeInfo| access(volume) >= NbdAccess::ReadOnly;
+            return self.only_volume(&seen).unwrap_or_default();
         }
         name.to_owned()
     }
@@ -96,11 +122,11 @@ impl Exports for PoolExports {
     fn snapshots(&self, name: &str, most: usize) -> Vec<String> {
         let name = self.canonical(name);
         let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
-        let served = self.served(volume).and_then(|_| self.0.snapshot_names(volume, most));
+        let served = self.served(volume).and_then(|_| self.pool.snapshot_names(volume, most));
         let mut names = served.unwrap_or_default();
         // Of itself a snapshot differs only where it can be written to.
-        let own = own.and_then(|own| self.0.snapshot(volume, own).ok());
-        if let Some(own) = own.filter(|own| clone_behind(&self.0, own).is_none()) {
+        let own = own.and_then(|own| self.pool.snapshot(volume, own).ok());
+        if let Some(own) = own.filter(|own| clone_behind(&self.pool, own).is_none()) {
             names.retain(|name| *name != own.name);
         }
         names
@@ -114,19 +140,19 @@ impl Exports for PoolExports {
         let (volume, own) = name.split_once('@').map_or((name.as_str(), None), |(v, s)| (v, Some(s)));
         let (from_volume, from) = past.split_once('@').unwrap_or((volume, past));
         self.served(from_volume)?;
-        let (from, _) = moments::open_frozen(&self.0, from_volume, from)?;
+        let (from, _) = moments::open_frozen(&self.pool, from_volume, from)?;
         self.served(volume)?;
         let to = match own {
             Some(own) => self.compared(volume, own)?,
-            None => self.0.open_weak(volume)?,
+            None => self.pool.open_weak(volume)?,
         };
         Ok(Arc::new(Compared(Difference::new(from, to)?)))
     }
 }
 
-fn of_volume(volume: &VolumeInfo) -> String {
-    let access = if volume.read_only { ", read-only" } else { "" };
-    format!("{}{access}", Size(volume.size))
+fn of_volume(volume: &VolumeInfo, access: NbdAccess) -> String {
+    let read_only = volume.read_only || access == NbdAccess::ReadOnly;
+    format!("{}{}", Size(volume.size), if read_only { ", read-only" } else { "" })
 }
 
 /// Returns the description of a snapshot, with the clone at its address.
@@ -137,40 +163,95 @@ fn of_snapshot(snapshot: &SnapshotInfo, clone: Option<&VolumeInfo>) -> String {
 }
 
 impl PoolExports {
-    /// Returns a volume, if NBD serves it.
-    fn served(&self, name: &str) -> Result<VolumeInfo> {
-        let volume = self.0.volume(name)?;
-        match self.1.serves(&volume) {
-            true => Ok(volume),
-            false => Err(Error::new(
-                EngineKind::NotFound,
-                format!("open volume {name}: NBD does not serve it; see `hindcast volume set {name} --nbd`"),
-            )),
+    /// Returns the exports as one client sees them.
+    fn view(&self, client: Arc<Client>) -> PoolExports {
+        PoolExports { client: Some(client), ..self.clone() }
+    }
+
+    /// Returns a function that decides about the client, by the settings of one instant.
+    fn decide(&self) -> impl Fn(&VolumeInfo) -> NbdAccess + use<> {
+        let reachable = self.client.as_ref().is_some_and(|client| is_reachable(&client.listener));
+        self.rules.for_client(self.client.clone(), self.open || !reachable)
+    }
+
+    /// Returns the name of the only volume for which `seen` returns true, if there is exactly one.
+    fn only_volume(&self, seen: &dyn Fn(&VolumeInfo) -> bool) -> Option<String> {
+        let mut volumes = self.pool.volumes();
+        volumes.retain(seen);
+        match volumes.as_slice() {
+            [only] => Some(only.name.clone()),
+            _ => None,
         }
     }
 
-    /// Refuses past content if NBD does not serve its volume, or the clone at its address.
-    fn served_past(&self, volume: &str, moment: &str) -> Result<()> {
-        self.served(volume)?;
-        match moments::find(&self.0, volume, moment)? {
-            Past::Snapshot(snapshot) => match clone_behind(&self.0, &snapshot) {
-                Some(clone) => self.served(&clone.name).map(drop),
-                None => Ok(()),
-            },
-            Past::Moment(_) => Ok(()),
+    /// Returns the access of the client to an export. Past content needs the access to its volume,
+    /// and to the clone at its address.
+    fn access(&self, name: &str) -> Result<NbdAccess> {
+        let decide = self.decide();
+        let (volume, past) = name.split_once('@').map_or((name, None), |(v, past)| (v, Some(past)));
+        let access = decide(&self.pool.volume(volume)?);
+        let Some(past) = past.filter(|_| access >= NbdAccess::ReadOnly) else { return Ok(access) };
+        let clone = match moments::find(&self.pool, volume, past)? {
+            Past::Snapshot(snapshot) => clone_behind(&self.pool, &snapshot),
+            Past::Moment(_) => None,
+        };
+        Ok(clone.map_or(access, |clone| access.min(decide(&clone))))
+    }
+
+    /// Fails if the access is none. A refused client is logged.
+    fn check(&self, name: &str, access: NbdAccess) -> Result<()> {
+        static REFUSED: Repeated = Repeated::new();
+        match access {
+            NbdAccess::ReadOnly | NbdAccess::ReadWrite => Ok(()),
+            NbdAccess::Excluded => Err(Error::new(
+                EngineKind::NotFound,
+                format!("open {name}: NBD does not serve its volume; see `hindcast volume set --nbd`"),
+            )),
+            NbdAccess::Refused => {
+                if let (Some(client), Some(turn)) = (&self.client, REFUSED.turn()) {
+                    tracing::info!(
+                        export = name,
+                        client = client.address.map(tracing::field::display),
+                        certificate = client.common_names.first(),
+                        suppressed = turn.suppressed(),
+                        "no access rule allows an NBD client; see `hindcast access allow`"
+                    );
+                }
+                // This kind becomes NBD_REP_ERR_POLICY.
+                Err(Error::new(
+                    EngineKind::Conflict,
+                    format!("open {name}: no access rule allows this client"),
+                ))
+            }
+        }
+    }
+
+    /// Returns a volume, if NBD serves it to the client.
+    fn served(&self, name: &str) -> Result<VolumeInfo> {
+        let volume = self.pool.volume(name)?;
+        self.check(name, self.decide()(&volume))?;
+        Ok(volume)
+    }
+
+    /// Returns whether a connection may go on with the export that it opened.
+    fn keeps(&self, opened: &Opened<'_>) -> bool {
+        match self.view(Arc::new(opened.client.clone())).access(opened.export) {
+            Ok(NbdAccess::ReadWrite) => true,
+            Ok(NbdAccess::ReadOnly) => opened.read_only,
+            Ok(NbdAccess::Excluded | NbdAccess::Refused) | Err(_) => false,
         }
     }
 
     /// Opens the content that a client of `VOLUME@TEXT` sees. It refuses text that means other
     /// content at each use.
     fn compared(&self, volume: &str, text: &str) -> Result<Arc<Volume>> {
-        match moments::find(&self.0, volume, text)? {
-            Past::Snapshot(snapshot) => match clone_behind(&self.0, &snapshot) {
+        match moments::find(&self.pool, volume, text)? {
+            Past::Snapshot(snapshot) => match clone_behind(&self.pool, &snapshot) {
                 Some(clone) => {
                     self.served(&clone.name)?;
-                    self.0.open_weak(&clone.name)
+                    self.pool.open_weak(&clone.name)
                 }
-                None => self.0.open_snapshot(volume, &snapshot.name),
+                None => self.pool.open_snapshot(volume, &snapshot.name),
             },
             Past::Moment(_) if matches!(text.parse(), Ok(Moment::Ago(_))) => Err(Error::new(
                 EngineKind::Unsupported,
@@ -178,7 +259,7 @@ impl PoolExports {
                     "compare {volume}@{text}: a time before now means another moment at each use; name a fixed moment"
                 ),
             )),
-            Past::Moment(moment) => self.0.open_moment(volume, &moment),
+            Past::Moment(moment) => self.pool.open_moment(volume, &moment),
         }
     }
 }
@@ -197,11 +278,70 @@ impl Changes for Compared {
 }
 
 /// The running NBD target. With `--nbd none` it has no listeners.
-pub(crate) struct NbdTarget(NbdServer);
+pub(crate) struct NbdTarget {
+    server: NbdServer,
+    exports: PoolExports,
+    /// Whether the server verifies certificates of clients.
+    verifies: bool,
+}
 
 impl NbdTarget {
-    pub(crate) fn start(config: &NbdConfig, pool: Arc<Pool>, rules: NbdRules) -> Result<Self> {
-        Ok(NbdTarget(NbdServer::start(config.clone(), Arc::new(PoolExports(pool, rules)))?))
+    /// Starts the server. With `open`, volumes without access rules are open also on listeners that
+    /// other machines reach.
+    pub(crate) fn start(config: &NbdConfig, pool: Arc<Pool>, rules: NbdRules, open: bool) -> Result<Self> {
+        let exports = PoolExports { pool, rules, open, client: None };
+        let server = NbdServer::start(config.clone(), Arc::new(exports.clone()))?;
+        for listener in server.addresses().into_iter().filter(is_reachable) {
+            let Listen::Tcp(address) = listener else { continue };
+            match open {
+                true => tracing::warn!(
+                    %address,
+                    "every NBD client that reaches this address can use all volumes without access rules (--nbd-open)"
+                ),
+                false => tracing::info!(
+                    %address,
+                    "an NBD client at this address needs an access rule: hindcast access allow"
+                ),
+            }
+        }
+        let verifies = config.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        Ok(NbdTarget { server, exports, verifies })
+    }
+
+    /// Returns whether volumes without access rules are open on listeners that other machines
+    /// reach.
+    pub(crate) fn is_open(&self) -> bool {
+        self.exports.open
+    }
+
+    /// Returns whether the server verifies certificates of clients.
+    pub(crate) fn verifies_clients(&self) -> bool {
+        self.verifies
+    }
+
+    /// Applies the current access rules to the existing connections. Before this returns, the
+    /// connections that they no longer allow have ended.
+    pub(crate) fn enforce(&self) {
+        let lost = |opened: &Opened<'_>| !self.exports.keeps(opened);
+        let (connections, all) = self.server.end_clients(&lost, DISCONNECT_WAIT);
+        if connections > 0 {
+            tracing::info!(connections, all, "NBD connections ended: no access rule allows them any more");
+        }
+    }
+
+    /// Gives the connections of a renamed volume, and of its past, their new names. The connections
+    /// stay.
+    pub(crate) fn volume_renamed(&self, old: &str, new: &str) {
+        self.server.rename(&|export| match export.split_once('@') {
+            None => (export == old).then(|| new.to_owned()),
+            Some((volume, past)) => (volume == old).then(|| format!("{new}@{past}")),
+        });
+    }
+
+    /// Gives the connections of a renamed snapshot its new name. The connections stay.
+    pub(crate) fn snapshot_renamed(&self, volume: &str, old: &str, new: &str) {
+        let old = format!("{volume}@{old}");
+        self.server.rename(&|export| (export == old).then(|| format!("{volume}@{new}")));
     }
 
     /// Returns the bound addresses.
@@ -210,28 +350,28 @@ impl NbdTarget {
             Listen::Tcp(address) => address.to_string(),
             Listen::Unix(path) => format!("unix:{}", path.display()),
         };
-        self.0.addresses().into_iter().map(text).collect()
+        self.server.addresses().into_iter().map(text).collect()
     }
 
     /// Returns totals since the start.
     pub(crate) fn stats(&self) -> NbdStats {
-        self.0.stats()
+        self.server.stats()
     }
 
     /// Returns the open connections.
     pub(crate) fn connections(&self) -> Vec<ConnectionInfo> {
-        self.0.connections()
+        self.server.connections()
     }
 
     /// Ends one connection. Returns false if there is none with this number.
     pub(crate) fn end(&self, id: u64) -> bool {
-        self.0.end(id, DISCONNECT_WAIT)
+        self.server.end(id, DISCONNECT_WAIT)
     }
 
     /// Ends the connections of an export that was deleted or whose content changed. Further
     /// requests on them would only fail.
     pub(crate) fn disconnect(&self, export: &str) {
-        let (connections, all) = self.0.disconnect(export, DISCONNECT_WAIT);
+        let (connections, all) = self.server.disconnect(export, DISCONNECT_WAIT);
         if connections > 0 {
             tracing::info!(export, connections, all, "NBD connections ended");
         }
@@ -240,7 +380,7 @@ impl NbdTarget {
     /// Ends the connections of a volume, of its snapshots and of its moments.
     pub(crate) fn disconnect_volume(&self, volume: &str) {
         let of = |name: &str| name.split_once('@').map_or(name, |(of, _)| of) == volume;
-        let (connections, all) = self.0.disconnect_all(&of, DISCONNECT_WAIT);
+        let (connections, all) = self.server.disconnect_all(&of, DISCONNECT_WAIT);
         if connections > 0 {
             tracing::info!(volume, connections, all, "NBD connections ended");
         }
@@ -249,9 +389,12 @@ impl NbdTarget {
     /// Stops accepting connections. Requests in flight have until `deadline` to end. Then the
     /// server closes the remaining connections.
     pub(crate) fn stop(&self, deadline: Duration) {
-        let broken = self.0.shutdown(deadline);
+        let broken = self.server.shutdown(deadline);
         if broken > 0 {
             tracing::warn!(connections = broken, "NBD connections were still busy at the deadline");
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

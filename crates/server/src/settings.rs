@@ -117,8 +117,8 @@ pub struct Settings {
     )]
     pub nbd: Option<Vec<String>>,
 
-    /// Allow an NBD listener that other machines reach and that does not require TLS; every client
-    /// that reaches it can read and write all volumes
+    /// Open volumes without access rules on NBD listeners that other machines reach; every client
+    /// that reaches them can read and write these volumes [default: clients need an access rule]
     #[arg(
         long,
         env = "HINDCAST_NBD_OPEN",

@@ -8,6 +8,7 @@
 
 use hindcast_engine::Result;
 use hindcast_engine::device::BlockDevice;
+use nbd::Client;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -44,6 +45,12 @@ pub trait Changes: Send + Sync {
 /// The names that clients may connect to, and the devices behind them. Called from connection
 /// threads; may block.
 pub trait Exports: Send + Sync {
+    /// The exports as one client may see and open them. It applies access rules at each call, and
+    /// not only now. `None`: every client may see and open all of them.
+    fn seen_by(&self, _client: &Arc<Client>) -> Option<Box<dyn Exports>> {
+        None
+    }
+
     /// Everything a client may see, in the order to show it.
     fn list(&self) -> Vec<ExportEntry>;
 

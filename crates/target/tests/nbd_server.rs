@@ -7,8 +7,10 @@ use common::mem::{MemDevice, MemExports};
 use common::script::{go_data, option};
 use common::*;
 use hindcast_engine::ErrorKind;
+use hindcast_engine::device::BlockDevice;
 use hindcast_target::nbd::options::{opt, rep};
-use hindcast_target::nbd::{Listen, NbdConfig, NbdServer, TlsConfig, TlsRequired};
+use hindcast_target::nbd::{Client as Peer, Listen, NbdConfig, NbdServer, Opened, TlsConfig, TlsRequired};
+use hindcast_target::{ExportEntry, Exports};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::io::{Read, Write};
@@ -21,6 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 8 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn wait_until(done: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -379,12 +382,12 @@ fn pki() -> Pki {
     let issuer = rcgen::Issuer::new(params, issuer_key);
     let sign = |name: &str| {
         let key = rcgen::KeyPair::generate().unwrap();
-        let cert =
-            rcgen::CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
-        (cert, key)
+        let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        (params.signed_by(&key, &issuer).unwrap(), key)
     };
     let (server, server_key) = sign("localhost");
-    let (client, client_key) = sign("client");
+    let (client, client_key) = sign("vm1");
     let dir = tempfile::tempdir().unwrap();
     let put = |name: &str, pem: String| std::fs::write(dir.path().join(name), pem).unwrap();
     put("ca.pem", ca.pem());
@@ -549,6 +552,76 @@ fn a_slow_tls_handshake_is_cut_off() {
     let mut alert = Vec::new();
     let _ = client.stream.read_to_end(&mut alert);
     wait_until(|| fixture.server.stats().failed_negotiations == 2);
+}
+
+/// Exports that a client sees if its certificate has the common name `vm1`, or if it is on a Unix
+/// socket.
+struct Ruled(Arc<MemExports>, Option<Arc<Peer>>);
+
+impl Exports for Ruled {
+    fn seen_by(&self, client: &Arc<Peer>) -> Option<Box<dyn Exports>> {
+        Some(Box::new(Ruled(self.0.clone(), Some(client.clone()))))
+    }
+
+    fn list(&self) -> Vec<ExportEntry> {
+        if self.admits() { self.0.list() } else { Vec::new() }
+    }
+
+    fn open(&self, name: &str) -> hindcast_engine::Result<Arc<dyn BlockDevice>> {
+        match self.admits() {
+            true => self.0.open(name),
+            false => Err(hindcast_engine::Error::new(ErrorKind::Conflict, "no rule")),
+        }
+    }
+}
+
+impl Ruled {
+    fn admits(&self) -> bool {
+        self.1.as_ref().is_some_and(|client| match &client.listener {
+            Listen::Unix(_) => client.address.is_none() && client.common_names.is_empty(),
+            Listen::Tcp(address) => address.port() != 0 && client.common_names == ["vm1"],
+        })
+    }
+}
+
+#[test]
+fn a_client_is_known_by_its_listener_and_its_certificate() {
+    let pki = pki();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nbd.sock");
+    let config = NbdConfig {
+        listen: vec![Listen::Unix(path.clone()), local()],
+        tls: Some(pki.config(true)),
+        tls_required: TlsRequired::Never,
+        ..NbdConfig::default()
+    };
+    let server = NbdServer::start(config, Arc::new(Ruled(exports(), None))).unwrap();
+    Client::new(UnixStream::connect(&path).unwrap()).negotiate("vol", true);
+
+    let plain = || Client::new(TcpStream::connect(tcp_address(&server)).unwrap());
+    let mut refused = plain();
+    refused.flags(3);
+    assert_eq!(refused.opt(opt::LIST, &[]).len(), 1, "only the ACK");
+    for option in [opt::GO, opt::INFO] {
+        assert_eq!(refused.opt_kind(option, &go_data("vol", &[])), rep::ERR_POLICY);
+    }
+    assert_eq!(refused.opt_kind(opt::STRUCTURED_REPLY, &[]), rep::ACK);
+    for option in [opt::LIST_META_CONTEXT, opt::SET_META_CONTEXT] {
+        assert_eq!(refused.opt_kind(option, &common::script::meta_data("vol", &[])), rep::ERR_POLICY);
+    }
+    refused.send(&option(opt::EXPORT_NAME, b"vol"));
+    refused.assert_closed();
+
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let mut client = secure(&server, pki.client_config(true, &[version])).unwrap();
+        assert_eq!(client.opt(opt::LIST, &[]).len(), 2);
+        client.negotiate_options("vol", true);
+        client.write(0, &[7; 512]);
+        server.rename(&|export| (export == "vol").then(|| "volume".to_owned()));
+        let vm = |opened: &Opened<'_>| opened.export == "volume" && opened.client.common_names == ["vm1"];
+        assert_eq!(server.end_clients(&|opened| vm(opened) && opened.read_only, PATIENCE), (0, true));
+        assert_eq!(server.end_clients(&vm, PATIENCE), (1, true));
+    }
 }
 
 #[test]

@@ -113,6 +113,7 @@ const SERVER: Layers<'_> = Layers {
         "clients",
         "trash",
         "grouped",
+        "access",
         // Interfaces that operators reach.
         "http",
         "daemon",
@@ -158,6 +159,7 @@ const TARGET: Layers<'_> = Layers {
         "scsi::dispatch",
         "scsi",
         // NBD.
+        "nbd::client",
         "nbd::codec",
         "nbd::stats",
         "nbd::option_data",

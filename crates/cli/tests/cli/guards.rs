@@ -239,24 +239,35 @@ fn accounts_are_listed_and_removed() {
 }
 
 #[test]
-fn nbd_for_everybody_is_refused_unless_asked_for() {
+fn nbd_clients_have_rules() {
     let dir = tempfile::tempdir().unwrap();
-    let data = dir.path().join("pool");
-    let serve = |env: &[(&str, &str)]| {
-        let mut command = program();
-        command
-            .args(["serve", "--create", "--pool-size", "64M", "--journal-size", "16M", "--data"])
-            .arg(&data);
-        command.envs(env.iter().copied());
-        command
-    };
-    let refused = serve(&[("HINDCAST_NBD", "0.0.0.0:0")]).output().unwrap();
-    let text = String::from_utf8(refused.stderr).unwrap();
-    assert!(
-        !refused.status.success() && text.contains("--nbd-open") && text.contains("--nbd-tls-required"),
-        "{text}"
-    );
-    assert!(!data.exists(), "nothing was opened");
-    let server = Server::start_with(&data, &["--nbd", "0.0.0.0:0", "--nbd-open"]);
-    server.ok(&["status"]);
+    let server = Server::start_with(dir.path(), &["--nbd", "0.0.0.0:0"]);
+    server.ok(&["volume", "create", "db", "--size", "1M"]);
+    let access = |of: &[&str]| server.json(&[&["access", "list"], of].concat());
+    assert_eq!(access(&[]), json!([{"rules": [], "unmatched": "refused", "unmatched_on_loopback": "open"}]));
+    let added = server.ok(&["access", "allow", "db", "--nbd", "--address", "10.0.0.0/24,fd00::5"]);
+    assert_eq!(added.trim(), "db: read-write for 10.0.0.0/24 fd00::5");
+    let first = ["--certificate", "CN=vm1", "--read-only", "--at", "1"];
+    let added = server.run(&[&["access", "allow", "db", "--nbd"], &first[..]].concat());
+    assert_eq!(String::from_utf8(added.stdout).unwrap().trim(), "db: read-only for *, certificate CN=vm1");
+    let warning = String::from_utf8(added.stderr).unwrap();
+    assert!(warning.starts_with("warning: ") && warning.contains("--nbd-tls-ca"), "{warning}");
+    server.ok(&["access", "deny", "--all", "--nbd", "--address", "10.6.6.6"]);
+    let db = access(&["db"]);
+    assert_eq!((&db["volume"], &db["unmatched_on_loopback"]), (&json!("db"), &json!("refused")));
+    assert_eq!(db["rules"][0], json!({"addresses": [], "certificate": "CN=vm1", "access": "read_only"}));
+    assert_eq!(db["rules"][1], json!({"addresses": ["10.0.0.0/24", "fd00::5"], "access": "read_write"}));
+    assert_eq!(access(&["--all"])[0]["rules"][0]["access"], "denied");
+    let text = server.ok(&["access", "list"]);
+    for part in ["all volumes", "10.6.6.6", "denied", "CN=vm1", "read-only", "others", "refused"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert_eq!(server.ok(&["access", "remove", "db", "--nbd", "--rule", "1"]), "removed NBD rule 1 of db\n");
+    assert_eq!(access(&["db"])["rules"].as_array().unwrap().len(), 1);
+    assert_eq!(server.fails(&["access", "remove", "db", "--nbd", "--rule", "2"]).0, 3);
+    assert_eq!(server.fails(&["access", "list", "none"]).0, 3);
+    assert_eq!(server.fails(&["access", "allow", "db", "--address", "10.0.0.1"]).0, 2, "without a protocol");
+    for bad in [["--certificate", "vm1"], ["--address", "10.0.0.1/8"], ["--at", "7"]] {
+        assert_eq!(server.fails(&[&["access", "allow", "db", "--nbd"], &bad[..]].concat()).0, 2, "{bad:?}");
+    }
 }

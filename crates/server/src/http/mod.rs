@@ -1,5 +1,6 @@
 //! The admin API over HTTP: routes, credentials, and the tasks that serve connections.
 
+mod access;
 mod backups;
 mod cdp;
 mod clients;

@@ -5,7 +5,7 @@ use super::guests::{Guest, through};
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    backups, cdp, clients, clock, features, flatten, groups, notices, relocation, schedules, scrub,
+    access, backups, cdp, clients, clock, features, flatten, groups, notices, relocation, schedules, scrub,
     snapshots, targets, transfer, trash,
 };
 use crate::app::App;
@@ -72,7 +72,8 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(scrub::router())
         .merge(flatten::router())
         .merge(schedules::router())
-        .merge(targets::router());
+        .merge(targets::router())
+        .merge(access::router());
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .nest(API_V1, api)
         .routes(routes!(metrics_text))
@@ -423,6 +424,7 @@ async fn patch_volume(
         }
         if let Some(new_name) = patch.name {
             info = app.iscsi.rename_volume(&name, &new_name)?;
+            app.nbd.volume_renamed(&name, &new_name);
             tracing::info!(volume = name, new_name, "volume renamed");
         }
         Ok(Json(app.shown(&info)))

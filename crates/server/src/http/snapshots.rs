@@ -125,6 +125,7 @@ async fn patch_snapshot(
         }
         if let Some(name) = patch.name {
             found = app.pool.rename_snapshot(&volume, &snapshot, &name)?;
+            app.nbd.snapshot_renamed(&volume, &snapshot, &name);
             tracing::info!(volume, snapshot, name, "snapshot renamed");
         }
         Ok(Json(Snapshot { inherited, ..Lineage::new(&app.pool).snapshot(&found) }))

@@ -1,7 +1,6 @@
 //! Creates and renames volumes. No volume takes a name whose own target would have the name of a
 //! created target. A copy of a volume begins with the guard of that volume.
 
-use super::exports::Exports;
 use super::names;
 use super::registry::{Registry, Scope, TargetSettings};
 use super::target::IscsiTarget;
@@ -86,32 +85,6 @@ impl IscsiTarget {
             })
         })
     }
-
-    /// Returns the rules that decide which volumes NBD serves.
-    pub(crate) fn nbd_rules(&self) -> NbdRules {
-        NbdRules(self.exports.clone())
-    }
-}
-
-/// Decides which volumes NBD serves, by the current settings.
-#[derive(Clone)]
-pub(crate) struct NbdRules(Arc<Exports>);
-
-impl NbdRules {
-    /// Returns a function that decides for many volumes, by the settings of one instant.
-    pub(crate) fn all(&self) -> impl Fn(&VolumeInfo) -> bool + use<> {
-        let registry = self.0.store.get();
-        move |volume| {
-            let refused = registry.volumes.get(&volume.uuid).is_some_and(|settings| !settings.nbd);
-            // A copy that is being created does not have its own setting yet.
-            !refused && !registry.making.contains_key(&volume.name)
-        }
-    }
-
-    /// Returns whether NBD serves a volume.
-    pub(crate) fn serves(&self, volume: &VolumeInfo) -> bool {
-        self.all()(volume)
-    }
 }
 
 fn check_name(registry: &Registry, verb: &str, name: &str) -> Result<()> {
@@ -132,6 +105,7 @@ fn told(of: &str, settings: &TargetSettings) -> api::Inherited {
     api::Inherited {
         volume: of.to_owned(),
         rules: settings.guard.rules.len(),
+        nbd_rules: settings.guard.nbd_rules.len(),
         chap_users: accounts.map(|account| account.user.clone()).collect(),
         enabled: settings.enabled,
         nbd: settings.nbd,

@@ -7,6 +7,8 @@ mod doors;
 mod exports;
 mod making;
 mod names;
+mod nbd_access;
+mod nbd_rules;
 mod registry;
 mod store;
 mod stored;
@@ -14,6 +16,8 @@ mod target;
 mod to_api;
 
 pub(crate) use exports::{LU_KIND, LU_VERSION, is_lu_file};
-pub(crate) use making::{Making, NbdRules};
+pub(crate) use making::Making;
+pub(crate) use nbd_access::NbdRules;
+pub(crate) use nbd_rules::{NbdAccess, NbdRule};
 pub(crate) use store::{STORED, names_and_files, renew, verify};
 pub(crate) use target::IscsiTarget;

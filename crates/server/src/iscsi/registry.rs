@@ -5,6 +5,7 @@
 //! the registry. It applies when the file has the copy.
 
 use super::credentials::{Account, Chap, Secret};
+use super::nbd_rules::NbdRule;
 use crate::passthrough::FileSpec;
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::Rule;
@@ -22,8 +23,11 @@ const MAX_ACCOUNTS: usize = 1024;
 /// The access rules and CHAP accounts of a target, or those that apply to all targets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Guard {
+    /// The access rules for iSCSI.
     pub(crate) rules: Vec<Rule>,
     pub(crate) chap: Option<Chap>,
+    /// The access rules for NBD. They have no effect for a created target.
+    pub(crate) nbd_rules: Vec<NbdRule>,
 }
 
 /// The settings of a target.
@@ -87,6 +91,28 @@ pub(crate) enum Scope {
     Volume(Uuid),
 }
 
+/// Inserts a rule at the position `at`, counted from 1, or at the end.
+fn insert_rule<R>(rules: &mut Vec<R>, rule: R, at: Option<usize>) -> Result<()> {
+    let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
+    if rules.len() >= MAX_RULES {
+        return invalid(format!("add a rule: the limit of {MAX_RULES} rules is reached"));
+    }
+    let last = rules.len() + 1;
+    match at.unwrap_or(last) {
+        place if (1..=last).contains(&place) => rules.insert(place - 1, rule),
+        place => return invalid(format!("add a rule at position {place}: the position must be 1 to {last}")),
+    }
+    Ok(())
+}
+
+/// Removes the rule `number`, counted from 1, and returns it.
+fn take_rule<R>(rules: &mut Vec<R>, number: usize) -> Result<R> {
+    match number.checked_sub(1).filter(|i| *i < rules.len()) {
+        Some(index) => Ok(rules.remove(index)),
+        None => Err(not_found(format!("remove rule {number}: the number of rules is {}", rules.len()))),
+    }
+}
+
 fn not_found(message: String) -> Error {
     Error::new(ErrorKind::NotFound, message)
 }
@@ -129,26 +155,12 @@ impl Registry {
 
     /// Adds an access rule at the position `at`, counted from 1. `None` adds it at the end.
     pub(crate) fn add_rule(&mut self, scope: &Scope, rule: Rule, at: Option<usize>) -> Result<()> {
-        self.change(scope, |settings| {
-            let rules = &mut settings.guard.rules;
-            if rules.len() >= MAX_RULES {
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    format!("add a rule: the limit of {MAX_RULES} rules is reached"),
-                ));
-            }
-            let last = rules.len() + 1;
-            match at.unwrap_or(last) {
-                place if (1..=last).contains(&place) => rules.insert(place - 1, rule),
-                place => {
-                    return Err(Error::new(
-                        ErrorKind::Invalid,
-                        format!("add a rule at position {place}: the position must be 1 to {last}"),
-                    ));
-                }
-            }
-            Ok(())
-        })
+        self.change(scope, |settings| insert_rule(&mut settings.guard.rules, rule, at))
+    }
+
+    /// Adds an access rule for NBD at the position `at`, counted from 1. `None` adds it at the end.
+    pub(crate) fn add_nbd_rule(&mut self, scope: &Scope, rule: NbdRule, at: Option<usize>) -> Result<()> {
+        self.change(scope, |settings| insert_rule(&mut settings.guard.nbd_rules, rule, at))
     }
 
     /// Adds a CHAP account, or replaces the account with the same user name. `mutual` sets or
@@ -240,15 +252,12 @@ impl Registry {
 
     /// Removes the access rule `number`, counted from 1, and returns it.
     pub(crate) fn remove_rule(&mut self, scope: &Scope, number: usize) -> Result<Rule> {
-        self.change(scope, |settings| {
-            let rules = &mut settings.guard.rules;
-            match number.checked_sub(1).filter(|i| *i < rules.len()) {
-                Some(index) => Ok(rules.remove(index)),
-                None => {
-                    Err(not_found(format!("remove rule {number}: the number of rules is {}", rules.len())))
-                }
-            }
-        })
+        self.change(scope, |settings| take_rule(&mut settings.guard.rules, number))
+    }
+
+    /// Removes the NBD rule `number`, counted from 1, and returns it.
+    pub(crate) fn remove_nbd_rule(&mut self, scope: &Scope, number: usize) -> Result<NbdRule> {
+        self.change(scope, |settings| take_rule(&mut settings.guard.nbd_rules, number))
     }
 
     /// Maps a volume, snapshot or file at the LUN `lun`, or at the lowest free LUN for `None`.

@@ -4,10 +4,12 @@
 //! content, the file is damaged, because the server writes only checked values.
 
 use super::credentials::{Account, Chap, Secret};
+use super::nbd_rules::NbdRule;
 use super::registry::{Guard, MAX_LUN, Named, Registry, TargetSettings};
 use crate::passthrough::{FileSpec, identity_of_serial};
+use hindcast_api::Access;
 use hindcast_engine::{Error, ErrorKind, Result};
-use hindcast_target::iscsi::access::{IscsiName, LunMask, NamePattern, Permit, Rule};
+use hindcast_target::iscsi::access::{AddressRange, IscsiName, LunMask, NamePattern, Permit, Rule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -51,6 +53,20 @@ fn is_true(said: &bool) -> bool {
 struct StoredGuard {
     rules: Vec<StoredRule>,
     chap: Option<StoredChap>,
+    /// Absent in files of older builds, and without such rules. Older builds refuse a file that has
+    /// it, because they would let every client in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    nbd_rules: Vec<StoredNbdRule>,
+}
+
+/// An access rule for NBD.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredNbdRule {
+    addresses: Vec<String>,
+    /// `CN=NAME`.
+    certificate: Option<String>,
+    access: Access,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -191,6 +207,15 @@ fn guard(guard: &Guard) -> StoredGuard {
                 }),
             })
             .collect(),
+        nbd_rules: guard
+            .nbd_rules
+            .iter()
+            .map(|rule| StoredNbdRule {
+                addresses: rule.addresses.iter().map(AddressRange::to_string).collect(),
+                certificate: rule.certificate(),
+                access: rule.access,
+            })
+            .collect(),
         chap: guard.chap.as_ref().and_then(|chap| {
             let (first, others) = chap.accounts.split_first()?;
             Some(StoredChap {
@@ -277,6 +302,11 @@ fn read_guard(stored: StoredGuard) -> Read<Guard> {
     Ok(Guard {
         rules: stored.rules.into_iter().map(read_rule).collect::<Read<_>>()?,
         chap: chap.transpose()?,
+        nbd_rules: stored
+            .nbd_rules
+            .into_iter()
+            .map(|rule| NbdRule::parse(&rule.addresses, rule.certificate.as_deref(), rule.access))
+            .collect::<Read<_>>()?,
     })
 }
 

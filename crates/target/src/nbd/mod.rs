@@ -11,6 +11,7 @@
 //!
 //! Worker threads carry out requests that may take long. Their replies may be sent out of order.
 
+mod client;
 pub mod codec;
 mod conn;
 mod exec;
@@ -25,7 +26,9 @@ mod stats;
 mod tls;
 
 pub use crate::net::{Listen, Transport, WorkerPool};
+pub use client::Client;
 pub use codec::Command;
+pub use registry::Opened;
 pub use server::{NbdConfig, NbdServer, TlsRequired, serve_transport};
 pub use stats::{ConnectionInfo, NbdStats, Traffic};
 pub use tls::TlsConfig;

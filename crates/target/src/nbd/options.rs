@@ -179,8 +179,10 @@ impl<'a> Negotiator<'a> {
         }
     }
 
-    /// Continues the negotiation over TLS. Everything that was negotiated without TLS is reset.
-    pub fn secured(&mut self) {
+    /// Continues the negotiation over TLS, with the exports that the client sees there. Everything
+    /// that was negotiated without TLS is reset.
+    pub fn secured(&mut self, exports: &'a dyn Exports) {
+        self.exports = exports;
         self.secure = true;
         self.structured = false;
         self.selected = None;

@@ -1,6 +1,7 @@
 //! The connections of an NBD server ([`Registry`]): they are counted, limited, listed, and ended on
 //! request of the daemon.
 
+use super::client::Client;
 use super::stats::{ConnectionInfo, Counters, NbdStats};
 use crate::net::admission::{Limits, Source};
 use crate::net::connections::{Connections, Entry};
@@ -20,6 +21,10 @@ pub(super) struct Record {
     pub(super) socket: Arc<Socket>,
     /// The canonical name of the export that the client opened last.
     pub(super) export: Mutex<Option<String>>,
+    /// Whether the device that the client opened last refuses writes. False before it is opened.
+    pub(super) read_only: AtomicBool,
+    /// The properties of the client that access rules examine. A TLS handshake replaces them.
+    pub(super) client: Mutex<Arc<Client>>,
     pub(super) tls: AtomicBool,
     /// True when the client reached the transmission phase, or when the server closed the
     /// connection after ABORT or after a message that no error reply can answer.
@@ -27,6 +32,18 @@ pub(super) struct Record {
     pub(super) counters: Arc<Counters>,
     accepted: Instant,
     registry: Arc<Registry>,
+}
+
+/// An open connection that has an export, as the daemon examines it.
+#[derive(Debug, Clone, Copy)]
+pub struct Opened<'a> {
+    /// The client.
+    pub client: &'a Client,
+    /// The canonical name of the export that the client opened last.
+    pub export: &'a str,
+    /// Whether the device behind the export refuses writes. False also while the connection opens
+    /// the device.
+    pub read_only: bool,
 }
 
 /// All connections of a server.
@@ -59,12 +76,15 @@ impl Registry {
         registry: &Arc<Registry>,
         socket: Socket,
         (peer, source): (String, Source),
+        client: Client,
     ) -> Option<Arc<Record>> {
         registry.0.admit((&*peer.clone(), source), |id| Record {
             id,
             peer,
             socket: Arc::new(socket),
             export: Mutex::default(),
+            read_only: AtomicBool::new(false),
+            client: Mutex::new(Arc::new(client)),
             tls: AtomicBool::new(false),
             negotiated: AtomicBool::new(false),
             counters: Arc::default(),
@@ -106,10 +126,27 @@ impl Registry {
         self.0.entries().iter().map(info).collect()
     }
 
-    pub(super) fn disconnect(&self, export: &dyn Fn(&str) -> bool, wait: Duration) -> (usize, bool) {
+    /// Ends the connections with an export for which `which` returns true, and waits up to `wait`
+    /// until they have ended.
+    pub(super) fn disconnect(&self, which: &dyn Fn(&Opened<'_>) -> bool, wait: Duration) -> (usize, bool) {
         let mut records = self.0.entries();
-        records.retain(|r| r.export.lock().as_deref().is_some_and(export));
+        records.retain(|r| {
+            let Some(export) = r.export.lock().clone() else { return false };
+            let client = r.client.lock().clone();
+            which(&Opened { client: &client, export: &export, read_only: r.read_only.load(Ordering::SeqCst) })
+        });
         self.0.end(records, wait)
+    }
+
+    /// Replaces the names of exports that connections have opened, after a rename. `renamed`
+    /// returns the new name of an export whose name changed.
+    pub(super) fn rename(&self, renamed: &dyn Fn(&str) -> Option<String>) {
+        for record in self.0.entries() {
+            let mut export = record.export.lock();
+            if let Some(new) = export.as_deref().and_then(renamed) {
+                *export = Some(new);
+            }
+        }
     }
 
     /// Ends one connection, and waits up to `wait` until it has ended. Returns false if there is no

@@ -1,11 +1,12 @@
 //! The NBD server ([`NbdServer`]): it binds the listeners, accepts connections, and gives each
 //! connection a thread. The daemon owns it.
 
+use super::client::Client;
 use super::conn::{Conn, Shared};
 use super::exec::{Executor, Rules};
 use super::handshake::{Outcome, Patience, negotiate};
 use super::options::{GREETING, Negotiated, Negotiator, Policy};
-use super::registry::{Record, Registry};
+use super::registry::{Opened, Record, Registry};
 use super::session::{self, TICK};
 use super::stats::{ConnectionInfo, NbdStats};
 use super::tls::{TlsConfig, TlsTransport};
@@ -205,8 +206,9 @@ impl NbdServer {
             let acceptor = thread::Builder::new()
                 .name("nbd-accept".into())
                 .spawn(move || {
-                    listener
-                        .accept_loop(&context.shared.stopping, |socket, peer| admit(&context, socket, peer))
+                    listener.accept_loop(&context.shared.stopping, |socket, peer| {
+                        admit(&context, listener.address(), socket, peer);
+                    })
                 })
                 .map_err(|e| Error::io("start an NBD listener", e))?;
             server.acceptors.lock().push(acceptor);
@@ -241,7 +243,22 @@ impl NbdServer {
     /// at most `wait` until they have ended. Returns the number of these connections, and whether
     /// all have ended. See [`NbdServer::disconnect`].
     pub fn disconnect_all(&self, export: &dyn Fn(&str) -> bool, wait: Duration) -> (usize, bool) {
-        self.context.registry.disconnect(export, wait)
+        self.end_clients(&|opened| export(opened.export), wait)
+    }
+
+    /// Aborts every connection with an export for which `which` returns true. Waits at most `wait`
+    /// until they have ended. Returns the number of these connections, and whether all have ended.
+    /// To keep clients from opening the export again, the caller first makes [`Exports::open`]
+    /// fail. Then no connection that opens an export meanwhile is missed.
+    pub fn end_clients(&self, which: &dyn Fn(&Opened<'_>) -> bool, wait: Duration) -> (usize, bool) {
+        self.context.registry.disconnect(which, wait)
+    }
+
+    /// Replaces the names of exports that connections have opened, after the daemon renamed
+    /// exports. `renamed` returns the new name of an export whose name changed. The connections
+    /// stay.
+    pub fn rename(&self, renamed: &dyn Fn(&str) -> Option<String>) {
+        self.context.registry.rename(renamed);
     }
 
     /// Aborts the connection with this number, and waits at most `wait` until it has ended. Returns
@@ -273,23 +290,25 @@ impl Drop for NbdServer {
 }
 
 /// Registers the connection of an accepted socket and starts its thread.
-fn admit(context: &Arc<Context>, socket: Socket, peer: String) {
+fn admit(context: &Arc<Context>, listener: &Listen, socket: Socket, peer: String) {
     static NO_THREAD: Repeated = Repeated::new();
     let tcp = peer != crate::net::listener::UNIX_PEER;
-    let source = match tcp {
+    let address = match tcp {
         true => socket
             .tune_tcp(context.config.keepalive)
-            .and_then(|()| Ok(Source::of(socket.addresses()?.0.ip()))),
-        false => socket.tune_unix().map(|()| Source::Local),
+            .and_then(|()| Ok(Some(socket.addresses()?.0.ip().to_canonical()))),
+        false => socket.tune_unix().map(|()| None),
     };
-    let source = match source {
-        Ok(source) => source,
+    let address = match address {
+        Ok(address) => address,
         Err(e) => {
             tracing::debug!(%peer, error = %e, "a new connection was already closed");
             return;
         }
     };
-    let Some(record) = Registry::admit(&context.registry, socket, (peer, source)) else { return };
+    let source = address.map_or(Source::Local, Source::of);
+    let client = Client { listener: listener.clone(), address, common_names: Vec::new() };
+    let Some(record) = Registry::admit(&context.registry, socket, (peer, source), client) else { return };
     let context = context.clone();
     let spawned = thread::Builder::new().name("nbd-conn".into()).spawn(move || {
         let _entered = record.span().entered();
@@ -314,7 +333,8 @@ fn run(context: &Context, record: &Arc<Record>, tcp: bool) -> Option<io::Result<
 /// Negotiates, with TLS if the client requests it, and then serves the transmission phase.
 fn agree(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<Option<io::Result<()>>> {
     let mut patience = Patience::new(context.config.negotiation_timeout);
-    let exports = Watched { exports: &*context.exports, record, lists: &context.lists };
+    let exports = Watched::new(context, record);
+    let exports_over_tls;
     let policy = Policy {
         tls_available: context.tls.is_some(),
         tls_required: match context.config.tls_required {
@@ -335,7 +355,10 @@ fn agree(context: &Context, record: &Arc<Record>, tcp: bool) -> io::Result<Optio
     let tls = TlsTransport::accept(record.socket.clone(), config, patience.deadline())?;
     patience.renew();
     record.tls.store(true, Ordering::Relaxed);
-    negotiator.secured();
+    let client = Client { common_names: tls.common_names(), ..Client::clone(&record.client.lock()) };
+    *record.client.lock() = Arc::new(client);
+    exports_over_tls = Watched::new(context, record);
+    negotiator.secured(&exports_over_tls);
     let outcome = negotiate(&tls, &mut negotiator, &[], &mut patience, stopping)?;
     transmit(context, record, tls, outcome)
 }
@@ -412,59 +435,81 @@ pub fn serve_transport(
     }
 }
 
-/// Records the name of an export in the connection's entry before it opens the export. So a daemon
-/// that makes [`Exports::open`] fail and then disconnects the export misses no connection.
+/// The exports that the client of one connection sees. It records the name of an export in the
+/// connection's entry before it opens the export. So a daemon that makes [`Exports::open`] fail and
+/// then disconnects the export misses no connection.
 struct Watched<'a> {
     exports: &'a dyn Exports,
+    seen: Option<Box<dyn Exports>>,
     record: &'a Record,
     lists: &'a Lists,
 }
 
-/// The last list of exports that was reported. It stays in memory while a client still receives it.
+impl<'a> Watched<'a> {
+    fn new(context: &'a Context, record: &'a Record) -> Watched<'a> {
+        let exports = &*context.exports;
+        let seen = exports.seen_by(&record.client.lock().clone());
+        Watched { exports, seen, record, lists: &context.lists }
+    }
+
+    fn exports(&self) -> &dyn Exports {
+        self.seen.as_deref().unwrap_or(self.exports)
+    }
+}
+
+/// The lists of exports that were reported and that clients still receive. Clients for which access
+/// rules decide alike get equal lists.
 #[derive(Default)]
-struct Lists(Mutex<Option<Weak<[crate::ExportEntry]>>>);
+struct Lists(Mutex<Vec<Weak<[crate::ExportEntry]>>>);
 
 impl Lists {
     /// Returns the current list of exports. Returns the list in memory if it is equal. The lock
     /// allows one caller at a time, so equal lists are in memory only once.
     fn share(&self, exports: &dyn Exports) -> Arc<[crate::ExportEntry]> {
-        let mut last = self.0.lock();
+        let mut lists = self.0.lock();
+        lists.retain(|list| list.strong_count() > 0);
         let list = exports.list();
-        let same = last.as_ref().and_then(Weak::upgrade).filter(|last| **last == *list);
-        let shared = same.unwrap_or_else(|| list.into());
-        *last = Some(Arc::downgrade(&shared));
+        if let Some(same) = lists.iter().filter_map(Weak::upgrade).find(|known| **known == *list) {
+            return same;
+        }
+        let shared = list.into();
+        lists.push(Arc::downgrade(&shared));
         shared
     }
 }
 
 impl Exports for Watched<'_> {
     fn list(&self) -> Vec<crate::ExportEntry> {
-        self.exports.list()
+        self.exports().list()
     }
 
     fn listed(&self) -> Arc<[crate::ExportEntry]> {
-        self.lists.share(self.exports)
+        self.lists.share(self.exports())
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn hindcast_engine::device::BlockDevice>> {
-        *self.record.export.lock() = Some(self.exports.canonical(name));
-        self.exports.open(name)
+        // Until the device is open, the connection counts as one that may write.
+        self.record.read_only.store(false, Ordering::SeqCst);
+        *self.record.export.lock() = Some(self.exports().canonical(name));
+        let device = self.exports().open(name)?;
+        self.record.read_only.store(device.info().read_only, Ordering::SeqCst);
+        Ok(device)
     }
 
     fn canonical(&self, name: &str) -> String {
-        self.exports.canonical(name)
+        self.exports().canonical(name)
     }
 
     fn describe(&self, name: &str) -> Option<String> {
-        self.exports.describe(name)
+        self.exports().describe(name)
     }
 
     fn snapshots(&self, name: &str, most: usize) -> Vec<String> {
-        self.exports.snapshots(name, most)
+        self.exports().snapshots(name, most)
     }
 
     fn changed_since(&self, name: &str, snapshot: &str) -> Result<Arc<dyn crate::Changes>> {
-        self.exports.changed_since(name, snapshot)
+        self.exports().changed_since(name, snapshot)
     }
 }
 

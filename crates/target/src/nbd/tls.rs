@@ -3,6 +3,7 @@
 //! One lock guards the TLS state. No thread holds it while a socket blocks, so a connection's
 //! thread can wait for data while workers send.
 
+use super::client::common_names;
 use crate::net::transport::{Socket, Transport};
 use hindcast_engine::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
@@ -152,6 +153,13 @@ impl TlsTransport {
                 let _ = transport.flush(false); // the alert that says why
             })?;
         }
+    }
+
+    /// Returns the common names of the client's certificate, which the handshake has verified.
+    /// Returns none if the client has no certificate.
+    pub(super) fn common_names(&self) -> Vec<String> {
+        let tls = self.tls.lock();
+        tls.peer_certificates().and_then(|chain| chain.first()).map(common_names).unwrap_or_default()
     }
 
     /// Passes ciphertext to the TLS state. Receives some first if none is left. Returns false at

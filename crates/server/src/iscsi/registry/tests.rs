@@ -84,6 +84,11 @@ fn later() -> Registry {
     registry.set_account(&scope, account("alice", "first-secret-1"), None).unwrap();
     registry.set_account(&scope, account("bob", "second-secret-"), None).unwrap();
     registry.add_rule(&scope, Rule { user: Some("bob".into()), ..rule("*") }, None).unwrap();
+    let ranges = ["10.0.0.0/24".to_owned(), "fd00::5".to_owned()];
+    let vm = NbdRule::parse(&ranges, Some("CN=vm1"), hindcast_api::Access::ReadWrite).unwrap();
+    registry.add_nbd_rule(&scope, vm, None).unwrap();
+    let denied = NbdRule::parse(&[], None, hindcast_api::Access::Denied).unwrap();
+    registry.add_nbd_rule(&Scope::All, denied, None).unwrap();
     let kept_out = registry.change(&scope, |settings| {
         settings.nbd = false;
         Ok(settings.for_copy())
@@ -186,12 +191,38 @@ fn version_1_is_readable() {
     assert!(decode(text.as_bytes()).is_ok());
 }
 
+/// The form of rules for NBD. Every later build must read it.
+#[test]
+fn rules_for_nbd_are_readable() {
+    let text = br#"{
+        "all": {"rules": [], "chap": null,
+                "nbd_rules": [{"addresses": [], "certificate": null, "access": "denied"}]},
+        "targets": [], "files": [],
+        "volumes": [{"uuid": "bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb",
+                     "settings": {"enabled": true, "alias": null,
+                                  "guard": {"rules": [], "chap": null, "nbd_rules": [
+                                      {"addresses": ["10.0.0.0/24", "fd00::5"], "certificate": "CN=vm1",
+                                       "access": "read_write"},
+                                      {"addresses": [], "certificate": "CN=backup", "access": "read_only"}]}}}]
+    }"#;
+    let registry = decode(text).unwrap();
+    let later = later();
+    assert_eq!(registry.all.nbd_rules, later.all.nbd_rules);
+    let rules = &registry.settings(&Scope::Volume(B)).guard.nbd_rules;
+    assert_eq!(rules[..1], later.settings(&Scope::Volume(B)).guard.nbd_rules);
+    assert_eq!(rules[1].certificate().as_deref(), Some("CN=backup"));
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    for (from, to) in [("CN=vm1", "vm1"), ("10.0.0.0/24", "10.0.0.1/24"), ("denied", "dined")] {
+        assert_eq!(decode(text.replace(from, to).as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt, "{to}");
+    }
+}
+
 /// A file has a newer field only if the field differs from its default. So older builds can still
 /// read files that do not use newer settings.
 #[test]
 fn what_came_later_is_written_only_where_it_is_used() {
     let text = |registry: &Registry| String::from_utf8(encode(registry).unwrap()).unwrap();
-    for word in ["others", "making", "\"nbd\"", "\"user\": null"] {
+    for word in ["others", "making", "nbd", "\"user\": null"] {
         assert!(!text(&sample()).contains(word), "{word}");
     }
     let later = text(&later());
@@ -199,6 +230,7 @@ fn what_came_later_is_written_only_where_it_is_used() {
         "\"others\": [",
         "\"user\": \"bob\"",
         "\"nbd\": false",
+        "\"nbd_rules\": [\n      {\n        \"addresses\": [],\n        \"certificate\": null,\n        \"access\": \"denied\"",
         "\"making\": [\n    {\n      \"name\": \"copy\",\n      \"settings\": {",
     ];
     for part in expected {

@@ -244,17 +244,27 @@ fn copies_begin_with_the_guard_of_their_source() {
     assert_eq!(f.copy(("db", "s"), "plain").unwrap(), None, "nothing to take over");
     f.rule(Some("db"), OTHER, api::Access::ReadOnly);
     f.account("db", "alice", "first-secret-1").unwrap();
+    let rule = api::AddNbdRule { certificate: Some("CN=vm1".into()), ..api::AddNbdRule::default() };
+    f.target.add_nbd_rule(Some("db"), &rule).unwrap();
     let alias = api::PatchTarget { enabled: Some(false), alias: Some("the database".into()) };
     f.target.patch("db", &alias).unwrap();
     f.target.set_nbd(&f.pool().volume("db").unwrap().uuid, false).unwrap();
     let taken = f.copy(("db", "s"), "copy").unwrap().unwrap();
     let chap_users = vec!["alice".to_owned()];
-    let expected = api::Inherited { volume: "db".into(), rules: 1, chap_users, enabled: false, nbd: false };
+    let expected = api::Inherited {
+        volume: "db".into(),
+        rules: 1,
+        nbd_rules: 1,
+        chap_users,
+        enabled: false,
+        nbd: false,
+    };
     assert_eq!(taken, expected);
     let f = f.restart();
     let (db, copy) = (f.target.target("db").unwrap(), f.target.target("copy").unwrap());
     assert_eq!((&copy.rules, &copy.chap, copy.enabled), (&db.rules, &db.chap, db.enabled));
     assert_eq!(copy.alias, None);
+    assert_eq!(f.target.nbd_rules_of(Some("copy")).unwrap()[0].certificate().as_deref(), Some("CN=vm1"));
     assert!(!f.target.nbd_rules().serves(&f.pool().volume("copy").unwrap()));
     assert!(f.target.nbd_rules().serves(&f.pool().volume("plain").unwrap()));
     f.snapshot("copy", "t");
