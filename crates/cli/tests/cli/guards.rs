@@ -1,6 +1,6 @@
 //! Access to data: which clients reach it, as commands set it up, and as an NBD client meets it.
 
-use crate::server::{Server, program};
+use crate::server::Server;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpStream;
