@@ -135,7 +135,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             output.done(format_args!("removed NBD rule {rule} of {}", which.text()))
         }
         Command::List { which } => match which.volume() {
-            Some(volume) => output.show(&client.nbd_access(volume)?, |access| details(access)),
+            Some(volume) => output.show(&client.nbd_access(volume)?, details),
             None => {
                 let mut all = client.all_nbd_access()?;
                 all.retain(|access| !which.all || access.volume.is_none());

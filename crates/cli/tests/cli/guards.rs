@@ -1,6 +1,6 @@
 //! Access to data: which clients reach it, as commands set it up, and as an NBD client meets it.
 
-use crate::server::{Server, program};
+use crate::server::Server;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -144,7 +144,7 @@ fn copies_say_what_they_took_over() {
     server.ok(&["target", "allow", "db", "--initiator", "iqn.2026-11.x:*"]);
     let chap = ["target", "chap", "db", "--user", "alice", "--secret-file", secret.to_str().unwrap()];
     server.ok(&chap);
-    let expected = json!({"volume": "db", "rules": 1, "chap_users": ["alice"], "enabled": true, "nbd": true});
+    let expected = json!({"volume": "db", "rules": 1, "nbd_rules": 0, "chap_users": ["alice"], "enabled": true, "nbd": true});
     assert_eq!(server.json(&["clone", "create", "db@s", "copy"])["inherited"], expected);
     let recovered = server.json(&["recover", "db", "--to", "-0s", "--as", "then"]);
     assert_eq!(recovered[0]["inherited"], expected);
