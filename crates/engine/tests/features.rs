@@ -35,6 +35,7 @@ fn an_upgrade_is_for_good() {
             ("catalog-sums", FeatureState::Enabled),
             ("reidentified", FeatureState::Internal),
             ("shared-segments", FeatureState::Internal),
+            ("trash", FeatureState::Internal),
         ]
     );
     let before = pool.stats().sequenced_lsn;

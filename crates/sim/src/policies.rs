@@ -140,8 +140,12 @@ impl Run {
     fn gone_snapshots(&self) -> Outcome<Vec<(SnapId, VolId)>> {
         let pool = self.pool()?;
         let mut gone = Vec::new();
+        let in_trash = |vol: &VolId| self.oracle.state().volumes.get(vol).is_some_and(|v| v.trashed);
         for (id, snapshot) in &self.oracle.state().snapshots {
-            if pool.snapshot(&self.volume_name(snapshot.volume)?, &snapshot.name).is_err() {
+            // No policy deletes a snapshot of a volume in the trash, and no name leads to it.
+            if !in_trash(&snapshot.volume)
+                && pool.snapshot(&self.volume_name(snapshot.volume)?, &snapshot.name).is_err()
+            {
                 gone.push((*id, snapshot.volume));
             }
         }
