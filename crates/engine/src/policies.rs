@@ -64,7 +64,8 @@ impl Destager {
     pub(crate) fn renew_branch(&self) -> Result<bool> {
         let limit = self.core.options.renew_at_epoch;
         let needy = |state: &&Arc<VolumeState>| {
-            state.line.branch.epoch() >= limit
+            state.trashed == 0
+                && state.line.branch.epoch() >= limit
                 && !state.importing.load(Ordering::Acquire)
                 && check_depth(&state.line).is_ok()
         };

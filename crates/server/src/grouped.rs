@@ -43,8 +43,8 @@ impl App {
     /// Adds volumes to a group, at its end, and removes others.
     pub(crate) fn patch_group(&self, name: &str, patch: &PatchGroup) -> Result<Group> {
         let (added, removed) = (self.identities(&patch.add)?, self.identities(&patch.remove)?);
-        let known = self.known_volumes();
         self.groups.update(|all| {
+            let known = self.known_volumes();
             let volumes = all.get_mut(name).ok_or_else(|| not_found(name))?;
             if let Some(missing) = removed.iter().position(|id| !volumes.contains(id)) {
                 let volume = patch.remove.get(missing).map_or("", String::as_str);

@@ -30,7 +30,8 @@ impl App {
         let snapshots = self.pool.snapshots(volume)?;
         let trashed = self.iscsi.trash_volume(volume, how.force)?;
         self.disconnect_nbd(&info);
-        snapshots.iter().for_each(|s| self.nbd.disconnect(&format!("{volume}@{}", s.name)));
+        // Also its snapshots and moments.
+        self.nbd.disconnect_volume(volume);
         tracing::info!(volume, uuid = %info.uuid, snapshots = snapshots.len(), "volume moved to the trash");
         Ok(DeletedVolume { trash: Some(self.trashed(&trashed)) })
     }
@@ -123,7 +124,7 @@ impl App {
         if self.pool.is_only_shown() || self.pool.clock().suspended {
             return;
         }
-        for info in due(&self.pool.trash(), self.trash, self.pool.is_low_on_space()) {
+        for info in due(&self.pool.trash(), self.trash, self.pool.lacks_own_space()) {
             let uuid = info.volume.uuid;
             if let Err(error) = self.purge(uuid, "age or space") {
                 // It may have been restored or purged meanwhile.
@@ -138,8 +139,10 @@ fn due(trash: &[TrashInfo], times: TrashTimes, low: bool) -> Vec<&TrashInfo> {
     let reached = |info: &&TrashInfo, age: Duration| u128::from(info.age) >= age.as_nanos();
     let mut due: Vec<&TrashInfo> = trash.iter().filter(|info| reached(info, times.keep)).collect();
     if due.is_empty() && low {
-        // One at a time, because its space comes back later.
-        due.extend(trash.first().filter(|info| reached(info, times.least)));
+        // One at a time, because its space comes back later. A volume without space of its own
+        // would give none back.
+        let mut old = trash.iter().filter(|info| reached(info, times.least) && info.space > 0);
+        due.extend(old.next());
     }
     due
 }
@@ -161,7 +164,7 @@ mod tests {
         let (_place, pool) = pool();
         let aged = |name: &str, hours: u64| {
             create(&pool, name);
-            TrashInfo { age: hours * HOUR, ..pool.trash_volume(name, false).unwrap() }
+            TrashInfo { age: hours * HOUR, space: 1, ..pool.trash_volume(name, false).unwrap() }
         };
         let trash = [aged("old", 30), aged("middle", 3), aged("older", 2), aged("new", 0)];
         let times = TrashTimes { keep: Duration::from_secs(86_400), least: Duration::from_secs(3600) };

@@ -6,7 +6,7 @@ use super::snapshots::check_free;
 use crate::branch::namespace::check_depth;
 use crate::catalog::{Frozen, SnapshotRecord};
 use crate::control::{Control, KeepMoment, SetFill};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result, invalid};
 use crate::ids::{BranchId, Epoch, SnapshotId};
 use crate::info::SnapshotInfo;
 use crate::info::history::Moment;
@@ -24,6 +24,16 @@ impl Pool {
         self.destager.submit_with(|names| {
             let (mut controls, mut branches) = (Vec::new(), Vec::new());
             for (n, ((state, line, point), (_, name))) in held.iter().zip(wanted).enumerate() {
+                let (volume, _) = wanted[n];
+                if wanted[..n].iter().any(|(other, _)| *other == volume) {
+                    return Err(invalid(format!("keep a moment: volume {volume} is named twice")));
+                }
+                // The volume may have been deleted, or moved to the trash, since it was held.
+                if names.volume(volume)?.id != state.id {
+                    let text =
+                        format!("keep a moment of volume {volume}: it was replaced meanwhile; try again");
+                    return Err(Error::new(ErrorKind::Busy, text));
+                }
                 check_free(names, state, name)?;
                 check_depth(line)?;
                 let id = SnapshotId(names.next_id + 2 * n as u64);

@@ -42,9 +42,10 @@ impl Pool {
         found.ok_or_else(|| not_found(format!("find volume {name} in the trash: it was purged or restored")))
     }
 
-    /// Returns whether less space is available than the configured share.
-    pub fn is_low_on_space(&self) -> bool {
-        self.core.is_low_on_space()
+    /// Returns whether the pool's own space is low. What only the file systems below lack, a purge
+    /// may not give back.
+    pub fn lacks_own_space(&self) -> bool {
+        self.core.lacks_own_space()
     }
 
     /// Returns the volumes in the trash, oldest first.
