@@ -11,11 +11,13 @@ use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// Interval between two searches for volumes to purge.
 const INTERVAL: Duration = Duration::from_secs(30);
+/// Time between two purges in a shortage of space. The space of a purged volume comes back later.
+const SPACE_PAUSE: Duration = Duration::from_secs(600);
 /// The shortest part of a UUID that names a volume in the trash.
 const LEAST_DIGITS: usize = 4;
 
@@ -119,12 +121,18 @@ impl App {
 
     /// Purges volumes that were in the trash for long enough. While the pool is low on space, it
     /// also purges the oldest volume that may go.
-    fn purge_due(&self) {
+    /// Updates `paused`, the time until which no volume is purged for space.
+    fn purge_due(&self, paused: &mut Option<Instant>) {
         // Ages are in doubt then.
         if self.pool.is_only_shown() || self.pool.clock().suspended {
             return;
         }
-        for info in due(&self.pool.trash(), self.trash, self.pool.lacks_own_space()) {
+        let now = Instant::now();
+        let low = paused.is_none_or(|until| now >= until) && self.pool.lacks_own_space();
+        for info in due(&self.pool.trash(), self.trash, low) {
+            if low {
+                *paused = Some(now + SPACE_PAUSE);
+            }
             let uuid = info.volume.uuid;
             if let Err(error) = self.purge(uuid, "age or space") {
                 // It may have been restored or purged meanwhile.
@@ -149,7 +157,8 @@ fn due(trash: &[TrashInfo], times: TrashTimes, low: bool) -> Vec<&TrashInfo> {
 
 /// Starts the thread that purges.
 pub(crate) fn start(app: Arc<App>) -> io::Result<Worker> {
-    Worker::start("trash", INTERVAL, move || app.purge_due())
+    let mut paused = None;
+    Worker::start("trash", INTERVAL, move || app.purge_due(&mut paused))
 }
 
 #[cfg(test)]
