@@ -1,7 +1,7 @@
 //! `hindcast clients`.
 
 use crate::failure::Failure;
-use crate::listing::{Cell, Column, Listing};
+use crate::listing::{Cell, Column, Listing, span};
 use crate::output::yes_no;
 use crate::session::Session;
 use clap::Subcommand;
@@ -81,7 +81,7 @@ const COLUMNS: &[Column<ConnectedClient>] = &[
         cell: |c| Cell::text(dash(c.initiator.clone().or_else(|| c.user.clone()).unwrap_or_default())),
     },
     Column { name: "export", usual: true, cell: |c| Cell::text(dash(c.exports.join(" "))) },
-    Column { name: "since", usual: true, cell: |c| Cell::Ordered(since(c.age), c.age) },
+    Column { name: "since", usual: true, cell: |c| Cell::Ordered(span(c.age), c.age) },
     Column { name: "requests", usual: true, cell: |c| Cell::number(c.requests) },
     Column { name: "read", usual: true, cell: |c| Cell::Size(Some(c.read_bytes)) },
     Column { name: "written", usual: true, cell: |c| Cell::Size(Some(c.write_bytes)) },
@@ -93,13 +93,3 @@ const COLUMNS: &[Column<ConnectedClient>] = &[
     Column { name: "protocol", usual: false, cell: |c| Cell::text(c.protocol.name()) },
     Column { name: "tls", usual: false, cell: |c| Cell::text(yes_no(c.tls)) },
 ];
-
-/// Returns the time since a client connected, in its largest unit.
-fn since(seconds: u64) -> String {
-    match seconds {
-        0..=119 => format!("{seconds} s"),
-        120..=7199 => format!("{} min", seconds / 60),
-        7200..=172_799 => format!("{} h", seconds / 3600),
-        _ => format!("{} d", seconds / 86_400),
-    }
-}

@@ -1,7 +1,7 @@
 //! `hindcast trash`: deleted volumes that can be restored.
 
 use crate::failure::Failure;
-use crate::listing::{Cell, Column, Listing};
+use crate::listing::{Cell, Column, Listing, span};
 use crate::output::yes_no;
 use crate::session::Session;
 use clap::Subcommand;
@@ -73,7 +73,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
 /// Returns what `volume delete` says of a volume that went to the trash.
 pub(crate) fn moved(volume: &TrashedVolume, now: Timestamp) -> String {
     let until = match volume.purge_at {
-        Some(at) => format!(" for {}", span(at, now)),
+        Some(at) => format!(" for {}", span(u64::try_from(at.duration_since(now).as_secs()).unwrap_or(0))),
         None => String::new(),
     };
     let name = &volume.name;
@@ -90,17 +90,6 @@ const COLUMNS: &[Column<TrashedVolume>] = &[
     Column { name: "purged", usual: true, cell: |v| Cell::Time(v.purge_at) },
     Column { name: "uuid", usual: true, cell: |v| Cell::text(&v.uuid) },
 ];
-
-/// Returns the time from `from` to `to`, in its largest unit.
-fn span(to: Timestamp, from: Timestamp) -> String {
-    let seconds = to.duration_since(from).as_secs().max(0);
-    match seconds {
-        0..=119 => format!("{seconds} s"),
-        120..=7199 => format!("{} min", seconds / 60),
-        7200..=172_799 => format!("{} h", seconds / 3600),
-        _ => format!("{} d", seconds / 86_400),
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -120,7 +109,7 @@ mod tests {
             deleted: "2026-11-22T09:58:30Z".parse().unwrap(),
             purge_at: Some("2026-11-23T09:58:30Z".parse().unwrap()),
         };
-        let said = "deleted db; it stays in the trash for 23 h: hindcast trash restore db";
+        let said = "deleted db; it stays in the trash for 23 h 58 min: hindcast trash restore db";
         assert_eq!(moved(&trashed, now), said);
         let kept = TrashedVolume { purge_at: None, ..trashed };
         assert_eq!(moved(&kept, now), "deleted db; it stays in the trash: hindcast trash restore db");

@@ -87,8 +87,10 @@ fn a_purge_gives_the_space_back() {
     assert!(site.pool.trash()[0].space >= 128 * KIB, "{:?}", site.pool.trash());
     site.idle();
     assert!(site.pool.info().used > 0);
-    site.pool.purge_volume(uuid).unwrap();
-    assert_eq!(kind(site.pool.purge_volume(uuid)), ErrorKind::NotFound);
+    let since = site.pool.trash()[0].since;
+    assert_eq!(kind(site.pool.purge_volume(uuid, Some(since + 1))), ErrorKind::Conflict, "another stay");
+    site.pool.purge_volume(uuid, Some(since)).unwrap();
+    assert_eq!(kind(site.pool.purge_volume(uuid, None)), ErrorKind::NotFound);
     site.idle();
     site.pool.drain().unwrap();
     assert_eq!(site.pool.info().used, 0);
@@ -106,7 +108,7 @@ fn clones_outlive_the_trash() {
     let uuid = site.pool.trash_volume("v", false).unwrap().volume.uuid;
     site.idle();
     assert_bytes(&site.open("c"), 0, 1, 64 * KIB);
-    site.pool.purge_volume(uuid).unwrap();
+    site.pool.purge_volume(uuid, None).unwrap();
     site.idle();
     let site = site.reopen();
     assert_bytes(&site.open("c"), 0, 1, 64 * KIB);

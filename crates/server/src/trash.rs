@@ -66,11 +66,11 @@ impl App {
 
     /// Deletes a volume in the trash for good.
     pub(crate) fn purge_volume(&self, id: &str) -> Result<()> {
-        self.purge(self.find_in_trash(id)?, "request")
+        self.purge(self.find_in_trash(id)?, None, "request")
     }
 
-    fn purge(&self, uuid: Uuid, cause: &str) -> Result<()> {
-        self.iscsi.purge_volume(uuid)?;
+    fn purge(&self, uuid: Uuid, since: Option<u64>, cause: &str) -> Result<()> {
+        self.iscsi.purge_volume(uuid, since)?;
         tracing::info!(%uuid, cause, "volume in the trash purged");
         Ok(())
     }
@@ -134,7 +134,7 @@ impl App {
                 *paused = Some(now + SPACE_PAUSE);
             }
             let uuid = info.volume.uuid;
-            if let Err(error) = self.purge(uuid, "age or space") {
+            if let Err(error) = self.purge(uuid, Some(info.since), "age or space") {
                 // It may have been restored or purged meanwhile.
                 tracing::warn!(%uuid, %error, "a volume in the trash could not be purged");
             }

@@ -65,6 +65,9 @@ pub struct TrashInfo {
     pub snapshots: u64,
     /// Bytes of slots that come back when the volume is purged, if nothing rests on its snapshots.
     pub space: u64,
+    /// The pool time at which the volume was moved to the trash, in nanoseconds. It names this stay
+    /// in the trash.
+    pub since: u64,
     /// The time at which the volume was moved to the trash, as the clock is now: nanoseconds since
     /// the Unix epoch.
     pub trashed: u64,

@@ -56,6 +56,7 @@ impl Pool {
             volume: volume.info(),
             snapshots: names.count_snapshots(volume.id),
             space: held(&names, volume),
+            since: volume.trashed,
             trashed: self.core.clock.wall(volume.trashed),
             age: now.saturating_sub(volume.trashed),
         };
@@ -83,9 +84,17 @@ impl Pool {
         self.volume(&given.into_inner())
     }
 
-    /// Deletes a volume in the trash for ever. Its space comes back in the background.
-    pub fn purge_volume(&self, uuid: Uuid) -> Result<()> {
-        self.destager.submit(|names| Ok(DeleteVolume { id: in_trash(names, uuid)?.id }.into()))?;
+    /// Deletes a volume in the trash for good. Its space comes back in the background. With `since`,
+    /// returns [`ErrorKind::Conflict`] if this is another stay in the trash
+    /// ([`TrashInfo::since`]): the volume was restored and deleted again.
+    pub fn purge_volume(&self, uuid: Uuid, since: Option<u64>) -> Result<()> {
+        self.destager.submit(|names| {
+            let volume = in_trash(names, uuid)?;
+            if since.is_some_and(|since| since != volume.trashed) {
+                return Err(conflict(format!("purge volume {uuid}: it was restored and deleted again")));
+            }
+            Ok(DeleteVolume { id: volume.id }.into())
+        })?;
         Ok(())
     }
 

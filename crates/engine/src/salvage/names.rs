@@ -8,6 +8,7 @@ use crate::ids::{SnapshotId, VolumeId};
 use crate::info::{LostDevice, Salvage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The reason for which no moment is shown if rows of histories are missing.
 const ROWS_MISSING: &str = "rows of the catalog that belong to histories can't be read";
@@ -71,16 +72,29 @@ fn load_branches(names: &mut Namespace, catalog: &Catalog, next: u64, found: &mu
     }
 }
 
-fn load_volume(names: &mut Namespace, id: VolumeId, mut record: VolumeRecord, found: &mut Salvage) {
-    if record.trashed != 0 {
-        // Another volume may have the name of a volume in the trash.
-        let start: String = record.name.chars().take(100).collect();
-        record.name = format!("{start}.trash-{:08x}", record.uuid.as_fields().0);
-        record.trashed = 0;
+/// Takes all volumes out of the trash, so that they can be shown. Another volume may have the name
+/// of such a volume, so the name gets an ending with a part of the UUID.
+pub(super) fn take_out_of_trash(names: &mut Namespace, found: &mut Salvage) {
+    let trashed: Vec<_> = names.trashed().into_iter().cloned().collect();
+    for volume in trashed {
+        let start: String = volume.name.read().chars().take(100).collect();
+        let name = format!("{start}.trash-{:08x}", volume.uuid.as_fields().0);
+        let taken = match names.by_name.contains_key(&name) {
+            true => Err(corrupt("two volumes have that name")),
+            false => names.restore(volume.id, &name),
+        };
+        if let Err(e) = taken {
+            let size = volume.size.load(Ordering::Relaxed);
+            found.lost.push(LostDevice { volume: name, snapshot: None, size, why: e.to_string() });
+        }
     }
+}
+
+fn load_volume(names: &mut Namespace, id: VolumeId, record: VolumeRecord, found: &mut Salvage) {
+    let is_named = record.trashed == 0;
     let (name, size) = (record.name.clone(), record.size);
     let taken = || corrupt("two volumes have that name");
-    let fits = check_name(&name).and_then(|()| match names.by_name.contains_key(&name) {
+    let fits = check_name(&name).and_then(|()| match is_named && names.by_name.contains_key(&name) {
         true => Err(taken()),
         false => Ok(()),
     });

@@ -152,7 +152,7 @@ impl Opening {
         };
         let (mut names, lines) = load(&mut self.found);
         let judged = self.judged(&names, known);
-        match journal::recover(&*self.dir, start, &self.positions, &judged, &mut names) {
+        let mut recovered = match journal::recover(&*self.dir, start, &self.positions, &judged, &mut names) {
             Ok(journal) => Recovered { names, lines, journal },
             Err(error) => {
                 // The names are loaded again, without what was applied so far. Lost rows were
@@ -160,7 +160,9 @@ impl Opening {
                 let (names, lines) = load(&mut Salvage::default());
                 Recovered { names, lines, journal: journal::none(&start, &error) }
             }
-        }
+        };
+        names::take_out_of_trash(&mut recovered.names, &mut self.found);
+        recovered
     }
 
     /// Returns the physical volumes on which the salvage verifies the slots of references. With a

@@ -51,8 +51,10 @@ impl Destager {
             let branch = &state.line.branch;
             branch.cdp.is_on() && branch.frozen.read().is_empty()
         };
-        let lacking: Vec<VolumeId> =
-            self.core.names.read().by_name.values().filter(lacks).map(|v| v.id).collect();
+        let lacking: Vec<VolumeId> = {
+            let names = self.core.names.read();
+            names.by_name.values().chain(names.trashed()).filter(lacks).map(|v| v.id).collect()
+        };
         lacking.into_iter().try_for_each(|id| {
             let anchor = |names: &Namespace| {
                 let volume = names.volume_by_id(id);

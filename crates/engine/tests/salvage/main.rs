@@ -395,3 +395,28 @@ fn a_backup_is_exact_only_while_something_tells_that_the_pool_was_not_opened_sin
     let doubts = &pool.salvage().unwrap().doubts;
     assert!(doubts.iter().any(|doubt| doubt.contains("was opened after that")), "{doubts:?}");
 }
+
+/// A volume in the trash is shown under a name of its own, whether its deletion was carried out or
+/// is only in the journal.
+#[test]
+fn a_volume_in_the_trash_is_shown() {
+    for settle in [false, true] {
+        let mut f = Fixture::new(&[4]);
+        f.create("db", MIB, 16 * KIB);
+        f.write("db", 0, 64 * KIB);
+        f.pool.drain().unwrap();
+        let uuid = f.pool.trash_volume("db", false).unwrap().volume.uuid;
+        f.create("db", MIB, 4 * KIB);
+        if settle {
+            f.pool.drain().unwrap();
+        }
+        let (dir, _) = f.kill();
+        let pool = salvage(&dir).unwrap();
+        let name = format!("db.trash-{:08x}", uuid.as_fields().0);
+        assert_eq!(pool.devices(), [("db".to_owned(), None), (name.clone(), None)], "{settle}");
+        assert!(losses(&pool, &name, None).is_empty());
+        let mut read = vec![0; 512];
+        pool.open_volume(&name, true).unwrap().read(0, &mut read).unwrap();
+        assert!(read.iter().any(|byte| *byte != 0));
+    }
+}

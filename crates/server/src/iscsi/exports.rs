@@ -29,11 +29,13 @@ impl Exports {
     /// created targets. So the log reports a missing file when the server starts, and not when an
     /// initiator logs in.
     pub(crate) fn begin(&self) -> Result<()> {
+        let in_use: HashSet<Uuid> = self.pool.volumes().iter().map(|v| v.uuid).collect();
         // A volume in the trash keeps its rules. No LUN shows it.
         let trash = self.pool.trash().into_iter().map(|info| info.volume.uuid);
-        let volumes: HashSet<Uuid> = self.pool.volumes().iter().map(|v| v.uuid).chain(trash).collect();
+        let volumes: HashSet<Uuid> = in_use.iter().copied().chain(trash).collect();
         let snapshots: HashSet<Uuid> = self.pool.all_snapshots().iter().map(|s| s.uuid).collect();
         self.store.update(|registry| {
+            registry.unmap(|uuid| in_use.contains(uuid) || snapshots.contains(uuid));
             registry.forget_volumes(|uuid| volumes.contains(uuid) || snapshots.contains(uuid));
             Ok(())
         })?;

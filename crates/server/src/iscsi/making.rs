@@ -87,7 +87,8 @@ impl IscsiTarget {
     }
 }
 
-fn check_name(registry: &Registry, verb: &str, name: &str) -> Result<()> {
+/// Fails if a volume of this name would have the name of a created target.
+pub(super) fn check_name(registry: &Registry, verb: &str, name: &str) -> Result<()> {
     match names::by_name_alone(name).filter(|target| registry.named.contains_key(target)) {
         None => Ok(()),
         Some(target) => Err(Error::new(
