@@ -49,6 +49,7 @@ mod severities;
 mod snapshots;
 #[cfg(test)]
 mod testing;
+mod timeline;
 mod trash;
 mod world;
 mod writable_snapshots;

@@ -179,9 +179,9 @@ impl App {
         if info.settings.is_none() && info.from.is_none() {
             return Ok(());
         }
-        // What was just written belongs to it.
-        let marks = self.pool.history(volume, 0)?.marks.len();
-        let records = self.pool.cdp(volume)?.records;
+        // What waits for destage belongs to it.
+        let past = self.pool.history(volume, 1)?;
+        let (records, marks) = (past.buckets.iter().map(|b| b.records).sum::<u64>(), past.marks.len());
         if records == 0 && marks == 0 {
             return Ok(());
         }

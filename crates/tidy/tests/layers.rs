@@ -111,6 +111,7 @@ const SERVER: Layers<'_> = Layers {
         "notices",
         "metrics",
         "clients",
+        "timeline",
         "trash",
         "grouped",
         "access",

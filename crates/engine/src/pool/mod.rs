@@ -25,6 +25,7 @@ pub(crate) mod salvage;
 pub(crate) mod scrub;
 pub(crate) mod snapshots;
 mod statistics;
+pub(crate) mod timeline;
 pub(crate) mod trash;
 mod usage;
 

@@ -24,6 +24,7 @@ mod serve;
 mod shared;
 mod snapshots;
 mod targets;
+mod timeline;
 mod transfer;
 mod trash;
 

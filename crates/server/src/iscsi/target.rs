@@ -2,7 +2,6 @@
 //! it reports to initiators.
 
 use super::exports::{self, Exports};
-use super::making::check_name;
 use super::store::{self, Store};
 use crate::periodic::Worker;
 use hindcast_engine::pool::{Pool, TrashInfo, VolumeInfo};
@@ -138,17 +137,6 @@ impl IscsiTarget {
             self.disconnect(&target);
         }
         Ok(trashed)
-    }
-
-    /// Takes a volume out of the trash.
-    /// Fails if it would have the name of a created target.
-    pub(crate) fn restore_volume(&self, id: Uuid, name: Option<&str>) -> Result<VolumeInfo> {
-        let _one_at_a_time = self.changing.lock();
-        let old = self.exports.pool.trash().into_iter().find(|info| info.volume.uuid == id);
-        if let Some(name) = name.map(str::to_owned).or(old.map(|info| info.volume.name)) {
-            check_name(&self.exports.store.get(), "restore volume", &name)?;
-        }
-        self.exports.pool.restore_volume(id, name)
     }
 
     /// Deletes a volume in the trash for good, with its access rules.
