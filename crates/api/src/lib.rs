@@ -31,6 +31,7 @@ mod timeline;
 mod transfer;
 mod trash;
 mod types;
+mod views;
 mod wall_clock;
 
 pub use access::*;
@@ -57,6 +58,7 @@ pub use timeline::*;
 pub use transfer::*;
 pub use trash::*;
 pub use types::*;
+pub use views::*;
 pub use wall_clock::*;
 
 /// Prefix of every versioned route.

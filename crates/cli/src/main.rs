@@ -39,6 +39,7 @@ mod tests;
 mod transfer;
 mod trash;
 mod unfinished;
+mod view;
 mod volume;
 mod when;
 
@@ -112,6 +113,9 @@ enum Command {
     /// Deleted volumes that can be restored: list, restore, empty
     #[command(subcommand)]
     Trash(trash::Command),
+    /// Look at moments of the past through read-only devices that stay for a while
+    #[command(subcommand)]
+    View(view::Command),
     /// Groups of volumes, for commands that take several: create, list, show, add, remove, delete
     #[command(subcommand)]
     Group(group::Command),
@@ -182,6 +186,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Pool(command) => pool::run(command, &global),
         Command::Volume(command) => volume::run(command, &global.session()?),
         Command::Trash(command) => trash::run(command, &global.session()?),
+        Command::View(command) => view::run(command, &global.session()?),
         Command::Group(command) => group::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),

@@ -11,6 +11,7 @@ use crate::nbd::NbdTarget;
 use crate::receivers::Receivers;
 use crate::schedule::state::Schedules;
 use crate::settings::{Prices, TrashTimes};
+use crate::views::Views;
 use hindcast_api::{Limits, Listeners};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
@@ -39,6 +40,8 @@ pub(crate) struct App {
     pub(crate) schedules: Schedules,
     /// Named sets of volumes.
     pub(crate) groups: Groups,
+    /// Moments that the server keeps from expiring.
+    pub(crate) views: Views,
     /// Backups of the pool's metadata.
     pub(crate) backups: Arc<Backups>,
     /// How long deleted volumes can be restored.

@@ -16,9 +16,10 @@ use crate::notify::Notifier;
 use crate::periodic::Worker;
 use crate::schedule::state::Schedules;
 use crate::settings::Settings;
+use crate::views::Views;
 use crate::{
     anchor_tuner, backups, data_directory, descriptors, logging, notices, open_pool, realtime, scheduler,
-    trash,
+    trash, view_requests,
 };
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
@@ -105,6 +106,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
     let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules(), config.nbd_open).map_err(error_body)?;
     let own = || data_directory::settings_of(&pool, &config.data);
     let (schedules, groups) = (Schedules::open(own()), Groups::open(own()));
+    let views = Views::open(own(), &pool); // before the maintenance thread, which lets moments expire
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {
@@ -123,6 +125,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         changing_writable: Mutex::default(),
         schedules,
         groups,
+        views,
         backups: Arc::new(Backups::open(&config.data, config.metadata_keep, config.metadata_interval)),
         prices: config.prices,
         trash: config.trash,
@@ -172,6 +175,7 @@ fn start_workers(app: &Arc<App>) -> Result<Vec<Worker>, ErrorBody> {
         anchor_tuner::start(app.pool.clone(), app.prices).map_err(|e| failed("anchor", e))?,
         backups::start(app.pool.clone(), app.backups.clone()).map_err(|e| failed("backup", e))?,
         trash::start(app.clone()).map_err(|e| failed("trash", e))?,
+        view_requests::start(app.clone()).map_err(|e| failed("view", e))?,
     ];
     let notices = notices::start(app.clone()).map_err(|e| failed("notice", e))?;
     Ok(always.into_iter().chain(notices).collect())

@@ -2,7 +2,7 @@
 //! server and changes nothing.
 
 use crate::atomic_file::DurableFile;
-use crate::{groups, iscsi, schedule};
+use crate::{groups, iscsi, schedule, views};
 use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, Result};
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub fn check_files(dir: &Arc<dyn Dir>) -> Result<Vec<DamagedFile>> {
     results.push((name.to_owned(), read(name, kind, version, &schedule::verify)));
     let (name, kind, version) = groups::STORED;
     results.push((name.to_owned(), read(name, kind, version, &groups::verify)));
+    let (name, kind, version) = views::STORED;
+    results.push((name.to_owned(), read(name, kind, version, &views::verify)));
     let (name, kind, version) = iscsi::STORED;
     results.push((name.to_owned(), read(name, kind, version, &iscsi::verify)));
     let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;

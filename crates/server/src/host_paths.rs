@@ -10,7 +10,7 @@
 //!
 //! The checked file is held until the request has used it, so that no other file can replace it.
 
-use crate::{iscsi, schedule};
+use crate::{groups, iscsi, schedule, views};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Bound, Hold, Look};
 use hindcast_engine::pool::{Origin, Pool};
@@ -234,8 +234,18 @@ impl Checked {
 /// files there may be images or physical volumes.
 fn is_known(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    let prefixes =
-        ["catalog", "journal-", "sums-", "cdp-", "pool.lock", "lu-", iscsi::STORED.0, schedule::STORED.0];
+    let prefixes = [
+        "catalog",
+        "journal-",
+        "sums-",
+        "cdp-",
+        "pool.lock",
+        "lu-",
+        iscsi::STORED.0,
+        schedule::STORED.0,
+        groups::STORED.0,
+        views::STORED.0,
+    ];
     let suffixes = [".new", ".sock", ".state"];
     prefixes.iter().any(|prefix| name.starts_with(prefix))
         || suffixes.iter().any(|suffix| name.ends_with(suffix))

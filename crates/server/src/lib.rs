@@ -51,6 +51,8 @@ mod snapshots;
 mod testing;
 mod timeline;
 mod trash;
+mod view_requests;
+mod views;
 mod world;
 mod writable_snapshots;
 

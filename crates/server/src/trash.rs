@@ -32,6 +32,7 @@ impl App {
         let snapshots = self.pool.snapshots(volume)?;
         let trashed = self.iscsi.trash_volume(volume, how.force)?;
         self.disconnect_nbd(&info);
+        self.end_views(&info);
         // Also its snapshots and moments.
         self.nbd.disconnect_volume(volume);
         tracing::info!(volume, uuid = %info.uuid, snapshots = snapshots.len(), "volume moved to the trash");
@@ -46,9 +47,17 @@ impl App {
         }
         self.iscsi.delete_volume(volume, force)?;
         self.disconnect_nbd(info);
+        self.end_views(info);
         snapshots.iter().for_each(|s| self.nbd.disconnect(&format!("{volume}@{}", s.name)));
         tracing::info!(volume, snapshots = snapshots.len(), "volume deleted");
         Ok(())
+    }
+
+    /// Ends the views of a deleted volume.
+    fn end_views(&self, volume: &VolumeInfo) {
+        if let Err(error) = self.views.remove_of(volume.uuid) {
+            tracing::warn!(volume = volume.name, %error, "the views of a deleted volume stay until a restart");
+        }
     }
 
     /// Returns the volumes in the trash, oldest first.

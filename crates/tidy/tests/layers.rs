@@ -91,6 +91,7 @@ const SERVER: Layers<'_> = Layers {
         "data_directory",
         "schedule",
         "groups",
+        "views",
         // The targets.
         "iscsi",
         "nbd",
@@ -112,6 +113,7 @@ const SERVER: Layers<'_> = Layers {
         "metrics",
         "clients",
         "timeline",
+        "view_requests",
         "trash",
         "grouped",
         "access",

@@ -19,3 +19,4 @@ mod server;
 mod stats;
 mod targets;
 mod trash;
+mod views;

@@ -209,6 +209,6 @@ mod tests {
         assert_eq!((lane.count, lane.items, lane.counts), (2, vec![100, 129], vec![]));
         let lane = Lane::of((0..MAX_ITEMS as u64 + 1).map(|n| 100 + n % 20), &window, |time| *time);
         assert_eq!((lane.count, lane.items.len()), (501, 0));
-        assert_eq!(lane.counts, [260, 241, 0]);
+        assert_eq!(lane.counts, [251, 250, 0]);
     }
 }

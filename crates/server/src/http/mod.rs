@@ -27,6 +27,7 @@ mod targets;
 mod timeline;
 mod transfer;
 mod trash;
+mod views;
 
 pub(crate) use serve::{ApiServer, addresses, serve};
 pub(crate) use shared::{MAX_TRANSFERS, NETWORK_THREADS};

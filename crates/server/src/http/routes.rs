@@ -6,7 +6,7 @@ use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
     access, backups, cdp, clients, clock, features, flatten, groups, notices, relocation, schedules, scrub,
-    snapshots, targets, timeline, transfer, trash,
+    snapshots, targets, timeline, transfer, trash, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -62,6 +62,7 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(snapshots::router())
         .merge(cdp::router())
         .merge(timeline::router())
+        .merge(views::router())
         .merge(transfer::router())
         .merge(trash::router())
         .merge(groups::router())

@@ -2,8 +2,10 @@
 //! it reports to initiators.
 
 use super::exports::{self, Exports};
+use super::names;
 use super::store::{self, Store};
 use crate::periodic::Worker;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, TrashInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{Otherwise, Party};
@@ -57,6 +59,25 @@ impl IscsiTarget {
             group => format!("{}/{group}", portal.listen),
         };
         self.server.portals().into_iter().map(text).collect()
+    }
+
+    /// Returns the name of the target that shows a moment of a volume, or a snapshot of that name
+    /// if there is no LSN.
+    pub(crate) fn name_of_past(
+        &self,
+        volume: &VolumeInfo,
+        snapshot: &str,
+        lsn: Option<u64>,
+    ) -> Option<String> {
+        match lsn {
+            Some(lsn) => Some(names::of_moment(volume, Lsn(lsn))),
+            None => self
+                .exports
+                .pool
+                .snapshot(&volume.name, snapshot)
+                .ok()
+                .map(|found| names::of_snapshot(&found)),
+        }
     }
 
     /// Returns the totals since the start of the server.
