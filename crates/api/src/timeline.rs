@@ -150,3 +150,44 @@ impl Client {
         self.get(&format!("/volumes/{}/timeline?{}", segment(volume), all.join("&")))
     }
 }
+
+/// Maximum number of ranges in [`Changed`].
+pub const MAX_CHANGED_RANGES: usize = 1000;
+
+/// What differs between two moments of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Changed {
+    /// Address of the earlier state.
+    pub from: String,
+    /// Address of the later state. Absent: the volume as it is now.
+    pub to: Option<String>,
+    /// Number of bytes that may differ, in the granularity of chunks.
+    pub bytes: u64,
+    /// Bytes by part of the volume, in 64 parts of equal length.
+    pub parts: Vec<ChangedPart>,
+    /// The first ranges that may differ, up to 1000.
+    pub ranges: Vec<crate::ByteRange>,
+    /// Whether the comparison stopped early, because it took too much work. The numbers are then
+    /// those of the first part of the volume.
+    pub partial: bool,
+}
+
+/// Bytes that may differ in one part of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangedPart {
+    /// Start of the part in bytes.
+    pub offset: u64,
+    /// Length of the part in bytes.
+    pub length: u64,
+    /// Number of bytes that may differ.
+    pub bytes: u64,
+}
+
+impl Client {
+    /// Returns what differs between two moments of a volume. Without `to` it is the volume as it is
+    /// now.
+    pub fn changed(&self, volume: &str, from: &str, to: Option<&str>) -> Result<Changed, ClientError> {
+        let to = to.map_or_else(String::new, |to| format!("&to={}", segment(to)));
+        self.get(&format!("/volumes/{}/changed?from={}{to}", segment(volume), segment(from)))
+    }
+}

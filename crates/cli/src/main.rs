@@ -10,6 +10,7 @@ mod cdp;
 mod check;
 mod clients;
 mod clone;
+mod events;
 mod extras;
 mod failure;
 mod features;
@@ -34,6 +35,7 @@ mod snapshot;
 mod stats;
 mod status;
 mod target;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -113,6 +115,9 @@ enum Command {
     /// Deleted volumes that can be restored: list, restore, empty
     #[command(subcommand)]
     Trash(trash::Command),
+    Events(events::Events),
+    Tasks(tasks::Tasks),
+    Top(tasks::Top),
     /// Look at moments of the past through read-only devices that stay for a while
     #[command(subcommand)]
     View(view::Command),
@@ -186,6 +191,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Pool(command) => pool::run(command, &global),
         Command::Volume(command) => volume::run(command, &global.session()?),
         Command::Trash(command) => trash::run(command, &global.session()?),
+        Command::Events(args) => events::run(&args, &global.session()?),
+        Command::Tasks(args) => tasks::run(&args, &global.session()?),
+        Command::Top(args) => tasks::top(&args, &global.session()?),
         Command::View(command) => view::run(command, &global.session()?),
         Command::Group(command) => group::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),

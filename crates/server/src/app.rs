@@ -1,13 +1,17 @@
 //! The parts of a running server ([`App`]). Other modules add the methods: snapshots, schedules,
 //! health and others.
 
+use crate::activity::Sampler;
 use crate::backups::Backups;
+use crate::events::Events;
 use crate::freeze::VolumeHooks;
 use crate::groups::Groups;
 use crate::host_paths::HostPaths;
 use crate::iscsi::IscsiTarget;
+use crate::latency::Latencies;
 use crate::lineage::Lineage;
 use crate::nbd::NbdTarget;
+use crate::progress::SeenTasks;
 use crate::receivers::Receivers;
 use crate::schedule::state::Schedules;
 use crate::settings::{Prices, TrashTimes};
@@ -18,7 +22,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 /// The parts of a running server.
 pub(crate) struct App {
@@ -42,6 +46,18 @@ pub(crate) struct App {
     pub(crate) groups: Groups,
     /// Moments that the server keeps from expiring.
     pub(crate) views: Views,
+    /// What happened on this server.
+    pub(crate) events: Events,
+    /// How long devices take.
+    pub(crate) latencies: Latencies,
+    /// What clients did lately.
+    pub(crate) sampler: Sampler,
+    /// What was seen of background tasks.
+    pub(crate) seen_tasks: SeenTasks,
+    /// Places for responses that go on.
+    pub(crate) streams: Arc<Semaphore>,
+    /// Whether the server stops. Responses without an end end then.
+    pub(crate) stopping: watch::Sender<bool>,
     /// Backups of the pool's metadata.
     pub(crate) backups: Arc<Backups>,
     /// How long deleted volumes can be restored.

@@ -1,25 +1,29 @@
 //! The life of the server process. It opens the pool, listens, announces that it is ready, waits
 //! for a signal, and stops in order.
 
+use crate::activity::Sampler;
 use crate::app::App;
 use crate::backups::Backups;
 use crate::config::Config;
 use crate::convert::error_body;
+use crate::events::Events;
 use crate::groups::Groups;
 use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer};
 use crate::iscsi::IscsiTarget;
+use crate::latency::Latencies;
 use crate::listen::{Address, Listener};
 use crate::maintenance::Maintenance;
-use crate::nbd::NbdTarget;
+use crate::nbd::{NbdTarget, PoolExports};
 use crate::notify::Notifier;
 use crate::periodic::Worker;
+use crate::progress::SeenTasks;
 use crate::schedule::state::Schedules;
 use crate::settings::Settings;
 use crate::views::Views;
 use crate::{
-    anchor_tuner, backups, data_directory, descriptors, logging, notices, open_pool, realtime, scheduler,
-    trash, view_requests,
+    anchor_tuner, backups, data_directory, descriptors, live, logging, notices, open_pool, realtime,
+    scheduler, trash, view_requests,
 };
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::pool::Pool;
@@ -28,7 +32,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 /// Number of threads that call the engine for admin requests. Requests over TCP may use
 /// [`http::NETWORK_THREADS`] of them.
@@ -36,13 +40,16 @@ const ADMIN_THREADS: usize = 12;
 /// Maximum time that a stop waits for the pool, beyond the time that clients get. A disk may never
 /// answer. The end of the process without a clean close loses no acknowledged write.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval at which new events are saved.
+const EVENTS_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between updates of the status that the service manager shows.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs a server until it receives SIGTERM or SIGINT.
 pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
     let config = settings.resolve()?;
-    logging::start(&config.log, config.log_format)?;
+    let events = Events::new();
+    logging::start(&config.log, config.log_format, events.clone())?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -60,7 +67,10 @@ pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
     if !config.allowed.is_empty() {
         warn_of_stray_images(HostPaths::new(&config.data, &config.allowed, &[]), pool.clone());
     }
-    let result = runtime.block_on(run(&config, pool, hangup));
+    if !pool.is_only_shown() {
+        events.open(&config.data);
+    }
+    let result = runtime.block_on(run(&config, pool, events, hangup));
     // Whatever still blocks is waiting for a disk; nothing depends on it any more.
     runtime.shutdown_background();
     result
@@ -96,14 +106,17 @@ async fn bind(addresses: &[Address]) -> Result<Vec<Listener>, ErrorBody> {
     Ok(listeners)
 }
 
-async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), ErrorBody> {
+async fn run(config: &Config, pool: Arc<Pool>, events: Events, hangup: Signal) -> Result<(), ErrorBody> {
     let mut signals = Signals::new()?;
     tokio::spawn(ignore(hangup));
     let listeners = bind(&config.api).await?;
     let (connections, limits) = descriptors::connections(config, &pool)?;
     let (nbd, iscsi) = connections.clip(config);
-    let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(error_body)?;
-    let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules(), config.nbd_open).map_err(error_body)?;
+    let latencies = Latencies::default();
+    let timed = latencies.clone();
+    let iscsi = IscsiTarget::start(&iscsi, pool.clone(), timed, &config.data).map_err(error_body)?;
+    let exports = PoolExports::new(pool.clone(), iscsi.nbd_rules(), config.nbd_open, latencies.clone());
+    let nbd = NbdTarget::start(&nbd, exports).map_err(error_body)?;
     let own = || data_directory::settings_of(&pool, &config.data);
     let (schedules, groups) = (Schedules::open(own()), Groups::open(own()));
     let views = Views::open(own(), &pool); // before the maintenance thread, which lets moments expire
@@ -126,6 +139,12 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         schedules,
         groups,
         views,
+        events,
+        latencies,
+        sampler: Sampler::new(),
+        seen_tasks: SeenTasks::default(),
+        streams: Arc::new(Semaphore::new(http::MAX_STREAMS)),
+        stopping: watch::Sender::new(false),
         backups: Arc::new(Backups::open(&config.data, config.metadata_keep, config.metadata_interval)),
         prices: config.prices,
         trash: config.trash,
@@ -157,6 +176,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         () = report(&notifier, &app, &maintenance) => {}
     }
     notifier.stopping();
+    app.stopping.send_replace(true);
     tokio::select! {
         result = stop(app, api, (workers, maintenance), config.stop_timeout) => result,
         name = signals.next() => {
@@ -170,15 +190,18 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
 /// Starts the threads with periodic work.
 fn start_workers(app: &Arc<App>) -> Result<Vec<Worker>, ErrorBody> {
     let failed = |of: &str, error| io_error(&format!("start the {of} thread"), &error);
+    let events = app.events.clone();
     let always = [
         scheduler::start(app.clone()).map_err(|e| failed("schedule", e))?,
         anchor_tuner::start(app.pool.clone(), app.prices).map_err(|e| failed("anchor", e))?,
         backups::start(app.pool.clone(), app.backups.clone()).map_err(|e| failed("backup", e))?,
+        live::start(app.clone()).map_err(|e| failed("live", e))?,
         trash::start(app.clone()).map_err(|e| failed("trash", e))?,
+        notices::start(app.clone()).map_err(|e| failed("notice", e))?,
+        Worker::start("events", EVENTS_INTERVAL, move || events.save()).map_err(|e| failed("event", e))?,
         view_requests::start(app.clone()).map_err(|e| failed("view", e))?,
     ];
-    let notices = notices::start(app.clone()).map_err(|e| failed("notice", e))?;
-    Ok(always.into_iter().chain(notices).collect())
+    Ok(always.into())
 }
 
 /// Stops the server: first the service of clients, then background work, then the pool.
@@ -199,6 +222,7 @@ async fn stop(
         let close = beside("close", move || {
             workers.into_iter().for_each(Worker::stop);
             maintenance.stop();
+            app.events.save();
             realtime::lowered(|| {
                 app.pool.close()?;
                 // A stop is orderly without a backup too; the log says why there is none.

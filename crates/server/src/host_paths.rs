@@ -240,6 +240,7 @@ fn is_known(name: &OsStr) -> bool {
         "sums-",
         "cdp-",
         "pool.lock",
+        "events",
         "lu-",
         iscsi::STORED.0,
         schedule::STORED.0,

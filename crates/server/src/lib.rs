@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod activity;
 mod anchor_tuner;
 mod app;
 mod atomic_file;
 mod backups;
+mod changed;
 mod clients;
 mod clones;
 mod config;
@@ -17,6 +19,7 @@ mod convert;
 mod daemon;
 mod data_directory;
 mod descriptors;
+mod events;
 mod files;
 pub mod freeze;
 mod grouped;
@@ -25,8 +28,10 @@ mod health;
 mod host_paths;
 mod http;
 mod iscsi;
+mod latency;
 mod lineage;
 mod listen;
+mod live;
 mod logging;
 mod maintenance;
 mod metrics;
@@ -37,6 +42,7 @@ mod notify;
 mod open_pool;
 mod passthrough;
 mod periodic;
+mod progress;
 mod realtime;
 mod receivers;
 mod recovery;
@@ -47,6 +53,7 @@ mod scheduler;
 mod settings;
 mod severities;
 mod snapshots;
+mod tasks;
 #[cfg(test)]
 mod testing;
 mod timeline;

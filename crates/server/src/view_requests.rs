@@ -56,7 +56,7 @@ impl App {
             expires,
         };
         self.views.add(view.clone(), pin)?;
-        tracing::info!(volume, view = view.id, moment = view.moment, "view created");
+        tracing::info!(event = "view.created", volume, view = view.id, moment = view.moment, "view created");
         Ok(self.shown_view(&view, &info))
     }
 
@@ -101,7 +101,7 @@ impl App {
         if !self.list_views()?.iter().any(|other| other.address == view.address) {
             self.nbd.disconnect(&view.address);
         }
-        tracing::info!(volume = view.volume, view = id, cause, "view ended");
+        tracing::info!(event = "view.ended", volume = view.volume, view = id, cause, "view ended");
         Ok(())
     }
 

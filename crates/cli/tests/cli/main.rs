@@ -6,6 +6,7 @@
 mod check;
 mod commands;
 mod daemon;
+mod events;
 mod faults;
 mod groups;
 mod guards;

@@ -153,7 +153,7 @@ async fn create_mark(
 ) -> Result<(StatusCode, Json<Mark>), ApiError> {
     blocking(&app, move |app| {
         let mark = app.pool.mark(&volume, &new.name)?;
-        tracing::info!(volume, name = mark.name, lsn = mark.lsn.0, "moment marked");
+        tracing::info!(event = "mark.created", volume, name = mark.name, lsn = mark.lsn.0, "moment marked");
         Ok((StatusCode::CREATED, Json(convert::mark(&mark))))
     })
     .await
@@ -171,7 +171,7 @@ async fn create_marks(
         let volumes: Vec<&str> = new.volumes.iter().map(String::as_str).collect();
         let mark = app.pool.mark_all(&volumes, &new.name)?;
         let volumes = volumes.join(" ");
-        tracing::info!(volumes, name = mark.name, lsn = mark.lsn.0, "moment marked");
+        tracing::info!(event = "mark.created", volumes, name = mark.name, lsn = mark.lsn.0, "moment marked");
         Ok((StatusCode::CREATED, Json(convert::mark(&mark))))
     })
     .await
@@ -187,7 +187,7 @@ async fn delete_mark(
 ) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.unmark(&volume, &mark)?;
-        tracing::info!(volume, mark, "mark deleted");
+        tracing::info!(event = "mark.deleted", volume, mark, "mark deleted");
         Ok(StatusCode::NO_CONTENT)
     })
     .await

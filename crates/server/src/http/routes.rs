@@ -5,8 +5,8 @@ use super::guests::{Guest, through};
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    access, backups, cdp, clients, clock, features, flatten, groups, notices, relocation, schedules, scrub,
-    snapshots, targets, timeline, transfer, trash, views,
+    access, backups, cdp, clients, clock, events, features, flatten, groups, live, notices, relocation,
+    schedules, scrub, snapshots, targets, tasks, timeline, transfer, trash, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -62,6 +62,9 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(snapshots::router())
         .merge(cdp::router())
         .merge(timeline::router())
+        .merge(tasks::router())
+        .merge(live::router())
+        .merge(events::router())
         .merge(views::router())
         .merge(transfer::router())
         .merge(trash::router())
@@ -225,7 +228,7 @@ async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<
     blocking(&app, move |app| {
         if let Some(placement) = patch.placement {
             app.pool.set_placement(placement.same())?;
-            tracing::info!(placement = placement.name(), "placement set");
+            tracing::info!(event = "pool.changed", placement = placement.name(), "placement set");
         }
         Ok(Json(pool_now(app)?))
     })
@@ -246,7 +249,7 @@ async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCod
         let held = path(app)?;
         let spec = PvSpec { path: held.path.clone(), size: new.size, force: new.force };
         let info = app.pool.add_pv(&spec)?;
-        tracing::info!(path = info.path, id = info.id, "physical volume added");
+        tracing::info!(event = "pv.added", path = info.path, id = info.id, "physical volume added");
         Ok((StatusCode::CREATED, Json(convert::pv(&info))))
     })
     .await
@@ -263,7 +266,7 @@ async fn patch_pv(
 ) -> Result<Json<Pv>, ApiError> {
     blocking(&app, move |app| {
         app.pool.drain_pv(&pv, patch.draining)?;
-        tracing::info!(pv, draining = patch.draining, "physical volume");
+        tracing::info!(event = "pv.changed", pv, draining = patch.draining, "physical volume changed");
         let all: Vec<Pv> = app.pool.pvs().iter().map(convert::pv).collect();
         let found = all.into_iter().find(|p| p.path == pv || p.uuid == pv || p.id.to_string() == pv);
         found
@@ -280,7 +283,7 @@ async fn patch_pv(
 async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.remove_pv(&pv)?;
-        tracing::info!(pv, "physical volume removed");
+        tracing::info!(event = "pv.removed", pv, "physical volume removed");
         Ok(StatusCode::NO_CONTENT)
     })
     .await
@@ -329,7 +332,7 @@ async fn create_volume(
             Some(image) => pool.create_volume_over(&wanted, &image.path),
         });
         let mut info = made?.0;
-        tracing::info!(volume = info.name, size = info.size, "volume created");
+        tracing::info!(event = "volume.created", volume = info.name, size = info.size, "volume created");
         if method != info.method {
             info = app.pool.set_method(&info.name, method)?;
         }
@@ -387,15 +390,15 @@ async fn patch_volume(
         let mut info = app.pool.volume(&name)?;
         if let Some(read_only) = patch.read_only {
             info = app.iscsi.change_volume(&name, |pool| pool.set_read_only(&name, read_only))?;
-            tracing::info!(volume = name, read_only, "volume");
+            tracing::info!(event = "volume.changed", volume = name, read_only, "volume changed");
         }
         if let Some(method) = patch.method {
             info = app.pool.set_method(&name, method.same())?;
-            tracing::info!(volume = name, method = method.name(), "volume");
+            tracing::info!(event = "volume.changed", volume = name, method = method.name(), "volume changed");
         }
         if let Some(order) = patch.order {
             info = app.pool.set_order(&name, order.same())?;
-            tracing::info!(volume = name, order = order.name(), "volume");
+            tracing::info!(event = "volume.changed", volume = name, order = order.name(), "volume changed");
         }
         if patch.snapshot_reserve.is_some() || patch.auto_delete.is_some() {
             let old = info.policy;
@@ -404,30 +407,30 @@ async fn patch_volume(
                 auto_delete: patch.auto_delete.unwrap_or(old.auto_delete),
             };
             info = app.pool.set_snapshot_policy(&name, policy)?;
-            tracing::info!(volume = name, ?policy, "volume");
+            tracing::info!(event = "volume.changed", volume = name, ?policy, "volume changed");
         }
         if let Some(change) = &patch.cdp {
             let settings = cdp::settings(info.cdp, change)?;
             info = app.pool.set_cdp(&name, settings)?;
-            tracing::info!(volume = name, ?settings, "history");
+            tracing::info!(event = "volume.changed", volume = name, ?settings, "history settings changed");
         }
         if let Some(nbd) = patch.nbd {
             app.set_nbd(&info, nbd)?;
-            tracing::info!(volume = name, nbd, "volume");
+            tracing::info!(event = "volume.changed", volume = name, nbd, "volume changed");
         }
         if !patch.labels.is_empty() {
             let changes: Vec<_> = patch.labels.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
             info = app.pool.label_volume(&name, &changes)?;
-            tracing::info!(volume = name, labels = ?info.labels, "volume");
+            tracing::info!(event = "volume.changed", volume = name, labels = ?info.labels, "volume changed");
         }
         if let Some(size) = patch.size {
             info = app.iscsi.change_volume(&name, |pool| pool.resize_volume(&name, size, patch.force))?;
-            tracing::info!(volume = name, size, "volume resized");
+            tracing::info!(event = "volume.resized", volume = name, size, "volume resized");
         }
         if let Some(new_name) = patch.name {
             info = app.iscsi.rename_volume(&name, &new_name)?;
             app.nbd.volume_renamed(&name, &new_name);
-            tracing::info!(volume = name, new_name, "volume renamed");
+            tracing::info!(event = "volume.renamed", volume = name, new_name, "volume renamed");
         }
         Ok(Json(app.shown(&info)))
     })

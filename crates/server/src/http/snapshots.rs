@@ -112,7 +112,7 @@ async fn patch_snapshot(
         }
         if let Some(protected) = patch.protected {
             found = app.pool.protect_snapshot(&volume, &snapshot, protected)?;
-            tracing::info!(volume, snapshot, protected, "snapshot");
+            tracing::info!(event = "snapshot.changed", volume, snapshot, protected, "snapshot changed");
         }
         let mut inherited = None;
         match patch.writable {
@@ -126,7 +126,7 @@ async fn patch_snapshot(
         if let Some(name) = patch.name {
             found = app.pool.rename_snapshot(&volume, &snapshot, &name)?;
             app.nbd.snapshot_renamed(&volume, &snapshot, &name);
-            tracing::info!(volume, snapshot, name, "snapshot renamed");
+            tracing::info!(event = "snapshot.renamed", volume, snapshot, name, "snapshot renamed");
         }
         Ok(Json(Snapshot { inherited, ..Lineage::new(&app.pool).snapshot(&found) }))
     })

@@ -4,14 +4,14 @@ use super::error::{ApiError, Json, Path, Query};
 use super::shared::{Shared, blocking};
 use crate::app::App;
 use axum::extract::State;
-use hindcast_api::{ErrorBody, Timeline};
+use hindcast_api::{Changed, ErrorBody, Timeline};
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(timeline))
+    OpenApiRouter::new().routes(routes!(timeline)).routes(routes!(changed))
 }
 
 #[derive(Deserialize)]
@@ -41,4 +41,25 @@ async fn timeline(
     let TimelineQuery { from, to, buckets, regions } = query;
     let query = hindcast_api::TimelineQuery { from, to, buckets, regions };
     blocking(&app, move |app| Ok(Json(app.timeline(&volume, &query)?))).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChangedQuery {
+    from: String,
+    to: Option<String>,
+}
+
+/// Returns what differs between two moments of a volume: sums by part of the volume, and the first
+/// ranges.
+///
+/// `from` and `to` are moments. Default of `to`: the volume as it is now. The comparison opens the
+/// moments, and stops after two seconds.
+#[utoipa::path(get, path = "/volumes/{volume}/changed", params(("volume" = String, Path), ("from" = String, Query), ("to" = Option<String>, Query)), responses((status = OK, body = Changed), (status = "default", body = ErrorBody)))]
+async fn changed(
+    State(app): Shared,
+    Path(volume): Path<String>,
+    Query(query): Query<ChangedQuery>,
+) -> Result<Json<Changed>, ApiError> {
+    blocking(&app, move |app| Ok(Json(app.changed(&volume, &query.from, query.to.as_deref())?))).await
 }

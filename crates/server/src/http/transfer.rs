@@ -161,14 +161,14 @@ async fn export(
         let _permit = permit;
         loop {
             match export.next_piece() {
-                Ok(None) => return tracing::info!(address, "exported"),
+                Ok(None) => return tracing::info!(event = "transfer.exported", address, "exported"),
                 Ok(Some(piece)) => {
                     if pieces.blocking_send(Ok(piece.into())).is_err() {
                         return; // the connection is gone
                     }
                 }
                 Err(error) => {
-                    tracing::error!(address, %error, "an export was interrupted");
+                    tracing::error!(event = "transfer.failed", address, %error, "an export was interrupted");
                     // Without its trailer the stream is known to be incomplete.
                     let _ = pieces.blocking_send(Err(io::Error::other(error.to_string())));
                     return;
@@ -212,7 +212,7 @@ async fn import(
         Refused::Stream(error) => ApiError::of_request(error),
         Refused::Pool(error) => error.into(),
     })?;
-    tracing::info!(volume = snapshot.volume, name = snapshot.name, "imported");
+    tracing::info!(event = "transfer.imported", volume = snapshot.volume, name = snapshot.name, "imported");
     blocking(&app, move |app| Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).snapshot(&snapshot)))))
         .await
 }
@@ -311,7 +311,7 @@ async fn unfinished_import(
 async fn cancel_import(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.cancel_import(&volume)?;
-        tracing::info!(volume, "import cancelled");
+        tracing::info!(event = "transfer.cancelled", volume, "import cancelled");
         Ok(StatusCode::NO_CONTENT)
     })
     .await

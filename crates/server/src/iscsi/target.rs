@@ -4,6 +4,7 @@
 use super::exports::{self, Exports};
 use super::names;
 use super::store::{self, Store};
+use crate::latency::Latencies;
 use crate::periodic::Worker;
 use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, TrashInfo, VolumeInfo};
@@ -35,14 +36,19 @@ pub(crate) struct IscsiTarget {
 }
 
 impl IscsiTarget {
-    pub(crate) fn start(config: &IscsiConfig, pool: Arc<Pool>, data: &Path) -> Result<Self> {
+    pub(crate) fn start(
+        config: &IscsiConfig,
+        pool: Arc<Pool>,
+        latencies: Latencies,
+        data: &Path,
+    ) -> Result<Self> {
         let dir = crate::data_directory::settings_of(&pool, data);
         let store = Store::open(store::file(&dir))?;
         let otherwise = Otherwise::of(config.portals.iter().map(|p| &p.listen));
         let mut groups: Vec<u16> = config.portals.iter().map(|p| p.group).collect();
         groups.sort_unstable();
         groups.dedup();
-        let exports = Exports::new(pool, dir, store, otherwise, groups);
+        let exports = Exports::new((pool, latencies), dir, store, otherwise, groups);
         exports.begin()?;
         let server = IscsiServer::start(config.clone(), exports.clone())?;
         let watched = exports.clone();
@@ -265,7 +271,7 @@ impl IscsiTarget {
     pub(super) fn disconnect(&self, target: &str) {
         let (connections, all) = self.server.disconnect(target, None, DISCONNECT_WAIT);
         if connections > 0 {
-            tracing::info!(target, connections, all, "iSCSI connections ended");
+            tracing::info!(event = "client.ended", target, connections, all, "iSCSI connections ended");
         }
     }
 
@@ -315,7 +321,13 @@ impl IscsiTarget {
         }
         if !ended.is_empty() {
             let (connections, all) = self.server.end_sessions(&ended, DISCONNECT_WAIT);
-            tracing::info!(sessions = ended.len(), connections, all, "iSCSI sessions ended");
+            tracing::info!(
+                event = "client.ended",
+                sessions = ended.len(),
+                connections,
+                all,
+                "iSCSI sessions ended"
+            );
         }
     }
 
