@@ -36,6 +36,7 @@ mod status;
 mod target;
 #[cfg(test)]
 mod tests;
+mod token;
 mod transfer;
 mod trash;
 mod unfinished;
@@ -121,7 +122,7 @@ enum Command {
     /// Clones, which are writable volumes that begin as a snapshot: create, list
     #[command(subcommand)]
     Clone(clone::Command),
-    /// Access rules for NBD clients, by address and certificate: allow, deny, remove, list
+    /// Who may use volumes over NBD (allow, deny, remove, list), and the admin API (token)
     #[command(subcommand)]
     Access(access::Command),
     /// The clients that use volumes now, over NBD and iSCSI: list, disconnect

@@ -5,6 +5,7 @@ use crate::backups::Backups;
 use crate::freeze::VolumeHooks;
 use crate::groups::Groups;
 use crate::host_paths::HostPaths;
+use crate::identity::Callers;
 use crate::iscsi::IscsiTarget;
 use crate::lineage::Lineage;
 use crate::nbd::NbdTarget;
@@ -22,6 +23,8 @@ use tokio::sync::Semaphore;
 /// The parts of a running server.
 pub(crate) struct App {
     pub(crate) pool: Arc<Pool>,
+    /// Everything by which the server recognizes callers of the admin API.
+    pub(crate) callers: Callers,
     pub(crate) nbd: NbdTarget,
     pub(crate) iscsi: IscsiTarget,
     pub(crate) started: Timestamp,

@@ -5,11 +5,12 @@
 //! defaults and after checks.
 
 use crate::freeze::{DEFAULT_TIMEOUT, Hooks, VolumeHooks};
+use crate::identity::local::{SocketAccess, group_number};
 use crate::listen::{Address, resolve};
 use crate::receivers::{Receivers, Webhook};
 use crate::same::Same;
 use crate::settings::{Digests, Hook, LogFormat, Notify, Prices, Salvaging, Settings, TlsWhen, TrashTimes};
-use hindcast_api::{ErrorBody, ErrorKind, Placement, Severity, Size};
+use hindcast_api::{ErrorBody, ErrorKind, Placement, Role, Severity, Size};
 use hindcast_engine::cdp::model::{PRICE_PER_GIGABYTE, PRICE_PER_HOUR};
 use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
@@ -49,6 +50,8 @@ pub(crate) struct Config {
     pub(crate) salvage: Option<Salvaging>,
     pub(crate) api: Vec<Address>,
     pub(crate) api_token: Option<String>,
+    /// Who may use the Unix socket of the admin API.
+    pub(crate) socket: SocketAccess,
     /// Directories in which requests may name paths.
     pub(crate) allowed: Vec<PathBuf>,
     /// Files of the configuration that no request may use: the token and keys.
@@ -128,6 +131,7 @@ impl Settings {
             salvage: said.salvaging(),
             api,
             api_token,
+            socket: said.socket()?,
             nbd,
             nbd_open: said.nbd_open == Some(true),
             warnings: said.readable_secrets(),
@@ -170,6 +174,15 @@ impl Settings {
         }
         all.dedup();
         Ok(all)
+    }
+
+    /// Returns who may use the Unix socket of the admin API.
+    fn socket(&self) -> Result<SocketAccess, ErrorBody> {
+        let group = self.api_socket_group.as_deref().map(group_number).transpose()?;
+        if group.is_none() && self.api_socket_role.is_some() {
+            return Err(invalid("--api-socket-role needs --api-socket-group"));
+        }
+        Ok(SocketAccess { group, role: self.api_socket_role.unwrap_or(Role::Operator) })
     }
 
     fn own_files(&self) -> Vec<PathBuf> {

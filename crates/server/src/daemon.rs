@@ -8,6 +8,8 @@ use crate::convert::error_body;
 use crate::groups::Groups;
 use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer};
+use crate::identity::Callers;
+use crate::identity::local::SocketAccess;
 use crate::iscsi::IscsiTarget;
 use crate::listen::{Address, Listener};
 use crate::maintenance::Maintenance;
@@ -35,6 +37,8 @@ const ADMIN_THREADS: usize = 12;
 /// Maximum time that a stop waits for the pool, beyond the time that clients get. A disk may never
 /// answer. The end of the process without a clean close loses no acknowledged write.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval between writes of the times at which tokens were used.
+const CALLERS_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval between updates of the status that the service manager shows.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -87,10 +91,10 @@ fn warn_of_stray_images(paths: HostPaths, pool: Arc<Pool>) {
     }
 }
 
-async fn bind(addresses: &[Address]) -> Result<Vec<Listener>, ErrorBody> {
+async fn bind(addresses: &[Address], access: &SocketAccess) -> Result<Vec<Listener>, ErrorBody> {
     let mut listeners = Vec::new();
     for address in addresses {
-        listeners.push(Listener::bind(address).await?);
+        listeners.push(Listener::bind(address, access).await?);
     }
     Ok(listeners)
 }
@@ -98,13 +102,13 @@ async fn bind(addresses: &[Address]) -> Result<Vec<Listener>, ErrorBody> {
 async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), ErrorBody> {
     let mut signals = Signals::new()?;
     tokio::spawn(ignore(hangup));
-    let listeners = bind(&config.api).await?;
+    let listeners = bind(&config.api, &config.socket).await?;
     let (connections, limits) = descriptors::connections(config, &pool)?;
     let (nbd, iscsi) = connections.clip(config);
     let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(error_body)?;
     let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules(), config.nbd_open).map_err(error_body)?;
-    let own = || data_directory::settings_of(&pool, &config.data);
-    let (schedules, groups) = (Schedules::open(own()), Groups::open(own()));
+    let own = data_directory::settings_of(&pool, &config.data);
+    let (schedules, groups) = (Schedules::open(own.clone()), Groups::open(own.clone()));
     let maintenance =
         Maintenance::start(pool.clone()).map_err(|e| io_error("start the maintenance thread", &e))?;
     let app = Arc::new(App {
@@ -113,6 +117,7 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         host_paths: HostPaths::new(&config.data, &config.allowed, &config.own_files),
         network: Arc::new(Semaphore::new(http::NETWORK_THREADS)),
         pool,
+        callers: Callers::open(&own, config.socket, config.api_token.clone()),
         nbd,
         iscsi,
         started: Timestamp::now(),
@@ -130,8 +135,8 @@ async fn run(config: &Config, pool: Arc<Pool>, hangup: Signal) -> Result<(), Err
         receivers: config.receivers.clone(),
     });
     let workers = start_workers(&app)?;
-    let api = http::serve(&app, listeners, config.api_token.as_deref(), connections.api)
-        .map_err(|e| io_error("start the admin API", &e))?;
+    let api =
+        http::serve(&app, listeners, connections.api).map_err(|e| io_error("start the admin API", &e))?;
     // After everything that lives as long as the server was started.
     let raised = realtime::raise();
     if raised.is_none() {
@@ -172,9 +177,16 @@ fn start_workers(app: &Arc<App>) -> Result<Vec<Worker>, ErrorBody> {
         anchor_tuner::start(app.pool.clone(), app.prices).map_err(|e| failed("anchor", e))?,
         backups::start(app.pool.clone(), app.backups.clone()).map_err(|e| failed("backup", e))?,
         trash::start(app.clone()).map_err(|e| failed("trash", e))?,
+        keep_up_callers(app).map_err(|e| failed("callers", e))?,
     ];
     let notices = notices::start(app.clone()).map_err(|e| failed("notice", e))?;
     Ok(always.into_iter().chain(notices).collect())
+}
+
+/// Starts the thread that writes when tokens were used.
+fn keep_up_callers(app: &Arc<App>) -> std::io::Result<Worker> {
+    let app = app.clone();
+    Worker::start("callers", CALLERS_INTERVAL, move || app.callers.keep_up())
 }
 
 /// Stops the server: first the service of clients, then background work, then the pool.

@@ -24,6 +24,7 @@ mod groups;
 mod health;
 mod host_paths;
 mod http;
+mod identity;
 mod iscsi;
 mod lineage;
 mod listen;

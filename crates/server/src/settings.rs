@@ -4,7 +4,7 @@
 //! A flag `--map-cache` is the variable `HINDCAST_MAP_CACHE` and the key `map-cache`.
 
 use clap::{Args, ValueEnum};
-use hindcast_api::{CachePolicy, Placement, Severity, Size, TimeSpan};
+use hindcast_api::{CachePolicy, Placement, Role, Severity, Size, TimeSpan};
 use merge::Merge;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -93,6 +93,15 @@ pub struct Settings {
     /// File with the bearer token that the admin API requires of clients over TCP
     #[arg(long, env = "HINDCAST_API_TOKEN_FILE", value_name = "FILE", help_heading = "Listeners")]
     pub api_token_file: Option<PathBuf>,
+
+    /// Group whose members may use the Unix socket of the admin API, by its name or number
+    /// [default: only root and the server's own user]
+    #[arg(long, env = "HINDCAST_API_SOCKET_GROUP", value_name = "GROUP", help_heading = "Listeners")]
+    pub api_socket_group: Option<String>,
+
+    /// Role of the members of --api-socket-group [default: operator]
+    #[arg(long, env = "HINDCAST_API_SOCKET_ROLE", value_name = "ROLE", help_heading = "Listeners")]
+    pub api_socket_role: Option<Role>,
 
     /// Directory in which requests to the admin API may name paths of images below volumes,
     /// exported files and devices, physical volumes, and backups; repeatable [default: over TCP no

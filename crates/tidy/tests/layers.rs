@@ -71,6 +71,7 @@ const SERVER: Layers<'_> = Layers {
         "realtime",
         "periodic",
         "notify",
+        "identity",
         "listen",
         "freeze",
         "receivers",

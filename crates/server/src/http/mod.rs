@@ -2,6 +2,7 @@
 
 mod access;
 mod backups;
+mod by_body;
 mod cdp;
 mod clients;
 mod clock;
@@ -12,11 +13,13 @@ mod framing;
 #[cfg(test)]
 mod framing_hyper;
 mod groups;
+mod guard;
 mod guests;
 mod notices;
 mod patience;
 mod probe;
 mod relocation;
+mod roles;
 mod routes;
 mod schedules;
 mod scrub;
@@ -24,6 +27,7 @@ mod serve;
 mod shared;
 mod snapshots;
 mod targets;
+mod tokens;
 mod transfer;
 mod trash;
 

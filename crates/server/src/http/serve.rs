@@ -1,6 +1,7 @@
 //! Serves connections of the admin API. The number of connections is limited, each client has
 //! limited time, and requests in flight end before the server stops.
 
+use super::guard::Peer;
 use super::guests::{Guest, Guests};
 use super::patience::{TimedBody, TimedIo};
 use super::probe::Probe;
@@ -52,28 +53,21 @@ pub(crate) struct ApiServer {
     loops: JoinSet<()>,
 }
 
-/// Starts to serve all listeners, with at most `connections` connections. Clients over TCP need
-/// `token`.
-pub(crate) fn serve(
-    app: &Arc<App>,
-    listeners: Vec<Listener>,
-    token: Option<&str>,
-    connections: usize,
-) -> io::Result<ApiServer> {
+/// Starts to serve all listeners, with at most `connections` connections.
+pub(crate) fn serve(app: &Arc<App>, listeners: Vec<Listener>, connections: usize) -> io::Result<ApiServer> {
     let (stop, stopped) = watch::channel(false);
     let guests = Guests::new(connections);
     let refusals = Arc::new(Semaphore::new(REFUSALS));
     let probe = Probe::start(app)?;
     let mut loops = JoinSet::new();
     for listener in listeners {
-        // Configuration refuses TCP without a token. If there is none here, an impossible token
-        // admits no client, which is better than all clients.
-        let (door, token) = match &listener {
-            Listener::Tcp(_) => (Door::Network, Some(token.unwrap_or("\0").to_owned())),
-            Listener::Unix(..) => (Door::Local, None),
+        let door = match &listener {
+            Listener::Tcp(_) => Door::Network,
+            Listener::Unix(..) => Door::Local,
         };
-        let router = routes::router(app.clone(), &probe, door, token);
+        let router = routes::router(app.clone(), &probe, door);
         let reception = Reception {
+            app: app.clone(),
             service: TowerToHyperService::new(router),
             door,
             guests: guests.clone(),
@@ -104,6 +98,7 @@ impl ApiServer {
 
 /// What the server needs to serve the connections of one listener.
 struct Reception {
+    app: Arc<App>,
     service: TowerToHyperService<axum::Router>,
     door: Door,
     guests: Arc<Guests>,
@@ -120,8 +115,13 @@ async fn accept(listener: Listener, reception: Reception, mut stopped: watch::Re
             _ = stopped.changed() => break,
         };
         match accepted {
-            Ok(Connection::Tcp(stream, address)) => reception.receive(stream, Some(address)).await,
-            Ok(Connection::Unix(stream)) => reception.receive(stream, None).await,
+            Ok(Connection::Tcp(stream, address)) => {
+                reception.receive(stream, Some(address), Peer(None)).await;
+            }
+            Ok(Connection::Unix(stream)) => {
+                let peer = reception.peer(&stream);
+                reception.receive(stream, None, peer).await;
+            }
             Err(error) => {
                 if let Some(turn) = FAILURES.turn() {
                     tracing::warn!(%error, suppressed = turn.suppressed(), "accept an admin connection");
@@ -155,17 +155,24 @@ async fn next(listener: &Listener) -> io::Result<Connection> {
 }
 
 impl Reception {
-    async fn receive<S>(&self, stream: S, address: Option<IpAddr>)
+    /// Returns the caller at the other end of a Unix socket.
+    fn peer(&self, stream: &tokio::net::UnixStream) -> Peer {
+        let user = stream.peer_cred().map(|credentials| credentials.uid());
+        let caller = user.ok().and_then(|uid| self.app.callers.socket.caller(uid));
+        Peer(caller.map(Arc::new))
+    }
+
+    async fn receive<S>(&self, stream: S, address: Option<IpAddr>, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         match self.guests.enter(address).await {
-            Some(guest) => self.spawn(stream, guest),
+            Some(guest) => self.spawn(stream, guest, peer),
             None => self.refuse(stream, address),
         }
     }
 
-    fn spawn<S>(&self, stream: S, guest: Arc<Guest>)
+    fn spawn<S>(&self, stream: S, guest: Arc<Guest>, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -174,6 +181,7 @@ impl Reception {
         let service = service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(|body| Body::new(TimedBody::new(body)));
             request.extensions_mut().insert(known.clone());
+            request.extensions_mut().insert(peer.clone());
             service.call(request)
         });
         let connection = http1::Builder::new()

@@ -1,0 +1,203 @@
+//! The check that every request passes before its handler: who calls, and whether the caller may.
+
+use super::error::ApiError;
+use super::guests::Guest;
+use super::roles::{self, Needs, Row};
+use crate::app::App;
+use crate::host_paths::Door;
+use crate::identity::principal::{Principal, forbidden};
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hindcast_api::{ErrorBody, ErrorKind};
+use hindcast_target::Repeated;
+use serde_json::Value;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Maximum size of a request's body in bytes, except for imports. Other requests are small, so a
+/// larger body is a mistake.
+pub(super) const MAX_BODY: usize = 64 << 10;
+
+/// The caller over a Unix socket, as the kernel reports it. `None`: the connection came over TCP.
+#[derive(Clone)]
+pub(super) struct Peer(pub(super) Option<Arc<Principal>>);
+
+/// The caller of the request, as an argument of handlers.
+pub(super) struct Caller(pub(super) Arc<Principal>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Caller, ApiError> {
+        let known = parts.extensions.get::<Arc<Principal>>();
+        known.cloned().map(Caller).ok_or_else(|| unknown("the request has no credentials").into())
+    }
+}
+
+/// Returns the error for a caller that the server does not know.
+fn unknown(message: &str) -> ErrorBody {
+    ErrorBody { kind: ErrorKind::Unauthorized, message: message.into() }
+}
+
+/// Why the server does not know a caller.
+enum Stranger {
+    /// The user of the process at the other end of the Unix socket has no access.
+    Local,
+    /// The bearer token is wrong.
+    WrongToken,
+}
+
+/// What the guard of a listener needs.
+#[derive(Clone)]
+pub(super) struct Guard {
+    pub(super) app: Arc<App>,
+    pub(super) door: Door,
+}
+
+impl Guard {
+    /// Handles a request: finds the caller, checks its role and scope, and calls the handler.
+    ///
+    /// Requests outside the routes of the API need no credentials. The fallback answers them.
+    pub(super) async fn handle(self, request: Request, next: Next) -> Response {
+        let Some(path) = request.extensions().get::<MatchedPath>().cloned() else {
+            return next.run(request).await;
+        };
+        let Some(row) = roles::find(request.method().as_str(), path.as_str()) else {
+            return no_row(path.as_str()).into_response();
+        };
+        let caller = match self.identify(&request) {
+            Ok(caller) => caller,
+            // Wrong credentials do not matter here.
+            Err(_) if row.needs == Needs::Nothing => None,
+            Err(Stranger::Local) => {
+                let stranger =
+                    "only root, the server's own user and members of --api-socket-group may use this socket";
+                return ApiError::from(forbidden(stranger)).into_response();
+            }
+            Err(Stranger::WrongToken) => {
+                let guest = request.extensions().get::<Arc<Guest>>().cloned();
+                return wrong_token(guest).await.into_response();
+            }
+        };
+        match self.admit(row, caller, request).await {
+            Ok(request) => next.run(request).await,
+            Err(error) => error.into_response(),
+        }
+    }
+
+    /// Returns the caller. `None`: the request has no credentials.
+    fn identify(&self, request: &Request) -> Result<Option<Arc<Principal>>, Stranger> {
+        if self.door == Door::Local {
+            let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0.clone());
+            return peer.map(Some).ok_or(Stranger::Local);
+        }
+        let Some(token) = bearer(request) else { return Ok(None) };
+        let caller = self.app.callers.bearer(token).ok_or(Stranger::WrongToken)?;
+        Ok(Some(Arc::new(caller)))
+    }
+
+    /// Checks that the caller may use the route, and adds the caller to the request.
+    async fn admit(
+        &self,
+        row: &Row,
+        caller: Option<Arc<Principal>>,
+        request: Request,
+    ) -> Result<Request, ApiError> {
+        let Some(caller) = caller else {
+            return match row.needs {
+                Needs::Nothing => Ok(request),
+                _ => Err(unknown("the bearer token is missing or wrong").into()),
+            };
+        };
+        let guest = request.extensions().get::<Arc<Guest>>();
+        if self.door == Door::Network && !guest.is_none_or(|guest| guest.settle()) {
+            return Err(ApiError::full());
+        }
+        let (mut parts, body) = request.into_parts();
+        let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
+        let parameters = parameters.map_err(|e| ApiError::new(ErrorKind::Invalid, e.body_text()))?;
+        let (body, read) = match row.reads_body() {
+            true => read_json(body).await?,
+            false => (body, None),
+        };
+        let parameters: Vec<(&str, &str)> = parameters.iter().collect();
+        row.admit(&caller, &parameters, read.as_ref())?;
+        parts.extensions.insert(caller);
+        Ok(Request::from_parts(parts, body))
+    }
+}
+
+/// Reads a body whole. Returns it for the handler, and its JSON value. A body that is not JSON has
+/// none; the handler refuses it.
+async fn read_json(body: Body) -> Result<(Body, Option<Value>), ApiError> {
+    let bytes: Bytes = axum::body::to_bytes(body, MAX_BODY)
+        .await
+        .map_err(|e| ApiError::new(ErrorKind::Invalid, format!("read the body of the request: {e}")))?;
+    let value = serde_json::from_slice(&bytes).ok();
+    Ok((Body::from(bytes), value))
+}
+
+/// Returns the answer for a route that has no row for the method of the request.
+fn no_row(path: &str) -> Response {
+    if roles::knows_path(path) {
+        let body = ErrorBody {
+            kind: ErrorKind::Unsupported,
+            message: "this path of the admin API does not have this method".into(),
+        };
+        return (StatusCode::METHOD_NOT_ALLOWED, axum::Json(body)).into_response();
+    }
+    ApiError::from(forbidden(format!("use {path}: no role may use this route"))).into_response()
+}
+
+/// Returns the bearer token of a request.
+fn bearer(request: &Request) -> Option<&str> {
+    let given = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = given.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Returns the error for a wrong token, after a delay.
+async fn wrong_token(guest: Option<Arc<Guest>>) -> ApiError {
+    let address = guest.as_ref().and_then(|guest| guest.address());
+    tell_of_wrong_token(address);
+    let held = match guest {
+        Some(guest) => guest.hold_back().await,
+        None => true,
+    };
+    if held {
+        return unknown("the bearer token is missing or wrong").into();
+    }
+    tell_of_guessing(address);
+    ApiError::guessing()
+}
+
+fn tell_of_wrong_token(peer: Option<IpAddr>) {
+    static WRONG: Repeated = Repeated::new();
+    if let Some(turn) = WRONG.turn() {
+        tracing::warn!(
+            peer = shown(peer),
+            suppressed = turn.suppressed(),
+            "a request to the admin API had a wrong token"
+        );
+    }
+}
+
+fn tell_of_guessing(peer: Option<IpAddr>) {
+    static MANY: Repeated = Repeated::new();
+    if let Some(turn) = MANY.turn() {
+        let (peer, suppressed) = (shown(peer), turn.suppressed());
+        tracing::warn!(
+            peer,
+            suppressed,
+            "many requests to the admin API have a wrong token; the server answers them with 429"
+        );
+    }
+}
+
+fn shown(peer: Option<IpAddr>) -> String {
+    peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_canonical().to_string())
+}
