@@ -12,6 +12,7 @@ use crate::nbd::NbdTarget;
 use crate::receivers::Receivers;
 use crate::schedule::state::Schedules;
 use crate::settings::{Prices, TrashTimes};
+use crate::web::Web;
 use hindcast_api::{Limits, Listeners};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
@@ -25,6 +26,8 @@ pub(crate) struct App {
     pub(crate) pool: Arc<Pool>,
     /// Everything by which the server recognizes callers of the admin API.
     pub(crate) callers: Callers,
+    /// How the admin API is served over TCP.
+    pub(crate) web: Web,
     pub(crate) nbd: NbdTarget,
     pub(crate) iscsi: IscsiTarget,
     pub(crate) started: Timestamp,

@@ -3,7 +3,7 @@
 
 use crate::atomic_file::DurableFile;
 use crate::identity::tokens;
-use crate::{groups, iscsi, schedule};
+use crate::{certificate, groups, iscsi, schedule};
 use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, Result};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct DamagedFile {
     pub why: String,
 }
 
-/// Reads the schedules, the groups, the tokens, the targets and the states of logical units as the server
+/// Reads the schedules, the groups, the tokens, the certificate, the targets and the states of logical units as the server
 /// would. Returns the files that the server would refuse.
 pub fn check_files(dir: &Arc<dyn Dir>) -> Result<Vec<DamagedFile>> {
     let file = |name: &str, kind, version| DurableFile::new(dir.clone(), name, kind, version);
@@ -31,6 +31,8 @@ pub fn check_files(dir: &Arc<dyn Dir>) -> Result<Vec<DamagedFile>> {
     results.push((name.to_owned(), read(name, kind, version, &groups::verify)));
     let (name, kind, version) = tokens::STORED;
     results.push((name.to_owned(), read(name, kind, version, &tokens::verify)));
+    let (name, kind, version) = certificate::STORED;
+    results.push((name.to_owned(), read(name, kind, version, &certificate::verify)));
     let (name, kind, version) = iscsi::STORED;
     results.push((name.to_owned(), read(name, kind, version, &iscsi::verify)));
     let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;

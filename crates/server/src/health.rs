@@ -56,6 +56,7 @@ impl App {
             nbd_connections: self.nbd.stats().connections as u64,
             iscsi_sessions: self.iscsi.stats().sessions as u64,
             limits: self.limits,
+            certificate: self.web.certificate(),
         }
     }
 

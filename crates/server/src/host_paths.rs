@@ -11,7 +11,7 @@
 //! The checked file is held until the request has used it, so that no other file can replace it.
 
 use crate::identity::tokens;
-use crate::{groups, iscsi, schedule};
+use crate::{certificate, groups, iscsi, schedule};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Bound, Hold, Look};
 use hindcast_engine::pool::{Origin, Pool};
@@ -236,7 +236,14 @@ impl Checked {
 fn is_known(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let engine = ["catalog", "journal-", "sums-", "cdp-", "pool.lock"];
-    let server = ["lu-", iscsi::STORED.0, schedule::STORED.0, groups::STORED.0, tokens::STORED.0];
+    let server = [
+        "lu-",
+        iscsi::STORED.0,
+        schedule::STORED.0,
+        groups::STORED.0,
+        tokens::STORED.0,
+        certificate::STORED.0,
+    ];
     let suffixes = [".new", ".sock", ".state"];
     engine.iter().chain(&server).any(|prefix| name.starts_with(prefix))
         || suffixes.iter().any(|suffix| name.ends_with(suffix))

@@ -10,6 +10,7 @@ mod anchor_tuner;
 mod app;
 mod atomic_file;
 mod backups;
+mod certificate;
 mod clients;
 mod clones;
 mod config;
@@ -51,6 +52,7 @@ mod snapshots;
 #[cfg(test)]
 mod testing;
 mod trash;
+mod web;
 mod world;
 mod writable_snapshots;
 

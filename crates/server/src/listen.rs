@@ -102,6 +102,16 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// Returns the bound address of a listener for TCP.
+    pub(crate) fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Listener::Tcp(listener) => listener.local_addr().ok(),
+            Listener::Unix(..) => None,
+        }
+    }
+}
+
 async fn bind_tcp(address: io::Result<SocketAddr>) -> io::Result<Listener> {
     TcpListener::bind(address?).await.map(Listener::Tcp)
 }

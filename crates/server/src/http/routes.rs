@@ -6,8 +6,8 @@ use super::guests::through;
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    access, backups, by_body, cdp, clients, clock, features, flatten, groups, notices, relocation, schedules,
-    scrub, snapshots, targets, tokens, transfer, trash,
+    access, backups, by_body, cdp, clients, clock, features, flatten, groups, notices, policy, relocation,
+    schedules, scrub, snapshots, targets, tokens, transfer, trash,
 };
 use crate::app::App;
 use crate::convert;
@@ -43,21 +43,27 @@ struct Document;
 
 /// Returns the router of requests that arrive through `door`.
 ///
-/// The guard checks every request for a route. What the routes do not have is answered by the
-/// fallback, without credentials.
+/// The guard checks every request for a route. The fallback answers all other requests, without
+/// credentials: this is the place of the files of a console (GET only, over TCP only).
 pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door) -> Router {
     let (router, document) = all_routes().split_for_parts();
     let document = Bytes::from(document.to_json().unwrap_or_default());
     let document_response = ([(header::CONTENT_TYPE, "application/json")], document);
     let guard = Guard { app: app.clone(), door };
-    router
+    let router = router
         .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
         .fallback(async || ApiError::new(ErrorKind::NotFound, "the admin API has no such path"))
         .layer(middleware::from_fn(move |request, next| guard.clone().handle(request, next)))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(Extension(probe.clone()))
-        .layer(middleware::from_fn(move |request, next: Next| through(door, next.run(request))))
-        .with_state(app)
+        .layer(middleware::from_fn(move |request, next: Next| through(door, next.run(request))));
+    let served = app.clone();
+    let router = match door {
+        Door::Local => router,
+        Door::Network => router
+            .layer(middleware::from_fn(move |request, next| policy::over_tcp(served.clone(), request, next))),
+    };
+    router.with_state(app)
 }
 
 /// Returns all routes, with their descriptions.
