@@ -16,6 +16,7 @@ mod features;
 mod flatten;
 mod group;
 mod history;
+mod known_servers;
 mod listing;
 mod output;
 mod pool;
