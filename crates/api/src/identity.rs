@@ -108,7 +108,146 @@ pub struct CreatedToken {
     pub secret: String,
 }
 
+/// A user, who logs in with a password.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct User {
+    /// Name of the user.
+    pub name: String,
+    /// Role of the user.
+    pub role: Role,
+    /// Time of its creation.
+    pub created: Timestamp,
+}
+
+/// A user to create.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateUser {
+    /// Name of the user: 1 to 64 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+    pub name: String,
+    /// Role of the user.
+    pub role: Role,
+    /// Password of at least 12 characters.
+    pub password: String,
+}
+
+/// Changes to a user. They end the sessions of the user.
+#[derive(Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchUser {
+    /// New password of at least 12 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    /// New role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+}
+
+/// Credentials that a browser trades for a session: a name and a password, or a one-time link.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LogIn {
+    /// Name of a user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Password of the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    /// Secret of a one-time link: what follows `#link=` in its URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+}
+
+/// The caller of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WhoAmI {
+    /// How the caller proved who it is.
+    pub kind: PrincipalKind,
+    /// Name of the local user, of the token, or of the user.
+    pub name: String,
+    /// Role of the caller.
+    pub role: Role,
+    /// Names and patterns of the volumes that the caller may use. Empty: everything that the role
+    /// allows.
+    #[serde(default)]
+    pub volumes: Vec<String>,
+    /// Time at which the session ends. It moves as long as the session is used. Absent: the caller
+    /// has no session.
+    #[serde(default)]
+    pub expires: Option<Timestamp>,
+}
+
+/// A session of a browser.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ActiveSession {
+    /// Identity of the session. It is no secret.
+    pub id: String,
+    /// How the session began.
+    pub kind: PrincipalKind,
+    /// Name of the user.
+    pub name: String,
+    /// Role of the session.
+    pub role: Role,
+    /// Address from which the session began.
+    pub address: String,
+    /// Time at which the session began.
+    pub since: Timestamp,
+    /// Time of its last request.
+    pub last_used: Timestamp,
+    /// Time at which it ends if it is not used.
+    pub expires: Timestamp,
+}
+
+/// A link that a browser trades for a session, once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreatedLink {
+    /// URL with the secret of the link.
+    pub url: String,
+    /// Time at which the link expires.
+    pub expires: Timestamp,
+}
+
 impl Client {
+    /// Returns all users, sorted by name.
+    pub fn users(&self) -> Result<Vec<User>> {
+        self.get("/access/users")
+    }
+
+    /// Creates a user.
+    pub fn create_user(&self, new: &CreateUser) -> Result<User> {
+        self.send(Method::POST, "/access/users", new)
+    }
+
+    /// Changes a user, and ends its sessions.
+    pub fn patch_user(&self, name: &str, patch: &PatchUser) -> Result<User> {
+        self.send(Method::PATCH, &format!("/access/users/{}", segment(name)), patch)
+    }
+
+    /// Removes a user, and ends its sessions.
+    pub fn remove_user(&self, name: &str) -> Result<()> {
+        self.delete(&format!("/access/users/{}", segment(name)))
+    }
+
+    /// Returns the sessions of browsers, the oldest first.
+    pub fn sessions(&self) -> Result<Vec<ActiveSession>> {
+        self.get("/access/sessions")
+    }
+
+    /// Ends a session.
+    pub fn end_session(&self, id: &str) -> Result<()> {
+        self.delete(&format!("/access/sessions/{}", segment(id)))
+    }
+
+    /// Returns who the server takes this client for.
+    pub fn who_am_i(&self) -> Result<WhoAmI> {
+        self.get("/session")
+    }
+
+    /// Creates a link that a browser trades for a session with the role of this client.
+    pub fn create_link(&self) -> Result<CreatedLink> {
+        self.get_by(Method::POST, "/access/links")
+    }
+
     /// Returns all access tokens, sorted by name.
     pub fn tokens(&self) -> Result<Vec<AccessToken>> {
         self.get("/access/tokens")

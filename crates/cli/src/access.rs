@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::list;
 use crate::session::Session;
-use crate::token;
+use crate::{token, user};
 use clap::{ArgGroup, Args, Subcommand};
 use hindcast_api::{Access, AddNbdRule, NbdAccess, NbdRule, Unmatched};
 
@@ -75,6 +75,12 @@ pub(crate) enum Command {
     /// Access tokens for programs that use the admin API: create, list, revoke
     #[command(subcommand)]
     Token(token::Command),
+    /// Users, who log in with a password: add, list, remove, password, role
+    #[command(subcommand)]
+    User(user::Command),
+    /// Sessions of browsers: list, end
+    #[command(subcommand)]
+    Session(user::OfSessions),
     /// List the rules of a volume, those for all volumes, or all
     #[command(alias = "ls", after_help = LIST_EXAMPLES)]
     List {
@@ -139,6 +145,8 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             output.done(format_args!("removed NBD rule {rule} of {}", which.text()))
         }
         Command::Token(command) => token::run(command, session),
+        Command::User(command) => user::run(command, session),
+        Command::Session(command) => user::of_sessions(command, session),
         Command::List { which } => match which.volume() {
             Some(volume) => output.show(&client.nbd_access(volume)?, details),
             None => {

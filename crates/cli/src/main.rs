@@ -10,6 +10,7 @@ mod cdp;
 mod check;
 mod clients;
 mod clone;
+mod console;
 mod extras;
 mod failure;
 mod features;
@@ -19,6 +20,7 @@ mod history;
 mod known_servers;
 mod listing;
 mod output;
+mod password;
 mod pool;
 mod recover;
 mod reidentify;
@@ -41,6 +43,7 @@ mod token;
 mod transfer;
 mod trash;
 mod unfinished;
+mod user;
 mod volume;
 mod when;
 
@@ -123,7 +126,8 @@ enum Command {
     /// Clones, which are writable volumes that begin as a snapshot: create, list
     #[command(subcommand)]
     Clone(clone::Command),
-    /// Who may use volumes over NBD (allow, deny, remove, list), and the admin API (token)
+    /// Who may use volumes over NBD (allow, deny, remove, list), and the admin API (token, user,
+    /// session)
     #[command(subcommand)]
     Access(access::Command),
     /// The clients that use volumes now, over NBD and iSCSI: list, disconnect
@@ -146,6 +150,7 @@ enum Command {
     /// Continuous data protection (CDP): plan
     #[command(subcommand)]
     Cdp(cdp::Command),
+    Console(console::Args),
     Check(check::Args),
     RestoreMetadata(restore::Args),
     Salvage(salvage::Args),
@@ -199,6 +204,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Schedule(command) => schedule::run(command, &global.session()?),
         Command::Target(command) => target::run(command, &global.session()?),
         Command::Cdp(command) => cdp::run(command, &global),
+        Command::Console(args) => console::run(args, &global.session()?),
         Command::Check(args) => check::run(&args, &global.output()),
         Command::RestoreMetadata(args) => restore::run(&args, &global.output()),
         Command::Salvage(args) => salvage::run(&args, &global.output()),

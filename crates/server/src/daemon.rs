@@ -79,8 +79,8 @@ pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
     result
 }
 
-/// Starts the runtime that serves the admin API over TCP: ordinary threads, so that work for clients
-/// over the network never delays what runs with a raised priority.
+/// Starts the runtime that serves the admin API over TCP. It has ordinary threads, so that work for
+/// clients over the network never delays what runs with a raised priority.
 fn web_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WEB_THREADS)
@@ -216,6 +216,21 @@ async fn run(
         );
     }
 
+    let running = Running { app, api, workers, maintenance };
+    attend(running, &mut signals, config.stop_timeout).await
+}
+
+/// The parts of a running server that its stop ends.
+struct Running {
+    app: Arc<App>,
+    api: ApiServer,
+    workers: Vec<Worker>,
+    maintenance: Maintenance,
+}
+
+/// Reports that the server is ready, waits for a signal, and stops.
+async fn attend(running: Running, signals: &mut Signals, stop_timeout: Duration) -> Result<(), ErrorBody> {
+    let Running { app, api, workers, maintenance } = running;
     let notifier = Notifier::from_env();
     notifier.ready(&summary(&app));
     tracing::info!(
@@ -231,7 +246,7 @@ async fn run(
     }
     notifier.stopping();
     tokio::select! {
-        result = stop(app, api, (workers, maintenance), config.stop_timeout) => result,
+        result = stop(app, api, (workers, maintenance), stop_timeout) => result,
         name = signals.next() => {
             // As safe as being killed: what was acknowledged is in the journal.
             tracing::warn!(signal = name, "stopping at once");

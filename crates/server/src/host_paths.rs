@@ -10,7 +10,7 @@
 //!
 //! The checked file is held until the request has used it, so that no other file can replace it.
 
-use crate::identity::tokens;
+use crate::identity::{tokens, users};
 use crate::{certificate, groups, iscsi, schedule};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Bound, Hold, Look};
@@ -242,6 +242,7 @@ fn is_known(name: &OsStr) -> bool {
         schedule::STORED.0,
         groups::STORED.0,
         tokens::STORED.0,
+        users::STORED.0,
         certificate::STORED.0,
     ];
     let suffixes = [".new", ".sock", ".state"];

@@ -77,8 +77,8 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Binds a listener. Only the owner of a Unix socket and the group in `access` can open it. A socket that a killed server
-    /// left is replaced. A socket on which a server answers is not.
+    /// Binds a listener. Only its owner and the group in `access` can open a Unix socket. A socket
+    /// that a killed server left is replaced. A socket on which a server answers is not.
     pub(crate) async fn bind(address: &Address, access: &SocketAccess) -> Result<Listener, ErrorBody> {
         let bound = match address {
             Address::Tcp(host_port) => match zoned(host_port).map(|_| resolve(host_port)) {

@@ -1,6 +1,6 @@
 //! One connection of the admin API: the TLS handshake, HTTP/1.1 or HTTP/2, and its time limits.
 
-use super::guard::Peer;
+use super::caller::{Arrival, Peer};
 use super::guests::Guest;
 use super::patience::{TimedBody, TimedIo};
 use crate::certificate::{Certificates, HTTP2};
@@ -13,7 +13,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,14 +43,6 @@ const HANDSHAKE: u8 = 0x16;
 /// Answer to plain HTTP where the server expects TLS.
 const USE_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
 connection: close\r\ncontent-length: 46\r\n\r\nThis port speaks TLS. Use https:// in the URL.\n";
-
-/// How a connection arrived. Each request has it as an extension.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Arrival {
-    /// The server's address of a TCP connection.
-    pub(super) local: Option<SocketAddr>,
-    pub(super) tls: bool,
-}
 
 /// A connection's parts beside its stream.
 pub(super) struct Attendance {

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::Error;
 use serde::de::DeserializeOwned;
+use std::time::Duration;
 
 /// The error of a handler.
 #[derive(Debug)]
@@ -39,6 +40,14 @@ impl ApiError {
             kind: ErrorKind::Busy,
             message: "use the admin API: the bearer token is wrong, and many requests had a wrong one; wait a second".into(),
         };
+        ApiError { body, status: Some(StatusCode::TOO_MANY_REQUESTS) }
+    }
+
+    /// Returns the error for a log-in after too many that failed.
+    pub(crate) fn later(wait: Duration) -> Self {
+        let seconds = wait.as_secs() + 1;
+        let message = format!("log in: too many log-ins failed; try again in {seconds} s");
+        let body = ErrorBody { kind: ErrorKind::Busy, message };
         ApiError { body, status: Some(StatusCode::TOO_MANY_REQUESTS) }
     }
 

@@ -1,14 +1,15 @@
 //! The check that every request passes before its handler: who calls, and whether the caller may.
 
+use super::caller::{Arrival, Key, Peer, unknown};
 use super::error::ApiError;
 use super::guests::Guest;
 use super::roles::{self, Needs, Row};
+use super::{cookie, origin};
 use crate::app::App;
 use crate::host_paths::Door;
 use crate::identity::principal::{Principal, forbidden};
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request};
-use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -17,31 +18,11 @@ use hindcast_target::Repeated;
 use serde_json::Value;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Maximum size of a request's body in bytes, except for imports. Other requests are small, so a
 /// larger body is a mistake.
 pub(super) const MAX_BODY: usize = 64 << 10;
-
-/// The caller over a Unix socket, as the kernel reports it. `None`: the connection came over TCP.
-#[derive(Clone)]
-pub(super) struct Peer(pub(super) Option<Arc<Principal>>);
-
-/// The caller of the request, as an argument of handlers.
-pub(super) struct Caller(pub(super) Arc<Principal>);
-
-impl<S: Send + Sync> FromRequestParts<S> for Caller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Caller, ApiError> {
-        let known = parts.extensions.get::<Arc<Principal>>();
-        known.cloned().map(Caller).ok_or_else(|| unknown("the request has no credentials").into())
-    }
-}
-
-/// Returns the error for a caller that the server does not know.
-fn unknown(message: &str) -> ErrorBody {
-    ErrorBody { kind: ErrorKind::Unauthorized, message: message.into() }
-}
 
 /// Why the server does not know a caller.
 enum Stranger {
@@ -49,27 +30,34 @@ enum Stranger {
     Local,
     /// The bearer token is wrong.
     WrongToken,
+    /// The request may come from a page of another site.
+    Foreign(&'static str),
 }
 
-/// What the guard of a listener needs.
+/// The check of the requests of one listener.
 #[derive(Clone)]
-pub(super) struct Guard {
+pub(super) struct Gate {
     pub(super) app: Arc<App>,
     pub(super) door: Door,
 }
 
-impl Guard {
+impl Gate {
     /// Handles a request: finds the caller, checks its role and scope, and calls the handler.
     ///
     /// Requests outside the routes of the API need no credentials. The fallback answers them.
-    pub(super) async fn handle(self, request: Request, next: Next) -> Response {
+    pub(super) async fn handle(self, mut request: Request, next: Next) -> Response {
         let Some(path) = request.extensions().get::<MatchedPath>().cloned() else {
             return next.run(request).await;
         };
         let Some(row) = roles::find(request.method().as_str(), path.as_str()) else {
             return no_row(path.as_str()).into_response();
         };
-        let caller = match self.identify(&request) {
+        if row.needs == Needs::Nothing
+            && let Err(why) = origin::check_without_cookie(&request)
+        {
+            return ApiError::from(forbidden(why)).into_response();
+        }
+        let caller = match self.identify(&mut request) {
             Ok(caller) => caller,
             // Wrong credentials do not matter here.
             Err(_) if row.needs == Needs::Nothing => None,
@@ -78,6 +66,7 @@ impl Guard {
                     "only root, the server's own user and members of --api-socket-group may use this socket";
                 return ApiError::from(forbidden(stranger)).into_response();
             }
+            Err(Stranger::Foreign(why)) => return ApiError::from(forbidden(why)).into_response(),
             Err(Stranger::WrongToken) => {
                 let guest = request.extensions().get::<Arc<Guest>>().cloned();
                 return wrong_token(guest).await.into_response();
@@ -90,14 +79,24 @@ impl Guard {
     }
 
     /// Returns the caller. `None`: the request has no credentials.
-    fn identify(&self, request: &Request) -> Result<Option<Arc<Principal>>, Stranger> {
+    ///
+    /// With a session, the request gets the session's key as an extension.
+    fn identify(&self, request: &mut Request) -> Result<Option<Arc<Principal>>, Stranger> {
         if self.door == Door::Local {
             let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0.clone());
             return peer.map(Some).ok_or(Stranger::Local);
         }
-        let Some(token) = bearer(request) else { return Ok(None) };
-        let caller = self.app.callers.bearer(token).ok_or(Stranger::WrongToken)?;
-        Ok(Some(Arc::new(caller)))
+        if let Some(token) = bearer(request) {
+            let caller = self.app.callers.bearer(token).ok_or(Stranger::WrongToken)?;
+            return Ok(Some(Arc::new(caller)));
+        }
+        let Some(arrival) = request.extensions().get::<Arrival>().copied() else { return Ok(None) };
+        let secret = cookie::cookie(request.headers(), arrival);
+        let known = secret.and_then(|secret| self.app.callers.sessions.caller(secret, Instant::now()));
+        let Some((caller, key)) = known else { return Ok(None) };
+        origin::check_with_cookie(request, arrival).map_err(Stranger::Foreign)?;
+        request.extensions_mut().insert(Key(key));
+        Ok(Some(caller))
     }
 
     /// Checks that the caller may use the route, and adds the caller to the request.
@@ -110,7 +109,7 @@ impl Guard {
         let Some(caller) = caller else {
             return match row.needs {
                 Needs::Nothing => Ok(request),
-                _ => Err(unknown("the bearer token is missing or wrong").into()),
+                _ => Err(unknown("the bearer token is missing or wrong, or the session has ended").into()),
             };
         };
         let guest = request.extensions().get::<Arc<Guest>>();

@@ -1,7 +1,7 @@
 //! What holds for every request and response over TCP: the names of the server, and headers that
 //! tell browsers what a page may do.
 
-use super::connection::Arrival;
+use super::caller::Arrival;
 use super::error::ApiError;
 use crate::app::App;
 use axum::extract::Request;

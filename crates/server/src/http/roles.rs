@@ -11,6 +11,8 @@ use serde_json::Value;
 pub(super) enum Needs {
     /// No credentials.
     Nothing,
+    /// Credentials of any role.
+    Identity,
     /// This role, or one that covers it.
     Role(Role),
 }
@@ -22,14 +24,14 @@ pub(super) enum Reach {
     /// Nothing that a scope protects.
     Nothing,
     /// The volumes that the request names at these places.
-    Volumes(&'static [Place]),
+    Volumes(&'static [Mention]),
     /// The whole server. A caller with a scope may not use the route.
     Server,
 }
 
-/// A place of a request that names a volume, or several.
+/// A place of a request that mentions a volume, or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Mention {
     /// The parameter of the path with this name.
     Path(&'static str),
     /// The values of this key of the body, or of keys below it: `snapshots.volume`. The key may be
@@ -53,10 +55,10 @@ const OPERATOR: Needs = Needs::Role(Role::Operator);
 const ADMIN: Needs = Needs::Role(Role::Admin);
 
 const SERVER: Reach = Reach::Server;
-const NAME: Reach = Reach::Volumes(&[Place::Path("name")]);
-const VOLUME: Reach = Reach::Volumes(&[Place::Path("volume")]);
+const NAME: Reach = Reach::Volumes(&[Mention::Path("name")]);
+const VOLUME: Reach = Reach::Volumes(&[Mention::Path("volume")]);
 /// A volume in the path, and the name of another one in the body.
-const VOLUME_AND_NAME: Reach = Reach::Volumes(&[Place::Path("volume"), Place::Body("name")]);
+const VOLUME_AND_NAME: Reach = Reach::Volumes(&[Mention::Path("volume"), Mention::Body("name")]);
 
 const fn row(method: &'static str, path: &'static str, needs: Needs, reach: Reach) -> Row {
     Row { method, path, needs, reach }
@@ -67,9 +69,16 @@ const fn row(method: &'static str, path: &'static str, needs: Needs, reach: Reac
 /// Rows with the role operator lose nothing. Some of their handlers require the role admin for
 /// requests that do: see `by_body.rs`.
 pub(super) const ROWS: &[Row] = &[
+    row("POST", "/access/links", VIEWER, SERVER),
+    row("GET", "/access/sessions", ADMIN, SERVER),
+    row("DELETE", "/access/sessions/{id}", ADMIN, SERVER),
     row("GET", "/access/tokens", ADMIN, SERVER),
     row("POST", "/access/tokens", ADMIN, SERVER),
     row("DELETE", "/access/tokens/{name}", ADMIN, SERVER),
+    row("GET", "/access/users", ADMIN, SERVER),
+    row("POST", "/access/users", ADMIN, SERVER),
+    row("PATCH", "/access/users/{name}", ADMIN, SERVER),
+    row("DELETE", "/access/users/{name}", ADMIN, SERVER),
     row("GET", "/clients", VIEWER, SERVER),
     row("DELETE", "/clients/{id}", ADMIN, SERVER),
     row("GET", "/groups", VIEWER, SERVER),
@@ -80,7 +89,7 @@ pub(super) const ROWS: &[Row] = &[
     row("GET", "/health", VIEWER, Reach::Nothing),
     row("GET", "/healthz", Needs::Nothing, Reach::Nothing),
     row("POST", "/imports", OPERATOR, SERVER),
-    row("POST", "/marks", OPERATOR, Reach::Volumes(&[Place::Body("volumes")])),
+    row("POST", "/marks", OPERATOR, Reach::Volumes(&[Mention::Body("volumes")])),
     row("GET", "/metrics", Needs::Role(Role::Metrics), SERVER),
     row("GET", "/nbd-access", VIEWER, SERVER),
     row("POST", "/nbd-access/rules", ADMIN, SERVER),
@@ -107,16 +116,19 @@ pub(super) const ROWS: &[Row] = &[
         "POST",
         "/recoveries",
         OPERATOR,
-        Reach::Volumes(&[Place::Body("volumes.volume"), Place::Body("volumes.name")]),
+        Reach::Volumes(&[Mention::Body("volumes.volume"), Mention::Body("volumes.name")]),
     ),
-    row("POST", "/recoveries/in-place", ADMIN, Reach::Volumes(&[Place::Body("volumes")])),
+    row("POST", "/recoveries/in-place", ADMIN, Reach::Volumes(&[Mention::Body("volumes")])),
     row("GET", "/schedules", VIEWER, SERVER),
     row("POST", "/schedules", OPERATOR, SERVER),
     row("GET", "/schedules/{name}", VIEWER, SERVER),
     row("PATCH", "/schedules/{name}", OPERATOR, SERVER),
     row("DELETE", "/schedules/{name}", ADMIN, SERVER),
+    row("GET", "/session", Needs::Identity, Reach::Nothing),
+    row("POST", "/session", Needs::Nothing, Reach::Nothing),
+    row("DELETE", "/session", Needs::Identity, Reach::Nothing),
     row("GET", "/snapshots", VIEWER, SERVER),
-    row("POST", "/snapshots", OPERATOR, Reach::Volumes(&[Place::Body("snapshots.volume")])),
+    row("POST", "/snapshots", OPERATOR, Reach::Volumes(&[Mention::Body("snapshots.volume")])),
     row("GET", "/status", VIEWER, Reach::Nothing),
     row("GET", "/target-defaults", VIEWER, SERVER),
     row("PUT", "/target-defaults/chap", ADMIN, SERVER),
@@ -141,9 +153,14 @@ pub(super) const ROWS: &[Row] = &[
     row("DELETE", "/trash/{id}", ADMIN, SERVER),
     row("POST", "/trash/{id}/restore", OPERATOR, SERVER),
     row("GET", "/volumes", VIEWER, SERVER),
-    row("POST", "/volumes", OPERATOR, Reach::Volumes(&[Place::Body("name")])),
+    row("POST", "/volumes", OPERATOR, Reach::Volumes(&[Mention::Body("name")])),
     row("GET", "/volumes/{name}", VIEWER, NAME),
-    row("PATCH", "/volumes/{name}", OPERATOR, Reach::Volumes(&[Place::Path("name"), Place::Body("name")])),
+    row(
+        "PATCH",
+        "/volumes/{name}",
+        OPERATOR,
+        Reach::Volumes(&[Mention::Path("name"), Mention::Body("name")]),
+    ),
     row("DELETE", "/volumes/{name}", ADMIN, NAME),
     row("GET", "/volumes/{name}/stats", VIEWER, NAME),
     row("GET", "/volumes/{volume}/cdp", VIEWER, VOLUME),
@@ -172,7 +189,7 @@ pub(super) const ROWS: &[Row] = &[
         "PATCH",
         "/volumes/{volume}/snapshots/{snapshot}",
         OPERATOR,
-        Reach::Volumes(&[Place::Path("volume"), Place::Body("clone")]),
+        Reach::Volumes(&[Mention::Path("volume"), Mention::Body("clone")]),
     ),
     row("POST", "/volumes/{volume}/snapshots/{snapshot}/clones", OPERATOR, VOLUME_AND_NAME),
     // An export is the data itself, which a viewer does not read.
@@ -200,7 +217,7 @@ impl Row {
     /// Returns whether the reach of the route depends on the body of a request.
     pub(super) fn reads_body(&self) -> bool {
         let Reach::Volumes(places) = self.reach else { return false };
-        places.iter().any(|place| matches!(place, Place::Body(_)))
+        places.iter().any(|place| matches!(place, Mention::Body(_)))
     }
 
     /// Checks that `caller` may use the route for this request. `parameters` are those of the path.
@@ -231,11 +248,11 @@ impl Row {
         };
         for place in places {
             match place {
-                Place::Path(name) => {
+                Mention::Path(name) => {
                     let value = parameters.iter().find(|(key, _)| key == name);
                     caller.require_volume(value.map_or("", |(_, value)| value))?;
                 }
-                Place::Body(keys) => {
+                Mention::Body(keys) => {
                     let named = body.map(|body| named_at(body, keys)).unwrap_or_default();
                     named.into_iter().try_for_each(|name| caller.require_volume(name))?;
                 }
@@ -296,11 +313,11 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_the_path_is_a_parameter_of_the_path() {
+    fn a_mention_in_the_path_is_a_parameter_of_the_path() {
         for row in ROWS {
             let Reach::Volumes(places) = row.reach else { continue };
             for place in places {
-                if let Place::Path(name) = place {
+                if let Mention::Path(name) = place {
                     assert!(row.path.contains(&format!("{{{name}}}")), "{row:?}");
                 }
             }
@@ -313,11 +330,13 @@ mod tests {
         // These DELETE requests stop work that can begin again.
         let stops = ["/pool/scrub", "/volumes/{volume}/flatten", "/volumes/{volume}/relocation"];
         let cancels = ["/volumes/{volume}/import"];
-        for row in ROWS.iter().filter(|row| row.method == "DELETE") {
+        let own = ["/session", "/access/links"];
+        let others = || ROWS.iter().filter(|row| !own.contains(&row.path));
+        for row in others().filter(|row| row.method == "DELETE") {
             let harmless = stops.contains(&row.path) || cancels.contains(&row.path);
             assert_eq!(row.needs, if harmless { OPERATOR } else { ADMIN }, "{row:?}");
         }
-        for row in ROWS.iter().filter(|row| row.method != "GET") {
+        for row in others().filter(|row| row.method != "GET") {
             assert!(row.needs == OPERATOR || row.needs == ADMIN, "{row:?}");
         }
     }

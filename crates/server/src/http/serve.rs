@@ -1,8 +1,8 @@
 //! Serves the listeners of the admin API. The number of connections is limited, each client has
 //! limited time, and requests in flight end before the server stops.
 
+use super::caller::Peer;
 use super::connection::Attendance;
-use super::guard::Peer;
 use super::guests::{Guest, Guests};
 use super::probe::Probe;
 use super::routes;

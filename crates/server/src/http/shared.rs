@@ -70,8 +70,8 @@ where
     run(app, true, work).await
 }
 
-/// Calls the engine from a thread that may block. Urgent work of a request over TCP runs on a thread
-/// of the runtime of the Unix socket.
+/// Calls the engine from a thread that may block. Urgent work of a request over TCP runs on a
+/// thread of the runtime of the Unix socket.
 async fn run<T, F>(app: &Arc<App>, urgent: bool, work: F) -> Result<T, ApiError>
 where
     T: Send + 'static,

@@ -1,8 +1,8 @@
 //! The routes of snapshots, clones and rollback.
 
 use super::by_body;
+use super::caller::Caller;
 use super::error::{ApiError, Json, Path};
-use super::guard::Caller;
 use super::shared::{Shared, blocking, urgent};
 use crate::app::App;
 use crate::clones::check_labels;

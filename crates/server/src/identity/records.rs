@@ -17,8 +17,8 @@ pub(crate) struct Records<T> {
 }
 
 impl<T: Clone + Serialize + DeserializeOwned> Records<T> {
-    /// Reads the file `stored`: its name, kind and version. The server also starts if the file can't
-    /// be read. Requests that need it then fail, and the file stays unchanged.
+    /// Reads the file `stored`: its name, kind and version. The server also starts if the file
+    /// can't be read. Requests that need it then fail, and the file stays unchanged.
     pub(crate) fn open(dir: Arc<dyn Dir>, stored: (&'static str, &'static str, u32)) -> Records<T> {
         let (name, kind, version) = stored;
         let file = DurableFile::new(dir, name, kind, version);
