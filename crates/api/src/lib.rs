@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod audit;
 mod backups;
 mod cdp;
 mod client;
@@ -36,6 +37,7 @@ mod types;
 mod wall_clock;
 
 pub use access::*;
+pub use audit::*;
 pub use backups::*;
 pub use cdp::*;
 pub use client::{Client, ClientError};

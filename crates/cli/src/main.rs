@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod audit;
 mod cdp;
 mod check;
 mod clients;
@@ -150,6 +151,7 @@ enum Command {
     /// Continuous data protection (CDP): plan
     #[command(subcommand)]
     Cdp(cdp::Command),
+    Audit(audit::Args),
     Console(console::Args),
     Check(check::Args),
     RestoreMetadata(restore::Args),
@@ -204,6 +206,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Schedule(command) => schedule::run(command, &global.session()?),
         Command::Target(command) => target::run(command, &global.session()?),
         Command::Cdp(command) => cdp::run(command, &global),
+        Command::Audit(args) => audit::run(&args, &global.session()?),
         Command::Console(args) => console::run(args, &global.session()?),
         Command::Check(args) => check::run(&args, &global.output()),
         Command::RestoreMetadata(args) => restore::run(&args, &global.output()),

@@ -27,7 +27,7 @@ pub(crate) enum Command {
         #[arg(long)]
         role: Role,
         #[command(flatten)]
-        password: Password,
+        password: NewPassword,
     },
     /// List the users
     #[command(alias = "ls")]
@@ -44,7 +44,7 @@ pub(crate) enum Command {
         /// Name of the user
         name: String,
         #[command(flatten)]
-        password: Password,
+        password: NewPassword,
     },
     /// Set the role of a user; the sessions of the user end
     Role {
@@ -71,13 +71,13 @@ pub(crate) enum OfSessions {
 
 /// Where a password comes from.
 #[derive(Debug, Args)]
-pub(crate) struct Password {
+pub(crate) struct NewPassword {
     /// File with the password; its last line end does not count [default: asked on the terminal]
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
 }
 
-impl Password {
+impl NewPassword {
     fn read(&self) -> Result<String, Failure> {
         match &self.password_file {
             Some(path) => password::from_file(path),

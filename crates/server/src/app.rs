@@ -1,6 +1,7 @@
 //! The parts of a running server ([`App`]). Other modules add the methods: snapshots, schedules,
 //! health and others.
 
+use crate::audit::Audit;
 use crate::backups::Backups;
 use crate::freeze::VolumeHooks;
 use crate::groups::Groups;
@@ -26,6 +27,8 @@ pub(crate) struct App {
     pub(crate) pool: Arc<Pool>,
     /// Everything by which the server recognizes callers of the admin API.
     pub(crate) callers: Callers,
+    /// Who changed what through the admin API.
+    pub(crate) audit: Audit,
     /// How the admin API is served over TCP.
     pub(crate) web: Web,
     pub(crate) nbd: NbdTarget,

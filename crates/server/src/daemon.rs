@@ -2,6 +2,7 @@
 //! for a signal, and stops in order.
 
 use crate::app::App;
+use crate::audit::Audit;
 use crate::backups::Backups;
 use crate::certificate::Certificates;
 use crate::config::Config;
@@ -176,6 +177,7 @@ async fn run(
     let iscsi = IscsiTarget::start(&iscsi, pool.clone(), &config.data).map_err(error_body)?;
     let nbd = NbdTarget::start(&nbd, pool.clone(), iscsi.nbd_rules(), config.nbd_open).map_err(error_body)?;
     let own = data_directory::settings_of(&pool, &config.data);
+    let audit = Audit::open(Some(config.data.as_path()).filter(|_| !pool.is_only_shown()));
     let web = web(&config.web, &listeners, &own)?;
     let (schedules, groups) = (Schedules::open(own.clone()), Groups::open(own.clone()));
     let maintenance =
@@ -188,6 +190,7 @@ async fn run(
         pool,
         callers: Callers::open(&own, config.socket, config.api_token.clone()),
         web,
+        audit,
         nbd,
         iscsi,
         started: Timestamp::now(),
@@ -274,6 +277,7 @@ fn keep_up_callers(app: &Arc<App>) -> std::io::Result<Worker> {
     let app = app.clone();
     Worker::start("callers", CALLERS_INTERVAL, move || {
         app.callers.keep_up();
+        app.audit.sync();
         look_for_certificate(&app);
     })
 }

@@ -9,6 +9,7 @@ mod access;
 mod anchor_tuner;
 mod app;
 mod atomic_file;
+mod audit;
 mod backups;
 mod certificate;
 mod clients;

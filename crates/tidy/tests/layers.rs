@@ -72,6 +72,7 @@ const SERVER: Layers<'_> = Layers {
         "periodic",
         "notify",
         "identity",
+        "audit",
         "certificate",
         "listen",
         "web",

@@ -66,7 +66,7 @@ mod tests {
         let limit = |seconds| history(PatchCdp { retain_seconds: Some(seconds), ..PatchCdp::default() });
         let begin = PatchCdp { enabled: Some(true), retain_seconds: Some(60), ..PatchCdp::default() };
         let info = pool.volume("db").unwrap();
-        check_volume(&operator, &info, &history(begin.clone())).unwrap();
+        check_volume(&operator, &info, &history(begin)).unwrap();
         let info = pool.set_cdp("db", cdp::settings(None, &begin).unwrap()).unwrap();
         let size = |bytes| PatchVolume { size: Some(bytes), ..PatchVolume::default() };
         let off = history(PatchCdp { enabled: Some(false), ..PatchCdp::default() });

@@ -42,7 +42,7 @@ const PING: Duration = Duration::from_secs(20);
 const HANDSHAKE: u8 = 0x16;
 /// Answer to plain HTTP where the server expects TLS.
 const USE_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
-connection: close\r\ncontent-length: 46\r\n\r\nThis port speaks TLS. Use https:// in the URL.\n";
+connection: close\r\ncontent-length: 47\r\n\r\nThis port speaks TLS. Use https:// in the URL.\n";
 
 /// A connection's parts beside its stream.
 pub(super) struct Attendance {

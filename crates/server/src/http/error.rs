@@ -107,9 +107,12 @@ impl IntoResponse for ApiError {
             _ => tracing::debug!(?kind, message, "request refused"),
         }
         let unauthorized = *kind == ErrorKind::Unauthorized;
+        let told = self.body.clone();
         let status = self.status.or_else(|| StatusCode::from_u16(kind.http_status()).ok());
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(self.body)).into_response();
+        // The audit reads it.
+        response.extensions_mut().insert(told);
         let headers = response.headers_mut();
         if unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -1,5 +1,6 @@
 //! The check that every request passes before its handler: who calls, and whether the caller may.
 
+use super::auditing::{Audited, not_ready};
 use super::caller::{Arrival, Key, Peer, unknown};
 use super::error::ApiError;
 use super::guests::Guest;
@@ -36,26 +37,40 @@ enum Stranger {
 
 /// The check of the requests of one listener.
 #[derive(Clone)]
-pub(super) struct Gate {
+pub(super) struct RouteGuard {
     pub(super) app: Arc<App>,
     pub(super) door: Door,
 }
 
-impl Gate {
-    /// Handles a request: finds the caller, checks its role and scope, and calls the handler.
+impl RouteGuard {
+    /// Handles a request: finds the caller, checks its role and scope, calls the handler, and
+    /// writes the audit.
     ///
     /// Requests outside the routes of the API need no credentials. The fallback answers them.
-    pub(super) async fn handle(self, mut request: Request, next: Next) -> Response {
+    pub(super) async fn handle(self, request: Request, next: Next) -> Response {
         let Some(path) = request.extensions().get::<MatchedPath>().cloned() else {
             return next.run(request).await;
         };
         let Some(row) = roles::find(request.method().as_str(), path.as_str()) else {
             return no_row(path.as_str()).into_response();
         };
-        if row.needs == Needs::Nothing
-            && let Err(why) = origin::check_without_cookie(&request)
-        {
-            return ApiError::from(forbidden(why)).into_response();
+        let mut audited = Audited::new(&request);
+        let response = match self.check(row, request, &mut audited).await {
+            Ok(request) => next.run(request).await,
+            Err(error) => error.into_response(),
+        };
+        audited.close(&self.app, row.method != "GET", response).await
+    }
+
+    /// Returns the request for the handler, with its caller.
+    async fn check(
+        &self,
+        row: &Row,
+        mut request: Request,
+        audited: &mut Audited,
+    ) -> Result<Request, ApiError> {
+        if row.needs == Needs::Nothing {
+            origin::check_without_cookie(&request).map_err(forbidden)?;
         }
         let caller = match self.identify(&mut request) {
             Ok(caller) => caller,
@@ -64,18 +79,22 @@ impl Gate {
             Err(Stranger::Local) => {
                 let stranger =
                     "only root, the server's own user and members of --api-socket-group may use this socket";
-                return ApiError::from(forbidden(stranger)).into_response();
+                return Err(forbidden(stranger).into());
             }
-            Err(Stranger::Foreign(why)) => return ApiError::from(forbidden(why)).into_response(),
+            Err(Stranger::Foreign(why)) => return Err(forbidden(why).into()),
             Err(Stranger::WrongToken) => {
                 let guest = request.extensions().get::<Arc<Guest>>().cloned();
-                return wrong_token(guest).await.into_response();
+                return Err(wrong_token(guest).await);
             }
         };
-        match self.admit(row, caller, request).await {
-            Ok(request) => next.run(request).await,
-            Err(error) => error.into_response(),
+        audited.caller = caller.clone();
+        if caller.is_none() && row.needs != Needs::Nothing {
+            return Err(unknown("the bearer token is missing or wrong, or the session has ended").into());
         }
+        if !row.is_harmless() {
+            self.app.audit.ready().map_err(|why| not_ready(&why))?;
+        }
+        self.admit(row, caller, request, audited).await
     }
 
     /// Returns the caller. `None`: the request has no credentials.
@@ -105,27 +124,24 @@ impl Gate {
         row: &Row,
         caller: Option<Arc<Principal>>,
         request: Request,
+        audited: &mut Audited,
     ) -> Result<Request, ApiError> {
-        let Some(caller) = caller else {
-            return match row.needs {
-                Needs::Nothing => Ok(request),
-                _ => Err(unknown("the bearer token is missing or wrong, or the session has ended").into()),
-            };
-        };
         let guest = request.extensions().get::<Arc<Guest>>();
-        if self.door == Door::Network && !guest.is_none_or(|guest| guest.settle()) {
+        let network = self.door == Door::Network;
+        if caller.is_some() && network && !guest.is_none_or(|guest| guest.settle()) {
             return Err(ApiError::full());
         }
-        let (mut parts, body) = request.into_parts();
-        let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
-        let parameters = parameters.map_err(|e| ApiError::new(ErrorKind::Invalid, e.body_text()))?;
-        let (body, read) = match row.reads_body() {
-            true => read_json(body).await?,
-            false => (body, None),
-        };
-        let parameters: Vec<(&str, &str)> = parameters.iter().collect();
-        row.admit(&caller, &parameters, read.as_ref())?;
-        parts.extensions.insert(caller);
+        let (mut parts, mut body) = request.into_parts();
+        if row.method != "GET" && !row.streams() {
+            (body, audited.asked) = read_json(body).await?;
+        }
+        if let Some(caller) = caller {
+            let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
+            let parameters = parameters.map_err(|e| ApiError::new(ErrorKind::Invalid, e.body_text()))?;
+            let parameters: Vec<(&str, &str)> = parameters.iter().collect();
+            row.admit(&caller, &parameters, audited.asked.as_ref())?;
+            parts.extensions.insert(caller);
+        }
         Ok(Request::from_parts(parts, body))
     }
 }

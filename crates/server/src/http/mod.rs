@@ -1,6 +1,8 @@
 //! The admin API over HTTP: routes, credentials, and the tasks that serve connections.
 
 mod access;
+mod audit;
+mod auditing;
 mod backups;
 mod by_body;
 mod caller;

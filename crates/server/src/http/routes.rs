@@ -2,13 +2,13 @@
 
 use super::caller::Caller;
 use super::error::{ApiError, Json, Path, Query};
-use super::guard::{Gate, MAX_BODY};
+use super::guard::{MAX_BODY, RouteGuard};
 use super::guests::through;
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    access, backups, by_body, cdp, clients, clock, features, flatten, groups, notices, policy, relocation,
-    schedules, scrub, sessions, snapshots, targets, tokens, transfer, trash, users,
+    access, audit, backups, by_body, cdp, clients, clock, features, flatten, groups, notices, policy,
+    relocation, schedules, scrub, sessions, snapshots, targets, tokens, transfer, trash, users,
 };
 use crate::app::App;
 use crate::convert;
@@ -50,7 +50,7 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door) -> Router {
     let (router, document) = all_routes().split_for_parts();
     let document = Bytes::from(document.to_json().unwrap_or_default());
     let document_response = ([(header::CONTENT_TYPE, "application/json")], document);
-    let guard = Gate { app: app.clone(), door };
+    let guard = RouteGuard { app: app.clone(), door };
     let router = router
         .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
         .fallback(async || ApiError::new(ErrorKind::NotFound, "the admin API has no such path"))
@@ -96,6 +96,7 @@ fn all_routes() -> OpenApiRouter<Arc<App>> {
         .merge(access::router())
         .merge(tokens::router())
         .merge(users::router())
+        .merge(audit::router())
         .merge(sessions::router());
     OpenApiRouter::with_openapi(Document::openapi())
         .nest(API_V1, api)

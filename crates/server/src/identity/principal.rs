@@ -9,13 +9,13 @@ pub(crate) struct Principal {
     pub(crate) kind: PrincipalKind,
     pub(crate) name: String,
     pub(crate) role: Role,
-    pub(crate) scope: Scope,
+    pub(crate) scope: VolumeScope,
 }
 
 impl Principal {
     /// Makes a caller that may use all volumes.
     pub(crate) fn new(kind: PrincipalKind, name: impl Into<String>, role: Role) -> Principal {
-        Principal { kind, name: name.into(), role, scope: Scope::All }
+        Principal { kind, name: name.into(), role, scope: VolumeScope::All }
     }
 
     /// Checks that the caller has the role `needed`. `what` is the operation that needs it, in the
@@ -54,7 +54,7 @@ impl fmt::Display for Principal {
 
 /// The volumes that a caller may use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum VolumeScope {
     /// All volumes, and everything else of the server that the role allows.
     #[default]
     All,
@@ -63,13 +63,13 @@ pub(crate) enum Scope {
     Volumes(Vec<String>),
 }
 
-impl Scope {
+impl VolumeScope {
     /// Returns whether the scope includes the volume with this name. An identity of another form,
     /// such as `uuid:…`, is never included in a scope of names.
     pub(crate) fn covers(&self, name: &str) -> bool {
         match self {
-            Scope::All => true,
-            Scope::Volumes(patterns) => {
+            VolumeScope::All => true,
+            VolumeScope::Volumes(patterns) => {
                 is_name(name) && patterns.iter().any(|pattern| matches(pattern.as_bytes(), name.as_bytes()))
             }
         }
@@ -119,16 +119,16 @@ mod tests {
 
     #[test]
     fn a_scope_covers_names_and_patterns() {
-        let scope = Scope::Volumes(vec!["db*".into(), "log".into(), "*-a*z".into()]);
+        let scope = VolumeScope::Volumes(vec!["db*".into(), "log".into(), "*-a*z".into()]);
         for name in ["db", "db1", "db-x.y", "log", "x-az", "-abcz", "q-a-azz"] {
             assert!(scope.covers(name), "{name}");
         }
         for name in ["", "d", "log1", "xlog", "x-a", "uuid:db", "db@x", "db/x", "db x"] {
             assert!(!scope.covers(name), "{name}");
         }
-        assert!(Scope::Volumes(vec!["*".into()]).covers("any"));
-        assert!(!Scope::Volumes(vec!["*".into()]).covers("uuid:1"));
-        assert!(Scope::All.covers("uuid:1"));
+        assert!(VolumeScope::Volumes(vec!["*".into()]).covers("any"));
+        assert!(!VolumeScope::Volumes(vec!["*".into()]).covers("uuid:1"));
+        assert!(VolumeScope::All.covers("uuid:1"));
         for good in ["*", "db*", "a.b_c-d"] {
             check_pattern(good).unwrap();
         }

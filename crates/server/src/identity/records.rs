@@ -69,7 +69,11 @@ mod tests {
     fn what_is_damaged_is_refused_and_kept() {
         let dir: Arc<dyn Dir> = Arc::new(MemDir::new());
         let records = Records::<u32>::open(dir.clone(), STORED);
-        records.update(|all| Ok(all.push(7))).unwrap();
+        let add = |all: &mut Vec<u32>| {
+            all.push(7);
+            Ok(())
+        };
+        records.update(add).unwrap();
         assert_eq!(*Records::<u32>::open(dir.clone(), STORED).all().unwrap(), [7]);
         DurableFile::new(dir.clone(), "r.json", "records", 1).save(b"[-1]").unwrap();
         let records = Records::<u32>::open(dir.clone(), STORED);

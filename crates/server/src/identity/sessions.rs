@@ -1,6 +1,6 @@
 //! Sessions of browsers. They are in memory only, so a restart of the server ends them.
 
-use super::principal::{Principal, Scope};
+use super::principal::{Principal, VolumeScope};
 use super::secret::{Hash, hex, random};
 use hindcast_api::{ActiveSession, PrincipalKind, WhoAmI};
 use hindcast_engine::Result;
@@ -141,8 +141,8 @@ impl Sessions {
 /// Describes a caller, for itself.
 pub(crate) fn who(caller: &Principal, expires: Option<Timestamp>) -> WhoAmI {
     let volumes = match &caller.scope {
-        Scope::All => Vec::new(),
-        Scope::Volumes(patterns) => patterns.clone(),
+        VolumeScope::All => Vec::new(),
+        VolumeScope::Volumes(patterns) => patterns.clone(),
     };
     WhoAmI { kind: caller.kind, name: caller.name.clone(), role: caller.role, volumes, expires }
 }

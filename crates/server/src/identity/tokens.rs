@@ -3,7 +3,7 @@
 //! The data directory stores them with the SHA-256 hashes of their secrets. A secret has 256 random
 //! bits, so its hash reveals nothing.
 
-use super::principal::{Principal, Scope, check_pattern};
+use super::principal::{Principal, VolumeScope, check_pattern};
 use super::secret::{Hash, hex, random};
 use super::{Records, check_name};
 use hindcast_api::{AccessToken, CreateToken, CreatedToken, PrincipalKind, Role};
@@ -64,8 +64,8 @@ impl Tokens {
         }
         self.used.lock().insert(found.name.clone(), now);
         let scope = match found.volumes.is_empty() {
-            true => Scope::All,
-            false => Scope::Volumes(found.volumes.clone()),
+            true => VolumeScope::All,
+            false => VolumeScope::Volumes(found.volumes.clone()),
         };
         Some(Principal { scope, ..Principal::new(PrincipalKind::Token, &found.name, found.role) })
     }
@@ -180,7 +180,7 @@ mod tests {
         assert!(holder.scope.covers("db1") && !holder.scope.covers("log"));
         let later = now + SignedDuration::from_secs(60);
         assert_eq!(again.holder(&made.secret, later), None, "it has expired");
-        assert_eq!(again.holder(&other.secret, later).unwrap().scope, Scope::All);
+        assert_eq!(again.holder(&other.secret, later).unwrap().scope, VolumeScope::All);
         for wrong in ["", "hct_", &made.secret[..made.secret.len() - 1], &made.token.name] {
             assert_eq!(again.holder(wrong, now), None, "{wrong}");
         }
