@@ -96,7 +96,8 @@ impl Attendance {
             service.call(request)
         });
         let builder = protocol(http2, head_timeout);
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(TimedIo::new(stream)), service));
+        let stream = if http2 { TimedIo::http2(stream) } else { TimedIo::new(stream) };
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut idle = pin!(idle(&requests, http2));
         let mut closing = *stopped.borrow();
         loop {

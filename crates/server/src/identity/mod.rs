@@ -13,21 +13,18 @@ pub(crate) mod users;
 use attempts::Attempts;
 use hindcast_api::{PrincipalKind, Role};
 use hindcast_engine::disk::Dir;
-use hindcast_engine::{Error, ErrorKind, Result};
+use hindcast_engine::{Error, Result};
 use jiff::{SignedDuration, Timestamp};
 use links::Links;
 use local::SocketAccess;
 use principal::Principal;
-use records::Records;
+use secret::same;
 use sessions::Sessions;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokens::Tokens;
 use users::Users;
-
-/// Maximum length of the name of a token or user.
-const MAX_NAME: usize = 64;
 
 /// Everything by which the server recognizes callers.
 pub(crate) struct Callers {
@@ -138,33 +135,4 @@ pub(crate) struct NewSession {
     pub(crate) secret: String,
     pub(crate) caller: Principal,
     pub(crate) expires: Timestamp,
-}
-
-/// Checks the name of a token or user. `what` says which of them.
-fn check_name(what: &str, name: &str) -> Result<()> {
-    let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-    let first = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
-    if first && name.len() <= MAX_NAME && name.bytes().all(ok) {
-        return Ok(());
-    }
-    let text = format!(
-        "use {name:?} for a {what}: a name must have 1 to {MAX_NAME} letters, digits, dots, underscores and hyphens, and start with a letter or digit"
-    );
-    Err(Error::new(ErrorKind::Invalid, text))
-}
-
-/// Compares two byte strings. The duration does not depend on the position of the first difference.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y)) == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::same;
-
-    #[test]
-    fn tokens_are_compared_whole() {
-        assert!(same(b"abc", b"abc"));
-        assert!(!same(b"abc", b"abd") && !same(b"abc", b"abcd") && !same(b"", b"a"));
-    }
 }

@@ -1,7 +1,11 @@
 //! The caller of a request ([`Principal`]): its name, its role, and the volumes that it may use.
 
 use hindcast_api::{ErrorBody, ErrorKind, PrincipalKind, Role};
+use hindcast_engine::{Error, Result};
 use std::fmt;
+
+/// Maximum length of the name of a token or user.
+const MAX_NAME: usize = 64;
 
 /// The caller of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +24,7 @@ impl Principal {
 
     /// Checks that the caller has the role `needed`. `what` is the operation that needs it, in the
     /// imperative: `shrink a volume`.
-    pub(crate) fn require(&self, needed: Role, what: &str) -> Result<(), ErrorBody> {
+    pub(crate) fn require(&self, needed: Role, what: &str) -> std::result::Result<(), ErrorBody> {
         if self.role.covers(needed) {
             return Ok(());
         }
@@ -28,7 +32,7 @@ impl Principal {
     }
 
     /// Checks that the caller may use a volume.
-    pub(crate) fn require_volume(&self, name: &str) -> Result<(), ErrorBody> {
+    pub(crate) fn require_volume(&self, name: &str) -> std::result::Result<(), ErrorBody> {
         match self.scope.covers(name) {
             true => Ok(()),
             false => Err(forbidden(format!("use volume {name}: it is outside the scope of {self}"))),
@@ -76,8 +80,21 @@ impl VolumeScope {
     }
 }
 
+/// Checks the name of a token or user. `what` says which of them.
+pub(super) fn check_name(what: &str, name: &str) -> Result<()> {
+    let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    let first = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+    if first && name.len() <= MAX_NAME && name.bytes().all(ok) {
+        return Ok(());
+    }
+    let text = format!(
+        "use {name:?} for a {what}: a name must have 1 to {MAX_NAME} letters, digits, dots, underscores and hyphens, and start with a letter or digit"
+    );
+    Err(Error::new(hindcast_engine::ErrorKind::Invalid, text))
+}
+
 /// Checks a pattern of volume names.
-pub(crate) fn check_pattern(pattern: &str) -> Result<(), ErrorBody> {
+pub(crate) fn check_pattern(pattern: &str) -> std::result::Result<(), ErrorBody> {
     if is_name(&pattern.replace('*', "x")) && pattern.len() <= 128 {
         return Ok(());
     }

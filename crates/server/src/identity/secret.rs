@@ -69,6 +69,11 @@ impl<'de> Deserialize<'de> for Hash {
     }
 }
 
+/// Compares two byte strings. The duration does not depend on the position of the first difference.
+pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y)) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +87,11 @@ mod tests {
             assert_eq!(Hash::parse(bad), None, "{bad}");
         }
         assert_ne!(random().unwrap(), random().unwrap());
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same(b"abc", b"abc"));
+        assert!(!same(b"abc", b"abd") && !same(b"abc", b"abcd") && !same(b"", b"a"));
     }
 }

@@ -3,9 +3,9 @@
 //! The data directory stores them with the SHA-256 hashes of their secrets. A secret has 256 random
 //! bits, so its hash reveals nothing.
 
-use super::principal::{Principal, VolumeScope, check_pattern};
+use super::principal::{Principal, VolumeScope, check_name, check_pattern};
+use super::records::Records;
 use super::secret::{Hash, hex, random};
-use super::{Records, check_name};
 use hindcast_api::{AccessToken, CreateToken, CreatedToken, PrincipalKind, Role};
 use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, ErrorKind, Result};

@@ -2,10 +2,9 @@
 //!
 //! The data directory stores the users with hashes of their passwords (Argon2id).
 
-use super::check_name;
+use super::principal::check_name;
 use super::records::Records;
-use super::same;
-use super::secret::{Hash, random};
+use super::secret::{Hash, random, same};
 use argon2::{Algorithm, Argon2, Params, Version};
 use hindcast_api::{CreateUser, PatchUser, Role, User};
 use hindcast_engine::disk::Dir;
