@@ -166,6 +166,8 @@ fn a_token_has_a_scope_an_expiry_and_an_end() {
     assert_eq!(ask(&scoped, "GET", "/status", json!({})), 200);
     assert_eq!(ask(&scoped, "GET", "/volumes/db1", json!({})), 200);
     assert_eq!(ask(&scoped, "GET", "/volumes/log", json!({})), 403);
+    assert_eq!(ask(&scoped, "GET", "/volumes/%64b1", json!({})), 200);
+    assert_eq!(ask(&scoped, "GET", "/volumes/%6cog", json!({})), 403);
     assert_eq!(ask(&scoped, "GET", "/volumes/nothing", json!({})), 403, "not even whether it exists");
     for list in ["/volumes", "/snapshots", "/clients", "/targets", "/pool"] {
         assert_eq!(ask(&scoped, "GET", list, json!({})), 403, "{list}");

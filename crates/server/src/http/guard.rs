@@ -46,9 +46,10 @@ impl RouteGuard {
     /// Handles a request: finds the caller, checks its role and scope, calls the handler, and
     /// writes the audit.
     ///
-    /// Requests outside the routes of the API need no credentials. The fallback answers them.
+    /// Requests outside the routes of the API need no credentials.
     pub(super) async fn handle(self, request: Request, next: Next) -> Response {
-        let Some(path) = request.extensions().get::<MatchedPath>().cloned() else {
+        let path = request.extensions().get::<MatchedPath>().cloned();
+        let Some(path) = path.filter(|path| roles::needs_row(path.as_str())) else {
             return next.run(request).await;
         };
         let Some(row) = roles::find(request.method().as_str(), path.as_str()) else {

@@ -210,6 +210,12 @@ pub(super) fn find(method: &str, path: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.method == method && row.path == short(path))
 }
 
+/// Returns whether a path needs a row. Other paths are those of a console: its files need no
+/// credentials.
+pub(super) fn needs_row(path: &str) -> bool {
+    ["/api/", "/metrics", "/healthz"].iter().any(|part| path.starts_with(part))
+}
+
 /// Returns whether the table has a row for this path, whatever the method.
 pub(super) fn knows_path(path: &str) -> bool {
     ROWS.iter().any(|row| row.path == short(path))
@@ -261,8 +267,8 @@ impl Row {
                     caller.require_volume(value.map_or("", |(_, value)| value))?;
                 }
                 Mention::Body(keys) => {
-                    let named = body.map(|body| named_at(body, keys)).unwrap_or_default();
-                    named.into_iter().try_for_each(|name| caller.require_volume(name))?;
+                    let body = body.ok_or_else(|| forbidden(format!("{}: the body is not JSON", shown())))?;
+                    named_at(body, keys).into_iter().try_for_each(|name| caller.require_volume(name))?;
                 }
             }
         }
@@ -361,6 +367,7 @@ mod tests {
         assert!(admit("GET", "/metrics", &none, None).is_err());
         for (volume, allowed) in [("db1", true), ("log", false), ("uuid:db", false)] {
             assert_eq!(admit("DELETE", "/api/v1/volumes/{name}", &[("name", volume)], None).is_ok(), allowed);
+            assert!(admit("POST", "/api/v1/snapshots", &none, None).is_err(), "no JSON");
             let both = json!({"snapshots": [{"volume": "db"}, {"volume": volume}]});
             assert_eq!(admit("POST", "/api/v1/snapshots", &none, Some(both)).is_ok(), allowed, "{volume}");
             let clones = "/api/v1/volumes/{volume}/snapshots/{snapshot}/clones";
@@ -375,5 +382,9 @@ mod tests {
         assert_eq!(find("HEAD", "/api/v1/pool").map(|row| row.method), Some("GET"));
         assert!(find("PUT", "/api/v1/pool").is_none() && knows_path("/api/v1/pool"));
         assert!(!knows_path("/api/v1/nothing"));
+        assert!(
+            ROWS.iter().all(|row| { needs_row(row.path) || needs_row(&format!("{API_V1}{}", row.path)) })
+        );
+        assert!(!needs_row("/") && !needs_row("/assets/{*path}"));
     }
 }
