@@ -144,6 +144,17 @@ impl Certificate {
         Ok(Certificate { config, fingerprint, self_signed, leaf, content })
     }
 
+    /// Returns the settings of a client that trusts this certificate.
+    #[cfg(test)]
+    pub(crate) fn client(&self) -> rustls::ClientConfig {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.leaf.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        builder.with_root_certificates(roots).with_no_client_auth()
+    }
+
     /// Returns whether the certificate is for this host name or address.
     pub(crate) fn is_for(&self, host: &str) -> bool {
         let parsed = EndEntityCert::try_from(&self.leaf);

@@ -173,7 +173,62 @@ fn tell_of_handshake(guest: &Guest, error: &io::Error) {
 
 #[cfg(test)]
 mod tests {
-    use super::USE_TLS;
+    use super::super::guests::Guests;
+    use super::*;
+    use axum::{Extension, Router, routing::get};
+    use hindcast_engine::disk::MemDir;
+    use http_body_util::{BodyExt, Empty};
+    use hyper::body::Bytes;
+    use hyper::client::conn::http2;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsConnector;
+
+    /// Serves one connection with TLS. Returns the client's end of it, and what stops the server.
+    async fn connected(
+        protocols: &[&[u8]],
+    ) -> (tokio_rustls::client::TlsStream<TcpStream>, watch::Sender<bool>) {
+        let certificates = Arc::new(Certificates::own(Arc::new(MemDir::new()), &[]).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let (served, mut config) = (certificates.clone(), certificates.current().client());
+        tokio::spawn(async move {
+            let (stream, peer) = listener.accept().await.unwrap();
+            let guest = Guests::new(8).enter(Some(peer.ip())).await.unwrap();
+            let shown = async |Extension(arrival): Extension<Arrival>| arrival.tls.to_string();
+            let service = TowerToHyperService::new(Router::new().route("/", get(shown)));
+            Attendance { service, guest, peer: Peer(None), stopped }.network(stream, Some(served)).await;
+        });
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let name = "localhost".try_into().unwrap();
+        (TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap(), stop)
+    }
+
+    #[tokio::test]
+    async fn http2_is_served_until_the_server_stops() {
+        let (stream, stop) = connected(&[HTTP2]).await;
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(HTTP2));
+        let (mut sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        let connection = tokio::spawn(connection);
+        for _ in 0..2 {
+            let request = Request::builder().uri("https://localhost/").body(Empty::<Bytes>::new()).unwrap();
+            let response = sender.send_request(request).await.unwrap();
+            assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "true");
+        }
+        stop.send(true).unwrap();
+        connection.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn without_a_choice_the_protocol_is_http1() {
+        let (mut stream, _stop) = connected(&[]).await;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut text = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text).await.unwrap();
+        assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("true"), "{text}");
+    }
 
     #[test]
     fn the_hint_is_a_whole_answer() {
