@@ -1,8 +1,8 @@
 //! The audit: a file a month with one line of JSON for each request that changed something or was
 //! refused.
 //!
-//! Each line has the SHA-256 of the line before it. So a line that somebody changed or removed
-//! later breaks the chain. The chain goes on from file to file.
+//! Each line has the SHA-256 of the line before it. So a line that is changed or removed later
+//! breaks the chain. The chain goes on from file to file.
 
 use crate::identity::secret::Hash;
 use hindcast_api::{AuditEntry, AuditVerification};

@@ -80,7 +80,7 @@ impl Audited {
         }
         let mut suppressed = None;
         if self.caller.is_none() && status.is_client_error() {
-            // Clients that nobody knows must not fill the disk.
+            // Unknown clients must not fill the disk.
             static UNKNOWN: Repeated = Repeated::new();
             let Some(turn) = UNKNOWN.turn() else { return response };
             suppressed = turn.suppressed();

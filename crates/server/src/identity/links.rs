@@ -17,7 +17,7 @@ struct Offer {
     ends: Instant,
 }
 
-/// All links that nobody has used yet.
+/// All links that are good and not used yet.
 #[derive(Default)]
 pub(crate) struct Links(Mutex<Vec<Offer>>);
 
