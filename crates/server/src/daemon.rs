@@ -19,7 +19,7 @@ use crate::notify::Notifier;
 use crate::periodic::Worker;
 use crate::schedule::state::Schedules;
 use crate::settings::Settings;
-use crate::web::{self, Web, WebConfig};
+use crate::web::{Web, WebConfig};
 use crate::{
     anchor_tuner, backups, data_directory, descriptors, logging, notices, open_pool, realtime, scheduler,
     trash,
@@ -155,11 +155,10 @@ fn web(config: &WebConfig, listeners: &[Listener], dir: &Arc<dyn Dir>) -> Result
         let (fingerprint, self_signed) = (current.fingerprint.text(), current.self_signed);
         tracing::info!(fingerprint, self_signed, "certificate of the admin API (SHA-256)");
     }
-    let url = |address: &SocketAddr| web::url(*address, config.speaks_tls(address.ip()));
     Ok(Web {
         certificates,
         config: config.clone(),
-        urls: addresses.iter().map(url).collect(),
+        urls: addresses.into_iter().map(|address| config.url(address)).collect(),
         urgent: Handle::current(),
     })
 }

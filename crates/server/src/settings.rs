@@ -117,8 +117,8 @@ pub struct Settings {
     pub api_plain: Option<bool>,
 
     /// Further name by which clients reach the admin API over TCP; repeatable. The server refuses
-    /// requests with a name that is neither this, nor in its certificate, nor an address on which
-    /// it listens
+    /// requests with another name than these, those in its certificate, the machine's own, and the
+    /// addresses on which it listens
     #[arg(
         long,
         env = "HINDCAST_API_HOST",

@@ -74,6 +74,7 @@ impl Web {
             }
         }
         name == "localhost"
+            || host_name().is_some_and(|own| own.eq_ignore_ascii_case(&name))
             || self.config.hosts.iter().any(|known| known.eq_ignore_ascii_case(&name))
             || self.certificates.as_ref().is_some_and(|all| all.current().is_for(&name))
     }
@@ -90,15 +91,16 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Returns the URL of a listener for people and browsers. A listener on all addresses has the name
-/// of the machine.
-pub(crate) fn url(address: SocketAddr, tls: bool) -> String {
-    let scheme = if tls { "https" } else { "http" };
-    match address.ip().is_unspecified() {
-        true => {
-            format!("{scheme}://{}:{}", host_name().unwrap_or_else(|| "localhost".into()), address.port())
+impl WebConfig {
+    /// Returns the URL of a listener for people and browsers. A listener on all addresses has the
+    /// first configured name of the server, or the name of the machine.
+    pub(crate) fn url(&self, address: SocketAddr) -> String {
+        let scheme = if self.speaks_tls(address.ip()) { "https" } else { "http" };
+        if !address.ip().is_unspecified() {
+            return format!("{scheme}://{address}");
         }
-        false => format!("{scheme}://{address}"),
+        let name = self.hosts.first().cloned().or_else(host_name).unwrap_or_else(|| "localhost".into());
+        format!("{scheme}://{name}:{}", address.port())
     }
 }
 
@@ -143,7 +145,9 @@ mod tests {
         let files = crate::certificate::CertificateFiles { cert: "c".into(), key: "k".into() };
         let own = WebConfig { files: Some(files), ..WebConfig::default() };
         assert!(own.speaks_tls(near) && own.speaks_tls(far));
-        assert_eq!(url("[::1]:80".parse().unwrap(), false), "http://[::1]:80");
-        assert!(url("0.0.0.0:80".parse().unwrap(), true).starts_with("https://"));
+        assert_eq!(config.url("[::1]:80".parse().unwrap()), "http://[::1]:80");
+        assert!(config.url("0.0.0.0:80".parse().unwrap()).starts_with("https://"));
+        let named = WebConfig { hosts: vec!["a.example".into()], ..config };
+        assert_eq!(named.url("[::]:80".parse().unwrap()), "https://a.example:80");
     }
 }

@@ -297,6 +297,8 @@ fn guessing_a_password_is_slow() {
     let right = log_in(address, "anna", "correct horse");
     assert_eq!(right.status, 429);
     assert!(right.json()["message"].as_str().unwrap().contains("try again in"));
+    let wait: u64 = right.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=11).contains(&wait), "{wait}");
     assert_eq!(failure(server.run(&["access", "user", "password", "anna"])).0, 2, "there is no terminal");
 }
 
