@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod audit;
 mod cdp;
 mod check;
 mod clients;
 mod clone;
+mod console;
 mod events;
 mod extras;
 mod failure;
@@ -17,8 +19,10 @@ mod features;
 mod flatten;
 mod group;
 mod history;
+mod known_servers;
 mod listing;
 mod output;
+mod password;
 mod pool;
 mod recover;
 mod reidentify;
@@ -38,9 +42,11 @@ mod target;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod token;
 mod transfer;
 mod trash;
 mod unfinished;
+mod user;
 mod view;
 mod volume;
 mod when;
@@ -130,7 +136,8 @@ enum Command {
     /// Clones, which are writable volumes that begin as a snapshot: create, list
     #[command(subcommand)]
     Clone(clone::Command),
-    /// Access rules for NBD clients, by address and certificate: allow, deny, remove, list
+    /// Who may use volumes over NBD (allow, deny, remove, list), and the admin API (token, user,
+    /// session)
     #[command(subcommand)]
     Access(access::Command),
     /// The clients that use volumes now, over NBD and iSCSI: list, disconnect
@@ -153,6 +160,8 @@ enum Command {
     /// Continuous data protection (CDP): plan
     #[command(subcommand)]
     Cdp(cdp::Command),
+    Audit(audit::Args),
+    Console(console::Args),
     Check(check::Args),
     RestoreMetadata(restore::Args),
     Salvage(salvage::Args),
@@ -210,6 +219,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Schedule(command) => schedule::run(command, &global.session()?),
         Command::Target(command) => target::run(command, &global.session()?),
         Command::Cdp(command) => cdp::run(command, &global),
+        Command::Audit(args) => audit::run(&args, &global.session()?),
+        Command::Console(args) => console::run(args, &global.session()?),
         Command::Check(args) => check::run(&args, &global.output()),
         Command::RestoreMetadata(args) => restore::run(&args, &global.output()),
         Command::Salvage(args) => salvage::run(&args, &global.output()),

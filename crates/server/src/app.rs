@@ -2,11 +2,13 @@
 //! health and others.
 
 use crate::activity::Sampler;
+use crate::audit::Audit;
 use crate::backups::Backups;
 use crate::events::Events;
 use crate::freeze::VolumeHooks;
 use crate::groups::Groups;
 use crate::host_paths::HostPaths;
+use crate::identity::Callers;
 use crate::iscsi::IscsiTarget;
 use crate::latency::Latencies;
 use crate::lineage::Lineage;
@@ -16,6 +18,7 @@ use crate::receivers::Receivers;
 use crate::schedule::state::Schedules;
 use crate::settings::{Prices, TrashTimes};
 use crate::views::Views;
+use crate::web::Web;
 use hindcast_api::{Limits, Listeners};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
@@ -27,6 +30,12 @@ use tokio::sync::{Semaphore, watch};
 /// The parts of a running server.
 pub(crate) struct App {
     pub(crate) pool: Arc<Pool>,
+    /// Everything by which the server recognizes callers of the admin API.
+    pub(crate) callers: Callers,
+    /// Who changed what through the admin API.
+    pub(crate) audit: Audit,
+    /// How the admin API is served over TCP.
+    pub(crate) web: Web,
     pub(crate) nbd: NbdTarget,
     pub(crate) iscsi: IscsiTarget,
     pub(crate) started: Timestamp,

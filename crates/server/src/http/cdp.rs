@@ -1,7 +1,7 @@
 //! The routes of continuous data protection (CDP): history, moments, marks and recovery.
 
 use super::error::{ApiError, Json, Path, Query};
-use super::shared::{Shared, blocking};
+use super::shared::{Shared, blocking, urgent};
 use crate::app::App;
 use crate::convert;
 use crate::lineage::Lineage;
@@ -151,7 +151,7 @@ async fn create_mark(
     Path(volume): Path<String>,
     Json(new): Json<CreateMark>,
 ) -> Result<(StatusCode, Json<Mark>), ApiError> {
-    blocking(&app, move |app| {
+    urgent(&app, move |app| {
         let mark = app.pool.mark(&volume, &new.name)?;
         tracing::info!(event = "mark.created", volume, name = mark.name, lsn = mark.lsn.0, "moment marked");
         Ok((StatusCode::CREATED, Json(convert::mark(&mark))))
@@ -167,7 +167,7 @@ async fn create_marks(
     State(app): Shared,
     Json(new): Json<CreateMarks>,
 ) -> Result<(StatusCode, Json<Mark>), ApiError> {
-    blocking(&app, move |app| {
+    urgent(&app, move |app| {
         let volumes: Vec<&str> = new.volumes.iter().map(String::as_str).collect();
         let mark = app.pool.mark_all(&volumes, &new.name)?;
         let volumes = volumes.join(" ");

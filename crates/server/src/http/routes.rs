@@ -1,12 +1,15 @@
 //! The routes of `/api/v1`, with their OpenAPI descriptions, and of `/healthz` and `/metrics`.
 
+use super::caller::Caller;
 use super::error::{ApiError, Json, Path, Query};
-use super::guests::{Guest, through};
+use super::guard::{MAX_BODY, RouteGuard};
+use super::guests::through;
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    access, backups, cdp, clients, clock, events, features, flatten, groups, live, notices, relocation,
-    schedules, scrub, snapshots, targets, tasks, timeline, transfer, trash, views,
+    access, audit, backups, by_body, cdp, clients, clock, events, features, flatten, groups, live, notices,
+    policy, relocation, schedules, scrub, sessions, snapshots, targets, tasks, timeline, tokens, transfer,
+    trash, users, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -15,7 +18,7 @@ use crate::iscsi::Making;
 use crate::lineage::Lineage;
 use crate::metrics;
 use crate::same::Same;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -26,17 +29,11 @@ use hindcast_api::{
     HealthState, PatchPool, PatchPv, PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
 };
 use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy, VolumeInfo};
-use hindcast_target::Repeated;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-
-/// Maximum size of a request's body in bytes, except for imports. Other requests are small, so a
-/// larger body is a mistake.
-const MAX_BODY: usize = 64 << 10;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -46,9 +43,33 @@ const MAX_BODY: usize = 64 << 10;
 ))]
 struct Document;
 
-/// Returns the router of requests that arrive through `door`. With `token`, every path requires the
-/// token, except `/healthz` and the OpenAPI document.
-pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<String>) -> Router {
+/// Returns the router of requests that arrive through `door`.
+///
+/// The guard checks every request for a route. The fallback answers all other requests, without
+/// credentials: this is the place of the files of a console (GET only, over TCP only).
+pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door) -> Router {
+    let (router, document) = all_routes().split_for_parts();
+    let document = Bytes::from(document.to_json().unwrap_or_default());
+    let document_response = ([(header::CONTENT_TYPE, "application/json")], document);
+    let guard = RouteGuard { app: app.clone(), door };
+    let router = router
+        .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
+        .fallback(async || ApiError::new(ErrorKind::NotFound, "the admin API has no such path"))
+        .layer(middleware::from_fn(move |request, next| guard.clone().handle(request, next)))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(Extension(probe.clone()))
+        .layer(middleware::from_fn(move |request, next: Next| through(door, next.run(request))));
+    let served = app.clone();
+    let router = match door {
+        Door::Local => router,
+        Door::Network => router
+            .layer(middleware::from_fn(move |request, next| policy::over_tcp(served.clone(), request, next))),
+    };
+    router.with_state(app)
+}
+
+/// Returns all routes, with their descriptions.
+fn all_routes() -> OpenApiRouter<Arc<App>> {
     let api = OpenApiRouter::new()
         .routes(routes!(status))
         .routes(routes!(health))
@@ -78,93 +99,21 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(flatten::router())
         .merge(schedules::router())
         .merge(targets::router())
-        .merge(access::router());
-    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+        .merge(access::router())
+        .merge(tokens::router())
+        .merge(users::router())
+        .merge(audit::router())
+        .merge(sessions::router());
+    OpenApiRouter::with_openapi(Document::openapi())
         .nest(API_V1, api)
         .routes(routes!(metrics_text))
-        .split_for_parts();
-    let mut router = router;
-    if let Some(token) = token {
-        let token: Arc<str> = token.into();
-        router =
-            router.layer(middleware::from_fn(move |request, next| authorize(token.clone(), request, next)));
-    }
-    let (open, document) = OpenApiRouter::with_openapi(document).routes(routes!(healthz)).split_for_parts();
-    let document = Bytes::from(document.to_json().unwrap_or_default());
-    let document_response = ([(header::CONTENT_TYPE, "application/json")], document);
-    router
-        .merge(open)
-        .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
-        .fallback(async || ApiError::new(ErrorKind::NotFound, "the admin API has no such path"))
-        .method_not_allowed_fallback(async || {
-            let body = ErrorBody {
-                kind: ErrorKind::Unsupported,
-                message: "this path of the admin API does not have this method".into(),
-            };
-            (StatusCode::METHOD_NOT_ALLOWED, axum::Json(body))
-        })
-        .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(Extension(probe.clone()))
-        .layer(middleware::from_fn(move |request, next: Next| through(door, next.run(request))))
-        .with_state(app)
+        .routes(routes!(healthz))
 }
 
-async fn authorize(token: Arc<str>, request: Request, next: Next) -> Response {
-    let given =
-        request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let given = given.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let wrong = || ApiError::new(ErrorKind::Unauthorized, "the bearer token is missing or wrong");
-    let Some((_, given)) = given else { return wrong().into_response() };
-    let guest = request.extensions().get::<Arc<Guest>>();
-    if !same(given.trim().as_bytes(), token.as_bytes()) {
-        let address = guest.and_then(|guest| guest.address());
-        tell_of_wrong_token(address);
-        let held = match guest {
-            Some(guest) => guest.hold_back().await,
-            None => true,
-        };
-        if held {
-            return wrong().into_response();
-        }
-        tell_of_guessing(address);
-        return ApiError::guessing().into_response();
-    }
-    match guest.is_none_or(|guest| guest.settle()) {
-        true => next.run(request).await,
-        false => ApiError::full().into_response(),
-    }
-}
-
-fn tell_of_wrong_token(peer: Option<IpAddr>) {
-    static WRONG: Repeated = Repeated::new();
-    if let Some(turn) = WRONG.turn() {
-        tracing::warn!(
-            peer = shown(peer),
-            suppressed = turn.suppressed(),
-            "a request to the admin API had a wrong token"
-        );
-    }
-}
-
-fn tell_of_guessing(peer: Option<IpAddr>) {
-    static MANY: Repeated = Repeated::new();
-    if let Some(turn) = MANY.turn() {
-        let (peer, suppressed) = (shown(peer), turn.suppressed());
-        tracing::warn!(
-            peer,
-            suppressed,
-            "many requests to the admin API have a wrong token; the server answers them with 429"
-        );
-    }
-}
-
-fn shown(peer: Option<IpAddr>) -> String {
-    peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_canonical().to_string())
-}
-
-/// Compares two byte strings. The duration does not depend on the position of the first difference.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y)) == 0
+/// Returns the OpenAPI document of all routes.
+#[cfg(test)]
+pub(super) fn document() -> String {
+    all_routes().split_for_parts().1.to_json().unwrap()
 }
 
 /// Returns the state of the server.
@@ -383,11 +332,13 @@ async fn volume_stats(
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
+    Caller(caller): Caller,
     Path(name): Path<String>,
     Json(patch): Json<PatchVolume>,
 ) -> Result<Json<Volume>, ApiError> {
     blocking(&app, move |app| {
         let mut info = app.pool.volume(&name)?;
+        by_body::check_volume(&caller, &info, &patch)?;
         if let Some(read_only) = patch.read_only {
             info = app.iscsi.change_volume(&name, |pool| pool.set_read_only(&name, read_only))?;
             tracing::info!(event = "volume.changed", volume = name, read_only, "volume changed");
@@ -456,15 +407,4 @@ async fn delete_volume(
         Ok(Json(app.delete_volume(&name, how)?))
     })
     .await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::same;
-
-    #[test]
-    fn tokens_are_compared_whole() {
-        assert!(same(b"abc", b"abc"));
-        assert!(!same(b"abc", b"abd") && !same(b"abc", b"abcd") && !same(b"", b"a"));
-    }
 }
