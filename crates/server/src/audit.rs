@@ -53,7 +53,10 @@ impl Audit {
     /// and changes are refused.
     pub(crate) fn open(data: Option<&Path>) -> Audit {
         let dir = data.map(|data| data.join(DIRECTORY));
-        let head = dir.as_deref().map_or(Ok(Hash([0; 32])), last_hash);
+        let head = dir.as_deref().map_or(Ok(Hash([0; 32])), |dir| {
+            try_to_write(dir)?;
+            last_hash(dir)
+        });
         let problem = head.as_ref().err().map(ToString::to_string);
         if let Some(problem) = &problem {
             tracing::error!(problem, "the audit can't be used; changes are refused");
@@ -71,7 +74,7 @@ impl Audit {
             return Ok(());
         }
         let entry = note("the audit can be written again");
-        let retried = last_hash(dir).and_then(|head| {
+        let retried = try_to_write(dir).and_then(|()| last_hash(dir)).and_then(|head| {
             (state.current, state.head) = (None, head);
             state.append(dir, entry)
         });
@@ -152,12 +155,16 @@ impl Audit {
         let mut result =
             AuditVerification { files: 0, entries: 0, continued: false, head: zero.text(), problem: None };
         let Some(dir) = &self.dir else { return Ok(result) };
-        // No entry is added meanwhile.
-        let state = self.state.lock();
+        // Entries that are added meanwhile are not verified, and do not wait.
+        let (files, head) = {
+            let state = self.state.lock();
+            (lengths(dir)?, state.problem.is_none().then_some(state.head))
+        };
         let mut last = None;
-        for name in names(dir)? {
+        for (name, length) in files {
             result.files += 1;
-            for (i, line) in BufReader::new(File::open(dir.join(&name))?).split(b'\n').enumerate() {
+            let file = BufReader::new(File::open(dir.join(&name))?.take(length));
+            for (i, line) in file.split(b'\n').enumerate() {
                 let line = line?;
                 let place = format!("{name}, line {}", i + 1);
                 let prev =
@@ -178,7 +185,7 @@ impl Audit {
                 (last, result.head) = (Some(hash), hash.text());
             }
         }
-        if state.problem.is_none() && last.unwrap_or(zero) != state.head {
+        if head.is_some_and(|head| last.unwrap_or(zero) != head) {
             result.problem = Some("the last lines were changed or removed since the server started".into());
         }
         Ok(result)
@@ -200,7 +207,6 @@ impl State {
         // of order.
         let is_new = self.current.as_ref().is_none_or(|(_, current, _)| name > *current);
         if is_new {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
             let newest = names(dir)?.pop().unwrap_or_default();
             let name = name.max(newest);
             let options = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(&name));
@@ -263,6 +269,21 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+/// Makes the directory if it does not exist, and a file in it for a moment. So a directory that
+/// refuses writes is noticed before the first change.
+fn try_to_write(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let probe = dir.join("probe");
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&probe)?;
+    fs::remove_file(probe)
+}
+
+/// Returns the names and lengths of all files, the oldest first.
+fn lengths(dir: &Path) -> io::Result<Vec<(String, u64)>> {
+    let with_length = |name: String| Ok((name.clone(), fs::metadata(dir.join(name))?.len()));
+    names(dir)?.into_iter().map(with_length).collect()
 }
 
 /// Returns the hash of the last line of all files. It cuts a line that a crash interrupted: the

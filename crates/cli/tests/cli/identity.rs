@@ -375,6 +375,7 @@ fn the_audit_has_what_changed_and_who_was_refused() {
 fn changes_are_refused_while_the_audit_cannot_be_written() {
     let dir = tempfile::tempdir().unwrap();
     drop(Server::start(dir.path()));
+    fs::remove_dir_all(dir.path().join("audit")).unwrap();
     fs::write(dir.path().join("audit"), "in the way").unwrap();
     let server = Server::start(dir.path());
     let (_, message) = server.fails(&["volume", "create", "v", "--size", "1M"]);

@@ -97,9 +97,11 @@ impl Callers {
         link: &str,
         address: Option<IpAddr>,
     ) -> std::result::Result<NewSession, LogInError> {
-        self.attempts.begin(address, "", Instant::now()).map_err(LogInError::Later)?;
+        // A link belongs to no user, so only the address has a bucket.
+        let user = format!("link {address:?}");
+        self.attempts.begin(address, &user, Instant::now()).map_err(LogInError::Later)?;
         let caller = self.links.take(link, Instant::now()).ok_or(LogInError::Wrong)?;
-        self.attempts.succeeded(address, "");
+        self.attempts.succeeded(address, &user);
         Ok(self.begin(caller, address)?)
     }
 
