@@ -1,0 +1,232 @@
+/** What a timeline shows: its window, its moment, and the pictures of the server that it draws. */
+
+import { computed, effect, signal } from '@preact/signals';
+import { noteServerTime, serverNow } from '../lib/clock';
+import { DAY, HOUR, parseTime, toRfc3339 } from '../lib/time';
+import { setParameters } from '../router';
+import type { TimelineData } from './data';
+import { Loader } from './loader';
+import { clamped, type Limits, lengthOf, panned, type Span, showing, toTime, toX, zoomed } from './scale';
+import { allPoints, countedNeighbour, neighbours } from './sums';
+
+/** A window whose end is this close to now, in pixels, follows now. */
+const FOLLOW_PIXELS = 3;
+
+/** Distance in pixels from which the playhead snaps to a snapshot or mark. */
+const SNAP_PIXELS = 6;
+
+const ZOOM_TIME = 180;
+
+export class TimelineState {
+  readonly span = signal<Span>({ from: serverNow() - HOUR, to: serverNow() });
+  /** True: the window's end follows the present. */
+  readonly live = signal(true);
+  /** The moment under the playhead. Null is the present. */
+  readonly moment = signal<number | null>(null);
+  /** The second handle, for comparisons. */
+  readonly second = signal<number | null>(null);
+  readonly consistent = signal(false);
+  readonly heat = signal(false);
+  /** Width of the plot in pixels. */
+  readonly width = signal(800);
+  readonly whole = signal<TimelineData | null>(null);
+  readonly detail = signal<TimelineData | null>(null);
+  readonly error = signal<string | null>(null);
+  readonly snapshots = computed(() => allPoints([this.whole.value?.snapshots, this.detail.value?.snapshots]));
+  readonly marks = computed(() => allPoints([this.whole.value?.marks, this.detail.value?.marks]));
+  readonly flushes = computed(() => allPoints([this.whole.value?.flushes, this.detail.value?.flushes]));
+  readonly loader: Loader;
+  private readonly stops: (() => void)[] = [];
+  private animation = 0;
+  private placed = false;
+
+  constructor(
+    readonly volume: string,
+    parameters: URLSearchParams,
+  ) {
+    this.readAddress(parameters);
+    this.loader = new Loader(this);
+    this.stops.push(effect(() => this.placeFirstWindow()));
+    this.stops.push(effect(() => this.writeAddress()));
+  }
+
+  dispose(): void {
+    cancelAnimationFrame(this.animation);
+    this.loader.dispose();
+    for (const stop of this.stops) stop();
+  }
+
+  private readAddress(parameters: URLSearchParams): void {
+    const read = (name: string) => {
+      const time = parseTime(parameters.get(name) ?? '');
+      return Number.isFinite(time) ? time : null;
+    };
+    const [from, to] = [read('from'), read('to')];
+    const last = Number(parameters.get('last'));
+    if (from !== null && to !== null && from < to) {
+      this.placed = true;
+      this.live.value = false;
+      this.span.value = { from, to };
+    } else if (last > 0) {
+      this.placed = true;
+      this.span.value = { from: serverNow() - last * 1000, to: serverNow() };
+    }
+    this.moment.value = read('at');
+    this.second.value = read('and');
+    this.heat.value = parameters.has('heat');
+  }
+
+  /** Without a window in the address, the timeline begins with the last six hours of the history. */
+  private placeFirstWindow(): void {
+    const whole = this.whole.value;
+    if (!whole || this.placed) return;
+    this.placed = true;
+    const age = whole.begins === null ? HOUR : serverNow() - whole.begins;
+    this.follow(Math.min(Math.max(age * 1.04, 60_000), 6 * HOUR));
+  }
+
+  private addressTimer: ReturnType<typeof setTimeout> | undefined;
+
+  private writeAddress(): void {
+    const { from, to } = this.span.value;
+    const live = this.live.value;
+    const time = (value: number | null) => (value === null ? null : toRfc3339(value));
+    const changes = {
+      last: live ? String(Number(((to - from) / 1000).toPrecision(6))) : null,
+      from: live ? null : toRfc3339(from),
+      to: live ? null : toRfc3339(to),
+      at: time(this.moment.value),
+      and: time(this.second.value),
+      heat: this.heat.value ? '' : null,
+    };
+    clearTimeout(this.addressTimer);
+    this.addressTimer = setTimeout(() => setParameters(changes), 250);
+  }
+
+  stopAddress(): void {
+    clearTimeout(this.addressTimer);
+  }
+
+  /** How far the window can reach: from a little before the history to now. */
+  limits(): Limits {
+    const now = serverNow();
+    const begins = this.whole.peek()?.begins ?? now - HOUR;
+    const margin = Math.max((now - begins) * 0.02, 1000);
+    return { from: begins - margin, to: now };
+  }
+
+  /** Shows the last `length` milliseconds, and follows the present. */
+  follow(length: number): void {
+    const now = serverNow();
+    this.live.value = true;
+    this.span.value = clamped({ from: now - length, to: now }, this.limits());
+  }
+
+  setSpan(span: Span): void {
+    cancelAnimationFrame(this.animation);
+    const limits = this.limits();
+    const next = clamped(span, limits);
+    this.live.value = limits.to - next.to < (lengthOf(next) * FOLLOW_PIXELS) / this.width.peek();
+    this.span.value = next;
+  }
+
+  pan(pixels: number): void {
+    const span = this.span.peek();
+    this.setSpan(panned(span, (pixels / this.width.peek()) * lengthOf(span), this.limits()));
+  }
+
+  /** Zooms at once, as a wheel or fingers do. */
+  zoom(factor: number, around: number): void {
+    this.setSpan(zoomed(this.span.peek(), factor, around, this.limits()));
+  }
+
+  /** Goes to a window in a short motion, unless the person prefers none. */
+  glide(target: Span): void {
+    const [start, end] = [this.span.peek(), clamped(target, this.limits())];
+    if (matchMedia('(prefers-reduced-motion: reduce)').matches) {
+      this.setSpan(end);
+      return;
+    }
+    const begun = performance.now();
+    const step = () => {
+      const share = Math.min((performance.now() - begun) / ZOOM_TIME, 1);
+      const ease = 1 - (1 - share) ** 3;
+      this.setSpan({
+        from: start.from + (end.from - start.from) * ease,
+        to: start.to + (end.to - start.to) * ease,
+      });
+      if (share < 1) this.animation = requestAnimationFrame(step);
+    };
+    step();
+  }
+
+  /** Zooms by keys, around the playhead if it is in sight. */
+  zoomByKey(factor: number): void {
+    const span = this.span.peek();
+    const moment = this.at();
+    const around = moment >= span.from && moment <= span.to ? moment : (span.from + span.to) / 2;
+    this.glide(zoomed(span, factor, around, this.limits()));
+  }
+
+  /** The time under the playhead. */
+  at(): number {
+    return this.moment.value ?? serverNow();
+  }
+
+  /** Moves the playhead to a time, and the window if the time is out of sight. */
+  moveTo(time: number): void {
+    const now = serverNow();
+    const begins = this.whole.peek()?.begins;
+    const kept = Math.max(time, begins ?? now);
+    if (kept >= now - 1) {
+      this.moment.value = null;
+    } else {
+      this.moment.value = this.consistent.peek() ? (this.flushUpTo(kept) ?? kept) : kept;
+    }
+    const span = this.span.peek();
+    const next = showing(span, this.at(), this.limits());
+    if (next !== span) this.setSpan(next);
+  }
+
+  /** The last flush at or before a time, as far as the page knows it. */
+  private flushUpTo(time: number): number | null {
+    const known = neighbours(this.flushes.peek(), time).before?.time ?? null;
+    const detail = this.detail.peek();
+    return detail?.flushes.counts ? countedNeighbour(detail, detail.flushes, time, false) : known;
+  }
+
+  /** The time at a place of the plot, or that of a snapshot or mark close to it. */
+  timeAt(x: number): number {
+    const span = this.span.peek();
+    const time = toTime(x, span, this.width.peek());
+    const near = [this.snapshots, this.marks]
+      .flatMap((points) => Object.values(neighbours(points.peek(), time)))
+      .filter(
+        (point) => point !== null && Math.abs(toX(point.time, span, this.width.peek()) - x) <= SNAP_PIXELS,
+      );
+    return near[0]?.time ?? time;
+  }
+
+  received(data: TimelineData, now: string): void {
+    noteServerTime(now);
+    if (data.begins !== null && this.moment.peek() !== null && (this.moment.peek() ?? 0) < data.begins) {
+      this.moment.value = data.begins;
+    }
+  }
+
+  /** Moves a window that follows the present. The page calls it before it draws. */
+  tick(): boolean {
+    if (!this.live.peek()) return false;
+    const span = this.span.peek();
+    const now = serverNow();
+    // A move of less than half a pixel would change nothing that a person sees.
+    if (now - span.to < lengthOf(span) / this.width.peek() / 2) return false;
+    this.span.value = { from: now - lengthOf(span), to: now };
+    return true;
+  }
+
+  /** True where the whole history is short enough to be one window. */
+  isWhole(): boolean {
+    return lengthOf(this.span.value) > lengthOf(this.limits()) * 0.98 || lengthOf(this.limits()) > 3650 * DAY;
+  }
+}
