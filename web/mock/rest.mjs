@@ -281,6 +281,22 @@ export const REST = {
     addEvent(world, 'pv-changed', `pv ${pv}`, `Physical volume ${pv} changed.`);
     return Object.assign(PVS[Number(pv)], body);
   },
+  'GET /pool/scrub': () => ({
+    adopted: 0,
+    adopts: false,
+    damaged: 0,
+    finished: rfc(START - 8 * DAY),
+    passes: 3,
+    paused: false,
+    rate: 134217728,
+    repaired: 0,
+    running: true,
+    started: rfc(START - 3 * HOUR),
+    total: 7.5e12,
+    unknown: 0,
+    unreadable: 0,
+    verified: 4.6e12,
+  }),
   'GET /targets': targets,
   'GET /targets/{t}': ({ t }) => targets().find(({ name }) => name === t),
   'GET /target-defaults': () => ({ rules: [], unmatched: 'refused', chap: null }),

@@ -1,7 +1,7 @@
 // GET /volumes/{v}/timeline of the mock.
 
 import { bucketsOf, DAY, HOUR, hash, MINUTE, regionsOf } from './history.mjs';
-import { historyOf, position, rfc } from './world.mjs';
+import { historyOf, position, rfc, timeOfLsn } from './world.mjs';
 
 /** Points of a lane, or counts per bucket when there are more than 500 of them. */
 function lane(points, from, buckets, toItem) {
@@ -53,22 +53,15 @@ function spansOf(history) {
 }
 
 function dependentsOf(world, volume) {
-  const made = world.volumes.flatMap(({ name, origin, created }) => {
-    if (origin?.volume !== volume) return [];
-    return [
-      {
-        kind: origin.kind === 'moment' ? 'recovered' : 'clone',
-        name,
-        time: origin.time ?? snapshotTime(world, origin) ?? created,
-      },
-    ];
+  const made = world.volumes.flatMap(({ name, origin }) => {
+    if (!origin?.startsWith(`${volume}@`)) return [];
+    const moment = origin.slice(volume.length + 1);
+    const snapshot = world.snapshots.get(volume)?.find((candidate) => candidate.name === moment);
+    const time = snapshot?.created ?? rfc(timeOfLsn(Number(moment.replace('lsn:', ''))));
+    return [{ kind: snapshot ? 'clone' : 'recovered', name, time }];
   });
   const views = world.views.filter((view) => view.volume === volume).map(({ name, time }) => ({ kind: 'view', name, time }));
   return [...made, ...views];
-}
-
-function snapshotTime(world, { volume, snapshot }) {
-  return world.snapshots.get(volume)?.find(({ name }) => name === snapshot)?.created;
 }
 
 export function timeline(world, volume, query, size, retain) {

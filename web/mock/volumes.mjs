@@ -115,7 +115,7 @@ function recover(world, body) {
     const time = timeOf(world, volume, body.to);
     const made = {
       ...makeVolume(name, source.size, { age: 0, used: 0.01, clients: 0 }),
-      origin: { kind: 'moment', volume, lsn: lsnOf(time), time: rfc(time) },
+      origin: `${volume}@lsn:${lsnOf(time)}`,
     };
     world.volumes.push(made);
     world.snapshots.set(name, []);
@@ -191,7 +191,7 @@ export const VOLUMES = {
     checkFree(world, body.name);
     const clone = {
       ...makeVolume(body.name, volumeNamed(world, v).size, { age: 0, used: 0, clients: 0 }),
-      origin: { kind: 'snapshot', volume: v, snapshot: s },
+      origin: `${v}@${s}`,
       parent: `${v}@${s}`,
     };
     world.volumes.push(clone);

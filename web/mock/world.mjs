@@ -17,6 +17,8 @@ const uuid = (seed) => {
 
 /** The position of a time in the order of writes. */
 export const lsnOf = (time) => Math.max(1, Math.round((time - (START - 30 * DAY)) * 0.04));
+/** The time of a position. */
+export const timeOfLsn = (lsn) => START - 30 * DAY + lsn / 0.04;
 export const position = (time) => ({ lsn: lsnOf(time), time: rfc(time) });
 
 const NO_REQUESTS = {
@@ -81,7 +83,7 @@ export function makeSnapshot(volume, name, time, options = {}) {
     volume: volume.name,
     created: rfc(time),
     size: volume.size,
-    parent: options.parent ?? null,
+    parent: options.parent ? `${volume.name}@${options.parent}` : null,
     protected: options.protected ?? false,
     expires: options.expires ?? null,
     handles: 0,
@@ -113,13 +115,8 @@ function companyVolumes() {
     }),
     makeVolume('db-0914', 200 * GIB, { used: 0.01, age: 5 * HOUR, clients: 0, labels: { app: 'shop' } }),
   ];
-  volumes.at(-1).origin = {
-    kind: 'moment',
-    volume: 'db',
-    lsn: lsnOf(START - 26 * HOUR),
-    time: rfc(START - 26 * HOUR),
-  };
-  volumes.at(-2).origin = { kind: 'snapshot', volume: 'db', snapshot: 'release-4.2' };
+  volumes.at(-1).origin = `db@lsn:${lsnOf(START - 26 * HOUR)}`;
+  volumes.at(-2).origin = 'db@release-4.2';
   return volumes;
 }
 

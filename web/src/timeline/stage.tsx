@@ -149,7 +149,11 @@ export function Stage({ state }: { state: TimelineState }) {
       onPointerMove={look}
       onPointerLeave={leave}
     >
-      <canvas ref={canvas} aria-hidden="true" />
+      <canvas
+        ref={canvas}
+        role="img"
+        aria-label="Bytes written over time. The playhead reads the values of a moment."
+      />
       <SecondHandle state={state} layout={layout} />
       <Playhead state={state} layout={layout} />
     </div>
