@@ -16,7 +16,11 @@ export function openBrowser() {
 /** Starts the mock server on a free port. */
 export async function startMock(...args) {
   const script = fileURLToPath(new URL('../mock/main.mjs', import.meta.url));
-  const child = spawn(process.execPath, [script, '--port', '0', ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn(process.execPath, [script, '--port', '0', ...args], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  // A test that fails must not leave the server behind.
+  process.on('exit', () => child.kill());
   const [line] = await once(child.stdout, 'data');
   const url = new URL(String(line).trim()).origin;
   return { url, stop: () => child.kill() };
@@ -25,5 +29,5 @@ export async function startMock(...args) {
 /** Logs in by the mock's one-time link. */
 export async function logIn(page, url, link = 'first') {
   await page.goto(`${url}/#link=${link}`);
-  await page.waitForSelector('nav.side');
+  await page.waitForSelector('.shell');
 }

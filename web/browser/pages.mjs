@@ -17,7 +17,11 @@ export const PAGES = [
   { name: 'volume-writes', path: () => `/volumes/db?from=${ago(30.02)}&to=${ago(30)}&at=${ago(30.01)}` },
   { name: 'volume-open', path: () => `/volumes/db?last=10800&at=${ago(44)}`, act: press('Open') },
   { name: 'volume-go-back', path: () => `/volumes/db?last=10800&at=${ago(44)}`, act: press('Go back here') },
-  { name: 'volume-compare', path: () => `/volumes/db?last=10800&at=${ago(44)}&and=${ago(100)}`, act: press('Compare the two') },
+  {
+    name: 'volume-compare',
+    path: () => `/volumes/db?last=10800&at=${ago(44)}&and=${ago(100)}`,
+    act: press('Compare the two'),
+  },
   { name: 'volume-snapshots', path: () => '/volumes/db/snapshots' },
   { name: 'volume-activity', path: () => '/volumes/db/activity' },
   { name: 'volume-access', path: () => '/volumes/db/access' },

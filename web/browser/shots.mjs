@@ -16,16 +16,23 @@ const directory = process.argv[2] ?? 'shots';
 mkdirSync(directory, { recursive: true });
 const mock = await startMock();
 const browser = await openBrowser();
-for (const colorScheme of ['light', 'dark']) {
-  for (const [width, height] of SIZES) {
-    const page = await browser.newPage({ viewport: { width, height }, colorScheme, timezoneId: 'Europe/Berlin', reducedMotion: 'reduce' });
-    await logIn(page, mock.url);
-    for (const entry of PAGES) {
-      await visit(page, mock.url, entry);
-      await page.screenshot({ path: `${directory}/${entry.name}-${width}-${colorScheme}.png` });
-    }
-    await page.close();
+async function picture(colorScheme, [width, height]) {
+  const page = await browser.newPage({
+    viewport: { width, height },
+    colorScheme,
+    timezoneId: 'Europe/Berlin',
+    reducedMotion: 'reduce',
+  });
+  await logIn(page, mock.url);
+  for (const entry of PAGES) {
+    await visit(page, mock.url, entry);
+    await page.screenshot({ path: `${directory}/${entry.name}-${width}-${colorScheme}.png` });
   }
+  await page.close();
+}
+
+for (const colorScheme of ['light', 'dark']) {
+  await Promise.all(SIZES.map((size) => picture(colorScheme, size)));
 }
 await browser.close();
 mock.stop();

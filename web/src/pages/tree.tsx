@@ -100,6 +100,7 @@ function Tree({ rows }: { rows: TreeRow[] }) {
   const height = TOP + rows.length * ROW + 12;
   return (
     <section class="tree-frame" ref={frame} aria-label={`${plural(rows.length, 'volume')} along time`}>
+      {/* biome-ignore lint/a11y/noSvgWithoutTitle: the section names the drawing; a title would follow the pointer everywhere */}
       <svg width={width} height={height}>
         {ticksOf(span, plot, 110).map(({ time, label }) => (
           <g key={time}>
