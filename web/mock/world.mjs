@@ -133,13 +133,13 @@ function snapshotsOf(volume) {
     ]);
   for (let n = 7; n >= 2; n -= 1) snapshots.push([`daily-${rfc(hour - n * DAY).slice(5, 10)}`, hour - n * DAY]);
   if (volume.name === 'db') snapshots.push(['release-4.2', START - 2.2 * DAY], ['before-migration-2', START - 52 * MINUTE]);
-  const sorted = snapshots.sort((a, b) => a[1] - b[1]);
+  const sorted = snapshots.filter(([, time]) => time > Date.parse(volume.created)).sort((a, b) => a[1] - b[1]);
   return sorted.map(([name, time], n) =>
     makeSnapshot(volume, name, time, {
       parent: n > 0 ? sorted[n - 1][0] : null,
       protected: name === 'release-4.2',
       clones: name === 'release-4.2' ? ['db-test'] : [],
-      labels: name.startsWith('release') ? { release: '4.2' } : { schedule: name.split('-')[0] },
+      labels: /^(hourly|daily)/.test(name) ? { schedule: name.split('-')[0] } : {},
     }),
   );
 }

@@ -24,7 +24,7 @@ const PAGES: [string, string, IconName, 'admin'?][] = [
   ['/tree', 'Tree', 'tree'],
   ['/pool', 'Pool', 'pool'],
   ['/targets', 'Targets', 'targets'],
-  ['/schedules', 'Groups and schedules', 'schedules'],
+  ['/schedules', 'Schedules', 'schedules'],
   ['', '', 'close'],
   ['/tasks', 'Tasks', 'tasks'],
   ['/events', 'Events', 'events'],

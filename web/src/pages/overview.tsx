@@ -7,7 +7,7 @@ import type { Task } from '../api/pending';
 import { useResource } from '../api/resource';
 import type { Health, Pool, Snapshot, Volume } from '../api/schema';
 import { byteRate, bytes, latency, percent, perSecond } from '../lib/format';
-import { parseTime } from '../lib/time';
+import { MINUTE, parseTime } from '../lib/time';
 import { Badge, Card, Empty, Failure, Meter, PageHead, Skeleton, Time } from '../parts/basics';
 import { Chart } from '../parts/chart';
 import { type Column, Table } from '../parts/table';
@@ -30,11 +30,11 @@ export function OverviewPage() {
       )}
       <Figures />
       <Rates />
-      <Protection />
       <div class="grid-2">
         <RunningTasks />
         <LastEvents />
       </div>
+      <Protection />
     </>
   );
 }
@@ -105,13 +105,17 @@ function Rates() {
   const points = poolRates.value;
   const times = points.map(({ time }) => parseTime(time));
   return (
-    <Card title="Since this page opened">
+    <Card title="The last five minutes, since this page opened">
       {points.length < 2 ? (
-        <Skeleton lines={7} />
+        <div class="charts-space">
+          <Skeleton lines={5} />
+        </div>
       ) : (
         <div class="inside charts">
           <Chart
             title="Data"
+            binary
+            length={SHOWN}
             times={times}
             format={byteRate}
             height={132}
@@ -122,6 +126,7 @@ function Rates() {
           />
           <Chart
             title="Latency, 99th percentile"
+            length={SHOWN}
             times={times}
             format={latency}
             height={132}
@@ -135,6 +140,9 @@ function Rates() {
     </Card>
   );
 }
+
+/** Time that the charts show, in milliseconds. */
+const SHOWN = 5 * MINUTE;
 
 interface Protected {
   volume: Volume;

@@ -20,7 +20,7 @@ const RIGHT = 24;
 const LEAST_WIDTH = 720;
 
 /** Snapshots that are closer than this many pixels become one dot. */
-const MERGE = 6;
+const MERGE = 10;
 
 export function TreePage() {
   const volumes = useResource<Volume[]>('/volumes', 30);
@@ -169,7 +169,7 @@ function Row({ row, y, x, end, leaves }: RowProps) {
       )}
       <line class="life" x1={Math.min(start, end - 2)} x2={end} y1={y} y2={y} />
       {merged(snapshots, x).map(({ at, names, time }) => (
-        <circle key={at} class="dot" cx={at} cy={y} r={names.length > 1 ? 5 : 4}>
+        <circle key={at} class={names.length > 1 ? 'dot many' : 'dot'} cx={at} cy={y} r="4">
           <title>
             {names.length > 1 ? plural(names.length, 'snapshot') : `${names[0]}, ${localTime(time)}`}
           </title>

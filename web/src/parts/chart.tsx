@@ -11,12 +11,23 @@ export interface Series {
   values: (number | null)[];
 }
 
+/** The index of the time that is nearest to another. */
+function nearest(times: number[], time: number): number {
+  const after = times.findIndex((candidate) => candidate >= time);
+  if (after <= 0) return after < 0 ? times.length - 1 : 0;
+  return (times[after] ?? 0) - time < time - (times[after - 1] ?? 0) ? after : after - 1;
+}
+
 interface ChartProps {
   title: string;
   times: number[];
   series: Series[];
   format: (value: number) => string;
   height?: number;
+  /** True for bytes, whose scale ends at a round number of KiB, MiB and so on. */
+  binary?: boolean;
+  /** Milliseconds across the whole width. Fewer points begin further right. */
+  length?: number;
 }
 
 const WIDTH = 640;
@@ -28,6 +39,12 @@ export function roundUp(value: number): number {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 5, 10].map((factor) => factor * power).find((round) => round >= value * 0.999) ?? value;
+}
+
+/** The smallest round number of bytes, in the unit that suits it. */
+export function roundUpBytes(value: number): number {
+  const unit = 1024 ** Math.max(0, Math.floor(Math.log(Math.max(value, 1)) / Math.log(1024)));
+  return roundUp(value / unit) * unit;
 }
 
 interface Frame {
@@ -51,23 +68,23 @@ function pathOf(frame: Frame, times: number[], values: (number | null)[]): strin
   return path;
 }
 
-export function Chart({ title, times, series, format, height = 170 }: ChartProps) {
+export function Chart({ title, times, series, format, height = 170, binary, length }: ChartProps) {
   const element = useRef<SVGSVGElement>(null);
   const [index, setIndex] = useState<number | null>(null);
   const highest = Math.max(0, ...series.flatMap(({ values }) => values.map((value) => value ?? 0)));
-  const frame = { from: times[0] ?? 0, to: times.at(-1) ?? 1, top: roundUp(highest), height };
+  const to = times.at(-1) ?? 1;
+  const frame = {
+    from: length ? to - length : (times[0] ?? 0),
+    to,
+    top: (binary ? roundUpBytes : roundUp)(highest),
+    height,
+  };
   const shown = index ?? times.length - 1;
   const point = (event: PointerEvent) => {
     const box = element.current?.getBoundingClientRect();
     if (box)
       setIndex(
-        Math.max(
-          0,
-          Math.min(
-            times.length - 1,
-            Math.round(((event.clientX - box.left) / box.width) * (times.length - 1)),
-          ),
-        ),
+        nearest(times, frame.from + ((event.clientX - box.left) / box.width) * (frame.to - frame.from)),
       );
   };
   const values = series.map(({ name, values: all }) => `${name} ${format(all.at(-1) ?? 0)}`).join(', ');

@@ -110,7 +110,7 @@ export function FormDialog({
   };
   return (
     <Dialog title={title} wide={wide}>
-      <form class="stack plain" onSubmit={send}>
+      <form onSubmit={send}>
         {children}
         {error && <Failure what={`${what} failed.`} error={error} />}
         {command && <AsCommand text={command} />}

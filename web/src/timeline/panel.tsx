@@ -36,7 +36,7 @@ export function Panel({ state, volume }: { state: TimelineState; volume: Volume 
       ) : (
         <Changes state={state} moment={moment} volume={volume} rested={rested.value} />
       )}
-      {moment !== null && <Near state={state} moment={moment} />}
+      {moment !== null && <Near state={state} moment={moment} rested={rested.value} />}
       <Actions state={state} volume={volume} moment={moment} />
     </aside>
   );
@@ -86,7 +86,6 @@ interface ChangesProps {
 function Changes({ state, moment, volume, rested }: ChangesProps) {
   const exact = rested?.moment === moment ? rested : null;
   const sum = exact?.sum ?? changedSince(state.whole.value, state.detail.value, moment, now.value);
-  const { before } = neighbours(lsnPoints(state), moment);
   return (
     <div class="panel-part">
       <dl class="pairs">
@@ -99,8 +98,8 @@ function Changes({ state, moment, volume, rested }: ChangesProps) {
         <dd>{bytes(volume.size)}</dd>
         <dt>Position</dt>
         <dd>
-          {before?.lsn ? (
-            <span data-tip="Opening the moment gives its exact position.">after LSN {count(before.lsn)}</span>
+          {exact?.lsn ? (
+            <span data-tip="Opening the moment gives its exact position.">after LSN {count(exact.lsn)}</span>
           ) : (
             '–'
           )}
@@ -109,13 +108,6 @@ function Changes({ state, moment, volume, rested }: ChangesProps) {
       <Where regions={exact?.regions ?? null} size={volume.size} />
     </div>
   );
-}
-
-/** Points with a position. They give the nearest one before a moment. */
-function lsnPoints(state: TimelineState): Point[] {
-  const anchors = state.detail.value?.anchors.points ?? [];
-  const flushes = state.flushes.value;
-  return flushes.length > anchors.length ? flushes : anchors;
 }
 
 const STRIP_WIDTH = 256;
@@ -155,11 +147,11 @@ function Where({ regions, size }: { regions: number[] | null; size: number }) {
   );
 }
 
-function Near({ state, moment }: { state: TimelineState; moment: number }) {
+function Near({ state, moment, rested }: { state: TimelineState; moment: number; rested: Rested | null }) {
   const rows: [string, Point[]][] = [
     ['Snapshot', state.snapshots.value],
     ['Mark', state.marks.value],
-    ['Flush', state.flushes.value],
+    ['Flush', rested?.moment === moment ? rested.flushes : state.flushes.value],
   ];
   return (
     <div class="panel-part near">
@@ -196,6 +188,7 @@ function Jump({
     <button
       type="button"
       class="jump"
+      data-tip={point.name || undefined}
       onClick={() => state.moveTo(point.time)}
       aria-label={`Go to ${kind} ${point.name}, ${side}`}
     >

@@ -3,10 +3,11 @@
 import { effect, signal } from '@preact/signals';
 import { apiPath, get, query } from '../api/client';
 import type { Timeline } from '../api/pending';
+import { serverNow } from '../lib/clock';
 import { toRfc3339 } from '../lib/time';
-import { readTimeline } from './data';
+import { type Point, readTimeline, type TimelineData } from './data';
 import type { TimelineState } from './state';
-import { bytesByRegion, type Sum, sumBetween } from './sums';
+import { allPoints, bytesByRegion, neighbours, type Sum, sumBetween } from './sums';
 
 const REST = 150;
 const BUCKETS = 50;
@@ -17,6 +18,26 @@ export interface Rested {
   /** What was written from the moment to now, and to which parts of the volume. */
   sum: Sum;
   regions: number[];
+  /** Flushes around the moment, which a wide window only counts. */
+  flushes: Point[];
+  /** The last position before the moment that the page knows. */
+  lsn: number | null;
+}
+
+/** Time around the moment in which the panel looks for flushes. */
+const AROUND = 30_000;
+
+/** Flushes and anchors close to a moment, from a narrow window of the timeline. */
+async function readAround(volume: string, moment: number, signal: AbortSignal): Promise<TimelineData | null> {
+  const parameters = query({
+    from: toRfc3339(moment - AROUND),
+    to: toRfc3339(Math.min(moment + AROUND, serverNow())),
+    buckets: BUCKETS,
+  });
+  const answer = await get<Timeline>(apiPath`/volumes/${volume}/timeline` + parameters, signal).catch(
+    () => null,
+  );
+  return answer && readTimeline(answer);
 }
 
 /**
@@ -31,10 +52,25 @@ export function followRest(state: TimelineState) {
     control = new AbortController();
     const parameters = query({ from: toRfc3339(moment), buckets: BUCKETS, regions: REGIONS });
     const path = apiPath`/volumes/${state.volume}/timeline` + parameters;
-    const answer = await get<Timeline>(path, control.signal).catch(() => null);
+    const { signal } = control;
+    const [answer, around] = await Promise.all([
+      get<Timeline>(path, signal).catch(() => null),
+      readAround(state.volume, moment, signal),
+    ]);
     if (!answer || state.moment.peek() !== moment) return;
     const data = readTimeline(answer);
-    rested.value = { moment, sum: sumBetween(data, moment, data.now), regions: bytesByRegion(data) };
+    const flushes = around?.flushes.points ?? [];
+    const known = allPoints([around?.flushes, around?.anchors, around?.snapshots, around?.marks]).filter(
+      ({ lsn }) => lsn !== null,
+    );
+    const lsn = neighbours(known, moment).before?.lsn ?? null;
+    rested.value = {
+      moment,
+      sum: sumBetween(data, moment, data.now),
+      regions: bytesByRegion(data),
+      flushes,
+      lsn,
+    };
   };
   const stop = effect(() => {
     const moment = state.moment.value;

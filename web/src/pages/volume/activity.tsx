@@ -64,6 +64,7 @@ function Charts({ activity: { points } }: { activity: Activity }) {
       />
       <Chart
         title="Data"
+        binary
         times={times}
         format={byteRate}
         series={[
