@@ -46,6 +46,15 @@ function routesOf(table) {
   });
 }
 
+/** Paths that the server behind the mock has, as patterns. */
+const upstreamPaths = options.upstream ? await readPaths() : [];
+
+async function readPaths() {
+  const document = await (await passToUpstream('GET', '/openapi.json')).json();
+  return Object.keys(document.paths).map((path) => new RegExp(`^${path.replace('/api/v1', '').replace(/\{[\w]+\}/g, '[^/]+')}$`));
+}
+
+const upstreamHas = (path) => upstreamPaths.some((pattern) => pattern.test(path));
 const routes = [...routesOf(PENDING), ...(options.upstream ? [] : [...routesOf(VOLUMES), ...routesOf(REST)])];
 
 async function bodyOf(request) {
@@ -59,9 +68,9 @@ function answer(response, status, body, headers = {}) {
   response.end(body === undefined ? undefined : JSON.stringify(body));
 }
 
-function passToUpstream(method, path, body) {
-  const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json' };
-  return fetch(`${options.upstream}/api/v1${path}`, { method, headers, body: body || undefined });
+function passToUpstream(method, path, body, more = {}, signal = undefined) {
+  const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json', ...more };
+  return fetch(`${options.upstream}/api/v1${path}`, { method, headers, body: body || undefined, signal });
 }
 
 /** A volume by name: of the mock, or of the server behind it. */
@@ -126,6 +135,7 @@ async function api(request, response, url) {
   }
   if (request.method !== 'GET' && session.role === 'viewer')
     return answer(response, 403, { kind: 'forbidden', message: 'the role viewer may not change anything' });
+  if (upstreamHas(path)) return pass(request, response, path + url.search, text);
   if (request.headers.accept === 'text/event-stream') return stream(request, response, path);
   for (const { method, names, pattern, handler } of routes) {
     const found = method === request.method && pattern.exec(path);
@@ -139,9 +149,18 @@ async function api(request, response, url) {
       kind: 'not_found',
       message: `the mock has no route ${request.method} ${path}`,
     });
-  const passed = await passToUpstream(request.method, path + url.search, text);
-  response.writeHead(passed.status, { 'content-type': 'application/json' });
-  return response.end(Buffer.from(await passed.arrayBuffer()));
+  return pass(request, response, path + url.search, text);
+}
+
+/** Lets the server answer. A stream is passed on piece by piece. */
+async function pass(request, response, path, text) {
+  const control = new AbortController();
+  response.on('close', () => control.abort());
+  const { accept = 'application/json', 'last-event-id': last } = request.headers;
+  const passed = await passToUpstream(request.method, path, text, { accept, ...(last && { 'last-event-id': last }) }, control.signal);
+  response.writeHead(passed.status, { 'content-type': passed.headers.get('content-type') ?? 'application/json' });
+  for await (const part of passed.body ?? []) response.write(part);
+  response.end();
 }
 
 async function file(response, path) {
@@ -162,6 +181,7 @@ const server = createServer(async (request, response) => {
   try {
     await (url.pathname.startsWith('/api/') ? api(request, response, url) : file(response, url.pathname));
   } catch (error) {
+    if (response.headersSent) return response.end();
     answer(response, error.status ?? 500, { kind: error.kind ?? 'internal', message: error.message });
   }
 });

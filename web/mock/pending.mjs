@@ -134,11 +134,13 @@ function createView(world, volume, body, size) {
     .toString(16)
     .padStart(8, '0');
   const time = /^\d{4}-/.test(body.moment) ? Date.parse(body.moment) : Date.now() - 60_000;
-  const name = body.name ?? `${volume}@view-${id.slice(0, 4)}`;
+  const name = `${volume}@view-${id.slice(0, 4)}`;
   const view = {
     id,
     volume,
-    name,
+    name: body.name ?? null,
+    address: name,
+    created: rfc(Date.now()),
     lsn: lsnOf(time),
     time: rfc(time),
     expires: rfc(Date.now() + (body.lease_seconds ?? 3600) * 1000),
@@ -165,10 +167,7 @@ function changed(volume, query, size) {
     bytes: hash(seedOf(volume), n) < 0.3 ? Math.round(hash(n, 8) * 90e6) : 0,
   }));
   const ranges = parts.filter(({ bytes }) => bytes > 0).map(({ offset, bytes }) => ({ offset, length: Math.ceil(bytes / 4096) * 4096 }));
-  const end = (name) => ({
-    lsn: lsnOf(Date.parse(query.get(name)) || Date.now()),
-    time: query.get(name) ?? rfc(Date.now()),
-  });
+  const end = (name) => `${volume}@${query.get(name)}`;
   return {
     from: end('from'),
     to: end('to'),

@@ -60,7 +60,7 @@ function dependentsOf(world, volume) {
     const time = snapshot?.created ?? rfc(timeOfLsn(Number(moment.replace('lsn:', ''))));
     return [{ kind: snapshot ? 'clone' : 'recovered', name, time }];
   });
-  const views = world.views.filter((view) => view.volume === volume).map(({ name, time }) => ({ kind: 'view', name, time }));
+  const views = world.views.filter((view) => view.volume === volume).map(({ address, time }) => ({ kind: 'view', name: address, time }));
   return [...made, ...views];
 }
 

@@ -108,7 +108,8 @@ export interface Task {
   begun: string | null;
   done: number;
   total: number | null;
-  unit: 'bytes' | 'percent' | 'items';
+  /** Absent: bytes. */
+  unit?: 'bytes' | 'percent' | 'items';
   rate: number | null;
   seconds_left: number | null;
   state: 'running' | 'waiting' | 'failed' | 'done';
@@ -120,9 +121,14 @@ export interface Task {
 export interface View {
   id: string;
   volume: string;
-  name: string;
-  lsn: number;
+  /** Name that the creator chose, or null. */
+  name: string | null;
+  /** Address of the moment, such as `db@view-7f3a`. */
+  address: string;
+  /** Null for a view of a snapshot. */
+  lsn: number | null;
   time: string;
+  created: string;
   expires: string;
   clients: number;
   size: number;
@@ -141,8 +147,8 @@ export interface CreateView {
 
 /** `GET /volumes/{v}/changed?from=&to=`. */
 export interface Changed {
-  from: Position;
-  to: Position;
+  from: string;
+  to: string | null;
   bytes: number;
   parts: { offset: number; length: number; bytes: number }[];
   ranges: { offset: number; length: number }[];

@@ -12,7 +12,7 @@ import { parameters, setParameters } from '../router';
 
 const TONE = { running: 'a', waiting: undefined, failed: 'b', done: undefined } as const;
 
-function amount({ unit, total, done }: Task): string {
+function amount({ unit = 'bytes', total, done }: Task): string {
   if (unit === 'percent') return `${Math.round(done)} %`;
   const text = unit === 'bytes' ? bytes : count;
   return total === null ? text(done) : `${text(done)} of ${text(total)}`;
@@ -29,7 +29,7 @@ export function TaskLine({ task }: { task: Task }) {
   const total = task.unit === 'percent' ? 100 : task.total;
   const details = [
     amount(task),
-    task.rate && task.unit === 'bytes' ? byteRate(task.rate) : null,
+    task.rate && (task.unit ?? 'bytes') === 'bytes' ? byteRate(task.rate) : null,
     task.seconds_left !== null && task.state === 'running'
       ? `${duration(task.seconds_left * 1000)} left`
       : null,

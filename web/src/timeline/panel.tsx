@@ -22,7 +22,7 @@ import type { Point } from './data';
 import { toggleSecond } from './keys';
 import { followRest, type Rested } from './rested';
 import type { TimelineState } from './state';
-import { changedSince, neighbours } from './sums';
+import { allPoints, changedSince, neighbours } from './sums';
 
 export function Panel({ state, volume }: { state: TimelineState; volume: Volume }) {
   const { rested, dispose } = useMemo(() => followRest(state), [state]);
@@ -151,7 +151,10 @@ function Near({ state, moment, rested }: { state: TimelineState; moment: number;
   const rows: [string, Point[]][] = [
     ['Snapshot', state.snapshots.value],
     ['Mark', state.marks.value],
-    ['Flush', rested?.moment === moment ? rested.flushes : state.flushes.value],
+    [
+      'Flush',
+      rested?.moment === moment ? allPoints([rested.flushes, state.flushes.value]) : state.flushes.value,
+    ],
   ];
   return (
     <div class="panel-part near">
@@ -190,8 +193,8 @@ function Jump({
       class="jump"
       data-tip={point.name || undefined}
       onClick={() => state.moveTo(point.time)}
-      aria-label={`Go to ${kind} ${point.name}, ${side}`}
     >
+      <span class="hidden-text">Go to the {kind.toLowerCase()} </span>
       {point.name && <span class="name">{point.name}</span>}
       <span class="soft small">{side}</span>
     </button>

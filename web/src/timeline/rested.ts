@@ -60,9 +60,12 @@ export function followRest(state: TimelineState) {
     if (!answer || state.moment.peek() !== moment) return;
     const data = readTimeline(answer);
     const flushes = around?.flushes.points ?? [];
-    const known = allPoints([around?.flushes, around?.anchors, around?.snapshots, around?.marks]).filter(
-      ({ lsn }) => lsn !== null,
-    );
+    const known = allPoints([
+      flushes,
+      around?.anchors.points,
+      around?.snapshots.points,
+      around?.marks.points,
+    ]).filter(({ lsn }) => lsn !== null);
     const lsn = neighbours(known, moment).before?.lsn ?? null;
     rested.value = {
       moment,

@@ -32,9 +32,15 @@ export class TimelineState {
   readonly whole = signal<TimelineData | null>(null);
   readonly detail = signal<TimelineData | null>(null);
   readonly error = signal<string | null>(null);
-  readonly snapshots = computed(() => allPoints([this.whole.value?.snapshots, this.detail.value?.snapshots]));
-  readonly marks = computed(() => allPoints([this.whole.value?.marks, this.detail.value?.marks]));
-  readonly flushes = computed(() => allPoints([this.whole.value?.flushes, this.detail.value?.flushes]));
+  readonly snapshots = computed(() =>
+    allPoints([this.whole.value?.snapshots.points, this.detail.value?.snapshots.points]),
+  );
+  readonly marks = computed(() =>
+    allPoints([this.whole.value?.marks.points, this.detail.value?.marks.points]),
+  );
+  readonly flushes = computed(() =>
+    allPoints([this.whole.value?.flushes.points, this.detail.value?.flushes.points]),
+  );
   readonly loader: Loader;
   private readonly stops: (() => void)[] = [];
   private animation = 0;

@@ -66,11 +66,8 @@ test('the points next to a time', () => {
   expect(neighbours(points, 3)).toEqual({ before: points[1], after: points[2] });
   expect(neighbours(points, 0)).toEqual({ before: null, after: points[0] });
   expect(neighbours(points, 9)).toEqual({ before: points[2], after: null });
-  const lanes = [
-    { count: 3, points, counts: null },
-    { count: 1, points: points.slice(1, 2), counts: null },
-  ];
-  expect(allPoints(lanes)).toEqual(points);
+  const lists = [points, points.slice(1, 2), undefined];
+  expect(allPoints(lists)).toEqual(points);
 });
 
 test('the next bucket with points, where they are counted', () => {

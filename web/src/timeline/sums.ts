@@ -56,10 +56,10 @@ export function neighbours(points: Point[], time: number): Neighbours {
   return { before: points[low - 1] ?? null, after: points[low] ?? null };
 }
 
-/** Points of one lane from both pictures, sorted, each once. */
-export function allPoints(lanes: (LaneData | undefined)[]): Point[] {
+/** Points of several lists, sorted, each once. */
+export function allPoints(lists: (Point[] | undefined)[]): Point[] {
   const byTime = new Map<number, Point>();
-  for (const lane of lanes) for (const point of lane?.points ?? []) byTime.set(point.time, point);
+  for (const list of lists) for (const point of list ?? []) byTime.set(point.time, point);
   return [...byTime.values()].sort((a, b) => a.time - b.time);
 }
 

@@ -78,7 +78,8 @@ function Result({ changed }: { changed: Changed }) {
           />
         ))}
       </svg>
-      <div class="ranges">
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the keyboard scrolls the list */}
+      <section class="ranges" aria-label="Ranges" tabIndex={0}>
         <table aria-label="Ranges that differ">
           <thead>
             <tr>
@@ -99,7 +100,7 @@ function Result({ changed }: { changed: Changed }) {
             ))}
           </tbody>
         </table>
-      </div>
+      </section>
       {rest > 0 && <p class="soft">{plural(rest, 'more range')}: the command lists all.</p>}
     </div>
   );

@@ -76,12 +76,12 @@ function OpenedView({ view, onChange }: { view: View; onChange: (view: View) => 
     attempt('Closing the view', async () => {
       await remove(apiPath`/views/${view.id}`);
       closeDialog();
-      notify(`View ${view.name} is closed.`);
+      notify(`View ${view.address} is closed.`);
     });
   return (
-    <Dialog title={`${view.name} is open`}>
+    <Dialog title={`${view.address} is open`}>
       <p class="soft">
-        {bytes(view.size)}, read-only, position LSN {count(view.lsn)}. It closes in{' '}
+        {bytes(view.size)}, read-only, {view.lsn !== null && `position LSN ${count(view.lsn)}. `}It closes in{' '}
         {duration(Math.max(left, 0))}.
       </p>
       {[...view.nbd, ...view.iscsi].map((address) => (
