@@ -72,6 +72,7 @@ async function dragTo(time) {
 async function openView() {
   await page.getByRole('button', { name: 'Open', exact: true }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Open', exact: true }).click();
+  await page.getByRole('heading', { name: 'is open' }).waitFor();
   const address = await page.getByRole('dialog').locator('.command code').first().textContent();
   assertPattern(address, FIRST);
   await page.getByRole('button', { name: 'Close the view' }).click();

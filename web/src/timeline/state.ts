@@ -93,20 +93,27 @@ export class TimelineState {
 
   private addressTimer: ReturnType<typeof setTimeout> | undefined;
 
+  /** Writes the address a moment after a change. A window that follows the present changes all the time. */
   private writeAddress(): void {
-    const { from, to } = this.span.value;
-    const live = this.live.value;
+    void [this.span.value, this.live.value, this.moment.value, this.second.value, this.heat.value];
+    this.addressTimer ??= setTimeout(() => {
+      this.addressTimer = undefined;
+      setParameters(this.addressParameters());
+    }, 250);
+  }
+
+  private addressParameters(): Record<string, string | null> {
+    const { from, to } = this.span.peek();
+    const live = this.live.peek();
     const time = (value: number | null) => (value === null ? null : toRfc3339(value));
-    const changes = {
+    return {
       last: live ? String(Number(((to - from) / 1000).toPrecision(6))) : null,
       from: live ? null : toRfc3339(from),
       to: live ? null : toRfc3339(to),
-      at: time(this.moment.value),
-      and: time(this.second.value),
-      heat: this.heat.value ? '' : null,
+      at: time(this.moment.peek()),
+      and: time(this.second.peek()),
+      heat: this.heat.peek() ? '' : null,
     };
-    clearTimeout(this.addressTimer);
-    this.addressTimer = setTimeout(() => setParameters(changes), 250);
   }
 
   stopAddress(): void {
@@ -128,11 +135,12 @@ export class TimelineState {
     this.span.value = clamped({ from: now - length, to: now }, this.limits());
   }
 
-  setSpan(span: Span): void {
+  /** Shows a window. It follows the present if its end is there, or if `live` says so. */
+  setSpan(span: Span, live = false): void {
     cancelAnimationFrame(this.animation);
     const limits = this.limits();
     const next = clamped(span, limits);
-    this.live.value = limits.to - next.to < (lengthOf(next) * FOLLOW_PIXELS) / this.width.peek();
+    this.live.value = live || limits.to - next.to < (lengthOf(next) * FOLLOW_PIXELS) / this.width.peek();
     this.span.value = next;
   }
 
@@ -149,19 +157,21 @@ export class TimelineState {
   /** Goes to a window in a short motion, unless the person prefers none. */
   glide(target: Span): void {
     const [start, end] = [this.span.peek(), clamped(target, this.limits())];
-    if (matchMedia('(prefers-reduced-motion: reduce)').matches) {
-      this.setSpan(end);
-      return;
-    }
+    const present = this.limits().to;
+    const live = end.to >= present - 1;
     const begun = performance.now();
+    const length = matchMedia('(prefers-reduced-motion: reduce)').matches ? 0 : ZOOM_TIME;
     const step = () => {
-      const share = Math.min((performance.now() - begun) / ZOOM_TIME, 1);
-      const ease = 1 - (1 - share) ** 3;
-      this.setSpan({
-        from: start.from + (end.from - start.from) * ease,
-        to: start.to + (end.to - start.to) * ease,
-      });
-      if (share < 1) this.animation = requestAnimationFrame(step);
+      const share = Math.min((performance.now() - begun) / Math.max(length, 1), 1);
+      const ease = length === 0 ? 1 : 1 - (1 - share) ** 3;
+      // The present moves on while the window does.
+      const drift = live ? serverNow() - present : 0;
+      const between = (from: number, to: number) => from + (to + drift - from) * ease;
+      this.setSpan(
+        { from: between(start.from, end.from), to: between(start.to, end.to) },
+        live && ease === 1,
+      );
+      if (ease < 1) this.animation = requestAnimationFrame(step);
     };
     step();
   }
