@@ -1,6 +1,6 @@
 // The development server: made-up answers for the API, and the built console under its real headers.
 //
-//   node mock/main.mjs [--port 18450] [--upstream http://127.0.0.1:8440 --token-file FILE] [--dist DIR]
+//   node mock/main.mjs [--port 18450] [--large] [--upstream http://127.0.0.1:8440 --token-file FILE] [--dist DIR]
 //
 // With --upstream, only the routes that the server does not have yet are made up. The others go to
 // the server, with the token. Log in at /#link=first, or as anna, jonas or night-watch with the
@@ -19,6 +19,7 @@ import { makeWorld, rfc } from './world.mjs';
 const { values: options } = parseArgs({
   options: {
     port: { type: 'string', default: '18450' },
+    large: { type: 'boolean' },
     upstream: { type: 'string' },
     'token-file': { type: 'string' },
     dist: { type: 'string', default: fileURLToPath(new URL('../../crates/console/dist', import.meta.url)) },
@@ -34,7 +35,7 @@ const TYPES = {
   '.svg': 'image/svg+xml',
 };
 
-const world = makeWorld();
+const world = makeWorld(options.large);
 world.listeners = new Set();
 const token = options['token-file'] ? (await readFile(options['token-file'], 'utf8')).trim() : '';
 

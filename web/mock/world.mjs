@@ -172,9 +172,23 @@ export function historyOf(world, name, size) {
   return history;
 }
 
-export function makeWorld() {
+/** Adds what a large installation has: 500 volumes, and 10,000 snapshots of one of them. */
+function enlarge(volumes, snapshots) {
+  for (let n = volumes.length; n < 500; n += 1) {
+    volumes.push(makeVolume(`vm-${String(n).padStart(4, '0')}`, 64 * GIB, { used: hash(n, 4) * 0.8, labels: { rack: `r${n % 12}` } }));
+    snapshots.set(volumes.at(-1).name, []);
+  }
+  const [db] = volumes;
+  const many = Array.from({ length: 10_000 }, (_, n) =>
+    makeSnapshot(db, `every-${n}`, START - (10_000 - n) * 0.9 * MINUTE, { parent: n > 0 ? `every-${n - 1}` : null }),
+  );
+  snapshots.set('db', many);
+}
+
+export function makeWorld(large = false) {
   const volumes = companyVolumes();
   const snapshots = new Map(volumes.map((volume) => [volume.name, snapshotsOf(volume)]));
+  if (large) enlarge(volumes, snapshots);
   const world = {
     volumes,
     snapshots,

@@ -94,7 +94,7 @@ export function TasksPage() {
         {error && !data && <Failure what="The tasks could not be read." error={error} retry={again} />}
         {!data && !error && <Skeleton />}
         {shown?.length === 0 && (
-          <Empty title="No task" command="hindcast tasks">
+          <Empty title="No task" command="hindcast volume flatten VOLUME">
             A task appears here while the server copies, checks or moves data in the background.
           </Empty>
         )}

@@ -1,7 +1,7 @@
 /** Small parts that many pages share. */
 
 import type { ComponentChildren, TargetedMouseEvent } from 'preact';
-import { useState } from 'preact/hooks';
+import { useRef, useState } from 'preact/hooks';
 import { now } from '../lib/clock';
 import { localTime, parseTime, relative, utcTime, zoneOffset } from '../lib/time';
 import { Icon, type IconName } from './icon';
@@ -76,14 +76,20 @@ export function Meter({ part, whole, label }: { part: number; whole: number; lab
 /** A line of text to copy, such as a command or an address. */
 export function Command({ text, label = 'Copy the command' }: { text: string; label?: string }) {
   const [copied, setCopied] = useState(false);
+  const code = useRef<HTMLElement>(null);
   const copy = async () => {
+    // A page without TLS has no clipboard. The person copies the selected text then.
+    if (!navigator.clipboard) {
+      if (code.current) getSelection()?.selectAllChildren(code.current);
+      return;
+    }
     await navigator.clipboard.writeText(text);
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
   return (
     <div class="command">
-      <code>{text}</code>
+      <code ref={code}>{text}</code>
       <Button
         icon={copied ? 'check' : 'copy'}
         kind="quiet"

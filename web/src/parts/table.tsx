@@ -25,7 +25,7 @@ interface TableProps<T> {
 }
 
 const ROW = 40;
-const SPARE_ROWS = 12;
+const SPARE_ROWS = 8;
 
 interface Order {
   by: string | undefined;
@@ -98,18 +98,28 @@ export function Table<T>({
         <tbody>
           <Spacer rows={start} columns={columns.length} />
           {ordered.slice(start, end).map((row) => (
-            <tr key={keyOf(row)} class={isSelected?.(row) ? 'selected' : ''}>
-              {columns.map((column) => (
-                <td key={column.name} class={classOf(column)}>
-                  {column.cell(row)}
-                </td>
-              ))}
-            </tr>
+            <Row key={keyOf(row)} row={row} columns={columns} selected={isSelected?.(row) ?? false} />
           ))}
           <Spacer rows={ordered.length - end} columns={columns.length} />
         </tbody>
       </table>
     </div>
+  );
+}
+
+/** A row. Scrolling does not render it again: its cells change with its data only. */
+function Row<T>({ row, columns, selected }: { row: T; columns: Column<T>[]; selected: boolean }) {
+  return useMemo(
+    () => (
+      <tr class={selected ? 'selected' : ''}>
+        {columns.map((column) => (
+          <td key={column.name} class={classOf(column)}>
+            {column.cell(row)}
+          </td>
+        ))}
+      </tr>
+    ),
+    [row, columns, selected],
   );
 }
 
