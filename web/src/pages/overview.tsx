@@ -104,6 +104,7 @@ function Figures() {
 function Rates() {
   const points = poolRates.value;
   const times = points.map(({ time }) => parseTime(time));
+  const length = Math.max(SHOWN, (times.at(-1) ?? 0) - (times[0] ?? 0));
   return (
     <Card title="The last five minutes, since this page opened">
       {points.length < 2 ? (
@@ -115,7 +116,7 @@ function Rates() {
           <Chart
             title="Data"
             binary
-            length={SHOWN}
+            length={length}
             times={times}
             format={byteRate}
             height={132}
@@ -126,7 +127,7 @@ function Rates() {
           />
           <Chart
             title="Latency, 99th percentile"
-            length={SHOWN}
+            length={length}
             times={times}
             format={latency}
             height={132}
@@ -141,8 +142,8 @@ function Rates() {
   );
 }
 
-/** Time that the charts show, in milliseconds. */
-const SHOWN = 5 * MINUTE;
+/** Least time that the charts show, in milliseconds. It grows to five minutes, which the page keeps. */
+const SHOWN = MINUTE;
 
 interface Protected {
   volume: Volume;

@@ -13,7 +13,7 @@ export function Problems({ problems }: { problems: Problem[] }) {
   return (
     <section class="card" aria-label="Problems">
       {sorted.map((problem) => (
-        <div key={problem.code + problem.message} class="problem">
+        <div key={problem.code + problem.message} class={`problem ${severityOf(problem)}`}>
           <Icon name={severityOf(problem) === 'info' ? 'info' : 'warning'} />
           <div class="stack tight">
             <p>{problem.message}</p>

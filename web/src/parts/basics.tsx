@@ -168,7 +168,7 @@ export function Card({ title, actions, children }: CardProps) {
   );
 }
 
-/** Names and values. A value of null or undefined is left out. */
+/** Names and values. A value of null, undefined or false is left out. */
 export function Pairs({ of }: { of: [string, ComponentChildren][] }) {
   return (
     <dl class="pairs">
@@ -203,10 +203,10 @@ export function PageHead({
 
 export function Labels({ of }: { of: Record<string, string> | undefined }) {
   return (
-    <>
+    <span class="labels">
       {Object.entries(of ?? {}).map(([name, value]) => (
         <Badge key={name}>{value ? `${name}=${value}` : name}</Badge>
       ))}
-    </>
+    </span>
   );
 }
