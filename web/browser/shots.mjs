@@ -1,0 +1,38 @@
+// Pictures of every page with the mock's data: npm run shots [-- DIRECTORY]
+//
+// The pictures are for people to look at. They show each page at three sizes, light and dark.
+
+import { mkdirSync } from 'node:fs';
+import { logIn, openBrowser, startMock } from './browser.mjs';
+import { PAGES, visit } from './pages.mjs';
+
+const SIZES = [
+  [390, 844],
+  [1024, 768],
+  [1600, 1000],
+];
+
+const directory = process.argv[2] ?? 'shots';
+mkdirSync(directory, { recursive: true });
+const mock = await startMock();
+const browser = await openBrowser();
+async function picture(colorScheme, [width, height]) {
+  const page = await browser.newPage({
+    viewport: { width, height },
+    colorScheme,
+    timezoneId: 'Europe/Berlin',
+    reducedMotion: 'reduce',
+  });
+  await logIn(page, mock.url);
+  for (const entry of PAGES) {
+    await visit(page, mock.url, entry);
+    await page.screenshot({ path: `${directory}/${entry.name}-${width}-${colorScheme}.png` });
+  }
+  await page.close();
+}
+
+for (const colorScheme of ['light', 'dark']) {
+  await Promise.all(SIZES.map((size) => picture(colorScheme, size)));
+}
+await browser.close();
+mock.stop();

@@ -1,0 +1,84 @@
+/** Answers of GET routes, shared by all components that show them, and kept up to date. */
+
+import { type Signal, signal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
+import { errorText, get, session } from './client';
+
+interface Entry {
+  value: Signal<unknown>;
+  error: Signal<string | null>;
+  users: number;
+  request: Promise<void> | null;
+}
+
+/** What a component knows of a route: its last answer, and why there is none. */
+export interface Resource<T> {
+  data: T | undefined;
+  error: string | null;
+  reload: () => Promise<void>;
+}
+
+const entries = new Map<string, Entry>();
+
+function entryOf(path: string): Entry {
+  let entry = entries.get(path);
+  if (!entry) {
+    entry = { value: signal(undefined), error: signal(null), users: 0, request: null };
+    entries.set(path, entry);
+  }
+  return entry;
+}
+
+/** Reads a route again. Calls during a request wait for that request. */
+export function reload(path: string): Promise<void> {
+  const entry = entryOf(path);
+  entry.request ??= get(path)
+    .then((value) => {
+      entry.value.value = value;
+      entry.error.value = null;
+    })
+    .catch((error) => {
+      entry.error.value = errorText(error);
+    })
+    .finally(() => {
+      entry.request = null;
+    });
+  return entry.request;
+}
+
+/** Reads every route again that a component shows now. */
+export function reloadAll(): void {
+  for (const [path, entry] of entries) {
+    if (entry.users > 0) void reload(path);
+  }
+}
+
+/** Forgets every answer, because the next session may see less. */
+export function forgetAll(): void {
+  for (const entry of entries.values()) entry.value.value = undefined;
+}
+
+session.subscribe((current) => {
+  if (current === null) forgetAll();
+});
+
+/** The answer of a route. Null stands for no route. `everySeconds` reads it again at that interval. */
+export function useResource<T>(path: string | null, everySeconds = 0): Resource<T> {
+  useEffect(() => {
+    if (path === null) return undefined;
+    const entry = entryOf(path);
+    entry.users += 1;
+    void reload(path);
+    const timer =
+      everySeconds > 0
+        ? setInterval(() => !document.hidden && void reload(path), everySeconds * 1000)
+        : undefined;
+    return () => {
+      entry.users -= 1;
+      clearInterval(timer);
+    };
+  }, [path, everySeconds]);
+  if (path === null) return { data: undefined, error: null, reload: async () => undefined };
+  const entry = entryOf(path);
+  return { data: entry.value.value as T | undefined, error: entry.error.value, reload: () => reload(path) };
+}

@@ -1,0 +1,81 @@
+/** Who changed what, or was refused. */
+
+import type { AuditEntry } from '../api/pending';
+import { useResource } from '../api/resource';
+import { latency } from '../lib/format';
+import { Badge, Card, Empty, Failure, PageHead, Skeleton, Time } from '../parts/basics';
+import { SearchField } from '../parts/fields';
+import { type Column, Table } from '../parts/table';
+import { parameters, setParameters } from '../router';
+
+const COLUMNS: Column<AuditEntry>[] = [
+  { name: 'Time', cell: ({ time }) => <Time at={time} />, sort: ({ time }) => time },
+  { name: 'Who', cell: ({ principal }) => principal, sort: ({ principal }) => principal },
+  {
+    name: 'Address',
+    wideOnly: true,
+    cell: ({ address }) => address ?? 'this machine',
+    sort: ({ address }) => address ?? '',
+  },
+  {
+    name: 'Request',
+    class: 'clip',
+    cell: ({ method, route }) => <code>{`${method} ${route}`}</code>,
+    sort: ({ route }) => route,
+  },
+  { name: 'Subject', cell: ({ subject }) => subject ?? '', sort: ({ subject }) => subject ?? '' },
+  {
+    name: 'Result',
+    number: true,
+    cell: ({ result }) => <Badge tone={result >= 400 ? 'b' : undefined}>{result}</Badge>,
+    sort: ({ result }) => result,
+  },
+  {
+    name: 'Took',
+    number: true,
+    wideOnly: true,
+    cell: ({ duration_seconds }) => latency(duration_seconds),
+    sort: ({ duration_seconds }) => duration_seconds,
+  },
+];
+
+export function AuditPage() {
+  const { data, error, reload } = useResource<AuditEntry[]>('/audit', 15);
+  const search = parameters.value.get('search') ?? '';
+  const words = search.toLowerCase();
+  const shown = data?.filter((entry) =>
+    `${entry.principal} ${entry.address} ${entry.method} ${entry.route} ${entry.subject}`
+      .toLowerCase()
+      .includes(words),
+  );
+  return (
+    <>
+      <PageHead title="Audit">
+        <SearchField
+          label="Search the audit"
+          value={search}
+          onInput={(value) => setParameters({ search: value || null })}
+        />
+      </PageHead>
+      <Card>
+        {error && !data && <Failure what="The audit could not be read." error={error} retry={reload} />}
+        {!data && !error && <Skeleton lines={8} />}
+        {shown?.length === 0 && (
+          <Empty title="No entry matches" command="hindcast audit --since -1d">
+            The server writes an entry for each request that changes something, or is refused.
+          </Empty>
+        )}
+        {shown && shown.length > 0 && (
+          <Table
+            label="Audit"
+            columns={COLUMNS}
+            rows={shown}
+            keyOf={({ time, route }) => time + route}
+            sortBy="Time"
+            descending
+          />
+        )}
+      </Card>
+    </>
+  );
+}

@@ -1,0 +1,108 @@
+/** The server's events, as they happen, and earlier ones page by page. */
+
+import { useState } from 'preact/hooks';
+import { get } from '../api/client';
+import { events, mergeEvents } from '../api/events';
+import type { EventSeverity, ServerEvent } from '../api/pending';
+import { Badge, Button, Card, Empty, PageHead, Time } from '../parts/basics';
+import { SearchField, SelectField } from '../parts/fields';
+import { attempt } from '../parts/notices';
+import { parameters, setParameters, volumePath } from '../router';
+
+const PAGE = 200;
+const TONE = { info: undefined, warning: 'b', critical: 'full' } as const;
+
+export function EventLine({ event }: { event: ServerEvent }) {
+  return (
+    <li>
+      <span class="event-time soft small">
+        <Time at={event.time} />
+      </span>
+      <span class="event-text">{event.message}</span>
+      {event.severity !== 'info' && <Badge tone={TONE[event.severity]}>{event.severity}</Badge>}
+    </li>
+  );
+}
+
+type Least = 'all' | Exclude<EventSeverity, 'info'>;
+
+const LEAST: [Least, string][] = [
+  ['all', 'All events'],
+  ['warning', 'Warnings and critical events'],
+  ['critical', 'Critical events'],
+];
+
+function passes(event: ServerEvent, text: string, least: Least): boolean {
+  if (least === 'critical' && event.severity !== 'critical') return false;
+  if (least === 'warning' && event.severity === 'info') return false;
+  return `${event.kind} ${event.subject ?? ''} ${event.message}`.toLowerCase().includes(text.toLowerCase());
+}
+
+export function EventsPage() {
+  const [older, setOlder] = useState<ServerEvent[]>([]);
+  const [ended, setEnded] = useState(false);
+  const text = parameters.value.get('search') ?? '';
+  const least = (parameters.value.get('least') ?? 'all') as Least;
+  const all = mergeEvents(older, events.value, Number.POSITIVE_INFINITY);
+  const shown = all.filter((event) => passes(event, text, least));
+  const more = () =>
+    attempt('Reading earlier events', async () => {
+      const page = await get<ServerEvent[]>(`/events?limit=${PAGE}&before=${all.at(-1)?.id ?? 0}`);
+      setEnded(page.length === 0);
+      setOlder(mergeEvents(all, page, Number.POSITIVE_INFINITY));
+    });
+  return (
+    <>
+      <PageHead title="Events" badge={<Badge tone="a">live</Badge>} />
+      <Card>
+        <div class="filters">
+          <SearchField
+            label="Search events"
+            value={text}
+            onInput={(value) => setParameters({ search: value || null })}
+          />
+          <SelectField
+            label="Severity"
+            value={least}
+            options={LEAST}
+            onInput={(value) => setParameters({ least: value === 'all' ? null : value })}
+          />
+        </div>
+        {shown.length === 0 && (
+          <Empty title="No event matches" command="hindcast events --follow">
+            An event appears here when a volume, a snapshot, a client or the health changes.
+          </Empty>
+        )}
+        <ul class="list">
+          {shown.map((event) => (
+            <li key={event.id}>
+              <span class="event-time soft small">
+                <Time at={event.time} />
+              </span>
+              <span class="event-text">{event.message}</span>
+              {event.severity !== 'info' && <Badge tone={TONE[event.severity]}>{event.severity}</Badge>}
+              <span class="push small">
+                <Subject event={event} />
+              </span>
+            </li>
+          ))}
+        </ul>
+        {!ended && all.length > 0 && (
+          <div class="more">
+            <Button onClick={more}>Earlier events</Button>
+          </div>
+        )}
+      </Card>
+    </>
+  );
+}
+
+const VOLUME_KINDS = ['volume', 'snapshot', 'mark', 'rollback', 'recovery', 'clone', 'view', 'client'];
+
+/** The subject as a link, where it is a volume. */
+function Subject({ event }: { event: ServerEvent }) {
+  const { subject, kind } = event;
+  if (subject && VOLUME_KINDS.some((prefix) => kind.startsWith(prefix)))
+    return <a href={volumePath(subject.split('@')[0] ?? subject)}>{subject}</a>;
+  return <span class="soft">{subject}</span>;
+}

@@ -1,0 +1,244 @@
+/** The pool: its space, physical volumes, journal, cache and check. */
+
+import { useState } from 'preact/hooks';
+import { apiPath, patch, post, remove } from '../api/client';
+import { reload, reloadAll, useResource } from '../api/resource';
+import type { Pool, Pv, Scrub } from '../api/schema';
+import { may } from '../api/session';
+import { hindcast } from '../lib/command';
+import { byteRate, bytes, count, parseSize, percent, sizeArgument } from '../lib/format';
+import { Badge, Button, Card, Failure, Meter, PageHead, Pairs, Skeleton, Time } from '../parts/basics';
+import { closeDialog, FormDialog, openDialog } from '../parts/dialog';
+import { TextField } from '../parts/fields';
+import { attempt } from '../parts/notices';
+import { Problems } from './problems';
+
+export function PoolPage() {
+  const { data: pool, error, reload: again } = useResource<Pool>('/pool', 10);
+  const problems = pool?.health.problems ?? [];
+  return (
+    <>
+      <PageHead title="Pool">
+        {may('admin') && (
+          <Button icon="plus" kind="main" onClick={() => openDialog(<AddPvDialog />)}>
+            Add a physical volume
+          </Button>
+        )}
+      </PageHead>
+      {problems.length > 0 && <Problems problems={problems} />}
+      {error && !pool && <Failure what="The pool could not be read." error={error} retry={again} />}
+      {!pool && !error && <Skeleton />}
+      {pool && <Space pool={pool} />}
+      <PhysicalVolumes />
+      {pool && (
+        <div class="grid-2">
+          <JournalCard pool={pool} />
+          <CacheCard pool={pool} />
+          <ScrubCard />
+        </div>
+      )}
+    </>
+  );
+}
+
+function Space({ pool }: { pool: Pool }) {
+  return (
+    <Card title="Space">
+      <div class="inside stack">
+        <Meter
+          part={pool.used}
+          whole={pool.capacity}
+          label={`${percent(pool.used, pool.capacity)} is used`}
+        />
+        <Pairs
+          of={[
+            ['Used', `${bytes(pool.used)}, ${percent(pool.used, pool.capacity)} of ${bytes(pool.capacity)}`],
+            ['Free', bytes(pool.available)],
+            ['Provisioned', `${bytes(pool.provisioned)} in ${count(pool.volumes)} volumes`],
+            ['Reserved', bytes(pool.reserved)],
+          ]}
+        />
+      </div>
+    </Card>
+  );
+}
+
+function PhysicalVolumes() {
+  const { data, error, reload: again } = useResource<Pv[]>('/pool/pvs', 10);
+  return (
+    <Card title="Physical volumes">
+      {error && !data && (
+        <Failure what="The physical volumes could not be read." error={error} retry={again} />
+      )}
+      {!data && !error && <Skeleton />}
+      <ul class="pv-list">
+        {data?.map((pv) => (
+          <li key={pv.uuid} class="pv">
+            <div class="line">
+              <strong>{pv.path}</strong>
+              <span class="soft">number {pv.id}</span>
+              {pv.draining && <Badge tone="b">{pv.used > 0 ? 'draining' : 'empty'}</Badge>}
+              {pv.failure && <Badge tone="full">failed: {pv.failure}</Badge>}
+              <span class="push line">
+                <span class="soft">
+                  {bytes(pv.used)} of {bytes(pv.size)}
+                </span>
+                {may('admin') && <PvActions pv={pv} />}
+              </span>
+            </div>
+            <Meter
+              part={pv.used}
+              whole={pv.size}
+              label={`${percent(pv.used, pv.size)} of ${pv.path} is used`}
+            />
+          </li>
+        ))}
+      </ul>
+    </Card>
+  );
+}
+
+function PvActions({ pv }: { pv: Pv }) {
+  const path = apiPath`/pool/pvs/${pv.id}`;
+  const change = (what: string, run: () => Promise<unknown>) =>
+    attempt(what, async () => {
+      await run();
+      await reload('/pool/pvs');
+    });
+  if (pv.draining && pv.used === 0)
+    return <Button onClick={() => change('Removing the physical volume', () => remove(path))}>Remove</Button>;
+  return (
+    <Button
+      tip={pv.draining ? undefined : 'The pool moves the data to the other physical volumes.'}
+      onClick={() => change('Draining', () => patch(path, { draining: !pv.draining }))}
+    >
+      {pv.draining ? 'Stop draining' : 'Drain'}
+    </Button>
+  );
+}
+
+function JournalCard({ pool: { journal } }: { pool: Pool }) {
+  return (
+    <Card title="Journal">
+      <div class="inside stack">
+        <Meter
+          part={journal.used}
+          whole={journal.capacity}
+          label={`${percent(journal.used, journal.capacity)} of the journal is used`}
+        />
+        <Pairs
+          of={[
+            ['Used', `${bytes(journal.used)} of ${bytes(journal.capacity)}`],
+            ['Not destaged', `${count(journal.sequenced_lsn - journal.destaged_lsn)} positions`],
+            ['Waits for room', count(journal.backpressure_waits)],
+          ]}
+        />
+      </div>
+    </Card>
+  );
+}
+
+function CacheCard({ pool: { map_cache, index } }: { pool: Pool }) {
+  return (
+    <Card title="Map and cache">
+      <div class="inside">
+        <Pairs
+          of={[
+            ['Cache', `${bytes(map_cache.used)} of ${bytes(map_cache.size)}`],
+            [
+              'Hits',
+              map_cache.hit_rate === null || map_cache.hit_rate === undefined
+                ? '–'
+                : percent(map_cache.hit_rate, 1),
+            ],
+            ['Catalog', bytes(index.catalog_bytes)],
+            ['Map', `${count(index.map_pages)} pages, ${count(index.versions)} versions`],
+          ]}
+        />
+      </div>
+    </Card>
+  );
+}
+
+function ScrubCard() {
+  const { data: scrub, reload: again } = useResource<Scrub>('/pool/scrub', 10);
+  const run = (what: string, action: () => Promise<unknown>) =>
+    attempt(what, async () => {
+      await action();
+      await again();
+    });
+  const actions =
+    may('admin') &&
+    scrub &&
+    (scrub.running ? (
+      <Button onClick={() => run('Stopping the check', () => remove('/pool/scrub'))}>Stop</Button>
+    ) : (
+      <Button onClick={() => run('Starting the check', () => post('/pool/scrub', {}))}>Check now</Button>
+    ));
+  return (
+    <Card title="Check of all data" actions={actions}>
+      {!scrub ? (
+        <Skeleton lines={3} />
+      ) : (
+        <div class="inside stack">
+          {scrub.running && (
+            <Meter
+              part={scrub.verified}
+              whole={scrub.total}
+              label={`${percent(scrub.verified, scrub.total)} is checked`}
+            />
+          )}
+          <Pairs
+            of={[
+              ['State', scrub.running ? `${percent(scrub.verified, scrub.total)} checked` : 'not running'],
+              ['Rate', scrub.rate > 0 ? byteRate(scrub.rate) : 'no limit'],
+              ['Last pass', scrub.finished ? <Time key="finished" at={scrub.finished} /> : 'none'],
+              ['Damaged', count(scrub.damaged)],
+              ['Repaired', count(scrub.repaired)],
+            ]}
+          />
+        </div>
+      )}
+    </Card>
+  );
+}
+
+function AddPvDialog() {
+  const [path, setPath] = useState('');
+  const [size, setSize] = useState('');
+  const bytesWanted = size === '' ? undefined : parseSize(size);
+  const submit = async () => {
+    await post('/pool/pvs', { path, size: bytesWanted });
+    closeDialog();
+    reloadAll();
+  };
+  return (
+    <FormDialog
+      title="Add a physical volume"
+      what="Adding the physical volume"
+      command={hindcast(
+        'pool',
+        'add',
+        path || 'PATH',
+        ...(bytesWanted ? ['--size', sizeArgument(bytesWanted)] : []),
+      )}
+      submit="Add"
+      disabled={path === '' || bytesWanted === null}
+      onSubmit={submit}
+    >
+      <TextField
+        label="Path"
+        value={path}
+        onInput={setPath}
+        hint="A block device such as /dev/sdd, or a file on the server's machine"
+        first
+      />
+      <TextField
+        label="Size"
+        value={size}
+        onInput={setSize}
+        hint="For a new file only. Empty: the device's own size"
+      />
+    </FormDialog>
+  );
+}

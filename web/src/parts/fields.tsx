@@ -1,0 +1,112 @@
+/** Fields of forms, each with its label and hint. */
+
+import type { ComponentChildren } from 'preact';
+import { useId } from 'preact/hooks';
+
+interface TextProps {
+  label: string;
+  value: string;
+  onInput: (value: string) => void;
+  hint?: ComponentChildren;
+  type?: 'text' | 'password' | 'number' | 'time';
+  first?: boolean;
+  required?: boolean;
+  placeholder?: string;
+  autocomplete?: string;
+  problem?: string | null;
+}
+
+export function TextField(props: TextProps) {
+  const id = useId();
+  return (
+    <div class="field">
+      <label for={id}>{props.label}</label>
+      <input
+        id={id}
+        // The library's types do not accept a choice of input types.
+        type={(props.type ?? 'text') as 'text'}
+        value={props.value}
+        onInput={(event) => props.onInput(event.currentTarget.value)}
+        required={props.required}
+        placeholder={props.placeholder}
+        autocomplete={props.autocomplete ?? 'off'}
+        spellcheck={false}
+        aria-invalid={Boolean(props.problem)}
+        aria-describedby={props.hint || props.problem ? `${id}-hint` : undefined}
+        data-first={props.first ? '' : undefined}
+      />
+      {(props.problem || props.hint) && (
+        <span class="hint" id={`${id}-hint`}>
+          {props.problem ?? props.hint}
+        </span>
+      )}
+    </div>
+  );
+}
+
+interface SelectProps<T extends string> {
+  label: string;
+  value: T;
+  onInput: (value: T) => void;
+  options: readonly (readonly [T, string])[];
+  hint?: ComponentChildren;
+}
+
+export function SelectField<T extends string>({ label, value, onInput, options, hint }: SelectProps<T>) {
+  const id = useId();
+  return (
+    <div class="field">
+      <label for={id}>{label}</label>
+      <select id={id} value={value} onInput={(event) => onInput(event.currentTarget.value as T)}>
+        {options.map(([option, name]) => (
+          <option key={option} value={option}>
+            {name}
+          </option>
+        ))}
+      </select>
+      {hint && <span class="hint">{hint}</span>}
+    </div>
+  );
+}
+
+interface CheckProps {
+  label: ComponentChildren;
+  checked: boolean;
+  onInput: (checked: boolean) => void;
+}
+
+export function CheckField({ label, checked, onInput }: CheckProps) {
+  return (
+    <label class="check">
+      <input type="checkbox" checked={checked} onInput={(event) => onInput(event.currentTarget.checked)} />
+      <span>{label}</span>
+    </label>
+  );
+}
+
+interface SearchProps {
+  label: string;
+  value: string;
+  onInput: (value: string) => void;
+}
+
+export function SearchField({ label, value, onInput }: SearchProps) {
+  return (
+    <input
+      class="search"
+      type="search"
+      aria-label={label}
+      placeholder={label}
+      value={value}
+      onInput={(event) => onInput(event.currentTarget.value)}
+    />
+  );
+}
+
+const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
+
+/** Why a name is refused, or null. An empty name is not refused yet. */
+export function nameProblem(name: string): string | null {
+  if (name === '' || NAME.test(name)) return null;
+  return 'Use 1 to 128 letters, digits, dots, dashes and underscores. The first one is a letter or a digit.';
+}

@@ -1,0 +1,99 @@
+/** The server's picture of a span, with its times as numbers. */
+
+import type { Dependent, Lane, Position, Timeline } from '../api/pending';
+import { parseTime } from '../lib/time';
+import type { Span } from './scale';
+
+/** A point of a lane. `name` is empty for flushes and anchors. */
+export interface Point {
+  time: number;
+  name: string;
+  lsn: number | null;
+}
+
+export interface LaneData {
+  count: number;
+  points: Point[];
+  /** Points of each bucket, where there are too many to list. */
+  counts: number[] | null;
+}
+
+export interface TimelineData {
+  span: Span;
+  now: number;
+  /** Length of a bucket in milliseconds. */
+  bucket: number;
+  begins: number | null;
+  records: number[];
+  written: number[];
+  stored: number[];
+  waiting: number[];
+  regions: { count: number; bytesEach: number; written: number[] } | null;
+  coarse: boolean;
+  gaps: Span[];
+  rollbacks: Point[];
+  snapshots: LaneData;
+  marks: LaneData;
+  anchors: LaneData;
+  flushes: LaneData;
+  dependents: (Omit<Dependent, 'time'> & { time: number })[];
+  /** Time that moments stay recoverable, in milliseconds. Null: without a limit. */
+  retain: number | null;
+}
+
+function pointOf(position: Position | { name: string; time: string; lsn: number | null }): Point {
+  return { time: parseTime(position.time), name: 'name' in position ? position.name : '', lsn: position.lsn };
+}
+
+function laneOf(lane: Lane<Position> | Lane<{ name: string; time: string; lsn: number | null }>): LaneData {
+  return {
+    count: lane.count,
+    points: lane.items.map(pointOf),
+    counts: lane.items.length === 0 ? (lane.counts ?? null) : null,
+  };
+}
+
+/** The times between two stretches of the history that can be recovered. */
+function gapsOf(spans: Timeline['spans']): Span[] {
+  const gaps: Span[] = [];
+  for (const [index, span] of spans.entries()) {
+    const next = spans[index + 1];
+    if (span.to && next) gaps.push({ from: parseTime(span.to.time), to: parseTime(next.from.time) });
+  }
+  return gaps;
+}
+
+export function readTimeline(timeline: Timeline): TimelineData {
+  const { regions } = timeline;
+  return {
+    span: { from: parseTime(timeline.from), to: parseTime(timeline.to) },
+    now: parseTime(timeline.now),
+    bucket: timeline.bucket_seconds * 1000,
+    begins: timeline.begins && parseTime(timeline.begins.time),
+    records: timeline.records,
+    written: timeline.written,
+    stored: timeline.stored,
+    waiting: timeline.waiting,
+    regions: regions
+      ? { count: regions.count, bytesEach: regions.bytes_each, written: regions.written }
+      : null,
+    coarse: timeline.coarse,
+    gaps: gapsOf(timeline.spans),
+    rollbacks: timeline.rollbacks.map(pointOf),
+    snapshots: laneOf(timeline.snapshots),
+    marks: laneOf(timeline.marks),
+    anchors: laneOf(timeline.anchors),
+    flushes: laneOf(timeline.flushes),
+    dependents: timeline.dependents.map((dependent) => ({ ...dependent, time: parseTime(dependent.time) })),
+    retain: timeline.retain_seconds === null ? null : timeline.retain_seconds * 1000,
+  };
+}
+
+/** The number of the bucket that holds a time. */
+export function bucketAt(data: TimelineData, time: number): number {
+  return Math.floor((time - data.span.from) / data.bucket);
+}
+
+export function bucketStart(data: TimelineData, bucket: number): number {
+  return data.span.from + bucket * data.bucket;
+}
