@@ -5,7 +5,7 @@
 //! files in the data directory, so that they survive a restart. The files have a limited size, and
 //! the oldest one goes first.
 
-use hindcast_api::{Event, Severity};
+use hindcast_api::{Event, Severity, Size};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -281,6 +281,10 @@ impl Fields {
             "message" => self.message = value,
             "severity" => self.severity = value.parse().ok(),
             name if self.subject.is_none() && SUBJECTS.contains(&name) => self.subject = Some(value),
+            "size" => {
+                let size = value.parse().map_or(value, |bytes| Size(bytes).to_string());
+                _ = write!(self.rest, ", {size}");
+            }
             // Writing to a string does not fail.
             name => _ = write!(self.rest, ", {} {value}", name.replace('_', " ")),
         }
@@ -319,7 +323,7 @@ mod tests {
         assert_eq!(kinds(&found), [(2, "pv.failed"), (1, "volume.created")]);
         assert_eq!(
             (&found[1].subject, found[1].message.as_str()),
-            (&Some("db".into()), "volume created, size 7")
+            (&Some("db".into()), "volume created, 7 B")
         );
         assert_eq!((found[1].severity, found[0].severity), (Severity::Info, Severity::Critical));
     }

@@ -10,10 +10,10 @@ use crate::{anchor_tuner, moments};
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
-    CdpMeasured, CdpStatus, Change, CreateMark, CreateMarks, ErrorBody, ErrorKind, FoundMoment, History,
-    MAX_CHANGES, Mark, Recover, RecoverInPlace, Recovered, RolledBack, Volume,
+    CdpMeasured, CdpStatus, Change, CreateMark, CreateMarks, Encoding, ErrorBody, ErrorKind, FoundMoment,
+    History, MAX_CHANGES, Mark, Recover, RecoverInPlace, Recovered, RolledBack, Size, Volume,
 };
-use hindcast_engine::cdp;
+use hindcast_engine::cdp::{self, CdpSettings};
 use hindcast_engine::ids::{Lsn, Stamp};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -36,6 +36,17 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(delete_mark))
         .routes(routes!(recover))
         .routes(routes!(recover_in_place))
+}
+
+/// Returns the settings of a history in words.
+pub(super) fn words(settings: Option<CdpSettings>) -> String {
+    let Some(settings) = settings else { return "off".into() };
+    let seconds = settings.retention.time.map(|nanos| format!("{} s", nanos / 1_000_000_000));
+    let bytes = settings.retention.bytes.map(|bytes| Size(bytes).to_string());
+    let kept: Vec<String> = seconds.into_iter().chain(bytes).collect();
+    let kept = if kept.is_empty() { "for ever".into() } else { kept.join(", at most ") };
+    let encoding: Encoding = settings.encoding.same();
+    format!("{}, kept {kept}", encoding.name())
 }
 
 /// Returns the state of a volume's history.

@@ -59,6 +59,10 @@ impl ApiError {
         ApiError { body: error_body(error), status: Some(StatusCode::BAD_REQUEST), wait: 1 }
     }
 
+    pub(crate) fn no_such_path() -> Self {
+        Self::new(ErrorKind::NotFound, "the admin API has no such path")
+    }
+
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }

@@ -10,6 +10,7 @@ mod cdp;
 mod clients;
 mod clock;
 mod connection;
+mod console;
 mod cookie;
 mod error;
 mod events;

@@ -7,9 +7,9 @@ use super::guests::through;
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    access, audit, backups, by_body, cdp, clients, clock, events, features, flatten, groups, live, notices,
-    policy, relocation, schedules, scrub, sessions, snapshots, targets, tasks, timeline, tokens, transfer,
-    trash, users, views,
+    access, audit, backups, by_body, cdp, clients, clock, console, events, features, flatten, groups, live,
+    notices, policy, relocation, schedules, scrub, sessions, snapshots, targets, tasks, timeline, tokens,
+    transfer, trash, users, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -18,7 +18,7 @@ use crate::iscsi::Making;
 use crate::lineage::Lineage;
 use crate::metrics;
 use crate::same::Same;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -46,7 +46,7 @@ struct Document;
 /// Returns the router of requests that arrive through `door`.
 ///
 /// The guard checks every request for a route. The fallback answers all other requests, without
-/// credentials: this is the place of the files of a console (GET only, over TCP only).
+/// credentials: over TCP with the files of the console.
 pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door) -> Router {
     let (router, document) = all_routes().split_for_parts();
     let document = Bytes::from(document.to_json().unwrap_or_default());
@@ -54,7 +54,12 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door) -> Router {
     let guard = RouteGuard { app: app.clone(), door };
     let router = router
         .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
-        .fallback(async || ApiError::new(ErrorKind::NotFound, "the admin API has no such path"))
+        .fallback(move |request: Request| async move {
+            match door {
+                Door::Network => console::answer(request).await,
+                Door::Local => ApiError::no_such_path().into_response(),
+            }
+        })
         .layer(middleware::from_fn(move |request, next| guard.clone().handle(request, next)))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(Extension(probe.clone()))
@@ -358,12 +363,18 @@ async fn patch_volume(
                 auto_delete: patch.auto_delete.unwrap_or(old.auto_delete),
             };
             info = app.pool.set_snapshot_policy(&name, policy)?;
-            tracing::info!(event = "volume.changed", volume = name, ?policy, "volume changed");
+            let reserve = format!("{} %", policy.reserve_percent);
+            tracing::info!(event = "volume.changed", volume = name, reserve, "volume changed");
         }
         if let Some(change) = &patch.cdp {
             let settings = cdp::settings(info.cdp, change)?;
             info = app.pool.set_cdp(&name, settings)?;
-            tracing::info!(event = "volume.changed", volume = name, ?settings, "history settings changed");
+            tracing::info!(
+                event = "volume.changed",
+                volume = name,
+                history = cdp::words(info.cdp),
+                "volume changed"
+            );
         }
         if let Some(nbd) = patch.nbd {
             app.set_nbd(&info, nbd)?;
@@ -372,7 +383,14 @@ async fn patch_volume(
         if !patch.labels.is_empty() {
             let changes: Vec<_> = patch.labels.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
             info = app.pool.label_volume(&name, &changes)?;
-            tracing::info!(event = "volume.changed", volume = name, labels = ?info.labels, "volume changed");
+            let labels: Vec<String> =
+                info.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            tracing::info!(
+                event = "volume.changed",
+                volume = name,
+                labels = labels.join(" "),
+                "volume changed"
+            );
         }
         if let Some(size) = patch.size {
             info = app.iscsi.change_volume(&name, |pool| pool.resize_volume(&name, size, patch.force))?;
