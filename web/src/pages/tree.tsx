@@ -15,9 +15,13 @@ import { ticksOf } from '../timeline/axis';
 
 const ROW = 36;
 const NAMES = 208;
+const NARROW_NAMES = 132;
 const TOP = 28;
 const RIGHT = 24;
-const LEAST_WIDTH = 720;
+const LEAST_WIDTH = 320;
+
+/** Below this width, the names have less room. */
+const NARROW = 640;
 
 /** Snapshots that are closer than this many pixels become one dot. */
 const MERGE = 10;
@@ -95,8 +99,9 @@ function Tree({ rows }: { rows: TreeRow[] }) {
     const first = rows.reduce((least, row) => Math.min(least, startOf(row)), until);
     return { from: first - (until - first) * 0.02, to: until };
   }, [rows]);
-  const plot = width - NAMES - RIGHT;
-  const x = (time: number) => NAMES + ((time - span.from) / (span.to - span.from)) * plot;
+  const names = width < NARROW ? NARROW_NAMES : NAMES;
+  const plot = width - names - RIGHT;
+  const x = (time: number) => names + ((time - span.from) / (span.to - span.from)) * plot;
   const height = TOP + rows.length * ROW + 12;
   return (
     <section class="tree-frame" ref={frame} aria-label={`${plural(rows.length, 'volume')} along time`}>
@@ -116,7 +121,7 @@ function Tree({ rows }: { rows: TreeRow[] }) {
             row={row}
             y={yOf(index)}
             x={x}
-            end={NAMES + plot}
+            end={names + plot}
             leaves={leaveOf(row, rows, moments)}
           />
         ))}
