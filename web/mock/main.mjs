@@ -37,7 +37,7 @@ const TYPES = {
 };
 
 /** The session of every browser with --open. */
-const ANYBODY = { name: 'root', role: 'admin', expires: rfc(Date.now() + 12 * 3_600_000) };
+const OPEN_SESSION = { name: 'root', role: 'admin', expires: rfc(Date.now() + 12 * 3_600_000) };
 
 const world = makeWorld(options.large);
 world.listeners = new Set();
@@ -132,7 +132,7 @@ async function api(request, response, url) {
   const text = await bodyOf(request);
   const body = text ? JSON.parse(text) : {};
   if (path === '/session' && request.method === 'POST') return logIn(response, body);
-  const session = options.open ? ANYBODY : sessionOf(request);
+  const session = options.open ? OPEN_SESSION : sessionOf(request);
   if (!session) return answer(response, 401, { kind: 'unauthorized', message: 'log in first' });
   if (path === '/session') {
     if (request.method === 'GET') return answer(response, 200, session);

@@ -15,7 +15,7 @@ import { ticksOf } from '../timeline/axis';
 
 const ROW = 36;
 const NAMES = 208;
-const NARROW_NAMES = 132;
+const NARROW_NAMES = 152;
 const TOP = 28;
 const RIGHT = 24;
 const LEAST_WIDTH = 320;
