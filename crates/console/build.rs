@@ -45,7 +45,8 @@ fn collect(dist: &Path, directory: &Path, files: &mut Vec<String>) -> Result<(),
     Ok(())
 }
 
-/// FNV-1a of the content. An ETag tells versions of one file apart; nothing relies on it for safety.
+/// FNV-1a of the content. An ETag tells versions of one file apart. Nothing relies on it for
+/// safety.
 fn fingerprint(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -1,8 +1,10 @@
-//! A blocking client of the admin API, over a Unix socket or TCP.
+//! A blocking client of the admin API, over a Unix socket, TCP or TLS.
 //!
 //! It opens one connection per request. The command line makes only a few requests before it ends,
 //! and a fresh connection cannot be stale.
 
+use crate::endpoint::{Endpoint, Stream};
+use crate::trust::Trust;
 use crate::{
     API_V1, AddLun, AddPv, AddRule, ChannelBody, CreateTarget, CreateVolume, ErrorBody, ErrorKind, Health,
     PatchPool, PatchPv, PatchTarget, PatchVolume, Pool, Pv, SetChap, Status, Target, TargetDefaults, Volume,
@@ -15,15 +17,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::pin::Pin;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that the server has to answer a request that changes nothing. Such a request takes memory
@@ -36,54 +34,8 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(330);
 const STALL_TIMEOUT: Duration = Duration::from_secs(330);
 /// Interval between checks whether a transfer makes progress.
 const LOOK: Duration = Duration::from_secs(1);
-/// Pause before the next attempt to connect to a listener whose queue is full.
-const RETRY: Duration = Duration::from_millis(50);
 /// Largest response in bytes. It limits the memory that a wrong server can make the client use.
 const MAX_ANSWER: usize = 256 << 20;
-
-/// Address of a server's admin API.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Endpoint {
-    /// Path of a Unix socket.
-    Unix(PathBuf),
-    /// `HOST:PORT`, plain HTTP.
-    Tcp(String),
-}
-
-impl FromStr for Endpoint {
-    type Err = String;
-
-    /// Parses `unix:PATH`, `http://HOST:PORT`, or a plain path of a Unix socket.
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(rest) = text.strip_prefix("http://") {
-            let authority = rest.trim_end_matches('/');
-            return match authority.rsplit_once(':') {
-                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                    Ok(Endpoint::Tcp(authority.to_owned()))
-                }
-                _ => Err(format!("{text:?} is not of the form http://HOST:PORT")),
-            };
-        }
-        if text.starts_with("https://") {
-            return Err(
-                "the admin API has no TLS: use http:// with a TLS proxy in front of the server, or tunnel the socket".into()
-            );
-        }
-        match text.strip_prefix("unix:").unwrap_or(text) {
-            "" => Err("the path of the socket is empty".into()),
-            path => Ok(Endpoint::Unix(path.into())),
-        }
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Endpoint::Unix(path) => write!(f, "unix:{}", path.display()),
-            Endpoint::Tcp(authority) => write!(f, "http://{authority}"),
-        }
-    }
-}
 
 /// Why a request has no result.
 #[derive(Debug)]
@@ -118,6 +70,8 @@ type Result<T, E = ClientError> = std::result::Result<T, E>;
 pub struct Client {
     endpoint: Endpoint,
     token: Option<String>,
+    /// How the certificate of the server is verified. `None`: it is not, so no connection uses TLS.
+    trust: Option<Trust>,
     /// Time limit that replaces the default limits of all requests.
     patience: Option<Duration>,
     runtime: tokio::runtime::Runtime,
@@ -131,13 +85,19 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|e| ClientError::Protocol(format!("start the client: {e}")))?;
-        Ok(Client { endpoint, token, patience: None, runtime })
+        Ok(Client { endpoint, token, trust: None, patience: None, runtime })
     }
 
     /// Sets the time to wait for each response, and in a transfer for progress. `None`: the default
     /// limits.
     pub fn with_patience(self, patience: Option<Duration>) -> Self {
         Client { patience, ..self }
+    }
+
+    /// Sets how the client verifies the certificate of the server. A client of an `https` endpoint
+    /// needs it.
+    pub fn with_trust(self, trust: Option<Trust>) -> Self {
+        Client { trust, ..self }
     }
 
     /// Returns the state of the server.
@@ -392,20 +352,6 @@ impl Client {
         Ok(body.map_err(|e| self.unreachable(&e))?.to_bytes())
     }
 
-    /// Connects to the server. If the listener's queue is full, it tries again.
-    async fn connect(&self) -> io::Result<Stream> {
-        loop {
-            let connected = match &self.endpoint {
-                Endpoint::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix),
-                Endpoint::Tcp(authority) => TcpStream::connect(authority).await.map(Stream::Tcp),
-            };
-            match connected {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(RETRY).await,
-                connected => return connected,
-            }
-        }
-    }
-
     fn unreachable(&self, why: &dyn fmt::Display) -> ClientError {
         ClientError::Unreachable(format!("reach the server at {}: {why}", self.endpoint))
     }
@@ -423,27 +369,21 @@ impl Client {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let connected = tokio::time::timeout(self.patience.unwrap_or(CONNECT_TIMEOUT), self.connect()).await;
+        let connect = self.endpoint.connect(self.trust.as_ref());
+        let connected = tokio::time::timeout(self.patience.unwrap_or(CONNECT_TIMEOUT), connect).await;
         let late = |_| self.no_answer(format_args!("did not accept the connection"));
         let stream = connected.map_err(late)?.map_err(|e| self.unreachable(&e))?;
-        let exchange = async {
-            match stream {
-                Stream::Unix(stream) => self.exchange(stream, method, path, body).await,
-                Stream::Tcp(stream) => self.exchange(stream, method, path, body).await,
-            }
-        };
-        exchange.await.map_err(|e| self.unreachable(&e))
+        self.exchange(stream, method, path, body).await.map_err(|e| self.unreachable(&e))
     }
 
-    async fn exchange<S, B>(
+    async fn exchange<B>(
         &self,
-        stream: S,
+        stream: Pin<Box<dyn Stream>>,
         method: Method,
         path: &str,
         body: B,
     ) -> Result<Response<Incoming>, Box<dyn std::error::Error + Send + Sync>>
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
@@ -451,14 +391,10 @@ impl Client {
         // Runs whenever this thread waits below, and ends with the connection; its error reaches
         // `sender` too.
         tokio::spawn(connection);
-        let host = match &self.endpoint {
-            Endpoint::Unix(_) => "localhost",
-            Endpoint::Tcp(authority) => authority,
-        };
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{API_V1}{path}"))
-            .header(header::HOST, host)
+            .header(header::HOST, self.endpoint.host())
             .header(header::USER_AGENT, concat!("hindcast/", env!("CARGO_PKG_VERSION")));
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
@@ -517,11 +453,6 @@ impl Body for Watched {
     }
 }
 
-enum Stream {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
-
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     serde_json::from_slice(body).map_err(|e| ClientError::Protocol(format!("read the server's answer: {e}")))
 }
@@ -559,16 +490,6 @@ pub(crate) fn segment(text: &str) -> String {
 mod tests {
     use super::*;
     use std::io::Read;
-
-    #[test]
-    fn endpoints_are_paths_or_urls() {
-        assert_eq!("unix:/run/x".parse(), Ok(Endpoint::Unix("/run/x".into())));
-        assert_eq!("./x.sock".parse(), Ok(Endpoint::Unix("./x.sock".into())));
-        assert_eq!("http://[::1]:80/".parse(), Ok(Endpoint::Tcp("[::1]:80".into())));
-        for bad in ["", "unix:", "http://host", "http://:80", "http://h:x", "https://h:443"] {
-            assert!(bad.parse::<Endpoint>().is_err(), "{bad} was accepted");
-        }
-    }
 
     #[test]
     fn names_cannot_leave_their_segment() {

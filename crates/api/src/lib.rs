@@ -7,15 +7,20 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod audit;
 mod backups;
 mod cdp;
 mod client;
 mod clients;
 mod clock;
+mod endpoint;
 mod error;
+mod events;
 mod features;
 mod flatten;
 mod groups;
+mod identity;
+mod live;
 mod moment;
 mod named;
 mod notices;
@@ -27,21 +32,30 @@ mod snapshots;
 mod span;
 mod stats;
 mod targets;
+mod tasks;
+mod timeline;
 mod transfer;
 mod trash;
+mod trust;
 mod types;
+mod views;
 mod wall_clock;
 
 pub use access::*;
+pub use audit::*;
 pub use backups::*;
 pub use cdp::*;
-pub use client::{Client, ClientError, Endpoint};
+pub use client::{Client, ClientError};
 pub use clients::*;
 pub use clock::*;
+pub use endpoint::Endpoint;
 pub use error::{ErrorBody, ErrorKind};
+pub use events::*;
 pub use features::*;
 pub use flatten::*;
 pub use groups::*;
+pub use identity::*;
+pub use live::*;
 pub use moment::{Moment, ParseMomentError};
 pub use notices::*;
 pub use relocation::*;
@@ -52,9 +66,13 @@ pub use snapshots::*;
 pub use span::TimeSpan;
 pub use stats::*;
 pub use targets::*;
+pub use tasks::*;
+pub use timeline::*;
 pub use transfer::*;
 pub use trash::*;
+pub use trust::{Fingerprint, Trust, fingerprint_of};
 pub use types::*;
+pub use views::*;
 pub use wall_clock::*;
 
 /// Prefix of every versioned route.

@@ -89,6 +89,18 @@ pub struct Status {
     /// Limits of open files and connections.
     #[serde(default)]
     pub limits: Limits,
+    /// Certificate of the admin API. Absent: all of its listeners speak plain HTTP.
+    #[serde(default)]
+    pub certificate: Option<ApiCertificate>,
+}
+
+/// The certificate of the admin API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ApiCertificate {
+    /// SHA-256 of the certificate, as 64 hexadecimal digits.
+    pub fingerprint: String,
+    /// Whether no authority signed the certificate. Clients then check the fingerprint.
+    pub self_signed: bool,
 }
 
 /// Limits of open files and connections. The server starts from the configured limits. It reduces
@@ -112,6 +124,9 @@ pub struct Limits {
 pub struct Listeners {
     /// Addresses of the admin API.
     pub api: Vec<String>,
+    /// URLs of the admin API over TCP, `https://HOST:PORT` or `http://HOST:PORT`.
+    #[serde(default)]
+    pub urls: Vec<String>,
     /// Addresses of the NBD target.
     pub nbd: Vec<String>,
     /// Addresses of the iSCSI target.

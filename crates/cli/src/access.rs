@@ -1,8 +1,9 @@
-//! `hindcast access`: which NBD clients may use a volume.
+//! `hindcast access`: which NBD clients may use a volume, and who may use the admin API.
 
 use crate::failure::Failure;
 use crate::output::list;
 use crate::session::Session;
+use crate::{token, user};
 use clap::{ArgGroup, Args, Subcommand};
 use hindcast_api::{Access, AddNbdRule, NbdAccess, NbdRule, Unmatched};
 
@@ -71,6 +72,15 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N")]
         rule: usize,
     },
+    /// Access tokens for programs that use the admin API: create, list, revoke
+    #[command(subcommand)]
+    Token(token::Command),
+    /// Users, who log in with a password: add, list, remove, password, role
+    #[command(subcommand)]
+    User(user::Command),
+    /// Sessions of browsers: list, end
+    #[command(subcommand)]
+    Session(user::OfSessions),
     /// List the rules of a volume, those for all volumes, or all
     #[command(alias = "ls", after_help = LIST_EXAMPLES)]
     List {
@@ -134,6 +144,9 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             client.remove_nbd_rule(which.volume(), rule)?;
             output.done(format_args!("removed NBD rule {rule} of {}", which.text()))
         }
+        Command::Token(command) => token::run(command, session),
+        Command::User(command) => user::run(command, session),
+        Command::Session(command) => user::of_sessions(command, session),
         Command::List { which } => match which.volume() {
             Some(volume) => output.show(&client.nbd_access(volume)?, details),
             None => {

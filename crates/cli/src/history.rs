@@ -5,11 +5,11 @@ use crate::group;
 use crate::output::{list, properties};
 use crate::pool::clock_changes;
 use crate::session::Session;
-use crate::when::When;
+use crate::when::{Here, When};
 use clap::Args;
 use hindcast_api::{
-    Anchors, Cdp, CdpStatus, Change, ChangesQuery, CreateMark, CreateMarks, History, HistoryBucket,
-    MAX_CHANGES, Position, Size,
+    Anchors, Cdp, CdpStatus, Change, ChangesQuery, Client, CreateMark, CreateMarks, History, MAX_CHANGES,
+    MAX_TIMELINE_BUCKETS, Position, Size, Timeline, TimelineQuery,
 };
 use hindcast_plot::grouped;
 use jiff::Timestamp;
@@ -19,6 +19,8 @@ use std::io::Write;
 const EXAMPLES: &str = "\
 Examples:
   hindcast history db
+  hindcast history db --from -1h                        the last hour, in short steps
+  hindcast history db --from 10:30 --to 10:45
   hindcast history db --range 1M+64K                    when these 64 KiB changed
   hindcast history db --range 0+4K --from -1h
   hindcast history db --all                             every known anchor, mark and flush
@@ -27,6 +29,9 @@ Examples:
 Each moment of a history has an address: db@2026-11-22T03:14:15.5Z, db@-90s, db@lsn:4711, db@MARK. \
 NBD and iSCSI clients can open such an address, read-only. hindcast volume set VOLUME --cdp parity \
 begins a history.";
+
+/// Number of times that the server is asked for a better picture.
+const LOOKS: usize = 200;
 
 /// Number of anchors, marks and flushes that a table shows.
 const NEWEST: usize = 10;
@@ -46,11 +51,13 @@ pub(crate) struct Show {
     /// List the writes to this range of bytes, such as 1M+64K
     #[arg(long, value_name = "OFFSET+LENGTH", value_parser = range)]
     range: Option<(u64, u64)>,
-    /// With --range: list only writes from this moment on
-    #[arg(long, value_name = "MOMENT", value_parser = When::parse, requires = "range", allow_hyphen_values = true)]
+    /// Show the amounts from this time on [default: the beginning of the history]. With --range:
+    /// list only writes from this moment on
+    #[arg(long, value_name = "MOMENT", value_parser = When::parse, allow_hyphen_values = true)]
     from: Option<When>,
-    /// With --range: list only writes until this moment
-    #[arg(long, value_name = "MOMENT", value_parser = When::parse, requires = "range", allow_hyphen_values = true)]
+    /// Show the amounts until this time [default: now]. With --range: list only writes until this
+    /// moment
+    #[arg(long, value_name = "MOMENT", value_parser = When::parse, allow_hyphen_values = true)]
     to: Option<When>,
     /// With --range: list at most the oldest N writes, up to 99999
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "range", value_parser = clap::value_parser!(u64).range(1..MAX_CHANGES))]
@@ -58,9 +65,9 @@ pub(crate) struct Show {
     /// List all anchors, marks and flushes, not only the newest ten of each
     #[arg(long, conflicts_with = "range")]
     all: bool,
-    /// Number of parts, 1 to 10000, into which the history is divided to show the bytes written in
-    /// each
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Largest number of parts, 1 to 2000, into which the time is divided to show the bytes written
+    /// in each. The length of a part is round: 1 s, 2 s, 5 s and so on
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=MAX_TIMELINE_BUCKETS as i64))]
     buckets: u32,
 }
 
@@ -92,6 +99,7 @@ struct Whole {
     status: CdpStatus,
     #[serde(flatten)]
     history: History,
+    timeline: Timeline,
 }
 
 pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
@@ -105,7 +113,7 @@ pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
         let shown = limit as usize;
         let more = changes.len() > shown;
         changes.truncate(shown);
-        output.show(&changes, |changes| table(changes))?;
+        output.show(&changes, |changes| table(changes, &session.here))?;
         if let Some(last) = changes.last().filter(|_| more) {
             // On stderr, so that it is not part of the result. With stderr closed the hint is
             // dropped.
@@ -117,11 +125,29 @@ pub(crate) fn show(args: &Show, session: &Session) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    // First: it sees to it that everything written so far is recorded, and then the sums agree with
-    // it.
+    let moment = |when: &Option<When>| when.as_ref().map(|when| session.moment(when)).transpose();
+    let query = TimelineQuery {
+        from: moment(&args.from)?,
+        to: moment(&args.to)?,
+        buckets: Some(args.buckets),
+        regions: None,
+    };
     let history = client.history(&args.volume, args.buckets)?;
-    let whole = Whole { status: client.cdp(&args.volume)?, history };
-    output.show(&whole, |whole| whole.text(args.all))
+    let status = client.cdp(&args.volume)?;
+    let whole = Whole { status, history, timeline: exact(client, &args.volume, &query)? };
+    output.show(&whole, |whole| whole.text(args.all, &session.here))
+}
+
+/// Returns the timeline when the server has looked at all that it needs.
+fn exact(client: &Client, volume: &str, query: &TimelineQuery) -> Result<Timeline, Failure> {
+    let mut found = client.timeline(volume, query)?;
+    for _ in 0..LOOKS {
+        if !found.coarse {
+            break;
+        }
+        found = client.timeline(volume, query)?;
+    }
+    Ok(found)
 }
 
 pub(crate) fn mark(args: &Mark, session: &Session) -> Result<(), Failure> {
@@ -153,27 +179,27 @@ fn merged(changes: &[Change]) -> Vec<Change> {
     rows
 }
 
-fn table(changes: &[Change]) -> String {
+fn table(changes: &[Change], here: &Here) -> String {
     let rows = merged(changes).into_iter().map(|c| {
-        vec![c.time.to_string(), format!("lsn:{}", c.lsn), c.offset.to_string(), c.length.to_string()]
+        vec![here.clock(c.time), format!("lsn:{}", c.lsn), c.offset.to_string(), c.length.to_string()]
     });
-    list(&["TIME", "MOMENT", "OFFSET", "LENGTH"], &[2, 3], rows)
+    list(&[&format!("TIME {}", here.offset()), "MOMENT", "OFFSET", "LENGTH"], &[2, 3], rows)
 }
 
 /// Makes a table of positions in a history, oldest first. It has the newest ones, or all on
 /// request.
-fn places(heading: &str, rows: Vec<(String, Timestamp, u64)>, all: bool) -> String {
+fn places(heading: &str, rows: Vec<(String, Timestamp, u64)>, all: bool, here: &Here) -> String {
     let left_out = if all { 0 } else { rows.len().saturating_sub(NEWEST) };
     let rows = rows.into_iter().skip(left_out);
-    let rows = rows.map(|(name, time, lsn)| vec![name, time.to_string(), format!("lsn:{lsn}")]);
+    let rows = rows.map(|(name, time, lsn)| vec![name, here.clock(time), format!("lsn:{lsn}")]);
     let more = if left_out > 0 { format!("\n… and {left_out} older: --all") } else { String::new() };
-    format!("\n\n{}{more}", list(&[heading, "TIME", "MOMENT"], &[], rows))
+    format!("\n\n{}{more}", list(&[heading, &format!("TIME {}", here.offset()), "MOMENT"], &[], rows))
 }
 
 impl Whole {
-    fn text(&self, all: bool) -> String {
+    fn text(&self, all: bool, here: &Here) -> String {
         let (s, h) = (&self.status, &self.history);
-        let position = |p: &Position| format!("{} (lsn:{})", p.time, p.lsn);
+        let position = |p: &Position| format!("{} (lsn:{})", here.clock(p.time), p.lsn);
         let flush = h.flushes.last().map_or_else(|| "-".into(), position);
         let short = if s.short { ", less than --retain: --retain-size is too small" } else { "" };
         let mut text = properties([
@@ -197,7 +223,7 @@ impl Whole {
             let to = span.to.as_ref().map_or_else(|| "now".into(), position);
             text.push_str(&format!("\n\n{} to {to}", position(&span.from)));
         }
-        if let Some(line) = sparkline(&h.buckets) {
+        if let Some(line) = sparkline(&self.timeline, here) {
             text.push_str(&format!("\n\n{line}"));
         }
         let address = |name: &String| format!("{}@{name}", h.volume);
@@ -211,7 +237,7 @@ impl Whole {
             [("ANCHOR", anchors.collect::<Vec<_>>()), ("FLUSH", flushes.collect()), ("MARK", marks.collect())]
         {
             if !rows.is_empty() {
-                text.push_str(&places(heading, rows, all));
+                text.push_str(&places(heading, rows, all, here));
             }
         }
         if !h.clock.is_empty() {
@@ -238,31 +264,17 @@ fn settings(cdp: &Cdp) -> String {
 }
 
 /// Draws the amount of writes in each part of the time, with the length of a part.
-fn sparkline(buckets: &[HistoryBucket]) -> Option<String> {
+fn sparkline(timeline: &Timeline, here: &Here) -> Option<String> {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let most = buckets.iter().map(|b| b.written).max().filter(|most| *most > 0)?;
-    let level = |b: &HistoryBucket| match b.written {
+    let most = *timeline.written.iter().max().filter(|most| **most > 0)?;
+    let level = |written: &u64| match *written {
         0 => ' ',
         written => LEVELS[((u128::from(written) * 8).div_ceil(u128::from(most)) as usize).clamp(1, 8) - 1],
     };
-    let line: String = buckets.iter().map(level).collect();
-    let (first, last) = (buckets.first()?, buckets.last()?);
-    let part = match buckets {
-        [_, _, ..] => {
-            // All are of one length; between two of them the clock may have been set.
-            let mut lengths: Vec<f64> =
-                buckets.windows(2).map(|pair| seconds_between(pair[0].from, pair[1].from)).collect();
-            lengths.sort_by(f64::total_cmp);
-            format!("each {}, ", time(lengths[lengths.len() / 2].max(0.0)))
-        }
-        _ => String::new(),
-    };
-    let heading = format!("{} to {}, {part}at most {} written", first.from, last.from, Size(most));
-    Some(format!("{heading}\n{line}"))
-}
-
-fn seconds_between(from: Timestamp, to: Timestamp) -> f64 {
-    to.duration_since(from).as_secs_f64()
+    let line: String = timeline.written.iter().map(level).collect();
+    let (from, to) = (here.clock(timeline.from), here.clock(timeline.to));
+    let part = time(timeline.bucket_seconds);
+    Some(format!("{from} to {to}, each {part}, at most {} written\n{}", Size(most), line.trim_end()))
 }
 
 /// Formats a time for people, with at most two units.
@@ -288,27 +300,30 @@ pub(crate) fn time(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    fn bucket(second: i64, written: u64) -> HistoryBucket {
-        HistoryBucket { from: Timestamp::from_second(second).unwrap(), records: 1, written, stored: 1 }
+    fn here() -> Here {
+        Here::new(Some("UTC")).unwrap()
     }
 
     #[test]
     fn the_sparkline_shows_the_least_write_and_the_lull() {
-        let buckets = [bucket(0, 1), bucket(60, 0), bucket(120, 500), bucket(180, 1000)];
-        let text = sparkline(&buckets).unwrap();
+        let mut timeline: Timeline = serde_json::from_str(include_str!("history/timeline.json")).unwrap();
+        let text = sparkline(&timeline, &here()).unwrap();
         assert!(text.ends_with("\n▁ ▄█"), "{text}");
-        assert!(text.contains("each 1 min, at most 1000 B"), "{text}");
-        assert_eq!(sparkline(&[bucket(0, 0)]), None);
-        assert_eq!(sparkline(&[]), None);
+        assert!(
+            text.starts_with("2026-11-22 10:00:00 to 2026-11-22 10:05:00, each 1 min, at most 1000 B"),
+            "{text}"
+        );
+        timeline.written = vec![0; 5];
+        assert_eq!(sparkline(&timeline, &here()), None);
     }
 
     #[test]
     fn the_newest_places_are_listed() {
         let rows: Vec<_> = (0..12).map(|n| (format!("db@{n}"), Timestamp::UNIX_EPOCH, n)).collect();
-        let text = places("MARK", rows.clone(), false);
+        let text = places("MARK", rows.clone(), false, &here());
         assert!(text.contains("lsn:11") && text.contains("lsn:2\n") && !text.contains("lsn:1\n"), "{text}");
         assert!(text.ends_with("\n… and 2 older: --all"), "{text}");
-        let text = places("MARK", rows, true);
+        let text = places("MARK", rows, true, &here());
         assert!(text.contains("lsn:0\n") && !text.contains("older"), "{text}");
     }
 
@@ -331,7 +346,7 @@ mod tests {
         let change = |lsn, offset, length| Change { lsn, time: Timestamp::UNIX_EPOCH, offset, length };
         let parts = [change(7, 100, 28), change(7, 128, 128), change(7, 512, 8), change(8, 520, 8)];
         assert_eq!(merged(&parts), [change(7, 100, 156), change(7, 512, 8), change(8, 520, 8)]);
-        assert_eq!(table(&parts).lines().count(), 4);
+        assert_eq!(table(&parts, &here()).lines().count(), 4);
     }
 
     #[test]

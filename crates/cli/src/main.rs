@@ -6,18 +6,23 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod audit;
 mod cdp;
 mod check;
 mod clients;
 mod clone;
+mod console;
+mod events;
 mod extras;
 mod failure;
 mod features;
 mod flatten;
 mod group;
 mod history;
+mod known_servers;
 mod listing;
 mod output;
+mod password;
 mod pool;
 mod recover;
 mod reidentify;
@@ -34,11 +39,15 @@ mod snapshot;
 mod stats;
 mod status;
 mod target;
+mod tasks;
 #[cfg(test)]
 mod tests;
+mod token;
 mod transfer;
 mod trash;
 mod unfinished;
+mod user;
+mod view;
 mod volume;
 mod when;
 
@@ -112,6 +121,12 @@ enum Command {
     /// Deleted volumes that can be restored: list, restore, empty
     #[command(subcommand)]
     Trash(trash::Command),
+    Events(events::Events),
+    Tasks(tasks::Tasks),
+    Top(tasks::Top),
+    /// Look at moments of the past through read-only devices that stay for a while
+    #[command(subcommand)]
+    View(view::Command),
     /// Groups of volumes, for commands that take several: create, list, show, add, remove, delete
     #[command(subcommand)]
     Group(group::Command),
@@ -121,7 +136,8 @@ enum Command {
     /// Clones, which are writable volumes that begin as a snapshot: create, list
     #[command(subcommand)]
     Clone(clone::Command),
-    /// Access rules for NBD clients, by address and certificate: allow, deny, remove, list
+    /// Who may use volumes over NBD (allow, deny, remove, list), and the admin API (token, user,
+    /// session)
     #[command(subcommand)]
     Access(access::Command),
     /// The clients that use volumes now, over NBD and iSCSI: list, disconnect
@@ -144,6 +160,8 @@ enum Command {
     /// Continuous data protection (CDP): plan
     #[command(subcommand)]
     Cdp(cdp::Command),
+    Audit(audit::Args),
+    Console(console::Args),
     Check(check::Args),
     RestoreMetadata(restore::Args),
     Salvage(salvage::Args),
@@ -182,6 +200,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Pool(command) => pool::run(command, &global),
         Command::Volume(command) => volume::run(command, &global.session()?),
         Command::Trash(command) => trash::run(command, &global.session()?),
+        Command::Events(args) => events::run(&args, &global.session()?),
+        Command::Tasks(args) => tasks::run(&args, &global.session()?),
+        Command::Top(args) => tasks::top(&args, &global.session()?),
+        Command::View(command) => view::run(command, &global.session()?),
         Command::Group(command) => group::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),
@@ -197,6 +219,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Schedule(command) => schedule::run(command, &global.session()?),
         Command::Target(command) => target::run(command, &global.session()?),
         Command::Cdp(command) => cdp::run(command, &global),
+        Command::Audit(args) => audit::run(&args, &global.session()?),
+        Command::Console(args) => console::run(args, &global.session()?),
         Command::Check(args) => check::run(&args, &global.output()),
         Command::RestoreMetadata(args) => restore::run(&args, &global.output()),
         Command::Salvage(args) => salvage::run(&args, &global.output()),

@@ -12,7 +12,7 @@ Examples:
   hindcast serve --data ./pool --create --pool-size 20G --journal-size 256M
   hindcast serve --data ./pool                              every later start opens it
   hindcast serve --data ./pool --nbd 0.0.0.0:10809 --nbd-tls-cert srv.pem --nbd-tls-key srv.key --nbd-tls-required
-  hindcast serve --data ./pool --api unix:/run/hindcast/hindcast.sock --api 10.0.0.5:8440 --api-token-file ./token
+  hindcast serve --data ./pool --api unix:/run/hindcast/hindcast.sock --api 10.0.0.5:8440
   hindcast serve --config /etc/hindcast.toml
 
 Without --create the directory must hold a pool. If it holds none, the server writes nothing and \

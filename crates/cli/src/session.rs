@@ -1,9 +1,10 @@
 //! The options that every command has, and the connection to the server that most commands use.
 
 use crate::failure::Failure;
+use crate::known_servers;
 use crate::output::{Format, Output};
 use crate::when::{Here, When};
-use hindcast_api::{Client, Endpoint};
+use hindcast_api::{Client, Endpoint, Fingerprint, Trust};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ const LOCAL_SOCKET: &str = "./hindcast.sock";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// Server to connect to: the path of its Unix socket, or http://HOST:PORT [default:
-    /// /run/hindcast/hindcast.sock if it exists, otherwise ./hindcast.sock]
+    /// Server to connect to: the path of its Unix socket, https://HOST:PORT, or http://HOST:PORT
+    /// [default: /run/hindcast/hindcast.sock if it exists, otherwise ./hindcast.sock]
     #[arg(
         long,
+        visible_alias = "server",
         global = true,
         env = "HINDCAST_SOCKET",
         value_name = "ENDPOINT",
@@ -23,7 +25,8 @@ pub(crate) struct Global {
     )]
     socket: Option<String>,
 
-    /// File with the bearer token that an http:// endpoint requires
+    /// File with the token for https:// and http:// endpoints; HINDCAST_TOKEN can have the token
+    /// itself
     #[arg(
         long,
         global = true,
@@ -32,6 +35,22 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     token_file: Option<PathBuf>,
+
+    /// Certificate authorities (PEM) that sign the server's certificate, for https:// endpoints
+    /// [default: servers that you confirmed, in ~/.config/hindcast/known_servers]
+    #[arg(long, global = true, env = "HINDCAST_CA", value_name = "FILE", help_heading = "Global options")]
+    ca: Option<PathBuf>,
+
+    /// SHA-256 fingerprint of the server's certificate, as hindcast status shows it on the server
+    #[arg(
+        long,
+        global = true,
+        env = "HINDCAST_FINGERPRINT",
+        value_name = "HEX",
+        conflicts_with = "ca",
+        help_heading = "Global options"
+    )]
+    fingerprint: Option<Fingerprint>,
 
     /// Seconds to wait for each answer, and for progress of a transfer [default: 60 for commands
     /// that only show, 330 for commands that change or transfer]
@@ -78,19 +97,51 @@ impl Global {
         Output(self.output.clone())
     }
 
-    /// Makes the session. It sends nothing to the server.
+    /// Makes the session. It sends no request to the server. It asks a server with TLS that is not
+    /// known yet for its certificate.
     pub(crate) fn session(&self) -> Result<Session, Failure> {
         // An empty variable is one that is not set.
         let endpoint = match self.socket.as_deref().filter(|text| !text.is_empty()) {
             Some(text) => text.parse().map_err(|e| Failure::usage(format!("--socket: {e}")))?,
             None => default_endpoint(Path::new(SYSTEM_SOCKET)),
         };
-        let token = self.token_file.as_deref().map(read_token).transpose()?;
+        let token = match &self.token_file {
+            Some(path) => Some(read_token(path)?),
+            None => token_in_environment()?,
+        };
+        let trust = self.trust(&endpoint)?;
         let patience = self.timeout.map(Duration::from_secs);
-        let client = Client::new(endpoint, token)?.with_patience(patience);
+        let client = Client::new(endpoint, token)?.with_trust(trust).with_patience(patience);
         let zone = if self.utc { Some("UTC") } else { self.tz.as_deref().filter(|name| !name.is_empty()) };
         let here = Here { precise: self.precise, ..Here::new(zone)? };
         Ok(Session { client, output: self.output(), here })
+    }
+}
+
+impl Global {
+    /// Returns how the certificate of the server is verified.
+    fn trust(&self, endpoint: &Endpoint) -> Result<Option<Trust>, Failure> {
+        let Endpoint::Tls(authority) = endpoint else { return Ok(None) };
+        if let Some(path) = &self.ca {
+            let failed = |why: String| Failure::usage(format!("--ca {}: {why}", path.display()));
+            let pem = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
+            return Trust::authorities(&pem).map(Some).map_err(failed);
+        }
+        let fingerprint = match self.fingerprint {
+            Some(fingerprint) => fingerprint,
+            None => known_servers::fingerprint(authority)?,
+        };
+        Trust::fingerprint(fingerprint).map(Some).map_err(Failure::Failed)
+    }
+}
+
+/// Returns the token in the variable HINDCAST_TOKEN.
+fn token_in_environment() -> Result<Option<String>, Failure> {
+    match std::env::var("HINDCAST_TOKEN") {
+        Ok(token) if token.is_empty() => Ok(None),
+        Ok(token) => check_token("HINDCAST_TOKEN", &token).map(Some),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(e) => Err(Failure::usage(format!("HINDCAST_TOKEN: {e}"))),
     }
 }
 
@@ -108,11 +159,15 @@ fn default_endpoint(system: &Path) -> Endpoint {
 fn read_token(path: &Path) -> Result<String, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|e| Failure::usage(format!("--token-file {}: {e}", path.display())))?;
+    check_token(&format!("--token-file {}", path.display()), &text)
+}
+
+/// Returns the token in `text`. `source` says where it comes from.
+fn check_token(source: &str, text: &str) -> Result<String, Failure> {
     let token = text.trim();
     if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
         return Err(Failure::usage(format!(
-            "--token-file {}: the file must hold one token of printable ASCII characters",
-            path.display()
+            "{source}: this must be one token of printable ASCII characters"
         )));
     }
     Ok(token.to_owned())

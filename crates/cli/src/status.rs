@@ -32,6 +32,13 @@ fn limits(limits: &Limits) -> String {
     )
 }
 
+/// Describes the certificate of the admin API. Clients compare its fingerprint.
+fn certificate(status: &Status) -> String {
+    let Some(certificate) = &status.certificate else { return "none".into() };
+    let signer = if certificate.self_signed { " (self-signed)" } else { "" };
+    format!("SHA-256 {}{signer}", certificate.fingerprint)
+}
+
 fn table(status: &Status) -> String {
     let join = |list: &[String]| {
         if list.is_empty() { "none".into() } else { list.join(" ") }
@@ -47,6 +54,8 @@ fn table(status: &Status) -> String {
         ("nbd", join(&status.listeners.nbd)),
         ("iscsi", join(&status.listeners.iscsi)),
         ("api", join(&status.listeners.api)),
+        ("api urls", join(&status.listeners.urls)),
+        ("certificate", certificate(status)),
         ("data", status.data.clone()),
         ("started", status.started.to_string()),
         ("server", format!("hindcast {} (pid {})", status.version, status.pid)),

@@ -244,9 +244,12 @@ impl PoolClock {
 
     /// Returns the time that the wall clock showed at a pool time.
     pub(crate) fn wall(&self, time: u64) -> u64 {
-        let state = self.state.lock();
-        let after = state.stretches.partition_point(|stretch| stretch.from <= time);
-        time.saturating_add_signed(state.stretches[after.saturating_sub(1)].offset)
+        on_the_wall(&self.state.lock().stretches, time)
+    }
+
+    /// Returns what converts many pool times to times on the wall, as the clock is now.
+    pub(crate) fn walls(&self) -> WallTimes {
+        WallTimes(self.state.lock().stretches.clone())
     }
 
     /// Returns the pool time of a time on the wall, in the newest stretch that contains it. A time
@@ -420,6 +423,22 @@ pub(crate) struct ClockRecord {
     pub(crate) slack: u64,
     /// The reading of this boot's monotonic clock before which nothing expires by time.
     pub(crate) settled_at: u64,
+}
+
+/// Converts pool times to times on the wall, without the clock's lock.
+pub(crate) struct WallTimes(Vec<ClockStretch>);
+
+impl WallTimes {
+    /// Returns the time that the wall clock showed at a pool time.
+    pub(crate) fn of(&self, time: u64) -> u64 {
+        on_the_wall(&self.0, time)
+    }
+}
+
+/// Returns the time that the wall clock showed at a pool time. There is at least one stretch.
+fn on_the_wall(stretches: &[ClockStretch], time: u64) -> u64 {
+    let after = stretches.partition_point(|stretch| stretch.from <= time);
+    time.saturating_add_signed(stretches[after.saturating_sub(1)].offset)
 }
 
 /// A stretch of pool time in which the wall clock was not set.

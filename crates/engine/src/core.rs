@@ -7,6 +7,7 @@ use crate::branch::namespace::Namespace;
 use crate::catalog::progress::{DataScrub, Scrub};
 use crate::catalog::{Catalog, LineRecord};
 use crate::cdp::log::flushes::Flushes;
+use crate::cdp::log::profile::Profiles;
 use crate::cdp::log::shared::SharedLog;
 use crate::clock::PoolClock;
 use crate::damage::Damage;
@@ -51,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) files: OpenFiles,
     /// The segments that histories share.
     pub(crate) shared: SharedLog,
+    /// Profiles of segments, for timelines.
+    pub(crate) profiles: Profiles,
     pub(crate) world: World,
     pub(crate) clock: Arc<PoolClock>,
     pub(crate) catalog: Arc<Catalog>,

@@ -35,7 +35,7 @@ impl Core {
     /// Returns a mark before the recorded history of its volume: (volume, LSN).
     fn expired_mark(&self) -> Option<(VolumeId, Lsn)> {
         let marks: BTreeSet<(VolumeId, Lsn)> =
-            self.names.read().marks.iter().map(|((volume, _), lsn)| (*volume, *lsn)).collect();
+            self.names.read().marks.iter().map(|((volume, _), at)| (*volume, at.lsn)).collect();
         // A later mark may lie in a history of which nothing is carried out yet.
         let settled = self.positions.settled();
         let (mut of, mut begins) = (None, None);

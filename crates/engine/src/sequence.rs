@@ -96,7 +96,8 @@ impl Destager {
             for (n, (control, data)) in controls.iter().zip(encoded).enumerate() {
                 let slot_of = slot_of.as_ref().filter(|_| n + 1 == count);
                 last = sequencing.push(control_record(control, data, slot_of))?;
-                // The journal has the operation. Names without it would not be what a recovery finds.
+                // The journal has the operation. Names without it would not be what a recovery
+                // finds.
                 let applied = control.apply(&mut names, last, sequencing.last_time());
                 applied.map_err(|e| self.core.fault.poison(&e))?;
             }

@@ -42,7 +42,7 @@ impl App {
     /// rules now refuse end.
     pub(crate) fn add_nbd_rule(&self, volume: Option<&str>, new: &api::AddNbdRule) -> Result<api::NbdAccess> {
         self.iscsi.add_nbd_rule(volume, new)?;
-        tracing::info!(volume, rule = ?new, "NBD access rule added");
+        tracing::info!(event = "access.changed", volume, rule = ?new, "NBD access rule added");
         self.nbd.enforce();
         self.nbd_access(volume)
     }
@@ -50,7 +50,7 @@ impl App {
     /// Removes the NBD rule `number`, counted from 1. Connections that no rule allows any more end.
     pub(crate) fn remove_nbd_rule(&self, volume: Option<&str>, number: usize) -> Result<()> {
         self.iscsi.remove_nbd_rule(volume, number)?;
-        tracing::info!(volume, number, "NBD access rule removed");
+        tracing::info!(event = "access.changed", volume, number, "NBD access rule removed");
         self.nbd.enforce();
         Ok(())
     }

@@ -1,27 +1,41 @@
 //! The parts of a running server ([`App`]). Other modules add the methods: snapshots, schedules,
 //! health and others.
 
+use crate::activity::Sampler;
+use crate::audit::Audit;
 use crate::backups::Backups;
+use crate::events::Events;
 use crate::freeze::VolumeHooks;
 use crate::groups::Groups;
 use crate::host_paths::HostPaths;
+use crate::identity::Callers;
 use crate::iscsi::IscsiTarget;
+use crate::latency::Latencies;
 use crate::lineage::Lineage;
 use crate::nbd::NbdTarget;
+use crate::progress::SeenTasks;
 use crate::receivers::Receivers;
 use crate::schedule::state::Schedules;
 use crate::settings::{Prices, TrashTimes};
+use crate::views::Views;
+use crate::web::Web;
 use hindcast_api::{Limits, Listeners};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 /// The parts of a running server.
 pub(crate) struct App {
     pub(crate) pool: Arc<Pool>,
+    /// Everything by which the server recognizes callers of the admin API.
+    pub(crate) callers: Callers,
+    /// Who changed what through the admin API.
+    pub(crate) audit: Audit,
+    /// How the admin API is served over TCP.
+    pub(crate) web: Web,
     pub(crate) nbd: NbdTarget,
     pub(crate) iscsi: IscsiTarget,
     pub(crate) started: Timestamp,
@@ -39,6 +53,20 @@ pub(crate) struct App {
     pub(crate) schedules: Schedules,
     /// Named sets of volumes.
     pub(crate) groups: Groups,
+    /// Moments that the server keeps from expiring.
+    pub(crate) views: Views,
+    /// What happened on this server.
+    pub(crate) events: Events,
+    /// How long devices take.
+    pub(crate) latencies: Latencies,
+    /// What clients did lately.
+    pub(crate) sampler: Sampler,
+    /// What was seen of background tasks.
+    pub(crate) seen_tasks: SeenTasks,
+    /// Places for responses that go on.
+    pub(crate) streams: Arc<Semaphore>,
+    /// Whether the server stops. Responses without an end end then.
+    pub(crate) stopping: watch::Sender<bool>,
     /// Backups of the pool's metadata.
     pub(crate) backups: Arc<Backups>,
     /// How long deleted volumes can be restored.

@@ -59,7 +59,7 @@ impl App {
             let text = format!("disconnect client {id}: it is not connected; see `hindcast clients list`");
             return Err(Error::new(ErrorKind::NotFound, text));
         }
-        tracing::info!(client = id, "client disconnected by request");
+        tracing::info!(event = "client.disconnected", client = id, "client disconnected by request");
         Ok(())
     }
 }

@@ -4,12 +4,15 @@
 //! [`Settings`] holds the options as the operator gave them. [`Config`] is the result, with
 //! defaults and after checks.
 
+use crate::certificate::CertificateFiles;
 use crate::freeze::{DEFAULT_TIMEOUT, Hooks, VolumeHooks};
+use crate::identity::local::{SocketAccess, group_number};
 use crate::listen::{Address, resolve};
 use crate::receivers::{Receivers, Webhook};
 use crate::same::Same;
 use crate::settings::{Digests, Hook, LogFormat, Notify, Prices, Salvaging, Settings, TlsWhen, TrashTimes};
-use hindcast_api::{ErrorBody, ErrorKind, Placement, Severity, Size};
+use crate::web::WebConfig;
+use hindcast_api::{ErrorBody, ErrorKind, Placement, Role, Severity, Size};
 use hindcast_engine::cdp::model::{PRICE_PER_GIGABYTE, PRICE_PER_HOUR};
 use hindcast_engine::disk::allow_many_files;
 use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
@@ -23,6 +26,8 @@ use std::time::Duration;
 
 /// Maximum freeze timeout of the commands around a snapshot.
 const MAX_FREEZE: Duration = Duration::from_secs(300);
+/// Default listener of the admin API over TCP.
+const DEFAULT_API: &str = "127.0.0.1:8440";
 /// Bounds of `--direct-min`, in bytes, unless it is 0.
 const DIRECT: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 20;
 /// Bounds of `--keep-distance`, in bytes, unless it is 0.
@@ -48,7 +53,13 @@ pub(crate) struct Config {
     /// normally.
     pub(crate) salvage: Option<Salvaging>,
     pub(crate) api: Vec<Address>,
+    /// Another listener of the admin API. The server also starts if it can't listen there.
+    pub(crate) api_if_free: Option<Address>,
+    /// The admin API over TCP.
+    pub(crate) web: WebConfig,
     pub(crate) api_token: Option<String>,
+    /// Who may use the Unix socket of the admin API.
+    pub(crate) socket: SocketAccess,
     /// Directories in which requests may name paths.
     pub(crate) allowed: Vec<PathBuf>,
     /// Files of the configuration that no request may use: the token and keys.
@@ -114,20 +125,16 @@ impl Settings {
             None => vec![Address::Unix(data.join("hindcast.sock"))],
         };
         let api_token = said.api_token_file.as_deref().map(read_token).transpose()?;
-        if api_token.is_none()
-            && let Some(tcp) = api.iter().find(|a| matches!(a, Address::Tcp(_)))
-        {
-            return Err(invalid(format!(
-                "--api {tcp} needs --api-token-file, because every host that reaches it could administer the pool; or use unix:PATH"
-            )));
-        }
         let nbd = said.nbd()?;
         Ok(Config {
             create: said.create.unwrap_or(false),
             force_stale: said.force_stale.unwrap_or(false),
             salvage: said.salvaging(),
+            api_if_free: said.api.is_none().then(|| Address::Tcp(DEFAULT_API.into())),
+            web: said.web()?,
             api,
             api_token,
+            socket: said.socket()?,
             nbd,
             nbd_open: said.nbd_open == Some(true),
             warnings: said.readable_secrets(),
@@ -172,10 +179,39 @@ impl Settings {
         Ok(all)
     }
 
+    /// Returns the settings of the admin API over TCP.
+    fn web(&self) -> Result<WebConfig, ErrorBody> {
+        let plain = self.api_plain == Some(true);
+        let files = match (&self.api_tls_cert, &self.api_tls_key) {
+            (None, None) => None,
+            (Some(_), Some(_)) if plain => {
+                return Err(invalid("--api-plain and --api-tls-cert exclude each other"));
+            }
+            (Some(cert), Some(key)) => Some(CertificateFiles { cert: cert.clone(), key: key.clone() }),
+            _ => return Err(invalid("TLS on the admin API needs both --api-tls-cert and --api-tls-key")),
+        };
+        let hosts = self.api_host.clone().unwrap_or_default();
+        if let Some(bad) = hosts.iter().find(|name| name.is_empty() || name.contains([':', '/', ' '])) {
+            return Err(invalid(format!("--api-host {bad}: give a name without scheme and port")));
+        }
+        Ok(WebConfig { plain, files, hosts })
+    }
+
+    /// Returns who may use the Unix socket of the admin API.
+    fn socket(&self) -> Result<SocketAccess, ErrorBody> {
+        let group = self.api_socket_group.as_deref().map(group_number).transpose()?;
+        if group.is_none() && self.api_socket_role.is_some() {
+            return Err(invalid("--api-socket-role needs --api-socket-group"));
+        }
+        Ok(SocketAccess { group, role: self.api_socket_role.unwrap_or(Role::Operator) })
+    }
+
     fn own_files(&self) -> Vec<PathBuf> {
         let named = [
             &self.config,
             &self.api_token_file,
+            &self.api_tls_cert,
+            &self.api_tls_key,
             &self.nbd_tls_cert,
             &self.nbd_tls_key,
             &self.nbd_tls_ca,
@@ -286,6 +322,7 @@ impl Settings {
     fn readable_secrets(&self) -> Vec<String> {
         let secrets = [
             ("--api-token-file", "the token", &self.api_token_file),
+            ("--api-tls-key", "the private key", &self.api_tls_key),
             ("--nbd-tls-key", "the private key", &self.nbd_tls_key),
         ];
         let told = secrets.into_iter().filter_map(|(option, what, path)| {

@@ -354,7 +354,7 @@ pub(crate) fn history(volume: String, found: &cdp::History) -> api::History {
     }
 }
 
-fn clock_change(change: &pool::ClockChange) -> api::ClockChange {
+pub(crate) fn clock_change(change: &pool::ClockChange) -> api::ClockChange {
     api::ClockChange { lsn: change.lsn.0, before: time(change.before), after: time(change.after) }
 }
 

@@ -21,6 +21,11 @@ impl App {
         let mut health = convert::health(&self.pool.health());
         self.warn_of_short_histories(&mut health);
         self.warn_of_schedules(&mut health);
+        if let Some(why) = self.audit.problem() {
+            let message =
+                format!("the audit can't be written, so changes over the admin API are refused: {why}");
+            warn(&mut health, code::AUDIT_UNWRITABLE, message);
+        }
         if let Some(found) = self.pool.salvage() {
             let doubt = match found.doubts.len() {
                 0 => "",
@@ -56,6 +61,7 @@ impl App {
             nbd_connections: self.nbd.stats().connections as u64,
             iscsi_sessions: self.iscsi.stats().sessions as u64,
             limits: self.limits,
+            certificate: self.web.certificate(),
         }
     }
 

@@ -10,7 +10,8 @@
 //!
 //! The checked file is held until the request has used it, so that no other file can replace it.
 
-use crate::{iscsi, schedule};
+use crate::identity::{tokens, users};
+use crate::{certificate, groups, iscsi, schedule, views};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Bound, Hold, Look};
 use hindcast_engine::pool::{Origin, Pool};
@@ -234,10 +235,20 @@ impl Checked {
 /// files there may be images or physical volumes.
 fn is_known(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    let prefixes =
-        ["catalog", "journal-", "sums-", "cdp-", "pool.lock", "lu-", iscsi::STORED.0, schedule::STORED.0];
+    let engine = ["catalog", "journal-", "sums-", "cdp-", "pool.lock"];
+    let server = [
+        "events",
+        "lu-",
+        iscsi::STORED.0,
+        schedule::STORED.0,
+        groups::STORED.0,
+        views::STORED.0,
+        tokens::STORED.0,
+        users::STORED.0,
+        certificate::STORED.0,
+    ];
     let suffixes = [".new", ".sock", ".state"];
-    prefixes.iter().any(|prefix| name.starts_with(prefix))
+    engine.iter().chain(&server).any(|prefix| name.starts_with(prefix))
         || suffixes.iter().any(|suffix| name.ends_with(suffix))
 }
 

@@ -6,10 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod activity;
 mod anchor_tuner;
 mod app;
 mod atomic_file;
+mod audit;
 mod backups;
+mod certificate;
+mod changed;
 mod clients;
 mod clones;
 mod config;
@@ -17,6 +21,7 @@ mod convert;
 mod daemon;
 mod data_directory;
 mod descriptors;
+mod events;
 mod files;
 pub mod freeze;
 mod grouped;
@@ -24,9 +29,12 @@ mod groups;
 mod health;
 mod host_paths;
 mod http;
+mod identity;
 mod iscsi;
+mod latency;
 mod lineage;
 mod listen;
+mod live;
 mod logging;
 mod maintenance;
 mod metrics;
@@ -37,6 +45,7 @@ mod notify;
 mod open_pool;
 mod passthrough;
 mod periodic;
+mod progress;
 mod realtime;
 mod receivers;
 mod recovery;
@@ -47,9 +56,14 @@ mod scheduler;
 mod settings;
 mod severities;
 mod snapshots;
+mod tasks;
 #[cfg(test)]
 mod testing;
+mod timeline;
 mod trash;
+mod view_requests;
+mod views;
+mod web;
 mod world;
 mod writable_snapshots;
 

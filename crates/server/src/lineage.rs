@@ -76,7 +76,7 @@ impl Lineage<'_> {
     }
 
     /// Returns the names of the volumes that depend on a snapshot, sorted.
-    fn clones(&self, info: &SnapshotInfo) -> Vec<String> {
+    pub(crate) fn clones(&self, info: &SnapshotInfo) -> Vec<String> {
         if !info.pinned {
             return Vec::new();
         }

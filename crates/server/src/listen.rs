@@ -1,11 +1,13 @@
 //! Addresses to listen on, and the listeners of the admin API.
 
+use crate::identity::local::SocketAccess;
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_target::listen_unix;
 use rustix::net;
 use std::fmt;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tokio::net::{TcpListener, UnixListener};
@@ -75,15 +77,15 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Binds a listener. Only the owner of a Unix socket can open it. A socket that a killed server
-    /// left is replaced. A socket on which a server answers is not.
-    pub(crate) async fn bind(address: &Address) -> Result<Listener, ErrorBody> {
+    /// Binds a listener. Only its owner and the group in `access` can open a Unix socket. A socket
+    /// that a killed server left is replaced. A socket on which a server answers is not.
+    pub(crate) async fn bind(address: &Address, access: &SocketAccess) -> Result<Listener, ErrorBody> {
         let bound = match address {
             Address::Tcp(host_port) => match zoned(host_port).map(|_| resolve(host_port)) {
                 Some(address) => bind_tcp(address).await,
                 None => TcpListener::bind(host_port).await.map(Listener::Tcp),
             },
-            Address::Unix(path) => bind_unix(path).map(|(l, file)| Listener::Unix(l, file)),
+            Address::Unix(path) => bind_unix(path, access).map(|(l, file)| Listener::Unix(l, file)),
         };
         bound.map_err(|e| ErrorBody {
             kind: if e.kind() == io::ErrorKind::AddrInUse { ErrorKind::Busy } else { ErrorKind::Io },
@@ -96,6 +98,16 @@ impl Listener {
         match self {
             Listener::Tcp(listener) => listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string()),
             Listener::Unix(_, file) => format!("unix:{}", file.0.display()),
+        }
+    }
+}
+
+impl Listener {
+    /// Returns the bound address of a listener for TCP.
+    pub(crate) fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Listener::Tcp(listener) => listener.local_addr().ok(),
+            Listener::Unix(..) => None,
         }
     }
 }
@@ -117,7 +129,7 @@ impl Drop for SocketFile {
 
 /// Binds a socket under a temporary name, restricts its permissions, and renames it. So no other
 /// user can connect at any time, and a leftover socket is replaced without a gap.
-fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+fn bind_unix(path: &Path, access: &SocketAccess) -> io::Result<(UnixListener, SocketFile)> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there"));
     }
@@ -131,6 +143,10 @@ fn bind_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
         std::fs::remove_file(&temporary)?;
     }
     let listener = listen_unix(&temporary, 0o600)?;
+    if access.group.is_some() {
+        std::os::unix::fs::chown(&temporary, None, access.group)?;
+        std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(access.mode()))?;
+    }
     listener.set_nonblocking(true)?;
     std::fs::rename(&temporary, path)?;
     Ok((UnixListener::from_std(listener)?, SocketFile(path.to_path_buf())))
@@ -144,7 +160,7 @@ fn is_socket(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use hindcast_api::Role;
 
     #[test]
     fn addresses_are_host_port_or_unix() {
@@ -171,16 +187,22 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("s");
             let address = Address::Unix(path.clone());
+            let access = SocketAccess { group: None, role: Role::Operator };
             // A dropped std listener leaves its name behind, as a killed server does.
             drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-            let first = Listener::bind(&address).await.unwrap();
+            let first = Listener::bind(&address, &access).await.unwrap();
             let mode = std::fs::metadata(&path).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
-            assert_eq!(Listener::bind(&address).await.unwrap_err().kind, ErrorKind::Busy);
+            assert_eq!(Listener::bind(&address, &access).await.unwrap_err().kind, ErrorKind::Busy);
             drop(first);
             assert!(!path.exists());
+            let own = rustix::process::getegid().as_raw();
+            let shared = SocketAccess { group: Some(own), ..access };
+            let second = Listener::bind(&address, &shared).await.unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+            drop(second);
             std::fs::write(&path, "precious").unwrap();
-            assert!(Listener::bind(&address).await.is_err());
+            assert!(Listener::bind(&address, &access).await.is_err());
             assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         });
     }

@@ -1,29 +1,33 @@
 //! The log. It goes to stderr, in one of three formats.
 
+use crate::events::{self, Collector, Events};
 use crate::settings::LogFormat;
 use hindcast_api::{ErrorBody, ErrorKind};
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-/// Starts logging for this process. `filter` is a list of `level` and `target=level`.
-pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), ErrorBody> {
+/// Starts logging for this process. `filter` is a list of `level` and `target=level`. Lines that
+/// are events also go to `events`, whatever the filter says.
+pub(crate) fn start(filter: &str, format: LogFormat, events: Events) -> Result<(), ErrorBody> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|e| ErrorBody { kind: ErrorKind::Invalid, message: format!("--log {filter}: {e}") })?;
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Escaped(std::io::stderr()));
-    let started = match format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).with_ansi(false).try_init(),
-        LogFormat::Journal => builder
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Escaped(std::io::stderr()));
+    let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_ansi(false).boxed(),
+        LogFormat::Journal => lines
             .with_ansi(false)
             .event_format(Journal(Format::default().without_time().with_level(false)))
-            .try_init(),
+            .boxed(),
     };
+    let layers = lines.with_filter(filter).and_then(Collector(events).with_filter(events::only()));
+    let started = tracing_subscriber::registry().with(layers).try_init();
     started.map_err(|e| ErrorBody { kind: ErrorKind::Internal, message: format!("start logging: {e}") })
 }
 

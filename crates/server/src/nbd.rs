@@ -4,6 +4,7 @@
 use crate::clones::{CLONE, clone_behind};
 use crate::convert;
 use crate::iscsi::{NbdAccess, NbdRules};
+use crate::latency::Latencies;
 use crate::moments::{self, Past};
 use hindcast_api::{Moment, Size};
 use hindcast_engine::device::BlockDevice;
@@ -25,8 +26,9 @@ const DISCONNECT_WAIT: Duration = Duration::from_secs(5);
 /// past. A clone that NBD does not serve is not exported at a snapshot's address. The same holds
 /// for a client that the access rules of a volume refuse.
 #[derive(Clone)]
-struct PoolExports {
+pub(crate) struct PoolExports {
     pool: Arc<Pool>,
+    latencies: Latencies,
     rules: NbdRules,
     /// Whether volumes without access rules are open also on listeners that other machines reach.
     open: bool,
@@ -107,7 +109,8 @@ impl Exports for PoolExports {
             return Ok(moments::open(&self.pool, volume, moment, access == NbdAccess::ReadOnly)?);
         }
         let read_only = self.pool.volume(&name)?.read_only || access == NbdAccess::ReadOnly;
-        Ok(self.pool.open_volume(&name, read_only)?)
+        let volume = self.pool.open_volume(&name, read_only)?;
+        Ok(self.latencies.timed(volume.info().uuid, volume))
     }
 
     fn canonical(&self, name: &str) -> String {
@@ -163,6 +166,12 @@ fn of_snapshot(snapshot: &SnapshotInfo, clone: Option<&VolumeInfo>) -> String {
 }
 
 impl PoolExports {
+    /// Makes the exports of a pool. With `open`, volumes without access rules are open also on
+    /// listeners that other machines reach.
+    pub(crate) fn new(pool: Arc<Pool>, rules: NbdRules, open: bool, latencies: Latencies) -> PoolExports {
+        PoolExports { pool, rules, open, latencies, client: None }
+    }
+
     /// Returns the exports as one client sees them.
     fn view(&self, client: Arc<Client>) -> PoolExports {
         PoolExports { client: Some(client), ..self.clone() }
@@ -286,10 +295,9 @@ pub(crate) struct NbdTarget {
 }
 
 impl NbdTarget {
-    /// Starts the server. With `open`, volumes without access rules are open also on listeners that
-    /// other machines reach.
-    pub(crate) fn start(config: &NbdConfig, pool: Arc<Pool>, rules: NbdRules, open: bool) -> Result<Self> {
-        let exports = PoolExports { pool, rules, open, client: None };
+    /// Starts the server.
+    pub(crate) fn start(config: &NbdConfig, exports: PoolExports) -> Result<Self> {
+        let open = exports.open;
         let server = NbdServer::start(config.clone(), Arc::new(exports.clone()))?;
         for listener in server.addresses().into_iter().filter(is_reachable) {
             let Listen::Tcp(address) = listener else { continue };
@@ -325,7 +333,12 @@ impl NbdTarget {
         let lost = |opened: &Opened<'_>| !self.exports.keeps(opened);
         let (connections, all) = self.server.end_clients(&lost, DISCONNECT_WAIT);
         if connections > 0 {
-            tracing::info!(connections, all, "NBD connections ended: no access rule allows them any more");
+            tracing::info!(
+                event = "client.refused",
+                connections,
+                all,
+                "NBD connections ended: no access rule allows them any more"
+            );
         }
     }
 
@@ -373,7 +386,7 @@ impl NbdTarget {
     pub(crate) fn disconnect(&self, export: &str) {
         let (connections, all) = self.server.disconnect(export, DISCONNECT_WAIT);
         if connections > 0 {
-            tracing::info!(export, connections, all, "NBD connections ended");
+            tracing::info!(event = "client.ended", export, connections, all, "NBD connections ended");
         }
     }
 
@@ -382,7 +395,7 @@ impl NbdTarget {
         let of = |name: &str| name.split_once('@').map_or(name, |(of, _)| of) == volume;
         let (connections, all) = self.server.disconnect_all(&of, DISCONNECT_WAIT);
         if connections > 0 {
-            tracing::info!(volume, connections, all, "NBD connections ended");
+            tracing::info!(event = "client.ended", volume, connections, all, "NBD connections ended");
         }
     }
 

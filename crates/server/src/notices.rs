@@ -121,23 +121,46 @@ impl App {
     }
 }
 
-/// Starts the threads that report problems, if there is a receiver.
-pub(crate) fn start(app: Arc<App>) -> io::Result<Option<Worker>> {
-    let Some(receivers) = app.receivers.clone() else { return Ok(None) };
-    let min = receivers.min_severity;
-    let (queue, notices) = mpsc::sync_channel::<Notice>(QUEUE);
-    // It ends with the queue. A stop does not wait for it, because a receiver may hang.
-    std::thread::Builder::new().name("notices-send".into()).spawn(move || deliver(&receivers, &notices))?;
-    let mut report = Report::default();
+/// Starts the threads that report problems: each begin and end is an event, and goes to the
+/// receivers if there are any.
+pub(crate) fn start(app: Arc<App>) -> io::Result<Worker> {
+    let queue = match app.receivers.clone() {
+        Some(receivers) => Some((receivers.min_severity, start_delivery(receivers)?)),
+        None => None,
+    };
+    let (mut of_events, mut of_notices) = (Report::default(), Report::default());
     let look = move || {
-        let now = Instant::now();
-        for notice in report.due(&app.health().problems, min, (now, Timestamp::now())) {
+        let now = (Instant::now(), Timestamp::now());
+        let problems = app.health().problems;
+        for notice in of_events.due(&problems, Severity::Info, now) {
+            tell(&notice);
+            of_events.reported(notice, now.0);
+        }
+        let Some((min, queue)) = &queue else { return };
+        for notice in of_notices.due(&problems, *min, now) {
             if queue.try_send(notice.clone()).is_ok() {
-                report.reported(notice, now);
+                of_notices.reported(notice, now.0);
             }
         }
     };
-    Worker::start("notices", LOOK, look).map(Some)
+    Worker::start("notices", LOOK, look)
+}
+
+/// Starts the thread that delivers notices. It ends with the queue. A stop does not wait for it,
+/// because a receiver may hang.
+fn start_delivery(receivers: Receivers) -> io::Result<mpsc::SyncSender<Notice>> {
+    let (queue, notices) = mpsc::sync_channel::<Notice>(QUEUE);
+    std::thread::Builder::new().name("notices-send".into()).spawn(move || deliver(&receivers, &notices))?;
+    Ok(queue)
+}
+
+/// Makes an event of a problem that begins or ends.
+fn tell(notice: &Notice) {
+    let (code, severity, message) = (&notice.code, notice.severity.name(), &notice.message);
+    match notice.event {
+        Event::Ended => tracing::info!(event = "health.ended", code, severity = "info", "{message}"),
+        _ => tracing::warn!(event = "health.began", code, severity, "{message}"),
+    }
 }
 
 fn deliver(receivers: &Receivers, notices: &Receiver<Notice>) {
@@ -145,8 +168,10 @@ fn deliver(receivers: &Receivers, notices: &Receiver<Notice>) {
         for NoticeDelivery { receiver, error } in receivers.deliver(&notice) {
             let (code, event) = (&notice.code, notice.event);
             match error {
-                None => tracing::info!(receiver, code, ?event, "a notice was delivered"),
-                Some(error) => tracing::warn!(receiver, code, ?event, error, "a notice was not delivered"),
+                None => tracing::info!(receiver, code, what = ?event, "a notice was delivered"),
+                Some(error) => {
+                    tracing::warn!(receiver, code, what = ?event, error, "a notice was not delivered")
+                }
             }
         }
     }

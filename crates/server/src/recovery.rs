@@ -77,7 +77,14 @@ impl App {
             what.volumes.iter().for_each(|v| self.complete(&v.name, rate));
         }
         for (RecoverVolume { volume, name }, point) in what.volumes.iter().zip(&points) {
-            tracing::info!(volume, to = what.to, lsn = point.map(|p| p.lsn.0), name, "recovered");
+            tracing::info!(
+                event = "volume.recovered",
+                volume,
+                to = what.to,
+                lsn = point.map(|p| p.lsn.0),
+                name,
+                "recovered"
+            );
         }
         let made = what.volumes.iter().zip(points).zip(inherited);
         made.map(|((v, point), inherited)| Ok(Made { volume: self.pool.volume(&v.name)?, point, inherited }))

@@ -15,7 +15,7 @@ use crate::atomic_file::DurableFile;
 use crate::backups::Backups;
 use crate::clones::CLONE;
 use crate::convert::error_body;
-use crate::{data_directory, files, groups, iscsi, schedule, world};
+use crate::{data_directory, files, groups, iscsi, schedule, views, world};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Dir, FileDir};
 use hindcast_engine::pool::{Pool, PoolOptions, REIDENTIFYING, Reidentification};
@@ -158,6 +158,7 @@ fn complete(dir: &Arc<dyn Dir>, begun: Reidentification) -> Result<Identities> {
     rewrite(dir, iscsi::STORED, &|content| iscsi::renew(content, &identities))?;
     rewrite(dir, schedule::STORED, &|content| schedule::renew(content, &identities))?;
     rewrite(dir, groups::STORED, &|content| groups::renew(content, &identities))?;
+    rewrite(dir, views::STORED, &|content| views::renew(content, &identities))?;
     // Registrations and reservations are those of the original's initiators.
     for name in lu_files(dir)? {
         DurableFile::new(dir.clone(), name, iscsi::LU_KIND, iscsi::LU_VERSION).remove()?;

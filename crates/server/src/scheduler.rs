@@ -179,7 +179,7 @@ impl App {
             nap = Duration::ZERO;
             let result = self.run_schedule(&plan, &volumes, now, &timing.zone());
             if let Err(error) = &result {
-                tracing::warn!(schedule = name, %error, "a schedule failed");
+                tracing::warn!(event = "schedule.failed", schedule = name, %error, "a schedule failed");
             }
             // A failure is not tried again before the next slot either.
             self.schedules.ended(name, now, timing.next(now), result);

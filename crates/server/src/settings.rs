@@ -4,7 +4,7 @@
 //! A flag `--map-cache` is the variable `HINDCAST_MAP_CACHE` and the key `map-cache`.
 
 use clap::{Args, ValueEnum};
-use hindcast_api::{CachePolicy, Placement, Severity, Size, TimeSpan};
+use hindcast_api::{CachePolicy, Placement, Role, Severity, Size, TimeSpan};
 use merge::Merge;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -79,8 +79,9 @@ pub struct Settings {
     #[merge(strategy = Merge::merge)]
     pub notify: Notify,
 
-    /// Listener of the admin API, HOST:PORT or unix:PATH; repeatable; it replaces the default
-    /// [default: unix:DIR/hindcast.sock in the data directory DIR]
+    /// Listener of the admin API, HOST:PORT or unix:PATH; repeatable; it replaces the defaults.
+    /// HOST:PORT speaks TLS, except on loopback addresses without --api-tls-cert [default:
+    /// unix:DIR/hindcast.sock in the data directory DIR, and 127.0.0.1:8440]
     #[arg(
         long,
         env = "HINDCAST_API",
@@ -90,9 +91,51 @@ pub struct Settings {
     )]
     pub api: Option<Vec<String>>,
 
-    /// File with the bearer token that the admin API requires of clients over TCP
+    /// File with a bearer token whose holder is an admin; see also hindcast access token
     #[arg(long, env = "HINDCAST_API_TOKEN_FILE", value_name = "FILE", help_heading = "Listeners")]
     pub api_token_file: Option<PathBuf>,
+
+    /// Certificate chain (PEM) of the admin API; a changed file is used without a restart [default:
+    /// the server makes a certificate that signs itself]
+    #[arg(long, env = "HINDCAST_API_TLS_CERT", value_name = "FILE", help_heading = "Listeners")]
+    pub api_tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of the --api-tls-cert
+    #[arg(long, env = "HINDCAST_API_TLS_KEY", value_name = "FILE", help_heading = "Listeners")]
+    pub api_tls_key: Option<PathBuf>,
+
+    /// Speak plain HTTP on all listeners of the admin API, for example behind a proxy with TLS
+    #[arg(
+        long,
+        env = "HINDCAST_API_PLAIN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_name = "BOOL",
+        help_heading = "Listeners"
+    )]
+    pub api_plain: Option<bool>,
+
+    /// Further name by which clients reach the admin API over TCP; repeatable. The server refuses
+    /// requests with another name than these, those in its certificate, the machine's own, and the
+    /// addresses on which it listens
+    #[arg(
+        long,
+        env = "HINDCAST_API_HOST",
+        value_name = "NAME",
+        value_delimiter = ',',
+        help_heading = "Listeners"
+    )]
+    pub api_host: Option<Vec<String>>,
+
+    /// Group whose members may use the Unix socket of the admin API, by its name or number
+    /// [default: only root and the server's own user]
+    #[arg(long, env = "HINDCAST_API_SOCKET_GROUP", value_name = "GROUP", help_heading = "Listeners")]
+    pub api_socket_group: Option<String>,
+
+    /// Role of the members of --api-socket-group [default: operator]
+    #[arg(long, env = "HINDCAST_API_SOCKET_ROLE", value_name = "ROLE", help_heading = "Listeners")]
+    pub api_socket_role: Option<Role>,
 
     /// Directory in which requests to the admin API may name paths of images below volumes,
     /// exported files and devices, physical volumes, and backups; repeatable [default: over TCP no

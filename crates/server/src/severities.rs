@@ -14,13 +14,15 @@ pub(crate) mod code {
     pub(crate) const SCHEDULE_FAILING: &str = "schedule-failing";
     /// The readable data of a damaged pool is served, read-only.
     pub(crate) const SALVAGE: &str = "salvage";
+    /// The audit can't be written, so changes over the admin API are refused.
+    pub(crate) const AUDIT_UNWRITABLE: &str = "audit-unwritable";
     /// The newest backup of the metadata is older than two days, or does not exist.
     pub(crate) const METADATA_BACKUP_OLD: &str = "metadata-backup-old";
 }
 
 /// All codes. Critical: data, writes, or the taking of snapshots are affected now. Info: the server
 /// copes, or only a figure is exceeded.
-const SEVERITIES: [(&str, Severity); 28] = [
+const SEVERITIES: [(&str, Severity); 29] = [
     (engine::POISONED, Critical),
     (code::SALVAGE, Critical),
     (engine::CATALOG_DAMAGED, Critical),
@@ -31,6 +33,7 @@ const SEVERITIES: [(&str, Severity); 28] = [
     (engine::HOST_FULL_WAITING, Critical),
     (engine::HISTORY_ROOM_REFUSING, Critical),
     (code::SCHEDULES_UNREADABLE, Critical),
+    (code::AUDIT_UNWRITABLE, Critical),
     (code::METADATA_BACKUP_OLD, Warning),
     (engine::BLOCKS_LARGE, Warning),
     (engine::PV_READ_ERRORS, Warning),

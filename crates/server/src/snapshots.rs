@@ -84,7 +84,13 @@ impl App {
         let named = new.snapshots.iter().map(|s| (s.volume.as_str(), s.name.as_deref().unwrap_or(&by_time)));
         let kept = realtime::lowered(|| self.pool.keep_moment(&named.collect::<Vec<_>>(), &moment))?;
         for snapshot in &kept {
-            tracing::info!(volume = snapshot.volume, name = snapshot.name, lsn = point.lsn.0, "moment kept");
+            tracing::info!(
+                event = "moment.kept",
+                volume = snapshot.volume,
+                name = snapshot.name,
+                lsn = point.lsn.0,
+                "moment kept"
+            );
         }
         Ok(kept)
     }
@@ -122,7 +128,12 @@ impl App {
             }
         };
         for snapshot in &created {
-            tracing::info!(volume = snapshot.volume, name = snapshot.name, "snapshot created");
+            tracing::info!(
+                event = "snapshot.created",
+                volume = snapshot.volume,
+                name = snapshot.name,
+                "snapshot created"
+            );
         }
         Ok(created)
     }
@@ -130,7 +141,13 @@ impl App {
     /// Deletes snapshots of a volume, all or none.
     pub(crate) fn delete_snapshots(&self, volume: &str, names: &[&str], force: bool) -> Result<()> {
         self.iscsi.delete_snapshots(volume, names, force)?;
-        tracing::info!(volume, count = names.len(), first = names.first(), "snapshots deleted");
+        tracing::info!(
+            event = "snapshot.deleted",
+            volume,
+            count = names.len(),
+            first = names.first(),
+            "snapshots deleted"
+        );
         Ok(())
     }
 
@@ -152,7 +169,14 @@ impl App {
         let undo = self.iscsi.roll_back(&[volume], how.force, roll)?;
         let info = self.pool.volume(volume)?;
         self.disconnect_nbd(&info);
-        tracing::info!(volume, snapshot, undo = undo.name, force = how.force, "volume rolled back");
+        tracing::info!(
+            event = "volume.rolled-back",
+            volume,
+            snapshot,
+            undo = undo.name,
+            force = how.force,
+            "volume rolled back"
+        );
         Ok((info, undo))
     }
 
@@ -179,9 +203,9 @@ impl App {
         if info.settings.is_none() && info.from.is_none() {
             return Ok(());
         }
-        // What was just written belongs to it.
-        let marks = self.pool.history(volume, 0)?.marks.len();
-        let records = self.pool.cdp(volume)?.records;
+        // What waits for destage belongs to it.
+        let past = self.pool.history(volume, 1)?;
+        let (records, marks) = (past.buckets.iter().map(|b| b.records).sum::<u64>(), past.marks.len());
         if records == 0 && marks == 0 {
             return Ok(());
         }

@@ -32,9 +32,10 @@ impl App {
         let snapshots = self.pool.snapshots(volume)?;
         let trashed = self.iscsi.trash_volume(volume, how.force)?;
         self.disconnect_nbd(&info);
+        self.end_views(&info);
         // Also its snapshots and moments.
         self.nbd.disconnect_volume(volume);
-        tracing::info!(volume, uuid = %info.uuid, snapshots = snapshots.len(), "volume moved to the trash");
+        tracing::info!(event = "volume.trashed", volume, uuid = %info.uuid, snapshots = snapshots.len(), "volume moved to the trash");
         Ok(DeletedVolume { trash: Some(self.trashed(&trashed)) })
     }
 
@@ -46,9 +47,17 @@ impl App {
         }
         self.iscsi.delete_volume(volume, force)?;
         self.disconnect_nbd(info);
+        self.end_views(info);
         snapshots.iter().for_each(|s| self.nbd.disconnect(&format!("{volume}@{}", s.name)));
-        tracing::info!(volume, snapshots = snapshots.len(), "volume deleted");
+        tracing::info!(event = "volume.deleted", volume, snapshots = snapshots.len(), "volume deleted");
         Ok(())
+    }
+
+    /// Ends the views of a deleted volume.
+    fn end_views(&self, volume: &VolumeInfo) {
+        if let Err(error) = self.views.remove_of(volume.uuid) {
+            tracing::warn!(volume = volume.name, %error, "the views of a deleted volume stay until a restart");
+        }
     }
 
     /// Returns the volumes in the trash, oldest first.
@@ -60,7 +69,7 @@ impl App {
     pub(crate) fn restore_volume(&self, id: &str, name: Option<&str>) -> Result<VolumeInfo> {
         let uuid = self.find_in_trash(id)?;
         let info = self.iscsi.restore_volume(uuid, name)?;
-        tracing::info!(volume = info.name, %uuid, "volume restored from the trash");
+        tracing::info!(event = "volume.restored", volume = info.name, %uuid, "volume restored from the trash");
         Ok(info)
     }
 
@@ -71,7 +80,7 @@ impl App {
 
     fn purge(&self, uuid: Uuid, since: Option<u64>, cause: &str) -> Result<()> {
         self.iscsi.purge_volume(uuid, since)?;
-        tracing::info!(%uuid, cause, "volume in the trash purged");
+        tracing::info!(event = "volume.purged", %uuid, cause, "volume in the trash purged");
         Ok(())
     }
 

@@ -46,7 +46,13 @@ impl App {
                 tracing::warn!(clone = behind.name, %error, "a clone that is not needed could not be deleted");
             }
         })?;
-        tracing::info!(volume, snapshot, clone = behind.name, "snapshot made writable");
+        tracing::info!(
+            event = "snapshot.changed",
+            volume,
+            snapshot,
+            clone = behind.name,
+            "snapshot made writable"
+        );
         Ok((labelled, inherited))
     }
 
@@ -59,7 +65,7 @@ impl App {
         let Some(behind) = clone_behind(&self.pool, &found) else { return Ok(found) };
         self.check_idle(&found, &behind.uuid, behind.handles, force)?;
         let changed = self.stand(&found, None, &behind.uuid)?;
-        tracing::info!(volume, snapshot, "snapshot made read-only");
+        tracing::info!(event = "snapshot.changed", volume, snapshot, "snapshot made read-only");
         Ok(changed)
     }
 

@@ -13,7 +13,7 @@ use crate::survive;
 use crate::workload::Op;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::Volume;
-use hindcast_engine::cdp::{CdpSettings, Moment, Retention};
+use hindcast_engine::cdp::{CdpSettings, Moment, Retention, TimelineQuery};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::ids::Lsn;
 use std::collections::BTreeMap;
@@ -288,6 +288,37 @@ impl Run {
         }
     }
 
+    /// Looks at the timeline of a volume, whole and in part. That must not fail, and carries
+    /// nothing out. No part has more than the whole.
+    fn look_at_timeline(&mut self, vol: VolId) -> Outcome<()> {
+        let name = self.volume_name(vol)?;
+        let pool = self.pool()?;
+        let whole = TimelineQuery { from: Some(0), to: Some(u64::MAX), buckets: 1, regions: 3 };
+        let part = TimelineQuery { from: None, to: None, buckets: 50, regions: 0 };
+        let (mut most, mut waits) = (u64::MAX, None);
+        // The first look may carry out what changed how the volume is recorded.
+        for query in [whole, whole, part, TimelineQuery { buckets: 2000, ..part }] {
+            let found = match survive(|| pool.timeline(&name, &query)) {
+                Ok(found) => found,
+                Err(_) if self.dir.crashed() || self.failing || self.faults || self.poisoned() => {
+                    return Ok(());
+                }
+                Err(e) => return Err(format!("look at the timeline of volume {vol}: {e:?}")),
+            };
+            let sum = found.amounts.iter().map(|amount| amount.records).sum::<u64>();
+            let now = pool.stats().history_waits;
+            if sum > most || waits.is_some_and(|waits| waits != now) {
+                return Err(format!(
+                    "the timeline of volume {vol}: {sum} records of {most}, {waits:?} then {now}"
+                ));
+            }
+            if query == whole {
+                (most, waits) = (sum, Some(now));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks one of the newest moments. Its records may still wait for destage. The moment is
     /// often held open until they are carried out.
     fn read_new_moment(&mut self, vol: VolId, pick: u64) -> Outcome<()> {
@@ -296,7 +327,11 @@ impl Run {
         let Some((lsn, (content, size))) = newest.map(|(lsn, held)| (*lsn, held.clone())) else {
             return Ok(());
         };
-        let (known, waits) = (past.moments.len(), self.pool()?.stats().history_waits);
+        let known = past.moments.len();
+        if pick % 3 == 0 {
+            self.look_at_timeline(vol)?;
+        }
+        let waits = self.pool()?.stats().history_waits;
         let waiting = self.pool()?.stats().settled_lsn < lsn;
         self.check_moment(vol, lsn, &content, size)?;
         let found = self.past.get(&vol).is_some_and(|past| past.moments.len() == known);

@@ -85,7 +85,7 @@ fn exit_codes_tell_what_went_wrong() {
 
     let nobody = program().args(["--socket", "/nonexistent/h.sock", "status"]).output().unwrap();
     assert_eq!(failure(nobody).0, 5);
-    let bad = program().args(["--socket", "https://x:1", "status"]).output().unwrap();
+    let bad = program().args(["--socket", "https://x", "status"]).output().unwrap();
     assert_eq!(failure(bad).0, 2);
 }
 

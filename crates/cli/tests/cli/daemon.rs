@@ -72,7 +72,6 @@ fn a_bad_configuration_is_a_usage_error() {
     for args in [
         &["serve"][..],
         &["serve", "--config", file.to_str().unwrap()],
-        &["serve", "--data", data, "--api", "127.0.0.1:0"],
         &["serve", "--data", data, "--nbd", "nowhere"],
         &["serve", "--data", data, "--create", "--extent-size", "3M", "--log", "off"],
         &["serve", "--data", data, "--iscsi", "unix:/run/x"],
@@ -197,7 +196,8 @@ fn tcp_asks_for_the_token() {
 
     let get = |path: &str, header: &str| {
         let mut stream = TcpStream::connect(&address).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n")
+            .unwrap();
         read_response(stream).0
     };
     for path in ["/api/v1/status", "/api/v1/volumes", "/metrics"] {

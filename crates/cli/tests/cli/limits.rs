@@ -33,7 +33,7 @@ fn post(address: SocketAddr, path: &str, body: &serde_json::Value) -> (u16, Stri
     let body = body.to_string();
     write!(
         stream,
-        "POST /api/v1{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n\
+        "POST /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
@@ -113,7 +113,7 @@ fn silent_connections_over_tcp_keep_nobody_from_the_socket_or_the_port() {
     let asked: Vec<TcpStream> = (0..60)
         .map(|_| {
             let mut stream = TcpStream::connect(address).unwrap();
-            let request = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(200);
+            let request = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200);
             stream.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
             let _ = stream.write(&request);
             stream
@@ -134,7 +134,7 @@ fn a_request_without_the_token_ends_its_connection() {
     let (_server, address) = with_tcp(dir.path(), &[]);
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    stream.write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    stream.write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let (code, _) = read_response(stream); // reads to the end
     assert_eq!(code, 401);
 }
@@ -165,7 +165,8 @@ fn answers<'a>(
 
 /// A request that makes a volume, were it clear: the body follows.
 fn creation() -> (String, &'static str) {
-    let head = format!("POST /api/v1/volumes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n");
+    let head =
+        format!("POST /api/v1/volumes HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n");
     (format!("{head}Content-Type: application/json\r\n"), r#"{"name":"v","size":1048576}"#)
 }
 
@@ -174,15 +175,16 @@ fn creation() -> (String, &'static str) {
 fn requests_that_end_in_two_places_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (server, address) = with_tcp(dir.path(), &[]);
-    let next = format!("GET /api/v1/pool HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    let next =
+        format!("GET /api/v1/pool HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
     let (post, json) = creation();
     let length = format!("Content-Length: {}\r", json.len());
     let te = "Transfer-Encoding: chunked\r";
     let chunks = format!("{:x}\r\n{json}\r\n0\r\n\r\n", json.len());
     let refused_at_once = [
-        "GET /healthz HTTP/1.1|\nHost: x\n\n".to_owned(),
-        "GET /healthz HTTP/1.1\r\nHost: x\r\n|\n".to_owned(),
-        "GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r|\n\r\n".to_owned(),
+        "GET /healthz HTTP/1.1|\nHost: localhost\n\n".to_owned(),
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\n|\n".to_owned(),
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: y\r|\n\r\n".to_owned(),
         format!("{post}{length}\n{te}|\n\r\n{chunks}"),
         format!("{post}{te}\n{length}|\n\r\n{chunks}"),
         format!("{post}{length}\n{length}|\n\r\n{json}"),
@@ -214,7 +216,7 @@ fn requests_that_end_in_two_places_are_refused() {
     }
     assert_eq!(server.json(&["status"])["volumes"], 0);
     // As clear as can be: a body, and then the next one, which the client ends.
-    let end = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let end = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let clear = format!("{post}{length}\n\r\n{json}{next}{end}");
     assert_eq!(answers(address, [&*clear], Duration::ZERO).0, [201, 200, 200]);
     let clear = format!("{post}{te}\n\r\n{chunks}{next}{end}");
@@ -240,7 +242,7 @@ fn ask_from(host: u8, port: u16, token: &str) -> u16 {
     connect(&socket, &SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let request = "GET /api/v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+    let request = "GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
     write!(stream, "{request}Authorization: Bearer {token}\r\n\r\n").unwrap();
     read_response(stream).0
 }

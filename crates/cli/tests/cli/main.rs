@@ -6,9 +6,11 @@
 mod check;
 mod commands;
 mod daemon;
+mod events;
 mod faults;
 mod groups;
 mod guards;
+mod identity;
 mod iscsi;
 mod limits;
 mod listing;
@@ -18,4 +20,6 @@ mod restore;
 mod server;
 mod stats;
 mod targets;
+mod tls;
 mod trash;
+mod views;

@@ -57,6 +57,30 @@ fn an_unknown_moment_is_named_with_the_nearest_names() {
 }
 
 #[test]
+fn a_history_is_shown_in_a_window() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    server.ok(&["volume", "create", "db", "--size", "1M"]);
+    let empty = server.json(&["history", "db"]);
+    assert_eq!((&empty["timeline"]["begins"], &empty["timeline"]["spans"]), (&json!(null), &json!([])));
+    server.ok(&["volume", "set", "db", "--cdp", "parity"]);
+    server.ok(&["mark", "db", "here"]);
+    let shown = server.json(&["history", "db", "--from", "-10m", "--buckets", "100"]);
+    let timeline = &shown["timeline"];
+    assert_eq!((&timeline["bucket_seconds"], &timeline["coarse"]), (&json!(10.0), &json!(false)));
+    assert_eq!(timeline["marks"]["items"][0]["name"], json!("here"));
+    assert!(timeline["begins"]["lsn"].is_u64(), "{timeline}");
+    let past = server.json(&["history", "db", "--from", "-10m", "--to", "5m ago"]);
+    assert_eq!(past["timeline"]["marks"]["count"], json!(0));
+    server.ok(&["history", "db", "--from", "here", "--to", "now"]);
+    for window in [["--from", "now", "--to", "-1h"], ["--from", "lsn:1", "--to", "now"]] {
+        let (code, message) = server.fails(&["history", "db", window[0], window[1], window[2], window[3]]);
+        assert!(code == 2 || code == 1, "{code}: {message}");
+        assert!(message.contains("show a timeline"), "{message}");
+    }
+}
+
+#[test]
 fn short_words_and_relative_sizes_are_understood() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());

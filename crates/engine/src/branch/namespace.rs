@@ -10,7 +10,7 @@ use crate::catalog::{
 };
 use crate::disk::Dir;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
-use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::settings::{MAX_VOLUME_SIZE, Placement};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
@@ -59,8 +59,8 @@ pub(crate) struct Namespace {
     pub(crate) expiring: BTreeMap<SnapshotId, u64>,
     /// The number of branches that rest on each frozen state.
     children: HashMap<Frozen, u32>,
-    /// Marks: (volume, name), and the LSN of the mark.
-    pub(crate) marks: BTreeMap<(VolumeId, String), Lsn>,
+    /// Marks: (volume, name), and the moment of the mark in pool time.
+    pub(crate) marks: BTreeMap<(VolumeId, String), Stamp>,
     /// The physical volumes that were added and not removed, by number.
     pub(crate) pvs: BTreeMap<u32, PvRecord>,
     pub(crate) placement: Placement,

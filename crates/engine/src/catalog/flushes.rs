@@ -137,19 +137,25 @@ impl Catalog {
         })
     }
 
-    /// Returns the newest flush points of a volume, oldest first, at most `most` of them.
-    pub(crate) fn newest_flushes(&self, volume: VolumeId, most: usize) -> Result<Vec<Stamp>> {
+    /// Returns the newest flush points of a volume up to an LSN, oldest first, at most `most` of
+    /// them.
+    pub(crate) fn newest_flushes(&self, volume: VolumeId, to: Lsn, most: usize) -> Result<Vec<Stamp>> {
         self.store.read("read the flush points", |txn| {
             let table = db!("read the flush points", txn.open_table(FLUSHES));
+            // The key of a row is its last point, so the row that holds `to` may have a later key.
+            let row = db!("read the flush points", table.range((volume, to)..=(volume, Lsn::MAX))).next();
+            let end = match row {
+                Some(row) => db!("read the flush points", row).0.value().1,
+                None => Lsn::MAX,
+            };
             let mut found: Vec<Stamp> = Vec::new();
-            for row in
-                db!("read the flush points", table.range((volume, Lsn::ZERO)..=(volume, Lsn::MAX))).rev()
-            {
+            for row in db!("read the flush points", table.range((volume, Lsn::ZERO)..=(volume, end))).rev() {
                 if found.len() >= most {
                     break;
                 }
                 let (_, value) = db!("read the flush points", row);
-                found.extend(decode::<FlushRecord>("flush points", value.value())?.0.iter().rev());
+                let points = decode::<FlushRecord>("flush points", value.value())?.0;
+                found.extend(points.iter().rev().filter(|point| point.lsn <= to));
             }
             found.truncate(most);
             found.reverse();

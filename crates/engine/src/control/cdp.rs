@@ -6,7 +6,7 @@ use crate::catalog::{Event, LineRecord, Txn, decode_settings, encode_settings};
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::Result;
-use crate::ids::{Lsn, VolumeId};
+use crate::ids::{Lsn, Stamp, VolumeId};
 use crate::settings::CdpSettings;
 
 /// Sets how the volume's history is kept, or that it is not kept.
@@ -85,8 +85,8 @@ impl Operation for AddMark {
         true
     }
 
-    fn apply(&self, names: &mut Namespace, lsn: Lsn, _time: u64) -> Result<()> {
-        names.marks.insert((self.volume, self.name.clone()), lsn);
+    fn apply(&self, names: &mut Namespace, lsn: Lsn, time: u64) -> Result<()> {
+        names.marks.insert((self.volume, self.name.clone()), Stamp { lsn, time });
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Operation for RemoveMark {
     }
 
     fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
-        names.marks.retain(|(of, _), at| (*of, *at) != (self.volume, self.lsn));
+        names.marks.retain(|(of, _), at| (*of, at.lsn) != (self.volume, self.lsn));
         Ok(())
     }
 

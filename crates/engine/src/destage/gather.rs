@@ -40,8 +40,8 @@ const REACH: u64 = 3;
 #[derive(Default)]
 pub(super) struct RecordPart {
     pub(super) chunks: Vec<ChunkPart>,
-    pub(super) old: Window,
-    pub(super) new: Window,
+    pub(super) old: ReadBuffer,
+    pub(super) new: ReadBuffer,
 }
 
 /// A chunk, or a part of its items, that is recorded with one piece.
@@ -73,7 +73,7 @@ pub(super) struct Before {
 /// A buffer of bytes, filled with as few reads as possible. It is reused, so that its memory is not
 /// allocated again.
 #[derive(Default)]
-pub(super) struct Window {
+pub(super) struct ReadBuffer {
     bytes: Vec<u8>,
     used: usize,
     /// The read that is still to be done: the disk, the byte position there, the range in `bytes`.
@@ -90,7 +90,7 @@ enum Disk {
     Journal(u32),
 }
 
-impl Window {
+impl ReadBuffer {
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.used]
     }
@@ -121,7 +121,7 @@ impl Window {
         self.bytes[range].fill(0);
     }
 
-    /// Reads `len` bytes at `at`. They are in the returned range after [`Window::finish`].
+    /// Reads `len` bytes at `at`. They are in the returned range after [`ReadBuffer::finish`].
     fn read(&mut self, core: &Core, disk: Disk, at: u64, len: usize) -> Result<Range<usize>> {
         let range = self.room(len);
         match &mut self.waiting {
@@ -365,7 +365,7 @@ impl<'a> Gather<'a> {
     }
 
     /// Reads what the next item writes.
-    fn read_item(&mut self, into: &mut Window) -> Result<()> {
+    fn read_item(&mut self, into: &mut ReadBuffer) -> Result<()> {
         let item = &self.batch.items[self.rest.start];
         let len = (item.end - item.start) as usize;
         self.rest.start += 1;
@@ -393,7 +393,7 @@ impl<'a> Gather<'a> {
     }
 
     /// Reads what the next chunk holds before its items.
-    fn read_before(&mut self, found: Found, into: &mut Window) -> Result<Before> {
+    fn read_before(&mut self, found: Found, into: &mut ReadBuffer) -> Result<Before> {
         let (first, sum, old) = match found {
             Found::Slot(slot, part, sum) => {
                 let at = slot.offset() + u64::from(part.start);

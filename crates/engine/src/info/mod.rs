@@ -3,6 +3,7 @@
 
 pub(crate) mod feature;
 pub(crate) mod history;
+pub(crate) mod timeline;
 
 use crate::disk::SyncPurpose;
 use crate::health::Health;

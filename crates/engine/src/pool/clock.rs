@@ -20,6 +20,12 @@ impl Pool {
         self.core.now().saturating_sub(nanoseconds)
     }
 
+    /// Returns the time that the wall clock showed at a pool time, in nanoseconds since the Unix
+    /// epoch.
+    pub fn wall_time(&self, time: u64) -> u64 {
+        self.core.clock.wall(time)
+    }
+
     /// Returns whether expiry by time is suspended: the wall clock was set by much and the operator
     /// has not confirmed it, or the machine has just booted after a long time off.
     pub fn is_forgetting_suspended(&self) -> bool {

@@ -1,58 +1,50 @@
 //! The recorded past of a volume, and the moments to which it can be taken back.
 
 use super::Pool;
-use crate::catalog::LineRecord;
 use crate::cdp::log::record::{IndexEntry, Replaced};
 use crate::cdp::log::segment::LogFile;
-use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of, spread};
+use crate::cdp::moment::history::{MAX_BUCKETS, anchors_of};
 use crate::cdp::moment::sample::CdpSample;
-use crate::cdp::moment::spans::RecordedSpan;
 use crate::error::{Result, invalid};
 use crate::ids::{Chunk, Lsn, SnapshotId, Stamp, VolumeId};
-use crate::info::history::{Anchor, Bucket, Change, History, Mark, Span};
-use crate::units::SECTOR;
+use crate::info::history::{Anchor, Bucket, Change, History, Mark};
+use crate::info::timeline::{Amount, Window};
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
+/// The largest number of flush points in a [`History`].
+const MAX_FLUSHES: usize = 4096;
+
 impl Pool {
-    /// Returns the recorded past of a volume, with its changes over time in `buckets` buckets.
+    /// Returns the recorded past of a volume, with its changes over time in `buckets` buckets. The
+    /// buckets have one length, and reach from the first moment to now. Records that wait for
+    /// destage count too, and are not carried out.
     pub fn history(&self, volume: &str, buckets: usize) -> Result<History> {
         if buckets > MAX_BUCKETS {
             return Err(invalid(format!("list a history: at most {MAX_BUCKETS} buckets")));
         }
-        let state = self.core.names.read().volume(volume)?.clone();
-        self.destager.record_until(self.core.journal.last().lsn)?;
-        let mut history = History { marks: self.marks(state.id), ..History::default() };
-        self.core.look_at_clock();
-        history.flushes = self.core.newest_flushes(state.id)?;
-        let stretches = self.core.stretches(state.id);
-        for RecordedSpan { branch, until, .. } in &stretches {
-            let anchors = {
-                let log = branch.cdp.log.read();
-                history.spans.extend(log.spans(branch.id, *until));
-                anchors_of(&log)
+        let past = self.past(volume)?;
+        let mut history = History {
+            marks: self.marks(past.volume.id),
+            flushes: self.core.newest_flushes(past.volume.id, u64::MAX, MAX_FLUSHES)?,
+            spans: past.spans.clone(),
+            anchors: self.anchors(&past),
+            clock: past.clock.clone(),
+            ..History::default()
+        };
+        if let Some(first) = past.begins.filter(|_| buckets > 0) {
+            let window = Window::even(past.walls.of(first.time), past.now, buckets);
+            let amounts = self.amounts(&past, window, 0);
+            let bucket = |(n, amount): (usize, &Amount)| Bucket {
+                from: window.start_of(n),
+                records: amount.records,
+                written: amount.written,
+                stored: amount.stored,
             };
-            // Names are locked before logs: a holder of the names may lock a log.
-            history.anchors.extend(self.named(anchors));
+            history.buckets = amounts.buckets.iter().enumerate().map(bucket).collect();
         }
-        history.anchors.sort_by_key(|anchor| anchor.lsn);
-        history.buckets = self.buckets(&history.spans, &stretches, buckets);
-        if let Some(first) = history.spans.iter().map(|span| span.from.time).min() {
-            history.clock = self.core.clock.changes(first);
-        }
-        self.by_the_wall(&mut history);
+        past.by_the_wall(&mut history);
         Ok(history)
-    }
-
-    /// Converts pool times to times of the wall clock.
-    fn by_the_wall(&self, history: &mut History) {
-        let History { spans, anchors, marks, flushes, buckets, clock: _ } = history;
-        let of_spans = spans.iter_mut().flat_map(|span| [Some(&mut span.from), span.to.as_mut()]).flatten();
-        let times = of_spans.chain(flushes).map(|stamp| &mut stamp.time);
-        let times = times.chain(anchors.iter_mut().map(|anchor| &mut anchor.time));
-        let times = times.chain(marks.iter_mut().map(|mark| &mut mark.time));
-        let times = times.chain(buckets.iter_mut().map(|bucket| &mut bucket.from));
-        times.for_each(|time| *time = self.core.clock.wall(*time));
     }
 
     /// Returns when a range of bytes changed, within a range of LSNs: the oldest `limit` changes,
@@ -139,18 +131,22 @@ impl Pool {
         entries.iter().step_by(stride).take(limit).map(|entry| CdpSample::read(&file, entry)).collect()
     }
 
-    fn marks(&self, volume: VolumeId) -> Vec<Mark> {
-        let lines = self.core.lines.read();
-        let of_volume = lines.get(&volume).into_iter().flatten();
-        let marks = of_volume.filter_map(|(lsn, line)| match line {
-            LineRecord::Mark { name, time } => Some(Mark { name: name.clone(), lsn: *lsn, time: *time }),
-            LineRecord::Branch { .. } => None,
-        });
-        marks.collect()
+    /// Returns the marks of a volume in the order of LSNs, in pool times.
+    pub(super) fn marks(&self, volume: VolumeId) -> Vec<Mark> {
+        let names = self.core.names.read();
+        let of_volume = names.marks.range((volume, String::new())..(VolumeId(volume.0 + 1), String::new()));
+        let mark = |((_, name), at): (&(VolumeId, String), &Stamp)| Mark {
+            name: name.clone(),
+            lsn: at.lsn,
+            time: at.time,
+        };
+        let mut marks: Vec<Mark> = of_volume.map(mark).collect();
+        marks.sort_by_key(|mark| mark.lsn);
+        marks
     }
 
     /// Returns anchors with the names of their snapshots.
-    fn named(&self, anchors: Vec<(Stamp, SnapshotId)>) -> Vec<Anchor> {
+    pub(super) fn named(&self, anchors: Vec<(Stamp, SnapshotId)>) -> Vec<Anchor> {
         let names = self.core.names.read();
         let name = |id: &SnapshotId| {
             let snapshot = names.snapshots.get(id).filter(|s| names.is_in_sight(s))?;
@@ -158,33 +154,5 @@ impl Pool {
         };
         let named = |(Stamp { lsn, time }, id)| Anchor { lsn, time, snapshot: name(&id) };
         anchors.into_iter().map(named).collect()
-    }
-
-    /// Returns the changes over time, from the first moment to the last write. For full segments
-    /// only the sums are known without reading: they are spread evenly over the segment's time.
-    fn buckets(&self, spans: &[Span], stretches: &[RecordedSpan], count: usize) -> Vec<Bucket> {
-        let last = self.core.journal.last().time;
-        let Some(first) = spans.iter().map(|span| span.from.time).min().filter(|_| count > 0) else {
-            return Vec::new();
-        };
-        let length = (last.saturating_sub(first) / count as u64).saturating_add(1);
-        let from = |n: usize| first.saturating_add(length.saturating_mul(n as u64));
-        let mut buckets: Vec<Bucket> =
-            (0..count).map(|n| Bucket { from: from(n), ..Bucket::default() }).collect();
-        let at = |time: u64| ((time.saturating_sub(first) / length) as usize).min(count - 1);
-        for stretch in stretches {
-            let log = stretch.branch.cdp.log.read();
-            for segment in log.sealed.values() {
-                let record = &segment.record;
-                spread(&mut buckets[at(record.times.0)..=at(record.times.1)], record);
-            }
-            for entry in log.open.iter().flat_map(|open| open.entries.values()) {
-                let bucket = &mut buckets[at(entry.time)];
-                bucket.records += 1;
-                bucket.written += u64::from(entry.sectors) * SECTOR;
-                bucket.stored += entry.space();
-            }
-        }
-        buckets
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod salvage;
 pub(crate) mod scrub;
 pub(crate) mod snapshots;
 mod statistics;
+pub(crate) mod timeline;
 pub(crate) mod trash;
 mod usage;
 
@@ -55,6 +56,7 @@ use crate::volume::{Difference, Volume};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use uuid::Uuid;
 
 /// An open pool: a handle of its parts, which volumes share. [`crate::pool`] names the parts.
 pub struct Pool {
@@ -147,6 +149,11 @@ impl Pool {
     /// Returns all volumes, by name.
     pub fn volumes(&self) -> Vec<VolumeInfo> {
         self.core.names.read().by_name.values().map(|v| v.info()).collect()
+    }
+
+    /// Returns the counters of all volumes.
+    pub fn volume_counters(&self) -> Vec<(Uuid, VolumeStats)> {
+        self.core.names.read().by_name.values().map(|v| (v.uuid, v.counters.stats())).collect()
     }
 
     /// Returns one volume.

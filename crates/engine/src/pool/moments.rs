@@ -58,7 +58,7 @@ impl Pool {
                 By::Time(time.ok_or_else(|| yet_to_come(format_args!(" of volume {volume}")))?)
             }
             Moment::Mark(name) => {
-                let lsn = self.core.names.read().marks.get(&(id, name.clone())).copied();
+                let lsn = self.core.names.read().marks.get(&(id, name.clone())).map(|at| at.lsn);
                 By::Lsn(lsn.ok_or_else(|| {
                     not_found(format!("find the mark {name:?} of volume {volume}: it does not exist"))
                 })?)

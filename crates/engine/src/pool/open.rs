@@ -11,7 +11,7 @@ use crate::catalog::{
     Superblock,
 };
 use crate::cdp::log::flushes::Flushes;
-use crate::cdp::log::shared::SharedLog;
+use crate::cdp::log::{profile::Profiles, shared::SharedLog};
 use crate::cdp::write::load::load_segments;
 use crate::clock::PoolClock;
 use crate::control::decode_control;
@@ -330,6 +330,7 @@ impl Parts {
             dir: self.dir,
             files: self.files,
             shared: self.shared,
+            profiles: Profiles::default(),
             world: self.world,
             clock: self.clock,
             catalog: self.catalog,
@@ -420,8 +421,8 @@ fn load_names(dir: Arc<dyn Dir>, catalog: &Catalog, superblock: &Superblock) -> 
         }
     }
     for ((volume, lsn), line) in catalog.cdp_lines()? {
-        if let LineRecord::Mark { name, .. } = line {
-            names.marks.insert((volume, name), lsn);
+        if let LineRecord::Mark { name, time } = line {
+            names.marks.insert((volume, name), Stamp { lsn, time });
         }
     }
     for (id, record) in catalog.volumes()? {

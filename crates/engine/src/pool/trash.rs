@@ -84,9 +84,9 @@ impl Pool {
         self.volume(&given.into_inner())
     }
 
-    /// Deletes a volume in the trash for good. Its space comes back in the background. With `since`,
-    /// returns [`ErrorKind::Conflict`] if this is another stay in the trash
-    /// ([`TrashInfo::since`]): the volume was restored and deleted again.
+    /// Deletes a volume in the trash for good. Its space comes back in the background. With
+    /// `since`, returns [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if this is another stay
+    /// in the trash ([`TrashInfo::since`]): the volume was restored and deleted again.
     pub fn purge_volume(&self, uuid: Uuid, since: Option<u64>) -> Result<()> {
         self.destager.submit(|names| {
             let volume = in_trash(names, uuid)?;

@@ -4,7 +4,7 @@ use crate::branch::namespace::{Lines, Namespace, check_name};
 use crate::catalog::{Catalog, LeftIds, LineRecord, SnapshotRecord, Superblock, VolumeRecord};
 use crate::disk::Dir;
 use crate::error::corrupt;
-use crate::ids::{SnapshotId, VolumeId};
+use crate::ids::{SnapshotId, Stamp, VolumeId};
 use crate::info::{LostDevice, Salvage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -141,8 +141,8 @@ fn load_histories(names: &mut Namespace, catalog: &Catalog, found: &mut Salvage)
     }
     let mut of_volumes = Lines::new();
     for ((volume, lsn), line) in lines.rows {
-        if let LineRecord::Mark { name, .. } = &line {
-            names.marks.insert((volume, name.clone()), lsn);
+        if let LineRecord::Mark { name, time } = &line {
+            names.marks.insert((volume, name.clone()), Stamp { lsn, time: *time });
         }
         of_volumes.entry(volume).or_default().insert(lsn, line);
     }

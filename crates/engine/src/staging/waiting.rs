@@ -160,6 +160,27 @@ impl Waiting {
         }
     }
 
+    /// Passes the records after `from` to `take`, in order. Returns false if some of them are
+    /// missing. Writers go on between parts of a long list.
+    pub(crate) fn visit(&self, from: Lsn, mut take: impl FnMut(&StagedRecord)) -> bool {
+        let mut seen = from;
+        loop {
+            let records = self.records.lock();
+            if self.missing.load(Ordering::Acquire) > seen.0 {
+                return false;
+            }
+            let left = part(&records, seen, Lsn::MAX);
+            let now = records.range(left.start..left.end.min(left.start + COPIED_AT_ONCE));
+            for record in now {
+                take(record);
+                seen = record.stamp.lsn;
+            }
+            if left.len() <= COPIED_AT_ONCE {
+                return true;
+            }
+        }
+    }
+
     /// Returns the last record or anchor that is not settled and that `reaches` accepts, or the
     /// outer `None` if some are missing. `reaches` accepts everything up to one of them.
     pub(crate) fn last(
@@ -248,6 +269,20 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn a_visit_sees_every_record_once() {
+        let waiting = Waiting::default();
+        waiting.keep(true);
+        let count = 3 * COPIED_AT_ONCE as u64 + 5;
+        (1..=count).for_each(|lsn| waiting.push(record(lsn)));
+        let mut seen = Vec::new();
+        assert!(waiting.visit(Lsn(7), |record| seen.push(record.stamp.lsn.0)));
+        assert!(seen.into_iter().eq(8..=count));
+        waiting.settled(Lsn(9));
+        assert!(!waiting.visit(Lsn(8), |_| ()), "one is missing");
+        assert!(waiting.visit(Lsn(9), |_| ()));
     }
 
     #[test]

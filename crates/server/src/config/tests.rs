@@ -118,8 +118,7 @@ fn a_file_with_a_mistake_is_named_with_its_line() {
 }
 
 #[test]
-fn tcp_without_credentials_is_refused() {
-    assert!(refused(&["--data", "d", "--api", "127.0.0.1:1"]).contains("--api-token-file"));
+fn a_token_is_long_enough() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
     std::fs::write(&token, "short\n").unwrap();
@@ -128,6 +127,23 @@ fn tcp_without_credentials_is_refused() {
     assert!(refused(&args).contains("at least 16"));
     std::fs::write(token, "0123456789abcdef\n").unwrap();
     assert_eq!(parse(&args).resolve().unwrap().api_token.as_deref(), Some("0123456789abcdef"));
+}
+
+#[test]
+fn the_api_has_a_default_over_tcp_and_tls_is_consistent() {
+    let data = ["--data", "/d"];
+    let config = parse(&data).resolve().unwrap();
+    assert_eq!(config.api, [Address::Unix("/d/hindcast.sock".into())]);
+    assert_eq!(config.api_if_free, Some(Address::Tcp("127.0.0.1:8440".into())));
+    let config = parse(&[&data[..], &["--api", "10.0.0.5:1", "--api-host", "a.example,b"]].concat());
+    let config = config.resolve().unwrap();
+    assert_eq!((config.api.len(), config.api_if_free), (1, None));
+    assert_eq!(config.web.hosts, ["a.example", "b"]);
+    let refused = |args: &[&str]| refused(&[&data[..], args].concat());
+    assert!(refused(&["--api-tls-cert", "c"]).contains("--api-tls-key"));
+    assert!(refused(&["--api-tls-cert", "c", "--api-tls-key", "k", "--api-plain"]).contains("exclude"));
+    assert!(refused(&["--api-host", "https://a"]).contains("--api-host"));
+    assert!(refused(&["--api-socket-role", "viewer"]).contains("--api-socket-group"));
 }
 
 #[test]

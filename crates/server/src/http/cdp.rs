@@ -1,7 +1,7 @@
 //! The routes of continuous data protection (CDP): history, moments, marks and recovery.
 
 use super::error::{ApiError, Json, Path, Query};
-use super::shared::{Shared, blocking};
+use super::shared::{Shared, blocking, urgent};
 use crate::app::App;
 use crate::convert;
 use crate::lineage::Lineage;
@@ -10,10 +10,10 @@ use crate::{anchor_tuner, moments};
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
-    CdpMeasured, CdpStatus, Change, CreateMark, CreateMarks, ErrorBody, ErrorKind, FoundMoment, History,
-    MAX_CHANGES, Mark, Recover, RecoverInPlace, Recovered, RolledBack, Volume,
+    CdpMeasured, CdpStatus, Change, CreateMark, CreateMarks, Encoding, ErrorBody, ErrorKind, FoundMoment,
+    History, MAX_CHANGES, Mark, Recover, RecoverInPlace, Recovered, RolledBack, Size, Volume,
 };
-use hindcast_engine::cdp;
+use hindcast_engine::cdp::{self, CdpSettings};
 use hindcast_engine::ids::{Lsn, Stamp};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -36,6 +36,17 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(delete_mark))
         .routes(routes!(recover))
         .routes(routes!(recover_in_place))
+}
+
+/// Returns the settings of a history in words.
+pub(super) fn words(settings: Option<CdpSettings>) -> String {
+    let Some(settings) = settings else { return "off".into() };
+    let seconds = settings.retention.time.map(|nanos| format!("{} s", nanos / 1_000_000_000));
+    let bytes = settings.retention.bytes.map(|bytes| Size(bytes).to_string());
+    let kept: Vec<String> = seconds.into_iter().chain(bytes).collect();
+    let kept = if kept.is_empty() { "for ever".into() } else { kept.join(", at most ") };
+    let encoding: Encoding = settings.encoding.same();
+    format!("{}, kept {kept}", encoding.name())
 }
 
 /// Returns the state of a volume's history.
@@ -151,9 +162,9 @@ async fn create_mark(
     Path(volume): Path<String>,
     Json(new): Json<CreateMark>,
 ) -> Result<(StatusCode, Json<Mark>), ApiError> {
-    blocking(&app, move |app| {
+    urgent(&app, move |app| {
         let mark = app.pool.mark(&volume, &new.name)?;
-        tracing::info!(volume, name = mark.name, lsn = mark.lsn.0, "moment marked");
+        tracing::info!(event = "mark.created", volume, name = mark.name, lsn = mark.lsn.0, "moment marked");
         Ok((StatusCode::CREATED, Json(convert::mark(&mark))))
     })
     .await
@@ -167,11 +178,11 @@ async fn create_marks(
     State(app): Shared,
     Json(new): Json<CreateMarks>,
 ) -> Result<(StatusCode, Json<Mark>), ApiError> {
-    blocking(&app, move |app| {
+    urgent(&app, move |app| {
         let volumes: Vec<&str> = new.volumes.iter().map(String::as_str).collect();
         let mark = app.pool.mark_all(&volumes, &new.name)?;
         let volumes = volumes.join(" ");
-        tracing::info!(volumes, name = mark.name, lsn = mark.lsn.0, "moment marked");
+        tracing::info!(event = "mark.created", volumes, name = mark.name, lsn = mark.lsn.0, "moment marked");
         Ok((StatusCode::CREATED, Json(convert::mark(&mark))))
     })
     .await
@@ -187,7 +198,7 @@ async fn delete_mark(
 ) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.unmark(&volume, &mark)?;
-        tracing::info!(volume, mark, "mark deleted");
+        tracing::info!(event = "mark.deleted", volume, mark, "mark deleted");
         Ok(StatusCode::NO_CONTENT)
     })
     .await

@@ -28,7 +28,7 @@ async fn clock(State(app): Shared) -> Result<Json<Clock>, ApiError> {
 async fn confirm_clock(State(app): Shared) -> Result<Json<Clock>, ApiError> {
     blocking(&app, |app| {
         app.pool.confirm_clock()?;
-        tracing::info!("the clock was confirmed");
+        tracing::info!(event = "pool.clock-confirmed", "the clock was confirmed");
         Ok(Json(convert::clock(&app.pool.clock())))
     })
     .await

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::Error;
 use serde::de::DeserializeOwned;
+use std::time::Duration;
 
 /// The error of a handler.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct ApiError {
     body: ErrorBody,
     /// HTTP status. `None`: the status that belongs to the kind of the error.
     status: Option<StatusCode>,
+    /// Seconds after which another attempt makes sense, for a response with status 429.
+    wait: u64,
 }
 
 impl ApiError {
@@ -29,7 +32,7 @@ impl ApiError {
             kind: ErrorKind::Busy,
             message: "use the admin API: too many connections are in use; try again later".into(),
         };
-        ApiError { body, status: Some(StatusCode::SERVICE_UNAVAILABLE) }
+        ApiError { body, status: Some(StatusCode::SERVICE_UNAVAILABLE), wait: 1 }
     }
 
     /// Returns the error for a wrong token while the server delays the responses to many other
@@ -39,13 +42,25 @@ impl ApiError {
             kind: ErrorKind::Busy,
             message: "use the admin API: the bearer token is wrong, and many requests had a wrong one; wait a second".into(),
         };
-        ApiError { body, status: Some(StatusCode::TOO_MANY_REQUESTS) }
+        ApiError { body, status: Some(StatusCode::TOO_MANY_REQUESTS), wait: 1 }
+    }
+
+    /// Returns the error for a log-in after too many that failed.
+    pub(crate) fn later(wait: Duration) -> Self {
+        let seconds = wait.as_secs() + 1;
+        let message = format!("log in: too many log-ins failed; try again in {seconds} s");
+        let body = ErrorBody { kind: ErrorKind::Busy, message };
+        ApiError { body, status: Some(StatusCode::TOO_MANY_REQUESTS), wait: seconds }
     }
 
     /// Makes an error that the request itself caused. The response has status 400, whatever the
     /// kind of `error` is.
     pub(crate) fn of_request(error: Error) -> Self {
-        ApiError { body: error_body(error), status: Some(StatusCode::BAD_REQUEST) }
+        ApiError { body: error_body(error), status: Some(StatusCode::BAD_REQUEST), wait: 1 }
+    }
+
+    pub(crate) fn no_such_path() -> Self {
+        Self::new(ErrorKind::NotFound, "the admin API has no such path")
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
@@ -61,7 +76,7 @@ impl From<Error> for ApiError {
 
 impl From<ErrorBody> for ApiError {
     fn from(body: ErrorBody) -> Self {
-        ApiError { body, status: None }
+        ApiError { body, status: None, wait: 1 }
     }
 }
 
@@ -98,15 +113,18 @@ impl IntoResponse for ApiError {
             _ => tracing::debug!(?kind, message, "request refused"),
         }
         let unauthorized = *kind == ErrorKind::Unauthorized;
+        let told = self.body.clone();
         let status = self.status.or_else(|| StatusCode::from_u16(kind.http_status()).ok());
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(self.body)).into_response();
+        // The audit reads it.
+        response.extensions_mut().insert(told);
         let headers = response.headers_mut();
         if unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if status == StatusCode::TOO_MANY_REQUESTS {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(self.wait));
         }
         let no_business = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS];
         if unauthorized || no_business.contains(&status) {

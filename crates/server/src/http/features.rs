@@ -34,7 +34,7 @@ async fn upgrade(State(app): Shared, Json(how): Json<Upgrade>) -> Result<Json<Ve
         };
         if !how.dry_run {
             for feature in &features {
-                tracing::info!(feature = feature.name, "the pool was upgraded");
+                tracing::info!(event = "pool.upgraded", feature = feature.name, "the pool was upgraded");
             }
         }
         Ok(Json(features.iter().map(convert::feature).collect()))

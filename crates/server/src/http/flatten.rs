@@ -51,7 +51,7 @@ async fn flatten(
 ) -> Result<(StatusCode, Json<Flattening>), ApiError> {
     blocking(&app, move |app| {
         app.pool.flatten_volume(&volume, how.rate)?;
-        tracing::info!(volume, rate = how.rate, "flattening started");
+        tracing::info!(event = "flatten.began", volume, rate = how.rate, "flattening started");
         Ok((StatusCode::ACCEPTED, Json(state(app, &volume)?)))
     })
     .await
@@ -64,7 +64,7 @@ async fn flatten(
 async fn stop_flattening(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.stop_flatten(&volume)?;
-        tracing::info!(volume, "flattening stopped");
+        tracing::info!(event = "flatten.stopped", volume, "flattening stopped");
         Ok(StatusCode::NO_CONTENT)
     })
     .await

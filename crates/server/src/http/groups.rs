@@ -34,7 +34,12 @@ async fn create_group(
 ) -> Result<(StatusCode, Json<Group>), ApiError> {
     blocking(&app, move |app| {
         let group = app.create_group(&new)?;
-        tracing::info!(group = group.name, volumes = group.volumes.join(" "), "group created");
+        tracing::info!(
+            event = "group.created",
+            group = group.name,
+            volumes = group.volumes.join(" "),
+            "group created"
+        );
         Ok((StatusCode::CREATED, Json(group)))
     })
     .await
@@ -55,7 +60,12 @@ async fn patch_group(
 ) -> Result<Json<Group>, ApiError> {
     blocking(&app, move |app| {
         let group = app.patch_group(&name, &patch)?;
-        tracing::info!(group = name, volumes = group.volumes.join(" "), "group");
+        tracing::info!(
+            event = "group.changed",
+            group = name,
+            volumes = group.volumes.join(" "),
+            "group changed"
+        );
         Ok(Json(group))
     })
     .await
@@ -68,7 +78,7 @@ async fn patch_group(
 async fn delete_group(State(app): Shared, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.delete_group(&name)?;
-        tracing::info!(group = name, "group deleted");
+        tracing::info!(event = "group.deleted", group = name, "group deleted");
         Ok(StatusCode::NO_CONTENT)
     })
     .await

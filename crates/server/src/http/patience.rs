@@ -85,7 +85,8 @@ const END: &[u8] = b"\r\n\r\n";
 /// unambiguous. After an ambiguous byte, nothing more is read from the stream.
 pub(super) struct TimedIo<S> {
     stream: S,
-    framing: Framing,
+    /// `None`: the connection speaks HTTP/2, whose frames have lengths.
+    framing: Option<Framing>,
     /// Part of [`END`] that hyper has not read yet.
     end: &'static [u8],
     patience: Patience,
@@ -94,7 +95,12 @@ pub(super) struct TimedIo<S> {
 impl<S> TimedIo<S> {
     pub(super) fn new(stream: S) -> TimedIo<S> {
         let patience = Patience::new(WINDOW, ANSWER_LEAST);
-        TimedIo { stream, framing: Framing::new(), end: END, patience }
+        TimedIo { stream, framing: Some(Framing::new()), end: END, patience }
+    }
+
+    /// Makes a connection of HTTP/2.
+    pub(super) fn http2(stream: S) -> TimedIo<S> {
+        TimedIo { framing: None, ..TimedIo::new(stream) }
     }
 
     fn written(
@@ -119,7 +125,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedIo<S> {
         context: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.framing.is_refused() {
+        if self.framing.as_ref().is_some_and(Framing::is_refused) {
             let (now, later) = self.end.split_at(self.end.len().min(buf.remaining()));
             buf.put_slice(now);
             self.end = later;
@@ -127,8 +133,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedIo<S> {
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buf);
-        let counts = self.framing.look(&mut buf.filled_mut()[before..]);
-        buf.set_filled(before + counts);
+        if let Some(framing) = &mut self.framing {
+            let counts = framing.look(&mut buf.filled_mut()[before..]);
+            buf.set_filled(before + counts);
+        }
         read
     }
 }
@@ -157,7 +165,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedIo<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // TLS keeps what was written until the client reads.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.written(flushed.map_ok(|()| 0), context).map_ok(drop)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

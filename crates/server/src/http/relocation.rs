@@ -42,7 +42,7 @@ async fn relocate(
 ) -> Result<(StatusCode, Json<Relocation>), ApiError> {
     blocking(&app, move |app| {
         app.pool.relocate_volume(&volume, how.rate)?;
-        tracing::info!(volume, rate = how.rate, "relocation started");
+        tracing::info!(event = "relocation.began", volume, rate = how.rate, "relocation started");
         Ok((StatusCode::ACCEPTED, Json(state(app, &volume)?)))
     })
     .await
@@ -55,7 +55,7 @@ async fn relocate(
 async fn stop_relocation(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.stop_relocation(&volume)?;
-        tracing::info!(volume, "relocation stopped");
+        tracing::info!(event = "relocation.stopped", volume, "relocation stopped");
         Ok(StatusCode::NO_CONTENT)
     })
     .await

@@ -1,12 +1,15 @@
 //! The routes of `/api/v1`, with their OpenAPI descriptions, and of `/healthz` and `/metrics`.
 
+use super::caller::Caller;
 use super::error::{ApiError, Json, Path, Query};
-use super::guests::{Guest, through};
+use super::guard::{MAX_BODY, RouteGuard};
+use super::guests::through;
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    access, backups, cdp, clients, clock, features, flatten, groups, notices, relocation, schedules, scrub,
-    snapshots, targets, transfer, trash,
+    access, audit, backups, by_body, cdp, clients, clock, console, events, features, flatten, groups, live,
+    notices, policy, relocation, schedules, scrub, sessions, snapshots, targets, tasks, timeline, tokens,
+    transfer, trash, users, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -26,17 +29,11 @@ use hindcast_api::{
     HealthState, PatchPool, PatchPv, PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
 };
 use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy, VolumeInfo};
-use hindcast_target::Repeated;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-
-/// Maximum size of a request's body in bytes, except for imports. Other requests are small, so a
-/// larger body is a mistake.
-const MAX_BODY: usize = 64 << 10;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -46,9 +43,38 @@ const MAX_BODY: usize = 64 << 10;
 ))]
 struct Document;
 
-/// Returns the router of requests that arrive through `door`. With `token`, every path requires the
-/// token, except `/healthz` and the OpenAPI document.
-pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<String>) -> Router {
+/// Returns the router of requests that arrive through `door`.
+///
+/// The guard checks every request for a route. The fallback answers all other requests, without
+/// credentials: over TCP with the files of the console.
+pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door) -> Router {
+    let (router, document) = all_routes().split_for_parts();
+    let document = Bytes::from(document.to_json().unwrap_or_default());
+    let document_response = ([(header::CONTENT_TYPE, "application/json")], document);
+    let guard = RouteGuard { app: app.clone(), door };
+    let router = router
+        .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
+        .fallback(move |request: Request| async move {
+            match door {
+                Door::Network => console::answer(request).await,
+                Door::Local => ApiError::no_such_path().into_response(),
+            }
+        })
+        .layer(middleware::from_fn(move |request, next| guard.clone().handle(request, next)))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(Extension(probe.clone()))
+        .layer(middleware::from_fn(move |request, next: Next| through(door, next.run(request))));
+    let served = app.clone();
+    let router = match door {
+        Door::Local => router,
+        Door::Network => router
+            .layer(middleware::from_fn(move |request, next| policy::over_tcp(served.clone(), request, next))),
+    };
+    router.with_state(app)
+}
+
+/// Returns all routes, with their descriptions.
+fn all_routes() -> OpenApiRouter<Arc<App>> {
     let api = OpenApiRouter::new()
         .routes(routes!(status))
         .routes(routes!(health))
@@ -61,6 +87,11 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(notices::router())
         .merge(snapshots::router())
         .merge(cdp::router())
+        .merge(timeline::router())
+        .merge(tasks::router())
+        .merge(live::router())
+        .merge(events::router())
+        .merge(views::router())
         .merge(transfer::router())
         .merge(trash::router())
         .merge(groups::router())
@@ -73,93 +104,21 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door, token: Option<Str
         .merge(flatten::router())
         .merge(schedules::router())
         .merge(targets::router())
-        .merge(access::router());
-    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+        .merge(access::router())
+        .merge(tokens::router())
+        .merge(users::router())
+        .merge(audit::router())
+        .merge(sessions::router());
+    OpenApiRouter::with_openapi(Document::openapi())
         .nest(API_V1, api)
         .routes(routes!(metrics_text))
-        .split_for_parts();
-    let mut router = router;
-    if let Some(token) = token {
-        let token: Arc<str> = token.into();
-        router =
-            router.layer(middleware::from_fn(move |request, next| authorize(token.clone(), request, next)));
-    }
-    let (open, document) = OpenApiRouter::with_openapi(document).routes(routes!(healthz)).split_for_parts();
-    let document = Bytes::from(document.to_json().unwrap_or_default());
-    let document_response = ([(header::CONTENT_TYPE, "application/json")], document);
-    router
-        .merge(open)
-        .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
-        .fallback(async || ApiError::new(ErrorKind::NotFound, "the admin API has no such path"))
-        .method_not_allowed_fallback(async || {
-            let body = ErrorBody {
-                kind: ErrorKind::Unsupported,
-                message: "this path of the admin API does not have this method".into(),
-            };
-            (StatusCode::METHOD_NOT_ALLOWED, axum::Json(body))
-        })
-        .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(Extension(probe.clone()))
-        .layer(middleware::from_fn(move |request, next: Next| through(door, next.run(request))))
-        .with_state(app)
+        .routes(routes!(healthz))
 }
 
-async fn authorize(token: Arc<str>, request: Request, next: Next) -> Response {
-    let given =
-        request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let given = given.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let wrong = || ApiError::new(ErrorKind::Unauthorized, "the bearer token is missing or wrong");
-    let Some((_, given)) = given else { return wrong().into_response() };
-    let guest = request.extensions().get::<Arc<Guest>>();
-    if !same(given.trim().as_bytes(), token.as_bytes()) {
-        let address = guest.and_then(|guest| guest.address());
-        tell_of_wrong_token(address);
-        let held = match guest {
-            Some(guest) => guest.hold_back().await,
-            None => true,
-        };
-        if held {
-            return wrong().into_response();
-        }
-        tell_of_guessing(address);
-        return ApiError::guessing().into_response();
-    }
-    match guest.is_none_or(|guest| guest.settle()) {
-        true => next.run(request).await,
-        false => ApiError::full().into_response(),
-    }
-}
-
-fn tell_of_wrong_token(peer: Option<IpAddr>) {
-    static WRONG: Repeated = Repeated::new();
-    if let Some(turn) = WRONG.turn() {
-        tracing::warn!(
-            peer = shown(peer),
-            suppressed = turn.suppressed(),
-            "a request to the admin API had a wrong token"
-        );
-    }
-}
-
-fn tell_of_guessing(peer: Option<IpAddr>) {
-    static MANY: Repeated = Repeated::new();
-    if let Some(turn) = MANY.turn() {
-        let (peer, suppressed) = (shown(peer), turn.suppressed());
-        tracing::warn!(
-            peer,
-            suppressed,
-            "many requests to the admin API have a wrong token; the server answers them with 429"
-        );
-    }
-}
-
-fn shown(peer: Option<IpAddr>) -> String {
-    peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_canonical().to_string())
-}
-
-/// Compares two byte strings. The duration does not depend on the position of the first difference.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y)) == 0
+/// Returns the OpenAPI document of all routes.
+#[cfg(test)]
+pub(super) fn document() -> String {
+    all_routes().split_for_parts().1.to_json().unwrap()
 }
 
 /// Returns the state of the server.
@@ -223,7 +182,7 @@ async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<
     blocking(&app, move |app| {
         if let Some(placement) = patch.placement {
             app.pool.set_placement(placement.same())?;
-            tracing::info!(placement = placement.name(), "placement set");
+            tracing::info!(event = "pool.changed", placement = placement.name(), "placement set");
         }
         Ok(Json(pool_now(app)?))
     })
@@ -244,7 +203,7 @@ async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCod
         let held = path(app)?;
         let spec = PvSpec { path: held.path.clone(), size: new.size, force: new.force };
         let info = app.pool.add_pv(&spec)?;
-        tracing::info!(path = info.path, id = info.id, "physical volume added");
+        tracing::info!(event = "pv.added", path = info.path, id = info.id, "physical volume added");
         Ok((StatusCode::CREATED, Json(convert::pv(&info))))
     })
     .await
@@ -261,7 +220,7 @@ async fn patch_pv(
 ) -> Result<Json<Pv>, ApiError> {
     blocking(&app, move |app| {
         app.pool.drain_pv(&pv, patch.draining)?;
-        tracing::info!(pv, draining = patch.draining, "physical volume");
+        tracing::info!(event = "pv.changed", pv, draining = patch.draining, "physical volume changed");
         let all: Vec<Pv> = app.pool.pvs().iter().map(convert::pv).collect();
         let found = all.into_iter().find(|p| p.path == pv || p.uuid == pv || p.id.to_string() == pv);
         found
@@ -278,7 +237,7 @@ async fn patch_pv(
 async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.remove_pv(&pv)?;
-        tracing::info!(pv, "physical volume removed");
+        tracing::info!(event = "pv.removed", pv, "physical volume removed");
         Ok(StatusCode::NO_CONTENT)
     })
     .await
@@ -327,7 +286,7 @@ async fn create_volume(
             Some(image) => pool.create_volume_over(&wanted, &image.path),
         });
         let mut info = made?.0;
-        tracing::info!(volume = info.name, size = info.size, "volume created");
+        tracing::info!(event = "volume.created", volume = info.name, size = info.size, "volume created");
         if method != info.method {
             info = app.pool.set_method(&info.name, method)?;
         }
@@ -378,22 +337,24 @@ async fn volume_stats(
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
+    Caller(caller): Caller,
     Path(name): Path<String>,
     Json(patch): Json<PatchVolume>,
 ) -> Result<Json<Volume>, ApiError> {
     blocking(&app, move |app| {
         let mut info = app.pool.volume(&name)?;
+        by_body::check_volume(&caller, &info, &patch)?;
         if let Some(read_only) = patch.read_only {
             info = app.iscsi.change_volume(&name, |pool| pool.set_read_only(&name, read_only))?;
-            tracing::info!(volume = name, read_only, "volume");
+            tracing::info!(event = "volume.changed", volume = name, read_only, "volume changed");
         }
         if let Some(method) = patch.method {
             info = app.pool.set_method(&name, method.same())?;
-            tracing::info!(volume = name, method = method.name(), "volume");
+            tracing::info!(event = "volume.changed", volume = name, method = method.name(), "volume changed");
         }
         if let Some(order) = patch.order {
             info = app.pool.set_order(&name, order.same())?;
-            tracing::info!(volume = name, order = order.name(), "volume");
+            tracing::info!(event = "volume.changed", volume = name, order = order.name(), "volume changed");
         }
         if patch.snapshot_reserve.is_some() || patch.auto_delete.is_some() {
             let old = info.policy;
@@ -402,30 +363,43 @@ async fn patch_volume(
                 auto_delete: patch.auto_delete.unwrap_or(old.auto_delete),
             };
             info = app.pool.set_snapshot_policy(&name, policy)?;
-            tracing::info!(volume = name, ?policy, "volume");
+            let reserve = format!("{} %", policy.reserve_percent);
+            tracing::info!(event = "volume.changed", volume = name, reserve, "volume changed");
         }
         if let Some(change) = &patch.cdp {
             let settings = cdp::settings(info.cdp, change)?;
             info = app.pool.set_cdp(&name, settings)?;
-            tracing::info!(volume = name, ?settings, "history");
+            tracing::info!(
+                event = "volume.changed",
+                volume = name,
+                history = cdp::words(info.cdp),
+                "volume changed"
+            );
         }
         if let Some(nbd) = patch.nbd {
             app.set_nbd(&info, nbd)?;
-            tracing::info!(volume = name, nbd, "volume");
+            tracing::info!(event = "volume.changed", volume = name, nbd, "volume changed");
         }
         if !patch.labels.is_empty() {
             let changes: Vec<_> = patch.labels.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
             info = app.pool.label_volume(&name, &changes)?;
-            tracing::info!(volume = name, labels = ?info.labels, "volume");
+            let labels: Vec<String> =
+                info.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            tracing::info!(
+                event = "volume.changed",
+                volume = name,
+                labels = labels.join(" "),
+                "volume changed"
+            );
         }
         if let Some(size) = patch.size {
             info = app.iscsi.change_volume(&name, |pool| pool.resize_volume(&name, size, patch.force))?;
-            tracing::info!(volume = name, size, "volume resized");
+            tracing::info!(event = "volume.resized", volume = name, size, "volume resized");
         }
         if let Some(new_name) = patch.name {
             info = app.iscsi.rename_volume(&name, &new_name)?;
             app.nbd.volume_renamed(&name, &new_name);
-            tracing::info!(volume = name, new_name, "volume renamed");
+            tracing::info!(event = "volume.renamed", volume = name, new_name, "volume renamed");
         }
         Ok(Json(app.shown(&info)))
     })
@@ -451,15 +425,4 @@ async fn delete_volume(
         Ok(Json(app.delete_volume(&name, how)?))
     })
     .await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::same;
-
-    #[test]
-    fn tokens_are_compared_whole() {
-        assert!(same(b"abc", b"abc"));
-        assert!(!same(b"abc", b"abd") && !same(b"abc", b"abcd") && !same(b"", b"a"));
-    }
 }

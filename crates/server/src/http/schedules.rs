@@ -35,7 +35,12 @@ async fn create_schedule(
 ) -> Result<(StatusCode, Json<Schedule>), ApiError> {
     blocking(&app, move |app| {
         let schedule = app.create_schedule(&new)?;
-        tracing::info!(schedule = schedule.name, every = schedule.every, "schedule created");
+        tracing::info!(
+            event = "schedule.created",
+            schedule = schedule.name,
+            every = schedule.every,
+            "schedule created"
+        );
         Ok((StatusCode::CREATED, Json(schedule)))
     })
     .await
@@ -56,7 +61,13 @@ async fn patch_schedule(
 ) -> Result<Json<Schedule>, ApiError> {
     blocking(&app, move |app| {
         let schedule = app.patch_schedule(&name, &patch)?;
-        tracing::info!(schedule = name, paused = schedule.paused, every = schedule.every, "schedule");
+        tracing::info!(
+            event = "schedule.changed",
+            schedule = name,
+            paused = schedule.paused,
+            every = schedule.every,
+            "schedule changed"
+        );
         Ok(Json(schedule))
     })
     .await
@@ -69,7 +80,7 @@ async fn patch_schedule(
 async fn delete_schedule(State(app): Shared, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.delete_schedule(&name)?;
-        tracing::info!(schedule = name, "schedule deleted");
+        tracing::info!(event = "schedule.deleted", schedule = name, "schedule deleted");
         Ok(StatusCode::NO_CONTENT)
     })
     .await

@@ -36,7 +36,12 @@ async fn begin_scrub(
 ) -> Result<(StatusCode, Json<Scrub>), ApiError> {
     blocking(&app, move |app| {
         let begun = app.pool.scrub(how.rate, how.adopt)?;
-        tracing::info!(rate = how.rate, adopt = how.adopt, "a scrub of the data begins");
+        tracing::info!(
+            event = "scrub.began",
+            rate = how.rate,
+            adopt = how.adopt,
+            "a scrub of the data begins"
+        );
         Ok((StatusCode::ACCEPTED, Json(convert::scrub(&begun))))
     })
     .await

@@ -1,36 +1,28 @@
-//! Serves connections of the admin API. The number of connections is limited, each client has
+//! Serves the listeners of the admin API. The number of connections is limited, each client has
 //! limited time, and requests in flight end before the server stops.
 
+use super::caller::Peer;
+use super::connection::Attendance;
 use super::guests::{Guest, Guests};
-use super::patience::{TimedBody, TimedIo};
 use super::probe::Probe;
 use super::routes;
 use crate::app::App;
+use crate::certificate::Certificates;
 use crate::host_paths::Door;
 use crate::listen::Listener;
-use axum::body::Body;
 use hindcast_api::Listeners;
 use hindcast_target::Repeated;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-/// Time that a client has to send the head of a request, and between requests.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time that a client over TCP has to send the head of a request, and between requests. It is
-/// shorter than [`HEAD_TIMEOUT`], because every host on the network can connect.
-const NETWORK_HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// First pause after a failed accept. Accepts fail while the process has no free file descriptor,
 /// and the pause keeps the loop from spinning. Each further failure doubles the pause, up to
 /// [`LONGEST_PAUSE`].
@@ -52,13 +44,13 @@ pub(crate) struct ApiServer {
     loops: JoinSet<()>,
 }
 
-/// Starts to serve all listeners, with at most `connections` connections. Clients over TCP need
-/// `token`.
+/// Starts to serve all listeners, with at most `connections` connections. Listeners for TCP belong
+/// to the runtime `web`, which serves them. The current runtime serves the Unix sockets.
 pub(crate) fn serve(
     app: &Arc<App>,
     listeners: Vec<Listener>,
-    token: Option<&str>,
     connections: usize,
+    web: &Handle,
 ) -> io::Result<ApiServer> {
     let (stop, stopped) = watch::channel(false);
     let guests = Guests::new(connections);
@@ -66,28 +58,40 @@ pub(crate) fn serve(
     let probe = Probe::start(app)?;
     let mut loops = JoinSet::new();
     for listener in listeners {
-        // Configuration refuses TCP without a token. If there is none here, an impossible token
-        // admits no client, which is better than all clients.
-        let (door, token) = match &listener {
-            Listener::Tcp(_) => (Door::Network, Some(token.unwrap_or("\0").to_owned())),
+        let (door, certificates) = match &listener {
             Listener::Unix(..) => (Door::Local, None),
+            Listener::Tcp(socket) => {
+                let tls = app.web.config.speaks_tls(socket.local_addr()?.ip());
+                (Door::Network, app.web.certificates.clone().filter(|_| tls))
+            }
         };
-        let router = routes::router(app.clone(), &probe, door, token);
+        let router = routes::router(app.clone(), &probe, door);
         let reception = Reception {
+            app: app.clone(),
             service: TowerToHyperService::new(router),
-            door,
+            certificates,
             guests: guests.clone(),
             refusals: refusals.clone(),
-            graceful: GracefulShutdown::new(),
+            stopped: stopped.clone(),
         };
-        loops.spawn(accept(listener, reception, stopped.clone()));
+        let accepting = accept(listener, reception);
+        match door {
+            Door::Local => loops.spawn(accepting),
+            Door::Network => loops.spawn_on(accepting, web),
+        };
     }
     Ok(ApiServer { stop, loops })
 }
 
-/// Returns the addresses of `listeners` and of the targets, for the status.
-pub(crate) fn addresses(listeners: &[Listener], nbd: Vec<String>, iscsi: Vec<String>) -> Listeners {
-    Listeners { api: listeners.iter().map(Listener::address).collect(), nbd, iscsi }
+/// Returns the addresses of `listeners` and of the targets, and the URLs of the admin API, for the
+/// status.
+pub(crate) fn addresses(
+    listeners: &[Listener],
+    urls: Vec<String>,
+    nbd: Vec<String>,
+    iscsi: Vec<String>,
+) -> Listeners {
+    Listeners { api: listeners.iter().map(Listener::address).collect(), urls, nbd, iscsi }
 }
 
 impl ApiServer {
@@ -104,24 +108,30 @@ impl ApiServer {
 
 /// What the server needs to serve the connections of one listener.
 struct Reception {
+    app: Arc<App>,
     service: TowerToHyperService<axum::Router>,
-    door: Door,
+    /// The certificate, if the listener speaks TLS.
+    certificates: Option<Arc<Certificates>>,
     guests: Arc<Guests>,
     refusals: Arc<Semaphore>,
-    graceful: GracefulShutdown,
+    stopped: watch::Receiver<bool>,
 }
 
-async fn accept(listener: Listener, reception: Reception, mut stopped: watch::Receiver<bool>) {
+/// Accepts connections until the server stops. Then it waits for the connections to end.
+async fn accept(listener: Listener, reception: Reception) {
     static FAILURES: Repeated = Repeated::new();
+    let mut stopped = reception.stopped.clone();
     let mut pause = ACCEPT_PAUSE;
+    let mut served = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = next(&listener) => accepted,
+            Some(_) = served.join_next() => continue,
             _ = stopped.changed() => break,
         };
         match accepted {
-            Ok(Connection::Tcp(stream, address)) => reception.receive(stream, Some(address)).await,
-            Ok(Connection::Unix(stream)) => reception.receive(stream, None).await,
+            Ok(Connection::Tcp(stream, address)) => reception.network(stream, address, &mut served).await,
+            Ok(Connection::Unix(stream)) => reception.local(stream, &mut served).await,
             Err(error) => {
                 if let Some(turn) = FAILURES.turn() {
                     tracing::warn!(%error, suppressed = turn.suppressed(), "accept an admin connection");
@@ -137,12 +147,12 @@ async fn accept(listener: Listener, reception: Reception, mut stopped: watch::Re
         pause = ACCEPT_PAUSE;
     }
     drop(listener);
-    reception.graceful.shutdown().await;
+    while served.join_next().await.is_some() {}
 }
 
 enum Connection {
-    Tcp(tokio::net::TcpStream, IpAddr),
-    Unix(tokio::net::UnixStream),
+    Tcp(TcpStream, IpAddr),
+    Unix(UnixStream),
 }
 
 async fn next(listener: &Listener) -> io::Result<Connection> {
@@ -155,43 +165,31 @@ async fn next(listener: &Listener) -> io::Result<Connection> {
 }
 
 impl Reception {
-    async fn receive<S>(&self, stream: S, address: Option<IpAddr>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        match self.guests.enter(address).await {
-            Some(guest) => self.spawn(stream, guest),
-            None => self.refuse(stream, address),
+    async fn network(&self, stream: TcpStream, address: IpAddr, served: &mut JoinSet<()>) {
+        match self.guests.enter(Some(address)).await {
+            Some(guest) => {
+                let certificates = self.certificates.clone();
+                served.spawn(self.attendance(guest, Peer(None)).network(stream, certificates));
+            }
+            // A client that expects TLS would not understand the response.
+            None if self.certificates.is_some() => tell_of_refusal(Some(address)),
+            None => self.refuse(stream, Some(address)),
         }
     }
 
-    fn spawn<S>(&self, stream: S, guest: Arc<Guest>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let service = self.service.clone();
-        let known = guest.clone();
-        let service = service_fn(move |request: Request<Incoming>| {
-            let mut request = request.map(|body| Body::new(TimedBody::new(body)));
-            request.extensions_mut().insert(known.clone());
-            service.call(request)
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(match self.door {
-                Door::Local => HEAD_TIMEOUT,
-                Door::Network => NETWORK_HEAD_TIMEOUT,
-            })
-            .serve_connection(TokioIo::new(TimedIo::new(stream)), service);
-        let watched = self.graceful.watch(connection);
-        tokio::spawn(async move {
-            tokio::select! {
-                ended = watched => if let Err(error) = ended {
-                    tracing::debug!(%error, "admin connection");
-                },
-                () = guest.has_to_go() => tracing::debug!("an admin connection without a token is closed, because a limit is reached"),
+    async fn local(&self, stream: UnixStream, served: &mut JoinSet<()>) {
+        let user = stream.peer_cred().map(|credentials| credentials.uid());
+        let caller = user.ok().and_then(|uid| self.app.callers.socket.caller(uid));
+        match self.guests.enter(None).await {
+            Some(guest) => {
+                served.spawn(self.attendance(guest, Peer(caller.map(Arc::new))).local(stream));
             }
-        });
+            None => self.refuse(stream, None),
+        }
+    }
+
+    fn attendance(&self, guest: Arc<Guest>, peer: Peer) -> Attendance {
+        Attendance { service: self.service.clone(), guest, peer, stopped: self.stopped.clone() }
     }
 
     /// Refuses a connection: sends a response with status 503, and closes it.
@@ -199,11 +197,7 @@ impl Reception {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        static REFUSED: Repeated = Repeated::new();
-        if let Some(turn) = REFUSED.turn() {
-            let peer = address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
-            tracing::warn!(peer, suppressed = turn.suppressed(), "too many admin connections");
-        }
+        tell_of_refusal(address);
         let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return };
         tokio::spawn(async move {
             let tell = async {
@@ -218,6 +212,14 @@ impl Reception {
             let _ = tokio::time::timeout(REFUSAL_TIMEOUT, tell).await;
             drop(permit);
         });
+    }
+}
+
+fn tell_of_refusal(address: Option<IpAddr>) {
+    static REFUSED: Repeated = Repeated::new();
+    if let Some(turn) = REFUSED.turn() {
+        let peer = address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
+        tracing::warn!(peer, suppressed = turn.suppressed(), "too many admin connections");
     }
 }
 

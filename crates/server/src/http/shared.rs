@@ -9,6 +9,7 @@ use crate::realtime;
 use axum::extract::State;
 use serde::Deserialize;
 use std::sync::Arc;
+use tokio::runtime::Handle;
 
 /// Maximum number of exports and imports that run at the same time. Each has a thread, and reads or
 /// writes as fast as it can.
@@ -56,7 +57,7 @@ where
     T: Send + 'static,
     F: FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
 {
-    urgent(app, move |app| realtime::lowered(|| work(app))).await
+    run(app, false, move |app| realtime::lowered(|| work(app))).await
 }
 
 /// Calls the engine from a thread that may block, and keeps the thread's raised priority. `work`
@@ -66,17 +67,32 @@ where
     T: Send + 'static,
     F: FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
 {
+    run(app, true, work).await
+}
+
+/// Calls the engine from a thread that may block. Urgent work of a request over TCP runs on a
+/// thread of the runtime of the Unix socket.
+async fn run<T, F>(app: &Arc<App>, urgent: bool, work: F) -> Result<T, ApiError>
+where
+    T: Send + 'static,
+    F: FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
+{
     let app = app.clone();
+    let door = guests::door();
     // Clients that have the token must not keep the owner from administering the pool.
-    let turn = match guests::door() {
+    let turn = match door {
         Door::Network => app.network.clone().acquire_owned().await.ok(),
         Door::Local => None,
+    };
+    let runtime = match (door, urgent) {
+        (Door::Network, true) => app.web.urgent.clone(),
+        _ => Handle::current(),
     };
     let work = move || {
         let _turn = turn;
         work(&app)
     };
-    match tokio::task::spawn_blocking(work).await {
+    match runtime.spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => Err(ApiError::internal(format!("the operation panicked: {error}"))),
     }

@@ -1,5 +1,7 @@
 //! The routes of snapshots, clones and rollback.
 
+use super::by_body;
+use super::caller::Caller;
 use super::error::{ApiError, Json, Path};
 use super::shared::{Shared, blocking, urgent};
 use crate::app::App;
@@ -94,9 +96,11 @@ async fn snapshot(
 #[utoipa::path(patch, path = "/volumes/{volume}/snapshots/{snapshot}", params(("volume" = String, Path), ("snapshot" = String, Path)), request_body = PatchSnapshot, responses((status = OK, body = Snapshot), (status = "default", body = ErrorBody)))]
 async fn patch_snapshot(
     State(app): Shared,
+    Caller(caller): Caller,
     Path((volume, snapshot)): Path<(String, String)>,
     Json(patch): Json<PatchSnapshot>,
 ) -> Result<Json<Snapshot>, ApiError> {
+    by_body::check_snapshot(&caller, &patch)?;
     blocking(&app, move |app| {
         let mut found = app.pool.snapshot(&volume, &snapshot)?;
         check_labels(patch.labels.keys())?;
@@ -112,7 +116,7 @@ async fn patch_snapshot(
         }
         if let Some(protected) = patch.protected {
             found = app.pool.protect_snapshot(&volume, &snapshot, protected)?;
-            tracing::info!(volume, snapshot, protected, "snapshot");
+            tracing::info!(event = "snapshot.changed", volume, snapshot, protected, "snapshot changed");
         }
         let mut inherited = None;
         match patch.writable {
@@ -126,7 +130,7 @@ async fn patch_snapshot(
         if let Some(name) = patch.name {
             found = app.pool.rename_snapshot(&volume, &snapshot, &name)?;
             app.nbd.snapshot_renamed(&volume, &snapshot, &name);
-            tracing::info!(volume, snapshot, name, "snapshot renamed");
+            tracing::info!(event = "snapshot.renamed", volume, snapshot, name, "snapshot renamed");
         }
         Ok(Json(Snapshot { inherited, ..Lineage::new(&app.pool).snapshot(&found) }))
     })

@@ -47,7 +47,7 @@ async fn create_target(
 ) -> Result<(StatusCode, Json<Target>), ApiError> {
     blocking(&app, move |app| {
         let target = app.iscsi.create(&new)?;
-        tracing::info!(target = target.name, "target created");
+        tracing::info!(event = "target.created", target = target.name, "target created");
         Ok((StatusCode::CREATED, Json(target)))
     })
     .await
@@ -73,7 +73,12 @@ async fn patch_target(
 ) -> Result<Json<Target>, ApiError> {
     blocking(&app, move |app| {
         let target = app.iscsi.patch(&name, &patch)?;
-        tracing::info!(target = target.name, enabled = target.enabled, "target");
+        tracing::info!(
+            event = "target.changed",
+            target = target.name,
+            enabled = target.enabled,
+            "target changed"
+        );
         Ok(Json(target))
     })
     .await
@@ -90,7 +95,7 @@ async fn delete_target(
 ) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         let target = app.iscsi.delete(&name, query.force)?;
-        tracing::info!(target, "target deleted");
+        tracing::info!(event = "target.deleted", target, "target deleted");
         Ok(StatusCode::NO_CONTENT)
     })
     .await
@@ -110,7 +115,7 @@ async fn add_lun(
         new.file = held.0.as_ref().map(|file| file.path.clone());
         new.device = held.1.as_ref().map(|device| device.path.clone());
         let target = app.iscsi.add_lun(&name, &new)?;
-        tracing::info!(target = target.name, luns = target.luns.len(), "LUN added");
+        tracing::info!(event = "target.changed", target = target.name, luns = target.luns.len(), "LUN added");
         Ok((StatusCode::CREATED, Json(target)))
     })
     .await
@@ -127,7 +132,7 @@ async fn remove_lun(
 ) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.iscsi.remove_lun(&name, lun, query.force)?;
-        tracing::info!(target = name, lun, "LUN removed");
+        tracing::info!(event = "target.changed", target = name, lun, "LUN removed");
         Ok(StatusCode::NO_CONTENT)
     })
     .await
@@ -144,7 +149,7 @@ async fn add_rule(
 ) -> Result<(StatusCode, Json<Target>), ApiError> {
     blocking(&app, move |app| {
         app.iscsi.add_rule(Some(&name), &rule)?;
-        tracing::info!(target = name, ?rule, "access rule added");
+        tracing::info!(event = "access.changed", target = name, ?rule, "access rule added");
         Ok((StatusCode::CREATED, Json(app.iscsi.target(&name)?)))
     })
     .await
@@ -161,7 +166,7 @@ async fn remove_rule(
 ) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.iscsi.remove_rule(Some(&name), number)?;
-        tracing::info!(target = name, number, "access rule removed");
+        tracing::info!(event = "access.changed", target = name, number, "access rule removed");
         Ok(StatusCode::NO_CONTENT)
     })
     .await
@@ -179,7 +184,7 @@ async fn set_chap(
 ) -> Result<Json<Target>, ApiError> {
     blocking(&app, move |app| {
         app.iscsi.set_chap(Some(&name), chap)?;
-        tracing::info!(target = name, "CHAP set");
+        tracing::info!(event = "access.changed", target = name, "CHAP set");
         Ok(Json(app.iscsi.target(&name)?))
     })
     .await
@@ -196,7 +201,7 @@ async fn remove_account(
 ) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.iscsi.remove_account(Some(&name), &user)?;
-        tracing::info!(target = name, user, "CHAP account removed");
+        tracing::info!(event = "access.changed", target = name, user, "CHAP account removed");
         Ok(StatusCode::NO_CONTENT)
     })
     .await
@@ -233,7 +238,7 @@ async fn clear_reservations(
 async fn remove_chap(State(app): Shared, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.iscsi.remove_chap(Some(&name))?;
-        tracing::info!(target = name, "CHAP removed");
+        tracing::info!(event = "access.changed", target = name, "CHAP removed");
         Ok(StatusCode::NO_CONTENT)
     })
     .await
@@ -255,7 +260,7 @@ async fn add_default_rule(
 ) -> Result<(StatusCode, Json<TargetDefaults>), ApiError> {
     blocking(&app, move |app| {
         app.iscsi.add_rule(None, &rule)?;
-        tracing::info!(?rule, "access rule added for all targets");
+        tracing::info!(event = "access.changed", ?rule, "access rule added for all targets");
         Ok((StatusCode::CREATED, Json(app.iscsi.defaults())))
     })
     .await
@@ -269,7 +274,7 @@ async fn add_default_rule(
 async fn remove_default_rule(State(app): Shared, Path(number): Path<usize>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.iscsi.remove_rule(None, number)?;
-        tracing::info!(number, "access rule for all targets removed");
+        tracing::info!(event = "access.changed", number, "access rule for all targets removed");
         Ok(StatusCode::NO_CONTENT)
     })
     .await
@@ -286,7 +291,7 @@ async fn remove_default_account(
 ) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.iscsi.remove_account(None, &user)?;
-        tracing::info!(user, "CHAP account removed for discovery and all targets");
+        tracing::info!(event = "access.changed", user, "CHAP account removed for discovery and all targets");
         Ok(StatusCode::NO_CONTENT)
     })
     .await
@@ -302,7 +307,7 @@ async fn set_default_chap(
 ) -> Result<Json<TargetDefaults>, ApiError> {
     blocking(&app, move |app| {
         app.iscsi.set_chap(None, chap)?;
-        tracing::info!("CHAP set for discovery and all targets");
+        tracing::info!(event = "access.changed", "CHAP set for discovery and all targets");
         Ok(Json(app.iscsi.defaults()))
     })
     .await
@@ -315,7 +320,7 @@ async fn set_default_chap(
 async fn remove_default_chap(State(app): Shared) -> Result<StatusCode, ApiError> {
     blocking(&app, |app| {
         app.iscsi.remove_chap(None)?;
-        tracing::info!("CHAP for discovery and all targets removed");
+        tracing::info!(event = "access.changed", "CHAP for discovery and all targets removed");
         Ok(StatusCode::NO_CONTENT)
     })
     .await

@@ -2,8 +2,10 @@
 //! work waits for a stream.
 
 use super::error::{ApiError, Json, Path, Query};
+use super::guests;
 use super::shared::{MAX_TRANSFERS, Shared, blocking};
 use crate::app::App;
+use crate::host_paths::Door;
 use crate::lineage::Lineage;
 use crate::{moments, realtime};
 use axum::body::{Body, Bytes};
@@ -107,6 +109,10 @@ fn permit(app: &Arc<App>) -> Result<Permit, ApiError> {
     let busy = |_| ApiError::new(ErrorKind::Busy, "start a transfer: too many are running; try again later");
     let transfer = app.transfers.clone().try_acquire_owned().map_err(busy)?;
     let (over, when_over) = oneshot::channel();
+    if guests::door() == Door::Network {
+        // The threads of that runtime are not raised.
+        return Ok(Permit { _transfer: transfer, _over: over });
+    }
     let app = app.clone();
     realtime::lower();
     tokio::spawn(async move {
@@ -161,14 +167,14 @@ async fn export(
         let _permit = permit;
         loop {
             match export.next_piece() {
-                Ok(None) => return tracing::info!(address, "exported"),
+                Ok(None) => return tracing::info!(event = "transfer.exported", address, "exported"),
                 Ok(Some(piece)) => {
                     if pieces.blocking_send(Ok(piece.into())).is_err() {
                         return; // the connection is gone
                     }
                 }
                 Err(error) => {
-                    tracing::error!(address, %error, "an export was interrupted");
+                    tracing::error!(event = "transfer.failed", address, %error, "an export was interrupted");
                     // Without its trailer the stream is known to be incomplete.
                     let _ = pieces.blocking_send(Err(io::Error::other(error.to_string())));
                     return;
@@ -212,7 +218,7 @@ async fn import(
         Refused::Stream(error) => ApiError::of_request(error),
         Refused::Pool(error) => error.into(),
     })?;
-    tracing::info!(volume = snapshot.volume, name = snapshot.name, "imported");
+    tracing::info!(event = "transfer.imported", volume = snapshot.volume, name = snapshot.name, "imported");
     blocking(&app, move |app| Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).snapshot(&snapshot)))))
         .await
 }
@@ -311,7 +317,7 @@ async fn unfinished_import(
 async fn cancel_import(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.cancel_import(&volume)?;
-        tracing::info!(volume, "import cancelled");
+        tracing::info!(event = "transfer.cancelled", volume, "import cancelled");
         Ok(StatusCode::NO_CONTENT)
     })
     .await

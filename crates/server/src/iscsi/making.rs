@@ -85,10 +85,21 @@ impl IscsiTarget {
             })
         })
     }
+
+    /// Takes a volume out of the trash.
+    /// Fails if it would have the name of a created target.
+    pub(crate) fn restore_volume(&self, id: Uuid, name: Option<&str>) -> Result<VolumeInfo> {
+        let _one_at_a_time = self.changing.lock();
+        let old = self.exports.pool.trash().into_iter().find(|info| info.volume.uuid == id);
+        if let Some(name) = name.map(str::to_owned).or(old.map(|info| info.volume.name)) {
+            check_name(&self.exports.store.get(), "restore volume", &name)?;
+        }
+        self.exports.pool.restore_volume(id, name)
+    }
 }
 
 /// Fails if a volume of this name would have the name of a created target.
-pub(super) fn check_name(registry: &Registry, verb: &str, name: &str) -> Result<()> {
+fn check_name(registry: &Registry, verb: &str, name: &str) -> Result<()> {
     match names::by_name_alone(name).filter(|target| registry.named.contains_key(target)) {
         None => Ok(()),
         Some(target) => Err(Error::new(

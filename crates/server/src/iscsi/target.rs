@@ -2,9 +2,11 @@
 //! it reports to initiators.
 
 use super::exports::{self, Exports};
-use super::making::check_name;
+use super::names;
 use super::store::{self, Store};
+use crate::latency::Latencies;
 use crate::periodic::Worker;
+use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, TrashInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{Otherwise, Party};
@@ -34,14 +36,19 @@ pub(crate) struct IscsiTarget {
 }
 
 impl IscsiTarget {
-    pub(crate) fn start(config: &IscsiConfig, pool: Arc<Pool>, data: &Path) -> Result<Self> {
+    pub(crate) fn start(
+        config: &IscsiConfig,
+        pool: Arc<Pool>,
+        latencies: Latencies,
+        data: &Path,
+    ) -> Result<Self> {
         let dir = crate::data_directory::settings_of(&pool, data);
         let store = Store::open(store::file(&dir))?;
         let otherwise = Otherwise::of(config.portals.iter().map(|p| &p.listen));
         let mut groups: Vec<u16> = config.portals.iter().map(|p| p.group).collect();
         groups.sort_unstable();
         groups.dedup();
-        let exports = Exports::new(pool, dir, store, otherwise, groups);
+        let exports = Exports::new((pool, latencies), dir, store, otherwise, groups);
         exports.begin()?;
         let server = IscsiServer::start(config.clone(), exports.clone())?;
         let watched = exports.clone();
@@ -58,6 +65,25 @@ impl IscsiTarget {
             group => format!("{}/{group}", portal.listen),
         };
         self.server.portals().into_iter().map(text).collect()
+    }
+
+    /// Returns the name of the target that shows a moment of a volume, or a snapshot of that name
+    /// if there is no LSN.
+    pub(crate) fn name_of_past(
+        &self,
+        volume: &VolumeInfo,
+        snapshot: &str,
+        lsn: Option<u64>,
+    ) -> Option<String> {
+        match lsn {
+            Some(lsn) => Some(names::of_moment(volume, Lsn(lsn))),
+            None => self
+                .exports
+                .pool
+                .snapshot(&volume.name, snapshot)
+                .ok()
+                .map(|found| names::of_snapshot(&found)),
+        }
     }
 
     /// Returns the totals since the start of the server.
@@ -138,17 +164,6 @@ impl IscsiTarget {
             self.disconnect(&target);
         }
         Ok(trashed)
-    }
-
-    /// Takes a volume out of the trash.
-    /// Fails if it would have the name of a created target.
-    pub(crate) fn restore_volume(&self, id: Uuid, name: Option<&str>) -> Result<VolumeInfo> {
-        let _one_at_a_time = self.changing.lock();
-        let old = self.exports.pool.trash().into_iter().find(|info| info.volume.uuid == id);
-        if let Some(name) = name.map(str::to_owned).or(old.map(|info| info.volume.name)) {
-            check_name(&self.exports.store.get(), "restore volume", &name)?;
-        }
-        self.exports.pool.restore_volume(id, name)
     }
 
     /// Deletes a volume in the trash for good, with its access rules.
@@ -256,7 +271,7 @@ impl IscsiTarget {
     pub(super) fn disconnect(&self, target: &str) {
         let (connections, all) = self.server.disconnect(target, None, DISCONNECT_WAIT);
         if connections > 0 {
-            tracing::info!(target, connections, all, "iSCSI connections ended");
+            tracing::info!(event = "client.ended", target, connections, all, "iSCSI connections ended");
         }
     }
 
@@ -306,7 +321,13 @@ impl IscsiTarget {
         }
         if !ended.is_empty() {
             let (connections, all) = self.server.end_sessions(&ended, DISCONNECT_WAIT);
-            tracing::info!(sessions = ended.len(), connections, all, "iSCSI sessions ended");
+            tracing::info!(
+                event = "client.ended",
+                sessions = ended.len(),
+                connections,
+                all,
+                "iSCSI sessions ended"
+            );
         }
     }
 

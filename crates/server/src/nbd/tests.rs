@@ -19,8 +19,9 @@ fn fixture(open: bool) -> Fixture {
     testing::create(&pool, "db");
     testing::create(&pool, "log");
     pool.create_snapshots(&[("db", "s")]).unwrap();
-    let iscsi = IscsiTarget::start(&IscsiConfig::default(), pool.clone(), place.path()).unwrap();
-    let exports = PoolExports { pool, rules: iscsi.nbd_rules(), open, client: None };
+    let iscsi = IscsiTarget::start(&IscsiConfig::default(), pool.clone(), Latencies::default(), place.path())
+        .unwrap();
+    let exports = PoolExports::new(pool, iscsi.nbd_rules(), open, Latencies::default());
     Fixture { iscsi, exports, _place: place }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod codec;
 pub(crate) mod flushes;
+pub(crate) mod profile;
 pub(crate) mod record;
 pub(crate) mod segment;
 pub(crate) mod shared;

@@ -12,8 +12,6 @@ use crate::ids::{Lsn, Stamp, VolumeId};
 
 /// The number of rows that one step forgets.
 pub(crate) const ROWS_PER_STEP: usize = 4096;
-/// The largest number of points that are reported.
-const TOLD: usize = 4096;
 
 impl Core {
     /// Returns the last flush point of a volume that `reaches` accepts. `reaches` accepts all
@@ -32,14 +30,23 @@ impl Core {
         }
     }
 
-    /// Returns the newest flush points of a volume within its kept history, oldest first.
-    pub(crate) fn newest_flushes(&self, volume: VolumeId) -> Result<Vec<Stamp>> {
+    /// Returns the newest flush points of a volume that its kept history has up to a pool time,
+    /// oldest first, at most `most` of them.
+    pub(crate) fn newest_flushes(&self, volume: VolumeId, to: u64, most: usize) -> Result<Vec<Stamp>> {
+        // Memory is read first, because a point leaves it only after it has come into the catalog.
         let waiting = self.flushes.waiting(volume);
-        let mut all = self.catalog.newest_flushes(volume, TOLD)?;
+        let last = match to {
+            u64::MAX => Lsn::MAX,
+            _ => match self.catalog.last_flush(volume, |point| point.time <= to)? {
+                Some(point) => point.lsn,
+                None => Lsn::ZERO,
+            },
+        };
+        let mut all = self.catalog.newest_flushes(volume, last, most)?;
         let last = all.last().map_or(Lsn::ZERO, |point| point.lsn);
-        all.extend(waiting.into_iter().filter(|point| point.lsn > last));
+        all.extend(waiting.into_iter().filter(|point| point.lsn > last && point.time <= to));
         let begins = self.begins(volume);
         all.retain(|point| point.lsn >= begins);
-        Ok(all.split_off(all.len().saturating_sub(TOLD)))
+        Ok(all.split_off(all.len().saturating_sub(most)))
     }
 }

@@ -8,7 +8,7 @@ use crate::cdp::log::record::IndexEntry;
 use crate::destage::Destager;
 use crate::error::Result;
 use crate::ids::{BranchId, Chunk, Lsn, SnapshotId, Stamp};
-use crate::info::history::{Bucket, Change, Span};
+use crate::info::history::{Change, Span};
 use std::ops::{Range, RangeInclusive};
 use std::sync::atomic::Ordering;
 
@@ -61,21 +61,25 @@ pub(crate) fn anchors_of(log: &LogState) -> Vec<(Stamp, SnapshotId)> {
     anchors.collect()
 }
 
-/// Adds a segment to the buckets that it lies in. Rounding loses nothing.
-pub(crate) fn spread(buckets: &mut [Bucket], record: &SegmentRecord) {
-    let count = buckets.len() as u64;
-    for (n, bucket) in buckets.iter_mut().enumerate() {
-        let share = |sum: u64| {
-            let until = |n: u64| (u128::from(sum) * u128::from(n) / u128::from(count)) as u64;
-            until(n as u64 + 1) - until(n as u64)
-        };
-        bucket.records += share(record.records);
-        bucket.written += share(record.written);
-        bucket.stored += share(record.bytes());
-    }
-}
-
 impl LogState {
+    /// Returns about when a record had an LSN, from the ends of segments and the events.
+    pub(crate) fn estimate_time(&self, lsn: Lsn) -> Option<u64> {
+        let ends = self.sealed.values().flat_map(|s| [s.record.first(), s.record.last()]);
+        let open = self.open.iter().filter(|open| open.record.records > 0);
+        let ends = ends.chain(open.flat_map(|open| [open.record.first(), open.record.last()]));
+        let known: Vec<Stamp> =
+            ends.chain(self.events.iter().map(|(lsn, event)| Stamp::new(*lsn, event.time()))).collect();
+        let before = known.iter().filter(|at| at.lsn <= lsn).max_by_key(|at| at.lsn);
+        let after = known.iter().filter(|at| at.lsn >= lsn).min_by_key(|at| at.lsn);
+        match (before, after) {
+            (Some(one), Some(other)) if one.lsn < other.lsn => {
+                let part = u128::from(lsn.0 - one.lsn.0) * u128::from(other.time.saturating_sub(one.time));
+                Some(one.time + (part / u128::from(other.lsn.0 - one.lsn.0)) as u64)
+            }
+            (one, other) => one.or(other).map(|at| at.time),
+        }
+    }
+
     /// Returns the stretches in which a branch was recorded. The last one continues unless the
     /// branch ended.
     pub(crate) fn spans(&self, branch: BranchId, end: Option<Stamp>) -> Vec<Span> {

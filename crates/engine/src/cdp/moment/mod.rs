@@ -10,6 +10,7 @@ pub(crate) mod sample;
 pub(crate) mod spans;
 pub(crate) mod thin;
 pub(crate) mod time;
+pub(crate) mod timeline;
 pub(crate) mod unsettled;
 
 use crate::branch::pinned::PinnedMoment;

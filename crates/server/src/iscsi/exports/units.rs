@@ -9,6 +9,7 @@ use super::live::{Live, LiveTarget, Unit};
 use crate::atomic_file::DurableFile;
 use crate::iscsi::registry::Scope;
 use crate::iscsi::store::Store;
+use crate::latency::Latencies;
 use crate::passthrough::FileDevice;
 use hindcast_api::Moment;
 use hindcast_engine::disk::Dir;
@@ -28,6 +29,7 @@ pub(crate) const LU_VERSION: u32 = 1;
 /// The exports of a pool: the registry of targets, and the targets and logical units that are open.
 pub(crate) struct Exports {
     pub(crate) pool: Arc<Pool>,
+    pub(super) latencies: Latencies,
     pub(super) dir: Arc<dyn Dir>,
     pub(crate) store: Store,
     /// Whether a target without access rules admits every initiator or none.
@@ -81,13 +83,13 @@ pub(super) fn lu_file_name(id: &Uuid) -> String {
 
 impl Exports {
     pub(crate) fn new(
-        pool: Arc<Pool>,
+        (pool, latencies): (Arc<Pool>, Latencies),
         dir: Arc<dyn Dir>,
         store: Store,
         otherwise: Otherwise,
         groups: Vec<u16>,
     ) -> Arc<Exports> {
-        Arc::new(Exports { pool, dir, store, otherwise, groups, live: Mutex::default() })
+        Arc::new(Exports { pool, latencies, dir, store, otherwise, groups, live: Mutex::default() })
     }
 
     /// Returns the logical unit of a volume, snapshot, moment or file. Opens it if it is not open.
@@ -115,7 +117,8 @@ impl Exports {
             None => match live.moments.get(id).map_or_else(|| self.stored(id), |of| self.moment(of))? {
                 Source::Volume(info) => {
                     let (volume, options) = self.volume_device(&info)?;
-                    Unit { lu: LogicalUnit::new(volume, options, Some(store))?, past: false, file: None }
+                    let device = self.latencies.timed(info.uuid, volume);
+                    Unit { lu: LogicalUnit::new(device, options, Some(store))?, past: false, file: None }
                 }
                 Source::Snapshot(info, _) => {
                     let snapshot = self.pool.open_snapshot(&info.volume, &info.name)?;

@@ -46,7 +46,7 @@ fn config(listen: &str) -> IscsiConfig {
 
 fn start(dir: tempfile::TempDir, listen: &str) -> Fixture {
     let pool = open_pool(dir.path());
-    let target = IscsiTarget::start(&config(listen), pool, dir.path()).unwrap();
+    let target = IscsiTarget::start(&config(listen), pool, Latencies::default(), dir.path()).unwrap();
     Fixture { dir, target }
 }
 
@@ -685,7 +685,9 @@ fn a_damaged_registry_is_not_guessed_at() {
     let file = dir.path().join("targets.json");
     let good = std::fs::read(&file).unwrap();
     let pool = open_pool(dir.path());
-    let start = || IscsiTarget::start(&config("127.0.0.1:0"), pool.clone(), dir.path()).map(|_| ());
+    let start = || {
+        IscsiTarget::start(&config("127.0.0.1:0"), pool.clone(), Latencies::default(), dir.path()).map(|_| ())
+    };
     std::fs::write(&file, &good[..good.len() - 1]).unwrap();
     assert_eq!(start().unwrap_err().kind(), ErrorKind::Corrupt);
     let future = String::from_utf8(good.clone()).unwrap().replacen("targets 1 ", "targets 2 ", 1);

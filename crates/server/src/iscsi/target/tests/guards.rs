@@ -63,7 +63,8 @@ fn two_groups() -> (Fixture, [SocketAddr; 2]) {
     let dir = tempfile::tempdir().unwrap();
     let portal = |group| Portal { group, ..Portal::new("127.0.0.1:0".parse().unwrap()) };
     let config = IscsiConfig { portals: vec![portal(1), portal(2)], ..IscsiConfig::default() };
-    let target = IscsiTarget::start(&config, open_pool(dir.path()), dir.path()).unwrap();
+    let target =
+        IscsiTarget::start(&config, open_pool(dir.path()), Latencies::default(), dir.path()).unwrap();
     let addresses = [0, 1].map(|n: usize| target.server.portals()[n].listen);
     (Fixture { dir, target }, addresses)
 }

@@ -1,0 +1,82 @@
+//! `hindcast audit`: who changed what, and who was refused.
+
+use crate::failure::Failure;
+use crate::output::list;
+use crate::session::Session;
+use crate::when::When;
+use hindcast_api::{AuditEntry, AuditVerification, Moment};
+use jiff::Timestamp;
+
+const AFTER_HELP: &str = "\
+Examples:
+  hindcast audit                      the last 1000 entries
+  hindcast audit --since -1d --who anna
+  hindcast audit --verify             check that no entry was changed or removed
+  hindcast audit -o json | jq '.[] | select(.status == 403)'
+
+The server writes an entry for each request that changes something or is refused. Secrets are left \
+out. Each entry has the hash of the entry before it.";
+
+/// Show who changed what, and who was refused
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Show only entries from this time on
+    #[arg(long, value_name = "TIME", value_parser = When::parse, allow_hyphen_values = true)]
+    since: Option<When>,
+    /// Show only entries of the caller with this name
+    #[arg(long, value_name = "NAME")]
+    who: Option<String>,
+    /// Show at most so many entries, the newest [default: 1000]
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Verify the hashes of all entries instead
+    #[arg(long, conflicts_with_all = ["since", "who", "limit"])]
+    verify: bool,
+}
+
+pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
+    let (client, output) = (&session.client, &session.output);
+    if args.verify {
+        let found = client.verify_audit()?;
+        output.show(&found, verified)?;
+        return match found.problem {
+            Some(problem) => Err(Failure::Failed(format!("the audit is not whole: {problem}"))),
+            None => Ok(()),
+        };
+    }
+    let since = args.since.as_ref().map(|when| time(when, session)).transpose()?;
+    let found = client.audit(since, args.who.as_deref(), args.limit)?;
+    output.show(&found, |found| table(session, found))
+}
+
+fn time(when: &When, session: &Session) -> Result<Timestamp, Failure> {
+    let wrong = || Failure::usage("--since: give a time, or a time before now like -1d");
+    match when.moment(&session.here)? {
+        Moment::Time(time) => Ok(time),
+        Moment::Ago(ago) => Timestamp::now().checked_sub(ago).map_err(|_| wrong()),
+        _ => Err(wrong()),
+    }
+}
+
+fn verified(found: &AuditVerification) -> String {
+    let mut text = format!("{} entries in {} files; last hash {}", found.entries, found.files, found.head);
+    if found.continued {
+        text.push_str("; older files are not there");
+    }
+    text
+}
+
+fn table(session: &Session, found: &[AuditEntry]) -> String {
+    let rows = found.iter().map(|entry| {
+        vec![
+            session.here.clock(entry.time),
+            entry.who.clone().unwrap_or_else(|| "-".into()),
+            entry.address.clone(),
+            entry.status.to_string(),
+            format!("{} {}", entry.method, entry.subject),
+        ]
+    });
+    let heading = format!("TIME ({})", session.here.offset());
+    list(&[&heading, "WHO", "ADDRESS", "STATUS", "REQUEST"], &[3], rows)
+}

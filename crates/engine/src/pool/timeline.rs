@@ -1,0 +1,199 @@
+//! The timeline of a volume: a window of its past, without carrying anything out.
+
+use super::Pool;
+use crate::branch::{Base, Branch, VolumeState};
+use crate::catalog::LineRecord;
+use crate::cdp::moment::history::anchors_of;
+use crate::cdp::moment::spans::RecordedSpan;
+use crate::cdp::moment::timeline::Amounts;
+use crate::clock::{ClockChange, WallTimes};
+use crate::error::{Result, invalid};
+use crate::ids::{BranchId, Stamp};
+use crate::info::history::{Anchor, History, Span};
+use crate::info::timeline::{Lane, MAX_BUCKETS, MAX_REGIONS, Timeline, TimelineQuery, Window};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The largest number of flush points that one timeline looks at.
+const MAX_FLUSHES: usize = 20_000;
+/// The number of times that amounts are added up, if destage moves on meanwhile.
+const ATTEMPTS: usize = 3;
+/// Nanoseconds that a timeline shows of a volume without a past.
+const SHORTEST: u64 = 60 * 1_000_000_000;
+
+/// The past of a volume, in pool times, and what converts them.
+pub(super) struct Past {
+    pub(super) volume: Arc<VolumeState>,
+    pub(super) walls: WallTimes,
+    /// The time of the wall clock now.
+    pub(super) now: u64,
+    stretches: Vec<RecordedSpan>,
+    pub(super) spans: Vec<Span>,
+    /// The first moment that can be shown.
+    pub(super) begins: Option<Stamp>,
+    /// The changes of the clock since `begins`.
+    pub(super) clock: Vec<ClockChange>,
+}
+
+impl Past {
+    /// Returns a stamp with the time of the wall clock.
+    fn on_the_wall(&self, stamp: Stamp) -> Stamp {
+        Stamp { time: self.walls.of(stamp.time), ..stamp }
+    }
+
+    /// Converts pool times to times of the wall clock.
+    pub(super) fn by_the_wall(&self, history: &mut History) {
+        let History { spans, anchors, marks, flushes, buckets: _, clock: _ } = history;
+        let of_spans = spans.iter_mut().flat_map(|span| [Some(&mut span.from), span.to.as_mut()]).flatten();
+        let times = of_spans.chain(flushes).map(|stamp| &mut stamp.time);
+        let times = times.chain(anchors.iter_mut().map(|anchor| &mut anchor.time));
+        let times = times.chain(marks.iter_mut().map(|mark| &mut mark.time));
+        times.for_each(|time| *time = self.walls.of(*time));
+    }
+}
+
+impl Pool {
+    /// Returns the timeline of a volume in a window. Nothing is destaged for it: records that wait
+    /// for destage count from memory. Only a record that changed how the volume is recorded, or its
+    /// size, is carried out, once.
+    pub fn timeline(&self, volume: &str, query: &TimelineQuery) -> Result<Timeline> {
+        if query.buckets == 0 || query.buckets > MAX_BUCKETS || query.regions > MAX_REGIONS {
+            return Err(invalid(format!(
+                "show a timeline: 1 to {MAX_BUCKETS} buckets, and at most {MAX_REGIONS} regions"
+            )));
+        }
+        let past = self.past(volume)?;
+        let info = past.volume.info();
+        let to = query.to.unwrap_or(past.now);
+        let first = past.begins.map_or(info.created, |begins| past.walls.of(begins.time));
+        let from = query.from.unwrap_or(first.min(to.saturating_sub(SHORTEST)));
+        if from >= to {
+            return Err(invalid("show a timeline: its end is not after its start"));
+        }
+        let window = Window::round(from, to, query.buckets);
+        let amounts = self.amounts(&past, window, query.regions);
+        let mut all = History {
+            marks: self.marks(past.volume.id),
+            anchors: self.anchors(&past),
+            spans: past.spans.clone(),
+            ..History::default()
+        };
+        past.by_the_wall(&mut all);
+        let reaches =
+            |span: &Span| span.from.time < window.end() && span.to.is_none_or(|to| to.time >= window.from);
+        let rollbacks = self.rollbacks(&past);
+        Ok(Timeline {
+            now: past.now,
+            window,
+            amounts: amounts.buckets,
+            regions: amounts.regions,
+            coarse: amounts.coarse,
+            begins: past.begins.map(|begins| past.on_the_wall(begins)),
+            spans: all.spans.into_iter().filter(reaches).collect(),
+            rollbacks: rollbacks.filter(|at| window.bucket(at.time).is_some()).collect(),
+            marks: Lane::of(all.marks, &window, |mark| mark.time),
+            anchors: Lane::of(all.anchors, &window, |anchor| anchor.time),
+            flushes: self.flushes_in(&past, &window)?,
+            dependents: self.dependents(&past).filter(|(_, at)| window.bucket(at.time).is_some()).collect(),
+            clock: past.clock,
+        })
+    }
+
+    /// Returns the past of a volume.
+    pub(super) fn past(&self, volume: &str) -> Result<Past> {
+        let volume = self.core.names.read().volume(volume)?.clone();
+        self.carry_out_turns(&volume)?;
+        self.core.look_at_clock();
+        let stretches = self.core.stretches(volume.id);
+        let of = |span: &RecordedSpan| span.branch.cdp.log.read().spans(span.branch.id, span.until);
+        let spans: Vec<Span> = stretches.iter().flat_map(of).collect();
+        let begins = spans.iter().map(|span| span.from).min_by_key(|from| from.time);
+        let clock = begins.map_or_else(Vec::new, |begins| self.core.clock.changes(begins.time));
+        let walls = self.core.clock.walls();
+        let now = walls.of(self.core.clock.now().max(self.core.journal.last().time));
+        Ok(Past { volume, walls, now, stretches, spans, begins, clock })
+    }
+
+    /// Carries out what changed how a volume is recorded, or its size.
+    fn carry_out_turns(&self, volume: &VolumeState) -> Result<()> {
+        let cdp = &volume.line.branch.cdp;
+        let settled = self.core.positions.settled();
+        let begins = || cdp.log.read().recording_since(settled).is_some();
+        if cdp.waiting.turned_after(settled) || cdp.is_on() && !begins() {
+            self.destager.record_until(self.core.journal.last().lsn)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the anchors of all branches of a volume's past, oldest first, in pool times.
+    pub(super) fn anchors(&self, past: &Past) -> Vec<Anchor> {
+        let of = |span: &RecordedSpan| anchors_of(&span.branch.cdp.log.read());
+        // Names are locked before logs: a holder of the names may lock a log.
+        let mut anchors = self.named(past.stretches.iter().flat_map(of).collect());
+        anchors.sort_by_key(|anchor| anchor.lsn);
+        anchors
+    }
+
+    /// Returns the amounts in a window.
+    pub(super) fn amounts<'a>(&self, past: &'a Past, window: Window, regions: usize) -> Amounts<'a> {
+        let size = past.volume.size.load(Ordering::Relaxed);
+        let mut attempt = 1;
+        loop {
+            let mut amounts = Amounts::new(window, &past.walls, size, regions);
+            let settled = self.core.positions.settled();
+            past.stretches.iter().for_each(|span| amounts.add_log(span, &self.core.profiles));
+            // What destage settles meanwhile is in neither, or in both.
+            let is_whole = self.core.positions.settled() == settled
+                && past.stretches.iter().all(|span| {
+                    let add = |record: &_| amounts.add_waiting(record, span.branch.chunk_log2);
+                    let cdp = &span.branch.cdp;
+                    !cdp.is_on() || cdp.waiting.visit(settled, add)
+                });
+            if is_whole || attempt == ATTEMPTS {
+                return amounts;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Returns the moments at which the volume moved to another branch, by the wall clock.
+    fn rollbacks(&self, past: &Past) -> impl Iterator<Item = Stamp> {
+        let lines = self.core.lines.read();
+        let of_volume = lines.get(&past.volume.id).into_iter().flatten();
+        let branches = of_volume.filter_map(|(lsn, line)| match line {
+            LineRecord::Branch { branch, time } => Some((*branch, Stamp::new(*lsn, *time))),
+            LineRecord::Mark { .. } => None,
+        });
+        let branches: Vec<_> = branches.collect();
+        let moved = branches.windows(2).filter(|pair| pair[0].0 != pair[1].0);
+        let moved: Vec<Stamp> = moved.map(|pair| past.on_the_wall(pair[1].1)).collect();
+        moved.into_iter()
+    }
+
+    /// Returns the branches that depend on a moment of the past, and the moment by the wall clock.
+    /// Its time is an estimate: no index is read for it.
+    fn dependents(&self, past: &Past) -> impl Iterator<Item = (BranchId, Stamp)> {
+        let names = self.core.names.read();
+        let base = |(id, branch): (&BranchId, &Arc<Branch>)| {
+            let Some(Base::View(view)) = branch.base() else { return None };
+            let (of, lsn) = view.at?.place();
+            let span = past.stretches.iter().find(|span| span.branch.id == of)?;
+            let time = span.branch.cdp.log.read().estimate_time(lsn)?;
+            Some((*id, past.on_the_wall(Stamp { lsn, time })))
+        };
+        let found: Vec<_> = names.branches.iter().filter_map(base).collect();
+        found.into_iter()
+    }
+
+    fn flushes_in(&self, past: &Past, window: &Window) -> Result<Lane<Stamp>> {
+        let end = match window.end() > past.now {
+            true => u64::MAX,
+            false => self.core.pool_time(window.end()).unwrap_or(u64::MAX),
+        };
+        let found = self.core.newest_flushes(past.volume.id, end, MAX_FLUSHES)?;
+        let is_cut = found.len() >= MAX_FLUSHES;
+        let found: Vec<Stamp> = found.into_iter().map(|at| past.on_the_wall(at)).collect();
+        let partial = is_cut && found.first().is_some_and(|first| first.time > window.from);
+        Ok(Lane { partial, ..Lane::of(found, window, |at| at.time) })
+    }
+}

@@ -1,0 +1,107 @@
+//! Entries of the audit about requests: what a request was, and how it ended.
+
+use super::error::ApiError;
+use super::guests::Guest;
+use crate::app::App;
+use crate::audit::without_secrets;
+use crate::identity::principal::Principal;
+use crate::realtime;
+use axum::extract::{MatchedPath, Request};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use hindcast_api::{AuditEntry, ErrorBody, ErrorKind};
+use hindcast_target::Repeated;
+use jiff::Timestamp;
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Maximum length of a path in an entry, in characters.
+const MAX_SUBJECT: usize = 1024;
+
+/// A request, as the audit describes it.
+pub(super) struct Audited {
+    begun: Instant,
+    address: String,
+    method: String,
+    route: String,
+    subject: String,
+    /// The caller, as soon as it is known.
+    pub(super) caller: Option<Arc<Principal>>,
+    /// The body, as soon as it was read.
+    pub(super) asked: Option<Value>,
+}
+
+impl Audited {
+    pub(super) fn new(request: &Request) -> Audited {
+        let guest = request.extensions().get::<Arc<Guest>>().and_then(|guest| guest.address());
+        let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        let subject = request.uri().path_and_query().map_or("", |path| path.as_str());
+        Audited {
+            begun: Instant::now(),
+            address: guest.map_or_else(|| "unix".into(), |guest| guest.to_canonical().to_string()),
+            method: request.method().as_str().into(),
+            route: route.into(),
+            subject: subject.chars().take(MAX_SUBJECT).collect(),
+            caller: None,
+            asked: None,
+        }
+    }
+
+    fn entry(self, response: &Response, suppressed: Option<u64>) -> AuditEntry {
+        let by_log_in = response.extensions().get::<Arc<Principal>>().cloned();
+        let caller = self.caller.or(by_log_in);
+        let error = response.extensions().get::<ErrorBody>().map(|body| body.message.clone());
+        AuditEntry {
+            time: Timestamp::now(),
+            who: caller.as_ref().map(|caller| caller.name.clone()),
+            kind: caller.as_ref().map(|caller| caller.kind),
+            role: caller.as_ref().map(|caller| caller.role),
+            address: self.address,
+            method: self.method,
+            route: self.route,
+            subject: self.subject,
+            asked: self.asked.as_ref().map(without_secrets),
+            status: response.status().as_u16(),
+            error,
+            micros: u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+            suppressed,
+            prev: String::new(),
+        }
+    }
+
+    /// Writes the entry of a request before its response is sent, if the audit has such requests:
+    /// those that change something, and those that are refused. Returns the response to send.
+    pub(super) async fn close(self, app: &Arc<App>, changes: bool, response: Response) -> Response {
+        let status = response.status();
+        let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS];
+        if !changes && !refused.contains(&status) {
+            return response;
+        }
+        let mut suppressed = None;
+        if self.caller.is_none() && status.is_client_error() {
+            // Unknown clients must not fill the disk.
+            static UNKNOWN: Repeated = Repeated::new();
+            let Some(turn) = UNKNOWN.turn() else { return response };
+            suppressed = turn.suppressed();
+        }
+        let (app, entry) = (app.clone(), self.entry(&response, suppressed));
+        let record = move || realtime::lowered(|| app.audit.record(entry));
+        let why = match tokio::task::spawn_blocking(record).await {
+            Ok(Ok(())) => return response,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        if !changes || !status.is_success() {
+            return response;
+        }
+        let message = format!("write the audit: {why}; the request itself was carried out");
+        ApiError::new(ErrorKind::Io, message).into_response()
+    }
+}
+
+/// Returns the error for a change while the audit can't be written.
+pub(super) fn not_ready(why: &str) -> ApiError {
+    let message = format!("change something: the audit can't be written, so changes are refused: {why}");
+    ApiError::new(ErrorKind::Io, message)
+}

@@ -1,0 +1,97 @@
+//! The route of events: a page of them, or a stream that goes on.
+
+use super::error::{ApiError, Json, Query};
+use super::shared::Shared;
+use super::streams::{Feed, Sent, stream};
+use crate::app::App;
+use crate::events::Events;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use hindcast_api::{ErrorBody, ErrorKind, Event, MAX_EVENTS};
+use serde::Deserialize;
+use std::io;
+use std::sync::Arc;
+use tokio::sync::watch;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// Number of events in a page if a request does not tell it.
+const PAGE: u32 = 100;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(events))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventsQuery {
+    before: Option<u64>,
+    limit: Option<u32>,
+    #[serde(default)]
+    follow: bool,
+    after: Option<u64>,
+}
+
+/// Returns events: what happened on this server.
+///
+/// The newest come first. `before` lists only events with smaller numbers. `limit` is the maximum
+/// number of events. Default: 100. Maximum: 1000.
+///
+/// With `follow`, or with the header `Accept: text/event-stream`, the response is a stream of
+/// server-sent events that goes on: each has the event's number as its `id`, and the event as its
+/// data. It begins after the number `after`, or that of the header `Last-Event-ID`, or now. If
+/// events behind that number are gone, the stream begins with one of the type `gap`: the client
+/// reads anew what it shows. At most 64 streams are served at a time.
+#[utoipa::path(get, path = "/events", params(("before" = Option<u64>, Query), ("limit" = Option<u32>, Query), ("follow" = Option<bool>, Query), ("after" = Option<u64>, Query)), responses((status = OK, body = Vec<Event>), (status = "default", body = ErrorBody)))]
+async fn events(
+    State(app): Shared,
+    headers: HeaderMap,
+    Query(query): Query<EventsQuery>,
+) -> Result<Response, ApiError> {
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+    if query.follow || header(header::ACCEPT).contains("text/event-stream") {
+        let after = query.after.or_else(|| headers.get("last-event-id")?.to_str().ok()?.parse().ok());
+        return follow(&app, after);
+    }
+    let limit = query.limit.unwrap_or(PAGE);
+    if limit > MAX_EVENTS {
+        let text = format!("list events: limit must be at most {MAX_EVENTS}");
+        return Err(ApiError::new(ErrorKind::Invalid, text));
+    }
+    Ok(Json(app.events.newest(query.before, limit as usize)).into_response())
+}
+
+/// The events after a number.
+struct Follower {
+    events: Events,
+    changes: watch::Receiver<u64>,
+    seen: u64,
+}
+
+impl Feed for Follower {
+    async fn next(&mut self, sent: &mut Sent) -> io::Result<()> {
+        loop {
+            self.changes.mark_unchanged();
+            let found = self.events.after(self.seen);
+            if found.gap {
+                sent.put(None, Some("gap"), &serde_json::json!({ "after": self.seen }))?;
+                self.seen = self.events.last();
+            }
+            for event in &found.events {
+                sent.put(Some(event.id), None, event)?;
+                self.seen = self.seen.max(event.id);
+            }
+            if !sent.is_empty() {
+                return Ok(());
+            }
+            self.changes.changed().await.map_err(io::Error::other)?;
+        }
+    }
+}
+
+fn follow(app: &Arc<App>, after: Option<u64>) -> Result<Response, ApiError> {
+    let events = app.events.clone();
+    let (changes, seen) = (events.changes(), after.unwrap_or_else(|| events.last()));
+    stream(app, Follower { events, changes, seen })
+}

@@ -1,0 +1,219 @@
+//! The check that every request passes before its handler: who calls, and whether the caller may.
+
+use super::auditing::{Audited, not_ready};
+use super::caller::{Arrival, Key, Peer, unknown};
+use super::error::ApiError;
+use super::guests::Guest;
+use super::roles::{self, Needs, Row};
+use super::{cookie, origin};
+use crate::app::App;
+use crate::host_paths::Door;
+use crate::identity::principal::{Principal, forbidden};
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hindcast_api::{ErrorBody, ErrorKind};
+use hindcast_target::Repeated;
+use serde_json::Value;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Maximum size of a request's body in bytes, except for imports. Other requests are small, so a
+/// larger body is a mistake.
+pub(super) const MAX_BODY: usize = 64 << 10;
+
+/// Why the server does not know a caller.
+enum Stranger {
+    /// The user of the process at the other end of the Unix socket has no access.
+    Local,
+    /// The bearer token is wrong.
+    WrongToken,
+    /// The request may come from a page of another site.
+    Foreign(&'static str),
+}
+
+/// The check of the requests of one listener.
+#[derive(Clone)]
+pub(super) struct RouteGuard {
+    pub(super) app: Arc<App>,
+    pub(super) door: Door,
+}
+
+impl RouteGuard {
+    /// Handles a request: finds the caller, checks its role and scope, calls the handler, and
+    /// writes the audit.
+    ///
+    /// Requests outside the routes of the API need no credentials.
+    pub(super) async fn handle(self, request: Request, next: Next) -> Response {
+        let path = request.extensions().get::<MatchedPath>().cloned();
+        let Some(path) = path.filter(|path| roles::needs_row(path.as_str())) else {
+            return next.run(request).await;
+        };
+        let Some(row) = roles::find(request.method().as_str(), path.as_str()) else {
+            return no_row(path.as_str()).into_response();
+        };
+        let mut audited = Audited::new(&request);
+        let response = match self.check(row, request, &mut audited).await {
+            Ok(request) => next.run(request).await,
+            Err(error) => error.into_response(),
+        };
+        audited.close(&self.app, row.method != "GET", response).await
+    }
+
+    /// Returns the request for the handler, with its caller.
+    async fn check(
+        &self,
+        row: &Row,
+        mut request: Request,
+        audited: &mut Audited,
+    ) -> Result<Request, ApiError> {
+        if row.needs == Needs::Nothing {
+            origin::check_without_cookie(&request).map_err(forbidden)?;
+        }
+        let caller = match self.identify(&mut request) {
+            Ok(caller) => caller,
+            // Wrong credentials do not matter here.
+            Err(_) if row.needs == Needs::Nothing => None,
+            Err(Stranger::Local) => {
+                let stranger =
+                    "only root, the server's own user and members of --api-socket-group may use this socket";
+                return Err(forbidden(stranger).into());
+            }
+            Err(Stranger::Foreign(why)) => return Err(forbidden(why).into()),
+            Err(Stranger::WrongToken) => {
+                let guest = request.extensions().get::<Arc<Guest>>().cloned();
+                return Err(wrong_token(guest).await);
+            }
+        };
+        audited.caller = caller.clone();
+        if caller.is_none() && row.needs != Needs::Nothing {
+            return Err(unknown("the bearer token is missing or wrong, or the session has ended").into());
+        }
+        if !row.is_harmless() {
+            self.app.audit.ready().map_err(|why| not_ready(&why))?;
+        }
+        self.admit(row, caller, request, audited).await
+    }
+
+    /// Returns the caller. `None`: the request has no credentials.
+    ///
+    /// With a session, the request gets the session's key as an extension.
+    fn identify(&self, request: &mut Request) -> Result<Option<Arc<Principal>>, Stranger> {
+        if self.door == Door::Local {
+            let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0.clone());
+            return peer.map(Some).ok_or(Stranger::Local);
+        }
+        if let Some(token) = bearer(request) {
+            let caller = self.app.callers.bearer(token).ok_or(Stranger::WrongToken)?;
+            return Ok(Some(Arc::new(caller)));
+        }
+        let Some(arrival) = request.extensions().get::<Arrival>().copied() else { return Ok(None) };
+        let secret = cookie::cookie(request.headers(), arrival);
+        let known = secret.and_then(|secret| self.app.callers.sessions.caller(secret, Instant::now()));
+        let Some((caller, key)) = known else { return Ok(None) };
+        origin::check_with_cookie(request, arrival).map_err(Stranger::Foreign)?;
+        request.extensions_mut().insert(Key(key));
+        Ok(Some(caller))
+    }
+
+    /// Checks that the caller may use the route, and adds the caller to the request.
+    async fn admit(
+        &self,
+        row: &Row,
+        caller: Option<Arc<Principal>>,
+        request: Request,
+        audited: &mut Audited,
+    ) -> Result<Request, ApiError> {
+        let guest = request.extensions().get::<Arc<Guest>>();
+        let network = self.door == Door::Network;
+        if caller.is_some() && network && !guest.is_none_or(|guest| guest.settle()) {
+            return Err(ApiError::full());
+        }
+        let (mut parts, mut body) = request.into_parts();
+        if row.method != "GET" && !row.streams() {
+            (body, audited.asked) = read_json(body).await?;
+        }
+        if let Some(caller) = caller {
+            let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
+            let parameters = parameters.map_err(|e| ApiError::new(ErrorKind::Invalid, e.body_text()))?;
+            let parameters: Vec<(&str, &str)> = parameters.iter().collect();
+            row.admit(&caller, &parameters, audited.asked.as_ref())?;
+            parts.extensions.insert(caller);
+        }
+        Ok(Request::from_parts(parts, body))
+    }
+}
+
+/// Reads a body whole. Returns it for the handler, and its JSON value. A body that is not JSON has
+/// none; the handler refuses it.
+async fn read_json(body: Body) -> Result<(Body, Option<Value>), ApiError> {
+    let bytes: Bytes = axum::body::to_bytes(body, MAX_BODY)
+        .await
+        .map_err(|e| ApiError::new(ErrorKind::Invalid, format!("read the body of the request: {e}")))?;
+    let value = serde_json::from_slice(&bytes).ok();
+    Ok((Body::from(bytes), value))
+}
+
+/// Returns the answer for a route that has no row for the method of the request.
+fn no_row(path: &str) -> Response {
+    if roles::knows_path(path) {
+        let body = ErrorBody {
+            kind: ErrorKind::Unsupported,
+            message: "this path of the admin API does not have this method".into(),
+        };
+        return (StatusCode::METHOD_NOT_ALLOWED, axum::Json(body)).into_response();
+    }
+    ApiError::from(forbidden(format!("use {path}: no role may use this route"))).into_response()
+}
+
+/// Returns the bearer token of a request.
+fn bearer(request: &Request) -> Option<&str> {
+    let given = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = given.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Returns the error for a wrong token, after a delay.
+async fn wrong_token(guest: Option<Arc<Guest>>) -> ApiError {
+    let address = guest.as_ref().and_then(|guest| guest.address());
+    tell_of_wrong_token(address);
+    let held = match guest {
+        Some(guest) => guest.hold_back().await,
+        None => true,
+    };
+    if held {
+        return unknown("the bearer token is missing or wrong").into();
+    }
+    tell_of_guessing(address);
+    ApiError::guessing()
+}
+
+fn tell_of_wrong_token(peer: Option<IpAddr>) {
+    static WRONG: Repeated = Repeated::new();
+    if let Some(turn) = WRONG.turn() {
+        tracing::warn!(
+            peer = shown(peer),
+            suppressed = turn.suppressed(),
+            "a request to the admin API had a wrong token"
+        );
+    }
+}
+
+fn tell_of_guessing(peer: Option<IpAddr>) {
+    static MANY: Repeated = Repeated::new();
+    if let Some(turn) = MANY.turn() {
+        let (peer, suppressed) = (shown(peer), turn.suppressed());
+        tracing::warn!(
+            peer,
+            suppressed,
+            "many requests to the admin API have a wrong token; the server answers them with 429"
+        );
+    }
+}
+
+fn shown(peer: Option<IpAddr>) -> String {
+    peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_canonical().to_string())
+}

@@ -1,0 +1,67 @@
+//! What holds for every request and response over TCP: the names of the server, and headers that
+//! tell browsers what a page may do.
+
+use super::caller::Arrival;
+use super::error::ApiError;
+use crate::app::App;
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hindcast_api::{API_V1, ErrorBody, ErrorKind};
+use std::sync::Arc;
+
+/// Headers of every response.
+const HEADERS: [(HeaderName, &str); 4] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+];
+/// Tells browsers for a year to use TLS for this name.
+const STRICT: &str = "max-age=31536000";
+
+/// Handles a request over TCP: checks the name of the server in it, and adds headers to the
+/// response.
+pub(super) async fn over_tcp(app: Arc<App>, request: Request, next: Next) -> Response {
+    let arrival = request.extensions().get::<Arrival>().copied();
+    let path = request.uri().path();
+    let (is_probe, is_api) = (path == "/healthz", path.starts_with(API_V1));
+    let local = arrival.and_then(|arrival| arrival.local);
+    // A probe may use any name. It learns no names and no paths.
+    let mut response = match is_probe || app.web.is_host(host(&request), local) {
+        true => next.run(request).await,
+        false => wrong_host(host(&request)),
+    };
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    if is_api {
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+    let signed = || app.web.certificate().is_some_and(|certificate| !certificate.self_signed);
+    if arrival.is_some_and(|arrival| arrival.tls) && signed() {
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(STRICT));
+    }
+    response
+}
+
+/// Returns the name of the server in a request, with its port. HTTP/2 has it in the URI.
+pub(super) fn host(request: &Request) -> &str {
+    let in_uri = request.uri().authority().map(|authority| authority.as_str());
+    let in_header = || request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
+    in_uri.or_else(in_header).unwrap_or_default()
+}
+
+fn wrong_host(host: &str) -> Response {
+    let shown: String = host.chars().take(80).collect();
+    let message = format!(
+        "use the admin API as {shown:?}: this is not a name of the server; use an address on which it listens, or start it with --api-host NAME"
+    );
+    let body = ErrorBody { kind: ErrorKind::Forbidden, message };
+    (StatusCode::MISDIRECTED_REQUEST, ApiError::from(body)).into_response()
+}

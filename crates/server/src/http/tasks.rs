@@ -1,0 +1,34 @@
+//! The routes of tasks.
+
+use super::error::{ApiError, Json, Path};
+use super::shared::{Shared, blocking};
+use crate::app::App;
+use axum::extract::State;
+use axum::http::StatusCode;
+use hindcast_api::{ErrorBody, Task};
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(tasks)).routes(routes!(stop_task))
+}
+
+/// Returns the tasks that go on in the background: flattening, relocation, draining, imports, and
+/// the scrub.
+#[utoipa::path(get, path = "/tasks", responses((status = OK, body = Vec<Task>), (status = "default", body = ErrorBody)))]
+async fn tasks(State(app): Shared) -> Result<Json<Vec<Task>>, ApiError> {
+    blocking(&app, |app| Ok(Json(app.tasks()?))).await
+}
+
+/// Stops a task.
+///
+/// What is done stays done.
+#[utoipa::path(delete, path = "/tasks/{id}", params(("id" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn stop_task(State(app): Shared, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        app.stop_task(&id)?;
+        Ok(StatusCode::NO_CONTENT)
+    })
+    .await
+}

@@ -1,0 +1,140 @@
+//! Who calls the admin API, and how a caller proves that.
+
+mod attempts;
+mod links;
+pub(crate) mod local;
+pub(crate) mod principal;
+mod records;
+pub(crate) mod secret;
+pub(crate) mod sessions;
+pub(crate) mod tokens;
+pub(crate) mod users;
+
+use attempts::Attempts;
+use hindcast_api::{PrincipalKind, Role};
+use hindcast_engine::disk::Dir;
+use hindcast_engine::{Error, Result};
+use jiff::{SignedDuration, Timestamp};
+use links::Links;
+use local::SocketAccess;
+use principal::Principal;
+use secret::same;
+use sessions::Sessions;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokens::Tokens;
+use users::Users;
+
+/// Everything by which the server recognizes callers.
+pub(crate) struct Callers {
+    pub(crate) socket: SocketAccess,
+    /// The token in the file of `--api-token-file`. Its holder is an admin.
+    file_token: Option<String>,
+    pub(crate) tokens: Tokens,
+    pub(crate) users: Users,
+    pub(crate) sessions: Sessions,
+    links: Links,
+    attempts: Attempts,
+}
+
+/// Why a log-in failed.
+#[derive(Debug)]
+pub(crate) enum LogInError {
+    /// The name, the password or the link is wrong.
+    Wrong,
+    /// Too many log-ins failed. The next attempt is possible after this time.
+    Later(Duration),
+    /// The log-in could not be checked.
+    Failed(Error),
+}
+
+impl From<Error> for LogInError {
+    fn from(error: Error) -> LogInError {
+        LogInError::Failed(error)
+    }
+}
+
+impl Callers {
+    /// Reads the files of the data directory `dir`.
+    pub(crate) fn open(dir: &Arc<dyn Dir>, socket: SocketAccess, file_token: Option<String>) -> Callers {
+        Callers {
+            socket,
+            file_token,
+            tokens: Tokens::open(dir.clone()),
+            users: Users::open(dir.clone()),
+            sessions: Sessions::default(),
+            links: Links::default(),
+            attempts: Attempts::new(),
+        }
+    }
+
+    /// Returns the caller that presents this bearer token.
+    pub(crate) fn bearer(&self, token: &str) -> Option<Principal> {
+        let known = self.file_token.as_deref().unwrap_or_default();
+        if !known.is_empty() && same(token.as_bytes(), known.as_bytes()) {
+            return Some(Principal::new(PrincipalKind::Token, "api-token-file", Role::Admin));
+        }
+        self.tokens.holder(token, Timestamp::now())
+    }
+
+    /// Begins a session for a user with a password. Returns the secret of the session, its caller
+    /// and its end. It takes tens of milliseconds, whether the user exists or not.
+    pub(crate) fn log_in(
+        &self,
+        (name, password): (&str, &str),
+        address: Option<IpAddr>,
+    ) -> std::result::Result<NewSession, LogInError> {
+        self.attempts.begin(address, name, Instant::now()).map_err(LogInError::Later)?;
+        let role = self.users.role(name, password)?.ok_or(LogInError::Wrong)?;
+        self.attempts.succeeded(address, name);
+        Ok(self.begin(Principal::new(PrincipalKind::User, name, role), address)?)
+    }
+
+    /// Begins a session with the secret of a one-time link.
+    pub(crate) fn follow(
+        &self,
+        link: &str,
+        address: Option<IpAddr>,
+    ) -> std::result::Result<NewSession, LogInError> {
+        // A link belongs to no user, so only the address has a bucket.
+        let user = format!("link {address:?}");
+        self.attempts.begin(address, &user, Instant::now()).map_err(LogInError::Later)?;
+        let caller = self.links.take(link, Instant::now()).ok_or(LogInError::Wrong)?;
+        self.attempts.succeeded(address, &user);
+        Ok(self.begin(caller, address)?)
+    }
+
+    fn begin(&self, caller: Principal, address: Option<IpAddr>) -> Result<NewSession> {
+        let shown = address.map_or_else(|| "unix".to_owned(), |address| address.to_canonical().to_string());
+        let (secret, expires) = self.sessions.begin(caller.clone(), shown, Instant::now())?;
+        Ok(NewSession { secret, caller, expires })
+    }
+
+    /// Makes a one-time link for a session with the role of `caller`. Returns its secret and its
+    /// end.
+    pub(crate) fn make_link(&self, caller: &Principal) -> Result<(String, Timestamp)> {
+        let caller = Principal { kind: PrincipalKind::Link, ..caller.clone() };
+        let secret = self.links.make(caller, Instant::now())?;
+        let life = SignedDuration::try_from(links::LIFE).unwrap_or_default();
+        let now = Timestamp::now();
+        Ok((secret, now.checked_add(life).unwrap_or(now)))
+    }
+
+    /// Does what is due from time to time: it writes the times of last uses, and forgets sessions
+    /// that are over.
+    pub(crate) fn keep_up(&self) {
+        self.sessions.tidy(Instant::now());
+        if let Err(error) = self.tokens.save_uses() {
+            tracing::warn!(%error, "the times at which tokens were used can't be written");
+        }
+    }
+}
+
+/// A session that has just begun.
+pub(crate) struct NewSession {
+    /// The secret, for the cookie.
+    pub(crate) secret: String,
+    pub(crate) caller: Principal,
+    pub(crate) expires: Timestamp,
+}

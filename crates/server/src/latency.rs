@@ -1,0 +1,359 @@
+//! How long devices take to carry out requests of clients.
+//!
+//! Each open device has histograms of its own, so threads of different connections share no cache
+//! line. A reader merges them. A histogram is log-linear: four buckets for each doubling of the
+//! time, from 1 µs to 64 s.
+
+use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
+use hindcast_engine::{Result, Volume};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// Number of buckets: four for each doubling, from 1 µs to 64 s.
+const BUCKETS: usize = 104;
+
+/// A kind of request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    Read,
+    Write,
+    Flush,
+    Other,
+}
+
+impl Op {
+    pub(crate) const ALL: [Op; 4] = [Op::Read, Op::Write, Op::Flush, Op::Other];
+
+    /// Returns the name in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "flush",
+            Op::Other => "other",
+        }
+    }
+}
+
+/// Returns the bucket of a time in nanoseconds.
+fn bucket(nanos: u64) -> usize {
+    let micros = nanos / 1000;
+    if micros == 0 {
+        return 0;
+    }
+    let octave = micros.ilog2();
+    // The two bits below the highest one.
+    let part = (nanos / 250 >> octave) & 3;
+    (octave as usize * 4 + part as usize).min(BUCKETS - 1)
+}
+
+/// Returns the end of a bucket in nanoseconds.
+fn end(bucket: usize) -> u64 {
+    ((bucket as u64 % 4 + 5) * 250) << (bucket / 4)
+}
+
+/// Times of requests of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Times {
+    /// Number of requests by bucket.
+    buckets: [u64; BUCKETS],
+    /// Number of requests.
+    pub(crate) count: u64,
+    /// The sum of the times, in nanoseconds.
+    pub(crate) nanos: u64,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Times { buckets: [0; BUCKETS], count: 0, nanos: 0 }
+    }
+}
+
+impl Times {
+    fn add(&mut self, other: &Times) {
+        self.buckets.iter_mut().zip(other.buckets).for_each(|(sum, n)| *sum += n);
+        self.count += other.count;
+        self.nanos += other.nanos;
+    }
+
+    /// Returns the times since an earlier state of the same histogram.
+    pub(crate) fn since(&self, earlier: &Times) -> Times {
+        let mut buckets = self.buckets;
+        buckets.iter_mut().zip(earlier.buckets).for_each(|(n, before)| *n = n.saturating_sub(before));
+        Times {
+            buckets,
+            count: self.count.saturating_sub(earlier.count),
+            nanos: self.nanos.saturating_sub(earlier.nanos),
+        }
+    }
+
+    /// Returns the time within which this part of the requests was carried out, to the end of its
+    /// bucket. `None`: there was no request.
+    pub(crate) fn quantile(&self, part: f64) -> Option<Duration> {
+        let all: u64 = self.buckets.iter().sum();
+        let wanted = ((all as f64 * part).ceil() as u64).max(1);
+        let mut seen = 0;
+        let found = self.buckets.iter().position(|n| {
+            seen += n;
+            seen >= wanted
+        });
+        found.filter(|_| all > 0).map(|bucket| Duration::from_nanos(end(bucket)))
+    }
+
+    /// Returns the number of requests by coarser buckets, two for each factor of 16, as (end in
+    /// seconds, number). The last bucket has no end.
+    pub(crate) fn coarse(&self) -> Vec<(f64, u64)> {
+        let parts = self.buckets.chunks(8).enumerate();
+        let parts = parts.map(|(n, part)| (end(n * 8 + part.len() - 1) as f64 / 1e9, part.iter().sum()));
+        let mut all: Vec<(f64, u64)> = parts.collect();
+        if let Some(last) = all.last_mut() {
+            last.0 = f64::MAX;
+        }
+        all
+    }
+}
+
+/// Times of all kinds of requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct AllTimes([Times; 4]);
+
+impl AllTimes {
+    pub(crate) fn of(&self, op: Op) -> &Times {
+        &self.0[op as usize]
+    }
+
+    pub(crate) fn add(&mut self, other: &AllTimes) {
+        self.0.iter_mut().zip(&other.0).for_each(|(sum, times)| sum.add(times));
+    }
+
+    /// Returns the times since an earlier state.
+    pub(crate) fn since(&self, earlier: &AllTimes) -> AllTimes {
+        AllTimes(std::array::from_fn(|n| self.0[n].since(&earlier.0[n])))
+    }
+}
+
+/// The histogram of one device and one kind of request.
+struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    nanos: AtomicU64,
+}
+
+impl Histogram {
+    fn new() -> Self {
+        Histogram { buckets: [const { AtomicU64::new(0) }; BUCKETS], nanos: AtomicU64::new(0) }
+    }
+
+    /// Adds `count` requests that took a time together, and were waited for as long.
+    fn add(&self, took: Duration, count: u64) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[bucket(nanos)].fetch_add(count, Ordering::Relaxed);
+        self.nanos.fetch_add(nanos.saturating_mul(count), Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Times {
+        let buckets = std::array::from_fn(|n| self.buckets[n].load(Ordering::Relaxed));
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        Times { buckets, count: buckets.iter().sum(), nanos }
+    }
+}
+
+/// The histograms of one device.
+struct Histograms([Histogram; 4]);
+
+impl Histograms {
+    fn read(&self) -> AllTimes {
+        AllTimes(std::array::from_fn(|n| self.0[n].read()))
+    }
+}
+
+/// The times of one volume.
+#[derive(Default)]
+struct OfVolume {
+    /// Open devices.
+    open: Vec<Weak<Histograms>>,
+    /// Times of devices that were closed.
+    closed: AllTimes,
+}
+
+/// The times of all volumes. Copies share them.
+#[derive(Clone, Default)]
+pub(crate) struct Latencies(Arc<Mutex<BTreeMap<Uuid, OfVolume>>>);
+
+impl Latencies {
+    /// Returns a device whose requests are timed as requests of a volume.
+    pub(crate) fn timed(&self, volume: Uuid, device: Arc<Volume>) -> Arc<Timed> {
+        let times = Arc::new(Histograms(std::array::from_fn(|_| Histogram::new())));
+        let mut all = self.0.lock();
+        let of = all.entry(volume).or_default();
+        of.open.retain(|open| open.strong_count() > 0);
+        of.open.push(Arc::downgrade(&times));
+        Arc::new(Timed { device, volume, times, all: self.clone() })
+    }
+
+    /// Returns the times of each volume that was opened since the start.
+    pub(crate) fn read(&self) -> BTreeMap<Uuid, AllTimes> {
+        let all = self.0.lock();
+        let of = |of: &OfVolume| {
+            let mut times = of.closed.clone();
+            of.open.iter().filter_map(Weak::upgrade).for_each(|open| times.add(&open.read()));
+            times
+        };
+        all.iter().map(|(volume, times)| (*volume, of(times))).collect()
+    }
+
+    /// Forgets volumes that do not exist any more.
+    pub(crate) fn retain(&self, exists: impl Fn(&Uuid) -> bool) {
+        self.0.lock().retain(|volume, of| exists(volume) || of.open.iter().any(|o| o.strong_count() > 0));
+    }
+}
+
+/// A device whose requests are timed.
+pub(crate) struct Timed {
+    device: Arc<Volume>,
+    volume: Uuid,
+    times: Arc<Histograms>,
+    all: Latencies,
+}
+
+impl Timed {
+    fn time<T>(&self, op: Op, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = work();
+        self.times.0[op as usize].add(began.elapsed(), 1);
+        result
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        let mut all = self.all.0.lock();
+        let of = all.entry(self.volume).or_default();
+        of.closed.add(&self.times.read());
+        of.open.retain(|open| !std::ptr::eq(open.as_ptr(), Arc::as_ptr(&self.times)));
+    }
+}
+
+impl BlockDevice for Timed {
+    fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        let began = Instant::now();
+        let done = self.device.try_read(offset, buf);
+        if !matches!(done, Ok(false)) {
+            self.times.0[Op::Read as usize].add(began.elapsed(), 1);
+        }
+        done
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.time(Op::Read, || self.device.read(offset, buf))
+    }
+
+    fn write(&self, ops: &mut [WriteOp], fua: bool) {
+        let began = Instant::now();
+        self.device.write(ops, fua);
+        self.times.0[Op::Write as usize].add(began.elapsed(), ops.len() as u64);
+    }
+
+    fn compare_and_write(
+        &self,
+        offset: u64,
+        expected: &[u8],
+        new: bytes::Bytes,
+        fua: bool,
+    ) -> Result<std::result::Result<(), u64>> {
+        self.time(Op::Write, || self.device.compare_and_write(offset, expected, new, fua))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.time(Op::Flush, || self.device.flush())
+    }
+
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+        self.time(Op::Other, || self.device.discard(offset, len, fua))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()> {
+        self.time(Op::Write, || self.device.write_zeroes(offset, len, may_unmap, fua))
+    }
+
+    fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
+        self.time(Op::Other, || self.device.block_status(offset, len, max_runs))
+    }
+
+    fn damaged(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<(u64, bool)>> {
+        self.device.damaged(offset, len, max_runs)
+    }
+
+    fn status_may_wait(&self) -> bool {
+        self.device.status_may_wait()
+    }
+
+    fn cache(&self, offset: u64, len: u64) -> Result<()> {
+        self.time(Op::Other, || self.device.cache(offset, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn buckets_follow_one_another() {
+        let mut last = 0;
+        for nanos in (0..20).map(|n| n * 250).chain((0..37).flat_map(|n| [1u64 << n, (1 << n) + 1, 3 << n])) {
+            let found = bucket(nanos);
+            assert!(found < BUCKETS && nanos < end(found) || found == BUCKETS - 1, "{nanos} in {found}");
+            assert!(found == 0 || nanos >= end(found - 1) || nanos < 1000, "{nanos} in {found}");
+            last = last.max(found);
+        }
+        assert_eq!((bucket(999), bucket(1000), bucket(1250), bucket(2000)), (0, 0, 1, 4));
+        assert_eq!((bucket(u64::MAX), last), (BUCKETS - 1, BUCKETS - 1));
+        assert!((0..BUCKETS - 1).all(|n| end(n) < end(n + 1)));
+    }
+
+    #[test]
+    fn quantiles_are_ends_of_buckets() {
+        let histogram = Histogram::new();
+        assert_eq!(histogram.read().quantile(0.5), None);
+        histogram.add(Duration::from_micros(10), 99);
+        histogram.add(Duration::from_millis(30), 1);
+        let times = histogram.read();
+        let micros = |part: f64| times.quantile(part).unwrap().as_micros();
+        assert!((10..=13).contains(&micros(0.5)) && (10..=13).contains(&micros(0.99)), "{}", micros(0.5));
+        assert!((30_000..=40_000).contains(&micros(1.0)), "{}", micros(1.0));
+        assert_eq!((times.count, times.nanos), (100, 99 * 10_000 + 30_000_000));
+        assert_eq!(times.since(&times).quantile(0.5), None);
+        let coarse = times.coarse();
+        assert_eq!((coarse.len(), coarse.iter().map(|(_, count)| count).sum::<u64>()), (13, 100));
+        assert!(coarse.is_sorted_by(|one, other| one.0 < other.0), "{coarse:?}");
+    }
+
+    #[test]
+    fn times_of_closed_devices_stay() {
+        let (_dir, pool) = testing::pool();
+        let id = testing::create(&pool, "v").uuid;
+        let all = Latencies::default();
+        let open = || all.timed(id, pool.open_volume("v", false).unwrap());
+        let (one, two) = (open(), open());
+        one.flush().unwrap();
+        let mut ops = [WriteOp::new(0, vec![1; 512].into()), WriteOp::new(512, vec![1; 512].into())];
+        two.write(&mut ops, false);
+        two.read(0, &mut [0; 512]).unwrap();
+        let counts = || Op::ALL.map(|op| all.read()[&id].of(op).count);
+        assert_eq!(counts(), [1, 2, 1, 0]);
+        drop((one, two));
+        assert_eq!(counts(), [1, 2, 1, 0]);
+        all.retain(|volume| *volume == id);
+        assert_eq!(all.read().len(), 1);
+        all.retain(|_| false);
+        assert!(all.read().is_empty());
+    }
+}

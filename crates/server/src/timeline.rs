@@ -1,0 +1,139 @@
+//! The timeline of a volume in the terms of the API.
+
+use crate::app::App;
+use crate::convert::{clock_change, mark, position, time};
+use crate::lineage::Lineage;
+use crate::moments::{self, Past};
+use hindcast_api as api;
+use hindcast_engine::cdp::{self, Timeline, TimelineQuery, Window};
+use hindcast_engine::pool::{Pool, SnapshotInfo};
+use hindcast_engine::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+
+/// Number of buckets if a request does not tell it.
+const BUCKETS: u32 = 200;
+const SECOND: f64 = 1e9;
+
+impl App {
+    /// Returns a window of a volume's past. Nothing is destaged for it.
+    pub(crate) fn timeline(&self, volume: &str, query: &api::TimelineQuery) -> Result<api::Timeline> {
+        let bound = |text: &Option<String>| match text {
+            Some(text) => bound(&self.pool, volume, text).map(Some),
+            None => Ok(None),
+        };
+        let asked = TimelineQuery {
+            from: bound(&query.from)?,
+            to: bound(&query.to)?,
+            buckets: query.buckets.unwrap_or(BUCKETS) as usize,
+            regions: query.regions.unwrap_or(0) as usize,
+        };
+        let found = self.pool.timeline(volume, &asked)?;
+        let snapshots = self.pool.snapshots(volume)?;
+        let retain = self.pool.volume(volume)?.cdp.and_then(|cdp| cdp.retention.time);
+        let dependents = self.dependents(&found, &snapshots);
+        Ok(shown(volume, found, snapshots, dependents, retain))
+    }
+
+    /// Returns what depends on moments and snapshots in the window of a timeline.
+    fn dependents(&self, found: &Timeline, snapshots: &[SnapshotInfo]) -> Vec<api::Dependent> {
+        let lineage = Lineage::new(&self.pool);
+        let mut all = Vec::new();
+        for snapshot in snapshots.iter().filter(|s| s.pinned && found.window.bucket(s.created).is_some()) {
+            let clone =
+                |name| api::Dependent { kind: api::DependentKind::Clone, name, time: time(snapshot.created) };
+            all.extend(lineage.clones(snapshot).into_iter().map(clone));
+        }
+        if !found.dependents.is_empty() {
+            let names: BTreeMap<_, _> = self.pool.volumes().into_iter().map(|v| (v.branch, v.name)).collect();
+            let recovered = found.dependents.iter().filter_map(|(branch, at)| {
+                let (kind, name) = (api::DependentKind::Recovered, names.get(branch)?.clone());
+                Some(api::Dependent { kind, name, time: time(at.time) })
+            });
+            all.extend(recovered);
+        }
+        all
+    }
+}
+
+/// Returns the time that an end of a window means, in nanoseconds since 1970. Nothing is opened or
+/// carried out for it.
+fn bound(pool: &Pool, volume: &str, text: &str) -> Result<u64> {
+    let unknown = |what: &str| {
+        let text = format!("show a timeline: {text:?} is {what}; write a time, or a time before now");
+        Error::new(ErrorKind::Invalid, text)
+    };
+    match moments::find(pool, volume, text)? {
+        Past::Snapshot(snapshot) => Ok(snapshot.created),
+        Past::Moment(cdp::Moment::Time(time)) => Ok(time),
+        Past::Moment(cdp::Moment::PoolTime(time)) => Ok(pool.wall_time(time)),
+        Past::Moment(cdp::Moment::Mark(name)) => {
+            let marks = pool.history(volume, 0)?.marks;
+            let mark = marks.into_iter().find(|mark| mark.name == name);
+            mark.map(|mark| mark.time).ok_or_else(|| unknown("a mark that was just deleted"))
+        }
+        Past::Moment(_) => Err(unknown("no time")),
+    }
+}
+
+fn lane<T, U>(lane: cdp::Lane<T>, item: impl Fn(T) -> U) -> api::Lane<U> {
+    api::Lane {
+        count: lane.count as u64,
+        items: lane.items.into_iter().map(item).collect(),
+        counts: lane.counts,
+        partial: lane.partial,
+    }
+}
+
+fn shown(
+    volume: &str,
+    found: Timeline,
+    snapshots: Vec<SnapshotInfo>,
+    dependents: Vec<api::Dependent>,
+    retain: Option<u64>,
+) -> api::Timeline {
+    let window: Window = found.window;
+    let of = |amount: fn(&cdp::Amount) -> u64| found.amounts.iter().map(amount).collect();
+    // The snapshot of an anchor has its LSN.
+    let lsns: BTreeMap<String, u64> =
+        found.anchors.items.iter().filter_map(|a| Some((a.snapshot.clone()?, a.lsn.0))).collect();
+    let snapshots = cdp::Lane::of(snapshots, &window, |snapshot| snapshot.created);
+    api::Timeline {
+        volume: volume.to_owned(),
+        now: time(found.now),
+        from: time(window.from),
+        to: time(window.end()),
+        bucket_seconds: window.length as f64 / SECOND,
+        begins: found.begins.map(position),
+        records: of(|amount| amount.records),
+        written: of(|amount| amount.written),
+        stored: of(|amount| amount.stored),
+        waiting: of(|amount| amount.waiting),
+        regions: found.regions.map(|regions| api::TimelineRegions {
+            count: regions.count as u32,
+            bytes_each: regions.length,
+            written: regions.written,
+        }),
+        coarse: found.coarse,
+        spans: found
+            .spans
+            .iter()
+            .map(|s| api::HistorySpan { from: position(s.from), to: s.to.map(position) })
+            .collect(),
+        rollbacks: found.rollbacks.iter().copied().map(position).collect(),
+        snapshots: lane(snapshots, |s| api::TimelineSnapshot {
+            lsn: lsns.get(&s.name).copied(),
+            time: time(s.created),
+            name: s.name,
+        }),
+        marks: lane(found.marks, |m| mark(&m)),
+        anchors: lane(found.anchors, |a| api::Anchor {
+            lsn: a.lsn.0,
+            time: time(a.time),
+            snapshot: a.snapshot,
+        }),
+        flushes: lane(found.flushes, position),
+        dependents,
+        retain_seconds: retain.map(|ns| ns / 1_000_000_000),
+        clock: found.clock.iter().map(clock_change).collect(),
+    }
+}
