@@ -11,7 +11,7 @@ import { createServer } from 'node:http';
 import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { liveAt, PENDING, Refusal, roleOf } from './pending.mjs';
+import { liveAt, MADE_UP, Refusal, roleOf } from './made-up.mjs';
 import { REST } from './rest.mjs';
 import { VOLUMES } from './volumes.mjs';
 import { makeWorld, rfc } from './world.mjs';
@@ -37,7 +37,7 @@ const TYPES = {
 };
 
 /** The session of every browser with --open. */
-const OPEN_SESSION = { name: 'root', role: 'admin', expires: rfc(Date.now() + 12 * 3_600_000) };
+const OPEN_SESSION = { name: 'root', kind: 'link', role: 'admin', volumes: [], expires: rfc(Date.now() + 12 * 3_600_000) };
 
 const world = makeWorld(options.large);
 world.listeners = new Set();
@@ -60,7 +60,7 @@ async function readPaths() {
 }
 
 const upstreamHas = (path) => upstreamPaths.some((pattern) => pattern.test(path));
-const routes = [...routesOf(PENDING), ...(options.upstream ? [] : [...routesOf(VOLUMES), ...routesOf(REST)])];
+const routes = [...routesOf(MADE_UP), ...(options.upstream ? [] : [...routesOf(VOLUMES), ...routesOf(REST)])];
 
 async function bodyOf(request) {
   const parts = [];

@@ -2,8 +2,8 @@
 
 import { signal } from '@preact/signals';
 import { get } from './client';
-import type { ServerEvent } from './pending';
 import { reloadAll } from './resource';
+import type { Event as ServerEvent } from './schema';
 import { openStream } from './stream';
 
 /** Events that the console keeps in memory. Older ones are read page by page. */

@@ -2,9 +2,8 @@
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { apiPath, get } from '../api/client';
-import type { Timeline } from '../api/pending';
 import { useResource } from '../api/resource';
-import type { Snapshot, Volume } from '../api/schema';
+import type { Snapshot, Timeline, Volume } from '../api/schema';
 import { now } from '../lib/clock';
 import { forestOf, type TreeRow } from '../lib/forest';
 import { plural } from '../lib/format';
