@@ -13,7 +13,7 @@ export function openBrowser() {
   return chromium.launch({ executablePath, args: FLAGS.split(' ') });
 }
 
-/** Starts the mock server on a free port. */
+/** Starts the mock server, on a free port unless the arguments name one. */
 export async function startMock(...args) {
   const script = fileURLToPath(new URL('../mock/main.mjs', import.meta.url));
   const child = spawn(process.execPath, [script, '--port', '0', ...args], {
@@ -23,7 +23,11 @@ export async function startMock(...args) {
   process.on('exit', () => child.kill());
   const [line] = await once(child.stdout, 'data');
   const url = new URL(String(line).trim()).origin;
-  return { url, stop: () => child.kill() };
+  const stop = async () => {
+    child.kill();
+    await once(child, 'exit');
+  };
+  return { url, stop };
 }
 
 /** Logs in by the mock's one-time link. */

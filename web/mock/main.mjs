@@ -1,6 +1,6 @@
 // The development server: made-up answers for the API, and the built console under its real headers.
 //
-//   node mock/main.mjs [--port 18450] [--large] [--upstream http://127.0.0.1:8440 --token-file FILE] [--dist DIR]
+//   node mock/main.mjs [--port 18450] [--large] [--open] [--upstream http://127.0.0.1:8440 --token-file FILE] [--dist DIR]
 //
 // With --upstream, only the routes that the server does not have yet are made up. The others go to
 // the server, with the token. Log in at /#link=first, or as anna, jonas or night-watch with the
@@ -11,7 +11,7 @@ import { createServer } from 'node:http';
 import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { liveAt, PENDING, Refusal, roleOf } from './pending.mjs';
+import { liveAt, MADE_UP, Refusal, roleOf } from './made-up.mjs';
 import { REST } from './rest.mjs';
 import { VOLUMES } from './volumes.mjs';
 import { makeWorld, rfc } from './world.mjs';
@@ -20,6 +20,7 @@ const { values: options } = parseArgs({
   options: {
     port: { type: 'string', default: '18450' },
     large: { type: 'boolean' },
+    open: { type: 'boolean' },
     upstream: { type: 'string' },
     'token-file': { type: 'string' },
     dist: { type: 'string', default: fileURLToPath(new URL('../../crates/console/dist', import.meta.url)) },
@@ -34,6 +35,9 @@ const TYPES = {
   '.css': 'text/css',
   '.svg': 'image/svg+xml',
 };
+
+/** The session of every browser with --open. */
+const OPEN_SESSION = { name: 'root', kind: 'link', role: 'admin', volumes: [], expires: rfc(Date.now() + 12 * 3_600_000) };
 
 const world = makeWorld(options.large);
 world.listeners = new Set();
@@ -56,7 +60,7 @@ async function readPaths() {
 }
 
 const upstreamHas = (path) => upstreamPaths.some((pattern) => pattern.test(path));
-const routes = [...routesOf(PENDING), ...(options.upstream ? [] : [...routesOf(VOLUMES), ...routesOf(REST)])];
+const routes = [...routesOf(MADE_UP), ...(options.upstream ? [] : [...routesOf(VOLUMES), ...routesOf(REST)])];
 
 async function bodyOf(request) {
   const parts = [];
@@ -116,6 +120,7 @@ function stream(request, response, path) {
   }
   const write = (event) => response.write(`id: ${event.id}\ndata: ${JSON.stringify(event)}\n\n`);
   const last = Number(request.headers['last-event-id'] ?? Infinity);
+  if (last !== Infinity && last >= world.nextEvent) response.write('event: gap\ndata: {}\n\n');
   for (const event of world.events.filter(({ id }) => id > last)) write(event);
   response.write(': begins\n\n');
   world.listeners.add(write);
@@ -127,7 +132,7 @@ async function api(request, response, url) {
   const text = await bodyOf(request);
   const body = text ? JSON.parse(text) : {};
   if (path === '/session' && request.method === 'POST') return logIn(response, body);
-  const session = sessionOf(request);
+  const session = options.open ? OPEN_SESSION : sessionOf(request);
   if (!session) return answer(response, 401, { kind: 'unauthorized', message: 'log in first' });
   if (path === '/session') {
     if (request.method === 'GET') return answer(response, 200, session);

@@ -1,13 +1,12 @@
 /** Requests to the documented API, and what the console says when one fails. */
 
 import { signal } from '@preact/signals';
-import type { Session } from './pending';
-import type { ErrorBody, ErrorKind } from './schema';
+import type { ErrorBody, ErrorKind, WhoAmI } from './schema';
 
 const API = '/api/v1';
 
 /** The session of this browser. `undefined`: not known yet. `null`: the log-in page is shown. */
-export const session = signal<Session | null | undefined>(undefined);
+export const session = signal<WhoAmI | null | undefined>(undefined);
 
 /** False while the server does not answer. */
 export const reachable = signal(true);

@@ -2,12 +2,15 @@
 
 import { signal } from '@preact/signals';
 import { get } from './client';
-import type { ServerEvent } from './pending';
 import { reloadAll } from './resource';
+import type { Event as ServerEvent } from './schema';
 import { openStream } from './stream';
 
 /** Events that the console keeps in memory. Older ones are read page by page. */
 const KEPT = 500;
+
+/** Events that the console reads at once. */
+const PAGE = 200;
 
 /** Time in which several events cause one reading of what the page shows. */
 const RELOAD_DELAY = 400;
@@ -21,32 +24,32 @@ export function mergeEvents(held: ServerEvent[], arrived: ServerEvent[], limit =
   return [...byId.values()].sort((a, b) => b.id - a.id).slice(0, limit);
 }
 
-async function readAnew(): Promise<void> {
-  events.value = await get<ServerEvent[]>('/events?limit=200').catch(() => events.value);
-  reloadAll();
-}
-
 /** Follows the server's events until the returned function is called. */
 export function followEvents(): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
-  let opened = false;
+  /** Events of the stream since the last reading began. */
+  let arrived: ServerEvent[] = [];
   const soon = () => {
     timer ??= setTimeout(() => {
       timer = undefined;
       reloadAll();
     }, RELOAD_DELAY);
   };
-  void readAnew();
+  // The page is read after the stream is open, so no event falls between the two.
+  const readAnew = async () => {
+    arrived = [];
+    const page = await get<ServerEvent[]>(`/events?limit=${PAGE}`).catch(() => events.value);
+    events.value = mergeEvents(page, arrived);
+    soon();
+  };
   const close = openStream('/events', {
-    onOpen: () => {
-      // Rates and lists have no ids, so a page reads them anew when the server is back.
-      if (opened) reloadAll();
-      opened = true;
-    },
+    onOpen: () => void readAnew(),
     onEvent: ({ event, data }) => {
       if (event === 'gap') return void readAnew();
       if (!data) return;
-      events.value = mergeEvents(events.value, [JSON.parse(data) as ServerEvent]);
+      const received = JSON.parse(data) as ServerEvent;
+      arrived = [received, ...arrived].slice(0, KEPT);
+      events.value = mergeEvents(events.value, [received]);
       soon();
     },
   });

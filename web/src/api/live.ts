@@ -1,7 +1,7 @@
 /** Rates of the pool and of each volume, once a second, and their last minute. */
 
 import { signal } from '@preact/signals';
-import type { Live, Rates } from './pending';
+import type { Live, Rates } from './schema';
 import { openStream } from './stream';
 
 /** Seconds of rates that the console keeps for spark lines. */

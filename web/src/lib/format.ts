@@ -44,8 +44,8 @@ export function percent(part: number, whole: number): string {
 }
 
 /** A latency in seconds: "340 µs", "1.2 ms", "–" without a value. */
-export function latency(seconds: number | null): string {
-  if (seconds === null) return '–';
+export function latency(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined) return '–';
   if (seconds < 0.001) return `${threeDigits(Math.round(seconds * 1e6))} µs`;
   if (seconds < 1) return `${Number((seconds * 1000).toPrecision(2))} ms`;
   return `${Number(seconds.toPrecision(2))} s`;

@@ -1,25 +1,21 @@
 /** Users, tokens and sessions of the API. */
 
 import { apiPath, remove } from '../api/client';
-import type { AccessSession, AccessToken, AccessUser } from '../api/pending';
 import { reload, useResource } from '../api/resource';
+import type { AccessToken, ActiveSession, User } from '../api/schema';
 import { Badge, Button, Card, Empty, Failure, PageHead, Skeleton, Time } from '../parts/basics';
 import { attempt } from '../parts/notices';
 import { type Column, Table } from '../parts/table';
 
-const never = (time: string | null) => (time ? <Time at={time} /> : <span class="soft">never</span>);
+const never = (time: string | null | undefined) =>
+  time ? <Time at={time} /> : <span class="soft">never</span>;
 
-const USERS: Column<AccessUser>[] = [
+const USERS: Column<User>[] = [
   { name: 'Name', cell: ({ name }) => name, sort: ({ name }) => name },
   {
     name: 'Role',
     cell: ({ role }) => <Badge tone={role === 'admin' ? 'a' : undefined}>{role}</Badge>,
     sort: ({ role }) => role,
-  },
-  {
-    name: 'Last log-in',
-    cell: ({ last_login }) => never(last_login),
-    sort: ({ last_login }) => last_login ?? '',
   },
   {
     name: 'Created',
@@ -35,7 +31,7 @@ const TOKENS: Column<AccessToken>[] = [
   {
     name: 'Volumes',
     class: 'clip',
-    cell: ({ volumes }) => (volumes.length > 0 ? volumes.join(', ') : 'all'),
+    cell: ({ volumes }) => (volumes?.length ? volumes.join(', ') : 'all'),
   },
   { name: 'Last used', cell: ({ last_used }) => never(last_used), sort: ({ last_used }) => last_used ?? '' },
   {
@@ -53,20 +49,20 @@ function end(id: string): Promise<void> {
   });
 }
 
-const SESSIONS: Column<AccessSession>[] = [
+const SESSIONS: Column<ActiveSession>[] = [
   {
     name: 'User',
-    cell: ({ name, current }) => (current ? `${name}, this browser` : name),
+    cell: ({ name }) => name,
     sort: ({ name }) => name,
   },
   { name: 'Role', cell: ({ role }) => <Badge>{role}</Badge> },
   { name: 'Address', cell: ({ address }) => address },
-  { name: 'Began', wideOnly: true, cell: ({ begun }) => <Time at={begun} />, sort: ({ begun }) => begun },
+  { name: 'Began', wideOnly: true, cell: ({ since }) => <Time at={since} />, sort: ({ since }) => since },
   { name: 'Last used', cell: ({ last_used }) => <Time at={last_used} />, sort: ({ last_used }) => last_used },
   {
     name: 'Actions',
     class: 'actions',
-    cell: ({ id, current }) => !current && <Button onClick={() => end(id)}>End</Button>,
+    cell: ({ id }) => <Button onClick={() => end(id)}>End</Button>,
   },
 ];
 
@@ -103,7 +99,7 @@ export function AccessPage() {
   return (
     <>
       <PageHead title="Access" />
-      <Section<AccessUser>
+      <Section<User>
         title="Users"
         path="/access/users"
         columns={USERS}
@@ -116,10 +112,10 @@ export function AccessPage() {
         path="/access/tokens"
         columns={TOKENS}
         keyOf={({ name }) => name}
-        command="hindcast access token add backup --role operator"
+        command="hindcast access token create backup --role operator"
         about="A token lets a program use the API."
       />
-      <Section<AccessSession>
+      <Section<ActiveSession>
         title="Sessions"
         path="/access/sessions"
         columns={SESSIONS}

@@ -1,7 +1,7 @@
 /** Who changed what, or was refused. */
 
-import type { AuditEntry } from '../api/pending';
 import { useResource } from '../api/resource';
+import type { AuditEntry } from '../api/schema';
 import { latency } from '../lib/format';
 import { Badge, Card, Empty, Failure, PageHead, Skeleton, Time } from '../parts/basics';
 import { SearchField } from '../parts/fields';
@@ -10,12 +10,12 @@ import { parameters, setParameters } from '../router';
 
 const COLUMNS: Column<AuditEntry>[] = [
   { name: 'Time', cell: ({ time }) => <Time at={time} />, sort: ({ time }) => time },
-  { name: 'Who', cell: ({ principal }) => principal, sort: ({ principal }) => principal },
+  { name: 'Who', cell: ({ who }) => who ?? 'unknown', sort: ({ who }) => who ?? '' },
   {
     name: 'Address',
     wideOnly: true,
-    cell: ({ address }) => address ?? 'this machine',
-    sort: ({ address }) => address ?? '',
+    cell: ({ address }) => (address === 'unix' ? 'this machine' : address),
+    sort: ({ address }) => address,
   },
   {
     name: 'Request',
@@ -23,28 +23,28 @@ const COLUMNS: Column<AuditEntry>[] = [
     cell: ({ method, route }) => <code>{`${method} ${route}`}</code>,
     sort: ({ route }) => route,
   },
-  { name: 'Subject', cell: ({ subject }) => subject ?? '', sort: ({ subject }) => subject ?? '' },
+  { name: 'Subject', class: 'clip', cell: ({ subject }) => subject, sort: ({ subject }) => subject },
   {
     name: 'Result',
     number: true,
-    cell: ({ result }) => <Badge tone={result >= 400 ? 'b' : undefined}>{result}</Badge>,
-    sort: ({ result }) => result,
+    cell: ({ status }) => <Badge tone={status >= 400 ? 'b' : undefined}>{status}</Badge>,
+    sort: ({ status }) => status,
   },
   {
     name: 'Took',
     number: true,
     wideOnly: true,
-    cell: ({ duration_seconds }) => latency(duration_seconds),
-    sort: ({ duration_seconds }) => duration_seconds,
+    cell: ({ micros }) => latency(micros / 1e6),
+    sort: ({ micros }) => micros,
   },
 ];
 
 export function AuditPage() {
-  const { data, error, reload } = useResource<AuditEntry[]>('/audit', 15);
+  const { data, error, reload } = useResource<AuditEntry[]>('/audit?limit=1000', 15);
   const search = parameters.value.get('search') ?? '';
   const words = search.toLowerCase();
   const shown = data?.filter((entry) =>
-    `${entry.principal} ${entry.address} ${entry.method} ${entry.route} ${entry.subject}`
+    `${entry.who} ${entry.address} ${entry.method} ${entry.route} ${entry.subject}`
       .toLowerCase()
       .includes(words),
   );

@@ -3,7 +3,7 @@
 import { useState } from 'preact/hooks';
 import { get } from '../api/client';
 import { events, mergeEvents } from '../api/events';
-import type { EventSeverity, ServerEvent } from '../api/pending';
+import type { Event as ServerEvent, Severity } from '../api/schema';
 import { Badge, Button, Card, Empty, PageHead, Time } from '../parts/basics';
 import { SearchField, SelectField } from '../parts/fields';
 import { attempt } from '../parts/notices';
@@ -24,7 +24,7 @@ export function EventLine({ event }: { event: ServerEvent }) {
   );
 }
 
-type Least = 'all' | Exclude<EventSeverity, 'info'>;
+type Least = 'all' | Exclude<Severity, 'info'>;
 
 const LEAST: [Least, string][] = [
   ['all', 'All events'],

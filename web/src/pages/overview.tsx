@@ -3,9 +3,8 @@
 import type { ComponentChildren } from 'preact';
 import { events } from '../api/events';
 import { live, poolRates } from '../api/live';
-import type { Task } from '../api/pending';
 import { useResource } from '../api/resource';
-import type { Health, Pool, Snapshot, Volume } from '../api/schema';
+import type { Health, Pool, Snapshot, Task, Volume } from '../api/schema';
 import { byteRate, bytes, latency, percent, perSecond } from '../lib/format';
 import { MINUTE, parseTime } from '../lib/time';
 import { Badge, Card, Empty, Failure, Meter, PageHead, Skeleton, Time } from '../parts/basics';

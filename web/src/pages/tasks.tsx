@@ -1,21 +1,19 @@
-/** What runs in the background, with progress, and what failed. */
+/** What runs in the background, with its progress. */
 
 import { apiPath, remove } from '../api/client';
-import type { Task } from '../api/pending';
 import { reload, useResource } from '../api/resource';
+import type { Task } from '../api/schema';
 import { may } from '../api/session';
-import { byteRate, bytes, count, percent } from '../lib/format';
+import { byteRate, bytes, percent } from '../lib/format';
 import { duration } from '../lib/time';
 import { Badge, Button, Card, Empty, Failure, Meter, PageHead, Skeleton, Time } from '../parts/basics';
 import { attempt } from '../parts/notices';
 import { parameters, setParameters } from '../router';
 
-const TONE = { running: 'a', waiting: undefined, failed: 'b', done: undefined } as const;
+const TONE = { running: 'a', waiting: undefined } as const;
 
-function amount({ unit = 'bytes', total, done }: Task): string {
-  if (unit === 'percent') return `${Math.round(done)} %`;
-  const text = unit === 'bytes' ? bytes : count;
-  return total === null ? text(done) : `${text(done)} of ${text(total)}`;
+function amount({ total, done }: Task): string {
+  return total ? `${bytes(done)} of ${bytes(total)}` : bytes(done);
 }
 
 function stop(task: Task): Promise<void> {
@@ -26,13 +24,10 @@ function stop(task: Task): Promise<void> {
 }
 
 export function TaskLine({ task }: { task: Task }) {
-  const total = task.unit === 'percent' ? 100 : task.total;
   const details = [
     amount(task),
-    task.rate && (task.unit ?? 'bytes') === 'bytes' ? byteRate(task.rate) : null,
-    task.seconds_left !== null && task.state === 'running'
-      ? `${duration(task.seconds_left * 1000)} left`
-      : null,
+    task.rate ? byteRate(task.rate) : null,
+    task.seconds_left && task.state === 'running' ? `${duration(task.seconds_left * 1000)} left` : null,
   ];
   return (
     <li class="task">
@@ -51,11 +46,11 @@ export function TaskLine({ task }: { task: Task }) {
           </span>
         )}
       </div>
-      {total !== null && (
+      {task.total && (
         <Meter
           part={task.done}
-          whole={total}
-          label={`${task.kind} of ${task.subject}: ${percent(task.done, total)} done`}
+          whole={task.total}
+          label={`${task.kind} of ${task.subject}: ${percent(task.done, task.total)} done`}
         />
       )}
       <span class="soft small">
@@ -71,7 +66,7 @@ export function TaskLine({ task }: { task: Task }) {
   );
 }
 
-const STATES = ['all', 'running', 'waiting', 'failed'] as const;
+const STATES = ['all', 'running', 'waiting'] as const;
 
 export function TasksPage() {
   const { data, error, reload: again } = useResource<Task[]>('/tasks', 2);

@@ -19,11 +19,18 @@ const COLUMNS: Column<TrashedVolume>[] = [
   { name: 'Deleted', cell: ({ deleted }) => <Time at={deleted} />, sort: ({ deleted }) => deleted },
   {
     name: 'Purged',
+    wideOnly: true,
     cell: ({ purge_at }) => (purge_at ? <Time at={purge_at} /> : 'by hand'),
     sort: ({ purge_at }) => purge_at ?? '',
   },
   { name: 'Size', number: true, wideOnly: true, cell: ({ size }) => bytes(size), sort: ({ size }) => size },
-  { name: 'Space', number: true, cell: ({ space }) => bytes(space), sort: ({ space }) => space },
+  {
+    name: 'Space',
+    number: true,
+    wideOnly: true,
+    cell: ({ space }) => bytes(space),
+    sort: ({ space }) => space,
+  },
   {
     name: 'Snapshots',
     number: true,

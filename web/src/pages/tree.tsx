@@ -2,9 +2,8 @@
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { apiPath, get } from '../api/client';
-import type { Timeline } from '../api/pending';
 import { useResource } from '../api/resource';
-import type { Snapshot, Volume } from '../api/schema';
+import type { Snapshot, Timeline, Volume } from '../api/schema';
 import { now } from '../lib/clock';
 import { forestOf, type TreeRow } from '../lib/forest';
 import { plural } from '../lib/format';
@@ -15,9 +14,13 @@ import { ticksOf } from '../timeline/axis';
 
 const ROW = 36;
 const NAMES = 208;
+const NARROW_NAMES = 152;
 const TOP = 28;
 const RIGHT = 24;
-const LEAST_WIDTH = 720;
+const LEAST_WIDTH = 320;
+
+/** Below this width, the names have less room. */
+const NARROW = 640;
 
 /** Snapshots that are closer than this many pixels become one dot. */
 const MERGE = 10;
@@ -95,8 +98,9 @@ function Tree({ rows }: { rows: TreeRow[] }) {
     const first = rows.reduce((least, row) => Math.min(least, startOf(row)), until);
     return { from: first - (until - first) * 0.02, to: until };
   }, [rows]);
-  const plot = width - NAMES - RIGHT;
-  const x = (time: number) => NAMES + ((time - span.from) / (span.to - span.from)) * plot;
+  const names = width < NARROW ? NARROW_NAMES : NAMES;
+  const plot = width - names - RIGHT;
+  const x = (time: number) => names + ((time - span.from) / (span.to - span.from)) * plot;
   const height = TOP + rows.length * ROW + 12;
   return (
     <section class="tree-frame" ref={frame} aria-label={`${plural(rows.length, 'volume')} along time`}>
@@ -116,7 +120,7 @@ function Tree({ rows }: { rows: TreeRow[] }) {
             row={row}
             y={yOf(index)}
             x={x}
-            end={NAMES + plot}
+            end={names + plot}
             leaves={leaveOf(row, rows, moments)}
           />
         ))}

@@ -173,7 +173,7 @@ export function Pairs({ of }: { of: [string, ComponentChildren][] }) {
   return (
     <dl class="pairs">
       {of.map(([name, value]) =>
-        value === null || value === undefined
+        value === null || value === undefined || value === false
           ? null
           : [<dt key={`${name}-name`}>{name}</dt>, <dd key={name}>{value}</dd>],
       )}

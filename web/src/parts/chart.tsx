@@ -8,7 +8,7 @@ export interface Series {
   name: string;
   tone: 'a' | 'b';
   /** Null values leave a gap. */
-  values: (number | null)[];
+  values: (number | null | undefined)[];
 }
 
 /** The index of the time that is nearest to another. */
@@ -57,13 +57,13 @@ interface Frame {
 const xOf = ({ from, to }: Frame, time: number) => ((time - from) / Math.max(to - from, 1)) * WIDTH;
 const yOf = ({ top, height }: Frame, value: number) => TOP + (1 - value / top) * (height - TOP - BOTTOM);
 
-function pathOf(frame: Frame, times: number[], values: (number | null)[]): string {
+function pathOf(frame: Frame, times: number[], values: Series['values']): string {
   let path = '';
   let pen = false;
   for (const [index, value] of values.entries()) {
-    if (value !== null)
+    if (value !== null && value !== undefined)
       path += `${pen ? 'L' : 'M'}${xOf(frame, times[index] ?? 0).toFixed(1)} ${yOf(frame, value).toFixed(1)}`;
-    pen = value !== null;
+    pen = value !== null && value !== undefined;
   }
   return path;
 }

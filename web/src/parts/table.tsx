@@ -27,6 +27,9 @@ interface TableProps<T> {
 const ROW = 40;
 const SPARE_ROWS = 8;
 
+/** Number of rows from which a table keeps the widths of its columns. */
+const LONG = 100;
+
 interface Order {
   by: string | undefined;
   descending: boolean;
@@ -70,6 +73,30 @@ function useVisible(total: number) {
   return { frame, start, end: Math.min(total, start + Math.ceil(height / ROW) + 2 * SPARE_ROWS) };
 }
 
+/**
+ * Keeps the widths of the columns while a long table scrolls. Otherwise each new row could move them,
+ * and the browser would measure all cells again.
+ */
+function useFixedColumns(frame: { current: HTMLDivElement | null }, rows: number, columns: unknown): void {
+  useEffect(() => {
+    const table = frame.current?.querySelector('table');
+    if (!table || rows < LONG) return undefined;
+    const fix = () => {
+      table.style.tableLayout = '';
+      table.style.width = '';
+      const heads = [...table.querySelectorAll('th')];
+      for (const head of heads) head.style.width = '';
+      const widths = heads.map((head) => head.offsetWidth);
+      table.style.width = `${table.offsetWidth}px`;
+      for (const [index, head] of heads.entries()) head.style.width = `${widths[index]}px`;
+      table.style.tableLayout = 'fixed';
+    };
+    fix();
+    window.addEventListener('resize', fix);
+    return () => window.removeEventListener('resize', fix);
+  }, [rows < LONG, columns]);
+}
+
 function Spacer({ rows, columns }: { rows: number; columns: number }) {
   if (rows === 0) return null;
   return (
@@ -91,6 +118,7 @@ export function Table<T>({
   const [order, setOrder] = useState<Order>({ by: sortBy, descending });
   const ordered = useMemo(() => sorted(rows, columns, order), [rows, order]);
   const { frame, start, end } = useVisible(ordered.length);
+  useFixedColumns(frame, ordered.length, columns);
   return (
     <div class="table-frame" ref={frame}>
       <table aria-label={label} aria-rowcount={ordered.length + 1}>

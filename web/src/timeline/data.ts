@@ -1,6 +1,13 @@
 /** The server's picture of a span, with its times as numbers. */
 
-import type { Dependent, Lane, Position, Timeline } from '../api/pending';
+import type {
+  Dependent,
+  Lane_Anchor,
+  Lane_Mark,
+  Lane_Position,
+  Lane_TimelineSnapshot,
+  Timeline,
+} from '../api/schema';
 import { parseTime } from '../lib/time';
 import type { Span } from './scale';
 
@@ -41,16 +48,15 @@ export interface TimelineData {
   retain: number | null;
 }
 
-function pointOf(position: Position | { name: string; time: string; lsn: number | null }): Point {
-  return { time: parseTime(position.time), name: 'name' in position ? position.name : '', lsn: position.lsn };
+type Lane = Lane_Anchor | Lane_Mark | Lane_Position | Lane_TimelineSnapshot;
+
+function pointOf(point: Lane['items'][number]): Point {
+  return { time: parseTime(point.time), name: 'name' in point ? point.name : '', lsn: point.lsn ?? null };
 }
 
-function laneOf(lane: Lane<Position> | Lane<{ name: string; time: string; lsn: number | null }>): LaneData {
-  return {
-    count: lane.count,
-    points: lane.items.map(pointOf),
-    counts: lane.items.length === 0 ? (lane.counts ?? null) : null,
-  };
+function laneOf(lane: Lane): LaneData {
+  const counts = lane.items.length === 0 && lane.counts?.length ? lane.counts : null;
+  return { count: lane.count, points: lane.items.map(pointOf), counts };
 }
 
 /** The times between two stretches of the history that can be recovered. */
@@ -69,7 +75,7 @@ export function readTimeline(timeline: Timeline): TimelineData {
     span: { from: parseTime(timeline.from), to: parseTime(timeline.to) },
     now: parseTime(timeline.now),
     bucket: timeline.bucket_seconds * 1000,
-    begins: timeline.begins && parseTime(timeline.begins.time),
+    begins: timeline.begins ? parseTime(timeline.begins.time) : null,
     records: timeline.records,
     written: timeline.written,
     stored: timeline.stored,
@@ -85,7 +91,7 @@ export function readTimeline(timeline: Timeline): TimelineData {
     anchors: laneOf(timeline.anchors),
     flushes: laneOf(timeline.flushes),
     dependents: timeline.dependents.map((dependent) => ({ ...dependent, time: parseTime(dependent.time) })),
-    retain: timeline.retain_seconds === null ? null : timeline.retain_seconds * 1000,
+    retain: timeline.retain_seconds ? timeline.retain_seconds * 1000 : null,
   };
 }
 

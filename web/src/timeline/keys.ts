@@ -1,7 +1,7 @@
 /** Keys of the timeline. The playhead has the focus for the arrows; letters work on the whole page. */
 
 import { apiPath, get, query } from '../api/client';
-import type { Timeline } from '../api/pending';
+import type { Timeline } from '../api/schema';
 import { serverNow } from '../lib/clock';
 import { parseTime, toRfc3339 } from '../lib/time';
 import { isDialogOpen } from '../parts/dialog';

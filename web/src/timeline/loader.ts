@@ -5,7 +5,7 @@
 
 import { effect } from '@preact/signals';
 import { apiPath, errorText, get, query } from '../api/client';
-import type { Timeline } from '../api/pending';
+import type { Timeline } from '../api/schema';
 import { serverNow } from '../lib/clock';
 import { toRfc3339 } from '../lib/time';
 import { readTimeline, type TimelineData } from './data';

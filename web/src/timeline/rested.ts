@@ -2,7 +2,7 @@
 
 import { effect, signal } from '@preact/signals';
 import { apiPath, get, query } from '../api/client';
-import type { Timeline } from '../api/pending';
+import type { Timeline } from '../api/schema';
 import { serverNow } from '../lib/clock';
 import { toRfc3339 } from '../lib/time';
 import { type Point, readTimeline, type TimelineData } from './data';

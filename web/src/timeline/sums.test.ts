@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { Timeline } from '../api/pending';
+import type { Timeline } from '../api/schema';
 import { bucketAt, readTimeline } from './data';
 import { allPoints, bytesByRegion, changedSince, countedNeighbour, neighbours, sumBetween } from './sums';
 

@@ -2,9 +2,8 @@
 
 import { useEffect, useState } from 'preact/hooks';
 import { apiPath } from '../../api/client';
-import type { Activity } from '../../api/pending';
 import { useResource } from '../../api/resource';
-import type { Volume, VolumeStatistics } from '../../api/schema';
+import type { Activity, Volume, VolumeStatistics } from '../../api/schema';
 import { byteRate, bytes, count, latency, perSecond } from '../../lib/format';
 import { parseTime } from '../../lib/time';
 import { Button, Card, Failure, Pairs, Skeleton } from '../../parts/basics';

@@ -1,6 +1,6 @@
 import { useEffect, useState } from 'preact/hooks';
 import { apiPath, errorText, get, query } from '../../api/client';
-import type { Changed } from '../../api/pending';
+import type { Changed } from '../../api/schema';
 import { hindcast } from '../../lib/command';
 import { bytes, plural } from '../../lib/format';
 import { toRfc3339 } from '../../lib/time';

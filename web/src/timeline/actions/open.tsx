@@ -1,6 +1,6 @@
 import { useState } from 'preact/hooks';
 import { apiPath, patch, post, remove } from '../../api/client';
-import type { CreateView, View } from '../../api/pending';
+import type { CreateView, View } from '../../api/schema';
 import { now } from '../../lib/clock';
 import { hindcast } from '../../lib/command';
 import { bytes, count } from '../../lib/format';
@@ -81,7 +81,7 @@ function OpenedView({ view, onChange }: { view: View; onChange: (view: View) => 
   return (
     <Dialog title={`${view.address} is open`}>
       <p class="soft">
-        {bytes(view.size)}, read-only, {view.lsn !== null && `position LSN ${count(view.lsn)}. `}It closes in{' '}
+        {bytes(view.size)}, read-only, {view.lsn ? `position LSN ${count(view.lsn)}. ` : ''}It closes in{' '}
         {duration(Math.max(left, 0))}.
       </p>
       {[...view.nbd, ...view.iscsi].map((address) => (

@@ -1,4 +1,4 @@
-// Routes that the server does not have yet: timeline, live rates, events, tasks, views, sessions.
+// Routes whose answers the mock makes up as functions of the time: timeline, rates, tasks, views.
 
 import { HOUR, hash, MINUTE, seedOf } from './history.mjs';
 import { timeline } from './timeline.mjs';
@@ -6,14 +6,13 @@ import { addEvent, historyOf, lsnOf, rfc, START } from './world.mjs';
 
 const GIB = 1024 ** 3;
 const USERS = [
-  { name: 'anna', role: 'admin', created: rfc(START - 200 * 24 * HOUR), last_login: rfc(START - 9 * MINUTE) },
+  { name: 'anna', role: 'admin', created: rfc(START - 200 * 24 * HOUR) },
   {
     name: 'jonas',
     role: 'operator',
     created: rfc(START - 120 * 24 * HOUR),
-    last_login: rfc(START - 26 * HOUR),
   },
-  { name: 'night-watch', role: 'viewer', created: rfc(START - 30 * 24 * HOUR), last_login: null },
+  { name: 'night-watch', role: 'viewer', created: rfc(START - 30 * 24 * HOUR) },
 ];
 
 export class Refusal extends Error {
@@ -69,62 +68,22 @@ function activity(name, of, clients) {
 function tasks() {
   const since = (Date.now() - START) / 1000;
   const moved = Math.min(94 * GIB, 51 * GIB + since * 120 * 1024 ** 2);
+  const task = { error: null, can_stop: true, state: 'running', rate: 120 * 1024 ** 2, seconds_left: null };
+  const left = (124 * GIB - moved) / 120 / 1024 ** 2;
   return [
+    { ...task, id: 'flatten:db-0914', kind: 'flatten', subject: 'db-0914', begun: rfc(START - 8 * MINUTE), done: moved, total: 124 * GIB, seconds_left: left },
+    { ...task, id: 'scrub:pool', kind: 'scrub', subject: 'pool', begun: rfc(START - 3 * HOUR), done: 4300 * GIB, total: 7065 * GIB, seconds_left: 2 * 3600 },
     {
-      id: 'flatten-7',
-      kind: 'flatten',
-      subject: 'db-0914',
-      begun: rfc(START - 8 * MINUTE),
-      done: moved,
-      total: 124 * GIB,
-      unit: 'bytes',
-      rate: 120 * 1024 ** 2,
-      seconds_left: (124 * GIB - moved) / 120 / 1024 ** 2,
-      state: 'running',
-      error: null,
-      can_stop: true,
-    },
-    {
-      id: 'scrub-1',
-      kind: 'scrub',
-      subject: 'pool',
-      begun: rfc(START - 3 * HOUR),
-      done: 61,
-      total: 100,
-      unit: 'percent',
-      rate: null,
-      seconds_left: 2 * 3600,
-      state: 'running',
-      error: null,
-      can_stop: true,
-    },
-    {
-      id: 'drain-2',
+      ...task,
+      id: 'drain:1',
       kind: 'drain',
-      subject: 'pv 1',
-      begun: null,
-      done: 0,
-      total: 820 * GIB,
-      unit: 'bytes',
+      subject: '/dev/sdc',
+      begun: rfc(START - HOUR),
+      done: 204 * GIB,
+      total: 1024 * GIB,
       rate: null,
-      seconds_left: null,
       state: 'waiting',
-      error: null,
-      can_stop: true,
-    },
-    {
-      id: 'export-3',
-      kind: 'export',
-      subject: 'mail@daily',
-      begun: rfc(START - 2 * HOUR),
-      done: 18 * GIB,
-      total: 220 * GIB,
-      unit: 'bytes',
-      rate: null,
-      seconds_left: null,
-      state: 'failed',
-      error: 'The client closed the connection.',
-      can_stop: false,
+      error: 'The other physical volumes have too little space.',
     },
   ];
 }
@@ -186,30 +145,32 @@ function viewById(world, id) {
 
 function audit() {
   const rows = [
-    ['anna', 'POST', '/volumes/db/marks', 'db', 201],
-    ['jonas', 'DELETE', '/volumes/{name}', 'mail', 403],
-    ['token backup', 'POST', '/snapshots', 'db', 201],
-    ['anna', 'PATCH', '/volumes/{name}', 'web-images', 200],
-    ['anna', 'POST', '/recoveries', 'db', 201],
-    ['jonas', 'POST', '/session', null, 401],
+    ['anna', 'user', 'admin', 'POST', '/api/v1/volumes/{volume}/marks', '/api/v1/volumes/db/marks', 201],
+    ['jonas', 'user', 'operator', 'DELETE', '/api/v1/volumes/{name}', '/api/v1/volumes/mail', 403],
+    ['backup', 'token', 'operator', 'POST', '/api/v1/snapshots', '/api/v1/snapshots', 201],
+    ['anna', 'user', 'admin', 'PATCH', '/api/v1/volumes/{name}', '/api/v1/volumes/web-images', 200],
+    [null, null, null, 'POST', '/api/v1/session', '/api/v1/session', 401],
   ];
   return Array.from({ length: 60 }, (_, n) => {
-    const [principal, method, route, subject, result] = rows[n % rows.length];
+    const [who, kind, role, method, route, subject, status] = rows[n % rows.length];
     return {
-      time: rfc(START - n * 23 * MINUTE),
-      principal,
+      time: rfc(START - (60 - n) * 23 * MINUTE),
+      who,
+      kind,
+      role,
       address: `10.0.4.${11 + (n % 4)}`,
       method,
       route,
       subject,
-      result,
-      duration_seconds: 0.002 + 0.03 * hash(3, n),
+      status,
+      micros: Math.round(2000 + 30_000 * hash(3, n)),
+      prev: '0'.repeat(64),
     };
   });
 }
 
 /** Routes with `{name}` parts, each a function of what the request has. */
-export const PENDING = {
+export const MADE_UP = {
   'GET /volumes/{v}/timeline': async ({ world, v, query, volumeOf }) => {
     const volume = await volumeOf(v);
     return timeline(world, v, query, volume.size, volume.cdp?.retain_seconds ?? null);
@@ -253,21 +214,23 @@ export const PENDING = {
   'GET /access/sessions': ({ session }) => [
     {
       id: '1',
+      kind: 'link',
       name: session.name,
       role: session.role,
       address: '10.0.4.11',
-      begun: rfc(START - 9 * MINUTE),
+      since: rfc(START - 9 * MINUTE),
       last_used: rfc(Date.now()),
-      current: true,
+      expires: session.expires,
     },
     {
       id: '2',
+      kind: 'user',
       name: 'jonas',
       role: 'operator',
       address: '10.0.4.12',
-      begun: rfc(START - 26 * HOUR),
+      since: rfc(START - 26 * HOUR),
       last_used: rfc(START - 25 * HOUR),
-      current: false,
+      expires: rfc(START + 6 * HOUR),
     },
   ],
   'DELETE /access/sessions/{id}': () => undefined,
