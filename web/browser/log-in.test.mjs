@@ -68,7 +68,7 @@ test('the end of a session shows the log-in page', async () => {
   await page.evaluate(() =>
     fetch('/api/v1/session', { method: 'DELETE', headers: { 'content-type': 'application/json' } }),
   );
-  await page.getByRole('link', { name: 'Volumes', exact: true }).click();
+  await page.goto(`${mock.url}/volumes`);
   await page.getByRole('heading', { name: 'Log in to Hindcast' }).waitFor();
   await page.close();
 });

@@ -8,6 +8,11 @@ import { SearchField } from '../parts/fields';
 import { type Column, Table } from '../parts/table';
 import { parameters, setParameters } from '../router';
 
+/** Method and path of a request, without what all paths begin with. */
+function requestText({ method, subject }: AuditEntry): string {
+  return `${method} ${subject.replace('/api/v1', '')}`;
+}
+
 const COLUMNS: Column<AuditEntry>[] = [
   { name: 'Time', cell: ({ time }) => <Time at={time} />, sort: ({ time }) => time },
   { name: 'Who', cell: ({ who }) => who ?? 'unknown', sort: ({ who }) => who ?? '' },
@@ -17,13 +22,7 @@ const COLUMNS: Column<AuditEntry>[] = [
     cell: ({ address }) => (address === 'unix' ? 'this machine' : address),
     sort: ({ address }) => address,
   },
-  {
-    name: 'Request',
-    class: 'clip',
-    cell: ({ method, route }) => <code>{`${method} ${route}`}</code>,
-    sort: ({ route }) => route,
-  },
-  { name: 'Subject', class: 'clip', cell: ({ subject }) => subject, sort: ({ subject }) => subject },
+  { name: 'Request', class: 'clip', cell: (entry) => <code>{requestText(entry)}</code>, sort: requestText },
   {
     name: 'Result',
     number: true,

@@ -20,6 +20,9 @@ export function EventLine({ event }: { event: ServerEvent }) {
       </span>
       <span class="event-text">{event.message}</span>
       {event.severity !== 'info' && <Badge tone={TONE[event.severity]}>{event.severity}</Badge>}
+      <span class="push small">
+        <Subject event={event} />
+      </span>
     </li>
   );
 }
@@ -75,16 +78,7 @@ export function EventsPage() {
         )}
         <ul class="list">
           {shown.map((event) => (
-            <li key={event.id}>
-              <span class="event-time soft small">
-                <Time at={event.time} />
-              </span>
-              <span class="event-text">{event.message}</span>
-              {event.severity !== 'info' && <Badge tone={TONE[event.severity]}>{event.severity}</Badge>}
-              <span class="push small">
-                <Subject event={event} />
-              </span>
-            </li>
+            <EventLine key={event.id} event={event} />
           ))}
         </ul>
         {!ended && all.length > 0 && (

@@ -18,6 +18,11 @@ function nearest(times: number[], time: number): number {
   return (times[after] ?? 0) - time < time - (times[after - 1] ?? 0) ? after : after - 1;
 }
 
+/** A value as text, or a dash where there is none. */
+function valueText(value: number | null | undefined, format: ChartProps['format']): string {
+  return value === null || value === undefined ? '–' : format(value);
+}
+
 interface ChartProps {
   title: string;
   times: number[];
@@ -87,7 +92,7 @@ export function Chart({ title, times, series, format, height = 170, binary, leng
         nearest(times, frame.from + ((event.clientX - box.left) / box.width) * (frame.to - frame.from)),
       );
   };
-  const values = series.map(({ name, values: all }) => `${name} ${format(all.at(-1) ?? 0)}`).join(', ');
+  const values = series.map(({ name, values: all }) => `${name} ${valueText(all.at(-1), format)}`).join(', ');
   return (
     <figure class="chart">
       <figcaption class="line">
@@ -95,7 +100,7 @@ export function Chart({ title, times, series, format, height = 170, binary, leng
         <span class="soft small push nowrap">{index !== null && clockTime(times[shown] ?? 0)}</span>
         {series.map(({ name, tone, values: all }) => (
           <span key={name} class={`chart-value small ${tone}`}>
-            {name} <strong>{format(all[shown] ?? 0)}</strong>
+            {name} <strong>{valueText(all[shown], format)}</strong>
           </span>
         ))}
       </figcaption>
