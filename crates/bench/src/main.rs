@@ -30,6 +30,7 @@ mod scratch;
 mod server;
 mod snapshots;
 mod targets;
+mod timeline;
 mod units;
 
 use clap::{Parser, Subcommand};
@@ -82,6 +83,9 @@ enum Command {
     /// Measure what many volumes cost: creating, batches, snapshots, opening, memory, files, lists;
     /// and large empty pools.
     Scale(scale::Args),
+    /// Measure timelines: how long one takes with many records, and what three open ones cost a
+    /// client.
+    Timeline(timeline::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -94,6 +98,7 @@ fn main() -> anyhow::Result<()> {
         Command::Memory(args) => memory::run(&cli.common, &args),
         Command::Recovery(args) => recovery::run(&cli.common, &args),
         Command::Scale(args) => scale::run(&cli.common, &args),
+        Command::Timeline(args) => timeline::run(&cli.common, &args),
     }
 }
 

@@ -161,12 +161,14 @@ impl App {
             .roll_back(&names, what.force, |pool| pool.roll_back_to(&wanted, &moment, what.force))?;
         for name in &names {
             self.disconnect_nbd(&self.pool.volume(name)?);
+            let force = what.force;
             tracing::info!(
+                event = "volume.rolled-back",
                 volume = name,
                 to = what.to,
                 undo,
-                force = what.force,
-                "volume recovered in place"
+                force,
+                "volume rolled back"
             );
         }
         names.iter().zip(undone).map(|(name, undo)| Ok((self.pool.volume(name)?, undo))).collect()
