@@ -426,3 +426,24 @@ async fn delete_volume(
     })
     .await
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    /// The console's types are made from its copy of the document.
+    #[test]
+    fn the_console_has_the_document() {
+        let document: Value = serde_json::from_str(&super::document()).unwrap();
+        let copy: Value = serde_json::from_str(include_str!("../../../../web/openapi.json")).unwrap();
+        let parts = |of: &Value, part: &str| of[part].as_object().cloned().unwrap_or_default();
+        let paths = (parts(&document, "paths"), parts(&copy, "paths"));
+        let differ: Vec<&String> =
+            paths.0.keys().filter(|path| paths.0.get(*path) != paths.1.get(*path)).collect();
+        assert!(
+            document == copy,
+            "the API differs from web/openapi.json, in {differ:?} or in its types: start a server, and in web/ run \
+             `npm run types -- --from http://127.0.0.1:8440` and `npm run build`"
+        );
+    }
+}
