@@ -45,8 +45,8 @@ test('a viewer sees no button that the server refuses', async () => {
   await fillIn(page, 'night-watch', 'correct horse battery');
   await page.waitForSelector('.shell');
   await page.goto(`${mock.url}/volumes/db?last=10800&at=${new Date(Date.now() - 3_600_000).toISOString()}`);
-  await page.getByRole('button', { name: 'Open', exact: true }).waitFor();
-  for (const name of ['Go back here', 'Recover to a new volume', 'Keep as snapshot', 'Mark now']) {
+  await page.getByRole('button', { name: 'Compare' }).waitFor();
+  for (const name of ['Open', 'Go back here', 'Recover to a new volume', 'Keep as snapshot', 'Mark now']) {
     assert.equal(await page.getByRole('button', { name }).count(), 0, name);
   }
   assert.equal(await page.getByRole('link', { name: 'Audit' }).count(), 0);

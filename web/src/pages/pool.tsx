@@ -168,7 +168,7 @@ function ScrubCard() {
       await again();
     });
   const actions =
-    may('admin') &&
+    may('operator') &&
     scrub &&
     (scrub.running ? (
       <Button onClick={() => run('Stopping the check', () => remove('/pool/scrub'))}>Stop</Button>

@@ -43,16 +43,18 @@ const COLUMNS: Column<TrashedVolume>[] = [
 ];
 
 function Actions({ volume }: { volume: TrashedVolume }) {
-  if (!may('admin')) return null;
+  if (!may('operator')) return null;
   return (
     <span class="row-actions">
       <Button onClick={() => openDialog(<RestoreDialog volume={volume} />)}>Restore</Button>
-      <Button
-        icon="trash"
-        kind="quiet"
-        label={`Delete ${volume.name} for good`}
-        onClick={() => openDialog(<PurgeDialog volume={volume} />)}
-      />
+      {may('admin') && (
+        <Button
+          icon="trash"
+          kind="quiet"
+          label={`Delete ${volume.name} for good`}
+          onClick={() => openDialog(<PurgeDialog volume={volume} />)}
+        />
+      )}
     </span>
   );
 }

@@ -27,6 +27,9 @@ interface TableProps<T> {
 const ROW = 40;
 const SPARE_ROWS = 8;
 
+/** Rows that come and go together, so that not every frame of a scroll renders some. */
+const STEP = 8;
+
 /** Number of rows from which a table keeps the widths of its columns. */
 const LONG = 100;
 
@@ -58,7 +61,7 @@ function useVisible(total: number) {
     if (!scroller) return undefined;
     const look = () => {
       const above = scroller.getBoundingClientRect().top - (frame.current?.getBoundingClientRect().top ?? 0);
-      setFirst(Math.max(0, Math.floor(above / ROW / 4) * 4 - SPARE_ROWS));
+      setFirst(Math.max(0, Math.floor(above / ROW / STEP) * STEP - SPARE_ROWS));
       setHeight(scroller.clientHeight);
     };
     look();

@@ -17,8 +17,8 @@ const SEARCH_BUCKETS = 2000;
 const SHORTEST_BUCKET = 0.002;
 
 export interface TimelineActions {
-  typeTime(): void;
-  mark(): void;
+  typeTime(): unknown;
+  mark(): unknown;
 }
 
 /** Moves the playhead by keys. Returns true if the key means something here. */

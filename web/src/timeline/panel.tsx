@@ -217,14 +217,7 @@ function Actions({ state, volume, moment }: ActionsProps) {
   );
   return (
     <div class="panel-part moment-actions">
-      {show(
-        'Open',
-        'eye',
-        () => (
-          <OpenDialog state={state} moment={time} />
-        ),
-        'main',
-      )}
+      {may('operator') && show('Open', 'eye', () => <OpenDialog state={state} moment={time} />, 'main')}
       {may('operator') &&
         show('Recover to a new volume', 'branch', () => <RecoverDialog state={state} moment={time} />)}
       {may('admin') &&

@@ -3,6 +3,7 @@
 import { useEffect, useMemo } from 'preact/hooks';
 import { events } from '../api/events';
 import type { Volume } from '../api/schema';
+import { may } from '../api/session';
 import { bytes } from '../lib/format';
 import { DAY, duration, HOUR, MINUTE } from '../lib/time';
 import { Button, Empty, Failure } from '../parts/basics';
@@ -49,7 +50,7 @@ function VolumeTimeline({ volume }: { volume: Volume }) {
   );
   const actions = {
     typeTime: () => openDialog(<TypeTimeDialog state={state} />),
-    mark: () => openDialog(<MarkDialog state={state} />),
+    mark: () => may('operator') && openDialog(<MarkDialog state={state} />),
   };
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
