@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Looks per second of one open timeline.
 const LOOKS: u32 = 4;
+/// Size of the writes that fill the history, in bytes. Small ones make many records in little
+/// space.
+const SMALL: u64 = 512;
 /// Number of open timelines.
 const WINDOWS: usize = 3;
 
@@ -23,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 10_000_000)]
     records: u64,
     /// Size of the volume.
-    #[arg(long, default_value = "8G", value_parser = units::parse_size)]
+    #[arg(long, default_value = "2G", value_parser = units::parse_size)]
     size: u64,
     /// Size of the journal.
     #[arg(long, default_value = "1G", value_parser = units::parse_size)]
@@ -46,7 +49,7 @@ pub(crate) struct Args {
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
-    let hindcast = Hindcast::new(common, &dir, args.size * 2 + args.records * 4096, args.journal)?;
+    let hindcast = Hindcast::new(common, &dir, args.size * 2 + args.records * 1024, args.journal)?;
     let mut server = hindcast.start("bench")?;
     hindcast.create_volume("bench", args.size, 16 << 10)?;
     let cdp = PatchCdp { encoding: Some(Encoding::Parity), ..PatchCdp::default() };
@@ -91,17 +94,8 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn job(amount: Amount, seed: u64) -> Job {
-    Job {
-        rw: "randwrite",
-        block: 4096,
-        depth: 32,
-        amount,
-        flush: Flush::Never,
-        seed,
-        once: false,
-        rate: None,
-    }
+fn job(block: u64, amount: Amount, seed: u64) -> Job {
+    Job { rw: "randwrite", block, depth: 32, amount, flush: Flush::Never, seed, once: false, rate: None }
 }
 
 /// Writes until the history has the wanted number of records.
@@ -113,7 +107,7 @@ fn fill(hindcast: &Hindcast, uri: &str, args: &Args, dir: &Path) -> Result<CdpSt
             return Ok(status);
         }
         let missing = (args.records - status.records).max(args.records / 50);
-        fio::run(&job(Amount::Bytes(missing.min(2_000_000) * 4096), seed), uri, dir)?;
+        fio::run(&job(SMALL, Amount::Bytes(missing.min(2_000_000) * SMALL), seed), uri, dir)?;
         seed += 1;
     }
 }
@@ -166,7 +160,7 @@ fn load(hindcast: &Hindcast, uri: &str, args: &Args, dir: &Path, seed: u64, open
     };
     std::thread::scope(|scope| {
         let watchers: Vec<_> = (0..if open { WINDOWS } else { 0 }).map(|_| scope.spawn(watch)).collect();
-        let outcome = fio::run(&job(Amount::Seconds(args.seconds), 100 + seed), uri, dir);
+        let outcome = fio::run(&job(4096, Amount::Seconds(args.seconds), 100 + seed), uri, dir);
         ended.store(true, Ordering::Relaxed);
         for watcher in watchers {
             watcher.join().map_err(|_| anyhow::anyhow!("a watcher panicked"))??;

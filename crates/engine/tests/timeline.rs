@@ -189,4 +189,8 @@ fn a_clock_that_is_set_loses_nothing() {
     assert_eq!(found.amounts.iter().map(|amount| amount.records).sum::<u64>(), 3);
     assert_eq!(found.clock.len(), 1);
     assert!(found.amounts[20].records == 1, "{:?}", used(&found));
+    // A window that is not asked for has all of it.
+    let history = site.pool.history("v", 7).unwrap();
+    assert_eq!(history.buckets.iter().map(|bucket| bucket.records).sum::<u64>(), 3);
+    assert_eq!(settled(&site, &ALL).amounts.iter().map(|amount| amount.records).sum::<u64>(), 3);
 }

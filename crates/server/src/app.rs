@@ -17,6 +17,7 @@ use crate::progress::SeenTasks;
 use crate::receivers::Receivers;
 use crate::schedule::state::Schedules;
 use crate::settings::{Prices, TrashTimes};
+use crate::stream_places::StreamPlaces;
 use crate::views::Views;
 use crate::web::Web;
 use hindcast_api::{Limits, Listeners};
@@ -64,7 +65,7 @@ pub(crate) struct App {
     /// What was seen of background tasks.
     pub(crate) seen_tasks: SeenTasks,
     /// Places for responses that go on.
-    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) streams: Arc<StreamPlaces>,
     /// Whether the server stops. Responses without an end end then.
     pub(crate) stopping: watch::Sender<bool>,
     /// Backups of the pool's metadata.

@@ -232,7 +232,7 @@ async fn run(
         latencies,
         sampler: Sampler::new(),
         seen_tasks: SeenTasks::default(),
-        streams: Arc::new(Semaphore::new(http::MAX_STREAMS)),
+        streams: Arc::default(),
         stopping: watch::Sender::new(false),
         backups: Arc::new(Backups::open(&config.data, config.metadata_keep, config.metadata_interval)),
         prices: config.prices,
@@ -337,7 +337,7 @@ async fn stop(
         let close = beside("close", move || {
             workers.into_iter().for_each(Worker::stop);
             maintenance.stop();
-            app.events.save();
+            app.events.close();
             realtime::lowered(|| {
                 app.pool.close()?;
                 // A stop is orderly without a backup too; the log says why there is none.

@@ -6,12 +6,14 @@
 //! the oldest one goes first.
 
 use hindcast_api::{Event, Severity, Size};
+use hindcast_target::Repeated;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -30,6 +32,8 @@ const FILES: u64 = 4;
 /// The longest message of an event, in bytes. Clients choose names that appear in it.
 const LONGEST: usize = 2000;
 const DIRECTORY: &str = "events";
+/// Name of the note that all events were saved.
+const CLEAN: &str = "clean";
 
 /// The events of a process. Copies share them.
 #[derive(Clone)]
@@ -43,7 +47,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// The newest events, oldest first. Their numbers follow one another.
+    /// The newest events, oldest first. After a crash some numbers are left out.
     ring: VecDeque<Event>,
     /// The number of the newest event.
     last: u64,
@@ -80,17 +84,22 @@ impl Events {
         };
         let mut state = self.0.state.lock();
         let saved = found.back().map_or(0, |event| event.id);
+        // After a crash some numbers were given that no file has. They are not given again, so that
+        // a client that follows notices the gap.
+        let clean = files.as_ref().is_some_and(Files::take_clean);
+        let skip = if clean || found.is_empty() { 0 } else { RING as u64 };
         // Events of this process so far follow those of the earlier ones.
+        let first = found.back().map_or(0, |event| event.id) + skip;
+        let mut last = first;
         for event in std::mem::take(&mut state.ring) {
-            let id = found.back().map_or(0, |event: &Event| event.id) + 1;
-            found.push_back(Event { id, ..event });
+            last += 1;
+            found.push_back(Event { id: last, ..event });
         }
         while found.len() > RING {
             found.pop_front();
         }
-        (state.saved, state.last) = (saved, found.back().map_or(0, |event| event.id));
+        (state.saved, state.last) = (saved, last);
         (state.ring, state.files) = (found, files);
-        let last = state.last;
         drop(state);
         self.0.newest.send_replace(last);
     }
@@ -122,9 +131,13 @@ impl Events {
     pub(crate) fn after(&self, number: u64) -> Following {
         let state = self.0.state.lock();
         let events: Vec<Event> = state.ring.iter().filter(|event| event.id > number).cloned().collect();
+        // Numbers that were left out after a crash are a gap in the ring.
+        let next = state.ring.iter().find(|event| event.id > number).map(|event| event.id);
+        let is_known = state.ring.iter().any(|event| event.id == number);
         let first = state.ring.front().map_or(state.last + 1, |event| event.id);
+        let skipped = !is_known && next.is_some_and(|next| next - number > 1) && number >= first;
         // A number that was never given is one of another server's, or of lost files.
-        Following { events, gap: number + 1 < first || number > state.last }
+        Following { events, gap: skipped || number < first.saturating_sub(1) || number > state.last }
     }
 
     /// Returns the number of the newest event.
@@ -137,16 +150,22 @@ impl Events {
         self.0.newest.subscribe()
     }
 
-    /// Appends new events to the files.
+    /// Saves the last events, and notes that all are saved. The server stops.
+    pub(crate) fn close(&self) {
+        self.save();
+        let state = self.0.state.lock();
+        if let Some(files) = state.files.as_ref().filter(|_| state.saved == state.last) {
+            files.note_clean();
+        }
+    }
+
+    /// Appends new events to the files. Those of a failed attempt are tried again.
     pub(crate) fn save(&self) {
         let (new, files) = {
             let mut state = self.0.state.lock();
             let new: Vec<Event> = state.ring.iter().filter(|event| event.id > state.saved).cloned().collect();
             match (new.last().map(|event| event.id), state.files.take()) {
-                (Some(last), Some(files)) => {
-                    state.saved = last;
-                    (new, files)
-                }
+                (Some(_), Some(files)) => (new, files),
                 (_, files) => {
                     state.files = files;
                     return;
@@ -155,9 +174,17 @@ impl Events {
         };
         let mut files = files;
         let result = files.append(&new);
-        self.0.state.lock().files = Some(files);
-        if let Err(error) = result {
-            tracing::warn!(%error, "some events were not saved");
+        let mut state = self.0.state.lock();
+        state.files = Some(files);
+        match result {
+            Ok(()) => state.saved = new.last().map_or(state.saved, |event| event.id),
+            Err(error) => {
+                drop(state);
+                static FAILED: Repeated = Repeated::new();
+                if let Some(turn) = FAILED.turn() {
+                    tracing::warn!(%error, suppressed = turn.suppressed(), "events can't be saved now");
+                }
+            }
         }
     }
 }
@@ -168,13 +195,15 @@ struct Files {
     number: u64,
     file: File,
     size: u64,
+    /// The last attempt to append failed.
+    broken: bool,
 }
 
 impl Files {
     /// Opens the newest file, and reads the newest events of all files into `found`. A line that
     /// can't be read is left out: a crash may have cut it off.
     fn open(directory: &Path, found: &mut VecDeque<Event>) -> io::Result<Files> {
-        fs::create_dir_all(directory)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let numbers = numbers(directory)?;
         for number in &numbers {
             for line in BufReader::new(File::open(path(directory, *number))?).split(b'\n') {
@@ -194,11 +223,26 @@ impl Files {
             // The last line may be cut off.
             file.write_all(b"\n")?;
         }
-        Ok(Files { directory: directory.to_owned(), number, file, size })
+        Ok(Files { directory: directory.to_owned(), number, file, size, broken: false })
+    }
+
+    /// Notes that the files have all events.
+    fn note_clean(&self) {
+        // Without the note, the next start leaves numbers out.
+        let _ = fs::write(self.directory.join(CLEAN), b"");
+    }
+
+    /// Returns whether the files have all events of the last process, and removes the note.
+    fn take_clean(&self) -> bool {
+        fs::remove_file(self.directory.join(CLEAN)).is_ok()
     }
 
     fn append(&mut self, events: &[Event]) -> io::Result<()> {
         let mut text = Vec::new();
+        // A failed attempt may have left a part of a line.
+        if std::mem::replace(&mut self.broken, true) {
+            text.push(b'\n');
+        }
         for event in events {
             serde_json::to_writer(&mut text, event)?;
             text.push(b'\n');
@@ -208,11 +252,13 @@ impl Files {
             self.file = append_to(&path(&self.directory, next))?;
             (self.number, self.size) = (next, 0);
             for old in numbers(&self.directory)?.into_iter().filter(|number| number + FILES <= next) {
-                fs::remove_file(path(&self.directory, old))?;
+                // It is tried again with the next file.
+                let _ = fs::remove_file(path(&self.directory, old));
             }
         }
         self.file.write_all(&text)?;
         self.size += text.len() as u64;
+        self.broken = false;
         Ok(())
     }
 }
@@ -222,7 +268,7 @@ fn path(directory: &Path, number: u64) -> PathBuf {
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 /// Returns the numbers of the files in a directory, in order.
@@ -346,19 +392,27 @@ mod tests {
         let events = Events::new();
         add(&events, "early");
         events.open(dir.path());
-        assert_eq!(kinds(&events.newest(None, 9)), [(3, "early"), (2, "a"), (1, "early")]);
-        assert_eq!(kinds(&events.newest(Some(3), 1)), [(2, "a")]);
-        events.save();
-        let after = events.after(1);
-        assert!(kinds(&after.events) == [(2, "a"), (3, "early")] && !after.gap);
-        assert!(events.after(9).gap, "a number of the future");
+        // The number 3 was given, and its event is lost.
+        let first = 3 + RING as u64;
+        assert_eq!(kinds(&events.newest(None, 9)), [(first, "early"), (2, "a"), (1, "early")]);
+        assert_eq!(kinds(&events.newest(Some(first), 1)), [(2, "a")]);
+        assert!(events.after(3).gap, "what a client may have seen");
+        events.close();
+        let events = Events::new();
+        events.open(dir.path());
+        add(&events, "b");
+        assert_eq!(kinds(&events.newest(None, 2)), [(first + 1, "b"), (first, "early")], "a clean stop");
+        let after = events.after(first);
+        assert!(kinds(&after.events) == [(first + 1, "b")] && !after.gap);
+        assert!(events.after(u64::MAX).gap, "a number of the future");
         for _ in 0..3 * RING {
             add(&events, "many");
             events.save();
         }
-        assert!(events.after(3).gap);
+        assert!(events.after(first).gap);
         assert_eq!(events.after(events.last() - 1).events.len(), 1);
         assert!(numbers(&dir.path().join(DIRECTORY)).unwrap().len() as u64 <= FILES);
+        events.close();
         let again = Events::new();
         again.open(dir.path());
         assert_eq!((again.last(), again.newest(None, RING + 1).len()), (events.last(), RING));

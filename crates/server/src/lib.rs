@@ -56,6 +56,7 @@ mod scheduler;
 mod settings;
 mod severities;
 mod snapshots;
+mod stream_places;
 mod tasks;
 #[cfg(test)]
 mod testing;

@@ -5,15 +5,17 @@ use crate::clones::clone_behind;
 use crate::convert::time;
 use crate::moments::{self, Past};
 use crate::periodic::Worker;
-use crate::views::{StoredView, not_found};
+use crate::views::{Shows, StoredView, not_found};
 use crate::world;
 use hindcast_api::{CreateView, LONGEST_VIEW_LEASE, PatchView, VIEW_LEASE, View, ViewCommand};
 use hindcast_engine::pool::VolumeInfo;
 use hindcast_engine::{Error, ErrorKind, Result, cdp};
 use jiff::{SignedDuration, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// Interval between two searches for leases that ended.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -21,17 +23,34 @@ const SHORTEST_LEASE: u64 = 60;
 const LONGEST_NAME: usize = 128;
 
 impl App {
-    /// Returns all views, oldest first.
+    /// Returns all views, oldest first. A view whose snapshot was deleted is left out.
     pub(crate) fn list_views(&self) -> Result<Vec<View>> {
-        let volumes = self.pool.volumes();
-        let of = |view: &StoredView| volumes.iter().find(|volume| volume.uuid == view.volume);
-        let shown = |view: StoredView| of(&view).map(|volume| self.shown_view(&view, volume));
-        Ok(self.views.all()?.into_iter().filter_map(shown).collect())
+        self.shown_views(|_| true)
     }
 
     /// Returns one view.
     pub(crate) fn view(&self, id: &str) -> Result<View> {
-        self.list_views()?.into_iter().find(|view| view.id == id).ok_or_else(|| not_found(id))
+        self.shown_views(|view| view.id == id)?.pop().ok_or_else(|| not_found(id))
+    }
+
+    /// Returns views as the API has them. What all of them need is looked up once.
+    fn shown_views(&self, wanted: impl Fn(&StoredView) -> bool) -> Result<Vec<View>> {
+        let views: Vec<StoredView> = self.views.all()?.into_iter().filter(wanted).collect();
+        if views.is_empty() {
+            return Ok(Vec::new());
+        }
+        let volumes: BTreeMap<Uuid, VolumeInfo> =
+            self.pool.volumes().into_iter().map(|volume| (volume.uuid, volume)).collect();
+        let mut used: BTreeMap<String, u64> = BTreeMap::new();
+        for export in self.clients().into_iter().flat_map(|client| client.exports) {
+            *used.entry(export).or_insert(0) += 1;
+        }
+        let shown = |view: &StoredView| {
+            let volume = volumes.get(&view.volume)?;
+            let moment = view.shows.moment(&self.pool, &volume.name).ok().flatten()?;
+            Some(self.shown_view(view, volume, moment, &used))
+        };
+        Ok(views.iter().filter_map(shown).collect())
     }
 
     /// Creates a view of a moment or snapshot.
@@ -41,27 +60,27 @@ impl App {
             return Err(invalid(format!("create a view: its name must have 1 to {LONGEST_NAME} bytes")));
         }
         let info = self.pool.volume(volume)?;
-        let (moment, lsn, at, size) = self.past_of(volume, new)?;
+        let (moment, shows, at, size) = self.past_of(volume, new)?;
         let (pin, moment) = moments::open_frozen(&self.pool, volume, &moment)?;
         let (id, _) = world::uuid().as_u64_pair();
         let view = StoredView {
             id: format!("{:010x}", id >> 24),
             volume: info.uuid,
             name: new.name.clone(),
-            moment,
-            lsn,
+            shows,
             time: at,
             size,
             created: Timestamp::now(),
             expires,
         };
         self.views.add(view.clone(), pin)?;
-        tracing::info!(event = "view.created", volume, view = view.id, moment = view.moment, "view created");
-        Ok(self.shown_view(&view, &info))
+        tracing::info!(event = "view.created", volume, view = view.id, moment, "view created");
+        self.view(&view.id)
     }
 
-    /// Finds the content of a view: the text after the `@` of its address, its LSN, time and size.
-    fn past_of(&self, volume: &str, new: &CreateView) -> Result<(String, Option<u64>, Timestamp, u64)> {
+    /// Finds the content of a view: the text after the `@` of its address, what it shows, its time
+    /// and size.
+    fn past_of(&self, volume: &str, new: &CreateView) -> Result<(String, Shows, Timestamp, u64)> {
         let found = moments::find(&self.pool, volume, &new.moment)?;
         if let Past::Snapshot(snapshot) = &found
             && !new.last_flush
@@ -72,7 +91,8 @@ impl App {
                     format!("create a view of {address}: the snapshot is writable; open that address itself");
                 return Err(Error::new(ErrorKind::Conflict, text));
             }
-            return Ok((snapshot.name.clone(), None, time(snapshot.created), snapshot.size));
+            let shows = Shows::Snapshot(snapshot.uuid);
+            return Ok((snapshot.name.clone(), shows, time(snapshot.created), snapshot.size));
         }
         let moment = match found {
             Past::Snapshot(snapshot) => {
@@ -85,7 +105,7 @@ impl App {
             false => moment,
         };
         let point = self.pool.resolve(volume, &moment)?;
-        Ok((format!("lsn:{}", point.lsn), Some(point.lsn.0), time(point.time), point.size))
+        Ok((format!("lsn:{}", point.lsn), Shows::Lsn(point.lsn.0), time(point.time), point.size))
     }
 
     /// Gives a view a new lease.
@@ -96,20 +116,35 @@ impl App {
 
     /// Ends a view. Clients that use its address are disconnected.
     pub(crate) fn end_view(&self, id: &str, cause: &str) -> Result<()> {
-        let view = self.view(id)?;
+        let all = self.views.all()?;
+        let ended = all.iter().find(|view| view.id == id).ok_or_else(|| not_found(id))?;
+        // A view of a deleted snapshot is not shown, and ends all the same.
+        let shown = self.view(id).ok();
         self.views.remove(id)?;
-        if !self.list_views()?.iter().any(|other| other.address == view.address) {
+        let is_same = |view: &StoredView| view.volume == ended.volume && view.shows == ended.shows;
+        let is_shared = all.iter().any(|view| view.id != id && is_same(view));
+        let volume = shown.as_ref().map_or("", |view| &view.volume);
+        if let Some(view) = shown.as_ref().filter(|_| !is_shared) {
             self.nbd.disconnect(&view.address);
         }
-        tracing::info!(event = "view.ended", volume = view.volume, view = id, cause, "view ended");
+        tracing::info!(event = "view.ended", volume, view = id, cause, "view ended");
         Ok(())
     }
 
-    fn shown_view(&self, view: &StoredView, volume: &VolumeInfo) -> View {
-        let address = format!("{}@{}", volume.name, view.moment);
-        let clients = self.clients().iter().filter(|client| client.exports.contains(&address)).count();
+    fn shown_view(
+        &self,
+        view: &StoredView,
+        volume: &VolumeInfo,
+        moment: String,
+        used: &BTreeMap<String, u64>,
+    ) -> View {
+        let address = format!("{}@{moment}", volume.name);
+        let lsn = match view.shows {
+            Shows::Lsn(lsn) => Some(lsn),
+            Shows::Snapshot(_) => None,
+        };
         let nbd: Vec<String> = self.nbd.addresses().iter().map(|at| nbd_uri(at, &address)).collect();
-        let target = self.iscsi.name_of_past(volume, &view.moment, view.lsn);
+        let target = self.iscsi.name_of_past(volume, &moment, lsn);
         let iscsi: Vec<String> = match target {
             Some(target) => self.iscsi.addresses().iter().map(|at| iscsi_url(at, &target)).collect(),
             None => Vec::new(),
@@ -118,12 +153,12 @@ impl App {
             id: view.id.clone(),
             volume: volume.name.clone(),
             name: view.name.clone(),
-            lsn: view.lsn,
+            lsn,
             time: view.time,
             size: view.size,
             created: view.created,
             expires: view.expires,
-            clients: clients as u64,
+            clients: used.get(&address).copied().unwrap_or(0),
             commands: commands(nbd.first(), iscsi.first()),
             address,
             nbd,
@@ -134,8 +169,22 @@ impl App {
     /// Ends the views whose lease has ended and that no client uses.
     fn end_unused_views(&self) -> Result<()> {
         let now = Timestamp::now();
-        for view in self.list_views()?.into_iter().filter(|view| view.expires <= now && view.clients == 0) {
-            self.end_view(&view.id, "lease")?;
+        // A clock that jumped tells nothing of leases, nor of retention.
+        if self.pool.is_forgetting_suspended() || !self.views.all()?.iter().any(|view| view.expires <= now) {
+            return Ok(());
+        }
+        let used: BTreeSet<String> = self
+            .shown_views(|view| view.expires <= now)?
+            .into_iter()
+            .filter(|v| v.clients > 0)
+            .map(|v| v.id)
+            .collect();
+        let ended: Vec<StoredView> = self.views.all()?;
+        let ended = ended.into_iter().filter(|view| view.expires <= now && !used.contains(&view.id));
+        let ids: BTreeSet<String> = ended.map(|view| view.id).collect();
+        self.views.remove_all(&ids)?;
+        for id in ids {
+            tracing::info!(event = "view.ended", view = id, cause = "lease", "view ended");
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use hindcast_engine::{Error, ErrorKind, Result, Volume};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -24,6 +24,29 @@ pub(crate) const STORED: (&str, &str, u32) = (FILE, KIND, VERSION);
 /// The largest number of views. Each pins a moment of a history.
 pub(crate) const MAX_VIEWS: usize = 1000;
 
+/// The content of a view. A name of a snapshot could become that of another one, so it is not kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Shows {
+    /// The moment of an LSN.
+    Lsn(u64),
+    /// The snapshot with this UUID.
+    Snapshot(#[serde(with = "uuid_text")] Uuid),
+}
+
+impl Shows {
+    /// Returns the text after the `@` of the address, or `None` if the snapshot is gone.
+    pub(crate) fn moment(&self, pool: &Pool, volume: &str) -> Result<Option<String>> {
+        match self {
+            Shows::Lsn(lsn) => Ok(Some(format!("lsn:{lsn}"))),
+            Shows::Snapshot(id) => {
+                let found = pool.snapshots(volume)?.into_iter().find(|snapshot| snapshot.uuid == *id);
+                Ok(found.map(|snapshot| snapshot.name))
+            }
+        }
+    }
+}
+
 /// A view as the file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,10 +56,8 @@ pub(crate) struct StoredView {
     pub(crate) volume: Uuid,
     /// Name that the creator chose.
     pub(crate) name: Option<String>,
-    /// The text after the `@` of the moment's address.
-    pub(crate) moment: String,
-    /// LSN of the moment. `None` for a snapshot.
-    pub(crate) lsn: Option<u64>,
+    /// What the view shows.
+    pub(crate) shows: Shows,
     /// Time of the moment.
     pub(crate) time: Timestamp,
     /// Size of the volume at the moment, in bytes.
@@ -65,7 +86,7 @@ mod uuid_text {
 #[derive(Clone)]
 struct Held {
     stored: StoredView,
-    _pin: Arc<Volume>,
+    _pin: Option<Arc<Volume>>,
 }
 
 type HeldViews = BTreeMap<String, Held>;
@@ -96,6 +117,9 @@ pub(crate) fn renew(content: &[u8], identities: &BTreeMap<Uuid, Uuid>) -> Result
     let mut views = decode(content)?;
     for view in &mut views {
         view.volume = *identities.get(&view.volume).unwrap_or(&view.volume);
+        if let Shows::Snapshot(id) = &mut view.shows {
+            *id = *identities.get(id).unwrap_or(id);
+        }
     }
     encode(&views)
 }
@@ -113,14 +137,27 @@ impl Views {
         let names: BTreeMap<Uuid, String> = pool.volumes().into_iter().map(|v| (v.uuid, v.name)).collect();
         let pin = |stored: StoredView| {
             let name = names.get(&stored.volume)?;
-            match moments::open_frozen(pool, name, &stored.moment) {
-                Ok((pin, _)) => Some((stored.id.clone(), Held { stored, _pin: pin })),
-                Err(error) => {
-                    let view = format!("{name}@{}", stored.moment);
-                    tracing::warn!(view, %error, "the moment of a view is gone, and the view with it");
+            let opened = stored.shows.moment(pool, name).and_then(|moment| match moment {
+                Some(moment) => moments::open_frozen(pool, name, &moment).map(|(pin, _)| Some(pin)),
+                None => Ok(None),
+            });
+            let pin = match opened {
+                Ok(Some(pin)) => Some(pin),
+                // The view stays without a pin, because the error may pass.
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    tracing::warn!(volume = name, view = stored.id, %error, "a view can't be opened now");
                     None
                 }
-            }
+                _ => {
+                    tracing::warn!(
+                        volume = name,
+                        view = stored.id,
+                        "the moment of a view is gone, and the view with it"
+                    );
+                    return None;
+                }
+            };
+            Some((stored.id.clone(), Held { stored, _pin: pin }))
         };
         let state = stored.map(|views| views.into_iter().filter_map(pin).collect());
         Views { file, state: Mutex::new(state) }
@@ -142,7 +179,7 @@ impl Views {
                 let text = format!("create a view: there are {MAX_VIEWS} already; end some first");
                 return Err(Error::new(ErrorKind::Conflict, text));
             }
-            views.insert(view.id.clone(), Held { stored: view, _pin: pin });
+            views.insert(view.id.clone(), Held { stored: view, _pin: Some(pin) });
             Ok(())
         })
     }
@@ -158,6 +195,14 @@ impl Views {
     /// Ends a view.
     pub(crate) fn remove(&self, id: &str) -> Result<()> {
         self.update(|views| views.remove(id).map(drop).ok_or_else(|| not_found(id)))
+    }
+
+    /// Ends views.
+    pub(crate) fn remove_all(&self, ids: &BTreeSet<String>) -> Result<()> {
+        self.update(|views| {
+            views.retain(|id, _| !ids.contains(id));
+            Ok(())
+        })
     }
 
     /// Ends all views of a volume.
@@ -198,8 +243,7 @@ mod tests {
             id: id.into(),
             volume,
             name: None,
-            moment: format!("lsn:{lsn}"),
-            lsn: Some(lsn),
+            shows: Shows::Lsn(lsn),
             time: Timestamp::UNIX_EPOCH,
             size: 1 << 20,
             created: Timestamp::UNIX_EPOCH,

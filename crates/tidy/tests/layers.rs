@@ -87,6 +87,7 @@ const SERVER: Layers<'_> = Layers {
         "latency",
         "activity",
         "progress",
+        "stream_places",
         "logging",
         "config",
         // Modules that need the pool and nothing else of the server.

@@ -92,7 +92,8 @@ fn round_length(least: u64) -> u64 {
     }
     let lengths = LENGTHS.map(|seconds| seconds * SECOND);
     let longest = lengths[LENGTHS.len() - 1];
-    lengths.into_iter().find(|length| *length >= least).unwrap_or(least.next_multiple_of(longest))
+    let found = lengths.into_iter().find(|length| *length >= least);
+    found.or(least.checked_next_multiple_of(longest)).unwrap_or(least)
 }
 
 /// The amount that was written in one bucket.
@@ -200,6 +201,7 @@ mod tests {
         assert_eq!((window.bucket(2_009), window.bucket(2_010)), (Some(100), None));
         assert_eq!(Window::round(5, 5, 10).count, 1);
         assert!(Window::round(0, u64::MAX, 2000).count <= 2001);
+        assert_eq!(Window::round(0, u64::MAX, 1).count, 1);
     }
 
     #[test]

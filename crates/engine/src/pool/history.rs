@@ -32,8 +32,8 @@ impl Pool {
             clock: past.clock.clone(),
             ..History::default()
         };
-        if let Some(first) = past.begins.filter(|_| buckets > 0) {
-            let window = Window::even(past.walls.of(first.time), past.now, buckets);
+        if let Some(first) = past.first.filter(|_| buckets > 0) {
+            let window = Window::even(first, past.latest, buckets);
             let amounts = self.amounts(&past, window, 0);
             let bucket = |(n, amount): (usize, &Amount)| Bucket {
                 from: window.start_of(n),

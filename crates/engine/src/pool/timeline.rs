@@ -5,7 +5,7 @@ use crate::branch::{Base, Branch, VolumeState};
 use crate::catalog::LineRecord;
 use crate::cdp::moment::history::anchors_of;
 use crate::cdp::moment::spans::RecordedSpan;
-use crate::cdp::moment::timeline::Amounts;
+use crate::cdp::moment::timeline::{Amounts, MADE};
 use crate::clock::{ClockChange, WallTimes};
 use crate::error::{Result, invalid};
 use crate::ids::{BranchId, Stamp};
@@ -31,6 +31,11 @@ pub(super) struct Past {
     pub(super) spans: Vec<Span>,
     /// The first moment that can be shown.
     pub(super) begins: Option<Stamp>,
+    /// The earliest time that the wall clock showed since then. It is earlier than that of the
+    /// first moment where the clock was put back.
+    pub(super) first: Option<u64>,
+    /// The latest time that the wall clock showed since then: now, unless it was put back.
+    pub(super) latest: u64,
     /// The changes of the clock since `begins`.
     pub(super) clock: Vec<ClockChange>,
 }
@@ -64,8 +69,8 @@ impl Pool {
         }
         let past = self.past(volume)?;
         let info = past.volume.info();
-        let to = query.to.unwrap_or(past.now);
-        let first = past.begins.map_or(info.created, |begins| past.walls.of(begins.time));
+        let to = query.to.unwrap_or(past.latest);
+        let first = past.first.unwrap_or(info.created);
         let from = query.from.unwrap_or(first.min(to.saturating_sub(SHORTEST)));
         if from >= to {
             return Err(invalid("show a timeline: its end is not after its start"));
@@ -111,11 +116,18 @@ impl Pool {
         let clock = begins.map_or_else(Vec::new, |begins| self.core.clock.changes(begins.time));
         let walls = self.core.clock.walls();
         let now = walls.of(self.core.clock.now().max(self.core.journal.last().time));
-        Ok(Past { volume, walls, now, stretches, spans, begins, clock })
+        let first = begins
+            .map(|begins| clock.iter().map(|change| change.after).fold(walls.of(begins.time), u64::min));
+        let latest = clock.iter().map(|change| change.before).fold(now, u64::max);
+        Ok(Past { volume, walls, now, stretches, spans, begins, first, latest, clock })
     }
 
     /// Carries out what changed how a volume is recorded, or its size.
     fn carry_out_turns(&self, volume: &VolumeState) -> Result<()> {
+        if self.core.check_usable().is_err() {
+            // What is recorded can be shown all the same.
+            return Ok(());
+        }
         let cdp = &volume.line.branch.cdp;
         let settled = self.core.positions.settled();
         let begins = || cdp.log.read().recording_since(settled).is_some();
@@ -137,18 +149,27 @@ impl Pool {
     /// Returns the amounts in a window.
     pub(super) fn amounts<'a>(&self, past: &'a Past, window: Window, regions: usize) -> Amounts<'a> {
         let size = past.volume.size.load(Ordering::Relaxed);
-        let mut attempt = 1;
+        let (mut attempt, mut left) = (1, MADE);
         loop {
             let mut amounts = Amounts::new(window, &past.walls, size, regions);
-            let settled = self.core.positions.settled();
-            past.stretches.iter().for_each(|span| amounts.add_log(span, &self.core.profiles));
-            // What destage settles meanwhile is in neither, or in both.
-            let is_whole = self.core.positions.settled() == settled
-                && past.stretches.iter().all(|span| {
-                    let add = |record: &_| amounts.add_waiting(record, span.branch.chunk_log2);
-                    let cdp = &span.branch.cdp;
-                    !cdp.is_on() || cdp.waiting.visit(settled, add)
-                });
+            let mut is_whole = true;
+            for span in &past.stretches {
+                let (cdp, chunk_log2) = (&span.branch.cdp, span.branch.chunk_log2);
+                let settled = self.core.positions.settled();
+                let recorded = amounts.add_log(span, &self.core.profiles, &mut left);
+                if !cdp.is_on() {
+                    continue;
+                }
+                let from = settled.max(recorded);
+                // What was settled since the log was read is missing in the list.
+                if !cdp.waiting.visit(from, |record| amounts.add_waiting(record, chunk_log2)) {
+                    is_whole = false;
+                    if attempt == ATTEMPTS {
+                        let from = self.core.positions.settled().max(from);
+                        cdp.waiting.visit(from, |record| amounts.add_waiting(record, chunk_log2));
+                    }
+                }
+            }
             if is_whole || attempt == ATTEMPTS {
                 return amounts;
             }

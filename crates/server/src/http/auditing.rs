@@ -18,6 +18,8 @@ use std::time::Instant;
 
 /// Maximum length of a path in an entry, in characters.
 const MAX_SUBJECT: usize = 1024;
+/// Maximum number of characters of an error in an entry.
+const MAX_ERROR: usize = 500;
 
 /// A request, as the audit describes it.
 pub(super) struct Audited {
@@ -51,7 +53,10 @@ impl Audited {
     fn entry(self, response: &Response, suppressed: Option<u64>) -> AuditEntry {
         let by_log_in = response.extensions().get::<Arc<Principal>>().cloned();
         let caller = self.caller.or(by_log_in);
-        let error = response.extensions().get::<ErrorBody>().map(|body| body.message.clone());
+        let error = response.extensions().get::<ErrorBody>();
+        let error = error.map(|body| body.message.chars().take(MAX_ERROR).collect());
+        // The body of a refused request is as long as its caller likes.
+        let asked = self.asked.as_ref().filter(|_| !is_refused(response.status()));
         AuditEntry {
             time: Timestamp::now(),
             who: caller.as_ref().map(|caller| caller.name.clone()),
@@ -61,7 +66,7 @@ impl Audited {
             method: self.method,
             route: self.route,
             subject: self.subject,
-            asked: self.asked.as_ref().map(without_secrets),
+            asked: asked.map(without_secrets),
             status: response.status().as_u16(),
             error,
             micros: u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX),
@@ -74,8 +79,7 @@ impl Audited {
     /// those that change something, and those that are refused. Returns the response to send.
     pub(super) async fn close(self, app: &Arc<App>, changes: bool, response: Response) -> Response {
         let status = response.status();
-        let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS];
-        if !changes && !refused.contains(&status) {
+        if !changes && !is_refused(status) {
             return response;
         }
         let mut suppressed = None;
@@ -98,6 +102,10 @@ impl Audited {
         let message = format!("write the audit: {why}; the request itself was carried out");
         ApiError::new(ErrorKind::Io, message).into_response()
     }
+}
+
+fn is_refused(status: StatusCode) -> bool {
+    [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS].contains(&status)
 }
 
 /// Returns the error for a change while the audit can't be written.

@@ -2,7 +2,7 @@
 
 use super::error::{ApiError, Json, Query};
 use super::shared::Shared;
-use super::streams::{Feed, Sent, stream};
+use super::streams::{Feed, Sent, StreamCaller, stream};
 use crate::app::App;
 use crate::events::Events;
 use axum::extract::State;
@@ -46,13 +46,14 @@ struct EventsQuery {
 #[utoipa::path(get, path = "/events", params(("before" = Option<u64>, Query), ("limit" = Option<u32>, Query), ("follow" = Option<bool>, Query), ("after" = Option<u64>, Query)), responses((status = OK, body = Vec<Event>), (status = "default", body = ErrorBody)))]
 async fn events(
     State(app): Shared,
+    listener: StreamCaller,
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
 ) -> Result<Response, ApiError> {
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
     if query.follow || header(header::ACCEPT).contains("text/event-stream") {
         let after = query.after.or_else(|| headers.get("last-event-id")?.to_str().ok()?.parse().ok());
-        return follow(&app, after);
+        return follow(&app, listener, after);
     }
     let limit = query.limit.unwrap_or(PAGE);
     if limit > MAX_EVENTS {
@@ -90,8 +91,8 @@ impl Feed for Follower {
     }
 }
 
-fn follow(app: &Arc<App>, after: Option<u64>) -> Result<Response, ApiError> {
+fn follow(app: &Arc<App>, listener: StreamCaller, after: Option<u64>) -> Result<Response, ApiError> {
     let events = app.events.clone();
     let (changes, seen) = (events.changes(), after.unwrap_or_else(|| events.last()));
-    stream(app, Follower { events, changes, seen })
+    stream(app, listener, Follower { events, changes, seen })
 }

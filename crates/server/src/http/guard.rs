@@ -3,7 +3,7 @@
 use super::auditing::{Audited, not_ready};
 use super::caller::{Arrival, Key, Peer, unknown};
 use super::error::ApiError;
-use super::guests::Guest;
+use super::guests::{Guest, through};
 use super::roles::{self, Needs, Row};
 use super::{cookie, origin};
 use crate::app::App;
@@ -55,12 +55,23 @@ impl RouteGuard {
         let Some(row) = roles::find(request.method().as_str(), path.as_str()) else {
             return no_row(path.as_str()).into_response();
         };
-        let mut audited = Audited::new(&request);
-        let response = match self.check(row, request, &mut audited).await {
-            Ok(request) => next.run(request).await,
-            Err(error) => error.into_response(),
+        let changes = row.method != "GET";
+        let (door, mut audited) = (self.door, Audited::new(&request));
+        let work = async move {
+            let response = match self.check(row, request, &mut audited).await {
+                Ok(request) => next.run(request).await,
+                Err(error) => error.into_response(),
+            };
+            audited.close(&self.app, changes, response).await
         };
-        audited.close(&self.app, row.method != "GET", response).await
+        if !changes {
+            return work.await;
+        }
+        // A client that goes away must not keep a change out of the audit.
+        match tokio::spawn(through(door, work)).await {
+            Ok(response) => response,
+            Err(error) => ApiError::internal(format!("the request panicked: {error}")).into_response(),
+        }
     }
 
     /// Returns the request for the handler, with its caller.
@@ -153,7 +164,12 @@ async fn read_json(body: Body) -> Result<(Body, Option<Value>), ApiError> {
     let bytes: Bytes = axum::body::to_bytes(body, MAX_BODY)
         .await
         .map_err(|e| ApiError::new(ErrorKind::Invalid, format!("read the body of the request: {e}")))?;
-    let value = serde_json::from_slice(&bytes).ok();
+    let value: Option<Value> = serde_json::from_slice(&bytes).ok();
+    // A list could stand for an object, by the order of its fields. The checks of scopes and the
+    // audit go by the names of fields.
+    if value.as_ref().is_some_and(|value| !value.is_object() && !value.is_null()) {
+        return Err(ApiError::new(ErrorKind::Invalid, "the body of the request must be a JSON object"));
+    }
     Ok((Body::from(bytes), value))
 }
 

@@ -2,7 +2,7 @@
 
 use super::error::{ApiError, Json, Path, Query};
 use super::shared::{Shared, blocking};
-use super::streams::{Feed, Sent, stream};
+use super::streams::{Feed, Sent, StreamCaller, stream};
 use crate::app::App;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -24,12 +24,12 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 /// With the header `Accept: text/event-stream`, the response is a stream of server-sent events that
 /// goes on, one a second.
 #[utoipa::path(get, path = "/live", responses((status = OK, body = Live), (status = "default", body = ErrorBody)))]
-async fn live(State(app): Shared, headers: HeaderMap) -> Result<Response, ApiError> {
+async fn live(State(app): Shared, listener: StreamCaller, headers: HeaderMap) -> Result<Response, ApiError> {
     let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
     let mut seconds = app.sampler.newest();
     if accepts.contains("text/event-stream") {
         seconds.mark_changed();
-        return stream(&app, Follower(seconds));
+        return stream(&app, listener, Follower(seconds));
     }
     let last = seconds.borrow_and_update().clone();
     Ok(Json(Live::clone(&last)).into_response())

@@ -49,4 +49,3 @@ mod views;
 
 pub(crate) use serve::{ApiServer, addresses, serve};
 pub(crate) use shared::{MAX_TRANSFERS, NETWORK_THREADS};
-pub(crate) use streams::MAX_STREAMS;

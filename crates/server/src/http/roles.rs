@@ -281,7 +281,9 @@ impl Row {
                 }
                 Mention::Body(keys) => {
                     let body = body.ok_or_else(|| forbidden(format!("{}: the body is not JSON", shown())))?;
-                    named_at(body, keys).into_iter().try_for_each(|name| caller.require_volume(name))?;
+                    let names = named_at(body, keys)
+                        .ok_or_else(|| forbidden(format!("{}: the body has no names of volumes", shown())))?;
+                    names.into_iter().try_for_each(|name| caller.require_volume(name))?;
                 }
             }
         }
@@ -290,16 +292,24 @@ impl Row {
 }
 
 /// Returns the strings at a place in a JSON value. `keys` are separated by dots. Each element of an
-/// array counts.
-fn named_at<'v>(value: &'v Value, keys: &str) -> Vec<&'v str> {
+/// array counts. Returns `None` if something else than an object or a string is there: a list could
+/// stand for an object, by the order of its fields.
+fn named_at<'v>(value: &'v Value, keys: &str) -> Option<Vec<&'v str>> {
     match value {
-        Value::Array(elements) => elements.iter().flat_map(|element| named_at(element, keys)).collect(),
-        Value::String(text) if keys.is_empty() => vec![text],
-        Value::Object(fields) => {
-            let (key, rest) = keys.split_once('.').unwrap_or((keys, ""));
-            fields.get(key).map(|value| named_at(value, rest)).unwrap_or_default()
+        Value::Array(elements) => {
+            let all = elements.iter().map(|element| match element {
+                Value::Array(_) => None,
+                element => named_at(element, keys),
+            });
+            Some(all.collect::<Option<Vec<_>>>()?.concat())
         }
-        _ => Vec::new(),
+        Value::String(text) if keys.is_empty() => Some(vec![text]),
+        Value::Object(fields) if !keys.is_empty() => {
+            let (key, rest) = keys.split_once('.').unwrap_or((keys, ""));
+            fields.get(key).map_or_else(|| Some(Vec::new()), |value| named_at(value, rest))
+        }
+        Value::Null => Some(Vec::new()),
+        _ => None,
     }
 }
 

@@ -343,7 +343,7 @@ async fn patch_volume(
 ) -> Result<Json<Volume>, ApiError> {
     blocking(&app, move |app| {
         let mut info = app.pool.volume(&name)?;
-        by_body::check_volume(&caller, &info, &patch)?;
+        by_body::check_volume(&caller, &info, &patch, app.pool.cdp(&name)?.from.is_some())?;
         if let Some(read_only) = patch.read_only {
             info = app.iscsi.change_volume(&name, |pool| pool.set_read_only(&name, read_only))?;
             tracing::info!(event = "volume.changed", volume = name, read_only, "volume changed");

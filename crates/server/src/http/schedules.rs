@@ -1,11 +1,12 @@
 //! The routes of schedules.
 
+use super::caller::Caller;
 use super::error::{ApiError, Json, Path};
 use super::shared::{Shared, blocking};
 use crate::app::App;
 use axum::extract::State;
 use axum::http::StatusCode;
-use hindcast_api::{CreateSchedule, ErrorBody, PatchSchedule, Schedule};
+use hindcast_api::{CreateSchedule, ErrorBody, PatchSchedule, Retention, Role, Schedule};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -31,9 +32,15 @@ async fn schedules(State(app): Shared) -> Result<Json<Vec<Schedule>>, ApiError> 
 #[utoipa::path(post, path = "/schedules", request_body = CreateSchedule, responses((status = CREATED, body = Schedule), (status = "default", body = ErrorBody)))]
 async fn create_schedule(
     State(app): Shared,
+    Caller(caller): Caller,
     Json(new): Json<CreateSchedule>,
 ) -> Result<(StatusCode, Json<Schedule>), ApiError> {
     blocking(&app, move |app| {
+        let prefix = new.prefix.as_deref().unwrap_or(&new.name);
+        let mut existing = app.pool.all_snapshots().into_iter().filter(|s| new.volumes.contains(&s.volume));
+        if new.keep != Retention::default() && existing.any(|s| s.name.starts_with(prefix)) {
+            caller.require(Role::Admin, &format!("let a schedule delete existing snapshots {prefix}-…"))?;
+        }
         let schedule = app.create_schedule(&new)?;
         tracing::info!(
             event = "schedule.created",
@@ -56,10 +63,14 @@ async fn schedule(State(app): Shared, Path(name): Path<String>) -> Result<Json<S
 #[utoipa::path(patch, path = "/schedules/{name}", params(("name" = String, Path)), request_body = PatchSchedule, responses((status = OK, body = Schedule), (status = "default", body = ErrorBody)))]
 async fn patch_schedule(
     State(app): Shared,
+    Caller(caller): Caller,
     Path(name): Path<String>,
     Json(patch): Json<PatchSchedule>,
 ) -> Result<Json<Schedule>, ApiError> {
     blocking(&app, move |app| {
+        if patch.keep.is_some() {
+            caller.require(Role::Admin, &format!("change which snapshots schedule {name} keeps"))?;
+        }
         let schedule = app.patch_schedule(&name, &patch)?;
         tracing::info!(
             event = "schedule.changed",

@@ -3,20 +3,22 @@
 //! A stream ends with its client, or when the server stops. It takes one of a limited number of
 //! places, so that streams can't use up what requests need.
 
+use super::caller::{Caller, Key};
 use super::error::ApiError;
 use crate::app::App;
+use crate::identity::principal::Principal;
 use axum::body::{Body, Bytes};
+use axum::extract::FromRequestParts;
 use axum::http::header;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use hindcast_api::{ChannelBody, ErrorKind};
+use hindcast_api::{ChannelBody, ErrorKind, PrincipalKind};
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Maximum number of streams that are served at one time.
-pub(crate) const MAX_STREAMS: usize = 64;
 /// Number of pieces that wait for a client. One that reads too slowly is waited for.
 const PIECES: usize = 16;
 /// Interval at which a stream without events shows that it lives.
@@ -63,11 +65,42 @@ pub(super) trait Feed: Send + 'static {
     fn next(&mut self, sent: &mut Sent) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-/// Starts a stream.
-pub(super) fn stream(app: &Arc<App>, mut feed: impl Feed) -> Result<Response, ApiError> {
-    let full =
-        |_| ApiError::new(ErrorKind::Busy, "follow events: too many streams are open; try again later");
-    let place = app.streams.clone().try_acquire_owned().map_err(full)?;
+/// The caller of a stream, who must stay known while it goes on.
+pub(super) struct StreamCaller {
+    caller: Arc<Principal>,
+    /// The session of the caller, if it has one.
+    session: Option<Key>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for StreamCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<StreamCaller, ApiError> {
+        let Caller(caller) = Caller::from_request_parts(parts, state).await?;
+        Ok(StreamCaller { caller, session: parts.extensions.get::<Key>().copied() })
+    }
+}
+
+impl StreamCaller {
+    fn is_known(&self, app: &App) -> bool {
+        match &self.session {
+            Some(Key(session)) => app.callers.sessions.expires(session).is_some(),
+            None => app.callers.is_known(&self.caller),
+        }
+    }
+}
+
+/// Starts a stream. It ends when its caller's token or session ends.
+pub(super) fn stream(
+    app: &Arc<App>,
+    listener: StreamCaller,
+    mut feed: impl Feed,
+) -> Result<Response, ApiError> {
+    let local = listener.caller.kind == PrincipalKind::Local;
+    let place = app.streams.take((!local).then_some(listener.caller.name.as_str())).ok_or_else(|| {
+        ApiError::new(ErrorKind::Busy, "follow events: too many streams are open; try again later")
+    })?;
+    let known = Arc::downgrade(app);
     let mut stopping = app.stopping.subscribe();
     let (pieces, receiver) = mpsc::channel::<io::Result<Bytes>>(PIECES);
     tokio::spawn(async move {
@@ -75,6 +108,9 @@ pub(super) fn stream(app: &Arc<App>, mut feed: impl Feed) -> Result<Response, Ap
         // Some clients report the beginning only with the first bytes.
         let mut piece = b": stream\n\n".to_vec();
         loop {
+            if !known.upgrade().is_some_and(|app| listener.is_known(&app)) {
+                return;
+            }
             tokio::select! {
                 sent = pieces.send(Ok(std::mem::take(&mut piece).into())) => if sent.is_err() { return },
                 _ = stopping.wait_for(|stops| *stops) => return,

@@ -11,20 +11,23 @@ pub(crate) mod tokens;
 pub(crate) mod users;
 
 use attempts::Attempts;
-use hindcast_api::{PrincipalKind, Role};
+use hindcast_api::{AccessToken, PrincipalKind, Role};
 use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, Result};
 use jiff::{SignedDuration, Timestamp};
 use links::Links;
 use local::SocketAccess;
 use principal::Principal;
-use secret::same;
+use secret::{Hash, same};
 use sessions::Sessions;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokens::Tokens;
 use users::Users;
+
+/// Name of the caller with the token of `--api-token-file`.
+const FILE_TOKEN: &str = "api-token-file";
 
 /// Everything by which the server recognizes callers.
 pub(crate) struct Callers {
@@ -73,9 +76,24 @@ impl Callers {
     pub(crate) fn bearer(&self, token: &str) -> Option<Principal> {
         let known = self.file_token.as_deref().unwrap_or_default();
         if !known.is_empty() && same(token.as_bytes(), known.as_bytes()) {
-            return Some(Principal::new(PrincipalKind::Token, "api-token-file", Role::Admin));
+            return Some(Principal::new(PrincipalKind::Token, FILE_TOKEN, Role::Admin));
         }
         self.tokens.holder(token, Timestamp::now())
+    }
+
+    /// Returns whether a caller without a session is still one: its token was neither revoked nor
+    /// has it expired.
+    pub(crate) fn is_known(&self, caller: &Principal) -> bool {
+        match caller.kind {
+            PrincipalKind::Token if caller.name != FILE_TOKEN => {
+                let now = Timestamp::now();
+                let is_it = |token: &AccessToken| {
+                    token.name == caller.name && token.expires.is_none_or(|end| end > now)
+                };
+                self.tokens.list().is_ok_and(|all| all.iter().any(is_it))
+            }
+            _ => true,
+        }
     }
 
     /// Begins a session for a user with a password. Returns the secret of the session, its caller
@@ -86,9 +104,17 @@ impl Callers {
         address: Option<IpAddr>,
     ) -> std::result::Result<NewSession, LogInError> {
         self.attempts.begin(address, name, Instant::now()).map_err(LogInError::Later)?;
+        let known = self.users.state(name)?;
         let role = self.users.role(name, password)?.ok_or(LogInError::Wrong)?;
+        let begun = self.begin(Principal::new(PrincipalKind::User, name, role), address)?;
+        // The user may have been removed or changed while the password was hashed. That ends the
+        // sessions that exist by then, so it is looked up again after this one exists.
+        if self.users.state(name)? != known {
+            self.sessions.end(&Hash::of(begun.secret.as_bytes()));
+            return Err(LogInError::Wrong);
+        }
         self.attempts.succeeded(address, name);
-        Ok(self.begin(Principal::new(PrincipalKind::User, name, role), address)?)
+        Ok(begun)
     }
 
     /// Begins a session with the secret of a one-time link.
@@ -97,11 +123,8 @@ impl Callers {
         link: &str,
         address: Option<IpAddr>,
     ) -> std::result::Result<NewSession, LogInError> {
-        // A link belongs to no user, so only the address has a bucket.
-        let user = format!("link {address:?}");
-        self.attempts.begin(address, &user, Instant::now()).map_err(LogInError::Later)?;
+        // Nobody guesses 256 bits. A limit would only let strangers keep others out.
         let caller = self.links.take(link, Instant::now()).ok_or(LogInError::Wrong)?;
-        self.attempts.succeeded(address, &user);
         Ok(self.begin(caller, address)?)
     }
 

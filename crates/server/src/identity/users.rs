@@ -65,6 +65,11 @@ impl Users {
         Ok(found.filter(|user| same(&user.hash.0, &hash.0)).map(|user| user.role))
     }
 
+    /// Returns what changes with a user's role or password. `None`: there is no such user.
+    pub(crate) fn state(&self, name: &str) -> Result<Option<(Role, [u8; 32])>> {
+        Ok(self.0.all()?.iter().find(|user| user.name == name).map(|user| (user.role, user.hash.0)))
+    }
+
     /// Creates a user. When this returns, the user survives a power loss.
     pub(crate) fn create(&self, new: &CreateUser, now: Timestamp) -> Result<User> {
         check_name("user", &new.name)?;

@@ -386,6 +386,12 @@ impl LogState {
         recorded.chain(self.events.keys().next_back().copied()).max().unwrap_or(Lsn::ZERO)
     }
 
+    /// Returns the LSN of the last record, or 0.
+    pub(crate) fn last_record(&self) -> Lsn {
+        let used = self.segment_records().filter(|record| record.records > 0);
+        used.map(|record| record.lsns.1).max().unwrap_or(Lsn::ZERO)
+    }
+
     /// Returns whether records are appended to this segment.
     pub(crate) fn is_open(&self, seq: u64) -> bool {
         self.open.as_ref().is_some_and(|open| open.file.head.seq == seq)

@@ -18,7 +18,7 @@ pub(crate) const SLICES: usize = 64;
 /// The number of parts of a sketch's chunks.
 const PARTS: usize = 32;
 /// The number of sketches in memory. Each has 11 KiB.
-const SKETCHES: usize = 2048;
+pub(crate) const SKETCHES: usize = 2048;
 /// The number of records of all ticks in memory. Each has 24 bytes.
 const TICKS: usize = 1 << 20;
 
@@ -150,6 +150,8 @@ type Key = (BranchId, u64, u32, u64);
 pub(crate) struct Profiles {
     sketches: Mutex<Kept<Sketch>>,
     ticks: Mutex<Kept<[Tick]>>,
+    /// Segments whose records can't be read.
+    unreadable: Mutex<Kept<()>>,
 }
 
 /// Values in memory, and the order in which they came.
@@ -191,11 +193,26 @@ impl Profiles {
         self.ticks.lock().values.get(&key(branch, segment)).cloned()
     }
 
-    /// Reads the index of a segment, and makes its profile.
+    /// Returns whether an attempt to make a segment's profile failed.
+    pub(crate) fn is_unreadable(&self, branch: BranchId, segment: &Sealed) -> bool {
+        self.unreadable.lock().values.contains_key(&key(branch, segment))
+    }
+
+    /// Reads the index of a segment, and makes its profile. The sum of what is stored is that of
+    /// the segment, with its indexes.
     pub(crate) fn make(&self, branch: BranchId, segment: &Sealed) -> Result<()> {
-        let mut ticks: Vec<Tick> = segment.all_entries()?.iter().map(Tick::from).collect();
+        let entries = segment.all_entries();
+        if entries.is_err() {
+            self.unreadable.lock().put(key(branch, segment), Arc::new(()), 1, SKETCHES);
+        }
+        let mut ticks: Vec<Tick> = entries?.iter().map(Tick::from).collect();
         ticks.sort_unstable_by_key(|tick| tick.time);
         let record = &segment.record;
+        let stored = ticks.iter().map(|tick| u64::from(tick.stored)).sum::<u64>().max(1);
+        for tick in &mut ticks {
+            let part = u128::from(tick.stored) * u128::from(record.bytes()) / u128::from(stored);
+            tick.stored = u32::try_from(part).unwrap_or(u32::MAX);
+        }
         let sketch = Sketch::new(&ticks, record.times, record.chunks);
         let key = key(branch, segment);
         self.sketches.lock().put(key, Arc::new(sketch), 1, SKETCHES);

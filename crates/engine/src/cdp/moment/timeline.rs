@@ -8,17 +8,17 @@
 
 use super::spans::RecordedSpan;
 use crate::catalog::SegmentRecord;
-use crate::cdp::log::profile::{Cluster, Profiles, RecordSums, SLICES, Sketch, Tick};
+use crate::cdp::log::profile::{Cluster, Profiles, RecordSums, SKETCHES, SLICES, Sketch, Tick};
 use crate::cdp::log::segment::Sealed;
 use crate::clock::WallTimes;
-use crate::ids::{BranchId, Chunk};
+use crate::ids::{BranchId, Chunk, Lsn};
 use crate::info::timeline::{Amount, Regions, Window};
 use crate::settings::LONG_DISCARD;
 use crate::staging::{StagedKind, StagedRecord};
 use std::sync::Arc;
 
 /// The number of profiles that one query makes. Each takes some 10 ms.
-const MADE: usize = 4;
+pub(crate) const MADE: usize = 4;
 /// The largest number of segments in a window whose records are counted one by one.
 const EXACT: usize = 8;
 
@@ -45,12 +45,14 @@ impl<'a> Amounts<'a> {
         Amounts { window, walls, chunk_log2: 0, buckets, regions, coarse: false }
     }
 
-    /// Adds what the log of a branch has.
-    pub(crate) fn add_log(&mut self, span: &RecordedSpan, profiles: &Profiles) {
+    /// Adds what the log of a branch has. Makes at most `left` profiles, and counts them down.
+    /// Returns the last LSN that the log has: destage publishes a batch there before the batch is
+    /// settled.
+    pub(crate) fn add_log(&mut self, span: &RecordedSpan, profiles: &Profiles, left: &mut usize) -> Lsn {
         let branch = &span.branch;
         self.chunk_log2 = branch.chunk_log2;
         let mut crossing = Vec::new();
-        {
+        let last = {
             let log = branch.cdp.log.read();
             for segment in log.sealed.values() {
                 match self.place(&segment.record) {
@@ -61,13 +63,18 @@ impl<'a> Amounts<'a> {
             }
             let open = log.open.iter().flat_map(|open| open.entries.values());
             open.for_each(|entry| self.add_tick(&entry.into()));
-        }
+            log.last_record()
+        };
         let is_exact = crossing.len() <= EXACT;
+        // More than what fits into memory does not become exact by further looks.
+        let may_improve = crossing.len() <= SKETCHES;
+        let was = self.coarse;
         // The newest part is looked at most.
-        let mut left = MADE;
         for segment in crossing.iter().rev() {
-            self.add_segment(branch.id, segment, is_exact, profiles, &mut left);
+            self.add_segment(branch.id, segment, is_exact, profiles, left);
         }
+        self.coarse = was || self.coarse && may_improve;
+        last
     }
 
     fn add_segment(
@@ -87,6 +94,7 @@ impl<'a> Amounts<'a> {
             match (ticks, sketch) {
                 (Some(ticks), _) => return ticks.iter().for_each(|tick| self.add_tick(tick)),
                 (_, Some(sketch)) => return self.add_sketch(&sketch),
+                _ if profiles.is_unreadable(branch, segment) => break,
                 _ if *left == 0 => {
                     self.coarse = true;
                     break;
