@@ -48,11 +48,12 @@ impl App {
 /// Makes events of NBD clients that came or went since the last look. Those that stayed for less
 /// than a second are not seen.
 fn tell_of_clients(connections: &[ConnectionInfo], known: &mut Option<BTreeMap<u64, String>>) {
-    let export = |connection: &ConnectionInfo| connection.export.clone().unwrap_or_default();
-    let now: BTreeMap<u64, String> = connections.iter().map(|c| (c.id, export(c))).collect();
+    // A client that only lists exports uses none.
+    let using = |connection: &ConnectionInfo| Some((connection.id, connection.export.clone()?));
+    let now: BTreeMap<u64, String> = connections.iter().filter_map(using).collect();
     let Some(before) = known.replace(now) else { return };
     for connection in connections.iter().filter(|connection| !before.contains_key(&connection.id)) {
-        let (export, peer) = (export(connection), &connection.peer);
+        let (Some(export), peer) = (&connection.export, &connection.peer) else { continue };
         let client = format!("nbd-{}", connection.id);
         tracing::info!(event = "client.connected", export, client, peer, "an NBD client connected");
     }
