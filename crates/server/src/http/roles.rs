@@ -378,6 +378,23 @@ mod tests {
         }
     }
 
+    /// A list could stand for an object, by the order of its fields.
+    #[test]
+    fn a_list_in_place_of_an_object_has_no_names() {
+        let named = |value: Value, keys: &str| {
+            named_at(&value, keys).map(|names| names.into_iter().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let good = serde_json::json!({ "snapshots": [{ "volume": "db" }, { "volume": "log" }] });
+        assert_eq!(named(good, "snapshots.volume"), Some(vec!["db".to_owned(), "log".to_owned()]));
+        for bad in
+            [serde_json::json!({ "snapshots": [["secret", "s"]] }), serde_json::json!({ "snapshots": 7 })]
+        {
+            assert_eq!(named(bad, "snapshots.volume"), None);
+        }
+        assert_eq!(named(serde_json::json!({ "volumes": [["secret"]] }), "volumes"), None);
+        assert_eq!(named(serde_json::json!({}), "clone"), Some(Vec::new()), "it may be absent");
+    }
+
     #[test]
     fn a_scope_holds_for_the_path_and_the_body() {
         let none: [(&str, &str); 0] = [];
