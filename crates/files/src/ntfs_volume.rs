@@ -1,0 +1,174 @@
+//! NTFS. Its log is not played back: a moment between two writes of the guest may show a directory
+//! as it was before.
+
+use crate::disk::Section;
+use crate::failure::{Failure, Result};
+use crate::file_system::{Bounds, Entries, FileSystem, last_name, parts, pass_on};
+use crate::page::Page;
+use hindcast_api::{FileEntry, FileKind, name_text};
+use jiff::Timestamp;
+use ntfs::attribute_value::NtfsAttributeValue;
+use ntfs::indexes::NtfsFileNameIndex;
+use ntfs::structured_values::{NtfsFileAttributeFlags, NtfsFileNamespace};
+use ntfs::{Ntfs, NtfsAttributeFlags, NtfsError, NtfsFile, NtfsReadSeek, NtfsTime};
+use std::io::SeekFrom;
+
+/// Records below this number are the file system's own: `$MFT` and others.
+const FIRST_USER_RECORD: u64 = 24;
+/// Record of the root directory.
+const ROOT: u64 = 5;
+/// Intervals of 100 ns between 1601, where times of NTFS begin, and 1970.
+const FROM_1601_TO_1970: i128 = 116_444_736_000_000_000;
+
+/// An opened NTFS file system.
+pub(crate) struct NtfsVolume {
+    ntfs: Ntfs,
+    disk: Section,
+    label: Option<String>,
+}
+
+impl NtfsVolume {
+    pub(crate) fn open(section: &Section) -> Result<Self> {
+        let mut disk = section.clone();
+        let failed = |e: NtfsError| failure(&e, "open the file system");
+        let mut ntfs = Ntfs::new(&mut disk).map_err(failed)?;
+        ntfs.read_upcase_table(&mut disk).map_err(failed)?;
+        let name = ntfs.volume_name(&mut disk).and_then(|name| name.ok());
+        let label = name.map(|name| name.name().to_string_lossy()).filter(|name| !name.is_empty());
+        Ok(NtfsVolume { ntfs, disk, label })
+    }
+
+    /// Finds the file at a path. Names match in any case.
+    fn find(&self, path: &[u8]) -> Result<NtfsFile<'_>> {
+        let mut disk = self.disk.clone();
+        let shown = name_text(path);
+        let failed = |e: NtfsError| failure(&e, &shown);
+        let missing = || Failure::not_found(format!("{shown}: file not found"));
+        let mut file = self.ntfs.file(&mut disk, ROOT).map_err(failed)?;
+        for name in parts(path) {
+            let name = std::str::from_utf8(name).map_err(|_| missing())?;
+            if !file.is_directory() {
+                return Err(missing());
+            }
+            let index = file.directory_index(&mut disk).map_err(failed)?;
+            let mut finder = index.finder();
+            let found = NtfsFileNameIndex::find(&mut finder, &self.ntfs, &mut disk, name);
+            let entry = found.ok_or_else(missing)?.map_err(failed)?;
+            let reference = entry.file_reference();
+            file = reference.to_file(&self.ntfs, &mut disk).map_err(failed)?;
+        }
+        Ok(file)
+    }
+
+    /// Describes a file. The sizes and times in directories may be old, so its own record counts.
+    fn described(&self, name: &str, file: &NtfsFile<'_>) -> Result<FileEntry> {
+        let mut disk = self.disk.clone();
+        let info = file.info().map_err(|e| failure(&e, name))?;
+        let is_link = info.file_attributes().contains(NtfsFileAttributeFlags::REPARSE_POINT);
+        let kind = match (is_link, file.is_directory()) {
+            (true, _) => FileKind::Other,
+            (false, true) => FileKind::Directory,
+            (false, false) => FileKind::File,
+        };
+        let mut size = 0;
+        if kind == FileKind::File
+            && let Some(data) = file.data(&mut disk, "")
+        {
+            let data = data.and_then(|item| Ok(item.to_attribute()?.value_length()));
+            size = data.map_err(|e| failure(&e, name))?;
+        }
+        let modified = moment(info.modification_time());
+        let (mode, uid, gid, target) = (None, None, None, None);
+        Ok(FileEntry { name: name.to_owned(), kind, size, mode, uid, gid, modified, target })
+    }
+}
+
+impl FileSystem for NtfsVolume {
+    fn name(&self) -> &'static str {
+        "ntfs"
+    }
+
+    fn label(&self) -> Option<String> {
+        self.label.clone()
+    }
+
+    fn entry(&self, path: &[u8]) -> Result<FileEntry> {
+        self.described(&name_text(last_name(path)), &self.find(path)?)
+    }
+
+    fn list(&self, path: &[u8], bounds: &Bounds) -> Result<Entries> {
+        let mut disk = self.disk.clone();
+        let shown = name_text(path);
+        let failed = |e: NtfsError| failure(&e, &shown);
+        let directory = self.find(path)?;
+        if !directory.is_directory() {
+            return Err(Failure::invalid(format!("{shown}: path is not a directory")));
+        }
+        let index = directory.directory_index(&mut disk).map_err(failed)?;
+        let mut page = Page::new(bounds.after.clone(), bounds.limit);
+        let mut entries = index.entries();
+        while let Some(entry) = entries.next(&mut disk) {
+            let entry = entry.map_err(failed)?;
+            let Some(key) = entry.key() else { continue };
+            let key = key.map_err(failed)?;
+            let number = entry.file_reference().file_record_number();
+            if key.namespace() != NtfsFileNamespace::Dos && number >= FIRST_USER_RECORD {
+                page.offer(key.name().to_string_lossy().as_bytes(), entry.file_reference());
+            }
+        }
+        let (found, has_more) = page.finish();
+        let mut listed = Vec::with_capacity(found.len());
+        for (name, reference) in found {
+            let file = reference.to_file(&self.ntfs, &mut disk).map_err(failed)?;
+            listed.push(self.described(&name_text(&name), &file)?);
+        }
+        Ok((listed, has_more))
+    }
+
+    fn read(
+        &self,
+        path: &[u8],
+        offset: u64,
+        length: u64,
+        take: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut disk = self.disk.clone();
+        let shown = name_text(path);
+        let failed = |e: NtfsError| failure(&e, &shown);
+        let file = self.find(path)?;
+        if file.is_directory() {
+            return Err(Failure::invalid(format!("{shown}: path is a directory")));
+        }
+        let Some(data) = file.data(&mut disk, "") else { return Ok(()) };
+        let data = data.map_err(failed)?;
+        let attribute = data.to_attribute().map_err(failed)?;
+        let flags = attribute.flags();
+        for (flag, what) in
+            [(NtfsAttributeFlags::COMPRESSED, "compressed"), (NtfsAttributeFlags::ENCRYPTED, "encrypted")]
+        {
+            if flags.contains(flag) {
+                return Err(Failure::unsupported(format!("{shown}: the file is {what} by NTFS")));
+            }
+        }
+        let mut value: NtfsAttributeValue<'_, '_> = attribute.value(&mut disk).map_err(failed)?;
+        if offset >= value.len() {
+            return Ok(());
+        }
+        value.seek(&mut disk, SeekFrom::Start(offset)).map_err(failed)?;
+        pass_on(length, |out| value.read(&mut disk, out).map_err(failed), take)
+    }
+}
+
+/// Returns a time of NTFS, or `None` if it is out of range.
+fn moment(time: NtfsTime) -> Option<Timestamp> {
+    let since_1970 = i128::from(time.nt_timestamp()) - FROM_1601_TO_1970;
+    Timestamp::from_nanosecond(since_1970 * 100).ok()
+}
+
+fn failure(error: &NtfsError, what: &str) -> Failure {
+    let or = |text: String| Failure::unsupported(format!("{what}: {text}"));
+    match error {
+        NtfsError::Io(error) => Failure::of_io(error, or),
+        other => or(other.to_string()),
+    }
+}

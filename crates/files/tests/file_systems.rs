@@ -1,0 +1,263 @@
+//! File systems made by their own tools, read through the protocol of readers. `images/make` makes
+//! the images.
+
+use hindcast_api::{FileEntry, FileKind, FileList, Partition, name_bytes};
+use hindcast_files::{Device, Failure, FailureKind, Place, Reading, Request};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A disk in memory. Its reads fail while `fails` says so.
+struct Disk {
+    bytes: Arc<Vec<u8>>,
+    fails: Arc<AtomicBool>,
+}
+
+impl Device for Disk {
+    fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), String> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err("the disk is ill".into());
+        }
+        let offset = usize::try_from(offset).unwrap();
+        out.copy_from_slice(&self.bytes[offset..offset + out.len()]);
+        Ok(())
+    }
+}
+
+/// A reader of an image, on a thread.
+struct Reader {
+    reading: Reading<Disk>,
+    fails: Arc<AtomicBool>,
+}
+
+fn image(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/images").join(format!("{name}.img.zst"));
+    zstd::decode_all(std::fs::File::open(path).unwrap()).unwrap()
+}
+
+impl Reader {
+    fn of(bytes: Vec<u8>) -> Reader {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::spawn(move || hindcast_files::serve(theirs));
+        let fails = Arc::new(AtomicBool::new(false));
+        let disk = Disk { bytes: Arc::new(bytes), fails: fails.clone() };
+        Reader { reading: Reading::begin(ours, disk).unwrap(), fails }
+    }
+
+    fn partitions(&mut self) -> Vec<Partition> {
+        self.reading.ask(&Request::Partitions, &mut |_| Ok(())).unwrap()
+    }
+
+    fn page(&mut self, place: Place, after: Option<String>, limit: usize) -> Result<FileList, Failure> {
+        self.reading.ask(&Request::List { place, after, limit }, &mut |_| Ok(()))
+    }
+
+    fn list(&mut self, path: &str) -> FileList {
+        self.page(at(path), None, 1000).unwrap()
+    }
+
+    fn names(&mut self, path: &str) -> Vec<String> {
+        self.list(path).entries.into_iter().map(|entry| entry.name).collect()
+    }
+
+    fn read(&mut self, path: &str, offset: u64, length: u64) -> Result<Vec<u8>, Failure> {
+        let mut all = Vec::new();
+        let mut take = |piece: Vec<u8>| {
+            all.extend(piece);
+            Ok(())
+        };
+        self.reading.ask::<()>(&Request::Read { place: at(path), offset, length }, &mut take)?;
+        Ok(all)
+    }
+
+    fn text(&mut self, path: &str) -> String {
+        String::from_utf8(self.read(path, 0, u64::MAX).unwrap()).unwrap()
+    }
+
+    /// Checks what all images have.
+    fn check_tree(&mut self) {
+        assert_eq!(self.names("/etc"), with_link(self.names("/etc"), ["deep", "passwd"]));
+        assert_eq!(self.text("/etc/passwd"), "root:x:0:0\n");
+        assert_eq!(self.text("//etc/./deep//er/ten"), "ten\n");
+        assert_eq!(self.text("empty"), "");
+        let numbers: String = (1..=20_000).map(|i| format!("{i}\n")).collect();
+        assert_eq!(self.text("/etc/deep/numbers"), numbers);
+        let size = numbers.len() as u64;
+        for (offset, length) in [(0, 1), (1023, 2050), (70_000, 1 << 20), (size - 3, 9), (size, 9), (u64::MAX, 9)]
+        {
+            let start = usize::try_from(offset.min(size)).unwrap();
+            let end = usize::try_from(offset.saturating_add(length).min(size)).unwrap();
+            let expected = &numbers.as_bytes()[start..end];
+            assert_eq!(self.read("/etc/deep/numbers", offset, length).unwrap(), expected, "{offset}");
+        }
+        let itself = self.list("/etc/deep/numbers");
+        assert_eq!((itself.itself.kind, itself.itself.size), (FileKind::File, size));
+        assert!(itself.entries.is_empty());
+        let modified = itself.itself.modified.unwrap().as_second();
+        assert_eq!(modified, 1_700_000_000);
+        self.check_pages();
+        self.check_refusals();
+    }
+
+    fn check_pages(&mut self) {
+        let mut expected: Vec<String> = (1..=300).map(|i| format!("file-{i}")).collect();
+        expected.sort();
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.page(at("/many"), after, 77).unwrap();
+            seen.extend(page.entries.into_iter().map(|entry| entry.name));
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(seen, expected);
+    }
+
+    fn check_refusals(&mut self) {
+        for missing in ["/nothing", "/etc/nothing", "/etc/passwd/x", "/nothing/x", "/etc/\u{efff}"] {
+            let failure = self.page(at(missing), None, 10).unwrap_err();
+            let is_told = matches!(failure.kind, FailureKind::NotFound | FailureKind::Invalid);
+            assert!(is_told, "{missing}: {failure:?}");
+            assert!(self.read(missing, 0, 1).is_err());
+        }
+        assert_eq!(self.read("/etc", 0, 1).unwrap_err().kind, FailureKind::Invalid);
+        let describe = Request::Describe { place: at("/etc") };
+        let described: Result<FileEntry, Failure> = self.reading.ask(&describe, &mut |_| Ok(()));
+        assert_eq!(described.unwrap_err().kind, FailureKind::Invalid);
+    }
+
+    fn check_linux(&mut self) {
+        let root = self.list("/");
+        let find = |name: &str| root.entries.iter().find(|entry| entry.name == name).unwrap().clone();
+        let bytes = root.entries.iter().map(|entry| name_bytes(&entry.name));
+        assert!(bytes.into_iter().any(|name| name == b"caf\xe9"));
+        assert_eq!(self.text("/caf\u{efe9}"), "bytes");
+        assert_eq!(self.text("/a\tb"), "tab");
+        let link = |name: &str| (find(name).kind, find(name).target);
+        assert_eq!(link("absolute"), (FileKind::Symlink, Some("/etc/passwd".into())));
+        assert_eq!(link("dangling"), (FileKind::Symlink, Some("nowhere".into())));
+        assert_eq!(find("pipe").kind, FileKind::Other);
+        assert_eq!(find("empty").mode, Some(0o4755));
+        let etc = self.list("/etc");
+        let passwd = etc.entries.iter().find(|entry| entry.name == "passwd").unwrap();
+        assert_eq!((passwd.mode, passwd.uid, passwd.gid), (Some(0o640), Some(1000), Some(1001)));
+        // Links are followed, as long as they lead somewhere.
+        assert_eq!(self.text("/absolute"), "root:x:0:0\n");
+        assert_eq!(self.text("/directory/link"), "root:x:0:0\n");
+        assert_eq!(self.text("/etc/../etc/passwd"), "root:x:0:0\n");
+        assert_eq!(self.text("/../../etc/passwd"), "root:x:0:0\n");
+        assert_eq!(self.list("/directory").itself.kind, FileKind::Directory);
+        assert_eq!(self.list("/dangling").itself.kind, FileKind::Symlink);
+        assert_eq!(self.list("/loop").itself.kind, FileKind::Symlink);
+        assert!(self.read("/loop", 0, 1).is_err() && self.read("/pipe", 0, 1).is_err());
+        assert_eq!(find("sparse").size, 3 << 30);
+    }
+}
+
+/// Returns the names that `/etc` has: file systems of Linux have a link there too.
+fn with_link<const N: usize>(found: Vec<String>, names: [&str; N]) -> Vec<String> {
+    let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    if found.len() > N {
+        names.insert(1, "link".into());
+    }
+    names
+}
+
+fn at(path: &str) -> Place {
+    Place { partition: None, path: path.into() }
+}
+
+#[test]
+fn ext4_is_read() {
+    let mut reader = Reader::of(image("ext4"));
+    let found = reader.partitions();
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].number, found[0].content.as_deref()), (0, Some("ext4")));
+    assert_eq!((found[0].label.as_deref(), found[0].readable), (Some("linux-root"), true));
+    reader.check_tree();
+    reader.check_linux();
+    // A hole of 3 GiB before the end.
+    assert_eq!(reader.read("/sparse", (3 << 30) - 6, 100).unwrap(), b"\0\0\0end");
+}
+
+#[test]
+fn ext2_is_read() {
+    let mut reader = Reader::of(image("ext2"));
+    assert_eq!(reader.partitions()[0].content.as_deref(), Some("ext2"));
+    reader.check_tree();
+    reader.check_linux();
+    // The parser does not know holes that leave out a whole block of addresses. It refuses them.
+    let failure = reader.read("/sparse", (3 << 30) - 6, 100).unwrap_err();
+    assert!(failure.message.contains("can't follow"), "{failure}");
+}
+
+#[test]
+fn fat_is_read() {
+    let mut reader = Reader::of(image("fat16"));
+    let found = reader.partitions();
+    assert_eq!((found[0].content.as_deref(), found[0].label.as_deref()), (Some("fat16"), Some("BOOT")));
+    reader.check_tree();
+    let long = "A rather long name for FAT, käse.txt";
+    assert_eq!(reader.text(&format!("/{long}")), "long");
+    assert_eq!(reader.text(&format!("/{}", long.to_uppercase())), "long");
+    assert!(reader.names("/").contains(&long.to_owned()));
+    assert_eq!(reader.list("/").itself.kind, FileKind::Directory);
+}
+
+#[test]
+fn ntfs_is_read() {
+    let mut reader = Reader::of(image("ntfs"));
+    let found = reader.partitions();
+    assert_eq!((found[0].content.as_deref(), found[0].label.as_deref()), (Some("ntfs"), Some("WINDOWS")));
+    reader.check_tree();
+    let long = "A rather long name for NTFS, käse.txt";
+    assert_eq!(reader.text(&format!("/{}", long.to_uppercase())), "long");
+    assert_eq!(reader.names("/"), [long, "empty", "etc", "many"], "without the file system's own files");
+}
+
+#[test]
+fn a_gpt_names_its_partitions() {
+    let mut reader = Reader::of(image("gpt"));
+    let found = reader.partitions();
+    let seen: Vec<_> = found.iter().map(|p| (p.number, p.name.as_deref(), p.content.as_deref())).collect();
+    let expected =
+        [(1, Some("empty"), None), (2, Some("root"), Some("ext4")), (3, Some("EFI"), Some("fat16"))];
+    assert_eq!(seen, expected);
+    assert!(!found[0].readable && found[1].readable && found[2].readable);
+    let failure = reader.page(at("/"), None, 10).unwrap_err();
+    assert!(failure.message.contains("2 (ext4), 3 (fat16)"), "{failure}");
+    for number in [2, 3] {
+        let place = Place { partition: Some(number), path: "/etc".into() };
+        let list = reader.page(place, None, 10).unwrap();
+        assert_eq!(list.partition, number);
+        assert!(list.entries.iter().any(|entry| entry.name == "passwd"));
+    }
+    for (number, kind) in [(1, FailureKind::Unsupported), (9, FailureKind::NotFound)] {
+        let place = Place { partition: Some(number), path: "/".into() };
+        assert_eq!(reader.page(place, None, 10).unwrap_err().kind, kind);
+    }
+}
+
+#[test]
+fn a_master_boot_record_names_its_partitions() {
+    let mut reader = Reader::of(image("mbr"));
+    let found = reader.partitions();
+    let seen: Vec<_> = found.iter().map(|p| (p.number, p.content.as_deref())).collect();
+    assert_eq!(seen, [(1, Some("ntfs")), (5, None), (6, Some("ext2"))]);
+}
+
+#[test]
+fn a_disk_that_fails_is_told_and_the_reader_goes_on() {
+    let mut reader = Reader::of(image("ext4"));
+    reader.fails.store(true, Ordering::Relaxed);
+    let failure = reader.page(at("/"), None, 10).unwrap_err();
+    assert_eq!((failure.kind, failure.message.as_str()), (FailureKind::Disk, "the disk is ill"));
+    reader.fails.store(false, Ordering::Relaxed);
+    assert_eq!(reader.text("/etc/passwd"), "root:x:0:0\n");
+}
