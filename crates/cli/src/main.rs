@@ -16,6 +16,7 @@ mod events;
 mod extras;
 mod failure;
 mod features;
+mod files;
 mod flatten;
 mod group;
 mod history;
@@ -127,6 +128,9 @@ enum Command {
     /// Look at moments of the past through read-only devices that stay for a while
     #[command(subcommand)]
     View(view::Command),
+    /// Files in moments of a volume, without a mount: ls, cat, cp, diff, partitions
+    #[command(subcommand)]
+    Files(files::Command),
     /// Groups of volumes, for commands that take several: create, list, show, add, remove, delete
     #[command(subcommand)]
     Group(group::Command),
@@ -165,6 +169,9 @@ enum Command {
     Check(check::Args),
     RestoreMetadata(restore::Args),
     Salvage(salvage::Args),
+    /// Read file systems for a server, through a socket that is standard input
+    #[command(name = files::READER, hide = true)]
+    FileReader,
     Completions(extras::Completions),
     Man(extras::Man),
 }
@@ -204,6 +211,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Tasks(args) => tasks::run(&args, &global.session()?),
         Command::Top(args) => tasks::top(&args, &global.session()?),
         Command::View(command) => view::run(command, &global.session()?),
+        Command::Files(command) => files::run(command, &global.session()?),
         Command::Group(command) => group::run(command, &global.session()?),
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),
@@ -224,6 +232,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Check(args) => check::run(&args, &global.output()),
         Command::RestoreMetadata(args) => restore::run(&args, &global.output()),
         Command::Salvage(args) => salvage::run(&args, &global.output()),
+        Command::FileReader => Ok(hindcast_files::run()?),
         Command::Completions(args) => extras::completions(&args),
         Command::Man(args) => extras::man(&args),
     }

@@ -44,7 +44,8 @@ mod tests {
     #[test]
     fn pages_hold_every_name_once() {
         let names: Vec<Vec<u8>> = (0..100_u8).map(|i| vec![b'a' + i % 26, b'0' + i % 10, i]).collect();
-        let names: Vec<Vec<u8>> = names.into_iter().filter(|n| !n.contains(&b'/') && !n.contains(&0)).collect();
+        let names: Vec<Vec<u8>> =
+            names.into_iter().filter(|n| !n.contains(&b'/') && !n.contains(&0)).collect();
         let mut seen = Vec::new();
         let mut after = None;
         loop {

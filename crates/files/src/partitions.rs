@@ -186,6 +186,7 @@ pub(crate) fn choose(disk: &Section, wanted: Option<u32>) -> Result<(u32, Box<dy
         format!("{} ({content})", partition.number)
     };
     let names = || all.iter().map(named).collect::<Vec<_>>().join(", ");
+    let readable_names = || all.iter().filter(|p| p.readable).map(named).collect::<Vec<_>>().join(", ");
     let readable: Vec<&Partition> = all.iter().filter(|partition| partition.readable).collect();
     let chosen = match (wanted, readable.as_slice(), all.as_slice()) {
         (Some(number), _, all) => all.iter().find(|p| p.number == number).ok_or_else(|| {
@@ -198,7 +199,8 @@ pub(crate) fn choose(disk: &Section, wanted: Option<u32>) -> Result<(u32, Box<dy
             return Err(Failure::unsupported(text));
         }
         (None, _, _) => {
-            let text = format!("read files: several partitions have some, name one of them: {}", names());
+            let text =
+                format!("read files: several partitions have some, name one of them: {}", readable_names());
             return Err(Failure::invalid(text));
         }
     };
@@ -264,7 +266,10 @@ mod tests {
         let mut bytes = vec![0; 1 << 20];
         bytes[..4].copy_from_slice(b"XFSB");
         let found = list(&disk(bytes.clone())).unwrap();
-        assert_eq!((found[0].number, found[0].content.as_deref(), found[0].readable), (0, Some("xfs"), false));
+        assert_eq!(
+            (found[0].number, found[0].content.as_deref(), found[0].readable),
+            (0, Some("xfs"), false)
+        );
         let failure = choose(&disk(bytes.clone()), None).map(|_| ()).unwrap_err();
         assert!(failure.message.contains("xfs") && failure.message.contains("view create"), "{failure}");
         let failure = choose(&disk(bytes), Some(3)).map(|_| ()).unwrap_err();

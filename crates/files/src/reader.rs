@@ -24,7 +24,7 @@ type Connection = Rc<RefCell<UnixStream>>;
 ///
 /// An error if the process can't be limited, or if the connection fails.
 pub fn run() -> io::Result<()> {
-    sandbox::check_descriptors()?;
+    sandbox::close_descriptors()?;
     let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     sandbox::enter()?;
     // A panic is told to the server, and nobody reads the standard error.

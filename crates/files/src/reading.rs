@@ -65,8 +65,7 @@ impl<D: Device> Reading<D> {
         wire::send(&mut self.socket, Kind::Request, &request).map_err(lost)?;
         loop {
             let message = wire::receive(&mut self.socket).map_err(lost)?;
-            let (kind, content) =
-                message.ok_or_else(|| lost(io::ErrorKind::UnexpectedEof.into()))?;
+            let (kind, content) = message.ok_or_else(|| lost(io::ErrorKind::UnexpectedEof.into()))?;
             match kind {
                 Kind::Read => self.serve_read(&content).map_err(lost)?,
                 Kind::Piece => take(content).map_err(|e| broken(&format!("pass content on: {e}")))?,

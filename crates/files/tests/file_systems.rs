@@ -1,5 +1,6 @@
 //! File systems made by their own tools, read through the protocol of readers. `images/make` makes
 //! the images.
+#![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
 use hindcast_api::{FileEntry, FileKind, FileList, Partition, name_bytes};
 use hindcast_files::{Device, Failure, FailureKind, Place, Reading, Request};
@@ -88,7 +89,8 @@ impl Reader {
         let numbers: String = (1..=20_000).map(|i| format!("{i}\n")).collect();
         assert_eq!(self.text("/etc/deep/numbers"), numbers);
         let size = numbers.len() as u64;
-        for (offset, length) in [(0, 1), (1023, 2050), (70_000, 1 << 20), (size - 3, 9), (size, 9), (u64::MAX, 9)]
+        for (offset, length) in
+            [(0, 1), (1023, 2050), (70_000, 1 << 20), (size - 3, 9), (size, 9), (u64::MAX, 9)]
         {
             let start = usize::try_from(offset.min(size)).unwrap();
             let end = usize::try_from(offset.saturating_add(length).min(size)).unwrap();

@@ -5,6 +5,7 @@ use crate::activity::Sampler;
 use crate::audit::Audit;
 use crate::backups::Backups;
 use crate::events::Events;
+use crate::file_readers::FileReaders;
 use crate::freeze::VolumeHooks;
 use crate::groups::Groups;
 use crate::host_paths::HostPaths;
@@ -56,6 +57,8 @@ pub(crate) struct App {
     pub(crate) groups: Groups,
     /// Moments that the server keeps from expiring.
     pub(crate) views: Views,
+    /// Processes that read files in views.
+    pub(crate) file_readers: FileReaders,
     /// What happened on this server.
     pub(crate) events: Events,
     /// How long devices take.

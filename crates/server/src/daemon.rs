@@ -9,6 +9,7 @@ use crate::certificate::Certificates;
 use crate::config::Config;
 use crate::convert::error_body;
 use crate::events::Events;
+use crate::file_readers::FileReaders;
 use crate::groups::Groups;
 use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer};
@@ -228,6 +229,7 @@ async fn run(
         schedules,
         groups,
         views,
+        file_readers: FileReaders::new(),
         events,
         latencies,
         sampler: Sampler::new(),

@@ -121,6 +121,7 @@ impl App {
         // A view of a deleted snapshot is not shown, and ends all the same.
         let shown = self.view(id).ok();
         self.views.remove(id)?;
+        self.file_readers.end_idle(&self.views);
         let is_same = |view: &StoredView| view.volume == ended.volume && view.shows == ended.shows;
         let is_shared = all.iter().any(|view| view.id != id && is_same(view));
         let volume = shown.as_ref().map_or("", |view| &view.volume);
@@ -193,6 +194,7 @@ impl App {
 /// Starts the thread that ends views.
 pub(crate) fn start(app: Arc<App>) -> io::Result<Worker> {
     Worker::start("views", INTERVAL, move || {
+        app.file_readers.end_idle(&app.views);
         if let Err(error) = app.end_unused_views() {
             tracing::debug!(%error, "views whose lease has ended stay");
         }

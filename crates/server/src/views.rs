@@ -86,7 +86,7 @@ mod uuid_text {
 #[derive(Clone)]
 struct Held {
     stored: StoredView,
-    _pin: Option<Arc<Volume>>,
+    pin: Option<Arc<Volume>>,
 }
 
 type HeldViews = BTreeMap<String, Held>;
@@ -157,7 +157,7 @@ impl Views {
                     return None;
                 }
             };
-            Some((stored.id.clone(), Held { stored, _pin: pin }))
+            Some((stored.id.clone(), Held { stored, pin }))
         };
         let state = stored.map(|views| views.into_iter().filter_map(pin).collect());
         Views { file, state: Mutex::new(state) }
@@ -179,8 +179,18 @@ impl Views {
                 let text = format!("create a view: there are {MAX_VIEWS} already; end some first");
                 return Err(Error::new(ErrorKind::Conflict, text));
             }
-            views.insert(view.id.clone(), Held { stored: view, _pin: Some(pin) });
+            views.insert(view.id.clone(), Held { stored: view, pin: Some(pin) });
             Ok(())
+        })
+    }
+
+    /// Returns the content of a view.
+    pub(crate) fn content(&self, id: &str) -> Result<Arc<Volume>> {
+        let state = self.state.lock();
+        let held = state.as_ref().map_err(Clone::clone)?.get(id).ok_or_else(|| not_found(id))?;
+        held.pin.clone().ok_or_else(|| {
+            let text = format!("read view {id}: its moment could not be opened when the server started");
+            Error::new(ErrorKind::Unavailable, text)
         })
     }
 

@@ -101,6 +101,7 @@ const SERVER: Layers<'_> = Layers {
         "schedule",
         "groups",
         "views",
+        "file_readers",
         // The targets.
         "iscsi",
         "nbd",

@@ -108,7 +108,11 @@ fn least(method: &str, template: &str) -> &'static str {
         (_, "/metrics") => "metrics",
         ("POST", "/api/v1/access/links") => "local",
         ("GET", path) if path.contains("/access/") || path.contains("/audit") => "admin",
-        ("GET", path) if path.ends_with("/export") => "operator",
+        ("GET", path)
+            if ["/export", "/file", "/files", "/partitions"].iter().any(|end| path.ends_with(end)) =>
+        {
+            "operator"
+        }
         ("GET", _) => "viewer",
         ("PATCH", "/api/v1/pool") => "admin",
         (_, path) if admin.iter().any(|part| path.contains(part)) => "admin",

@@ -8,6 +8,7 @@ mod commands;
 mod daemon;
 mod events;
 mod faults;
+mod files;
 mod groups;
 mod guards;
 mod identity;

@@ -15,6 +15,7 @@ mod cookie;
 mod error;
 mod events;
 mod features;
+mod files;
 mod flatten;
 mod framing;
 #[cfg(test)]

@@ -163,6 +163,10 @@ pub(super) const ROWS: &[Row] = &[
     row("GET", "/views/{id}", VIEWER, SERVER),
     row("PATCH", "/views/{id}", OPERATOR, SERVER),
     row("DELETE", "/views/{id}", OPERATOR, SERVER),
+    // Files are the data itself, as an export is.
+    row("GET", "/views/{id}/file", OPERATOR, SERVER),
+    row("GET", "/views/{id}/files", OPERATOR, SERVER),
+    row("GET", "/views/{id}/partitions", OPERATOR, SERVER),
     row("GET", "/volumes", VIEWER, SERVER),
     row("POST", "/volumes", OPERATOR, Reach::Volumes(&[Mention::Body("name")])),
     row("GET", "/volumes/{name}", VIEWER, NAME),

@@ -7,9 +7,9 @@ use super::guests::through;
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    access, audit, backups, by_body, cdp, clients, clock, console, events, features, flatten, groups, live,
-    notices, policy, relocation, schedules, scrub, sessions, snapshots, targets, tasks, timeline, tokens,
-    transfer, trash, users, views,
+    access, audit, backups, by_body, cdp, clients, clock, console, events, features, files, flatten, groups,
+    live, notices, policy, relocation, schedules, scrub, sessions, snapshots, targets, tasks, timeline,
+    tokens, transfer, trash, users, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -92,6 +92,7 @@ fn all_routes() -> OpenApiRouter<Arc<App>> {
         .merge(live::router())
         .merge(events::router())
         .merge(views::router())
+        .merge(files::router())
         .merge(transfer::router())
         .merge(trash::router())
         .merge(groups::router())

@@ -28,7 +28,7 @@ use uuid::Uuid;
 /// Maximum number of ranges in one response.
 const MAX_RANGES: usize = 10_000;
 /// Maximum number of pieces that wait between a thread and its connection.
-const PIECES: usize = 4;
+pub(super) const PIECES: usize = 4;
 /// Time for which the server reads and discards the rest of a refused stream after the response. A
 /// client that still sends reads the response in that time. If the server closed the connection
 /// earlier, the client could lose the response.
@@ -99,13 +99,13 @@ async fn difference(
 
 /// A place among the running transfers. The bytes of a transfer pass through the API's thread, so
 /// that thread has normal priority while a transfer runs.
-struct Permit {
+pub(super) struct Permit {
     _transfer: OwnedSemaphorePermit,
     /// Its drop reports the end of the transfer.
     _over: oneshot::Sender<()>,
 }
 
-fn permit(app: &Arc<App>) -> Result<Permit, ApiError> {
+pub(super) fn permit(app: &Arc<App>) -> Result<Permit, ApiError> {
     let busy = |_| ApiError::new(ErrorKind::Busy, "start a transfer: too many are running; try again later");
     let transfer = app.transfers.clone().try_acquire_owned().map_err(busy)?;
     let (over, when_over) = oneshot::channel();
@@ -124,7 +124,7 @@ fn permit(app: &Arc<App>) -> Result<Permit, ApiError> {
     Ok(Permit { _transfer: transfer, _over: over })
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ApiError> {
+pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), ApiError> {
     let begin = || {
         realtime::lower();
         work()
