@@ -77,11 +77,40 @@ impl Cache {
     }
 }
 
+/// Blocks of a section that are shown with the content of other places.
+pub(crate) struct Overlay {
+    block_size: u64,
+    blocks: HashMap<u64, Shown>,
+}
+
+/// What is shown in place of a block.
+struct Shown {
+    /// Offset of the content in the section, in bytes.
+    at: u64,
+    /// First bytes, if they are not those of the content.
+    first: Option<[u8; 4]>,
+}
+
+impl Overlay {
+    pub(crate) fn new(block_size: usize) -> Self {
+        Overlay { block_size: block_size as u64, blocks: HashMap::new() }
+    }
+
+    /// Shows the content at an offset of the section in place of a block. The last replacement of a
+    /// block counts.
+    pub(crate) fn replace(&mut self, block: u64, at: u64, first: Option<[u8; 4]>) {
+        self.blocks.insert(block, Shown { at, first });
+    }
+}
+
 /// A section of a disk: all of it, or a partition. Clones share the cache, and each has its own
 /// position.
 #[derive(Clone)]
 pub(crate) struct Section {
     cache: Rc<RefCell<Cache>>,
+    overlay: Option<Rc<Overlay>>,
+    /// Bytes that are shown at an offset of the section.
+    patch: Option<Rc<(u64, Vec<u8>)>>,
     start: u64,
     size: u64,
     position: u64,
@@ -90,14 +119,26 @@ pub(crate) struct Section {
 impl Section {
     /// Returns the section that is a whole disk.
     pub(crate) fn whole(source: Box<dyn Source>, size: u64) -> Self {
-        Section { cache: Rc::new(RefCell::new(Cache::new(source, size))), start: 0, size, position: 0 }
+        let cache = Rc::new(RefCell::new(Cache::new(source, size)));
+        Section { cache, overlay: None, patch: None, start: 0, size, position: 0 }
     }
 
-    /// Returns a part of the section, cut at its end.
+    /// Returns the section as an overlay shows it.
+    pub(crate) fn under(&self, overlay: Overlay) -> Self {
+        Section { overlay: Some(Rc::new(overlay)), ..self.clone() }
+    }
+
+    /// Returns the section with other bytes at an offset, above its overlay.
+    pub(crate) fn patched(&self, offset: u64, bytes: Vec<u8>) -> Self {
+        Section { patch: Some(Rc::new((offset, bytes))), ..self.clone() }
+    }
+
+    /// Returns a part of the section, cut at its end. It has no overlay.
     pub(crate) fn part(&self, start: u64, size: u64) -> Self {
         let start = start.min(self.size);
         let size = size.min(self.size - start);
-        Section { cache: self.cache.clone(), start: self.start + start, size, position: 0 }
+        let (cache, start) = (self.cache.clone(), self.start + start);
+        Section { cache, overlay: None, patch: None, start, size, position: 0 }
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -105,7 +146,42 @@ impl Section {
     }
 
     /// Reads bytes. Fails if the section ends before them.
-    pub(crate) fn read_at(&self, mut offset: u64, mut out: &mut [u8]) -> Result<(), Failure> {
+    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), Failure> {
+        match &self.overlay {
+            None => self.read_below(offset, out)?,
+            Some(overlay) => self.read_over(overlay, offset, out)?,
+        }
+        if let Some((at, bytes)) = self.patch.as_deref() {
+            let end = at + bytes.len() as u64;
+            let (from, to) = (offset.max(*at), offset.saturating_add(out.len() as u64).min(end));
+            if from < to {
+                let there = (from - offset) as usize..(to - offset) as usize;
+                out[there].copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads bytes as the overlay shows them.
+    fn read_over(&self, overlay: &Overlay, mut offset: u64, mut out: &mut [u8]) -> Result<(), Failure> {
+        while !out.is_empty() {
+            let within = offset % overlay.block_size;
+            let length = (overlay.block_size - within).min(out.len() as u64) as usize;
+            let (piece, rest) = out.split_at_mut(length);
+            let shown = overlay.blocks.get(&(offset / overlay.block_size));
+            self.read_below(shown.map_or(offset, |shown| shown.at + within), piece)?;
+            if let Some(first) = shown.and_then(|shown| shown.first) {
+                for (byte, n) in piece.iter_mut().zip(within..first.len() as u64) {
+                    *byte = first[n as usize];
+                }
+            }
+            (offset, out) = (offset + length as u64, rest);
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of the disk, without the overlay.
+    fn read_below(&self, mut offset: u64, mut out: &mut [u8]) -> Result<(), Failure> {
         let end = offset.checked_add(out.len() as u64).filter(|end| *end <= self.size);
         if end.is_none() {
             let what = "the file system reaches past the end of its partition";

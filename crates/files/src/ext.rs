@@ -3,7 +3,9 @@
 use crate::disk::Section;
 use crate::failure::{Failure, FailureKind, Result};
 use crate::file_system::{Bounds, Entries, FileSystem, last_name, parts, pass_on};
+use crate::jbd2;
 use crate::page::Page;
+use crate::superblock::Superblock;
 use ext4_view::{Ext4, Ext4Error, FileType, Metadata, Path};
 use hindcast_api::{FileEntry, FileKind, name_text};
 use jiff::Timestamp;
@@ -15,7 +17,14 @@ pub(crate) struct Ext {
 
 impl Ext {
     pub(crate) fn open(section: &Section) -> Result<Self> {
-        let fs = Ext4::load(Box::new(section.clone()));
+        let superblock = Superblock::read(section)?;
+        // The parser's own replay neither follows a journal past its end to its beginning nor takes
+        // back what later transactions revoke. It gets a file system that needs none.
+        let section = match superblock.needs_recovery() {
+            true => Superblock::settle(section, jbd2::replay(section, &superblock)?)?,
+            false => section.clone(),
+        };
+        let fs = Ext4::load(Box::new(section));
         Ok(Ext { fs: fs.map_err(|e| failure(&e, "open the file system"))? })
     }
 

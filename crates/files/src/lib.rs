@@ -14,6 +14,7 @@ mod ext;
 mod failure;
 mod fat;
 mod file_system;
+mod jbd2;
 mod ntfs_volume;
 mod page;
 mod partitions;
@@ -21,6 +22,7 @@ mod reader;
 mod reading;
 mod recognize;
 pub mod sandbox;
+mod superblock;
 mod wire;
 
 pub use failure::{Failure, FailureKind};
