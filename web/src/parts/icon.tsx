@@ -12,6 +12,7 @@ const PATHS = {
   events: 'M2.5 8h2.2l1.6-4.5 3 9 1.6-4.5h2.6',
   access: 'M8 7.5a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5zM3 13.5c0-2.5 2.2-4 5-4s5 1.5 5 4',
   audit: 'M4 2.5h5l3 3v8H4zM6 8h4M6 10.5h4',
+  files: 'M2.5 4h4l1.2 1.5h5.8v7h-11z',
   trash: 'M3 4.5h10M6.5 4.5v-2h3v2M4.5 4.5l.6 9h5.8l.6-9',
   plus: 'M8 3v10M3 8h10',
   minus: 'M3 8h10',

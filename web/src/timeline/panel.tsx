@@ -11,6 +11,7 @@ import { Button } from '../parts/basics';
 import { openDialog } from '../parts/dialog';
 import type { IconName } from '../parts/icon';
 import { CompareDialog } from './actions/compare';
+import { FilesDialog } from './actions/files';
 import { FindDialog } from './actions/find';
 import { GoBackDialog } from './actions/go-back';
 import { KeepDialog } from './actions/keep';
@@ -218,6 +219,7 @@ function Actions({ state, volume, moment }: ActionsProps) {
   return (
     <div class="panel-part moment-actions">
       {may('operator') && show('Open', 'eye', () => <OpenDialog state={state} moment={time} />, 'main')}
+      {may('operator') && show('Files', 'files', () => <FilesDialog state={state} moment={time} />)}
       {may('operator') &&
         show('Recover to a new volume', 'branch', () => <RecoverDialog state={state} moment={time} />)}
       {may('admin') &&

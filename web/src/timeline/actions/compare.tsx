@@ -1,12 +1,14 @@
 import { useEffect, useState } from 'preact/hooks';
 import { apiPath, errorText, get, query } from '../../api/client';
 import type { Changed } from '../../api/schema';
+import { may } from '../../api/session';
 import { hindcast } from '../../lib/command';
 import { bytes, plural } from '../../lib/format';
 import { toRfc3339 } from '../../lib/time';
 import { Button, Command, Failure, Skeleton } from '../../parts/basics';
 import { closeDialog, Dialog } from '../../parts/dialog';
 import type { TimelineState } from '../state';
+import { CompareFiles } from './file-differences';
 import { MomentLine } from './moment-line';
 
 /** Ranges that the dialog lists. The command lists all. */
@@ -32,6 +34,7 @@ export function CompareDialog({ state, one, other }: { state: TimelineState; one
       {error && <Failure what="The comparison failed." error={error} />}
       {!changed && !error && <Skeleton lines={5} />}
       {changed && <Result changed={changed} />}
+      {changed && may('operator') && <CompareFiles volume={state.volume} from={from} to={to} />}
       <div class="stack tight">
         <span class="small soft">As a command</span>
         <Command

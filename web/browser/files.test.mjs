@@ -1,0 +1,134 @@
+// Files of a moment, against a real server with a file system that mkfs.ext4 made and qemu-img wrote
+// over NBD. The environment is that of story.test.mjs.
+
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { logIn, openBrowser } from './browser.mjs';
+
+const { HINDCAST_CONSOLE: url, HINDCAST_LINK: link, HINDCAST_NBD: nbd } = process.env;
+const missing = !(url && link && nbd);
+if (missing)
+  console.error('SKIPPED: the test of files needs HINDCAST_CONSOLE, HINDCAST_LINK and HINDCAST_NBD.');
+
+const NAME = `files-${Date.now()}`;
+const THEN = 'this line is of then\n';
+
+const wait = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+let browser;
+let page;
+let work;
+before(async () => {
+  if (missing) return;
+  work = mkdtempSync(join(tmpdir(), 'hindcast-files-'));
+  browser = await openBrowser();
+  page = await browser.newPage({ viewport: { width: 1400, height: 900 }, acceptDownloads: true });
+  await logIn(page, url, link);
+});
+after(() => {
+  if (work) rmSync(work, { recursive: true });
+  return browser?.close();
+});
+
+/** Writes a file system with these files over NBD. */
+function write(files) {
+  const tree = join(work, 'tree');
+  rmSync(tree, { recursive: true, force: true });
+  mkdirSync(join(tree, 'etc'), { recursive: true });
+  for (const [name, content] of Object.entries(files)) writeFileSync(join(tree, name), content);
+  const image = join(work, 'image');
+  rmSync(image, { force: true });
+  const make = [
+    '-q',
+    '-F',
+    '-L',
+    'data',
+    '-E',
+    'hash_seed=11111111-2222-3333-4444-555555555555',
+    '-d',
+    tree,
+    image,
+    '16M',
+  ];
+  execFileSync('mkfs.ext4', make, { stdio: 'ignore' });
+  execFileSync('qemu-img', ['convert', '-n', '-f', 'raw', '-O', 'raw', image, `nbd://${nbd}/${NAME}`]);
+}
+
+/** Sends a request of the page's own session. */
+function api(method, path, body) {
+  return page.evaluate(
+    async ([verb, to, content]) => {
+      const headers = { 'content-type': 'application/json' };
+      const response = await fetch(`/api/v1${to}`, {
+        method: verb,
+        headers,
+        body: content && JSON.stringify(content),
+      });
+      return response.status === 204 ? null : response.json();
+    },
+    [method, path, body],
+  );
+}
+
+test('a file of then is found, read and saved', { skip: missing, timeout: 120_000 }, async () => {
+  const history = { encoding: 'parity' };
+  const made = await api('POST', '/volumes', { name: NAME, size: 16 << 20, cdp: history });
+  assert.equal(made.name, NAME, JSON.stringify(made));
+  write({ 'etc/motd': THEN, 'etc/old': 'gone later', zeros: Buffer.alloc(300) });
+  await wait(1500);
+  const then = new Date().toISOString();
+  await wait(1500);
+  write({ 'etc/motd': 'another line', zeros: Buffer.alloc(300) });
+
+  await page.goto(`${url}/volumes/${NAME}?at=${then}`);
+  await page.getByRole('button', { name: 'Files', exact: true }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByRole('button', { name: 'etc/' }).click();
+  await dialog.getByRole('button', { name: 'old' }).waitFor();
+  await dialog.getByRole('button', { name: 'motd' }).click();
+  await dialog.getByLabel('Content of motd').getByText(THEN.trim()).waitFor();
+  assert.match(await dialog.locator('.command code').last().textContent(), /^hindcast files cp /);
+  const [download] = await Promise.all([
+    page.waitForEvent('download'),
+    dialog.getByRole('link', { name: 'Download' }).click(),
+  ]);
+  assert.equal(download.suggestedFilename(), 'motd');
+  assert.equal(readFileSync(await download.path(), 'utf8'), THEN);
+  await dialog.getByRole('button', { name: 'Disk' }).click();
+  await dialog.getByRole('button', { name: 'zeros' }).click();
+  await dialog.getByText('This file is not text.').waitFor();
+  assert.equal((await api('GET', '/views')).length, 1);
+  if (process.env.HINDCAST_SHOTS)
+    await page.screenshot({ path: join(process.env.HINDCAST_SHOTS, 'files.png') });
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+  await wait(500);
+  assert.deepEqual(await api('GET', '/views'), [], 'the view ends with the dialog');
+});
+
+test('the files that differ between two moments are named', { skip: missing, timeout: 60_000 }, async () => {
+  await page.getByRole('button', { name: 'Compare' }).click();
+  await page.getByRole('slider', { name: 'Moment' }).focus();
+  await page.keyboard.press('End');
+  await page.getByRole('button', { name: 'Compare the two' }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByRole('button', { name: 'Which files differ?' }).click();
+  const files = dialog.getByRole('table', { name: 'Files that differ' });
+  await files.waitFor();
+  const rows = await files.locator('tr').allTextContents();
+  assert.ok(
+    rows.some((row) => row.startsWith('removed/etc/old')),
+    rows.join('\n'),
+  );
+  assert.ok(
+    rows.some((row) => row.startsWith('changed/etc/motd')),
+    rows.join('\n'),
+  );
+  if (process.env.HINDCAST_SHOTS)
+    await page.screenshot({ path: join(process.env.HINDCAST_SHOTS, 'files-differ.png') });
+  await page.keyboard.press('Escape');
+});
