@@ -105,8 +105,11 @@ pub struct FileEntry {
     /// Time of the last change of its content. FAT stores local times without their zone: they are
     /// taken as UTC.
     pub modified: Option<Timestamp>,
-    /// Target of a symbolic link.
+    /// Target of a symbolic link. Absent if it can't be read.
     pub target: Option<String>,
+    /// Number of the file in its file system. Absent for file systems without. Entries with one
+    /// number are one file.
+    pub id: Option<u64>,
 }
 
 /// A directory, page by page.

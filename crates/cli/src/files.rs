@@ -6,6 +6,7 @@ mod place;
 
 use crate::failure::Failure;
 use crate::listing::{Cell, Column, Listing};
+use crate::output::harmless;
 use crate::session::Session;
 use clap::Subcommand;
 use hindcast_api::{FileEntry, FileKind, Partition};
@@ -35,8 +36,9 @@ Examples:
   hindcast files cp db@-1h:/etc/fstab old-fstab
   hindcast files cp -r db@-1h:/var/www ./www-then
 
-Times and permission bits come along; owners, set-user-ID and set-group-ID do not. Links are copied \
-as links. Devices, pipes and sockets are left out, and named.";
+Times and permission bits come along; owners, set-user-ID and set-group-ID do not. Links below a \
+directory are copied as links. What can't be copied is named and left out, and the exit code is 1 then: \
+devices, pipes, sockets, reparse points of NTFS, files that can't be read.";
 
 const DIFF_EXAMPLES: &str = "\
 Examples:
@@ -155,15 +157,9 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     }
 }
 
-/// Returns a name as a terminal may show it: control characters are escaped. For a pipe it is the
-/// name itself.
+/// Returns a name as a terminal may show it. For a pipe it is the name itself.
 fn printable(name: &str) -> String {
-    if !std::io::stdout().is_terminal() {
-        return name.to_owned();
-    }
-    name.chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
+    if std::io::stdout().is_terminal() { harmless(name) } else { name.to_owned() }
 }
 
 /// Returns the kind and the permission bits as `ls -l` shows them.
@@ -216,7 +212,7 @@ const FILES: &[Column<FileEntry>] = &[
     },
     Column { name: "modified", usual: true, cell: |f| Cell::Time(f.modified) },
     Column { name: "file", usual: true, cell: |f| Cell::text(shown(f)) },
-    Column { name: "name", usual: false, cell: |f| Cell::text(&f.name) },
+    Column { name: "name", usual: false, cell: |f| Cell::text(printable(&f.name)) },
 ];
 
 const PARTITIONS: &[Column<Partition>] = &[
@@ -245,6 +241,7 @@ mod tests {
             gid: None,
             modified: None,
             target: None,
+            id: None,
         };
         assert_eq!(mode(&entry(FileKind::File, Some(0o644))), "-rw-r--r--");
         assert_eq!(mode(&entry(FileKind::File, Some(0o4755))), "-rwsr-xr-x");

@@ -55,6 +55,7 @@ mod when;
 use clap::error::ErrorKind as ClapKind;
 use clap::{Parser, Subcommand};
 use failure::Failure;
+use output::harmless;
 use session::Global;
 use std::io::Write;
 use std::process::ExitCode;
@@ -193,7 +194,7 @@ fn main() -> ExitCode {
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             // With stderr closed the message is lost; the exit code remains.
-            let _ = writeln!(std::io::stderr(), "hindcast: {}", one_line(&failure.to_string()));
+            let _ = writeln!(std::io::stderr(), "hindcast: {}", harmless(&one_line(&failure.to_string())));
             ExitCode::from(failure.code())
         }
     }

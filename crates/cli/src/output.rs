@@ -77,6 +77,14 @@ impl Output {
     }
 }
 
+/// Returns a text that does nothing to a terminal: control characters, and those that reorder text,
+/// are escaped.
+pub(crate) fn harmless(text: &str) -> String {
+    let is_harmful =
+        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if is_harmful(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
 /// Writes to stdout and flushes it.
 pub(crate) fn line(text: &dyn Display) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
@@ -129,6 +137,10 @@ mod tests {
         let text = list(&["NAME", "SIZE"], &[1], rows.into_iter());
         assert_eq!(text, "NAME         SIZE\na          10 GiB\nlong-name     5 B");
         assert_eq!(properties([("size", "1".into()), ("name", "x".into())]), "size  1\nname  x");
+        assert_eq!(
+            harmless("k\u{e4}se\u{1b}]0;x\u{7}\u{9b}\u{202e}"),
+            "k\u{e4}se\\u{1b}]0;x\\u{7}\\u{9b}\\u{202e}"
+        );
         assert_eq!(percent(1, 4), "25 %");
         assert_eq!(percent(1, 0), "-");
     }

@@ -247,16 +247,6 @@ impl Write for Section {
     }
 }
 
-impl ext4_view::Ext4Read for Section {
-    fn read(
-        &mut self,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync + 'static>> {
-        Ok(self.read_at(offset, out)?)
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

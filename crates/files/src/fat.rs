@@ -28,13 +28,14 @@ impl Fat {
         Ok(Fat { fs: fs.map_err(|e| failure(&e, "open the file system"))? })
     }
 
-    /// Finds what is at a path. Names match in any case, as they do for the systems that write FAT.
+    /// Finds what is at a path. Names match in any case, as they do for the systems that write FAT;
+    /// one that matches as it is comes first.
     fn find(&self, path: &[u8]) -> Result<Found<'_>> {
         let shown = name_text(path);
         let missing = || Failure::not_found(format!("{shown}: file not found"));
         let mut found = Found::Root(self.fs.root_dir());
         for name in parts(path) {
-            let name = std::str::from_utf8(name).map_err(|_| missing())?.to_lowercase();
+            let name = std::str::from_utf8(name).map_err(|_| missing())?;
             let dir = match found {
                 Found::Root(dir) => dir,
                 Found::Entry(entry) if entry.is_dir() => entry.to_dir(),
@@ -43,10 +44,13 @@ impl Fat {
             let mut next = None;
             for entry in dir.iter() {
                 let entry = entry.map_err(|e| failure(&e, &shown))?;
-                let is_named = |other: String| other.to_lowercase() == name;
-                if is_named(entry.file_name()) || is_named(entry.short_file_name()) {
+                if entry.file_name() == name {
                     next = Some(entry);
                     break;
+                }
+                let is_like = |other: String| other.to_lowercase() == name.to_lowercase();
+                if next.is_none() && (is_like(entry.file_name()) || is_like(entry.short_file_name())) {
+                    next = Some(entry);
                 }
             }
             found = Found::Entry(next.ok_or_else(missing)?);
@@ -87,8 +91,7 @@ impl FileSystem for Fat {
         let mut page = Page::new(bounds.after.clone(), bounds.limit);
         for entry in dir.iter() {
             let entry = entry.map_err(|e| failure(&e, &shown))?;
-            let entry = described(&entry);
-            page.offer(entry.name.clone().as_bytes(), entry);
+            page.offer(entry.file_name().as_bytes(), described(&entry));
         }
         let (found, has_more) = page.finish();
         Ok((found.into_iter().map(|(_, entry)| entry).collect(), has_more))
@@ -117,8 +120,17 @@ impl FileSystem for Fat {
 }
 
 fn directory(name: &[u8], modified: Option<Timestamp>) -> FileEntry {
-    let (mode, uid, gid, target) = (None, None, None, None);
-    FileEntry { name: name_text(name), kind: FileKind::Directory, size: 0, mode, uid, gid, modified, target }
+    FileEntry {
+        name: name_text(name),
+        kind: FileKind::Directory,
+        size: 0,
+        mode: None,
+        uid: None,
+        gid: None,
+        modified,
+        target: None,
+        id: None,
+    }
 }
 
 fn described(entry: &DirEntry<'_, Section>) -> FileEntry {

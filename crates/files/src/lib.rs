@@ -14,7 +14,6 @@ mod ext;
 mod failure;
 mod fat;
 mod file_system;
-mod jbd2;
 mod ntfs_volume;
 mod page;
 mod partitions;
@@ -22,7 +21,6 @@ mod reader;
 mod reading;
 mod recognize;
 pub mod sandbox;
-mod superblock;
 mod wire;
 
 pub use failure::{Failure, FailureKind};

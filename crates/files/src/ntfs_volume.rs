@@ -9,14 +9,18 @@ use hindcast_api::{FileEntry, FileKind, name_text};
 use jiff::Timestamp;
 use ntfs::attribute_value::NtfsAttributeValue;
 use ntfs::indexes::NtfsFileNameIndex;
-use ntfs::structured_values::{NtfsFileAttributeFlags, NtfsFileNamespace};
-use ntfs::{Ntfs, NtfsAttributeFlags, NtfsError, NtfsFile, NtfsReadSeek, NtfsTime};
+use ntfs::structured_values::{NtfsFileAttributeFlags, NtfsFileName, NtfsFileNamespace};
+use ntfs::{
+    Ntfs, NtfsAttribute, NtfsAttributeFlags, NtfsError, NtfsFile, NtfsFileReference, NtfsReadSeek, NtfsTime,
+};
 use std::io::SeekFrom;
 
 /// Records below this number are the file system's own: `$MFT` and others.
 const FIRST_USER_RECORD: u64 = 24;
 /// Record of the root directory.
 const ROOT: u64 = 5;
+/// Unit in which records are protected against torn writes, in bytes.
+const SECTOR: u64 = 512;
 /// Intervals of 100 ns between 1601, where times of NTFS begin, and 1970.
 const FROM_1601_TO_1970: i128 = 116_444_736_000_000_000;
 
@@ -50,14 +54,59 @@ impl NtfsVolume {
             if !file.is_directory() {
                 return Err(missing());
             }
-            let index = file.directory_index(&mut disk).map_err(failed)?;
-            let mut finder = index.finder();
-            let found = NtfsFileNameIndex::find(&mut finder, &self.ntfs, &mut disk, name);
-            let entry = found.ok_or_else(missing)?.map_err(failed)?;
-            let reference = entry.file_reference();
+            let reference = self.look_up(&file, name).map_err(failed)?.ok_or_else(missing)?;
             file = reference.to_file(&self.ntfs, &mut disk).map_err(failed)?;
         }
         Ok(file)
+    }
+
+    /// Returns the file of a name in a directory. The index finds a name in any case. If that is
+    /// not the name itself, another file may have it.
+    fn look_up(
+        &self,
+        directory: &NtfsFile<'_>,
+        name: &str,
+    ) -> std::result::Result<Option<NtfsFileReference>, NtfsError> {
+        let mut disk = self.disk.clone();
+        let index = directory.directory_index(&mut disk)?;
+        let mut finder = index.finder();
+        let Some(found) = NtfsFileNameIndex::find(&mut finder, &self.ntfs, &mut disk, name) else {
+            return Ok(None);
+        };
+        let found = found?;
+        let is_named = |key: Option<std::result::Result<NtfsFileName, NtfsError>>| match key {
+            Some(key) => key.map(|key| key.name() == name),
+            None => Ok(false),
+        };
+        let like = found.file_reference();
+        if is_named(found.key())? {
+            return Ok(Some(like));
+        }
+        let mut entries = index.entries();
+        while let Some(entry) = entries.next(&mut disk) {
+            let entry = entry?;
+            if is_named(entry.key())? {
+                return Ok(Some(entry.file_reference()));
+            }
+        }
+        Ok(Some(like))
+    }
+
+    /// Returns the length of the beginning of an attribute that was ever written. What follows is
+    /// allocated, and is zeros for a reader. The parser does not tell it, so this reads the header
+    /// of the attribute (offset 0x38 where the content is outside the record).
+    fn written(&self, attribute: &NtfsAttribute<'_, '_>) -> Result<u64> {
+        let Some(place) = attribute.position().value().filter(|_| !attribute.is_resident()) else {
+            return Ok(u64::MAX);
+        };
+        let at = place.get() + 0x38;
+        let bytes = self.disk.bytes_at::<8>(at)?;
+        let bytes =
+            bytes.ok_or_else(|| Failure::unsupported("read a file: its record is not on the disk"))?;
+        // The last two bytes of a sector are replaced while it is on the disk. They are the highest
+        // ones of the length.
+        let highest = if at % SECTOR == SECTOR - 8 { u64::MAX >> 16 } else { u64::MAX };
+        Ok(u64::from_le_bytes(bytes) & highest)
     }
 
     /// Describes a file. The sizes and times in directories may be old, so its own record counts.
@@ -79,7 +128,8 @@ impl NtfsVolume {
         }
         let modified = moment(info.modification_time());
         let (mode, uid, gid, target) = (None, None, None, None);
-        Ok(FileEntry { name: name.to_owned(), kind, size, mode, uid, gid, modified, target })
+        let id = Some(file.file_record_number());
+        Ok(FileEntry { name: name.to_owned(), kind, size, mode, uid, gid, modified, target, id })
     }
 }
 
@@ -151,11 +201,23 @@ impl FileSystem for NtfsVolume {
             }
         }
         let mut value: NtfsAttributeValue<'_, '_> = attribute.value(&mut disk).map_err(failed)?;
-        if offset >= value.len() {
-            return Ok(());
-        }
-        value.seek(&mut disk, SeekFrom::Start(offset)).map_err(failed)?;
-        pass_on(length, |out| value.read(&mut disk, out).map_err(failed), take)
+        let (size, written) = (value.len(), self.written(&attribute)?.min(value.len()));
+        value.seek(&mut disk, SeekFrom::Start(offset.min(written))).map_err(failed)?;
+        let mut at = offset;
+        let next = |out: &mut [u8]| {
+            let end = if at < written { written } else { size };
+            let most = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX).min(out.len());
+            let read = match at < written {
+                true => value.read(&mut disk, &mut out[..most]).map_err(failed)?,
+                false => {
+                    out[..most].fill(0);
+                    most
+                }
+            };
+            at += read as u64;
+            Ok(read)
+        };
+        pass_on(length, next, take)
     }
 }
 

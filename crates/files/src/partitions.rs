@@ -34,11 +34,12 @@ struct Slot {
 /// number 0.
 fn slots(disk: &Section) -> Result<Vec<Slot>> {
     let whole = Slot { number: 0, name: None, start: 0, size: disk.size() };
-    // The boot sector of FAT and NTFS looks like a master boot record.
-    if recognize(disk)?.is_some() {
+    let Some(record) = disk.bytes_at::<512>(0)? else { return Ok(vec![whole]) };
+    // The boot sector of FAT and NTFS looks like a master boot record. Marks of other formats may
+    // be left from before the disk was partitioned, so a table counts more than they do.
+    if matches!(recognize(disk)?, Some(Content::Fat | Content::Ntfs)) {
         return Ok(vec![whole]);
     }
-    let Some(record) = disk.bytes_at::<512>(0)? else { return Ok(vec![whole]) };
     let entries = entries(&record);
     if entries.iter().any(|entry| entry.kind == PROTECTIVE)
         && let Some(found) = from_gpt(disk)
@@ -139,6 +140,16 @@ fn open(section: &Section, content: Content) -> Result<Box<dyn FileSystem>> {
     })
 }
 
+/// Returns the name of a content, as far as it is known without a look into it.
+fn name(content: Option<Content>) -> &'static str {
+    match content {
+        None => "unknown",
+        Some(Content::Ext(name) | Content::Other(name)) => name,
+        Some(Content::Fat) => "fat",
+        Some(Content::Ntfs) => "ntfs",
+    }
+}
+
 /// Describes a partition.
 fn described(disk: &Section, slot: Slot) -> Result<Partition> {
     let section = disk.part(slot.start, slot.size);
@@ -147,26 +158,20 @@ fn described(disk: &Section, slot: Slot) -> Result<Partition> {
         Some(content) => open(&section, content).map(Some),
         None => Ok(None),
     };
-    let (name, label) = match (&content, &opened) {
-        (Some(Content::Ext(name) | Content::Other(name)), opened) => {
-            (Some((*name).to_owned()), opened.as_ref().ok().and_then(|fs| fs.as_ref()?.label()))
-        }
-        (Some(other), opened) => {
-            let fs = opened.as_ref().ok().and_then(|fs| fs.as_ref());
-            let unopened = if *other == Content::Ntfs { "ntfs" } else { "fat" };
-            (Some(fs.map_or(unopened, |fs| fs.name()).to_owned()), fs.and_then(|fs| fs.label()))
-        }
-        (None, _) => (None, None),
-    };
+    let fs = opened.as_ref().ok().and_then(Option::as_ref);
+    let label = fs.and_then(|fs| fs.label());
+    // Which FAT it is shows in the file system only.
+    let exact = fs.filter(|_| content == Some(Content::Fat)).map(|fs| fs.name());
+    let content = content.map(|content| exact.unwrap_or(name(Some(content))).to_owned());
     let problem = match opened {
         Ok(Some(_)) => None,
         Ok(None) => Some("it has no file system that is known here".to_owned()),
         Err(failure) if failure.kind == crate::FailureKind::Disk => return Err(failure),
         Err(failure) => Some(failure.message),
     };
-    let Slot { number, name: title, start, size } = slot;
+    let Slot { number, name, start, size } = slot;
     let readable = problem.is_none();
-    Ok(Partition { number, name: title, start, size, content: name, label, readable, problem })
+    Ok(Partition { number, name, start, size, content, label, readable, problem })
 }
 
 /// Returns the partitions of a disk, in the order of their numbers.
@@ -180,37 +185,43 @@ pub(crate) fn list(disk: &Section) -> Result<Vec<Partition>> {
 /// Opens the file system of a partition. `None`: the only partition that can be read. Returns the
 /// number of the partition too.
 pub(crate) fn choose(disk: &Section, wanted: Option<u32>) -> Result<(u32, Box<dyn FileSystem>)> {
-    let all = list(disk)?;
-    let named = |partition: &Partition| {
-        let content = partition.content.as_deref().unwrap_or("unknown");
-        format!("{} ({content})", partition.number)
+    let mut all = Vec::new();
+    for slot in slots(disk)? {
+        let section = disk.part(slot.start, slot.size);
+        all.push((slot.number, recognize(&section)?, section));
+    }
+    let is_known = |content: &Option<Content>| !matches!(content, None | Some(Content::Other(_)));
+    let names = |only_known: bool| {
+        let named = all.iter().filter(|(_, content, _)| !only_known || is_known(content));
+        named
+            .map(|(number, content, _)| format!("{number} ({})", name(*content)))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
-    let names = || all.iter().map(named).collect::<Vec<_>>().join(", ");
-    let readable_names = || all.iter().filter(|p| p.readable).map(named).collect::<Vec<_>>().join(", ");
-    let readable: Vec<&Partition> = all.iter().filter(|partition| partition.readable).collect();
-    let chosen = match (wanted, readable.as_slice(), all.as_slice()) {
-        (Some(number), _, all) => all.iter().find(|p| p.number == number).ok_or_else(|| {
-            Failure::not_found(format!("find partition {number}: the disk has {}", names()))
+    let known: Vec<_> = all.iter().filter(|(_, content, _)| is_known(content)).collect();
+    let (number, content, section) = match (wanted, known.as_slice(), all.as_slice()) {
+        (Some(number), _, all) => all.iter().find(|(n, _, _)| *n == number).ok_or_else(|| {
+            Failure::not_found(format!("find partition {number}: the disk has {}", names(false)))
         })?,
         (None, [only], _) => only,
         (None, [], [only]) => only,
         (None, [], _) => {
-            let text = format!("read files: no partition has a file system that is known here: {}", names());
-            return Err(Failure::unsupported(text));
+            let text = "read files: no partition has a file system that is known here";
+            return Err(Failure::unsupported(format!("{text}: {}", names(false))));
         }
         (None, _, _) => {
-            let text =
-                format!("read files: several partitions have some, name one of them: {}", readable_names());
-            return Err(Failure::invalid(text));
+            let text = "read files: several partitions have some, name one of them";
+            return Err(Failure::invalid(format!("{text}: {}", names(true))));
         }
     };
-    if let Some(problem) = &chosen.problem {
-        return Err(Failure::unsupported(format!("read files of partition {}: {problem}", chosen.number)));
-    }
-    let section = disk.part(chosen.start, chosen.size);
-    let content = recognize(&section)?;
-    let content = content.ok_or_else(|| Failure::unsupported("read files: there is no file system"))?;
-    Ok((chosen.number, open(&section, content)?))
+    let opened = match content {
+        Some(content) => open(section, *content),
+        None => Err(Failure::unsupported("it has no file system that is known here")),
+    };
+    let opened = opened.map_err(|failure| {
+        Failure::new(failure.kind, format!("read files of partition {number}: {}", failure.message))
+    })?;
+    Ok((*number, opened))
 }
 
 #[cfg(test)]

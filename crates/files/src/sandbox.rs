@@ -1,11 +1,11 @@
 //! What a reader may do: use the socket that it has, and memory.
 //!
 //! The reader limits itself before it reads the first byte of a disk. From then on a parser that is
-//! deceived by its input can compute for a while, and send nonsense to the server, which trusts
-//! nothing of it.
+//! deceived by its input can compute until the server ends it, and send nonsense to the server,
+//! which trusts nothing of it.
 
 use rustix::process::{Resource, Rlimit, setpriority_process, setrlimit};
-use rustix::thread::set_no_new_privs;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -14,25 +14,22 @@ use std::io;
 
 /// Memory of a reader, as address space, in bytes.
 pub const MEMORY: u64 = 256 << 20;
-/// Processor time of a reader, in seconds. The server adds to it for content that was delivered.
+/// Processor time of a reader for one request, in seconds. The server moves the limit for the next.
 pub const SECONDS: u64 = 30;
-/// Command of fcntl(2) that reads the flags of a descriptor.
-const F_GETFD: u64 = libc::F_GETFD as u64;
+/// What a reader may tell the kernel of its memory: that it is free, and the size of its pages.
+const ADVICE: [i32; 4] = [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE];
 
-/// System calls of a reader: use of open descriptors, memory, and the end. None opens anything,
-/// starts anything or sends a signal to another process.
-const ALLOWED: [i64; 27] = [
+/// System calls of a reader, whatever their arguments: use of open descriptors, memory, and the
+/// end. None opens anything, starts anything, or sends or ignores a signal.
+const ALLOWED: [i64; 22] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_writev,
     libc::SYS_recvfrom,
     libc::SYS_sendto,
     libc::SYS_close,
-    libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mremap,
-    libc::SYS_madvise,
-    libc::SYS_mprotect,
     libc::SYS_brk,
     libc::SYS_futex,
     libc::SYS_sched_yield,
@@ -42,8 +39,6 @@ const ALLOWED: [i64; 27] = [
     libc::SYS_getrandom,
     libc::SYS_getpid,
     libc::SYS_gettid,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigaction,
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
@@ -76,19 +71,33 @@ pub fn enter() -> io::Result<()> {
     setrlimit(Resource::Fsize, limit(Some(0), Some(0)))?;
     setrlimit(Resource::Nproc, limit(Some(0), Some(0)))?;
     setrlimit(Resource::As, limit(Some(MEMORY), Some(MEMORY)))?;
-    // The server raises it, within what the process may have at most.
+    // The server moves it. The signal at its end can't be ignored any more.
     setrlimit(Resource::Cpu, limit(Some(SECONDS), None))?;
     set_no_new_privs(true)?;
+    // A server that runs as root gives none of its power away.
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     filter()
+}
+
+/// Returns the rule that an argument of a call has to obey.
+fn rule(argument: u8, op: SeccompCmpOp, value: i32) -> io::Result<SeccompRule> {
+    let value = u64::try_from(value).map_err(io::Error::other)?;
+    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value);
+    SeccompRule::new(vec![condition.map_err(io::Error::other)?]).map_err(io::Error::other)
 }
 
 /// Forbids all system calls but the allowed ones, for all threads. Another one ends the process.
 fn filter() -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.map(|call| (call, Vec::new())).into();
     // The standard library looks whether a descriptor that it closes is open.
-    let reads_flags = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, F_GETFD);
-    let reads_flags = SeccompRule::new(vec![reads_flags.map_err(io::Error::other)?]);
-    rules.insert(libc::SYS_fcntl, vec![reads_flags.map_err(io::Error::other)?]);
+    rules.insert(libc::SYS_fcntl, vec![rule(1, SeccompCmpOp::Eq, libc::F_GETFD)?]);
+    // Memory never becomes a program.
+    let no_program = || rule(2, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0);
+    rules.insert(libc::SYS_mmap, vec![no_program()?]);
+    rules.insert(libc::SYS_mprotect, vec![no_program()?]);
+    let advice = ADVICE.map(|advice| rule(2, SeccompCmpOp::Eq, advice));
+    rules.insert(libc::SYS_madvise, advice.into_iter().collect::<io::Result<_>>()?);
     let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
     let filter = SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch);
     let program: BpfProgram = filter.and_then(TryInto::try_into).map_err(io::Error::other)?;

@@ -25,15 +25,18 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 pub const READER_COMMAND: &str = "file-reader";
 /// Settings of the allocator in a reader, which has little memory and one thread.
 const ALLOCATOR: (&str, &str) = ("_RJEM_MALLOC_CONF", "background_thread:false,narenas:1");
-/// Largest number of processes that work at the same time. Each has as much memory as
-/// [`sandbox::MEMORY`].
+/// Largest number of processes that answer questions at the same time, and of those that send
+/// content. Each has as much memory as [`sandbox::MEMORY`].
 const MAX_WORKING: usize = 4;
+/// Time for which a question waits for a place, and the pause between two looks.
+const WAIT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
 /// Largest number of processes that wait for another request.
 const MAX_IDLE: usize = 4;
 /// Time after which a process that waits is ended.
 const IDLE: Duration = Duration::from_secs(30);
-/// Content for which a process gets another second of processor time, in bytes.
-const BYTES_PER_SECOND: u64 = 16 << 20;
+/// Content after which a process gets its processor time anew, in bytes.
+const MORE_TIME: u64 = 64 << 20;
 
 /// The content of a view, as a reader's disk.
 struct Content(Arc<Volume>);
@@ -50,14 +53,42 @@ impl Device for Content {
 
 /// A reader's process. Its drop ends it.
 struct Process {
-    child: Child,
+    child: Ended,
     reading: Reading<Content>,
     view: String,
     last_use: Instant,
-    /// Content that it has delivered, in bytes.
-    delivered: u64,
-    /// Processor time that it may use, in seconds.
-    seconds: u64,
+}
+
+/// A child that is killed and waited for when this is dropped.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Ended {
+    /// Gives the process the time of [`sandbox::SECONDS`] from now on. If that fails, it has what
+    /// is left.
+    fn renew_time(&self) {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        if let Some(used) = seconds_used(self.0.id()) {
+            let limit = Rlimit { current: Some(used + sandbox::SECONDS), maximum: None };
+            let _ = prlimit(pid, Resource::Cpu, limit);
+        }
+    }
+}
+
+/// Returns the processor time that a process has used, in whole seconds, rounded up.
+fn seconds_used(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before the parenthesis may contain blanks. Fields 14 and 15 of proc_pid_stat(5).
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    let ticks = ticks()? + ticks()?;
+    Some(ticks.div_ceil(rustix::param::clock_ticks_per_second().max(1)))
 }
 
 impl Process {
@@ -71,10 +102,12 @@ impl Process {
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            .spawn()?;
+            .current_dir("/")
+            .spawn()
+            .map(Ended)?;
         let reading = Reading::begin(ours, Content(content))?;
         let (view, last_use) = (view.to_owned(), Instant::now());
-        Ok(Process { child, reading, view, last_use, delivered: 0, seconds: sandbox::SECONDS })
+        Ok(Process { child, reading, view, last_use })
     }
 
     fn ask<T: DeserializeOwned>(
@@ -82,39 +115,58 @@ impl Process {
         request: &Request,
         take: &mut dyn FnMut(Vec<u8>) -> io::Result<()>,
     ) -> std::result::Result<T, Failure> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let (delivered, seconds) = (&mut self.delivered, &mut self.seconds);
+        self.child.renew_time();
+        let mut delivered = 0;
         self.reading.ask(request, &mut |piece| {
-            *delivered += piece.len() as u64;
-            let earned = sandbox::SECONDS + *delivered / BYTES_PER_SECOND;
-            if earned > *seconds {
-                *seconds = earned;
-                prlimit(pid, Resource::Cpu, Rlimit { current: Some(earned), maximum: None })?;
+            delivered += piece.len() as u64;
+            if delivered >= MORE_TIME {
+                delivered = 0;
+                self.child.renew_time();
             }
             take(piece)
         })
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// The processes that read files, and their limits.
 pub(crate) struct FileReaders {
     idle: Mutex<Vec<Process>>,
-    places: Semaphore,
+    /// The views of the requests under way.
+    working: Mutex<Vec<String>>,
+    questions: Semaphore,
+    /// Requests for content last as long as their clients take it.
+    contents: Semaphore,
+}
+
+/// A request under way.
+struct Working<'r> {
+    readers: &'r FileReaders,
+    view: &'r str,
+    _place: SemaphorePermit<'r>,
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        let mut working = self.readers.working.lock();
+        if let Some(at) = working.iter().position(|view| view == self.view) {
+            working.swap_remove(at);
+        }
+    }
 }
 
 impl FileReaders {
     pub(crate) fn new() -> Self {
-        FileReaders { idle: Mutex::default(), places: Semaphore::new(MAX_WORKING) }
+        let (questions, contents) = (Semaphore::new(MAX_WORKING), Semaphore::new(MAX_WORKING));
+        FileReaders { idle: Mutex::default(), working: Mutex::default(), questions, contents }
     }
 
-    /// Sends a request about a view to a process. Content of a file goes to `take`.
+    /// Returns whether somebody reads files of a view now.
+    pub(crate) fn is_reading(&self, view: &str) -> bool {
+        self.working.lock().iter().any(|working| working == view)
+    }
+
+    /// Sends a request about a view to a process. Content of a file goes to `take`. When the view
+    /// ends, so does the request.
     pub(crate) fn ask<T: DeserializeOwned>(
         &self,
         views: &Views,
@@ -124,7 +176,7 @@ impl FileReaders {
     ) -> Result<T> {
         // Also for a process that waits: a view that has ended shows nothing.
         let content = views.content(view)?;
-        let _place = self.place()?;
+        let _working = self.begin(view, request)?;
         let waiting = {
             let mut idle = self.idle.lock();
             idle.iter().position(|process| process.view == view).map(|at| idle.swap_remove(at))
@@ -134,9 +186,12 @@ impl FileReaders {
             None => Process::start(view, content)
                 .map_err(|e| Error::io(format!("start a process that reads files of view {view}"), e))?,
         };
-        let answer = process.ask(request, take);
-        if answer.as_ref().is_err_and(|failure| failure.kind == FailureKind::Reader) {
-            tracing::warn!(view, process = process.child.id(), "a process that reads files was ended");
+        let answer = process.ask(request, &mut |piece| {
+            views.content(view).map_err(io::Error::other)?;
+            take(piece)
+        });
+        if let Some(failure) = answer.as_ref().err().filter(|failure| failure.kind == FailureKind::Reader) {
+            tracing::debug!(view, %failure, "a process that reads files is ended");
         } else {
             process.last_use = Instant::now();
             self.keep(process, views);
@@ -144,11 +199,25 @@ impl FileReaders {
         answer.map_err(error)
     }
 
-    fn place(&self) -> Result<SemaphorePermit<'_>> {
-        self.places.try_acquire().map_err(|_| {
-            let text = "read files: too many clients read files; try again later";
-            Error::new(ErrorKind::Busy, text)
-        })
+    fn begin<'r>(&'r self, view: &'r str, request: &Request) -> Result<Working<'r>> {
+        // Content lasts as long as its client takes it. A question is answered soon, so others
+        // wait.
+        let (places, until) = match request {
+            Request::Read { .. } => (&self.contents, Instant::now()),
+            _ => (&self.questions, Instant::now() + WAIT),
+        };
+        let place = loop {
+            match places.try_acquire() {
+                Ok(place) => break place,
+                Err(_) if Instant::now() < until => std::thread::sleep(PAUSE),
+                Err(_) => {
+                    let text = "read files: too many clients read files; try again later";
+                    return Err(Error::new(ErrorKind::Busy, text));
+                }
+            }
+        };
+        self.working.lock().push(view.to_owned());
+        Ok(Working { readers: self, view, _place: place })
     }
 
     /// Keeps a process for another request, unless its view has ended.

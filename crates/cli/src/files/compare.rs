@@ -1,5 +1,6 @@
 //! `hindcast files diff`: the files that differ between two moments.
 
+use super::copy::LONGEST_PATH;
 use super::place::Opened;
 use crate::failure::Failure;
 use crate::listing::{Cell, Column};
@@ -74,6 +75,9 @@ pub(crate) fn compare(
     }
     let mut waiting = vec![(String::new(), Some((old, new)))];
     while let Some((directory, entries)) = waiting.pop() {
+        if directory.len() > LONGEST_PATH {
+            return Err(Failure::Failed(format!("{directory}: the directories form a circle")));
+        }
         let (old, new) = match entries {
             Some(entries) => entries,
             None => (before.list(&below(from, &directory))?.1, after.list(&below(to, &directory))?.1),
@@ -166,6 +170,8 @@ impl Sides<'_, '_> {
         note((before.uid, before.gid) != (after.uid, after.gid), "owner");
         note(before.target != after.target, "target");
         let is_file = |file: &FileEntry| file.kind == FileKind::File;
+        self.before.renew()?;
+        self.after.renew()?;
         if self.content && is_file(&before) && is_file(&after) && before.size == after.size {
             let one = digest(self.before, &below(self.from, &path))?;
             note(one != digest(self.after, &below(self.to, &path))?, "content");

@@ -5,9 +5,12 @@
 
 use super::place::Opened;
 use crate::failure::Failure;
+use crate::output::harmless;
 use hindcast_api::{FileEntry, FileKind, Size, name_bytes};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -22,6 +25,9 @@ const KEPT: u32 = 0o1777;
 /// Zeros of this length are a hole, in bytes.
 const BLOCK: usize = 64 << 10;
 
+/// Longest path that is walked, in bytes, as the kernel has it (PATH_MAX).
+pub(super) const LONGEST_PATH: usize = 4096;
+
 /// How files are copied.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct How {
@@ -29,13 +35,25 @@ pub(crate) struct How {
     pub(crate) force: bool,
 }
 
-/// What was copied.
-#[derive(Default)]
-struct Copied {
+/// A directory that is to be copied.
+struct Waiting {
+    path: String,
+    target: PathBuf,
+    /// The directories above it, by their numbers, and its own.
+    line: Vec<u64>,
+    /// Its entries, if they are known.
+    entries: Option<Vec<FileEntry>>,
+}
+
+/// A copy under way, and what came of it.
+struct Copy<'c, 's> {
+    from: &'c Opened<'s>,
+    how: How,
+    progress: ProgressBar,
     files: u64,
     bytes: u64,
-    /// Entries that can't be copied: devices, pipes, sockets.
-    left_out: Vec<String>,
+    /// What was not copied, and why.
+    failed: Vec<String>,
     /// Links to make: where, and their target.
     links: Vec<(PathBuf, Vec<u8>)>,
     /// Directories that get their bits and times when all is in them.
@@ -49,112 +67,157 @@ pub(crate) fn copy(from: &Opened<'_>, path: &str, to: &Path, how: How) -> Result
         Ok(found) if found.is_dir() && itself.name != "/" => to.join(safe(&itself.name)?),
         _ => to.to_owned(),
     };
-    let progress = ProgressBar::no_length().with_style(
-        ProgressStyle::with_template("{spinner} {bytes} {bytes_per_sec}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
-    let mut copied = Copied::default();
+    let style = ProgressStyle::with_template("{spinner} {bytes} {bytes_per_sec}");
+    let progress =
+        ProgressBar::no_length().with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let (failed, links, directories) = (Vec::new(), Vec::new(), Vec::new());
+    let mut copy = Copy { from, how, progress, files: 0, bytes: 0, failed, links, directories };
     match itself.kind {
         FileKind::Directory if !how.recursive => {
             return Err(Failure::usage(format!("{path} is a directory: --recursive copies it")));
         }
         FileKind::Directory => {
-            copied.tree(from, (path.to_owned(), itself, entries), target, (how, &progress))?;
+            make_directory(&target, how)?;
+            let line = itself.id.into_iter().collect();
+            copy.directories.push((target.clone(), itself));
+            copy.tree(Waiting { path: path.to_owned(), target, line, entries: Some(entries) });
         }
-        FileKind::File => copied.file(from, path, &itself, &target, (how, &progress))?,
-        FileKind::Symlink => copied.links.push((target, target_of(&itself))),
+        FileKind::File => copy.file(path, &itself, &target)?,
+        FileKind::Symlink => copy.links.push((target, target_of(&itself)?)),
         FileKind::Other => {
             return Err(Failure::usage(format!("{path}: only files, directories and links are copied")));
         }
     }
-    copied.finish(how)?;
-    progress.finish_and_clear();
-    for path in &copied.left_out {
-        eprintln!("hindcast: left out {}: no file, directory or link", super::printable(path));
+    copy.finish();
+    copy.progress.finish_and_clear();
+    let Copy { files, bytes, failed, .. } = copy;
+    for failure in &failed {
+        // With stderr closed the message is lost; the exit code remains.
+        let _ = writeln!(io::stderr(), "hindcast: {}", harmless(failure));
     }
-    let Copied { files, bytes, .. } = copied;
-    from.done(format_args!("copied {files} files, {}", Size(bytes)))
+    let done = format!("copied {files} files, {}", Size(bytes));
+    match failed.len() {
+        0 => from.done(done),
+        count => Err(Failure::Failed(format!("{done}; {count} could not be copied"))),
+    }
 }
 
-impl Copied {
-    /// Copies a directory and all below it.
-    fn tree(
-        &mut self,
-        from: &Opened<'_>,
-        root: (String, FileEntry, Vec<FileEntry>),
-        target: PathBuf,
-        (how, progress): (How, &ProgressBar),
-    ) -> Result<(), Failure> {
-        let (path, itself, entries) = root;
-        make_directory(&target, how)?;
-        self.directories.push((target.clone(), itself));
-        let mut waiting = vec![(path, target, Some(entries))];
-        while let Some((path, target, entries)) = waiting.pop() {
-            let entries = match entries {
-                Some(entries) => entries,
-                None => from.list(&path)?.1,
+impl Copy<'_, '_> {
+    /// Copies a directory and all below it. What fails is noted, and the rest is copied.
+    fn tree(&mut self, root: Waiting) {
+        let mut waiting = vec![root];
+        while let Some(Waiting { path, target, line, entries }) = waiting.pop() {
+            let entries = match entries.map_or_else(|| self.from.list(&path).map(|(_, found)| found), Ok) {
+                Ok(entries) => entries,
+                Err(failure) => {
+                    self.failed.push(format!("{path}: {failure}"));
+                    continue;
+                }
             };
             for entry in entries {
-                let (below, inside) = (
-                    format!("{}/{}", path.trim_end_matches('/'), entry.name),
-                    target.join(safe(&entry.name)?),
-                );
-                match entry.kind {
-                    FileKind::Directory => {
-                        make_directory(&inside, how)?;
-                        self.directories.push((inside.clone(), entry));
-                        waiting.push((below, inside, None));
-                    }
-                    FileKind::File => self.file(from, &below, &entry, &inside, (how, progress))?,
-                    FileKind::Symlink => self.links.push((inside, target_of(&entry))),
-                    FileKind::Other => self.left_out.push(below),
+                let below = format!("{}/{}", path.trim_end_matches('/'), entry.name);
+                let copied = safe(&entry.name).and_then(|name| {
+                    self.entry(entry, &below, target.join(name), &line).map(|next| waiting.extend(next))
+                });
+                if let Err(failure) = copied {
+                    self.failed.push(format!("{below}: {failure}"));
                 }
             }
         }
-        Ok(())
     }
 
-    /// Copies one file. If that fails, nothing of it stays.
-    fn file(
+    /// Copies an entry of a directory. Returns what is to be copied below it.
+    fn entry(
         &mut self,
-        from: &Opened<'_>,
+        entry: FileEntry,
         path: &str,
-        entry: &FileEntry,
-        target: &Path,
-        (how, progress): (How, &ProgressBar),
-    ) -> Result<(), Failure> {
-        if how.force {
-            remove_file(target)?;
+        target: PathBuf,
+        line: &[u64],
+    ) -> Result<Option<Waiting>, Failure> {
+        match entry.kind {
+            FileKind::Directory => {
+                let is_circle = entry.id.is_some_and(|id| line.contains(&id)) || path.len() > LONGEST_PATH;
+                if is_circle {
+                    return Err(Failure::Failed("the directories form a circle".into()));
+                }
+                make_directory(&target, self.how)?;
+                let line = line.iter().copied().chain(entry.id).collect();
+                self.directories.push((target.clone(), entry));
+                return Ok(Some(Waiting { path: path.to_owned(), target, line, entries: None }));
+            }
+            FileKind::File => self.file(path, &entry, &target)?,
+            FileKind::Symlink => self.links.push((target, target_of(&entry)?)),
+            FileKind::Other => return Err(Failure::Failed("it is no file, directory or link".into())),
         }
-        // It follows no link, and replaces nothing.
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(target);
-        let file = made.map_err(|e| failed("create", target, &e))?;
-        let mut out = progress.wrap_write(Sparse { file: &file, hole: 0 });
-        let written = from.content(path, &mut out).and_then(|bytes| {
+        Ok(None)
+    }
+
+    /// Copies one file. It appears under its name when it is complete.
+    fn file(&mut self, path: &str, entry: &FileEntry, target: &Path) -> Result<(), Failure> {
+        if !self.how.force && target.symlink_metadata().is_ok() {
+            return Err(exists(target));
+        }
+        let (file, part) = part_of(target)?;
+        let mut out = self.progress.wrap_write(Sparse { file: &file, hole: 0 });
+        let written = self.from.content(path, &mut out).and_then(|bytes| {
             // A hole at the end.
             let kept = file.set_len(bytes).and_then(|()| keep(&file, entry));
-            kept.map(|()| bytes).map_err(|e| failed("complete", target, &e))
+            kept.and_then(|()| self.publish(&part, target))
+                .map(|()| bytes)
+                .map_err(|e| failed("complete", target, &e))
         });
-        self.bytes += written.inspect_err(|_| drop(fs::remove_file(target)))?;
+        self.bytes += written.inspect_err(|_| drop(fs::remove_file(&part)))?;
         self.files += 1;
         Ok(())
     }
 
-    /// Makes the links, and gives the directories their bits and times, the deepest first.
-    fn finish(&mut self, how: How) -> Result<(), Failure> {
-        for (at, target) in std::mem::take(&mut self.links) {
-            if how.force {
-                remove_file(&at)?;
+    /// Gives a complete file its name. It replaces another one with --force only, and nothing
+    /// through a link.
+    fn publish(&self, part: &Path, target: &Path) -> io::Result<()> {
+        let flags = if self.how.force { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        match renameat_with(CWD, part, CWD, target, flags) {
+            // A file system without that operation.
+            Err(Errno::INVAL) if !self.how.force => {
+                fs::hard_link(part, target)?;
+                fs::remove_file(part)
             }
-            symlink(OsStr::from_bytes(&target), &at).map_err(|e| failed("create the link", &at, &e))?;
-            self.files += 1;
+            renamed => Ok(renamed?),
+        }
+    }
+
+    /// Makes the links, and gives the directories their bits and times, the deepest first.
+    fn finish(&mut self) {
+        for (at, target) in std::mem::take(&mut self.links) {
+            if self.how.force && at.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+                let _ = fs::remove_file(&at);
+            }
+            match symlink(OsStr::from_bytes(&target), &at) {
+                Ok(()) => self.files += 1,
+                Err(error) => self.failed.push(failed("create the link", &at, &error).to_string()),
+            }
         }
         for (at, entry) in std::mem::take(&mut self.directories).into_iter().rev() {
             let kept = File::open(&at).and_then(|directory| keep(&directory, &entry));
-            kept.map_err(|e| failed("set the permissions of", &at, &e))?;
+            if let Err(error) = kept {
+                self.failed.push(failed("set the permissions of", &at, &error).to_string());
+            }
         }
-        Ok(())
     }
+}
+
+/// Creates a file beside a target, under a name that nobody has.
+fn part_of(target: &Path) -> Result<(File, PathBuf), Failure> {
+    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    for attempt in 0..100 {
+        let part = directory.join(format!(".hindcast-{}-{attempt}.part", std::process::id()));
+        // It follows no link, and replaces nothing.
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return Ok((made.map_err(|e| failed("create a file for", target, &e))?, part)),
+        }
+    }
+    Err(exists(directory))
 }
 
 /// A file that gets holes where zeros are written.
@@ -194,16 +257,20 @@ fn safe(name: &str) -> Result<PathBuf, Failure> {
     Ok(PathBuf::from(OsStr::from_bytes(&bytes)))
 }
 
-fn target_of(entry: &FileEntry) -> Vec<u8> {
-    name_bytes(entry.target.as_deref().unwrap_or_default())
+fn target_of(entry: &FileEntry) -> Result<Vec<u8>, Failure> {
+    let target = entry.target.as_deref().filter(|target| !target.is_empty());
+    target.map(name_bytes).ok_or_else(|| Failure::Failed("the target of the link can't be read".into()))
 }
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
-    let hint = match error.kind() {
-        io::ErrorKind::AlreadyExists => " (--force replaces files that exist)",
-        _ => "",
-    };
-    Failure::Failed(format!("{what} {}: {error}{hint}", path.display()))
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => exists(path),
+        _ => Failure::Failed(format!("{what} {}: {error}", path.display())),
+    }
+}
+
+fn exists(path: &Path) -> Failure {
+    Failure::Failed(format!("{} exists: --force replaces files that exist", path.display()))
 }
 
 /// Makes a directory. One that exists is used with --force only, and never through a link.
@@ -213,13 +280,6 @@ fn make_directory(path: &Path, how: How) -> Result<(), Failure> {
     match made {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_there() => Ok(()),
         made => made.map_err(|e| failed("create the directory", path, &e)),
-    }
-}
-
-fn remove_file(path: &Path) -> Result<(), Failure> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.map_err(|e| failed("replace", path, &e)),
     }
 }
 

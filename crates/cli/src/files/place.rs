@@ -3,15 +3,20 @@
 use crate::failure::Failure;
 use crate::session::Session;
 use crate::when::When;
-use hindcast_api::{CreateView, FileEntry, FilePlace, Partition, PatchView};
+use hindcast_api::{
+    ClientError, CreateView, ErrorKind, FileEntry, FilePlace, Partition, PatchView, name_bytes,
+};
 use std::cell::Cell;
 use std::fmt::Display;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Lease of the view, and the time after which it is renewed.
-const LEASE: Duration = Duration::from_secs(3600);
-const RENEW: Duration = Duration::from_secs(300);
+const LEASE: Duration = Duration::from_secs(900);
+const RENEW: Duration = Duration::from_secs(60);
+/// Pause before a request is repeated for which the server has no place now, and how often it is.
+const PAUSE: Duration = Duration::from_millis(500);
+const ATTEMPTS: u32 = 60;
 /// Name of the view, for people who list views.
 const NAME: &str = "hindcast files";
 
@@ -59,13 +64,18 @@ impl<'s> Opened<'s> {
         Ok(Opened { session, view, partition, renewed: Cell::new(Instant::now()) })
     }
 
-    /// Keeps the view for as long as the command runs.
-    fn place<'a>(&'a self, path: &'a str) -> Result<FilePlace<'a>, Failure> {
+    /// Keeps the view for as long as the command runs. The server keeps it while a file is read.
+    pub(crate) fn renew(&self) -> Result<(), Failure> {
         if self.renewed.get().elapsed() > RENEW {
             let lease = PatchView { lease_seconds: Some(LEASE.as_secs()) };
             self.session.client.renew_view(&self.view, &lease)?;
             self.renewed.set(Instant::now());
         }
+        Ok(())
+    }
+
+    fn place<'a>(&'a self, path: &'a str) -> Result<FilePlace<'a>, Failure> {
+        self.renew()?;
         Ok(FilePlace { view: &self.view, partition: self.partition, path })
     }
 
@@ -75,16 +85,21 @@ impl<'s> Opened<'s> {
     }
 
     pub(crate) fn partitions(&self) -> Result<Vec<Partition>, Failure> {
-        Ok(self.session.client.partitions(&self.view)?)
+        patiently(|| self.session.client.partitions(&self.view))
     }
 
     /// Returns the entry at a path, and all entries if it is a directory.
     pub(crate) fn list(&self, path: &str) -> Result<(FileEntry, Vec<FileEntry>), Failure> {
         let place = self.place(path)?;
-        let mut page = self.session.client.files(&place, None)?;
+        let client = &self.session.client;
+        let mut page = patiently(|| client.files(&place, None))?;
         let mut entries = std::mem::take(&mut page.entries);
         while let Some(next) = page.next.take() {
-            page = self.session.client.files(&place, Some(&next))?;
+            page = patiently(|| client.files(&place, Some(&next)))?;
+            let goes_on = |last: &String| name_bytes(last) > name_bytes(&next);
+            if !page.next.as_ref().is_none_or(goes_on) {
+                return Err(Failure::Failed(format!("{path}: the directory has no end")));
+            }
             entries.append(&mut page.entries);
         }
         Ok((page.itself, entries))
@@ -92,8 +107,20 @@ impl<'s> Opened<'s> {
 
     /// Writes the content of a file.
     pub(crate) fn content(&self, path: &str, out: &mut dyn Write) -> Result<u64, Failure> {
-        Ok(self.session.client.file(&self.place(path)?, 0, out)?)
+        let place = self.place(path)?;
+        patiently(|| self.session.client.file(&place, 0, out))
     }
+}
+
+/// Repeats a request while the server has no place for it.
+fn patiently<T>(mut request: impl FnMut() -> Result<T, ClientError>) -> Result<T, Failure> {
+    for _ in 1..ATTEMPTS {
+        match request() {
+            Err(ClientError::Api(body)) if body.kind == ErrorKind::Busy => std::thread::sleep(PAUSE),
+            answer => return Ok(answer?),
+        }
+    }
+    Ok(request()?)
 }
 
 impl Drop for Opened<'_> {

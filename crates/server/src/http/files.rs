@@ -4,18 +4,24 @@ use super::error::{ApiError, Json, Path, Query};
 use super::shared::{Shared, blocking};
 use super::transfer::{PIECES, permit, spawn};
 use crate::app::App;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use hindcast_api::{ChannelBody, ErrorBody, FileEntry, FileList, MAX_FILES_PAGE, Partition, name_bytes};
+use hindcast_engine::{Error, ErrorKind};
 use hindcast_files::{Place, Request};
 use serde::Deserialize;
 use std::io;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+
+/// Time in which a client has to take a piece of content, of 256 KiB at most.
+const SLOWEST: Duration = Duration::from_secs(60);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(partitions)).routes(routes!(files)).routes(routes!(file))
@@ -83,6 +89,7 @@ struct FileQuery {
 #[utoipa::path(get, path = "/views/{id}/file", params(("id" = String, Path), ("path" = String, Query), ("partition" = Option<u32>, Query), ("offset" = Option<u64>, Query), ("length" = Option<u64>, Query)), responses((status = OK, body = Vec<u8>, content_type = "application/octet-stream"), (status = "default", body = ErrorBody)))]
 async fn file(
     State(app): Shared,
+    method: Method,
     Path(id): Path<String>,
     Query(query): Query<FileQuery>,
 ) -> Result<Response, ApiError> {
@@ -94,21 +101,22 @@ async fn file(
         blocking(&app, move |app| Ok(app.file_readers.ask(&app.views, &view, &describe, &mut |_| Ok(()))?))
             .await?;
     let length = entry.size.saturating_sub(offset).min(length.unwrap_or(u64::MAX));
-    let (pieces, receiver) = mpsc::channel(PIECES);
-    spawn("file", move || {
-        let _permit = permit;
-        let request = Request::Read { place, offset, length };
-        let mut take = |piece: Vec<u8>| {
-            pieces.blocking_send(Ok(piece.into())).map_err(|_| io::ErrorKind::ConnectionAborted.into())
-        };
-        let read: Result<(), _> = app.file_readers.ask(&app.views, &id, &request, &mut take);
-        if let Err(error) = read {
-            tracing::debug!(view = id, %error, "the content of a file was interrupted");
-            // Fewer bytes than promised: the client sees that the content is incomplete.
-            let _ = pieces.blocking_send(Err(io::Error::other(error.to_string())));
+    let mut response = match method == Method::HEAD || length == 0 {
+        true => Response::default(),
+        false => {
+            let request = Request::Read { place, offset, length };
+            let (pieces, receiver) = mpsc::channel(PIECES);
+            let (tell, begun) = oneshot::channel();
+            let sending = Sending { pieces, tell: Some(tell), runtime: Handle::current() };
+            spawn("file", move || {
+                let _permit = permit;
+                sending.run(&app, &id, &request, length);
+            })?;
+            // What can't be read at all is an error with its text, and not a body that breaks off.
+            begun.await.map_err(|_| ApiError::internal("the reading of a file panicked"))??;
+            Body::new(ChannelBody(receiver)).into_response()
         }
-    })?;
-    let mut response = Body::new(ChannelBody(receiver)).into_response();
+    };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
@@ -118,6 +126,48 @@ async fn file(
         headers.insert(header::CONTENT_DISPOSITION, disposition);
     }
     Ok(response)
+}
+
+/// The content of a file on its way to a client.
+struct Sending {
+    pieces: mpsc::Sender<io::Result<Bytes>>,
+    /// Tells once whether the content begins.
+    tell: Option<oneshot::Sender<hindcast_engine::Result<()>>>,
+    runtime: Handle,
+}
+
+impl Sending {
+    /// Reads a file of a view and passes it on. The client gets an error in the body if it has
+    /// fewer bytes than were promised.
+    fn run(mut self, app: &App, view: &str, request: &Request, length: u64) {
+        let mut sent = 0;
+        let read = app.file_readers.ask::<()>(&app.views, view, request, &mut |piece| {
+            sent += piece.len() as u64;
+            self.begin(Ok(()));
+            self.send(Ok(piece.into()))
+        });
+        let read = read.and_then(|()| match sent == length {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Unsupported, "read the file: it ends before its size")),
+        });
+        if let Err(error) = read {
+            tracing::debug!(view, %error, "the content of a file was interrupted");
+            let text = error.to_string();
+            self.begin(Err(error));
+            let _ = self.send(Err(io::Error::other(text)));
+        }
+    }
+
+    fn begin(&mut self, outcome: hindcast_engine::Result<()>) {
+        // The client may be gone.
+        self.tell.take().map(|tell| tell.send(outcome));
+    }
+
+    /// Waits until the client takes the piece, but not for ever.
+    fn send(&self, piece: io::Result<Bytes>) -> io::Result<()> {
+        let sent = self.runtime.block_on(self.pieces.send_timeout(piece, SLOWEST));
+        sent.map_err(|_| io::Error::from(io::ErrorKind::ConnectionAborted))
+    }
 }
 
 /// Returns the header by which browsers save a file under its name (RFC 6266, RFC 8187).

@@ -7,9 +7,10 @@
 //! A journal with a checksum that does not match is refused, and so is one with features that this
 //! module does not know. All numbers of the journal are big endian.
 
+use super::inode::Inode;
+use super::superblock::Superblock;
 use crate::disk::{Overlay, Section};
 use crate::failure::{Failure, Result};
-use crate::superblock::{Superblock, journal_blocks};
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use std::collections::HashMap;
 
@@ -30,6 +31,8 @@ const KNOWN: u32 = HAS_REVOKES | HAS_64_BITS | HAS_SUMS_V2 | HAS_SUMS_V3;
 const ESCAPED: u32 = 1;
 const SAME_UUID: u32 = 2;
 const LAST: u32 = 8;
+/// Largest number of blocks of a journal: 16 GiB in blocks of 4 KiB.
+const MAX_BLOCKS: usize = 4 << 20;
 /// Length of the head of a block, and of the sum at the end of descriptors and revocations.
 const HEAD: usize = 12;
 const TAIL: usize = 4;
@@ -66,7 +69,9 @@ struct Copy {
 
 /// Returns what the journal of a file system replaces, and shows the file system as unmounted.
 pub(crate) fn replay(section: &Section, superblock: &Superblock) -> Result<Overlay> {
-    let blocks = journal_blocks(section, superblock)?;
+    let inode = superblock.journal().ok_or_else(|| damaged("it is on another disk"))?;
+    let inode = Inode::read(section, superblock, inode)?;
+    let blocks = inode.blocks(section, superblock, MAX_BLOCKS)?;
     let mut overlay = Overlay::new(superblock.block_size);
     let head = read(section, &blocks, 0, superblock.block_size)?;
     let (kind, start) = (be32(&head, 4), be32(&head, 28) as usize);
@@ -139,11 +144,12 @@ impl Journal<'_> {
     }
 
     /// Returns the copies of all committed transactions that no later revocation takes back, oldest
-    /// first. A transaction without its commit block never happened.
+    /// first. A transaction without its commit block never happened: of its other blocks, some may
+    /// be there and some not. So what is wrong with them counts at the commit block only.
     fn committed(&self, start: usize, first_transaction: u32) -> Result<Vec<Copy>> {
         let (mut next, mut transaction) = (start, first_transaction);
         let (mut copies, mut revoked): (Vec<Copy>, HashMap<u64, u32>) = Default::default();
-        let (mut open_copies, mut open_revoked) = (Vec::new(), Vec::new());
+        let mut open = Open::default();
         let mut left = self.log.len();
         while left > 0 {
             let block = self.block(next)?;
@@ -153,22 +159,26 @@ impl Journal<'_> {
             (next, left) = (self.after(next), left - 1);
             match be32(&block, 4) {
                 DESCRIPTOR => {
-                    self.check(&block, self.block_size - TAIL)?;
-                    for tag in self.tags(&block)? {
-                        left = left.checked_sub(1).ok_or_else(|| damaged("it is longer than itself"))?;
-                        open_copies.push(self.copy(&tag, next, transaction)?);
-                        next = self.after(next);
+                    open.note(self.check(&block, self.block_size - TAIL));
+                    for tag in open.note(self.tags(&block)).unwrap_or_default() {
+                        open.copies.push((tag, next));
+                        (next, left) = (self.after(next), left.saturating_sub(1));
                     }
                 }
                 REVOKE => {
-                    self.check(&block, self.block_size - TAIL)?;
-                    open_revoked.extend(self.revocations(&block)?);
+                    open.note(self.check(&block, self.block_size - TAIL));
+                    let named = open.note(self.revocations(&block));
+                    open.revoked.extend(named.unwrap_or_default());
                 }
                 COMMIT => {
                     self.check(&block, 16)?;
-                    copies.append(&mut open_copies);
+                    let Open { copies: found, revoked: taken_back, damage } = std::mem::take(&mut open);
+                    damage.map_or(Ok(()), Err)?;
+                    for (tag, number) in found {
+                        copies.push(self.copy(&tag, number, transaction)?);
+                    }
                     // The newest revocation of a block is the last one.
-                    revoked.extend(open_revoked.drain(..).map(|block| (block, transaction)));
+                    revoked.extend(taken_back.into_iter().map(|block| (block, transaction)));
                     transaction = transaction.wrapping_add(1);
                 }
                 _ => break,
@@ -241,6 +251,23 @@ impl Journal<'_> {
                 false => u64::from(be32(of, 0)),
             })
             .collect())
+    }
+}
+
+/// A transaction whose commit block was not seen yet.
+#[derive(Default)]
+struct Open {
+    /// Its copies, and their blocks of the journal.
+    copies: Vec<(Tag, usize)>,
+    revoked: Vec<u64>,
+    /// What is wrong with it.
+    damage: Option<Failure>,
+}
+
+impl Open {
+    /// Keeps the first failure.
+    fn note<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.map_err(|failure| self.damage.get_or_insert(failure)).ok()
     }
 }
 
