@@ -58,7 +58,7 @@ impl Pool {
                 By::Time(time.ok_or_else(|| yet_to_come(format_args!(" of volume {volume}")))?)
             }
             Moment::Mark(name) => {
-                let lsn = self.core.names.read().marks.get(&(id, name.clone())).map(|at| at.lsn);
+                let lsn = self.core.names.read().marks.get(id, name).map(|at| at.lsn);
                 By::Lsn(lsn.ok_or_else(|| {
                     not_found(format!("find the mark {name:?} of volume {volume}: it does not exist"))
                 })?)
@@ -98,14 +98,14 @@ impl Pool {
     /// Returns whether a volume has a mark of this name.
     pub fn has_mark(&self, volume: &str, name: &str) -> Result<bool> {
         let names = self.core.names.read();
-        Ok(names.marks.contains_key(&(names.volume(volume)?.id, name.to_owned())))
+        Ok(names.marks.get(names.volume(volume)?.id, name).is_some())
     }
 
     /// Returns the names of a volume's snapshots and marks.
     pub fn past_names(&self, volume: &str) -> Result<Vec<String>> {
         let names = self.core.names.read();
         let id = names.volume(volume)?.id;
-        let marks = names.marks.keys().filter(|(of, _)| *of == id).map(|(_, mark)| mark.clone());
+        let marks = names.marks.of(id).map(|(mark, _)| mark.to_string());
         let snapshots = names.snapshots_of(id).into_iter().map(|s| s.state.name.read().clone());
         Ok(snapshots.chain(marks).collect())
     }

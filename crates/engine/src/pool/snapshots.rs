@@ -60,6 +60,15 @@ impl Pool {
         Ok(names.snapshots_of(state.id).into_iter().map(|s| info(&self.core.clock, &names, s)).collect())
     }
 
+    /// Returns the snapshots of a volume that were created within a range of times of the wall
+    /// clock, in no order. The others are not looked at closely, so a console may ask often.
+    pub fn snapshots_within(&self, volume: &str, times: Range<u64>) -> Result<Vec<SnapshotInfo>> {
+        let names = self.core.names.read();
+        let found = names.snapshots_by_name(names.volume(volume)?.id);
+        let found = found.filter(|snapshot| times.contains(&snapshot.state.created));
+        Ok(found.map(|snapshot| info(&self.core.clock, &names, snapshot)).collect())
+    }
+
     /// Returns the names of a volume's `most` newest snapshots, oldest first.
     pub fn snapshot_names(&self, volume: &str, most: usize) -> Result<Vec<String>> {
         let names = self.core.names.read();
@@ -310,7 +319,7 @@ impl Namespace {
         if self.snapshot(volume, name).is_ok() {
             return Some("snapshot");
         }
-        self.marks.contains_key(&(volume.id, name.to_owned())).then_some("mark")
+        self.marks.get(volume.id, name).map(|_| "mark")
     }
 
     /// Returns the operation that takes an anchor: a snapshot that is never visible, kept for the
