@@ -4,6 +4,7 @@ use super::Pool;
 use crate::branch::pinned::PinnedMoment;
 use crate::branch::{Base, Branch, View, VolumeState};
 use crate::catalog::LineRecord;
+use crate::cdp::moment::history::anchors_of;
 use crate::cdp::moment::{By, moment_uuid, yet_to_come};
 use crate::error::{Result, not_found};
 use crate::ids::{BranchId, Epoch, Lsn, Stamp, VolumeId};
@@ -177,6 +178,21 @@ impl Pool {
         let recorded = at.branch.last_recorded(By::Lsn(lsn));
         let time = recorded.ok().map(|found| found.max(began.map(|(from, _)| from)));
         Origin::Moment { volume, lsn, time: time.flatten().map(|stamp| self.core.clock.wall(stamp.time)) }
+    }
+
+    /// Returns the newest visible snapshot of a branch's history at or before an LSN, as far as the
+    /// history is carried out: (name of its volume, its own name).
+    pub fn newest_snapshot_at(&self, branch: BranchId, lsn: Lsn) -> Option<(String, String)> {
+        let branch = self.core.names.read().branches.get(&branch)?.clone();
+        let mut anchors = anchors_of(&branch.cdp.log.read());
+        anchors.retain(|(at, _)| at.lsn <= lsn);
+        anchors.sort_by_key(|(at, _)| std::cmp::Reverse(at.lsn));
+        let names = self.core.names.read();
+        anchors.iter().find_map(|(_, id)| {
+            let snapshot = names.snapshots.get(id).filter(|snapshot| names.is_in_sight(snapshot))?;
+            let volume = names.volume_by_id(snapshot.volume).filter(|volume| volume.trashed == 0)?;
+            Some((volume.name.read().clone(), snapshot.state.name.read().clone()))
+        })
     }
 
     /// Returns the branches that rest on a moment: those of volumes that were recovered, or taken

@@ -84,6 +84,20 @@ impl Pool {
         names.by_name.values().flat_map(of).map(|s| info(&self.core.clock, &names, s)).collect()
     }
 
+    /// Returns the time at which the newest visible snapshot of each volume was created. Volumes
+    /// without snapshots are left out.
+    pub fn newest_snapshot_times(&self) -> BTreeMap<Uuid, u64> {
+        let names = self.core.names.read();
+        let newest = |volume: &Arc<VolumeState>| {
+            let on_branch = names.newest_in(volume.line.branch.id, Epoch::NONE..Epoch::MAX);
+            // A volume that was taken back has its snapshots on other branches.
+            let of_volume = on_branch.filter(|snapshot| snapshot.volume == volume.id);
+            let newest = of_volume.or_else(|| names.snapshots_by_name(volume.id).max_by_key(|s| s.id))?;
+            Some((volume.uuid, newest.state.created))
+        };
+        names.by_name.values().filter_map(newest).collect()
+    }
+
     /// Returns the number of visible snapshots of each volume, by its name.
     pub fn snapshot_counts(&self) -> BTreeMap<String, u64> {
         let names = self.core.names.read();
