@@ -15,6 +15,7 @@ mod iscsi;
 mod limits;
 mod listing;
 mod moments;
+mod protection;
 mod reidentify;
 mod restore;
 mod server;

@@ -127,8 +127,12 @@ pub(super) fn document() -> String {
 
 /// Returns the state of the server.
 #[utoipa::path(get, path = "/status", responses((status = OK, body = Status)))]
-async fn status(State(app): Shared) -> Result<Json<Status>, ApiError> {
-    blocking(&app, |app| Ok(Json(app.status()))).await
+async fn status(State(app): Shared, Caller(caller): Caller) -> Result<Json<Status>, ApiError> {
+    blocking(&app, move |app| {
+        let protection = app.protection(|volume| caller.scope.covers(volume));
+        Ok(Json(Status { protection, ..app.status() }))
+    })
+    .await
 }
 
 /// Returns the health of the pool.
