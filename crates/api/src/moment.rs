@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(split_uuid(&format!("uuid:{uuid}")), Some((uuid, "")));
         assert_eq!(split_uuid(&format!("uuid:{uuid}@lsn:7")), Some((uuid, "@lsn:7")));
         for bad in
-            ["db", "uuid:", "uuid:db", &uuid, &format!("uuid:{uuid}0"), &format!("uuid:{}g", &uuid[1..])]
+            ["db", "uuid:", "uuid:db", uuid, &format!("uuid:{uuid}0"), &format!("uuid:{}g", &uuid[1..])]
         {
             assert_eq!(split_uuid(bad), None, "{bad}");
         }

@@ -49,7 +49,7 @@ struct Points {
     last_long: Counters,
 }
 
-/// A volume that clients have used.
+/// What is known of a volume, whether clients have used it or not.
 struct Ranked {
     stats: VolumeStats,
     /// Number of requests, those of long ago for less.
@@ -59,7 +59,8 @@ struct Ranked {
 #[derive(Default)]
 struct State {
     pool: Points,
-    /// The requests of all volumes so far, also of those that do not exist any more.
+    /// The requests of all ranked volumes since the first sample, also of those that do not exist
+    /// any more.
     sum: VolumeStats,
     ranked: HashMap<Uuid, Ranked>,
     /// The busiest volumes.
@@ -172,18 +173,18 @@ impl State {
         let exists: HashSet<Uuid> = all.iter().map(|(id, _)| *id).collect();
         self.volumes.retain(|id, _| exists.contains(id));
         self.ranked.retain(|id, _| exists.contains(id));
-        for (id, stats) in all.iter().filter(|(_, stats)| *stats != VolumeStats::default()) {
-            // The first sample has the requests from before it.
-            let since = self.ranked.get(id).map_or(VolumeStats::default(), |known| known.stats);
-            let has_place = self.ranked.len() < RANKED;
+        for (id, stats) in all {
+            let Some(known) = self.ranked.get_mut(id) else {
+                // The requests of a volume that was in the trash are not new.
+                if self.ranked.len() < RANKED {
+                    self.ranked.insert(*id, Ranked { stats: *stats, rank: 0.0 });
+                }
+                continue;
+            };
             let before = requests(&self.sum);
-            add_since(&mut self.sum, stats, &since);
+            add_since(&mut self.sum, stats, &known.stats);
             let new = requests(&self.sum).saturating_sub(before) as f64;
-            match self.ranked.get_mut(id) {
-                Some(known) => (known.stats, known.rank) = (*stats, known.rank * STAYS + new),
-                None if has_place => _ = self.ranked.insert(*id, Ranked { stats: *stats, rank: new }),
-                None => {}
-            }
+            (known.stats, known.rank) = (*stats, known.rank * STAYS + new);
         }
     }
 
@@ -224,7 +225,9 @@ impl State {
     /// Returns the ranked volumes, by whether they are inside: those inside with the idlest first,
     /// and the others with the busiest first.
     fn parted(&self, inside: impl Fn(&Uuid) -> bool) -> (Vec<(Uuid, f64)>, Vec<(Uuid, f64)>) {
-        let all = self.ranked.iter().map(|(id, ranked)| (*id, ranked.rank));
+        // A volume that no client has used yet needs no points.
+        let used = self.ranked.iter().filter(|(_, ranked)| ranked.stats != VolumeStats::default());
+        let all = used.map(|(id, ranked)| (*id, ranked.rank));
         let (mut within, mut outside): (Vec<_>, Vec<_>) = all.partition(|(id, _)| inside(id));
         within.sort_unstable_by(|one, other| one.1.total_cmp(&other.1).then(one.0.cmp(&other.0)));
         outside.sort_unstable_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
@@ -390,6 +393,31 @@ mod tests {
         assert!(after.len() == CLOSELY && after.contains(&1), "{after:?}");
         assert_eq!(after.iter().filter(|id| !before.contains(id)).count(), 1, "the others keep their points");
         assert_eq!(last(&state.volumes[&Uuid::from_u128(1)]), Some(1_000_000.0));
+    }
+
+    #[test]
+    fn volumes_that_are_not_ranked_do_not_count() {
+        let (mut state, begin) = (State::default(), Instant::now());
+        for second in 0..3 {
+            let all: Vec<(u128, u64)> = (1..=RANKED as u128 + 10).map(|id| (id, 7 + second)).collect();
+            sample(&mut state, begin, second, &all);
+        }
+        assert_eq!((state.ranked.len(), state.sum.writes), (RANKED, 2 * RANKED as u64));
+        assert_eq!(last(&state.pool), Some(RANKED as f64));
+    }
+
+    #[test]
+    fn a_volume_that_comes_back_from_the_trash_makes_no_burst() {
+        let (mut state, begin) = (State::default(), Instant::now());
+        for (second, all) in
+            [vec![(1, 5), (2, 900)], vec![(1, 6)], vec![(1, 7), (2, 900)], vec![(1, 8), (2, 901)]]
+                .into_iter()
+                .enumerate()
+        {
+            sample(&mut state, begin, second as u64, &all);
+        }
+        let rates: Vec<f64> = state.pool.seconds.iter().flatten().map(|point| point.rates.writes).collect();
+        assert_eq!(rates, [1.0, 1.0, 2.0]);
     }
 
     #[test]

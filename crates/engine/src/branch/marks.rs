@@ -81,18 +81,16 @@ mod tests {
         assert_eq!((of(&marks, one), of(&marks, two).len()), (vec![], 1));
     }
 
-    /// Each removal would look at all marks otherwise: 100,000 of them took minutes.
+    /// This would take minutes if each removal looked at all marks.
     #[test]
     fn many_marks_are_removed_one_by_one() {
         let mut marks = Marks::default();
         let all = 1..=100_000;
         all.clone().for_each(|lsn| marks.add(VolumeId(1), &format!("m{lsn}"), Stamp::new(Lsn(lsn), lsn)));
-        let began = std::time::Instant::now();
         for lsn in all {
             assert_eq!(marks.oldest().next(), Some((VolumeId(1), Lsn(lsn))));
             marks.remove(VolumeId(1), Lsn(lsn));
         }
-        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
         assert_eq!((marks.of(VolumeId(1)).count(), marks.oldest().count()), (0, 0));
     }
 }
