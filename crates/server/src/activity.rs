@@ -49,6 +49,9 @@ struct Points {
     last_long: Counters,
 }
 
+/// Volumes with their ranks.
+type Ranks = Vec<(Uuid, f64)>;
+
 /// What is known of a volume, whether clients have used it or not.
 struct Ranked {
     stats: VolumeStats,
@@ -224,7 +227,7 @@ impl State {
 
     /// Returns the ranked volumes, by whether they are inside: those inside with the idlest first,
     /// and the others with the busiest first.
-    fn parted(&self, inside: impl Fn(&Uuid) -> bool) -> (Vec<(Uuid, f64)>, Vec<(Uuid, f64)>) {
+    fn parted(&self, inside: impl Fn(&Uuid) -> bool) -> (Ranks, Ranks) {
         // A volume that no client has used yet needs no points.
         let used = self.ranked.iter().filter(|(_, ranked)| ranked.stats != VolumeStats::default());
         let all = used.map(|(id, ranked)| (*id, ranked.rank));
@@ -236,7 +239,7 @@ impl State {
 }
 
 /// Returns who leaves and who enters, with `free` places left.
-fn replaced(inside: Vec<(Uuid, f64)>, outside: Vec<(Uuid, f64)>, free: usize) -> (Vec<Uuid>, Vec<Uuid>) {
+fn replaced(inside: Ranks, outside: Ranks, free: usize) -> (Vec<Uuid>, Vec<Uuid>) {
     let (mut removed, mut added) = (Vec::new(), Vec::new());
     let mut idlest = inside.into_iter();
     for (id, rank) in outside {

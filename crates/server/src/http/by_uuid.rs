@@ -56,29 +56,26 @@ fn named(pool: &Pool, text: &str) -> Option<String> {
 
 /// Puts names into a body. Returns whether anything changed.
 pub(super) fn rename_in(pool: &Pool, body: &mut Value) -> bool {
-    match body {
-        Value::Object(fields) => {
-            let fields = fields.iter_mut().filter(|(key, _)| KEYS.contains(&key.as_str()));
-            fields.fold(false, |changed, (_, value)| rename_value(pool, value) || changed)
-        }
-        _ => false,
+    let Value::Object(fields) = body else { return false };
+    let mut is_changed = false;
+    for (_, value) in fields.iter_mut().filter(|(key, _)| KEYS.contains(&key.as_str())) {
+        is_changed |= rename_value(pool, value);
     }
+    is_changed
 }
 
 fn rename_value(pool: &Pool, value: &mut Value) -> bool {
+    let mut is_changed = false;
     match value {
-        Value::String(text) => match named(pool, text) {
-            Some(name) => {
-                *text = name;
-                true
+        Value::String(text) => {
+            if let Some(name) = named(pool, text) {
+                (*text, is_changed) = (name, true);
             }
-            None => false,
-        },
-        Value::Array(all) => {
-            all.iter_mut().fold(false, |changed, value| rename_value(pool, value) || changed)
         }
-        value => rename_in(pool, value),
+        Value::Array(all) => all.iter_mut().for_each(|value| is_changed |= rename_value(pool, value)),
+        value => is_changed = rename_in(pool, value),
     }
+    is_changed
 }
 
 #[cfg(test)]
