@@ -71,6 +71,10 @@ pub struct AccessToken {
     /// characters. Empty: everything that the role allows.
     #[serde(default)]
     pub volumes: Vec<String>,
+    /// Whether its holder may create views, which are read-only and expire, of these volumes with
+    /// the role viewer, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub views: bool,
     /// Time of its creation.
     pub created: Timestamp,
     /// Time from which on the server refuses it. Absent: never.
@@ -94,6 +98,10 @@ pub struct CreateToken {
     /// characters. Empty: everything that the role allows.
     #[serde(default)]
     pub volumes: Vec<String>,
+    /// Whether its holder may create views, which are read-only and expire, of these volumes with
+    /// the role viewer, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub views: bool,
     /// Seconds after which the token expires. Absent: it never expires.
     #[serde(default)]
     pub expires_seconds: Option<u64>,

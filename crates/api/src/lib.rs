@@ -58,7 +58,7 @@ pub use flatten::*;
 pub use groups::*;
 pub use identity::*;
 pub use live::*;
-pub use moment::{Moment, ParseMomentError};
+pub use moment::{Moment, ParseMomentError, split_uuid};
 pub use notices::*;
 pub use relocation::*;
 pub use schedules::*;

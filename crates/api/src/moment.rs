@@ -82,6 +82,17 @@ impl fmt::Display for Moment {
     }
 }
 
+/// Splits `uuid:UUID`, which stands for the volume's name of now, and `uuid:UUID@MOMENT`. Returns
+/// the UUID, and what follows it: nothing, or the text from the `@` on. Returns `None` for other
+/// texts.
+pub fn split_uuid(text: &str) -> Option<(&str, &str)> {
+    let uuid = text.strip_prefix("uuid:")?;
+    let (uuid, rest) = uuid.split_at(uuid.find('@').unwrap_or(uuid.len()));
+    let is_mark = |at: usize| matches!(at, 8 | 13 | 18 | 23);
+    let fits = |(at, b): (usize, u8)| if is_mark(at) { b == b'-' } else { b.is_ascii_hexdigit() };
+    (uuid.len() == 36 && uuid.bytes().enumerate().all(fits)).then_some((uuid, rest))
+}
+
 fn is_name(text: &str) -> bool {
     let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
     first && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
@@ -117,6 +128,19 @@ fn seconds(nanos: i128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_uuid_stands_for_a_volume() {
+        let uuid = "6f1c2ab3-0000-4000-8000-00000000abCD";
+        assert_eq!(split_uuid(&format!("uuid:{uuid}")), Some((uuid, "")));
+        assert_eq!(split_uuid(&format!("uuid:{uuid}@lsn:7")), Some((uuid, "@lsn:7")));
+        for bad in
+            ["db", "uuid:", "uuid:db", uuid, &format!("uuid:{uuid}0"), &format!("uuid:{}g", &uuid[1..])]
+        {
+            assert_eq!(split_uuid(bad), None, "{bad}");
+        }
+        assert_eq!(split_uuid(&format!("uuid:{}", uuid.replace('-', "0"))), None);
+    }
 
     fn parse(text: &str) -> Moment {
         text.parse().unwrap_or_else(|e| panic!("{e}"))

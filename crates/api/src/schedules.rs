@@ -40,8 +40,12 @@ pub struct Schedule {
     pub name: String,
     /// Prefix of the names of its snapshots. The names have the form `PREFIX-20261122T031400Z`.
     pub prefix: String,
-    /// Names of the volumes. Their snapshots are taken at one instant.
+    /// Names of the volumes, those of its groups included. Their snapshots are taken at one
+    /// instant.
     pub volumes: Vec<String>,
+    /// Names of groups. Each run takes snapshots of the volumes that are in them at that time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
     /// Interval between snapshots in seconds. Without `wall`, snapshots are due at multiples of it
     /// since 1970-01-01T00:00:00Z. For example, hourly snapshots are due on the hour.
     pub every: u64,
@@ -81,8 +85,12 @@ pub struct CreateSchedule {
     /// schedule.
     #[serde(default)]
     pub prefix: Option<String>,
-    /// Names of 1 to 200 volumes.
+    /// Names of volumes. With those of the groups there must be 1 to 200.
+    #[serde(default)]
     pub volumes: Vec<String>,
+    /// Names of groups. Each run takes snapshots of the volumes that are in them at that time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
     /// Interval between snapshots in seconds, from 10 to 2678400 (31 days).
     pub every: u64,
     /// Times by the clock on the wall. Absent: the schedule runs at multiples of its interval since

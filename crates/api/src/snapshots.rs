@@ -43,6 +43,10 @@ pub struct Snapshot {
     /// Address of the newest existing snapshot that precedes this one in its history. Absent if
     /// there is none.
     pub parent: Option<String>,
+    /// Address of the moment from which this was recovered, or to which it was rolled back, if that
+    /// lies between `parent` and this. Absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_moment: Option<String>,
     /// Names of the volumes whose content depends on this snapshot: its clones, and its own volume
     /// after a rollback to it.
     pub clones: Vec<String>,

@@ -18,6 +18,9 @@ pub struct TrashedVolume {
     pub size: u64,
     /// Bytes that come back when the volume is purged, if no clone depends on it.
     pub space: u64,
+    /// Bytes of its history's files that come back when the volume is purged.
+    #[serde(default)]
+    pub history_bytes: u64,
     /// Number of its snapshots.
     pub snapshots: u64,
     /// Whether the volume has a history.
@@ -27,8 +30,8 @@ pub struct TrashedVolume {
     pub labels: BTreeMap<String, String>,
     /// Time at which the volume was deleted.
     pub deleted: Timestamp,
-    /// Time at which the server purges the volume. Earlier if the pool is low on space. Absent if
-    /// the server does not purge it by time.
+    /// Time at which the server purges the volume. Earlier if the pool is low on space, or volumes
+    /// lack room for their histories. Absent if the server does not purge it by time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purge_at: Option<Timestamp>,
 }

@@ -54,6 +54,10 @@ pub struct Problem {
     /// How urgent the problem is. Older servers do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
+    /// Page and section of the documentation that say what to do: `docs/OPERATIONS.md#space-low`.
+    /// Older servers do not send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
     /// Time since which the server has had problems with this code, at the earliest its start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
@@ -92,6 +96,31 @@ pub struct Status {
     /// Certificate of the admin API. Absent: all of its listeners speak plain HTTP.
     #[serde(default)]
     pub certificate: Option<ApiCertificate>,
+    /// How each volume is protected, by name. A caller with a scope sees the volumes in it.
+    #[serde(default)]
+    pub protection: Vec<Protection>,
+}
+
+/// How far a volume can be taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Protection {
+    /// Name of the volume.
+    pub volume: String,
+    /// Time of the newest snapshot. Absent: the volume has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_snapshot: Option<Timestamp>,
+    /// Number of seconds since then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_snapshot_age: Option<u64>,
+    /// Number of seconds that the history reaches back. Absent: the volume keeps none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_seconds: Option<u64>,
+    /// Number of seconds that the history is to reach back. Absent: it has no target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retain_seconds: Option<u64>,
+    /// Names of the volume's schedules whose last run failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failing_schedules: Vec<String>,
 }
 
 /// The certificate of the admin API.
@@ -357,6 +386,10 @@ pub struct Volume {
     /// snapshot of the volume, or one in the history on which the volume depends. Absent if there
     /// is none.
     pub parent: Option<String>,
+    /// Address of the moment from which this was recovered, or to which it was rolled back, if that
+    /// lies between `parent` and this. Absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_moment: Option<String>,
     /// Time at which the volume was created.
     pub created: Timestamp,
     /// Bytes that the volume uses in the pool.

@@ -108,13 +108,30 @@ pub(crate) fn expand<T>(
                 return Err(Failure::usage(format!("group {}: none of its volumes exists", group.name)));
             }
             Ok(group) => all.extend(group.volumes.into_iter().map(|volume| with(&item, volume))),
-            Err(ClientError::Api(body)) if body.kind == ErrorKind::NotFound => all.push(item),
-            // A server of before has no groups.
-            Err(ClientError::Api(body)) if body.kind == ErrorKind::Unsupported => all.push(item),
+            Err(ClientError::Api(body)) if is_no_group(body.kind) => all.push(item),
             Err(error) => return Err(error.into()),
         }
     }
     Ok(all)
+}
+
+/// Tells names of groups from other names: (the others, those of groups).
+pub(crate) fn parted(session: &Session, names: Vec<String>) -> Result<(Vec<String>, Vec<String>), Failure> {
+    let (mut volumes, mut groups) = (Vec::new(), Vec::new());
+    for name in names {
+        match session.client.group(&name) {
+            Ok(group) => groups.push(group.name),
+            Err(ClientError::Api(body)) if is_no_group(body.kind) => volumes.push(name),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((volumes, groups))
+}
+
+/// Returns whether a request for a group failed because there is no such group. A server of before
+/// has no groups.
+fn is_no_group(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::Unsupported)
 }
 
 /// Replaces names of groups by the names of their volumes.

@@ -7,6 +7,7 @@
 
 mod access;
 mod audit;
+mod by_uuid;
 mod cdp;
 mod check;
 mod clients;
@@ -57,6 +58,7 @@ use clap::{Parser, Subcommand};
 use failure::Failure;
 use output::harmless;
 use session::Global;
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use tikv_jemallocator::Jemalloc;
@@ -77,6 +79,7 @@ Exit codes:
   6  out of space
 
 How values are written:
+  VOLUME  the name of a volume, or uuid:UUID, which stays the same when the volume is renamed
   SIZE    bytes, or a number with a unit: 512, 16K, 10G, 1.5T (K is 1024); 10GB is 10 times 1000 x
           1000 x 1000, rounded down to 4 KiB
   TIME    seconds, or a number with a unit: 90s, 30m, 12h, 7d, 4w
@@ -178,7 +181,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::try_parse() {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let result = match Cli::try_parse_from(&args) {
+        Ok(cli) if cli.command.asks_a_server() && by_uuid::is_in(&args) => run_by_name(&cli.global, args),
         Ok(cli) => run(cli),
         Err(error) => match error.kind() {
             // Not failures: what was asked for goes to stdout.
@@ -197,6 +202,21 @@ fn main() -> ExitCode {
             let _ = writeln!(std::io::stderr(), "hindcast: {}", harmless(&one_line(&failure.to_string())));
             ExitCode::from(failure.code())
         }
+    }
+}
+
+/// Runs a command whose arguments name volumes by UUID.
+fn run_by_name(global: &Global, args: Vec<OsString>) -> Result<(), Failure> {
+    let args = by_uuid::named(&global.session()?.client, args)?;
+    let cli = Cli::try_parse_from(args).map_err(|e| Failure::usage(one_line(&e.render().to_string())))?;
+    run(cli)
+}
+
+impl Command {
+    /// Returns whether the command talks to a server that runs already.
+    fn asks_a_server(&self) -> bool {
+        use Command::{Check, Completions, Man, RestoreMetadata, Salvage, Serve};
+        !matches!(self, Serve(_) | Check(_) | RestoreMetadata(_) | Salvage(_) | Completions(_) | Man(_))
     }
 }
 

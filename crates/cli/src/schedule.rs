@@ -20,7 +20,8 @@ Examples:
   hindcast schedule create work db --every 15m --on mon,tue,wed,thu,fri --between 08:00-18:00
 
 The name of a snapshot is the --prefix, or the name of the schedule, and the time:
-db@hourly-20261122T040000Z. The snapshots of several volumes are of one instant. A schedule runs when \
+db@hourly-20261122T040000Z. The snapshots of several volumes are of one instant. Each run of a schedule \
+with a group takes the volumes that are in the group then. A schedule runs when \
 the time (UTC) is a multiple of its interval: hourly schedules run on the hour, daily ones at \
 midnight. If the server missed runs because it was stopped, it makes one run for all of them.
 
@@ -45,7 +46,7 @@ pub(crate) enum Command {
     Create {
         /// Name of the schedule
         name: String,
-        /// Volumes of which it takes snapshots, at one instant
+        /// Volumes or groups of which it takes snapshots, at one instant
         #[arg(required = true)]
         volumes: Vec<String>,
         /// Interval, 10s to 31d, such as 30s, 15m, 1h or 1d
@@ -214,7 +215,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     };
     match command {
         Command::Create { name, volumes, every, prefix, wall, keep } => {
-            let volumes = crate::group::volumes(session, volumes)?;
+            let (volumes, groups) = crate::group::parted(session, volumes)?;
             if session.here.is_named && !wall.is_given() {
                 return Err(Failure::usage(
                     "--tz: a schedule without --at, --on and --between runs at multiples of its interval in UTC; \
@@ -222,8 +223,15 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 ));
             }
             let (keep, wall) = (keep.retention().unwrap_or_default(), wall.changed(None, session)?);
-            let created =
-                client.create_schedule(&CreateSchedule { name, prefix, volumes, every, wall, keep })?;
+            let created = client.create_schedule(&CreateSchedule {
+                name,
+                prefix,
+                volumes,
+                groups,
+                every,
+                wall,
+                keep,
+            })?;
             output.show(&created, |s| format!("created {}, {}", s.name, state(s)))
         }
         Command::List => output.show(&client.schedules()?, |all| table(all)),
@@ -306,6 +314,7 @@ fn details(s: &Schedule) -> String {
         ("name", s.name.clone()),
         ("snapshots named", format!("{}-TIME", s.prefix)),
         ("volumes", s.volumes.join(" ")),
+        ("groups", if s.groups.is_empty() { "-".into() } else { s.groups.join(" ") }),
         ("every", times(s)),
         ("keep", keeps(&s.keep)),
         ("state", state(s)),

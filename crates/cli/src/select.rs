@@ -114,24 +114,35 @@ pub(crate) fn choose<'a>(
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Branch<'a> {
     pub(crate) depth: usize,
-    /// Address of the snapshot, or name of the volume.
+    /// Address of the snapshot or moment, or name of the volume.
     pub(crate) label: String,
-    /// The snapshot. `None` for the current content of a volume.
+    /// The snapshot. `None` for a moment, and for the current content of a volume.
     pub(crate) snapshot: Option<&'a Snapshot>,
 }
 
-/// Puts each snapshot and volume below its parent. A child of the same volume has the depth of its
-/// parent, so that a long history does not move to the right.
-pub(crate) fn tree<'a>(snapshots: &'a [Snapshot], volumes: &[Volume]) -> Vec<Branch<'a>> {
+/// Puts each snapshot and volume below its parent, or below the moment from which it comes. A child
+/// of the same volume has the depth of its parent, so that a long history does not move to the
+/// right.
+pub(crate) fn tree<'a>(snapshots: &'a [Snapshot], volumes: &'a [Volume]) -> Vec<Branch<'a>> {
     let known: BTreeSet<String> = snapshots.iter().map(Snapshot::address).collect();
     let mut children: BTreeMap<Option<String>, Vec<Branch>> = BTreeMap::new();
-    let mut put = |parent: Option<&String>, label, snapshot| {
-        let parent = parent.filter(|p| known.contains(*p)).cloned();
+    let mut moments: BTreeSet<&str> = BTreeSet::new();
+    let mut put = |parent: Option<&String>, moment: Option<&'a String>, label, snapshot| {
+        let mut parent = parent.filter(|p| known.contains(*p)).cloned();
+        if let Some(moment) = moment {
+            if moments.insert(moment) {
+                let branch = Branch { depth: 0, label: moment.clone(), snapshot: None };
+                children.entry(parent).or_default().push(branch);
+            }
+            parent = Some(moment.clone());
+        }
         children.entry(parent).or_default().push(Branch { depth: 0, label, snapshot });
     };
-    snapshots.iter().for_each(|s| put(s.parent.as_ref(), s.address(), Some(s)));
+    for s in snapshots {
+        put(s.parent.as_ref(), s.after_moment.as_ref(), s.address(), Some(s));
+    }
     for v in volumes {
-        put(v.parent.as_ref(), v.name.clone(), None);
+        put(v.parent.as_ref(), v.after_moment.as_ref(), v.name.clone(), None);
     }
     let mut drawn = Vec::new();
     let mut next: Vec<Branch> = children.remove(&None).unwrap_or_default();
@@ -176,6 +187,7 @@ mod tests {
             expires: None,
             protected: false,
             parent: parent.map(str::to_owned),
+            after_moment: None,
             clones: Vec::new(),
             handles: 0,
             unique: None,
@@ -244,6 +256,26 @@ mod tests {
         // Shown alone, a clone begins at the margin.
         let alone = tree(&snapshots[4..], &volumes[2..]);
         assert_eq!(alone.iter().map(|b| b.depth).collect::<Vec<_>>(), [0, 0]);
+    }
+
+    #[test]
+    fn what_comes_from_a_moment_hangs_there() {
+        let at = |moment: &str, of: Snapshot| Snapshot { after_moment: Some(moment.into()), ..of };
+        let snapshots = [
+            snapshot("db@a", None),
+            snapshot("db@b", Some("db@a")),
+            snapshot("db@undo", Some("db@b")),
+            at("db@lsn:7", snapshot("db@c", Some("db@a"))),
+        ];
+        let copy = Volume { after_moment: Some("db@lsn:7".into()), ..volume("copy", Some("db@a")) };
+        let early = Volume { after_moment: Some("db@lsn:3".into()), ..volume("early", None) };
+        let volumes = [volume("db", Some("db@c")), copy, early];
+        let drawn: Vec<String> = tree(&snapshots, &volumes)
+            .iter()
+            .map(|b| format!("{}{}", "-".repeat(b.depth), b.label))
+            .collect();
+        let expected = ["db@a", "-db@b", "-db@undo", "db@lsn:7", "-copy", "db@c", "db", "db@lsn:3", "-early"];
+        assert_eq!(drawn, expected);
     }
 
     #[test]

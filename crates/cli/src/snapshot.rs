@@ -482,7 +482,10 @@ fn tree(snapshots: &[Snapshot], volumes: &[Volume], session: &Session) -> String
     let rows = select::tree(snapshots, volumes).into_iter().map(|branch| {
         let name = format!("{}{}", "  ".repeat(branch.depth), branch.label);
         match branch.snapshot {
-            None => vec![name, String::new(), String::new(), String::new(), String::new(), "now".into()],
+            None => {
+                let note = if branch.label.contains('@') { "moment" } else { "now" };
+                vec![name, String::new(), String::new(), String::new(), String::new(), note.into()]
+            }
             Some(s) => {
                 let mut notes = Vec::new();
                 if s.protected {

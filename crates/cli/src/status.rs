@@ -1,9 +1,10 @@
 //! `hindcast status`.
 
 use crate::failure::Failure;
-use crate::output::{percent, properties};
+use crate::listing::span;
+use crate::output::{list, percent, properties};
 use crate::session::Session;
-use hindcast_api::{Health, Limits, Size, Status};
+use hindcast_api::{Health, Limits, Protection, Size, Status};
 
 pub(crate) fn run(session: &Session) -> Result<(), Failure> {
     session.output.show(&session.client.status()?, table)
@@ -23,6 +24,13 @@ pub(crate) fn health(health: &Health) -> String {
         }
     }
     text
+}
+
+/// Returns the sections of the documentation that say what to do about the problems.
+fn help(health: &Health) -> String {
+    let mut all: Vec<&str> = health.problems.iter().filter_map(|problem| problem.help.as_deref()).collect();
+    all.dedup();
+    if all.is_empty() { "none needed".into() } else { all.join(" ") }
 }
 
 fn limits(limits: &Limits) -> String {
@@ -45,6 +53,7 @@ fn table(status: &Status) -> String {
     };
     properties([
         ("health", health(&status.health)),
+        ("help", help(&status.health)),
         ("capacity", Size(status.capacity).to_string()),
         ("used", format!("{} ({})", Size(status.used), percent(status.used, status.capacity))),
         ("available", Size(status.available).to_string()),
@@ -59,5 +68,50 @@ fn table(status: &Status) -> String {
         ("data", status.data.clone()),
         ("started", status.started.to_string()),
         ("server", format!("hindcast {} (pid {})", status.version, status.pid)),
-    ])
+    ]) + &protection(&status.protection)
+}
+
+/// Describes how volumes are protected.
+fn protection(all: &[Protection]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let rows = all.iter().map(|of| {
+        let snapshot = of.last_snapshot_age.map_or_else(|| "none".into(), |age| format!("{} ago", span(age)));
+        let failing = of.failing_schedules.join(" ");
+        vec![of.volume.clone(), snapshot, window(of), if failing.is_empty() { "-".into() } else { failing }]
+    });
+    format!("\n\n{}", list(&["VOLUME", "LAST SNAPSHOT", "HISTORY", "FAILING SCHEDULES"], &[], rows))
+}
+
+/// Describes how far back a history reaches: `6 d 23 h of 7 d`.
+fn window(of: &Protection) -> String {
+    match (of.window_seconds, of.retain_seconds) {
+        (None, _) => "none".into(),
+        (Some(window), None) => span(window),
+        (Some(window), Some(wanted)) => format!("{} of {}", span(window.min(wanted)), span(wanted)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_told_beside_its_target() {
+        let of = |window_seconds, retain_seconds| {
+            window(&Protection {
+                volume: "db".into(),
+                last_snapshot: None,
+                last_snapshot_age: None,
+                window_seconds,
+                retain_seconds,
+                failing_schedules: Vec::new(),
+            })
+        };
+        assert_eq!(of(Some(7 * 86_400 - 3600), Some(7 * 86_400)), "6 d 23 h of 7 d");
+        // Retention removes a bit more than it must, and later.
+        assert_eq!(of(Some(8 * 86_400), Some(7 * 86_400)), "7 d of 7 d");
+        assert_eq!((of(Some(90), None), of(None, None)), ("1 min 30 s".into(), "none".into()));
+    }
 }

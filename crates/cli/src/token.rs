@@ -35,6 +35,9 @@ pub(crate) enum Command {
         /// Names of the volumes that its holder may use, or patterns with * [default: all]
         #[arg(long, value_name = "NAMES", value_delimiter = ',')]
         volumes: Vec<String>,
+        /// Let its holder create views of these volumes, also with the role viewer
+        #[arg(long)]
+        views: bool,
         /// Time after which the token expires [default: never]
         #[arg(long, value_name = "TIME")]
         expires: Option<TimeSpan>,
@@ -54,9 +57,9 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, &session.output);
     match command {
-        Command::Create { name, role, volumes, expires } => {
+        Command::Create { name, role, volumes, views, expires } => {
             let expires_seconds = expires.map(|span| span.0.as_secs());
-            let made = client.create_token(&CreateToken { name, role, volumes, expires_seconds })?;
+            let made = client.create_token(&CreateToken { name, role, volumes, views, expires_seconds })?;
             output.show(&made, |made: &CreatedToken| made.secret.clone())
         }
         Command::List => output.show(&client.tokens()?, |all| table(session, all)),
@@ -71,7 +74,8 @@ fn table(session: &Session, all: &[AccessToken]) -> String {
     let time = |time: Option<jiff::Timestamp>| time.map_or_else(|| "never".into(), |t| session.here.clock(t));
     let rows = all.iter().map(|token| {
         let volumes = if token.volumes.is_empty() { "all".into() } else { token.volumes.join(",") };
-        vec![token.name.clone(), token.role.to_string(), volumes, time(token.expires), time(token.last_used)]
+        let role = if token.views { format!("{}, views", token.role) } else { token.role.to_string() };
+        vec![token.name.clone(), role, volumes, time(token.expires), time(token.last_used)]
     });
     list(&["NAME", "ROLE", "VOLUMES", "EXPIRES", "LAST USE"], &[], rows)
 }

@@ -105,6 +105,7 @@ mod tests {
             space: 1 << 20,
             snapshots: 2,
             history: true,
+            history_bytes: 0,
             labels: Default::default(),
             deleted: "2026-11-22T09:58:30Z".parse().unwrap(),
             purge_at: Some("2026-11-23T09:58:30Z".parse().unwrap()),

@@ -12,7 +12,6 @@ use crate::error::{ErrorKind, Result, conflict};
 use crate::ids::{BranchId, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::settings::AnchorPolicy;
 use crate::world::uuid;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -34,16 +33,12 @@ impl Destager {
 impl Core {
     /// Returns a mark before the recorded history of its volume: (volume, LSN).
     fn expired_mark(&self) -> Option<(VolumeId, Lsn)> {
-        let marks: BTreeSet<(VolumeId, Lsn)> =
-            self.names.read().marks.iter().map(|((volume, _), at)| (*volume, at.lsn)).collect();
+        let oldest: Vec<(VolumeId, Lsn)> = self.names.read().marks.oldest().collect();
         // A later mark may lie in a history of which nothing is carried out yet.
         let settled = self.positions.settled();
-        let (mut of, mut begins) = (None, None);
-        marks.into_iter().filter(|(_, lsn)| *lsn <= settled).find(|(volume, lsn)| {
-            if of.replace(*volume) != Some(*volume) {
-                let oldest = self.stretches(*volume).into_iter().next();
-                begins = oldest.and_then(|stretch| stretch.branch.cdp.log.read().begins());
-            }
+        oldest.into_iter().filter(|(_, lsn)| *lsn <= settled).find(|(volume, lsn)| {
+            let stretch = self.stretches(*volume).into_iter().next();
+            let begins = stretch.and_then(|stretch| stretch.branch.cdp.log.read().begins());
             begins.is_none_or(|begins: Stamp| *lsn < begins.lsn)
         })
     }

@@ -1,18 +1,25 @@
 //! Timelines: how much changed when and where, without carrying anything out.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+use bytes::Bytes;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment, Timeline, TimelineQuery};
-use hindcast_engine::device::BlockDevice;
-use hindcast_engine::testing::{KIB, MIB, Site, kind, write};
+use hindcast_engine::device::{BlockDevice, WriteOp};
+use hindcast_engine::disk::SyncPurpose;
+use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Site, kind, write};
 use hindcast_engine::world::Clock;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
 const ALL: TimelineQuery = TimelineQuery { from: None, to: None, buckets: 100, regions: 0 };
 
 /// Makes a pool with a volume `v` that has a history. The time is a multiple of 100 s.
 fn site(mib: u64) -> Site {
-    let site = Site::new(mib);
+    recorded(Site::new(mib))
+}
+
+fn recorded(site: Site) -> Site {
     site.clock.advance(1_000 * SECOND - site.clock.now() % (100 * SECOND));
     let site = site.having("v", 4 * MIB, 16 * KIB);
     let settings =
@@ -193,4 +200,179 @@ fn a_clock_that_is_set_loses_nothing() {
     let history = site.pool.history("v", 7).unwrap();
     assert_eq!(history.buckets.iter().map(|bucket| bucket.records).sum::<u64>(), 3);
     assert_eq!(settled(&site, &ALL).amounts.iter().map(|amount| amount.records).sum::<u64>(), 3);
+}
+
+/// Destage publishes a batch in the log before it overwrites what is in place, and only then is the
+/// batch settled. In between, its records are in the log and in the list of those that wait.
+#[test]
+fn a_batch_counts_once_while_it_is_applied() {
+    let gate = Arc::new(Gate::default());
+    let held = gate.clone();
+    let site = Site::builder(32).over(move |dir| {
+        FaultyDir::new(dir, move |op| {
+            if op.name.starts_with("pv-") && op.act == Act::Sync(SyncPurpose::Apply) {
+                held.pass();
+            }
+            None
+        })
+    });
+    let site = recorded(site);
+    let start = site.clock.now();
+    site.put(0, 1, 16 * KIB);
+    site.pool.drain().unwrap();
+    site.clock.advance(10 * SECOND);
+    let last = site.put(0, 2, 4096);
+    let window =
+        TimelineQuery { from: Some(start), to: Some(start + 100 * SECOND), buckets: 100, regions: 4 };
+    let expected = [(0, 1, 16 * KIB), (10, 1, 4096)];
+    assert_eq!(used(&timeline(&site, &window)), expected);
+    gate.close();
+    std::thread::scope(|scope| {
+        let drain = scope.spawn(|| site.pool.drain());
+        assert!(gate.wait_for_one(), "destage overwrites in place");
+        let found = timeline(&site, &window);
+        let unsettled = site.pool.stats().settled_lsn < last;
+        gate.open();
+        drain.join().unwrap().unwrap();
+        assert!(unsettled && found.amounts[10].stored > 0, "the log has it, and it is not settled");
+        assert_eq!((used(&found), found.amounts[10].waiting), (expected.to_vec(), 0));
+        assert_eq!(found.regions.unwrap().written.iter().sum::<u64>(), 20 * KIB);
+    });
+    assert_eq!(used(&timeline(&site, &window)), expected);
+}
+
+/// What threads wait at while it is closed.
+#[derive(Default)]
+struct Gate {
+    /// Whether it is closed, and whether a thread waits.
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn close(&self) {
+        self.state.lock().unwrap().0 = true;
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().0 = false;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.1 |= state.0;
+        self.changed.notify_all();
+        drop(self.changed.wait_timeout_while(state, LONG, |state| state.0).unwrap());
+    }
+
+    fn wait_for_one(&self) -> bool {
+        let state = self.state.lock().unwrap();
+        self.changed.wait_timeout_while(state, LONG, |state| !state.1).unwrap().0.1
+    }
+}
+
+/// A test that waits as long has failed.
+const LONG: Duration = Duration::from_secs(30);
+
+#[test]
+fn written_zeros_count_at_once_and_long_discards_never() {
+    let site = Site::new(64);
+    site.clock.advance(1_000 * SECOND - site.clock.now() % (100 * SECOND));
+    let site = recorded(site);
+    let start = site.clock.now();
+    let v = site.open("v");
+    timeline(&site, &ALL); // begins the history
+    v.write_zeroes(0, 3 * MIB, false, true).unwrap();
+    let window =
+        TimelineQuery { from: Some(start), to: Some(start + 100 * SECOND), buckets: 100, regions: 0 };
+    let found = timeline(&site, &window);
+    assert_eq!((used(&found), found.amounts[0].waiting), (vec![(0, 3 * 64, 3 * MIB)], 3 * MIB));
+    site.clock.advance(10 * SECOND);
+    v.discard(0, 2 * MIB, true).unwrap();
+    site.clock.advance(10 * SECOND);
+    v.discard(0, MIB, true).unwrap();
+    let expected = [(0, 3 * 64, 3 * MIB), (20, 64, MIB)];
+    let found = timeline(&site, &window);
+    assert_eq!(used(&found), expected);
+    site.pool.drain().unwrap();
+    assert_eq!(used(&timeline(&site, &window)), expected);
+}
+
+/// Segments in one bucket have profiles for their regions, and leave others exact.
+#[test]
+fn segments_in_one_bucket_leave_others_exact() {
+    let site = site(256);
+    let start = site.clock.now();
+    let v = site.open("v");
+    // These differ in all bytes, so that the log can't shrink them.
+    let mut state = 1u64;
+    let mut noise = |len: usize| {
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u8
+        };
+        Bytes::from((0..len).map(|_| next()).collect::<Vec<u8>>())
+    };
+    for n in 0..160 {
+        v.write(&mut [WriteOp::new(n % 32 * 64 * KIB, noise(64 << 10))], true);
+        site.pool.drain().unwrap();
+    }
+    let inside = site.pool.cdp("v").unwrap().segments;
+    assert!(inside > 12, "{inside} segments");
+    // Pairs of records in a slice of a segment's time, not evenly spread.
+    let mut expected = Vec::new();
+    for n in 1..=40u64 {
+        for (at, len) in [(n * 1000, 512), (n * 1000 + 100, 1024), (n * 1000 + 700, 4096)] {
+            site.clock.advance(start + at * SECOND / 1000 - site.clock.now());
+            v.write(&mut [WriteOp::new(3 * MIB + n * 4 * KIB, noise(len))], true);
+            expected.push(((at / 20) as usize, 1, len as u64));
+        }
+        site.pool.drain().unwrap();
+    }
+    for n in 0..40 {
+        v.write(&mut [WriteOp::new(n % 32 * 64 * KIB, noise(64 << 10))], true);
+        site.pool.drain().unwrap();
+    }
+    let window =
+        TimelineQuery { from: Some(start), to: Some(start + 40 * SECOND), buckets: 2000, regions: 4 };
+    let found = settled(&site, &window);
+    assert_eq!(found.window.length, SECOND / 50);
+    let slow: Vec<_> = used(&found).into_iter().filter(|(_, records, _)| *records == 1).collect();
+    assert_eq!(slow, expected[..slow.len()]);
+    assert!(slow.len() > 100, "{}", slow.len());
+    assert_eq!(
+        found.regions.unwrap().written[..4],
+        [found.amounts[0].written / 2, found.amounts[0].written / 2, 0, 0]
+    );
+}
+
+#[test]
+fn what_rests_on_a_moment_lies_in_the_window() {
+    let site = site(32);
+    let start = site.clock.now();
+    site.clock.advance(10 * SECOND);
+    let lsn = site.put(0, 1, 4096);
+    site.clock.advance(10 * SECOND);
+    site.put(0, 2, 4096);
+    site.pool.recover_volume("v", &Moment::Lsn(lsn), "again").unwrap();
+    site.snap("v", "early");
+    site.clock.advance(30 * SECOND);
+    site.snap("v", "late");
+    let window = |from: u64, to: u64| TimelineQuery {
+        from: Some(start + from * SECOND),
+        to: Some(start + to * SECOND),
+        buckets: 10,
+        regions: 0,
+    };
+    let found = timeline(&site, &window(0, 30));
+    let branch = site.pool.volume("again").unwrap().branch;
+    assert_eq!(found.dependents.iter().map(|(id, at)| (*id, at.lsn)).collect::<Vec<_>>(), [(branch, lsn)]);
+    assert!(timeline(&site, &window(40, 60)).dependents.is_empty());
+    let within = |from: u64, to: u64| {
+        let times = start + from * SECOND..start + to * SECOND;
+        let found = site.pool.snapshots_within("v", times).unwrap();
+        found.into_iter().map(|snapshot| snapshot.name).collect::<Vec<_>>()
+    };
+    assert_eq!((within(0, 30), within(40, 60)), (vec!["early".to_owned()], vec!["late".to_owned()]));
 }

@@ -3,8 +3,14 @@
 
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::CdpSettings;
+use hindcast_engine::disk::{Backing, Dir, Layer, LayeredDir, LowerDisk};
 use hindcast_engine::pool::{FeatureState, Method};
-use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, kind, try_read, try_write, write};
+use hindcast_engine::testing::{
+    Act, FaultyDir, KIB, MIB, Site, assert_bytes, kind, try_read, try_write, write,
+};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Makes a volume `v` whose first 64 KiB are 1 in a snapshot `s` and in a moment, and 2 now.
 fn site() -> Site {
@@ -139,4 +145,74 @@ fn labels_stay_with_the_volume() {
     let site = site.reopen();
     assert_eq!(labels(&site).len(), 1);
     assert_bytes(&site.open("v"), 0, 1, 64 * KIB);
+}
+
+/// The first deletion enables the trash. It does not wait for destage, which a shortage holds up.
+#[test]
+fn the_first_deletion_works_in_a_shortage() {
+    let full = Arc::new(AtomicBool::new(false));
+    let is_full = full.clone();
+    let site = Site::builder(32).over(move |dir| {
+        FaultyDir::new(dir, move |op| {
+            let grows = matches!(op.act, Act::Allocate(_) | Act::Write(_)) && op.name.starts_with("pv-");
+            (grows && is_full.load(Ordering::Relaxed)).then(|| io::ErrorKind::StorageFull.into())
+        })
+    });
+    let v = site.volume("v", MIB, 16 * KIB);
+    full.store(true, Ordering::Relaxed);
+    write(&v, 0, 1, 64 * KIB);
+    drop(v);
+    assert_eq!(kind(site.pool.drain()), ErrorKind::NoSpace);
+    let trashed = site.pool.trash_volume("v", false).unwrap();
+    assert_eq!(kind(site.pool.drain()), ErrorKind::NoSpace);
+    full.store(false, Ordering::Relaxed);
+    // The bit is durable before the volume is in the trash, whatever happens then.
+    let site = site.reopen();
+    assert!(site.pool.volumes().is_empty());
+    site.pool.restore_volume(trashed.volume.uuid, None).unwrap();
+    assert_bytes(&site.open("v"), 0, 1, 64 * KIB);
+    site.idle();
+    site.reopen();
+}
+
+/// A file system with a set number of available bytes.
+struct Host(AtomicU64);
+
+impl Layer for Host {
+    fn backing_available(&self, _disk: &LowerDisk) -> io::Result<Option<Backing>> {
+        Ok(Some(Backing { file_system: 1, available: self.0.load(Ordering::Relaxed) }))
+    }
+}
+
+#[test]
+fn a_history_in_the_trash_holds_room_that_others_need() {
+    let host = Arc::new(Host(AtomicU64::new(1 << 40)));
+    let below = host.clone();
+    let site = Site::builder(32).over(move |dir| Arc::new(LayeredDir::over(Arc::new(dir), below)));
+    let record = |name: &str| {
+        let volume = site.volume(name, MIB, 16 * KIB);
+        site.pool.set_cdp(name, Some(CdpSettings::default())).unwrap();
+        for n in 0..4 {
+            write(&volume, n * 64 * KIB, 1 + n as u8, 64 * KIB);
+        }
+    };
+    record("old");
+    site.idle();
+    let uuid = site.pool.trash_volume("old", true).unwrap().volume.uuid;
+    let held = site.pool.trash()[0].history;
+    assert!(held > 0, "{held}");
+    let run_out = |available: u64| {
+        host.0.store(available, Ordering::Relaxed);
+        (0..20).for_each(|_| drop(site.pool.maintain()));
+        site.pool.lacks_history_room()
+    };
+    assert!(!run_out(0), "nobody needs the room");
+    assert!(!run_out(1 << 40));
+    record("new");
+    site.idle();
+    assert!(run_out(0) && site.pool.trash()[0].history == held);
+    assert!(!run_out(1 << 40));
+    site.pool.purge_volume(uuid, None).unwrap();
+    site.idle();
+    assert_eq!(site.dir.list().unwrap().iter().filter(|name| name.starts_with("cdp-")).count(), 1);
 }

@@ -1,6 +1,7 @@
 //! The clients that use the volumes now, over both protocols.
 
 use crate::app::App;
+use crate::moments::volume_of;
 use hindcast_api::{ConnectedClient, Protocol, Target, TargetSession};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::nbd::{Command, ConnectionInfo};
@@ -62,11 +63,6 @@ impl App {
         tracing::info!(event = "client.disconnected", client = id, "client disconnected by request");
         Ok(())
     }
-}
-
-/// Returns the volume of an export: a name, or an address.
-fn volume_of(export: &str) -> &str {
-    export.split_once('@').map_or(export, |(volume, _)| volume)
 }
 
 fn over_nbd(connection: &ConnectionInfo) -> ConnectedClient {

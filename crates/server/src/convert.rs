@@ -1,7 +1,7 @@
 //! Conversion of the engine's plain data to the types of the API.
 
 use crate::same::Same;
-use crate::severities::severity;
+use crate::severities::{help, severity};
 use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::ids::Stamp;
@@ -33,10 +33,10 @@ pub fn error_body(error: Error) -> api::ErrorBody {
     api::ErrorBody { kind, message: error.to_string() }
 }
 
-/// Makes a problem with the severity of its code.
+/// Makes a problem with the severity and the help of its code.
 pub(crate) fn problem(code: &str, message: impl Into<String>) -> api::Problem {
-    let severity = Some(severity(code));
-    api::Problem { code: code.into(), message: message.into(), severity, since: None }
+    let (severity, help) = (Some(severity(code)), Some(help(code)));
+    api::Problem { code: code.into(), message: message.into(), severity, help, since: None }
 }
 
 pub(crate) fn health(health: &Health) -> api::Health {
@@ -224,6 +224,7 @@ pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
         cdp: info.cdp.as_ref().map(cdp_settings),
         origin: None,
         parent: None,
+        after_moment: None,
         created: time(info.created),
         allocated: info.allocated,
         handles: info.handles,

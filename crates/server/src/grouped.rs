@@ -59,8 +59,13 @@ impl App {
         self.group(name)
     }
 
-    /// Deletes a group. Its volumes stay.
+    /// Deletes a group. Its volumes stay. Fails if a schedule takes snapshots of the group.
     pub(crate) fn delete_group(&self, name: &str) -> Result<()> {
+        if let Some(schedule) = self.schedules.of_group(name) {
+            let text =
+                format!("delete group {name}: schedule {schedule} takes snapshots of it; delete that first");
+            return Err(Error::new(ErrorKind::Conflict, text));
+        }
         self.groups.update(|all| all.remove(name).map(drop).ok_or_else(|| not_found(name)))
     }
 

@@ -4,9 +4,13 @@
 use crate::app::App;
 use crate::convert;
 use crate::severities::code;
-use hindcast_api::{Health, HealthState, Status};
+use hindcast_api::{Health, HealthState, Protection, Status};
+use hindcast_engine::pool::VolumeInfo;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
+
+/// Nanoseconds.
+const SECOND: u64 = 1_000_000_000;
 
 impl App {
     /// Returns the health of the pool and of the server's own work. Each problem has its severity,
@@ -62,7 +66,37 @@ impl App {
             iscsi_sessions: self.iscsi.stats().sessions as u64,
             limits: self.limits,
             certificate: self.web.certificate(),
+            protection: Vec::new(),
         }
+    }
+
+    /// Returns how those volumes are protected that `shows` accepts, by name.
+    pub(crate) fn protection(&self, shows: impl Fn(&str) -> bool) -> Vec<Protection> {
+        let newest = self.pool.newest_snapshot_times();
+        let mut failing: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (schedule, volumes) in self.failing_schedules() {
+            for volume in volumes {
+                failing.entry(volume).or_default().push(schedule.clone());
+            }
+        }
+        let mut volumes = self.pool.volumes();
+        volumes.retain(|volume| shows(&volume.name));
+        let now = Timestamp::now();
+        let shown = |volume: VolumeInfo| {
+            let last_snapshot = newest.get(&volume.uuid).map(|created| convert::time(*created));
+            let age = last_snapshot.map(|at| now.duration_since(at).as_secs().max(0).unsigned_abs());
+            let recorded = volume.cdp.and_then(|_| self.pool.cdp(&volume.name).ok());
+            let target = recorded.as_ref().and_then(|info| info.settings?.retention.time);
+            Protection {
+                failing_schedules: failing.remove(&volume.name).unwrap_or_default(),
+                last_snapshot,
+                last_snapshot_age: age,
+                window_seconds: recorded.map(|info| info.window / SECOND),
+                retain_seconds: target.map(|time| time / SECOND),
+                volume: volume.name,
+            }
+        };
+        volumes.into_iter().map(shown).collect()
     }
 
     fn warn_of_schedules(&self, health: &mut Health) {

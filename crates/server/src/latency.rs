@@ -179,35 +179,75 @@ struct OfVolume {
     closed: AllTimes,
 }
 
+impl OfVolume {
+    /// Adds the times of all devices, open or closed.
+    fn add_to(&self, sum: &mut AllTimes) {
+        sum.add(&self.closed);
+        self.open.iter().filter_map(Weak::upgrade).for_each(|open| sum.add(&open.read()));
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.iter().any(|open| open.strong_count() > 0)
+    }
+}
+
+/// What is known of all volumes.
+#[derive(Default)]
+struct OfAll {
+    volumes: BTreeMap<Uuid, OfVolume>,
+    /// Times of volumes that do not exist any more. The sum of all never falls.
+    ended: AllTimes,
+}
+
 /// The times of all volumes. Copies share them.
 #[derive(Clone, Default)]
-pub(crate) struct Latencies(Arc<Mutex<BTreeMap<Uuid, OfVolume>>>);
+pub(crate) struct Latencies(Arc<Mutex<OfAll>>);
+
+/// The times of some volumes, and the sum of all that there ever were.
+pub(crate) struct ReadTimes {
+    pub(crate) all: AllTimes,
+    pub(crate) of: BTreeMap<Uuid, AllTimes>,
+}
 
 impl Latencies {
     /// Returns a device whose requests are timed as requests of a volume.
     pub(crate) fn timed(&self, volume: Uuid, device: Arc<Volume>) -> Arc<Timed> {
         let times = Arc::new(Histograms(std::array::from_fn(|_| Histogram::new())));
         let mut all = self.0.lock();
-        let of = all.entry(volume).or_default();
+        let of = all.volumes.entry(volume).or_default();
         of.open.retain(|open| open.strong_count() > 0);
         of.open.push(Arc::downgrade(&times));
         Arc::new(Timed { device, volume, times, all: self.clone() })
     }
 
-    /// Returns the times of each volume that was opened since the start.
-    pub(crate) fn read(&self) -> BTreeMap<Uuid, AllTimes> {
-        let all = self.0.lock();
-        let of = |of: &OfVolume| {
-            let mut times = of.closed.clone();
-            of.open.iter().filter_map(Weak::upgrade).for_each(|open| times.add(&open.read()));
-            times
-        };
-        all.iter().map(|(volume, times)| (*volume, of(times))).collect()
+    /// Returns the times of those volumes that are wanted and were opened since the start, and the
+    /// sum of all.
+    pub(crate) fn read(&self, wanted: impl Fn(&Uuid) -> bool) -> ReadTimes {
+        let state = self.0.lock();
+        let (mut all, mut of) = (state.ended.clone(), BTreeMap::new());
+        for (id, volume) in &state.volumes {
+            if wanted(id) {
+                let mut times = AllTimes::default();
+                volume.add_to(&mut times);
+                all.add(&times);
+                of.insert(*id, times);
+            } else {
+                volume.add_to(&mut all);
+            }
+        }
+        ReadTimes { all, of }
     }
 
-    /// Forgets volumes that do not exist any more.
+    /// Forgets volumes that do not exist any more. Their times stay in the sum of all.
     pub(crate) fn retain(&self, exists: impl Fn(&Uuid) -> bool) {
-        self.0.lock().retain(|volume, of| exists(volume) || of.open.iter().any(|o| o.strong_count() > 0));
+        let OfAll { volumes, ended } = &mut *self.0.lock();
+        volumes.retain(|volume, of| {
+            let stays = exists(volume) || of.is_open();
+            if !stays {
+                ended.add(&of.closed);
+            }
+            stays
+        });
     }
 }
 
@@ -231,7 +271,7 @@ impl Timed {
 impl Drop for Timed {
     fn drop(&mut self) {
         let mut all = self.all.0.lock();
-        let of = all.entry(self.volume).or_default();
+        let of = all.volumes.entry(self.volume).or_default();
         of.closed.add(&self.times.read());
         of.open.retain(|open| !std::ptr::eq(open.as_ptr(), Arc::as_ptr(&self.times)));
     }
@@ -347,13 +387,18 @@ mod tests {
         let mut ops = [WriteOp::new(0, vec![1; 512].into()), WriteOp::new(512, vec![1; 512].into())];
         two.write(&mut ops, false);
         two.read(0, &mut [0; 512]).unwrap();
-        let counts = || Op::ALL.map(|op| all.read()[&id].of(op).count);
+        let counts = || Op::ALL.map(|op| all.read(|_| true).of[&id].of(op).count);
+        let sums = |wanted: bool| Op::ALL.map(|op| all.read(|_| wanted).all.of(op).count);
         assert_eq!(counts(), [1, 2, 1, 0]);
-        drop((one, two));
-        assert_eq!(counts(), [1, 2, 1, 0]);
-        all.retain(|volume| *volume == id);
-        assert_eq!(all.read().len(), 1);
+        drop(one);
         all.retain(|_| false);
-        assert!(all.read().is_empty());
+        assert_eq!(counts(), [1, 2, 1, 0], "a device is open");
+        drop(two);
+        assert_eq!((counts(), sums(false), sums(true)), ([1, 2, 1, 0], [1, 2, 1, 0], [1, 2, 1, 0]));
+        all.retain(|volume| *volume == id);
+        assert_eq!((all.read(|_| true).of.len(), all.read(|_| false).of.len()), (1, 0));
+        all.retain(|_| false);
+        assert!(all.read(|_| true).of.is_empty());
+        assert_eq!((sums(false), sums(true)), ([1, 2, 1, 0], [1, 2, 1, 0]), "the sum of all never falls");
     }
 }

@@ -47,26 +47,42 @@ impl Lineage<'_> {
         self.bases.get_or_init(|| self.pool.branch_bases()).get(&branch).copied()
     }
 
-    /// Returns the address of the newest visible snapshot of a branch's content from before
-    /// `epoch`.
-    fn before(&self, branch: BranchId, epoch: Epoch) -> Option<String> {
-        let (mut branch, mut end) = (branch, epoch);
+    /// Returns what precedes `epoch` of a branch: the address of the newest visible snapshot, and
+    /// that of the newest moment behind it on which a branch rests.
+    fn before(&self, branch: BranchId, epoch: Epoch) -> (Option<String>, Option<String>) {
+        let (mut branch, mut end, mut moment) = (branch, epoch, None);
         loop {
             if let Some(found) = self.newest(branch, Epoch::NONE..end) {
-                return Some(found);
+                return (Some(found), moment);
             }
-            let base = self.base(branch)?;
+            let Some(base) = self.base(branch) else { return (None, moment) };
+            moment = moment.or_else(|| self.moment(branch).flatten());
+            // The base of a moment is the anchor from which it is read. Snapshots may lie between.
+            let at = self.moments().get(&branch).map(|(_, lsn)| *lsn);
+            if let Some((volume, name)) = at.and_then(|at| self.pool.newest_snapshot_at(base.0, at)) {
+                return (Some(format!("{volume}@{name}")), moment);
+            }
             (branch, end) = (base.0, base.1.next());
         }
+    }
+
+    fn moments(&self) -> &BTreeMap<BranchId, (Option<String>, Lsn)> {
+        self.moments.get_or_init(|| self.pool.moment_bases())
+    }
+
+    /// Returns the address of the moment on which a branch rests. The inner `None`: the volume
+    /// whose history that is does not exist any more.
+    fn moment(&self, branch: BranchId) -> Option<Option<String>> {
+        let (volume, lsn) = self.moments().get(&branch)?;
+        Some(volume.as_ref().map(|volume| format!("{volume}@lsn:{lsn}")))
     }
 
     /// Returns the address of the snapshot or moment at which a volume's current branch begins.
     fn origin(&self, branch: BranchId) -> Option<String> {
         // Who rests on a moment rests on its branch.
         let (base, epoch) = self.base(branch)?;
-        let moments = self.moments.get_or_init(|| self.pool.moment_bases());
-        if let Some((volume, lsn)) = moments.get(&branch) {
-            return volume.as_ref().map(|volume| format!("{volume}@lsn:{lsn}"));
+        if let Some(moment) = self.moment(branch) {
+            return moment;
         }
         self.newest(base, epoch..epoch.next())
     }
@@ -105,6 +121,7 @@ impl Lineage<'_> {
     }
 
     pub(crate) fn snapshot(&self, info: &SnapshotInfo) -> api::Snapshot {
+        let (parent, after_moment) = self.before(info.of.0, info.of.1);
         api::Snapshot {
             volume: info.volume.clone(),
             name: info.name.clone(),
@@ -116,7 +133,8 @@ impl Lineage<'_> {
             inherited: None,
             expires: info.expires.map(convert::time),
             protected: info.protected,
-            parent: self.before(info.of.0, info.of.1),
+            parent,
+            after_moment,
             clones: self.clones(info),
             handles: info.handles,
             unique: None,
@@ -125,9 +143,9 @@ impl Lineage<'_> {
     }
 
     pub(crate) fn volume(&self, info: &VolumeInfo) -> api::Volume {
-        let parent = self.before(info.branch, Epoch::MAX);
+        let (parent, after_moment) = self.before(info.branch, Epoch::MAX);
         let origin = self.origin(info.branch).or_else(|| info.image.clone());
-        api::Volume { origin, parent, ..convert::volume(info) }
+        api::Volume { origin, parent, after_moment, ..convert::volume(info) }
     }
 }
 

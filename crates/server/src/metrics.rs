@@ -3,7 +3,7 @@
 
 use crate::app::App;
 use crate::convert;
-use crate::latency::{AllTimes, Op};
+use crate::latency::{Op, ReadTimes};
 use crate::same::Same;
 use hindcast_engine::cdp::CdpInfo;
 use hindcast_engine::disk::SyncPurpose;
@@ -22,7 +22,6 @@ use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use uuid::Uuid;
 
 /// Content type of the text that [`encode`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -65,7 +64,7 @@ impl Collector for ServerCollector {
         }
         let all = app.pool.volumes();
         volumes(&mut out, &all)?;
-        durations(&mut out, &app.latencies.read(), &all)?;
+        durations(&mut out, &app.latencies.read(|_| true), &all)?;
         snapshots(&mut out, app)?;
         histories(&mut out, &app.pool)?;
         nbd(&mut out, &app.nbd.stats())?;
@@ -122,14 +121,12 @@ fn process(out: &mut Out<'_>, app: &App) -> fmt::Result {
 }
 
 /// Adds the times of clients' requests: a histogram for all volumes, and sums for each.
-fn durations(out: &mut Out<'_>, times: &BTreeMap<Uuid, AllTimes>, volumes: &[VolumeInfo]) -> fmt::Result {
-    let mut all = AllTimes::default();
-    times.values().for_each(|of| all.add(of));
+fn durations(out: &mut Out<'_>, times: &ReadTimes, volumes: &[VolumeInfo]) -> fmt::Result {
     let help = "Time that devices take to carry out clients' requests.";
     let name = "hindcast_request_duration_seconds";
     let mut family = out.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
     for op in Op::ALL {
-        let (label, times) = ([("op", op.name())], all.of(op));
+        let (label, times) = ([("op", op.name())], times.all.of(op));
         let mut encoder = family.encode_family(&label)?;
         encoder.encode_histogram::<Label>(times.nanos as f64 / 1e9, times.count, &times.coarse(), None)?;
     }
@@ -137,7 +134,7 @@ fn durations(out: &mut Out<'_>, times: &BTreeMap<Uuid, AllTimes>, volumes: &[Vol
     let mut family =
         out.0.encode_descriptor("hindcast_volume_request_seconds", help, None, MetricType::Counter)?;
     for volume in volumes {
-        let Some(times) = times.get(&volume.uuid) else { continue };
+        let Some(times) = times.of.get(&volume.uuid) else { continue };
         let nanos: u64 = Op::ALL.iter().map(|op| times.of(*op).nanos).sum();
         let label = [("volume", volume.name.clone())];
         ConstCounter::new(nanos as f64 / 1e9).encode(family.encode_family(&label)?)?;

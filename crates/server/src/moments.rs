@@ -23,6 +23,11 @@ pub(crate) enum Past {
     Moment(cdp::Moment),
 }
 
+/// Returns the volume of an export: a name, or an address of the past.
+pub(crate) fn volume_of(export: &str) -> &str {
+    export.split_once('@').map_or(export, |(volume, _)| volume)
+}
+
 /// Returns the error for a name that no snapshot and no mark of a volume has.
 fn nothing_named(volume: &str, name: &str, mut known: Vec<String>) -> Error {
     // The sort is stable, so names that are equally like it stay in order.

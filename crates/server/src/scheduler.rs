@@ -14,6 +14,7 @@ use hindcast_engine::pool::SnapshotInfo;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -43,7 +44,9 @@ impl App {
     }
 
     fn shown_schedule(&self, name: &str, (plan, run): (Plan, Run), names: &mut Names<'_>) -> Schedule {
-        let volumes = names.of(&self.pool, &plan.volumes);
+        // A group that can't be read is an error of the next run.
+        let members = self.members(&plan).unwrap_or_else(|_| plan.volumes.clone());
+        let volumes = names.of(&self.pool, &members);
         let snapshots = self.snapshots_of(&plan, &volumes);
         let timing = plan.timing().ok().filter(|_| !plan.paused);
         let next = timing.as_ref().map(|t| when::due(run.slot, ran(&plan, &snapshots), t, Timestamp::now()));
@@ -53,6 +56,7 @@ impl App {
             name: name.to_owned(),
             prefix: plan.prefix,
             volumes,
+            groups: plan.groups,
             every: plan.every,
             wall: plan.wall,
             keep: plan.keep,
@@ -66,10 +70,36 @@ impl App {
         }
     }
 
+    /// Returns the volumes of a schedule, those of its groups included. None is there twice.
+    fn members(&self, plan: &Plan) -> Result<Vec<Uuid>> {
+        let mut all = plan.volumes.clone();
+        for group in &plan.groups {
+            let of_group = self.groups.get(group)?;
+            all.extend(of_group);
+        }
+        let mut seen = BTreeSet::new();
+        all.retain(|id| seen.insert(*id));
+        Ok(all)
+    }
+
     /// Returns the snapshots of `volumes` that belong to a schedule.
     fn snapshots_of(&self, plan: &Plan, volumes: &[String]) -> Vec<SnapshotInfo> {
         let of = |v: &String| self.pool.snapshots(v).unwrap_or_default();
         volumes.iter().flat_map(of).filter(|s| is_of(&plan.prefix, &s.name)).collect()
+    }
+
+    /// Returns the schedules whose last run failed, with the names of their volumes.
+    pub(crate) fn failing_schedules(&self) -> Vec<(String, Vec<String>)> {
+        let failing = self.schedules.failing();
+        let mut names = Names::new(|| self.pool.volumes());
+        let volumes = |name: &str| {
+            let (plan, _) = self.schedules.get(name).ok()?;
+            let members = self.members(&plan).unwrap_or_else(|_| plan.volumes.clone());
+            Some(names.of(&self.pool, &members))
+        };
+        let names: Vec<String> = failing.into_iter().map(|(name, _)| name).collect();
+        let volumes: Vec<_> = names.iter().map(|name| name.as_str()).map(volumes).collect();
+        names.into_iter().zip(volumes).filter_map(|(name, volumes)| Some((name, volumes?))).collect()
     }
 
     /// Creates a schedule. Its first run is at the next time when it is due.
@@ -78,20 +108,7 @@ impl App {
         check_name(&new.name)?;
         check_name(prefix)?;
         let wall = settle(new.every, new.wall.as_ref())?;
-        if new.volumes.is_empty() || new.volumes.len() > MAX_VOLUMES {
-            return Err(invalid(format!(
-                "create schedule {}: it needs 1 to {MAX_VOLUMES} volumes",
-                new.name
-            )));
-        }
-        let mut volumes: Vec<Uuid> = Vec::new();
-        for name in &new.volumes {
-            let id = self.pool.volume(name)?.uuid;
-            if volumes.contains(&id) {
-                return Err(invalid(format!("create schedule {}: {name} is named twice", new.name)));
-            }
-            volumes.push(id);
-        }
+        let volumes = self.scheduled_volumes(new)?;
         let mut names = Names::new(|| self.pool.volumes());
         names.learn(volumes.iter().copied().zip(new.volumes.iter().cloned()));
         self.schedules.update(|plans| {
@@ -112,13 +129,36 @@ impl App {
                 )));
             }
             let since = Timestamp::now();
-            let (prefix, every, keep) = (prefix.clone(), new.every, new.keep);
-            let plan = Plan { prefix, volumes, every, wall, keep, paused: false, since };
+            let (prefix, groups, every, keep) = (prefix.clone(), new.groups.clone(), new.every, new.keep);
+            let plan = Plan { prefix, volumes, groups, every, wall, keep, paused: false, since };
             plans.insert(new.name.clone(), plan);
             Ok(())
         })?;
         let of = self.schedules.get(&new.name)?;
         Ok(self.shown_schedule(&new.name, of, &mut names))
+    }
+
+    /// Finds the volumes that a new schedule names, beside those of its groups.
+    fn scheduled_volumes(&self, new: &CreateSchedule) -> Result<Vec<Uuid>> {
+        let mut volumes: Vec<Uuid> = Vec::new();
+        for name in &new.volumes {
+            let id = self.pool.volume(name)?.uuid;
+            if volumes.contains(&id) {
+                return Err(invalid(format!("create schedule {}: {name} is named twice", new.name)));
+            }
+            volumes.push(id);
+        }
+        let mut all: BTreeSet<Uuid> = volumes.iter().copied().collect();
+        for group in &new.groups {
+            all.extend(self.groups.get(group)?);
+        }
+        // A group may be empty for now.
+        let is_empty = new.volumes.is_empty() && new.groups.is_empty();
+        if is_empty || all.len() > MAX_VOLUMES || new.groups.len() > MAX_VOLUMES {
+            let text = format!("create schedule {}: it needs 1 to {MAX_VOLUMES} volumes", new.name);
+            return Err(invalid(text));
+        }
+        Ok(volumes)
     }
 
     /// Changes a schedule.
@@ -165,7 +205,8 @@ impl App {
                 continue;
             }
             let Ok(timing) = plan.timing() else { continue };
-            let volumes = names.of(&self.pool, &plan.volumes);
+            let members = self.members(&plan);
+            let volumes = names.of(&self.pool, members.as_ref().unwrap_or(&plan.volumes));
             let now = Timestamp::now();
             let slot = match run.slot {
                 Some(_) => when::due(run.slot, std::iter::empty(), &timing, now),
@@ -177,7 +218,7 @@ impl App {
                 continue;
             }
             nap = Duration::ZERO;
-            let result = self.run_schedule(&plan, &volumes, now, &timing.zone());
+            let result = members.and_then(|_| self.run_schedule(&plan, &volumes, now, &timing.zone()));
             if let Err(error) = &result {
                 tracing::warn!(event = "schedule.failed", schedule = name, %error, "a schedule failed");
             }
@@ -189,7 +230,17 @@ impl App {
 
     fn run_schedule(&self, plan: &Plan, volumes: &[String], now: Timestamp, zone: &TimeZone) -> Result<()> {
         if volumes.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, "take snapshots: its volumes were deleted"));
+            let text = match plan.groups.is_empty() {
+                true => "take snapshots: its volumes were deleted",
+                false => "take snapshots: its groups have no volumes",
+            };
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        if volumes.len() > MAX_VOLUMES {
+            let count = volumes.len();
+            let text =
+                format!("take snapshots: its groups have {count} volumes, and {MAX_VOLUMES} are the most");
+            return Err(invalid(text));
         }
         let snapshot = self.free_name(plan, volumes, now);
         let new = |v: &String| NewSnapshot { volume: v.clone(), name: Some(snapshot.clone()) };

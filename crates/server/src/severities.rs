@@ -59,6 +59,11 @@ pub(crate) fn severity(code: &str) -> Severity {
     SEVERITIES.iter().find(|(known, _)| *known == code).map_or(Warning, |(_, severity)| *severity)
 }
 
+/// Returns the page and the section that say what to do about a code.
+pub(crate) fn help(code: &str) -> String {
+    format!("docs/OPERATIONS.md#{code}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +82,21 @@ mod tests {
         for (code, severity) in SEVERITIES {
             let row = format!("| [`{code}`](#{code}) | {} |", severity.name());
             assert!(manual.contains(&row), "docs/OPERATIONS.md has no row {row}");
+        }
+    }
+
+    #[test]
+    fn every_code_has_a_section_that_helps() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (code, _) in SEVERITIES {
+            let help = help(code);
+            let (page, anchor) = help.split_once('#').unwrap();
+            let text = std::fs::read_to_string(root.join(page)).unwrap();
+            // A heading's anchor is its text without the marks of code.
+            let is_there = text.lines().any(|line| {
+                line.strip_prefix("### ").is_some_and(|heading| heading.trim_matches('`') == anchor)
+            });
+            assert!(is_there, "{page} has no section {anchor}");
         }
     }
 }

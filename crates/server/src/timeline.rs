@@ -28,7 +28,8 @@ impl App {
             regions: query.regions.unwrap_or(0) as usize,
         };
         let found = self.pool.timeline(volume, &asked)?;
-        let snapshots = self.pool.snapshots(volume)?;
+        let window = found.window.from..found.window.end();
+        let snapshots = self.pool.snapshots_within(volume, window)?;
         let retain = self.pool.volume(volume)?.cdp.and_then(|cdp| cdp.retention.time);
         let dependents = self.dependents(&found, &snapshots);
         Ok(shown(volume, found, snapshots, dependents, retain))
@@ -38,7 +39,7 @@ impl App {
     fn dependents(&self, found: &Timeline, snapshots: &[SnapshotInfo]) -> Vec<api::Dependent> {
         let lineage = Lineage::new(&self.pool);
         let mut all = Vec::new();
-        for snapshot in snapshots.iter().filter(|s| s.pinned && found.window.bucket(s.created).is_some()) {
+        for snapshot in snapshots.iter().filter(|s| s.pinned) {
             let clone =
                 |name| api::Dependent { kind: api::DependentKind::Clone, name, time: time(snapshot.created) };
             all.extend(lineage.clones(snapshot).into_iter().map(clone));

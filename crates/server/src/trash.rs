@@ -19,7 +19,9 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two purges in a shortage of space. The space of a purged volume comes back later.
 const SPACE_PAUSE: Duration = Duration::from_secs(600);
 /// The shortest part of a UUID that names a volume in the trash.
-const LEAST_DIGITS: usize = 4;
+const LEAST_DIGITS: usize = 8;
+/// The shortest part of a UUID for which an error tells the volumes that it may be.
+const HINT_DIGITS: usize = 4;
 
 impl App {
     /// Deletes a volume: to the trash, or for good.
@@ -56,7 +58,7 @@ impl App {
     /// Ends the views of a deleted volume.
     fn end_views(&self, volume: &VolumeInfo) {
         if let Err(error) = self.views.remove_of(volume.uuid) {
-            tracing::warn!(volume = volume.name, %error, "the views of a deleted volume stay until a restart");
+            tracing::warn!(volume = volume.name, %error, "the views of a deleted volume stay for now");
         }
     }
 
@@ -84,31 +86,8 @@ impl App {
         Ok(())
     }
 
-    /// Finds a volume in the trash by its UUID, by the first digits of it, or by its name.
     fn find_in_trash(&self, id: &str) -> Result<Uuid> {
-        let trash = self.pool.trash();
-        let digits = id.replace('-', "").to_ascii_lowercase();
-        let is_uuid = digits.len() >= LEAST_DIGITS && digits.bytes().all(|b| b.is_ascii_hexdigit());
-        let named: Vec<&TrashInfo> = trash.iter().filter(|t| t.volume.name == id).collect();
-        let found = match named.is_empty() && is_uuid {
-            true => {
-                trash.iter().filter(|t| t.volume.uuid.simple().to_string().starts_with(&digits)).collect()
-            }
-            false => named,
-        };
-        match &found[..] {
-            [one] => Ok(one.volume.uuid),
-            [] => {
-                let text = format!("find {id} in the trash: no deleted volume has this name or UUID");
-                Err(Error::new(ErrorKind::NotFound, text))
-            }
-            several => {
-                let all: Vec<String> = several.iter().map(|t| t.volume.uuid.to_string()).collect();
-                let text =
-                    format!("find {id} in the trash: it may be any of {}; give a UUID", all.join(", "));
-                Err(Error::new(ErrorKind::Conflict, text))
-            }
-        }
+        find(&self.pool.trash(), id)
     }
 
     fn trashed(&self, info: &TrashInfo) -> TrashedVolume {
@@ -120,6 +99,7 @@ impl App {
             name: info.volume.name.clone(),
             size: info.volume.size,
             space: info.space,
+            history_bytes: info.history,
             snapshots: info.snapshots,
             history: info.volume.cdp.is_some(),
             labels: info.volume.labels.clone(),
@@ -136,10 +116,16 @@ impl App {
         if self.pool.is_only_shown() || self.pool.clock().suspended {
             return;
         }
+        if let Err(error) = self.iscsi.unmap_late() {
+            tracing::debug!(%error, "LUNs of deleted volumes stay for now");
+        }
         let now = Instant::now();
-        let low = paused.is_none_or(|until| now >= until) && self.pool.lacks_own_space();
+        let low = match paused.is_none_or(|until| now >= until) {
+            true => Low { space: self.pool.lacks_own_space(), history: self.pool.lacks_history_room() },
+            false => Low::default(),
+        };
         for info in due(&self.pool.trash(), self.trash, low) {
-            if low {
+            if low != Low::default() {
                 *paused = Some(now + SPACE_PAUSE);
             }
             let uuid = info.volume.uuid;
@@ -151,15 +137,53 @@ impl App {
     }
 }
 
+/// What the volumes in use lack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Low {
+    /// Space of the pool.
+    space: bool,
+    /// Room for histories in the data directory's file system.
+    history: bool,
+}
+
+/// Finds a volume in the trash by its UUID, by the first digits of it, or by its name.
+fn find(trash: &[TrashInfo], id: &str) -> Result<Uuid> {
+    let uuid = id.strip_prefix("uuid:").unwrap_or(id);
+    let digits = uuid.replace('-', "").to_ascii_lowercase();
+    let is_hex = digits.len() >= HINT_DIGITS && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    let named: Vec<&TrashInfo> = trash.iter().filter(|t| t.volume.name == id).collect();
+    let is_named = !named.is_empty();
+    let found = match !is_named && is_hex {
+        true => trash.iter().filter(|t| t.volume.uuid.simple().to_string().starts_with(&digits)).collect(),
+        false => named,
+    };
+    match &found[..] {
+        [one] if is_named || digits.len() >= LEAST_DIGITS => Ok(one.volume.uuid),
+        [] => {
+            let text = format!("find {id} in the trash: no deleted volume has this name or UUID");
+            Err(Error::new(ErrorKind::NotFound, text))
+        }
+        several => {
+            let all: Vec<String> =
+                several.iter().map(|t| format!("{} ({})", t.volume.uuid, t.volume.name)).collect();
+            let all = all.join(", ");
+            let text = format!(
+                "find {id} in the trash: it may be any of {all}; give at least {LEAST_DIGITS} digits of its UUID"
+            );
+            Err(Error::new(ErrorKind::Conflict, text))
+        }
+    }
+}
+
 /// Returns the volumes to purge now. `trash` is ordered by age, the oldest first.
-fn due(trash: &[TrashInfo], times: TrashTimes, low: bool) -> Vec<&TrashInfo> {
+fn due(trash: &[TrashInfo], times: TrashTimes, low: Low) -> Vec<&TrashInfo> {
     let reached = |info: &&TrashInfo, age: Duration| u128::from(info.age) >= age.as_nanos();
     let mut due: Vec<&TrashInfo> = trash.iter().filter(|info| reached(info, times.keep)).collect();
-    if due.is_empty() && low {
-        // One at a time, because its space comes back later. A volume without space of its own
-        // would give none back.
-        let mut old = trash.iter().filter(|info| reached(info, times.least) && info.space > 0);
-        due.extend(old.next());
+    if due.is_empty() {
+        // One at a time, because its space comes back later. A volume that has nothing of what is
+        // lacking would give nothing back.
+        let helps = |info: &&TrashInfo| low.space && info.space > 0 || low.history && info.history > 0;
+        due.extend(trash.iter().filter(|info| reached(info, times.least)).find(helps));
     }
     due
 }
@@ -184,9 +208,12 @@ mod tests {
             create(&pool, name);
             TrashInfo { age: hours * HOUR, space: 1, ..pool.trash_volume(name, false).unwrap() }
         };
-        let trash = [aged("old", 30), aged("middle", 3), aged("older", 2), aged("new", 0)];
+        let recorded = TrashInfo { history: 1, ..aged("older", 2) };
+        let trash =
+            [aged("old", 30), aged("middle", 3), recorded, TrashInfo { history: 1, ..aged("new", 0) }];
         let times = TrashTimes { keep: Duration::from_secs(86_400), least: Duration::from_secs(3600) };
-        let due = |trash: &[TrashInfo], low| {
+        let due = |trash: &[TrashInfo], space| {
+            let low = Low { space, history: false };
             let names = super::due(trash, times, low).into_iter().map(|info| info.volume.name.clone());
             names.collect::<Vec<_>>()
         };
@@ -195,5 +222,30 @@ mod tests {
         assert_eq!(due(&trash[1..], false), [""; 0]);
         assert_eq!(due(&trash[1..], true), ["middle"]);
         assert_eq!(due(&trash[3..], true), [""; 0], "it is too young");
+        let for_history = super::due(&trash[1..], times, Low { space: false, history: true });
+        assert_eq!(for_history.iter().map(|info| &info.volume.name[..]).collect::<Vec<_>>(), ["older"]);
+        assert!(super::due(&trash[3..], times, Low { space: true, history: true }).is_empty());
+    }
+
+    #[test]
+    fn few_digits_name_no_volume() {
+        let (_place, pool) = pool();
+        create(&pool, "db");
+        create(&pool, "cafe");
+        let db = pool.trash_volume("db", false).unwrap();
+        let cafe = pool.trash_volume("cafe", false).unwrap();
+        let trash = [db.clone(), cafe.clone()];
+        let uuid = db.volume.uuid.to_string();
+        assert_eq!(find(&trash, "db").unwrap(), db.volume.uuid);
+        assert_eq!(find(&trash, "cafe").unwrap(), cafe.volume.uuid, "a name may look like a UUID");
+        for digits in [8, 9, 20, 36] {
+            assert_eq!(find(&trash, &uuid[..digits].to_uppercase()).unwrap(), db.volume.uuid, "{digits}");
+            assert_eq!(find(&trash, &format!("uuid:{}", &uuid[..digits])).unwrap(), db.volume.uuid);
+        }
+        for digits in [4, 7] {
+            let error = find(&trash, &uuid[..digits]).unwrap_err();
+            assert!(error.kind() == ErrorKind::Conflict && error.to_string().contains(&uuid), "{error}");
+        }
+        assert_eq!(find(&trash, &uuid[..3]).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

@@ -74,6 +74,14 @@ impl App {
             expires,
         };
         self.views.add(view.clone(), pin)?;
+        // The deletion of the volume ends its views. One that it did not see ends here.
+        if self.pool.name_of(info.uuid).is_none() {
+            self.views.remove_of(info.uuid)?;
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("create a view: volume {volume} was just deleted"),
+            ));
+        }
         tracing::info!(event = "view.created", volume, view = view.id, moment, "view created");
         self.view(&view.id)
     }
@@ -167,8 +175,19 @@ impl App {
         }
     }
 
+    /// Ends the views of volumes that were deleted and whose views could not be ended then.
+    fn end_orphans(&self) -> Result<()> {
+        let mut left: BTreeSet<Uuid> = self.views.all()?.into_iter().map(|view| view.volume).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        self.pool.volumes().iter().for_each(|volume| _ = left.remove(&volume.uuid));
+        left.into_iter().try_for_each(|volume| self.views.remove_of(volume))
+    }
+
     /// Ends the views whose lease has ended and that no client uses.
     fn end_unused_views(&self) -> Result<()> {
+        self.end_orphans()?;
         let now = Timestamp::now();
         // A clock that jumped tells nothing of leases, nor of retention.
         if self.pool.is_forgetting_suspended() || !self.views.all()?.iter().any(|view| view.expires <= now) {

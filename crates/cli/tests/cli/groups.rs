@@ -2,6 +2,7 @@
 
 use super::server::Server;
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 fn names(list: &Value, key: &str) -> Vec<String> {
     list.as_array().unwrap().iter().map(|v| v[key].as_str().unwrap().to_owned()).collect()
@@ -39,6 +40,7 @@ fn a_group_is_its_volumes() {
     assert_eq!(left["volumes"], json!(["wal", "db"]));
     assert_eq!(names(&server.json(&["group", "list"]), "name"), ["shop"]);
     server.ok(&["mark", "shop", "deployed", "--delete"]);
+    server.ok(&["schedule", "delete", "hourly"]);
     server.ok(&["group", "delete", "shop"]);
     assert_eq!(server.fails(&["group", "show", "shop"]).0, 3);
     assert_eq!(server.fails(&["snapshot", "create", "shop@x"]).0, 3);
@@ -63,4 +65,32 @@ fn a_group_is_no_volume() {
     assert_eq!(server.fails(&["group", "create", "g", "a"]).0, 4);
     assert_eq!(server.fails(&["group", "remove", "g", "a"]).0, 2, "a group has a volume at least");
     assert_eq!(server.fails(&["group", "add", "g", "a"]).0, 2);
+}
+
+/// A schedule of a group takes the volumes that are in the group when it runs.
+#[test]
+fn a_schedule_of_a_group_follows_the_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    for name in ["a", "b", "c"] {
+        server.ok(&["volume", "create", name, "--size", "1M"]);
+    }
+    server.ok(&["group", "create", "shop", "a"]);
+    let made = server.json(&["schedule", "create", "often", "shop", "c", "--every", "10s"]);
+    assert_eq!((&made["groups"], &made["volumes"]), (&json!(["shop"]), &json!(["c", "a"])));
+    let (code, message) = server.fails(&["group", "delete", "shop"]);
+    assert!(code == 4 && message.contains("often"), "{message}");
+    server.ok(&["group", "add", "shop", "b"]);
+    assert_eq!(server.json(&["schedule", "show", "often"])["volumes"], json!(["c", "a", "b"]));
+    let end = Instant::now() + Duration::from_secs(60);
+    while names(&server.json(&["snapshot", "list", "b"]), "name").is_empty() {
+        assert!(Instant::now() < end, "the new volume has no snapshot");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let newest = names(&server.json(&["snapshot", "list", "b"]), "name").pop().unwrap();
+    for volume in ["a", "c"] {
+        assert!(names(&server.json(&["snapshot", "list", volume]), "name").contains(&newest), "{volume}");
+    }
+    server.ok(&["schedule", "delete", "often"]);
+    server.ok(&["group", "delete", "shop"]);
 }

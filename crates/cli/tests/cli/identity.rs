@@ -411,3 +411,31 @@ fn a_token_can_come_from_the_environment() {
     assert_eq!(failure(run("hct_wrong")).0, 1);
     assert_eq!(failure(run("")).0, 1);
 }
+
+#[test]
+fn a_viewer_creates_views_in_its_scope_if_its_token_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = with_tcp(dir.path(), &[]);
+    for volume in ["db", "log"] {
+        server.ok(&["volume", "create", volume, "--size", "1M"]);
+        server.ok(&["snapshot", "create", &format!("{volume}@s")]);
+    }
+    let plain = token(&server, "plain", "viewer", &["--volumes", "db"]);
+    let views = token(&server, "views", "viewer", &["--volumes", "db", "--views"]);
+    let create = |who: &str, volume: &str| {
+        let body = json!({"moment": "s", "lease_seconds": 600});
+        send(address, "POST", &format!("/api/v1/volumes/{volume}/views"), &[who], Some(&body)).status
+    };
+    assert_eq!((create(&plain, "db"), create(&views, "db"), create(&views, "log")), (403, 201, 403));
+    let uuid = |volume: &str| server.json(&["volume", "show", volume])["uuid"].as_str().unwrap().to_owned();
+    assert_eq!(create(&views, &format!("uuid:{}", uuid("db"))), 201);
+    assert_eq!(create(&views, &format!("uuid:{}", uuid("log"))), 403);
+    let mark = send(address, "POST", "/api/v1/volumes/db/marks", &[&views], Some(&json!({"name": "m"})));
+    assert_eq!(mark.status, 403, "{}", mark.body);
+    assert_eq!(server.fails(&["access", "token", "create", "m", "--role", "metrics", "--views"]).0, 2);
+    // The status tells a caller only of volumes in its scope.
+    let status = send(address, "GET", "/api/v1/status", &[&views], None).json();
+    let shown: Vec<&Value> =
+        status["protection"].as_array().unwrap().iter().map(|of| &of["volume"]).collect();
+    assert_eq!(shown, [&json!("db")]);
+}

@@ -16,6 +16,7 @@ mod iscsi;
 mod limits;
 mod listing;
 mod moments;
+mod protection;
 mod reidentify;
 mod restore;
 mod server;

@@ -51,3 +51,26 @@ fn a_view_needs_a_moment_and_a_lease() {
         assert!(found == code && message.contains(part), "{args:?}: {found} {message}");
     }
 }
+
+/// A view that is created beside the deletion of its volume is not left behind.
+#[test]
+fn a_view_beside_a_deletion_is_not_left_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    for n in 0..40 {
+        let volume = format!("v{n}");
+        server.http("POST", "/api/v1/volumes", &json!({"name": volume, "size": 1 << 20}).to_string());
+        let snapshot = json!({"snapshots": [{"volume": volume, "name": "s"}]});
+        assert_eq!(server.http("POST", "/api/v1/snapshots", &snapshot.to_string()).0, 201);
+        let body = json!({"moment": "s", "lease_seconds": 600}).to_string();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| server.http("POST", &format!("/api/v1/volumes/{volume}/views"), &body));
+            }
+            scope.spawn(|| server.http("DELETE", &format!("/api/v1/volumes/{volume}?force=true"), ""));
+        });
+        assert_eq!(server.fails(&["volume", "show", &volume]).0, 3);
+    }
+    let stored = std::fs::read_to_string(dir.path().join("views.json")).unwrap();
+    assert!(!stored.contains("shows"), "{stored}");
+}

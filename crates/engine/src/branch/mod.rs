@@ -3,6 +3,7 @@
 pub(crate) mod counters;
 mod flush_pace;
 pub(crate) mod image;
+mod marks;
 pub(crate) mod namespace;
 pub(crate) mod pinned;
 pub(crate) mod unsettled;

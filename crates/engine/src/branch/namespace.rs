@@ -3,6 +3,7 @@
 
 use super::counters::{PreserveCounters, VolumeCounters};
 use super::image::ExternalImage;
+use super::marks::Marks;
 use super::pinned::PinnedMoment;
 use super::{Base, Branch, HEAD, View, VolumeState};
 use crate::catalog::{
@@ -10,7 +11,7 @@ use crate::catalog::{
 };
 use crate::disk::Dir;
 use crate::error::{Result, conflict, corrupt, invalid, not_found};
-use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, Stamp, VolumeId};
+use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, VolumeId};
 use crate::settings::{MAX_VOLUME_SIZE, Placement};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
@@ -59,8 +60,7 @@ pub(crate) struct Namespace {
     pub(crate) expiring: BTreeMap<SnapshotId, u64>,
     /// The number of branches that rest on each frozen state.
     children: HashMap<Frozen, u32>,
-    /// Marks: (volume, name), and the moment of the mark in pool time.
-    pub(crate) marks: BTreeMap<(VolumeId, String), Stamp>,
+    pub(crate) marks: Marks,
     /// The physical volumes that were added and not removed, by number.
     pub(crate) pvs: BTreeMap<u32, PvRecord>,
     pub(crate) placement: Placement,
@@ -84,7 +84,7 @@ impl Namespace {
             in_sight: BTreeMap::new(),
             expiring: BTreeMap::new(),
             children: HashMap::new(),
-            marks: BTreeMap::new(),
+            marks: Marks::default(),
             pvs: BTreeMap::new(),
             placement,
             next_id,
@@ -260,11 +260,16 @@ impl Namespace {
 
     /// Returns the visible snapshots of a volume, oldest first.
     pub(crate) fn snapshots_of(&self, volume: VolumeId) -> Vec<&Arc<Snapshot>> {
-        let names =
-            self.snapshot_names.range((volume, String::new())..(VolumeId(volume.0 + 1), String::new()));
-        let mut found: Vec<_> = names.filter_map(|(_, id)| self.snapshots.get(id)).collect();
+        let mut found: Vec<_> = self.snapshots_by_name(volume).collect();
         found.sort_by_key(|s| s.id);
         found
+    }
+
+    /// Returns the visible snapshots of a volume, by name.
+    pub(crate) fn snapshots_by_name(&self, volume: VolumeId) -> impl Iterator<Item = &Arc<Snapshot>> {
+        let names =
+            self.snapshot_names.range((volume, String::new())..(VolumeId(volume.0 + 1), String::new()));
+        names.filter_map(|(_, id)| self.snapshots.get(id))
     }
 
     /// Returns the number of visible snapshots of a volume.

@@ -5,7 +5,7 @@ use super::Branch;
 use super::pinned::PinnedMoment;
 use crate::error::Result;
 use crate::ids::Lsn;
-use crate::staging::{StagedKind, StagedRecord, union};
+use crate::staging::{StagedRecord, union};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,7 @@ impl Unsettled {
         let count =
             |record| Some(cells_of(record)).filter(|cells| !is_long(cells)).map_or(0, |c| c.end - c.start);
         let short = records.iter().map(count).sum::<u64>() as usize;
-        let has_data = |record: &&StagedRecord| record.kind != StagedKind::Zeros;
+        let has_data = |record: &&StagedRecord| record.kind.has_data();
         let with_data = records.iter().filter(has_data).count();
         if !room.grow(short * size_of::<(u64, u32)>() + with_data * size_of::<Range<u64>>()) {
             return None;

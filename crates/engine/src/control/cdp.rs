@@ -86,7 +86,7 @@ impl Operation for AddMark {
     }
 
     fn apply(&self, names: &mut Namespace, lsn: Lsn, time: u64) -> Result<()> {
-        names.marks.insert((self.volume, self.name.clone()), Stamp { lsn, time });
+        names.marks.add(self.volume, &self.name, Stamp { lsn, time });
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Operation for RemoveMark {
     }
 
     fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
-        names.marks.retain(|(of, _), at| (*of, at.lsn) != (self.volume, self.lsn));
+        names.marks.remove(self.volume, self.lsn);
         Ok(())
     }
 

@@ -343,7 +343,7 @@ impl Operation for DeleteVolume {
             names.remove_volume(&volume);
             let snapshots: Vec<SnapshotId> = names.snapshots_of(self.id).iter().map(|s| s.id).collect();
             snapshots.into_iter().for_each(|id| names.hide_snapshot(id));
-            names.marks.retain(|(of, _), _| *of != self.id);
+            names.marks.remove_all(self.id);
         }
         Ok(())
     }

@@ -106,6 +106,20 @@ impl Destager {
         self.commit(state, txn, flushed, state.current_positions(), &[])
     }
 
+    /// Enables features whose bits are all that the catalog has of them. They are durable when this
+    /// returns, and only then does the pool have them (F1).
+    pub(crate) fn enable_bare(&self, features: u64) -> Result<()> {
+        let state = &mut *self.state.lock();
+        self.core.fault.check()?;
+        let flushed = self.core.sums.flush().map_err(|e| self.failed(state, Task::Upkeep, e))?;
+        let mut txn = self.core.catalog.begin().map_err(|e| self.failed(state, Task::Upkeep, e))?;
+        txn.change_superblock(|superblock| superblock.features |= features)
+            .map_err(|e| self.core.fault.poison(&e))?;
+        self.commit(state, txn, flushed, state.current_positions(), &[])?;
+        self.core.features.fetch_or(features, Ordering::Release);
+        Ok(())
+    }
+
     /// Commits work that is no record of the journal: the positions stay as they are. Work that has
     /// set many sums makes them durable before this, where a shortage of space can be waited for.
     pub(crate) fn commit_aside(

@@ -66,6 +66,9 @@ pub struct TrashInfo {
     pub snapshots: u64,
     /// Bytes of slots that come back when the volume is purged, if nothing rests on its snapshots.
     pub space: u64,
+    /// Bytes of the history's files that come back when the volume is purged, if nothing rests on
+    /// its moments.
+    pub history: u64,
     /// The pool time at which the volume was moved to the trash, in nanoseconds. It names this stay
     /// in the trash.
     pub since: u64,

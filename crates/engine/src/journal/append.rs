@@ -346,7 +346,11 @@ fn staged_record(located: &Located, kind: StagedKind) -> StagedRecord {
 pub(crate) fn stage_located(located: &Located, crcs: &PieceCrcs, staging: &Staging) {
     let header = &located.header;
     if header.kind != Kind::Control {
-        let kind = if header.kind == Kind::Write { StagedKind::Data } else { StagedKind::Zeros };
+        let kind = match header.kind {
+            Kind::Write => StagedKind::Data,
+            Kind::Discard => StagedKind::Discarded,
+            _ => StagedKind::Zeros,
+        };
         staging.waiting.push(staged_record(located, kind));
     }
     match header.kind {

@@ -93,7 +93,7 @@ impl Pool {
     pub fn unmark(&self, volume: &str, name: &str) -> Result<()> {
         self.destager.submit(|names| {
             let state = names.volume(volume)?;
-            let lsn = names.marks.get(&(state.id, name.to_owned())).map(|at| at.lsn);
+            let lsn = names.marks.get(state.id, name).map(|at| at.lsn);
             let lsn = lsn.ok_or_else(|| {
                 crate::error::not_found(format!(
                     "find the mark {name:?} of volume {volume}: it does not exist"

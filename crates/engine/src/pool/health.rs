@@ -5,10 +5,12 @@
 //! this list.
 
 use super::Pool;
+use crate::branch::Branch;
 use crate::error::ErrorKind;
 use crate::health::{Health, Warning, code};
 use crate::journal::SegmentFile;
 use crate::shortage::Task;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Pool {
@@ -99,22 +101,36 @@ impl Pool {
         }
     }
 
-    fn warn_of_history_room(&self, warnings: &mut Vec<Warning>) {
-        let (kept, stored) = {
+    /// Returns whether the room for histories is low, and volumes need it.
+    pub fn lacks_history_room(&self) -> bool {
+        self.low_history_room().is_some()
+    }
+
+    /// Returns the room for histories and the bytes that they take, if the room is low and volumes
+    /// need it.
+    fn low_history_room(&self) -> Option<(u64, u64)> {
+        let branches: Vec<Arc<Branch>> = {
             let names = self.core.names.read();
-            let kept = names.by_name.values().any(|volume| volume.line.branch.cdp.is_on());
-            (kept, names.branches.values().map(|b| b.cdp.log.read().stored()).sum::<u64>())
+            let is_kept = names.by_name.values().any(|volume| volume.line.branch.cdp.is_on());
+            is_kept.then(|| names.branches.values().cloned().collect())?
         };
+        let stored = branches.iter().map(|branch| branch.cdp.log.read().stored()).sum::<u64>();
         let room = self.core.space.log_room();
         let share = u128::from(self.core.options.low_space_percent);
         let low = room == 0 || u128::from(room) * 100 < share * (u128::from(room) + u128::from(stored));
-        if kept && low && self.core.positions.history_refused.load(Ordering::Relaxed) {
+        low.then_some((room, stored))
+    }
+
+    fn warn_of_history_room(&self, warnings: &mut Vec<Warning>) {
+        let Some((room, stored)) = self.low_history_room() else { return };
+        if self.core.positions.history_refused.load(Ordering::Relaxed) {
             let text = format!(
                 "writes to volumes with a history are refused: the data directory's file system has {room} bytes left for \
                  histories, which take {stored}"
             );
             warnings.push(Warning::new(code::HISTORY_ROOM_REFUSING, text));
-        } else if kept && low {
+        } else {
+            let share = self.core.options.low_space_percent;
             let text = format!(
                 "room for histories is low: {room} bytes in the data directory's file system, beside {stored} taken \
                  (less than {share} %)"

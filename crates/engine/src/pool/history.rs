@@ -11,6 +11,7 @@ use crate::info::history::{Anchor, Bucket, Change, History, Mark};
 use crate::info::timeline::{Amount, Window};
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 /// The largest number of flush points in a [`History`].
 const MAX_FLUSHES: usize = 4096;
@@ -25,10 +26,10 @@ impl Pool {
         }
         let past = self.past(volume)?;
         let mut history = History {
-            marks: self.marks(past.volume.id),
+            marks: self.marks(past.volume.id, |_| true),
             flushes: self.core.newest_flushes(past.volume.id, u64::MAX, MAX_FLUSHES)?,
             spans: past.spans.clone(),
-            anchors: self.anchors(&past),
+            anchors: self.anchors(&past, |_| true),
             clock: past.clock.clone(),
             ..History::default()
         };
@@ -131,18 +132,18 @@ impl Pool {
         entries.iter().step_by(stride).take(limit).map(|entry| CdpSample::read(&file, entry)).collect()
     }
 
-    /// Returns the marks of a volume in the order of LSNs, in pool times.
-    pub(super) fn marks(&self, volume: VolumeId) -> Vec<Mark> {
-        let names = self.core.names.read();
-        let of_volume = names.marks.range((volume, String::new())..(VolumeId(volume.0 + 1), String::new()));
-        let mark = |((_, name), at): (&(VolumeId, String), &Stamp)| Mark {
-            name: name.clone(),
-            lsn: at.lsn,
-            time: at.time,
+    /// Returns those marks of a volume whose pool times are wanted, in the order of LSNs.
+    pub(super) fn marks(&self, volume: VolumeId, wants: impl Fn(u64) -> bool) -> Vec<Mark> {
+        // Control operations wait for the names, so the marks are converted behind their lock.
+        let mut found: Vec<(Arc<str>, Stamp)> = {
+            let names = self.core.names.read();
+            let wanted = names.marks.of(volume).filter(|(_, at)| wants(at.time));
+            wanted.map(|(name, at)| (name.clone(), at)).collect()
         };
-        let mut marks: Vec<Mark> = of_volume.map(mark).collect();
-        marks.sort_by_key(|mark| mark.lsn);
-        marks
+        found.sort_by_key(|(_, at)| at.lsn);
+        let mark =
+            |(name, at): (Arc<str>, Stamp)| Mark { name: name.as_ref().into(), lsn: at.lsn, time: at.time };
+        found.into_iter().map(mark).collect()
     }
 
     /// Returns anchors with the names of their snapshots.

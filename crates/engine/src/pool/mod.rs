@@ -156,6 +156,14 @@ impl Pool {
         self.core.names.read().by_name.values().map(|v| (v.uuid, v.counters.stats())).collect()
     }
 
+    /// Returns the name of the volume with this UUID, unless it is in the trash.
+    pub fn name_of(&self, volume: Uuid) -> Option<String> {
+        let names = self.core.names.read();
+        let found = names.by_name.values().find(|state| state.uuid == volume)?;
+        let name = found.name.read().clone();
+        Some(name)
+    }
+
     /// Returns one volume.
     pub fn volume(&self, name: &str) -> Result<VolumeInfo> {
         Ok(self.core.names.read().volume(name)?.info())

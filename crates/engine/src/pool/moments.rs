@@ -4,6 +4,7 @@ use super::Pool;
 use crate::branch::pinned::PinnedMoment;
 use crate::branch::{Base, Branch, View, VolumeState};
 use crate::catalog::LineRecord;
+use crate::cdp::moment::history::anchors_of;
 use crate::cdp::moment::{By, moment_uuid, yet_to_come};
 use crate::error::{Result, not_found};
 use crate::ids::{BranchId, Epoch, Lsn, Stamp, VolumeId};
@@ -58,7 +59,7 @@ impl Pool {
                 By::Time(time.ok_or_else(|| yet_to_come(format_args!(" of volume {volume}")))?)
             }
             Moment::Mark(name) => {
-                let lsn = self.core.names.read().marks.get(&(id, name.clone())).map(|at| at.lsn);
+                let lsn = self.core.names.read().marks.get(id, name).map(|at| at.lsn);
                 By::Lsn(lsn.ok_or_else(|| {
                     not_found(format!("find the mark {name:?} of volume {volume}: it does not exist"))
                 })?)
@@ -98,14 +99,14 @@ impl Pool {
     /// Returns whether a volume has a mark of this name.
     pub fn has_mark(&self, volume: &str, name: &str) -> Result<bool> {
         let names = self.core.names.read();
-        Ok(names.marks.contains_key(&(names.volume(volume)?.id, name.to_owned())))
+        Ok(names.marks.get(names.volume(volume)?.id, name).is_some())
     }
 
     /// Returns the names of a volume's snapshots and marks.
     pub fn past_names(&self, volume: &str) -> Result<Vec<String>> {
         let names = self.core.names.read();
         let id = names.volume(volume)?.id;
-        let marks = names.marks.keys().filter(|(of, _)| *of == id).map(|(_, mark)| mark.clone());
+        let marks = names.marks.of(id).map(|(mark, _)| mark.to_string());
         let snapshots = names.snapshots_of(id).into_iter().map(|s| s.state.name.read().clone());
         Ok(snapshots.chain(marks).collect())
     }
@@ -177,6 +178,21 @@ impl Pool {
         let recorded = at.branch.last_recorded(By::Lsn(lsn));
         let time = recorded.ok().map(|found| found.max(began.map(|(from, _)| from)));
         Origin::Moment { volume, lsn, time: time.flatten().map(|stamp| self.core.clock.wall(stamp.time)) }
+    }
+
+    /// Returns the newest visible snapshot of a branch's history at or before an LSN, as far as the
+    /// history is carried out: (name of its volume, its own name).
+    pub fn newest_snapshot_at(&self, branch: BranchId, lsn: Lsn) -> Option<(String, String)> {
+        let branch = self.core.names.read().branches.get(&branch)?.clone();
+        let mut anchors = anchors_of(&branch.cdp.log.read());
+        anchors.retain(|(at, _)| at.lsn <= lsn);
+        anchors.sort_by_key(|(at, _)| std::cmp::Reverse(at.lsn));
+        let names = self.core.names.read();
+        anchors.iter().find_map(|(_, id)| {
+            let snapshot = names.snapshots.get(id).filter(|snapshot| names.is_in_sight(snapshot))?;
+            let volume = names.volume_by_id(snapshot.volume).filter(|volume| volume.trashed == 0)?;
+            Some((volume.name.read().clone(), snapshot.state.name.read().clone()))
+        })
     }
 
     /// Returns the branches that rest on a moment: those of volumes that were recovered, or taken

@@ -422,7 +422,7 @@ fn load_names(dir: Arc<dyn Dir>, catalog: &Catalog, superblock: &Superblock) -> 
     }
     for ((volume, lsn), line) in catalog.cdp_lines()? {
         if let LineRecord::Mark { name, time } = line {
-            names.marks.insert((volume, name), Stamp { lsn, time });
+            names.marks.add(volume, &name, Stamp { lsn, time });
         }
     }
     for (id, record) in catalog.volumes()? {

@@ -60,6 +60,15 @@ impl Pool {
         Ok(names.snapshots_of(state.id).into_iter().map(|s| info(&self.core.clock, &names, s)).collect())
     }
 
+    /// Returns the snapshots of a volume that were created within a range of times of the wall
+    /// clock, in no order. The others are not looked at closely, so a console may ask often.
+    pub fn snapshots_within(&self, volume: &str, times: Range<u64>) -> Result<Vec<SnapshotInfo>> {
+        let names = self.core.names.read();
+        let found = names.snapshots_by_name(names.volume(volume)?.id);
+        let found = found.filter(|snapshot| times.contains(&snapshot.state.created));
+        Ok(found.map(|snapshot| info(&self.core.clock, &names, snapshot)).collect())
+    }
+
     /// Returns the names of a volume's `most` newest snapshots, oldest first.
     pub fn snapshot_names(&self, volume: &str, most: usize) -> Result<Vec<String>> {
         let names = self.core.names.read();
@@ -73,6 +82,20 @@ impl Pool {
         let names = self.core.names.read();
         let of = |volume: &Arc<VolumeState>| names.snapshots_of(volume.id);
         names.by_name.values().flat_map(of).map(|s| info(&self.core.clock, &names, s)).collect()
+    }
+
+    /// Returns the time at which the newest visible snapshot of each volume was created. Volumes
+    /// without snapshots are left out.
+    pub fn newest_snapshot_times(&self) -> BTreeMap<Uuid, u64> {
+        let names = self.core.names.read();
+        let newest = |volume: &Arc<VolumeState>| {
+            let on_branch = names.newest_in(volume.line.branch.id, Epoch::NONE..Epoch::MAX);
+            // A volume that was taken back has its snapshots on other branches.
+            let of_volume = on_branch.filter(|snapshot| snapshot.volume == volume.id);
+            let newest = of_volume.or_else(|| names.snapshots_by_name(volume.id).max_by_key(|s| s.id))?;
+            Some((volume.uuid, newest.state.created))
+        };
+        names.by_name.values().filter_map(newest).collect()
     }
 
     /// Returns the number of visible snapshots of each volume, by its name.
@@ -310,7 +333,7 @@ impl Namespace {
         if self.snapshot(volume, name).is_ok() {
             return Some("snapshot");
         }
-        self.marks.contains_key(&(volume.id, name.to_owned())).then_some("mark")
+        self.marks.get(volume.id, name).map(|_| "mark")
     }
 
     /// Returns the operation that takes an anchor: a snapshot that is never visible, kept for the

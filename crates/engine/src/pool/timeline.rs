@@ -8,9 +8,10 @@ use crate::cdp::moment::spans::RecordedSpan;
 use crate::cdp::moment::timeline::{Amounts, MADE};
 use crate::clock::{ClockChange, WallTimes};
 use crate::error::{Result, invalid};
-use crate::ids::{BranchId, Stamp};
+use crate::ids::{BranchId, Lsn, Stamp};
 use crate::info::history::{Anchor, History, Span};
 use crate::info::timeline::{Lane, MAX_BUCKETS, MAX_REGIONS, Timeline, TimelineQuery, Window};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -77,9 +78,10 @@ impl Pool {
         }
         let window = Window::round(from, to, query.buckets);
         let amounts = self.amounts(&past, window, query.regions);
+        let wants = |time: u64| window.bucket(past.walls.of(time)).is_some();
         let mut all = History {
-            marks: self.marks(past.volume.id),
-            anchors: self.anchors(&past),
+            marks: self.marks(past.volume.id, wants),
+            anchors: self.anchors(&past, wants),
             spans: past.spans.clone(),
             ..History::default()
         };
@@ -137,9 +139,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Returns the anchors of all branches of a volume's past, oldest first, in pool times.
-    pub(super) fn anchors(&self, past: &Past) -> Vec<Anchor> {
-        let of = |span: &RecordedSpan| anchors_of(&span.branch.cdp.log.read());
+    /// Returns those anchors of a volume's past whose pool times are wanted, oldest first.
+    pub(super) fn anchors(&self, past: &Past, wants: impl Fn(u64) -> bool) -> Vec<Anchor> {
+        let of = |span: &RecordedSpan| {
+            let mut anchors = anchors_of(&span.branch.cdp.log.read());
+            anchors.retain(|(at, _)| wants(at.time));
+            anchors
+        };
         // Names are locked before logs: a holder of the names may lock a log.
         let mut anchors = self.named(past.stretches.iter().flat_map(of).collect());
         anchors.sort_by_key(|anchor| anchor.lsn);
@@ -194,16 +200,23 @@ impl Pool {
     /// Returns the branches that depend on a moment of the past, and the moment by the wall clock.
     /// Its time is an estimate: no index is read for it.
     fn dependents(&self, past: &Past) -> impl Iterator<Item = (BranchId, Stamp)> {
-        let names = self.core.names.read();
-        let base = |(id, branch): (&BranchId, &Arc<Branch>)| {
-            let Some(Base::View(view)) = branch.base() else { return None };
-            let (of, lsn) = view.at?.place();
-            let span = past.stretches.iter().find(|span| span.branch.id == of)?;
-            let time = span.branch.cdp.log.read().estimate_time(lsn)?;
-            Some((*id, past.on_the_wall(Stamp { lsn, time })))
+        let branches: BTreeMap<BranchId, &Arc<Branch>> =
+            past.stretches.iter().map(|span| (span.branch.id, &span.branch)).collect();
+        let resting: Vec<(BranchId, BranchId, Lsn)> = {
+            let names = self.core.names.read();
+            let base = |(id, branch): (&BranchId, &Arc<Branch>)| {
+                let Some(Base::View(view)) = branch.base() else { return None };
+                let (of, lsn) = view.at?.place();
+                branches.contains_key(&of).then_some((*id, of, lsn))
+            };
+            names.branches.iter().filter_map(base).collect()
         };
-        let found: Vec<_> = names.branches.iter().filter_map(base).collect();
-        found.into_iter()
+        // Destage holds a log while it publishes a batch. Nobody waits for the names meanwhile.
+        let found = resting.into_iter().filter_map(|(id, of, lsn)| {
+            let time = branches.get(&of)?.cdp.log.read().estimate_time(lsn)?;
+            Some((id, past.on_the_wall(Stamp { lsn, time })))
+        });
+        found.collect::<Vec<_>>().into_iter()
     }
 
     fn flushes_in(&self, past: &Past, window: &Window) -> Result<Lane<Stamp>> {

@@ -5,9 +5,11 @@ use super::snapshots::check_labels;
 use crate::branch::VolumeState;
 use crate::branch::namespace::{Namespace, check_deletable, check_name};
 use crate::catalog::features::TRASH;
-use crate::control::{DeleteVolume, EnableFeatures, LabelVolume, RestoreVolume, TrashVolume};
+use crate::control::{DeleteVolume, LabelVolume, RestoreVolume, TrashVolume};
 use crate::error::{Error, ErrorKind, Result, conflict, not_found};
+use crate::ids::VolumeId;
 use crate::info::{TrashInfo, VolumeInfo};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uuid::Uuid;
@@ -50,19 +52,33 @@ impl Pool {
 
     /// Returns the volumes in the trash, oldest first.
     pub fn trash(&self) -> Vec<TrashInfo> {
-        let names = self.core.names.read();
         let now = self.core.now();
-        let info = |volume: &&Arc<VolumeState>| TrashInfo {
+        let found: Vec<(Arc<VolumeState>, u64, u64)> = {
+            let names = self.core.names.read();
+            let parts = |volume: &Arc<VolumeState>| {
+                (volume.clone(), names.count_snapshots(volume.id), held(&names, volume))
+            };
+            names.trashed().into_iter().map(parts).collect()
+        };
+        let info = |(volume, snapshots, space): (Arc<VolumeState>, u64, u64)| TrashInfo {
             volume: volume.info(),
-            snapshots: names.count_snapshots(volume.id),
-            space: held(&names, volume),
+            snapshots,
+            space,
+            history: self.stored_history(volume.id),
             since: volume.trashed,
             trashed: self.core.clock.wall(volume.trashed),
             age: now.saturating_sub(volume.trashed),
         };
-        let mut trash: Vec<TrashInfo> = names.trashed().iter().map(info).collect();
+        let mut trash: Vec<TrashInfo> = found.into_iter().map(info).collect();
         trash.sort_by_key(|t| std::cmp::Reverse(t.age));
         trash
+    }
+
+    /// Returns the bytes of the files of a volume's history.
+    fn stored_history(&self, volume: VolumeId) -> u64 {
+        let stretches = self.core.stretches(volume);
+        let branches: BTreeMap<_, _> = stretches.iter().map(|s| (s.branch.id, &s.branch)).collect();
+        branches.values().map(|branch| branch.cdp.log.read().stored()).sum()
     }
 
     /// Takes a volume out of the trash, with its old name or with `name`. Returns
@@ -119,13 +135,13 @@ impl Pool {
     }
 
     /// Enables the trash and the labels of volumes, unless the pool has them. Their first use does
-    /// it, too. Older builds refuse the pool from then on.
+    /// it, too. Older builds refuse the pool from then on. Destage may be held up by a shortage
+    /// then, so this does not wait for it.
     pub fn enable_trash(&self) -> Result<()> {
         if self.core.has_feature(TRASH) {
             return Ok(());
         }
-        let lsn = self.destager.submit(|_| Ok(EnableFeatures { features: TRASH }.into()))?;
-        self.see_through(lsn)
+        self.destager.enable_bare(TRASH)
     }
 }
 

@@ -142,7 +142,7 @@ fn load_histories(names: &mut Namespace, catalog: &Catalog, found: &mut Salvage)
     let mut of_volumes = Lines::new();
     for ((volume, lsn), line) in lines.rows {
         if let LineRecord::Mark { name, time } = &line {
-            names.marks.insert((volume, name.clone()), Stamp { lsn, time: *time });
+            names.marks.add(volume, name, Stamp { lsn, time: *time });
         }
         of_volumes.entry(volume).or_default().insert(lsn, line);
     }

@@ -26,8 +26,17 @@ pub(crate) enum StagedKind {
     Data,
     /// Data in slots. The journal has the reference that names them.
     Reference,
-    /// No data: the range reads as zeros.
+    /// No data: the range reads as zeros, because zeros were written.
     Zeros,
+    /// No data: the range reads as zeros, because it was discarded.
+    Discarded,
+}
+
+impl StagedKind {
+    /// Returns whether a record of this kind has data.
+    pub(crate) fn has_data(self) -> bool {
+        matches!(self, StagedKind::Data | StagedKind::Reference)
+    }
 }
 
 /// A record that changed content of a branch, and where its data is in the journal.
@@ -164,20 +173,24 @@ impl Waiting {
     /// missing. Writers go on between parts of a long list.
     pub(crate) fn visit(&self, from: Lsn, mut take: impl FnMut(&StagedRecord)) -> bool {
         let mut seen = from;
+        // A copy is made, because writers wait for the lock.
+        let mut copied: Vec<StagedRecord> = Vec::new();
         loop {
-            let records = self.records.lock();
-            if self.missing.load(Ordering::Acquire) > seen.0 {
-                return false;
-            }
-            let left = part(&records, seen, Lsn::MAX);
-            let now = records.range(left.start..left.end.min(left.start + COPIED_AT_ONCE));
-            for record in now {
-                take(record);
-                seen = record.stamp.lsn;
-            }
-            if left.len() <= COPIED_AT_ONCE {
+            copied.clear();
+            let is_all = {
+                let records = self.records.lock();
+                if self.missing.load(Ordering::Acquire) > seen.0 {
+                    return false;
+                }
+                let left = part(&records, seen, Lsn::MAX);
+                copied.extend(records.range(left.start..left.end.min(left.start + COPIED_AT_ONCE)));
+                left.len() <= COPIED_AT_ONCE
+            };
+            copied.iter().for_each(&mut take);
+            if is_all {
                 return true;
             }
+            seen = copied.last().map_or(seen, |record| record.stamp.lsn);
         }
     }
 
@@ -278,7 +291,11 @@ mod tests {
         let count = 3 * COPIED_AT_ONCE as u64 + 5;
         (1..=count).for_each(|lsn| waiting.push(record(lsn)));
         let mut seen = Vec::new();
-        assert!(waiting.visit(Lsn(7), |record| seen.push(record.stamp.lsn.0)));
+        let is_whole = waiting.visit(Lsn(7), |record| {
+            assert!(waiting.records.try_lock().is_some(), "writers go on");
+            seen.push(record.stamp.lsn.0);
+        });
+        assert!(is_whole);
         assert!(seen.into_iter().eq(8..=count));
         waiting.settled(Lsn(9));
         assert!(!waiting.visit(Lsn(8), |_| ()), "one is missing");

@@ -5,7 +5,7 @@ use super::caller::{Arrival, Key, Peer, unknown};
 use super::error::ApiError;
 use super::guests::{Guest, through};
 use super::roles::{self, Needs, Row};
-use super::{cookie, origin};
+use super::{by_uuid, cookie, origin};
 use crate::app::App;
 use crate::host_paths::Door;
 use crate::identity::principal::{Principal, forbidden};
@@ -146,6 +146,14 @@ impl RouteGuard {
         let (mut parts, mut body) = request.into_parts();
         if row.method != "GET" && !row.streams() {
             (body, audited.asked) = read_json(body).await?;
+            // The access of tokens and users is by names.
+            let is_access = row.path.starts_with("/access/");
+            if let Some(asked) = audited.asked.as_mut().filter(|_| caller.is_some() && !is_access)
+                && by_uuid::rename_in(&self.app.pool, asked)
+            {
+                body = Body::from(asked.to_string());
+                parts.headers.remove(header::CONTENT_LENGTH);
+            }
         }
         if let Some(caller) = caller {
             let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;

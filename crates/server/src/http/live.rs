@@ -80,7 +80,8 @@ async fn pool_activity(
 /// Returns what clients did with a volume lately.
 ///
 /// `of` is `5m`, for points of one second, or `1h`, for points of ten seconds. Default: 5m. A
-/// volume that clients have not used has no points.
+/// volume that clients have not used has no points. Only the busiest volumes have points of one
+/// second: others have points of ten seconds, or none.
 #[utoipa::path(get, path = "/volumes/{volume}/activity", params(("volume" = String, Path), ("of" = Option<String>, Query)), responses((status = OK, body = Activity), (status = "default", body = ErrorBody)))]
 async fn activity(
     State(app): Shared,

@@ -5,6 +5,7 @@ mod audit;
 mod auditing;
 mod backups;
 mod by_body;
+mod by_uuid;
 mod caller;
 mod cdp;
 mod clients;

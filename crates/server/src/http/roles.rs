@@ -15,6 +15,8 @@ pub(super) enum Needs {
     Identity,
     /// This role, or one that covers it.
     Role(Role),
+    /// The role operator, or viewer with the right to create views.
+    Views,
 }
 
 /// The part of the server that a route concerns. It decides whether a caller with a scope of
@@ -213,7 +215,7 @@ pub(super) const ROWS: &[Row] = &[
     row("GET", "/volumes/{volume}/snapshots/{snapshot}/export", OPERATOR, VOLUME),
     row("POST", "/volumes/{volume}/snapshots/{snapshot}/rollback", ADMIN, VOLUME),
     row("GET", "/volumes/{volume}/timeline", VIEWER, VOLUME),
-    row("POST", "/volumes/{volume}/views", OPERATOR, VOLUME),
+    row("POST", "/volumes/{volume}/views", Needs::Views, VOLUME),
 ];
 
 /// Returns the path of a route without the prefix of versioned routes.
@@ -260,8 +262,11 @@ impl Row {
         body: Option<&Value>,
     ) -> Result<(), ErrorBody> {
         let shown = || format!("{} {}", self.method, self.path);
-        if let Needs::Role(role) = self.needs {
-            caller.require(role, &shown())?;
+        match self.needs {
+            Needs::Role(role) => caller.require(role, &shown())?,
+            Needs::Views if caller.views => caller.require(Role::Viewer, &shown())?,
+            Needs::Views => caller.require(Role::Operator, &shown())?,
+            Needs::Nothing | Needs::Identity => {}
         }
         if caller.scope == VolumeScope::All {
             return Ok(());
@@ -378,7 +383,9 @@ mod tests {
             assert_eq!(row.needs, if harmless { OPERATOR } else { ADMIN }, "{row:?}");
         }
         for row in others().filter(|row| row.method != "GET") {
-            assert!(row.needs == OPERATOR || row.needs == ADMIN, "{row:?}");
+            // A view changes nothing that others see.
+            let is_view = row.needs == Needs::Views && row.path == "/volumes/{volume}/views";
+            assert!(row.needs == OPERATOR || row.needs == ADMIN || is_view, "{row:?}");
         }
     }
 
@@ -397,6 +404,22 @@ mod tests {
         }
         assert_eq!(named(serde_json::json!({ "volumes": [["secret"]] }), "volumes"), None);
         assert_eq!(named(serde_json::json!({}), "clone"), Some(Vec::new()), "it may be absent");
+    }
+
+    #[test]
+    fn a_viewer_creates_views_if_its_token_says_so() {
+        let row = find("POST", "/api/v1/volumes/{volume}/views").unwrap();
+        let try_it = |caller: &Principal, volume| row.admit(caller, &[("volume", volume)], None).is_ok();
+        let plain = scoped(Role::Viewer);
+        let with_views = Principal { views: true, ..scoped(Role::Viewer) };
+        assert_eq!((try_it(&plain, "db1"), try_it(&with_views, "db1")), (false, true));
+        assert!(!try_it(&with_views, "log"), "it is outside the scope");
+        assert!(try_it(&scoped(Role::Operator), "db1"));
+        let metrics = Principal { views: true, ..Principal::new(PrincipalKind::Token, "m", Role::Metrics) };
+        assert!(!try_it(&metrics, "db1"));
+        // It creates nothing else.
+        let snapshots = find("POST", "/api/v1/volumes/{volume}/marks").unwrap();
+        assert!(snapshots.admit(&with_views, &[("volume", "db1")], None).is_err());
     }
 
     #[test]

@@ -7,9 +7,9 @@ use super::guests::through;
 use super::probe::Probe;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    access, audit, backups, by_body, cdp, clients, clock, console, events, features, files, flatten, groups,
-    live, notices, policy, relocation, schedules, scrub, sessions, snapshots, targets, tasks, timeline,
-    tokens, transfer, trash, users, views,
+    access, audit, backups, by_body, by_uuid, cdp, clients, clock, console, events, features, files, flatten,
+    groups, live, notices, policy, relocation, schedules, scrub, sessions, snapshots, targets, tasks,
+    timeline, tokens, transfer, trash, users, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -70,7 +70,11 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door) -> Router {
         Door::Network => router
             .layer(middleware::from_fn(move |request, next| policy::over_tcp(served.clone(), request, next))),
     };
-    router.with_state(app)
+    // A layer around the whole router comes before the routing.
+    let named = app.clone();
+    Router::new().fallback_service(router.with_state(app)).layer(middleware::from_fn(
+        move |request: Request, next: Next| next.run(by_uuid::with_names(&named, request)),
+    ))
 }
 
 /// Returns all routes, with their descriptions.
@@ -124,8 +128,12 @@ pub(super) fn document() -> String {
 
 /// Returns the state of the server.
 #[utoipa::path(get, path = "/status", responses((status = OK, body = Status)))]
-async fn status(State(app): Shared) -> Result<Json<Status>, ApiError> {
-    blocking(&app, |app| Ok(Json(app.status()))).await
+async fn status(State(app): Shared, Caller(caller): Caller) -> Result<Json<Status>, ApiError> {
+    blocking(&app, move |app| {
+        let protection = app.protection(|volume| caller.scope.covers(volume));
+        Ok(Json(Status { protection, ..app.status() }))
+    })
+    .await
 }
 
 /// Returns the health of the pool.

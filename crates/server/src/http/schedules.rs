@@ -37,7 +37,11 @@ async fn create_schedule(
 ) -> Result<(StatusCode, Json<Schedule>), ApiError> {
     blocking(&app, move |app| {
         let prefix = new.prefix.as_deref().unwrap_or(&new.name);
-        let mut existing = app.pool.all_snapshots().into_iter().filter(|s| new.volumes.contains(&s.volume));
+        let mut volumes = new.volumes.clone();
+        for group in &new.groups {
+            volumes.extend(app.group(group)?.volumes);
+        }
+        let mut existing = app.pool.all_snapshots().into_iter().filter(|s| volumes.contains(&s.volume));
         if new.keep != Retention::default() && existing.any(|s| s.name.starts_with(prefix)) {
             caller.require(Role::Admin, &format!("let a schedule delete existing snapshots {prefix}-…"))?;
         }

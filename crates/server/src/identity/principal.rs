@@ -14,12 +14,14 @@ pub(crate) struct Principal {
     pub(crate) name: String,
     pub(crate) role: Role,
     pub(crate) scope: VolumeScope,
+    /// Whether it may create views, though its role may only read.
+    pub(crate) views: bool,
 }
 
 impl Principal {
     /// Makes a caller that may use all volumes.
     pub(crate) fn new(kind: PrincipalKind, name: impl Into<String>, role: Role) -> Principal {
-        Principal { kind, name: name.into(), role, scope: VolumeScope::All }
+        Principal { kind, name: name.into(), role, scope: VolumeScope::All, views: false }
     }
 
     /// Checks that the caller has the role `needed`. `what` is the operation that needs it, in the

@@ -29,6 +29,9 @@ pub(crate) struct StoredToken {
     name: String,
     role: Role,
     volumes: Vec<String>,
+    /// Earlier builds refuse a file with such a token.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    views: bool,
     created: Timestamp,
     expires: Option<Timestamp>,
     last_used: Option<Timestamp>,
@@ -67,7 +70,11 @@ impl Tokens {
             true => VolumeScope::All,
             false => VolumeScope::Volumes(found.volumes.clone()),
         };
-        Some(Principal { scope, ..Principal::new(PrincipalKind::Token, &found.name, found.role) })
+        Some(Principal {
+            scope,
+            views: found.views,
+            ..Principal::new(PrincipalKind::Token, &found.name, found.role)
+        })
     }
 
     /// Returns all tokens, sorted by name.
@@ -78,8 +85,8 @@ impl Tokens {
 
     fn shown(&self, token: &StoredToken) -> AccessToken {
         let used = self.used.lock().get(&token.name).copied();
-        let StoredToken { name, role, volumes, created, expires, last_used, hash: _ } = token.clone();
-        AccessToken { name, role, volumes, created, expires, last_used: used.or(last_used) }
+        let StoredToken { name, role, volumes, views, created, expires, last_used, hash: _ } = token.clone();
+        AccessToken { name, role, volumes, views, created, expires, last_used: used.or(last_used) }
     }
 
     /// Creates a token. When this returns, the token survives a power loss.
@@ -89,6 +96,9 @@ impl Tokens {
         new.volumes.iter().try_for_each(|p| check_pattern(p)).map_err(|e| invalid(e.message))?;
         if !new.volumes.is_empty() && new.role == Role::Metrics {
             return Err(invalid("create a token: the role metrics has no scope of volumes".into()));
+        }
+        if new.views && !new.role.covers(Role::Viewer) {
+            return Err(invalid(format!("create a token: the role {} creates no views", new.role)));
         }
         if new.volumes.len() > MAX {
             return Err(invalid(format!("create a token: it can name at most {MAX} volumes")));
@@ -103,6 +113,7 @@ impl Tokens {
             name: new.name.clone(),
             role: new.role,
             volumes: new.volumes.clone(),
+            views: new.views,
             created: now,
             expires: expires.transpose()?,
             last_used: None,
@@ -163,7 +174,7 @@ mod tests {
 
     fn new(name: &str, volumes: &[&str], expires_seconds: Option<u64>) -> CreateToken {
         let volumes = volumes.iter().map(|v| (*v).to_owned()).collect();
-        CreateToken { name: name.into(), role: Role::Operator, volumes, expires_seconds }
+        CreateToken { name: name.into(), role: Role::Operator, volumes, views: false, expires_seconds }
     }
 
     #[test]

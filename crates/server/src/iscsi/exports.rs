@@ -25,10 +25,9 @@ use units::lu_file_name;
 use uuid::Uuid;
 
 impl Exports {
-    /// Aligns the stored state with the volumes that exist, and opens the logical units of all
-    /// created targets. So the log reports a missing file when the server starts, and not when an
-    /// initiator logs in.
-    pub(crate) fn begin(&self) -> Result<()> {
+    /// Removes the LUNs and the rules of what does not exist any more. Returns the volumes that
+    /// exist, in the trash or not.
+    pub(crate) fn align(&self) -> Result<HashSet<Uuid>> {
         let in_use: HashSet<Uuid> = self.pool.volumes().iter().map(|v| v.uuid).collect();
         // A volume in the trash keeps its rules. No LUN shows it.
         let trash = self.pool.trash().into_iter().map(|info| info.volume.uuid);
@@ -39,6 +38,14 @@ impl Exports {
             registry.forget_volumes(|uuid| volumes.contains(uuid) || snapshots.contains(uuid));
             Ok(())
         })?;
+        Ok(volumes)
+    }
+
+    /// Aligns the stored state with the volumes that exist, and opens the logical units of all
+    /// created targets. So the log reports a missing file when the server starts, and not when an
+    /// initiator logs in.
+    pub(crate) fn begin(&self) -> Result<()> {
+        let volumes = self.align()?;
         self.end_making()?;
         let registry = self.store.get();
         self.warn_of_old_settings(&registry);

@@ -86,10 +86,11 @@ impl IscsiTarget {
         })
     }
 
-    /// Takes a volume out of the trash.
-    /// Fails if it would have the name of a created target.
+    /// Takes a volume out of the trash. Fails if it would have the name of a created target.
     pub(crate) fn restore_volume(&self, id: Uuid, name: Option<&str>) -> Result<VolumeInfo> {
         let _one_at_a_time = self.changing.lock();
+        // A LUN that was to be removed must not show the volume again.
+        self.align_late()?;
         let old = self.exports.pool.trash().into_iter().find(|info| info.volume.uuid == id);
         if let Some(name) = name.map(str::to_owned).or(old.map(|info| info.volume.name)) {
             check_name(&self.exports.store.get(), "restore volume", &name)?;

@@ -14,6 +14,7 @@ use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -31,6 +32,8 @@ pub(crate) struct IscsiTarget {
     pub(super) data: PathBuf,
     /// Serializes the changes of targets that touch both the pool and the registry.
     pub(super) changing: Mutex<()>,
+    /// LUNs of something that was deleted could not be removed yet.
+    unaligned: AtomicBool,
     /// Polls for changes that no event reports.
     _watch: Worker,
 }
@@ -55,7 +58,14 @@ impl IscsiTarget {
         let watch = Worker::start("iscsi-watch", LOOK, move || watched.look_around())
             .map_err(|e| Error::io("start a thread", e))?;
         let data = std::fs::canonicalize(data).map_err(|e| Error::io("find the data directory", e))?;
-        Ok(IscsiTarget { exports, server, data, changing: Mutex::new(()), _watch: watch })
+        Ok(IscsiTarget {
+            exports,
+            server,
+            data,
+            changing: Mutex::new(()),
+            unaligned: AtomicBool::new(false),
+            _watch: watch,
+        })
     }
 
     /// Returns the portals as bound: `ADDRESS`, or `ADDRESS/GROUP` if the portal group is not 1.
@@ -158,7 +168,8 @@ impl IscsiTarget {
             Ok(())
         });
         if let Err(error) = unmapped {
-            tracing::warn!(%error, "the LUNs of a volume in the trash could not be removed; they show nothing");
+            self.unaligned.store(true, Ordering::Relaxed);
+            tracing::warn!(%error, "the LUNs of a volume in the trash could not be removed yet; they show nothing");
         }
         for target in snapshots.iter().chain([id]).flat_map(|id| self.exports.forget_unit(id)) {
             self.disconnect(&target);
@@ -194,15 +205,31 @@ impl IscsiTarget {
         Ok(())
     }
 
+    /// Removes the LUNs that could not be removed when what they showed was deleted.
+    pub(crate) fn unmap_late(&self) -> Result<()> {
+        let _one_at_a_time = self.changing.lock();
+        self.align_late()
+    }
+
+    /// Does the work of [`IscsiTarget::unmap_late`]. The caller holds the lock of changes.
+    pub(super) fn align_late(&self) -> Result<()> {
+        if self.unaligned.load(Ordering::Relaxed) {
+            self.exports.align()?;
+            self.unaligned.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// Removes the LUNs of deleted volumes and snapshots. An error is only logged, because the
-    /// deletion is complete. The next start then removes the LUNs.
+    /// deletion is complete. It is tried again later, and when the server starts.
     fn forget(&self, gone: impl Fn(&Uuid) -> bool) {
         let forgotten = self.exports.store.update(|registry| {
             registry.forget_volumes(|uuid| !gone(uuid));
             Ok(())
         });
         if let Err(error) = forgotten {
-            tracing::warn!(%error, "the LUNs of a deleted volume or snapshot could not be removed; the next start removes them");
+            self.unaligned.store(true, Ordering::Relaxed);
+            tracing::warn!(%error, "the LUNs of a deleted volume or snapshot could not be removed yet; they show nothing");
         }
     }
 

@@ -31,6 +31,9 @@ fn by_everything(pool: &Pool, volume: &VolumeInfo) -> (Option<String>, Option<St
     let (mut at, mut parent) = (Some((volume.branch, Epoch::MAX)), None);
     while let (Some((branch, end)), None) = (at, &parent) {
         parent = newest(branch, Epoch::NONE..end);
+        if let (None, Some((_, lsn)), Some((base, _))) = (&parent, moments.get(&branch), bases.get(&branch)) {
+            parent = pool.newest_snapshot_at(*base, *lsn).map(|(v, s)| format!("{v}@{s}"));
+        }
         at = bases.get(&branch).map(|(base, epoch)| (*base, epoch.next()));
     }
     (origin, parent)
@@ -82,6 +85,34 @@ fn one_volume_is_told_of_as_in_a_list() {
     assert_eq!(told("early"), (text("early@before"), text("early@before")));
     assert_eq!(told("of-gone"), (None, None));
     assert!(told("recovered").0.unwrap().starts_with("kept@lsn:"));
+}
+
+/// What was recovered, or rolled back to a moment, comes after that moment, until it has snapshots.
+#[test]
+fn a_moment_lies_before_what_came_of_it() {
+    let (_place, pool) = pool();
+    create(&pool, "db");
+    pool.set_cdp("db", Some(CdpSettings::default())).unwrap();
+    snap(&pool, "db", "one");
+    let lsn = pool.mark("db", "here").unwrap().lsn;
+    snap(&pool, "db", "two");
+    pool.recover_volume("db", &Moment::Lsn(lsn), "copy").unwrap();
+    pool.roll_back_to(&[("db", "undo")], &Moment::Lsn(lsn), false).unwrap();
+    pool.drain().unwrap();
+    let at = Some(format!("db@lsn:{lsn}"));
+    let volume = |name: &str| {
+        let told = Lineage::new(&pool).volume(&pool.volume(name).unwrap());
+        (told.parent, told.after_moment)
+    };
+    let snapshot = |name: &str| {
+        let told = Lineage::new(&pool).snapshot(&pool.snapshot("db", name).unwrap());
+        (told.parent, told.after_moment)
+    };
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!((volume("copy"), volume("db")), ((text("db@one"), at.clone()), (text("db@one"), at.clone())));
+    assert_eq!((snapshot("two"), snapshot("undo")), ((text("db@one"), None), (text("db@two"), None)));
+    snap(&pool, "db", "three");
+    assert_eq!((snapshot("three"), volume("db")), ((text("db@one"), at), (text("db@three"), None)));
 }
 
 #[test]

@@ -16,7 +16,8 @@ const EVERY: std::ops::RangeInclusive<u64> = 10..=31 * 24 * 3600;
 /// time.
 const MAX_NAME: usize = 64;
 pub(crate) const MAX_SCHEDULES: usize = 1000;
-/// The maximum number of volumes of one schedule. One operation takes the snapshots of all of them.
+/// The maximum number of volumes of one schedule, those of its groups included. One operation takes
+/// the snapshots of all of them.
 pub(crate) const MAX_VOLUMES: usize = MAX_AT_ONCE;
 /// Seconds of a day.
 const DAY: u64 = 24 * 3600;
@@ -27,6 +28,8 @@ pub(crate) struct Plan {
     /// The prefix of its snapshots' names. It is unique among all schedules.
     pub(crate) prefix: String,
     pub(crate) volumes: Vec<Uuid>,
+    /// The names of groups. Each run looks up their volumes.
+    pub(crate) groups: Vec<String>,
     pub(crate) every: u64,
     /// Times by the clock on the wall, in the form that [`settle`] returns.
     pub(crate) wall: Option<WallClock>,

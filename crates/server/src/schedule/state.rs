@@ -120,6 +120,13 @@ impl Schedules {
         self.state.lock().plans.keys().cloned().collect()
     }
 
+    /// Returns a schedule that takes snapshots of a group.
+    pub(crate) fn of_group(&self, group: &str) -> Option<String> {
+        let state = self.state.lock();
+        let found = state.plans.iter().find(|(_, plan)| plan.groups.iter().any(|of| of == group));
+        found.map(|(name, _)| name.clone())
+    }
+
     /// Returns the schedules that a round must check, and the time until another one is due.
     ///
     /// A schedule whose next run is known and not yet due needs no check. That includes a schedule
@@ -225,6 +232,7 @@ mod tests {
         Plan {
             prefix,
             volumes: vec![uuid::Uuid::from_bytes([1; 16])],
+            groups: Vec::new(),
             every: 3600,
             wall: None,
             keep: Retention::default(),

@@ -28,6 +28,9 @@ struct Stored {
     prefix: Option<String>,
     /// The UUIDs of the volumes, because a volume can be renamed.
     volumes: Vec<String>,
+    /// The names of groups. Earlier builds refuse a file with a schedule that has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<String>,
     every: u64,
     /// Absent: the schedule runs at multiples of the interval since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,6 +46,7 @@ pub(super) fn encode(plans: &BTreeMap<String, Plan>) -> Result<Vec<u8>> {
         name: name.clone(),
         prefix: (plan.prefix != *name).then(|| plan.prefix.clone()),
         volumes: plan.volumes.iter().map(Uuid::to_string).collect(),
+        groups: plan.groups.clone(),
         every: plan.every,
         wall: plan.wall.clone(),
         keep: plan.keep,
@@ -83,11 +87,12 @@ fn plan(stored: Stored) -> Result<Plan> {
             .map_err(|_| Error::new(ErrorKind::Corrupt, format!("{text:?} is not a UUID")))
     });
     let volumes = volumes.collect::<Result<Vec<_>>>()?;
-    if volumes.is_empty() || volumes.len() > MAX_VOLUMES {
+    let count = volumes.len() + stored.groups.len();
+    if count == 0 || volumes.len() > MAX_VOLUMES || stored.groups.len() > MAX_VOLUMES {
         return Err(Error::new(ErrorKind::Corrupt, "a schedule has a wrong number of volumes"));
     }
-    let Stored { every, wall, keep, paused, since, .. } = stored;
-    Ok(Plan { prefix, volumes, every, wall, keep, paused, since })
+    let Stored { groups, every, wall, keep, paused, since, .. } = stored;
+    Ok(Plan { prefix, volumes, groups, every, wall, keep, paused, since })
 }
 
 #[cfg(test)]
@@ -100,6 +105,7 @@ mod tests {
         let plan = Plan {
             prefix: "x".to_owned(),
             volumes: vec![Uuid::from_bytes([7; 16]), Uuid::from_bytes([0xab; 16])],
+            groups: vec!["shop".into()],
             every: 3600,
             wall: Some(WallClock {
                 tz: Some("Europe/Berlin".into()),

@@ -51,14 +51,16 @@ impl<'a> Amounts<'a> {
     pub(crate) fn add_log(&mut self, span: &RecordedSpan, profiles: &Profiles, left: &mut usize) -> Lsn {
         let branch = &span.branch;
         self.chunk_log2 = branch.chunk_log2;
-        let mut crossing = Vec::new();
+        // Segments that need a profile. Those across buckets come apart from those in one of them.
+        let (mut crossing, mut inside) = (Vec::new(), Vec::new());
         let last = {
             let log = branch.cdp.log.read();
             for segment in log.sealed.values() {
                 match self.place(&segment.record) {
                     Place::Outside => {}
                     Place::OneBucket if self.regions.is_none() => self.add_evenly(&all(&segment.record)),
-                    _ => crossing.push(segment.clone()),
+                    Place::OneBucket => inside.push(segment.clone()),
+                    Place::Across => crossing.push(segment.clone()),
                 }
             }
             let open = log.open.iter().flat_map(|open| open.entries.values());
@@ -67,10 +69,10 @@ impl<'a> Amounts<'a> {
         };
         let is_exact = crossing.len() <= EXACT;
         // More than what fits into memory does not become exact by further looks.
-        let may_improve = crossing.len() <= SKETCHES;
+        let may_improve = crossing.len() + inside.len() <= SKETCHES;
         let was = self.coarse;
         // The newest part is looked at most.
-        for segment in crossing.iter().rev() {
+        for segment in crossing.iter().rev().chain(inside.iter().rev()) {
             self.add_segment(branch.id, segment, is_exact, profiles, left);
         }
         self.coarse = was || self.coarse && may_improve;
@@ -114,7 +116,7 @@ impl<'a> Amounts<'a> {
     /// Adds a record that the log does not have yet.
     pub(crate) fn add_waiting(&mut self, record: &StagedRecord, chunk_log2: u8) {
         // A long discard has no records.
-        if record.kind == StagedKind::Zeros && record.length > LONG_DISCARD {
+        if record.kind == StagedKind::Discarded && record.length > LONG_DISCARD {
             return;
         }
         let Some(bucket) = self.window.bucket(self.walls.of(record.stamp.time)) else { return };

@@ -87,7 +87,7 @@ impl Core {
         for record in unsettled.newest_first(bytes.clone(), from) {
             let (found, rest) = split(left, &(record.offset..record.offset + record.length));
             left = rest;
-            if !found.is_empty() && record.kind != StagedKind::Zeros {
+            if !found.is_empty() && record.kind.has_data() {
                 let Some(data) = unsettled.data_of(record, || self.staged_data(record))? else {
                     return Ok(None);
                 };

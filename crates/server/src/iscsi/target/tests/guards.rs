@@ -26,6 +26,15 @@ impl Fixture {
         self.target.set_chap(Some(target), chap)
     }
 
+    /// Keeps the registry from being saved while `work` runs.
+    fn unsaved<T>(&self, work: impl FnOnce() -> T) -> T {
+        let blocking = self.dir.path().join(format!("{}.new", crate::iscsi::STORED.0));
+        std::fs::create_dir(&blocking).unwrap();
+        let done = work();
+        std::fs::remove_dir(&blocking).unwrap();
+        done
+    }
+
     fn snapshot(&self, volume: &str, name: &str) {
         self.pool().create_snapshots(&[(volume, name)]).unwrap();
     }
@@ -562,4 +571,26 @@ fn what_was_checked_tells_of_which_kind_it_is() {
     drop(hold);
     std::fs::remove_dir(&path).unwrap();
     std::fs::remove_file(format!("{path}.was")).unwrap();
+}
+
+/// A LUN that could not be removed when its volume went to the trash shows the volume never again.
+#[test]
+fn a_lun_that_stayed_goes_before_its_volume_comes_back() {
+    let f = local();
+    let id = f.volume("db");
+    let target = f.create("shelf");
+    f.map(&target, "db").unwrap();
+    let luns = || f.target.target(&target).unwrap().luns.len();
+    f.unsaved(|| {
+        f.target.trash_volume("db", true).unwrap();
+        assert_eq!(kind(f.target.restore_volume(id, None)), ErrorKind::Io, "the LUN is still there");
+        assert!(f.target.unmap_late().is_err());
+    });
+    f.target.restore_volume(id, None).unwrap();
+    assert_eq!(luns(), 0);
+    f.map(&target, "db").unwrap();
+    f.unsaved(|| f.target.delete_volume("db", true).unwrap());
+    assert!(!f.target.exports.store.get().mappings(&id).is_empty());
+    f.target.unmap_late().unwrap();
+    assert!(f.target.exports.store.get().mappings(&id).is_empty());
 }
