@@ -10,6 +10,7 @@ import { setTheme, type Theme, theme } from './lib/theme';
 import { LogIn } from './pages/log-in';
 import { Button } from './parts/basics';
 import { DialogHost } from './parts/dialog';
+import { rescueFocus } from './parts/focus';
 import { Icon, type IconName } from './parts/icon';
 import { Notices } from './parts/notices';
 import { Tip } from './parts/tip';
@@ -152,6 +153,8 @@ function Shell() {
   }, []);
   useEffect(() => {
     navigationOpen.value = false;
+    // A link inside the page goes with the page, and the focus with it.
+    rescueFocus();
   }, [path.value]);
   return (
     <div class="shell">
