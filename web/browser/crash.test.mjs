@@ -55,11 +55,8 @@ test('a page outlives a server that is killed', { skip: missing, timeout: 60_000
   await page.getByText('in-sight-again').first().waitFor();
   assert.equal(await page.getByText('The server does not answer.').count(), 0);
   assert.equal(await page.evaluate(() => globalThis.opened), true);
+  // An event of the last moments before the crash may be in no file. Then the page drops it, too.
   const ids = await serverIds(page);
-  assert.ok(ids.filter((id) => !before.includes(id)).length >= 2);
-  const shown = new Set(await shownIds(page));
-  assert.deepEqual(
-    [...before, ...ids].filter((id) => !shown.has(id)),
-    [],
-  );
+  assert.deepEqual(await shownIds(page), ids);
+  assert.ok(ids.filter((id) => !before.includes(id)).length >= 2, `${before} and ${ids}`);
 });

@@ -20,16 +20,20 @@ const SHORTEST_PASSWORD = 12;
 type UserRole = 'viewer' | 'operator' | 'admin';
 
 const USER_ROLES: [UserRole, string][] = [
-  ['viewer', 'Viewer: look at everything but users, tokens and the audit'],
-  ['operator', 'Operator: also what loses nothing, such as snapshots and new volumes'],
-  ['admin', 'Admin: also delete, go back, and decide who gets in'],
+  ['viewer', 'Viewer'],
+  ['operator', 'Operator'],
+  ['admin', 'Admin'],
 ];
 
-const TOKEN_ROLES: [Role, string][] = [
-  ...USER_ROLES,
-  ['metrics', 'Metrics: read /metrics only'],
-  ['replicate', 'Replicate: read the replication stream only'],
-];
+const TOKEN_ROLES: [Role, string][] = [...USER_ROLES, ['metrics', 'Metrics'], ['replicate', 'Replicate']];
+
+const MAY: Record<Role, string> = {
+  viewer: 'Looks at everything but users, tokens and the audit',
+  operator: 'Also does what loses nothing, such as snapshots and new volumes',
+  admin: 'Also deletes, goes back, and decides who gets in',
+  metrics: 'Reads /metrics, and nothing else',
+  replicate: 'Reads the replication stream of volumes, and nothing else',
+};
 
 /** The state of a new password that a person types twice. */
 function usePassword() {
@@ -95,7 +99,7 @@ export function AddUserDialog() {
       onSubmit={submit}
     >
       <TextField label="Name" {...field} />
-      <SelectField label="Role" value={role} onInput={setRole} options={USER_ROLES} />
+      <SelectField label="Role" value={role} onInput={setRole} options={USER_ROLES} hint={MAY[role]} />
       <PasswordFields of={password} label="Password" />
     </FormDialog>
   );
@@ -128,7 +132,7 @@ export function ChangeUserDialog({ user }: { user: User }) {
       onSubmit={submit}
     >
       <p class="soft">The change ends the sessions of {user.name}, who then logs in again.</p>
-      <SelectField label="Role" value={role} onInput={setRole} options={USER_ROLES} />
+      <SelectField label="Role" value={role} onInput={setRole} options={USER_ROLES} hint={MAY[role]} />
       <PasswordFields of={password} label="New password" />
     </FormDialog>
   );
@@ -184,7 +188,7 @@ export function CreateTokenDialog() {
     >
       <p class="soft">A token lets a program use the API without a person's password.</p>
       <TextField label="Name" {...field} />
-      <SelectField label="Role" value={role} onInput={setRole} options={TOKEN_ROLES} />
+      <SelectField label="Role" value={role} onInput={setRole} options={TOKEN_ROLES} hint={MAY[role]} />
       <div class="columns">
         <TextField
           label="Volumes"

@@ -140,8 +140,8 @@ export function CreateScheduleDialog() {
       disabled={!valid || !body}
       onSubmit={submit}
     >
+      <TextField label="Name" {...field} />
       <div class="columns">
-        <TextField label="Name" {...field} />
         <TextField label="Every" value={every} onInput={setEvery} hint="Such as 15m, 1h or 1d" />
         <TextField label="At" value={at} onInput={setAt} hint="For days: a time such as 02:30" />
       </div>
