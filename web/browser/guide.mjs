@@ -48,7 +48,7 @@ async function createVolume() {
   await page.getByRole('textbox', { name: 'Size' }).fill('1G');
   await picture('1-create');
   await button('Create').click();
-  await page.getByRole('heading', { name: 'db' }).waitFor();
+  await page.getByRole('heading', { level: 1, name: 'db' }).waitFor();
 }
 
 async function setMark(name) {

@@ -40,7 +40,7 @@ async function createVolume() {
   await tabTo(page, 'field Size');
   await typeOver(page, '1G');
   await page.keyboard.press('Enter');
-  await page.getByRole('heading', { name: NAME }).waitFor();
+  await page.getByRole('heading', { level: 1, name: NAME }).waitFor();
 }
 
 /** Writes, and waits for the bar. The page is the one that was open before. */

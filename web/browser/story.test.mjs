@@ -32,7 +32,7 @@ async function createVolume() {
   await page.getByRole('textbox', { name: 'Name' }).fill(NAME);
   await page.getByRole('textbox', { name: 'Size' }).fill('1G');
   await page.getByRole('button', { name: 'Create', exact: true }).click();
-  await page.getByRole('heading', { name: NAME }).waitFor();
+  await page.getByRole('heading', { level: 1, name: NAME }).waitFor();
 }
 
 /** Drags the playhead to a time, by the window that the address holds. */
