@@ -53,7 +53,7 @@ const USERS: Column<User>[] = [
 ];
 
 const TOKENS: Column<AccessToken>[] = [
-  { name: 'Name', class: 'clip', cell: ({ name }) => name, sort: ({ name }) => name },
+  { name: 'Name', class: 'clip tight', cell: ({ name }) => name, sort: ({ name }) => name },
   { name: 'Role', cell: ({ role }) => <RoleBadge role={role} />, sort: ({ role }) => role },
   {
     name: 'Volumes',
