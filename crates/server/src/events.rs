@@ -240,7 +240,7 @@ impl Files {
     /// Returns the number after which the events of this process begin. `saved` is the number of
     /// the newest event in a file.
     ///
-    /// After a crash some numbers were given that no file has, also by a process that saved nothing.
+    /// After a crash some numbers were given that no file has, also by a process that saved none.
     /// They are not given again, so that a client that follows notices the gap.
     fn begin_after(&self, saved: u64) -> u64 {
         let note = self.directory.join(BEGIN);

@@ -2,7 +2,8 @@
 //! logs in again and again.
 //!
 //! Each round has a part with the browsers and a part without them. The order of the two changes
-//! from round to round, so that neither is always the second. A ratio compares the parts of a round.
+//! from round to round, so that neither is always the second. A ratio compares the parts of a
+//! round.
 
 use super::{Args, Rig, many};
 use crate::browser::Browser;
