@@ -14,9 +14,18 @@ export function openBrowser() {
 }
 
 /** Starts the mock server, on a free port unless the arguments name one. */
-export async function startMock(...args) {
+export function startMock(...args) {
+  return start([], args);
+}
+
+/** Starts the mock server with a clock that stands still. All that it makes up is then always the same. */
+export function startMockAt(time, ...args) {
+  return start(['--import', `data:text/javascript,Date.now=()=>${time}`], args);
+}
+
+async function start(node, args) {
   const script = fileURLToPath(new URL('../mock/main.mjs', import.meta.url));
-  const child = spawn(process.execPath, [script, '--port', '0', ...args], {
+  const child = spawn(process.execPath, [...node, script, '--port', '0', ...args], {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   // A test that fails must not leave the server behind.

@@ -1,5 +1,5 @@
 // Files of a moment, against a real server with a file system that mkfs.ext4 made and qemu-img wrote
-// over NBD. The environment is that of story.test.mjs.
+// over NBD. HINDCAST_SHOTS names a directory for pictures.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -8,30 +8,27 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { logIn, openBrowser } from './browser.mjs';
+import { missing, startServer, wait } from './server.mjs';
 
-const { HINDCAST_CONSOLE: url, HINDCAST_LINK: link, HINDCAST_NBD: nbd } = process.env;
-const missing = !(url && link && nbd);
-if (missing)
-  console.error('SKIPPED: the test of files needs HINDCAST_CONSOLE, HINDCAST_LINK and HINDCAST_NBD.');
-
-const NAME = `files-${Date.now()}`;
+const NAME = 'files';
 const THEN = 'this line is of then\n';
-
-const wait = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 let browser;
 let page;
+let server;
 let work;
 before(async () => {
   if (missing) return;
   work = mkdtempSync(join(tmpdir(), 'hindcast-files-'));
+  server = await startServer();
   browser = await openBrowser();
   page = await browser.newPage({ viewport: { width: 1400, height: 900 }, acceptDownloads: true });
-  await logIn(page, url, link);
+  await logIn(page, server.url, server.link());
 });
-after(() => {
+after(async () => {
   if (work) rmSync(work, { recursive: true });
-  return browser?.close();
+  await browser?.close();
+  await server?.dispose();
 });
 
 /** Writes a file system with these files over NBD. */
@@ -55,7 +52,7 @@ function write(files) {
     '16M',
   ];
   execFileSync('mkfs.ext4', make, { stdio: 'ignore' });
-  execFileSync('qemu-img', ['convert', '-n', '-f', 'raw', '-O', 'raw', image, `nbd://${nbd}/${NAME}`]);
+  execFileSync('qemu-img', ['convert', '-n', '-f', 'raw', '-O', 'raw', image, `nbd://${server.nbd}/${NAME}`]);
 }
 
 /** Sends a request of the page's own session. */
@@ -84,7 +81,7 @@ test('a file of then is found, read and saved', { skip: missing, timeout: 120_00
   await wait(1500);
   write({ 'etc/motd': 'another line', zeros: Buffer.alloc(300) });
 
-  await page.goto(`${url}/volumes/${NAME}?at=${then}`);
+  await page.goto(`${server.url}/volumes/${NAME}?at=${then}`);
   await page.getByRole('button', { name: 'Files', exact: true }).click();
   const dialog = page.getByRole('dialog');
   await dialog.getByRole('button', { name: 'etc/' }).click();

@@ -1,35 +1,25 @@
 // Takes the pictures of docs/console/undo.md: the first story of a user, against a real server.
-//
-//   HINDCAST_CONSOLE=http://127.0.0.1:8440 HINDCAST_LINK=… HINDCAST_NBD=127.0.0.1:10809 npm run guide
-//
-// The variables are those of story.test.mjs. The server needs no volume `db`.
 
-import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { logIn, openBrowser } from './browser.mjs';
+import { missing, qemuIo, startServer, wait } from './server.mjs';
 
-const { HINDCAST_CONSOLE: url, HINDCAST_LINK: link, HINDCAST_NBD: nbd } = process.env;
-if (!(url && link && nbd)) throw new Error('set HINDCAST_CONSOLE, HINDCAST_LINK and HINDCAST_NBD');
+if (missing) throw new Error(missing);
 
 const PICTURES = fileURLToPath(new URL('../../docs/console/', import.meta.url));
 const work = mkdtempSync(join(tmpdir(), 'guide-'));
 mkdirSync(PICTURES, { recursive: true });
 
-const wait = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-
-function qemuIo(...commands) {
-  const args = commands.flatMap((command) => ['-c', command]);
-  execFileSync('qemu-io', ['-f', 'raw', ...args, `nbd://${nbd}/db`], { stdio: 'ignore' });
-}
+const io = (...commands) => qemuIo(server.address('db'), commands);
 
 /** Writes what a database might: small pages of which little changes, and a flush. */
 function workOn(round) {
   const pages = Array.from({ length: 6 + (round % 5) * 4 }, (_, n) => (n * 37 + round * 11) % 4000);
-  qemuIo(...pages.map((page) => `write -q -P ${1 + (round % 200)} ${page * 256}k 512`), 'flush');
+  io(...pages.map((page) => `write -q -P ${1 + (round % 200)} ${page * 256}k 512`), 'flush');
 }
 
 /** Overwrites much with content that does not compress, as the accident does. */
@@ -37,9 +27,10 @@ function accident() {
   const file = join(work, 'random');
   writeFileSync(file, randomBytes(256 << 10));
   const places = Array.from({ length: 40 }, (_, n) => `write -q -s ${file} ${100 + n * 20}M 256k`);
-  qemuIo(...places, 'flush');
+  io(...places, 'flush');
 }
 
+const server = await startServer();
 const browser = await openBrowser();
 const page = await browser.newPage({ viewport: { width: 1440, height: 900 }, deviceScaleFactor: 1 });
 
@@ -57,7 +48,7 @@ async function createVolume() {
   await page.getByRole('textbox', { name: 'Size' }).fill('1G');
   await picture('1-create');
   await button('Create').click();
-  await page.getByRole('heading', { name: 'db' }).waitFor();
+  await page.getByRole('heading', { level: 1, name: 'db' }).waitFor();
 }
 
 async function setMark(name) {
@@ -84,7 +75,7 @@ async function dragTo(time) {
 }
 
 async function story() {
-  await logIn(page, url, link);
+  await logIn(page, server.url, server.link());
   await createVolume();
   for (let round = 0; round < 30; round += 1) {
     workOn(round);
@@ -133,4 +124,5 @@ try {
   await story();
 } finally {
   await browser.close();
+  await server.dispose();
 }

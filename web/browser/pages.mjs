@@ -7,6 +7,13 @@ const ago = (minutes) => new Date(Date.now() - minutes * MINUTE).toISOString();
 
 const press = (name) => (page) => page.getByRole('button', { name, exact: true }).first().click();
 
+async function createToken(page) {
+  await press('Create a token')(page);
+  await page.getByLabel('Name').fill(`ci-${Date.now()}`);
+  await page.getByRole('button', { name: 'Create the token' }).click();
+  await page.getByRole('heading', { name: 'was created' }).waitFor();
+}
+
 export const PAGES = [
   { name: 'overview', path: () => '/' },
   { name: 'volumes', path: () => '/volumes' },
@@ -22,10 +29,22 @@ export const PAGES = [
     path: () => `/volumes/db?last=10800&at=${ago(44)}&and=${ago(100)}`,
     act: press('Compare the two'),
   },
+  {
+    name: 'volume-recover',
+    path: () => `/volumes/db?last=10800&at=${ago(44)}`,
+    act: press('Recover to a new volume'),
+  },
+  {
+    name: 'volume-find',
+    path: () => `/volumes/db?last=10800&at=${ago(44)}`,
+    act: press('Find the moment'),
+  },
   { name: 'volume-snapshots', path: () => '/volumes/db/snapshots' },
   { name: 'volume-activity', path: () => '/volumes/db/activity' },
   { name: 'volume-access', path: () => '/volumes/db/access' },
   { name: 'volume-settings', path: () => '/volumes/db/settings' },
+  { name: 'volume-history', path: () => '/volumes/db/settings', act: press('Change') },
+  { name: 'volume-delete', path: () => '/volumes/db/settings', act: press('Delete db') },
   { name: 'volume-no-history', path: () => '/volumes/scratch' },
   { name: 'tree', path: () => '/tree' },
   { name: 'pool', path: () => '/pool' },
@@ -35,6 +54,10 @@ export const PAGES = [
   { name: 'tasks', path: () => '/tasks' },
   { name: 'events', path: () => '/events' },
   { name: 'access', path: () => '/access' },
+  { name: 'access-user', path: () => '/access', act: press('Add a user') },
+  { name: 'access-token', path: () => '/access', act: press('Create a token') },
+  { name: 'access-secret', path: () => '/access', act: createToken },
+  { name: 'access-end', path: () => '/access', act: press('Revoke prometheus') },
   { name: 'audit', path: () => '/audit' },
   { name: 'trash', path: () => '/trash' },
   { name: 'missing', path: () => '/nothing' },

@@ -22,6 +22,9 @@ async function picture(colorScheme, [width, height]) {
     colorScheme,
     timezoneId: 'Europe/Berlin',
     reducedMotion: 'reduce',
+    // A phone has no room for scroll bars, and draws them above the page.
+    isMobile: width < 500,
+    hasTouch: width < 500,
   });
   await logIn(page, mock.url);
   for (const entry of PAGES) {

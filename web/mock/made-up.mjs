@@ -1,27 +1,12 @@
 // Routes whose answers the mock makes up as functions of the time: timeline, rates, tasks, views.
 
+import { ACCESS } from './access.mjs';
 import { HOUR, hash, MINUTE, seedOf } from './history.mjs';
+import { Refusal } from './refusal.mjs';
 import { timeline } from './timeline.mjs';
 import { addEvent, historyOf, lsnOf, rfc, START } from './world.mjs';
 
 const GIB = 1024 ** 3;
-const USERS = [
-  { name: 'anna', role: 'admin', created: rfc(START - 200 * 24 * HOUR) },
-  {
-    name: 'jonas',
-    role: 'operator',
-    created: rfc(START - 120 * 24 * HOUR),
-  },
-  { name: 'night-watch', role: 'viewer', created: rfc(START - 30 * 24 * HOUR) },
-];
-
-export class Refusal extends Error {
-  constructor(status, kind, message) {
-    super(message);
-    Object.assign(this, { status, kind });
-  }
-}
-
 /** Rates of a volume in one second of the mock's time. */
 function ratesAt(name, time, clients) {
   const seed = seedOf(name);
@@ -192,50 +177,8 @@ export const MADE_UP = {
   },
   'GET /tasks': tasks,
   'DELETE /tasks/{id}': () => undefined,
-  'GET /access/users': () => USERS,
-  'GET /access/tokens': () => [
-    {
-      name: 'backup',
-      role: 'operator',
-      volumes: ['db', 'mail'],
-      created: rfc(START - 90 * 24 * HOUR),
-      expires: rfc(START + 275 * 24 * HOUR),
-      last_used: rfc(START - 14 * MINUTE),
-    },
-    {
-      name: 'prometheus',
-      role: 'metrics',
-      volumes: [],
-      created: rfc(START - 200 * 24 * HOUR),
-      expires: null,
-      last_used: rfc(START - 9000),
-    },
-  ],
-  'GET /access/sessions': ({ session }) => [
-    {
-      id: '1',
-      kind: 'link',
-      name: session.name,
-      role: session.role,
-      address: '10.0.4.11',
-      since: rfc(START - 9 * MINUTE),
-      last_used: rfc(Date.now()),
-      expires: session.expires,
-    },
-    {
-      id: '2',
-      kind: 'user',
-      name: 'jonas',
-      role: 'operator',
-      address: '10.0.4.12',
-      since: rfc(START - 26 * HOUR),
-      last_used: rfc(START - 25 * HOUR),
-      expires: rfc(START + 6 * HOUR),
-    },
-  ],
-  'DELETE /access/sessions/{id}': () => undefined,
+  ...ACCESS,
   'GET /audit': audit,
 };
 
-export const roleOf = (name) => USERS.find((user) => user.name === name)?.role;
 export { historyOf };

@@ -176,6 +176,12 @@ const NBD_RULES = {
   rules: [{ access: 'read_write', addresses: ['10.0.8.0/24'], certificate: 'CN=vm-host-*' }],
 };
 
+/** The next 01:30 in UTC, which is 02:30 in Berlin in winter. */
+function nextNight() {
+  const today = START - (START % DAY) + 1.5 * HOUR;
+  return today > START ? today : today + DAY;
+}
+
 const SCHEDULES = [
   {
     name: 'hourly',
@@ -202,7 +208,7 @@ const SCHEDULES = [
     snapshots: 61,
     since: rfc(START - 90 * DAY),
     last_run: rfc(START - 14 * HOUR),
-    next: rfc(START + 10 * HOUR),
+    next: rfc(nextNight()),
     next_local: null,
     wall: { at: '02:30', tz: 'Europe/Berlin', on: [], between: null },
     error: null,

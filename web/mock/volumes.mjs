@@ -1,6 +1,6 @@
 // Routes of volumes, snapshots, recoveries and the trash, in memory, for use without a server.
 
-import { Refusal } from './made-up.mjs';
+import { Refusal } from './refusal.mjs';
 import { addEvent, historyOf, lsnOf, makeSnapshot, makeVolume, position, rfc } from './world.mjs';
 
 function volumeNamed(world, name) {

@@ -1,7 +1,7 @@
 /** The frame around every page: navigation, connection, log-in. */
 
 import { signal } from '@preact/signals';
-import { useEffect } from 'preact/hooks';
+import { useEffect, useRef } from 'preact/hooks';
 import { reachable, session } from './api/client';
 import { followEvents } from './api/events';
 import { followLive } from './api/live';
@@ -10,6 +10,7 @@ import { setTheme, type Theme, theme } from './lib/theme';
 import { LogIn } from './pages/log-in';
 import { Button } from './parts/basics';
 import { DialogHost } from './parts/dialog';
+import { rescueFocus } from './parts/focus';
 import { Icon, type IconName } from './parts/icon';
 import { Notices } from './parts/notices';
 import { Tip } from './parts/tip';
@@ -150,8 +151,13 @@ function Shell() {
       closeLive();
     };
   }, []);
+  const shown = useRef(path.value);
   useEffect(() => {
     navigationOpen.value = false;
+    if (shown.current === path.value) return;
+    shown.current = path.value;
+    // A link inside the page goes with the page, and the focus with it.
+    rescueFocus();
   }, [path.value]);
   return (
     <div class="shell">

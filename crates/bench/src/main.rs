@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod browser;
 mod cdp;
 mod database;
 mod figures;

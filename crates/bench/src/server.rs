@@ -6,6 +6,7 @@ use crate::fio::{self, Amount, Job};
 use crate::nbd::Client;
 use anyhow::{Context, Error, Result, bail, ensure};
 use hindcast_api::{CreateVolume, Endpoint};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -315,6 +316,18 @@ impl Hindcast {
     /// Returns the iSCSI URL of a volume, or `None` if the server has no portal.
     pub(crate) fn iscsi_url(&self, volume: &str) -> Option<String> {
         Some(format!("iscsi://127.0.0.1:{}/iqn.2026-11.io.hindcast:{volume}/0", self.iscsi?))
+    }
+
+    /// Lets the server listen for the admin API on a free TCP port of the loopback address, too.
+    pub(crate) fn with_api_over_tcp(self) -> Hindcast {
+        let socket = format!("--api=unix:{}", api_socket(&self.data).display());
+        self.with(socket).with("--api=127.0.0.1:0".to_owned())
+    }
+
+    /// Returns the TCP address of the admin API of a running server.
+    pub(crate) fn api_over_tcp(&self) -> Result<SocketAddr> {
+        let listeners = self.api.status().context("ask for the listeners")?.listeners.api;
+        listeners.iter().find_map(|listener| listener.parse().ok()).context("no listener over TCP")
     }
 
     /// Adds an argument of `hindcast serve`.

@@ -6,6 +6,7 @@
 //! written to in turns with the first. Runs alternate, and each begins from a settled state. The
 //! measured time includes the final flush.
 
+mod browsers;
 mod many;
 mod peers;
 
@@ -17,6 +18,7 @@ use crate::scratch::Scratch;
 use crate::server::{Hindcast, timed};
 use crate::{Common, probe, process, rig, units};
 use anyhow::Result;
+use clap::builder::RangedU64ValueParser;
 use hindcast_api::{Method, PatchVolume, RollBack};
 use std::path::Path;
 use std::time::Duration;
@@ -38,6 +40,11 @@ pub(crate) struct Args {
     /// Number of snapshots in the largest history.
     #[arg(long, default_value_t = 10_000)]
     most: usize,
+    /// Measure only creations, with and without this many browsers that show the console, and a
+    /// client that logs in again and again. The server has streams for 28.
+    #[arg(long, value_name = "NUMBER", num_args = 0..=1, default_missing_value = "20")]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..=28))]
+    browsers: Option<usize>,
 }
 
 impl Args {
@@ -144,6 +151,9 @@ fn random_writes(bytes: u64, seed: u64) -> Job {
 
 /// Runs the benchmark and writes the report.
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
+    if let Some(browsers) = args.browsers {
+        return browsers::run(common, args, browsers);
+    }
     let scope = &args.scope;
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");

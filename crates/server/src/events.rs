@@ -34,6 +34,8 @@ const LONGEST: usize = 2000;
 const DIRECTORY: &str = "events";
 /// Name of the note that all events were saved.
 const CLEAN: &str = "clean";
+/// Name of the file with the number after which the events of the last process began.
+const BEGIN: &str = "begin";
 
 /// The events of a process. Copies share them.
 #[derive(Clone)]
@@ -83,14 +85,9 @@ impl Events {
             }
         };
         let mut state = self.0.state.lock();
-        let saved = found.back().map_or(0, |event| event.id);
-        // After a crash some numbers were given that no file has. They are not given again, so that
-        // a client that follows notices the gap.
-        let clean = files.as_ref().is_some_and(Files::take_clean);
-        let skip = if clean || found.is_empty() { 0 } else { RING as u64 };
         // Events of this process so far follow those of the earlier ones.
-        let first = found.back().map_or(0, |event| event.id) + skip;
-        let mut last = first;
+        let saved = found.back().map_or(0, |event| event.id);
+        let mut last = files.as_ref().map_or(saved, |files| files.begin_after(saved));
         for event in std::mem::take(&mut state.ring) {
             last += 1;
             found.push_back(Event { id: last, ..event });
@@ -195,6 +192,8 @@ struct Files {
     number: u64,
     file: File,
     size: u64,
+    /// No earlier process had files here.
+    new: bool,
     /// The last attempt to append failed.
     broken: bool,
 }
@@ -223,7 +222,8 @@ impl Files {
             // The last line may be cut off.
             file.write_all(b"\n")?;
         }
-        Ok(Files { directory: directory.to_owned(), number, file, size, broken: false })
+        let new = numbers.is_empty();
+        Ok(Files { directory: directory.to_owned(), number, file, size, new, broken: false })
     }
 
     /// Notes that the files have all events.
@@ -235,6 +235,22 @@ impl Files {
     /// Returns whether the files have all events of the last process, and removes the note.
     fn take_clean(&self) -> bool {
         fs::remove_file(self.directory.join(CLEAN)).is_ok()
+    }
+
+    /// Returns the number after which the events of this process begin. `saved` is the number of
+    /// the newest event in a file.
+    ///
+    /// After a crash some numbers were given that no file has, also by a process that saved none.
+    /// They are not given again, so that a client that follows notices the gap.
+    fn begin_after(&self, saved: u64) -> u64 {
+        let note = self.directory.join(BEGIN);
+        let noted = fs::read_to_string(&note).ok().and_then(|text| text.trim().parse().ok());
+        let given = saved.max(noted.filter(|number| *number < u64::MAX / 2).unwrap_or(0));
+        let complete = self.take_clean() || self.new;
+        let begin = if complete { given } else { given.saturating_add(RING as u64) };
+        // Without the note, a second crash without a saved event could repeat numbers.
+        let _ = fs::write(note, begin.to_string());
+        begin
     }
 
     fn append(&mut self, events: &[Event]) -> io::Result<()> {
@@ -372,6 +388,20 @@ mod tests {
             (&Some("db".into()), "volume created, 7 B")
         );
         assert_eq!((found[1].severity, found[0].severity), (Severity::Info, Severity::Critical));
+    }
+
+    #[test]
+    fn crashes_before_the_first_save_repeat_no_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut given = Vec::new();
+        for _ in 0..3 {
+            let events = Events::new();
+            events.open(dir.path());
+            events.add("lost".into(), Severity::Info, None, String::new());
+            assert!(given.iter().all(|earlier| events.after(*earlier).gap), "a client that saw {given:?}");
+            given.push(events.last());
+        }
+        assert!(given.is_sorted_by(|one, next| one < next), "{given:?}");
     }
 
     #[test]

@@ -9,6 +9,8 @@ interface Entry {
   error: Signal<string | null>;
   users: number;
   request: Promise<void> | null;
+  /** The request that begins when the present one ends. */
+  next: Promise<void> | null;
 }
 
 /** What a component knows of a route: its last answer, and why there is none. */
@@ -23,14 +25,14 @@ const entries = new Map<string, Entry>();
 function entryOf(path: string): Entry {
   let entry = entries.get(path);
   if (!entry) {
-    entry = { value: signal(undefined), error: signal(null), users: 0, request: null };
+    entry = { value: signal(undefined), error: signal(null), users: 0, request: null, next: null };
     entries.set(path, entry);
   }
   return entry;
 }
 
-/** Reads a route again. Calls during a request wait for that request. */
-export function reload(path: string): Promise<void> {
+/** Reads a route. Calls during a request share its answer. */
+export function refresh(path: string): Promise<void> {
   const entry = entryOf(path);
   entry.request ??= get(path)
     .then((value) => {
@@ -44,6 +46,20 @@ export function reload(path: string): Promise<void> {
       entry.request = null;
     });
   return entry.request;
+}
+
+/**
+ * Reads a route after a change. An answer that was on its way may not show the change, so another
+ * request follows it.
+ */
+export function reload(path: string): Promise<void> {
+  const entry = entryOf(path);
+  if (!entry.request) return refresh(path);
+  entry.next ??= entry.request.then(() => {
+    entry.next = null;
+    return refresh(path);
+  });
+  return entry.next;
 }
 
 /** Reads every route again that a component shows now. */
@@ -68,10 +84,10 @@ export function useResource<T>(path: string | null, everySeconds = 0): Resource<
     if (path === null) return undefined;
     const entry = entryOf(path);
     entry.users += 1;
-    void reload(path);
+    void refresh(path);
     const timer =
       everySeconds > 0
-        ? setInterval(() => !document.hidden && void reload(path), everySeconds * 1000)
+        ? setInterval(() => !document.hidden && void refresh(path), everySeconds * 1000)
         : undefined;
     return () => {
       entry.users -= 1;

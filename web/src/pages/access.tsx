@@ -1,36 +1,64 @@
 /** Users, tokens and sessions of the API. */
 
-import { apiPath, remove } from '../api/client';
-import { reload, useResource } from '../api/resource';
+import type { ComponentChildren, VNode } from 'preact';
+import { useResource } from '../api/resource';
 import type { AccessToken, ActiveSession, User } from '../api/schema';
 import { Badge, Button, Card, Empty, Failure, PageHead, Skeleton, Time } from '../parts/basics';
-import { attempt } from '../parts/notices';
+import { openDialog } from '../parts/dialog';
 import { type Column, Table } from '../parts/table';
+import {
+  AddUserDialog,
+  ChangeUserDialog,
+  CreateTokenDialog,
+  EndSessionDialog,
+  RemoveUserDialog,
+  RevokeTokenDialog,
+} from './access-dialogs';
 
 const never = (time: string | null | undefined) =>
   time ? <Time at={time} /> : <span class="soft">never</span>;
 
+const show = (dialog: VNode) => () => openDialog(dialog);
+
+function RoleBadge({ role }: { role: string }) {
+  return <Badge tone={role === 'admin' ? 'a' : undefined}>{role}</Badge>;
+}
+
 const USERS: Column<User>[] = [
-  { name: 'Name', cell: ({ name }) => name, sort: ({ name }) => name },
-  {
-    name: 'Role',
-    cell: ({ role }) => <Badge tone={role === 'admin' ? 'a' : undefined}>{role}</Badge>,
-    sort: ({ role }) => role,
-  },
+  { name: 'Name', class: 'clip', cell: ({ name }) => name, sort: ({ name }) => name },
+  { name: 'Role', cell: ({ role }) => <RoleBadge role={role} />, sort: ({ role }) => role },
   {
     name: 'Created',
     wideOnly: true,
     cell: ({ created }) => <Time at={created} />,
     sort: ({ created }) => created,
   },
+  {
+    name: 'Actions',
+    class: 'actions',
+    cell: (user) => (
+      <span class="row-actions">
+        <Button label={`Change ${user.name}`} onClick={show(<ChangeUserDialog user={user} />)}>
+          Change
+        </Button>
+        <Button
+          icon="trash"
+          kind="quiet"
+          label={`Remove ${user.name}`}
+          onClick={show(<RemoveUserDialog name={user.name} />)}
+        />
+      </span>
+    ),
+  },
 ];
 
 const TOKENS: Column<AccessToken>[] = [
-  { name: 'Name', cell: ({ name }) => name, sort: ({ name }) => name },
-  { name: 'Role', cell: ({ role }) => <Badge>{role}</Badge>, sort: ({ role }) => role },
+  { name: 'Name', class: 'clip tight', cell: ({ name }) => name, sort: ({ name }) => name },
+  { name: 'Role', cell: ({ role }) => <RoleBadge role={role} />, sort: ({ role }) => role },
   {
     name: 'Volumes',
     class: 'clip',
+    wideOnly: true,
     cell: ({ volumes }) => (volumes?.length ? volumes.join(', ') : 'all'),
   },
   { name: 'Last used', cell: ({ last_used }) => never(last_used), sort: ({ last_used }) => last_used ?? '' },
@@ -40,29 +68,37 @@ const TOKENS: Column<AccessToken>[] = [
     cell: ({ expires }) => never(expires),
     sort: ({ expires }) => expires ?? '9',
   },
+  {
+    name: 'Actions',
+    class: 'actions',
+    cell: (token) => (
+      <Button
+        icon="trash"
+        kind="quiet"
+        label={`Revoke ${token.name}`}
+        onClick={show(<RevokeTokenDialog token={token} />)}
+      />
+    ),
+  },
 ];
 
-function end(id: string): Promise<void> {
-  return attempt('Ending the session', async () => {
-    await remove(apiPath`/access/sessions/${id}`);
-    await reload('/access/sessions');
-  });
-}
-
 const SESSIONS: Column<ActiveSession>[] = [
-  {
-    name: 'User',
-    cell: ({ name }) => name,
-    sort: ({ name }) => name,
-  },
-  { name: 'Role', cell: ({ role }) => <Badge>{role}</Badge> },
-  { name: 'Address', cell: ({ address }) => address },
+  { name: 'User', class: 'clip', cell: ({ name }) => name, sort: ({ name }) => name },
+  { name: 'Role', cell: ({ role }) => <RoleBadge role={role} /> },
+  { name: 'Address', wideOnly: true, cell: ({ address }) => address },
   { name: 'Began', wideOnly: true, cell: ({ since }) => <Time at={since} />, sort: ({ since }) => since },
   { name: 'Last used', cell: ({ last_used }) => <Time at={last_used} />, sort: ({ last_used }) => last_used },
   {
     name: 'Actions',
     class: 'actions',
-    cell: ({ id }) => <Button onClick={() => end(id)}>End</Button>,
+    cell: (session) => (
+      <Button
+        label={`End the session of ${session.name} at ${session.address}`}
+        onClick={show(<EndSessionDialog session={session} />)}
+      >
+        End
+      </Button>
+    ),
   },
 ];
 
@@ -73,12 +109,13 @@ interface SectionProps<T> {
   keyOf: (row: T) => string;
   command: string;
   about: string;
+  action?: ComponentChildren;
 }
 
-function Section<T>({ title, path, columns, keyOf, command, about }: SectionProps<T>) {
+function Section<T>({ title, path, columns, keyOf, command, about, action }: SectionProps<T>) {
   const { data, error, reload: again } = useResource<T[]>(path, 30);
   return (
-    <Card title={title}>
+    <Card title={title} actions={action}>
       {error && !data && (
         <Failure what={`The ${title.toLowerCase()} could not be read.`} error={error} retry={again} />
       )}
@@ -106,6 +143,11 @@ export function AccessPage() {
         keyOf={({ name }) => name}
         command="hindcast access user add anna --role operator"
         about="A user logs in here with a name and a password."
+        action={
+          <Button icon="plus" onClick={show(<AddUserDialog />)}>
+            Add a user
+          </Button>
+        }
       />
       <Section<AccessToken>
         title="Tokens"
@@ -114,6 +156,11 @@ export function AccessPage() {
         keyOf={({ name }) => name}
         command="hindcast access token create backup --role operator"
         about="A token lets a program use the API."
+        action={
+          <Button icon="plus" onClick={show(<CreateTokenDialog />)}>
+            Create a token
+          </Button>
+        }
       />
       <Section<ActiveSession>
         title="Sessions"

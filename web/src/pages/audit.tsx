@@ -22,7 +22,12 @@ const COLUMNS: Column<AuditEntry>[] = [
     cell: ({ address }) => (address === 'unix' ? 'this machine' : address),
     sort: ({ address }) => address,
   },
-  { name: 'Request', class: 'clip', cell: (entry) => <code>{requestText(entry)}</code>, sort: requestText },
+  {
+    name: 'Request',
+    class: 'clip tight',
+    cell: (entry) => <code>{requestText(entry)}</code>,
+    sort: requestText,
+  },
   {
     name: 'Result',
     number: true,

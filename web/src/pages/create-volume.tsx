@@ -4,9 +4,8 @@ import { reloadAll } from '../api/resource';
 import type { CreateVolume, Method, Volume } from '../api/schema';
 import { hindcast } from '../lib/command';
 import { parseSeconds, parseSize, secondsArgument, sizeArgument } from '../lib/format';
-import { closeDialog, FormDialog } from '../parts/dialog';
+import { FormDialog } from '../parts/dialog';
 import { CheckField, nameProblem, SelectField, TextField } from '../parts/fields';
-import { notify } from '../parts/notices';
 import { navigate, volumePath } from '../router';
 
 interface Choices {
@@ -85,10 +84,9 @@ export function CreateVolumeDialog() {
   };
   const submit = async () => {
     const { name } = await post<Volume>('/volumes', body);
-    closeDialog();
     reloadAll();
-    notify(`Volume ${name} was created.`);
     navigate(volumePath(name, 'access'));
+    return { text: `Volume ${name} was created.` };
   };
   return (
     <FormDialog

@@ -1,12 +1,10 @@
-import { useState } from 'preact/hooks';
 import { apiPath, post, query, remove } from '../api/client';
 import { reloadAll } from '../api/resource';
 import type { DeletedVolume, Volume } from '../api/schema';
 import { hindcast } from '../lib/command';
 import { plural } from '../lib/format';
-import { closeDialog, FormDialog } from '../parts/dialog';
-import { TextField } from '../parts/fields';
-import { attempt, notify } from '../parts/notices';
+import { FormDialog } from '../parts/dialog';
+import { attempt } from '../parts/notices';
 import { navigate } from '../router';
 import { clientsOf } from './clients';
 
@@ -19,7 +17,6 @@ function restore(ids: string[]): Promise<void> {
 
 /** Moves volumes to the trash. The person types the name, or the number of several volumes. */
 export function DeleteVolumeDialog({ volumes }: { volumes: Volume[] }) {
-  const [typed, setTyped] = useState('');
   const connected = volumes.reduce((sum, volume) => sum + clientsOf(volume), 0);
   const word = volumes.length === 1 ? (volumes[0]?.name ?? '') : `delete ${volumes.length}`;
   const force = connected > 0;
@@ -32,11 +29,10 @@ export function DeleteVolumeDialog({ volumes }: { volumes: Volume[] }) {
       );
       if (trash) deleted.push(trash.uuid);
     }
-    closeDialog();
     navigate('/volumes');
     reloadAll();
-    const undo = deleted.length > 0 ? { label: 'Undo', run: () => void restore(deleted) } : undefined;
-    notify(`${what} moved to the trash.`, undo);
+    const action = deleted.length > 0 ? { label: 'Undo', run: () => void restore(deleted) } : undefined;
+    return { text: `${what} moved to the trash.`, action };
   };
   return (
     <FormDialog
@@ -45,7 +41,7 @@ export function DeleteVolumeDialog({ volumes }: { volumes: Volume[] }) {
       danger
       command={volumes.map(({ name }) => hindcast('volume', 'delete', name, force && '--force')).join(' && ')}
       submit="Move to the trash"
-      disabled={typed !== word}
+      confirm={word}
       onSubmit={submit}
     >
       <p>
@@ -57,7 +53,6 @@ export function DeleteVolumeDialog({ volumes }: { volumes: Volume[] }) {
           {plural(connected, 'client uses', 'clients use')} what you delete. Their next request fails.
         </p>
       )}
-      <TextField label={`Type ${word} to confirm`} value={typed} onInput={setTyped} first />
     </FormDialog>
   );
 }

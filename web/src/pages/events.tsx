@@ -14,7 +14,7 @@ const TONE = { info: undefined, warning: 'b', critical: 'full' } as const;
 
 export function EventLine({ event }: { event: ServerEvent }) {
   return (
-    <li>
+    <li data-id={event.id}>
       <span class="event-time soft small">
         <Time at={event.time} />
       </span>

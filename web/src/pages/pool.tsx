@@ -8,7 +8,7 @@ import { may } from '../api/session';
 import { hindcast } from '../lib/command';
 import { byteRate, bytes, count, parseSize, percent, sizeArgument } from '../lib/format';
 import { Badge, Button, Card, Failure, Meter, PageHead, Pairs, Skeleton, Time } from '../parts/basics';
-import { closeDialog, FormDialog, openDialog } from '../parts/dialog';
+import { FormDialog, openDialog } from '../parts/dialog';
 import { TextField } from '../parts/fields';
 import { attempt } from '../parts/notices';
 import { Problems } from './problems';
@@ -209,8 +209,8 @@ function AddPvDialog() {
   const bytesWanted = size === '' ? undefined : parseSize(size);
   const submit = async () => {
     await post('/pool/pvs', { path, size: bytesWanted });
-    closeDialog();
     reloadAll();
+    return undefined;
   };
   return (
     <FormDialog

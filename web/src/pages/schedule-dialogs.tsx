@@ -1,14 +1,15 @@
-/** Dialogs that create groups and schedules. */
+/** Dialogs that create and delete groups and schedules. */
 
 import { useState } from 'preact/hooks';
-import { post } from '../api/client';
+import { apiPath, post } from '../api/client';
 import { reload, useResource } from '../api/resource';
 import type { CreateSchedule, Retention, Volume } from '../api/schema';
 import { hindcast } from '../lib/command';
 import { parseSeconds, secondsArgument } from '../lib/format';
 import { RULES } from '../lib/retention';
-import { closeDialog, FormDialog } from '../parts/dialog';
-import { CheckField, nameProblem, TextField } from '../parts/fields';
+import { FormDialog } from '../parts/dialog';
+import { CheckField, TextField, useName } from '../parts/fields';
+import { RemoveDialog } from '../parts/remove-dialog';
 
 function VolumeChoice({ chosen, onChange }: { chosen: string[]; onChange: (names: string[]) => void }) {
   const volumes = useResource<Volume[]>('/volumes').data ?? [];
@@ -32,12 +33,12 @@ function VolumeChoice({ chosen, onChange }: { chosen: string[]; onChange: (names
 }
 
 export function CreateGroupDialog() {
-  const [name, setName] = useState('');
+  const { name, valid, field } = useName();
   const [volumes, setVolumes] = useState<string[]>([]);
   const submit = async () => {
     await post('/groups', { name, volumes });
     await reload('/groups');
-    closeDialog();
+    return undefined;
   };
   return (
     <FormDialog
@@ -45,12 +46,27 @@ export function CreateGroupDialog() {
       what="Creating the group"
       command={hindcast('group', 'create', name || 'NAME', ...volumes)}
       submit="Create"
-      disabled={name === '' || nameProblem(name) !== null || volumes.length === 0}
+      disabled={!valid || volumes.length === 0}
       onSubmit={submit}
     >
-      <TextField label="Name" value={name} onInput={setName} problem={nameProblem(name)} first />
+      <TextField label="Name" {...field} />
       <VolumeChoice chosen={volumes} onChange={setVolumes} />
     </FormDialog>
+  );
+}
+
+export function DeleteGroupDialog({ name }: { name: string }) {
+  return (
+    <RemoveDialog
+      verb="Delete"
+      object={`the group ${name}`}
+      path={apiPath`/groups/${name}`}
+      changes={['/groups']}
+      command={hindcast('group', 'delete', name)}
+      done={`Group ${name} was deleted.`}
+    >
+      <p>Its volumes and their snapshots stay.</p>
+    </RemoveDialog>
   );
 }
 
@@ -73,7 +89,7 @@ function bodyOf(
   volumes: string[],
 ): CreateSchedule | null {
   const seconds = parseSeconds(every);
-  if (name === '' || nameProblem(name) || !seconds || volumes.length === 0) return null;
+  if (!seconds || volumes.length === 0) return null;
   const numbers = Object.fromEntries(RULES.map((rule) => [rule, Number(keep[rule]) || 0]));
   return {
     name,
@@ -84,8 +100,25 @@ function bodyOf(
   };
 }
 
+export function DeleteScheduleDialog({ name }: { name: string }) {
+  return (
+    <RemoveDialog
+      verb="Delete"
+      object={`the schedule ${name}`}
+      path={apiPath`/schedules/${name}`}
+      changes={['/schedules']}
+      command={hindcast('schedule', 'delete', name)}
+      done={`Schedule ${name} was deleted.`}
+    >
+      <p>
+        Its snapshots stay, and no rule deletes them any more. To stop it for a while, press Pause instead.
+      </p>
+    </RemoveDialog>
+  );
+}
+
 export function CreateScheduleDialog() {
-  const [name, setName] = useState('');
+  const { name, valid, field } = useName();
   const [every, setEvery] = useState('1h');
   const [at, setAt] = useState('');
   const [keep, setKeep] = useState(NO_KEEP);
@@ -94,7 +127,7 @@ export function CreateScheduleDialog() {
   const submit = async () => {
     await post('/schedules', body);
     await reload('/schedules');
-    closeDialog();
+    return undefined;
   };
   const keeps = RULES.flatMap((rule) => (Number(keep[rule]) > 0 ? [`--keep-${rule}`, keep[rule]] : []));
   const words = ['schedule', 'create', name || 'NAME', '--every', secondsArgument(parseSeconds(every) ?? 0)];
@@ -104,11 +137,11 @@ export function CreateScheduleDialog() {
       what="Creating the schedule"
       command={hindcast(...words, ...(at ? ['--at', at] : []), ...keeps, ...volumes)}
       submit="Create"
-      disabled={!body}
+      disabled={!valid || !body}
       onSubmit={submit}
     >
+      <TextField label="Name" {...field} />
       <div class="columns">
-        <TextField label="Name" value={name} onInput={setName} problem={nameProblem(name)} first />
         <TextField label="Every" value={every} onInput={setEvery} hint="Such as 15m, 1h or 1d" />
         <TextField label="At" value={at} onInput={setAt} hint="For days: a time such as 02:30" />
       </div>

@@ -1,6 +1,6 @@
 /** Groups of volumes, and the schedules that take their snapshots. */
 
-import { apiPath, patch, remove } from '../api/client';
+import { apiPath, patch } from '../api/client';
 import { reload, useResource } from '../api/resource';
 import type { Group, Schedule } from '../api/schema';
 import { may } from '../api/session';
@@ -12,7 +12,12 @@ import { Badge, Button, Card, Empty, Failure, PageHead, Pairs, Skeleton, Time } 
 import { openDialog } from '../parts/dialog';
 import { attempt } from '../parts/notices';
 import { volumePath } from '../router';
-import { CreateGroupDialog, CreateScheduleDialog } from './schedule-dialogs';
+import {
+  CreateGroupDialog,
+  CreateScheduleDialog,
+  DeleteGroupDialog,
+  DeleteScheduleDialog,
+} from './schedule-dialogs';
 
 export function SchedulesPage() {
   return (
@@ -35,10 +40,10 @@ export function SchedulesPage() {
   );
 }
 
-function change(what: string, path: string, run: () => Promise<unknown>): Promise<void> {
-  return attempt(what, async () => {
-    await run();
-    await reload(path);
+function setPaused(name: string, paused: boolean): Promise<void> {
+  return attempt('Changing the schedule', async () => {
+    await patch(apiPath`/schedules/${name}`, { paused });
+    await reload('/schedules');
   });
 }
 
@@ -75,10 +80,8 @@ function Groups() {
                 <Button
                   icon="trash"
                   kind="quiet"
-                  label={`Delete the group ${name}; its volumes stay`}
-                  onClick={() =>
-                    change('Deleting the group', '/groups', () => remove(apiPath`/groups/${name}`))
-                  }
+                  label={`Delete the group ${name}`}
+                  onClick={() => openDialog(<DeleteGroupDialog name={name} />)}
                 />
               </span>
             )}
@@ -123,20 +126,15 @@ function Schedules() {
 function ScheduleCard({ schedule }: { schedule: Schedule }) {
   const { name, paused, volumes, error, snapshots, every, wall } = schedule;
   const runs = nextRuns(schedule, 5);
-  const path = apiPath`/schedules/${name}`;
   const actions = may('operator') && (
     <>
-      <Button
-        onClick={() => change('Changing the schedule', '/schedules', () => patch(path, { paused: !paused }))}
-      >
-        {paused ? 'Resume' : 'Pause'}
-      </Button>
+      <Button onClick={() => setPaused(name, !paused)}>{paused ? 'Resume' : 'Pause'}</Button>
       {may('admin') && (
         <Button
           icon="trash"
           kind="quiet"
-          label={`Delete the schedule ${name}; its snapshots stay`}
-          onClick={() => change('Deleting the schedule', '/schedules', () => remove(path))}
+          label={`Delete the schedule ${name}`}
+          onClick={() => openDialog(<DeleteScheduleDialog name={name} />)}
         />
       )}
     </>

@@ -1,16 +1,17 @@
 /** Dialogs of iSCSI targets. */
 
 import { useState } from 'preact/hooks';
-import { apiPath, post, put } from '../api/client';
+import { apiPath, post, put, query } from '../api/client';
 import { reload, useResource } from '../api/resource';
 import type { Access, Volume } from '../api/schema';
 import { hindcast } from '../lib/command';
-import { closeDialog, FormDialog } from '../parts/dialog';
+import { plural } from '../lib/format';
+import { FormDialog } from '../parts/dialog';
 import { SelectField, TextField } from '../parts/fields';
+import { RemoveDialog } from '../parts/remove-dialog';
 
-async function done(): Promise<void> {
+async function done(): Promise<undefined> {
   await reload('/targets');
-  closeDialog();
 }
 
 export function CreateTargetDialog() {
@@ -18,7 +19,7 @@ export function CreateTargetDialog() {
   const [alias, setAlias] = useState('');
   const submit = async () => {
     await post('/targets', { name, alias: alias || undefined });
-    await done();
+    return done();
   };
   return (
     <FormDialog
@@ -41,13 +42,34 @@ export function CreateTargetDialog() {
   );
 }
 
+export function DeleteTargetDialog({ name, sessions }: { name: string; sessions: number }) {
+  const force = sessions > 0;
+  return (
+    <RemoveDialog
+      verb="Delete"
+      object={`the target ${name}`}
+      path={apiPath`/targets/${name}` + query({ force: force || undefined })}
+      changes={['/targets']}
+      command={hindcast('target', 'delete', name, force && '--force')}
+      done={`Target ${name} was deleted.`}
+    >
+      <p>The volumes of its LUNs stay.</p>
+      {force && (
+        <p class="warning-text">
+          {plural(sessions, 'initiator is', 'initiators are')} logged in. Their sessions end.
+        </p>
+      )}
+    </RemoveDialog>
+  );
+}
+
 export function AddLunDialog({ target }: { target: string }) {
   const volumes = useResource<Volume[]>('/volumes').data ?? [];
   const [volume, setVolume] = useState('');
   const chosen = volume || (volumes[0]?.name ?? '');
   const submit = async () => {
     await post(apiPath`/targets/${target}/luns`, { volume: chosen });
-    await done();
+    return done();
   };
   return (
     <FormDialog
@@ -74,7 +96,7 @@ export function AddRuleDialog({ target }: { target: string }) {
   const [access, setAccess] = useState<Access>('read_write');
   const submit = async () => {
     await post(apiPath`/targets/${target}/rules`, { initiator, access, address: address || undefined });
-    await done();
+    return done();
   };
   const verb = access === 'denied' ? 'deny' : 'allow';
   const words = [
@@ -128,7 +150,7 @@ export function ChapDialog({ target }: { target: string }) {
   const [secret, setSecret] = useState('');
   const submit = async () => {
     await put(apiPath`/targets/${target}/chap`, { user, secret });
-    await done();
+    return done();
   };
   return (
     <FormDialog

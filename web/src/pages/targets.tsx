@@ -11,7 +11,13 @@ import { openDialog } from '../parts/dialog';
 import { attempt } from '../parts/notices';
 import { parameters, volumePath } from '../router';
 import { RuleList } from './rules';
-import { AddLunDialog, AddRuleDialog, ChapDialog, CreateTargetDialog } from './target-dialogs';
+import {
+  AddLunDialog,
+  AddRuleDialog,
+  ChapDialog,
+  CreateTargetDialog,
+  DeleteTargetDialog,
+} from './target-dialogs';
 
 export function TargetsPage() {
   const { data, error, reload: again } = useResource<Target[]>('/targets', 10);
@@ -76,8 +82,10 @@ function TargetCard({ target }: { target: Target }) {
         <Button
           icon="trash"
           kind="quiet"
-          label={`Delete the target ${target.name}; its volumes stay`}
-          onClick={() => change('Deleting the target', () => remove(path))}
+          label={`Delete the target ${target.name}`}
+          onClick={() =>
+            openDialog(<DeleteTargetDialog name={target.name} sessions={target.sessions.length} />)
+          }
         />
       )}
     </>

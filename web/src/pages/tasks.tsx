@@ -66,7 +66,11 @@ export function TaskLine({ task }: { task: Task }) {
   );
 }
 
-const STATES = ['all', 'running', 'waiting'] as const;
+const STATES = [
+  ['all', 'All'],
+  ['running', 'Running'],
+  ['waiting', 'Waiting'],
+] as const;
 
 export function TasksPage() {
   const { data, error, reload: again } = useResource<Task[]>('/tasks', 2);
@@ -75,13 +79,13 @@ export function TasksPage() {
   return (
     <>
       <PageHead title="Tasks">
-        {STATES.map((name) => (
+        {STATES.map(([name, label]) => (
           <Button
             key={name}
             pressed={state === name}
             onClick={() => setParameters({ state: name === 'all' ? null : name })}
           >
-            {name}
+            {label}
           </Button>
         ))}
       </PageHead>

@@ -1,6 +1,5 @@
 /** Deleted volumes that can be restored. */
 
-import { useState } from 'preact/hooks';
 import { apiPath, post, remove } from '../api/client';
 import { reloadAll, useResource } from '../api/resource';
 import type { TrashedVolume } from '../api/schema';
@@ -8,9 +7,8 @@ import { may } from '../api/session';
 import { hindcast } from '../lib/command';
 import { bytes } from '../lib/format';
 import { Button, Card, Empty, Failure, PageHead, Skeleton, Time } from '../parts/basics';
-import { closeDialog, FormDialog, openDialog } from '../parts/dialog';
-import { nameProblem, TextField } from '../parts/fields';
-import { notify } from '../parts/notices';
+import { FormDialog, openDialog } from '../parts/dialog';
+import { TextField, useName } from '../parts/fields';
 import { type Column, Table } from '../parts/table';
 import { navigate, volumePath } from '../router';
 
@@ -88,12 +86,14 @@ export function TrashPage() {
 }
 
 function RestoreDialog({ volume }: { volume: TrashedVolume }) {
-  const [name, setName] = useState(volume.name);
+  const { name, valid, field } = useName(volume.name);
   const submit = async () => {
     await post(apiPath`/trash/${volume.uuid}/restore`, { name });
-    closeDialog();
     reloadAll();
-    notify(`Volume ${name} was restored.`, { label: 'Show it', run: () => navigate(volumePath(name)) });
+    return {
+      text: `Volume ${name} was restored.`,
+      action: { label: 'Show it', run: () => navigate(volumePath(name)) },
+    };
   };
   return (
     <FormDialog
@@ -101,27 +101,19 @@ function RestoreDialog({ volume }: { volume: TrashedVolume }) {
       what="Restoring"
       command={hindcast('trash', 'restore', volume.uuid, ...(name === volume.name ? [] : ['--name', name]))}
       submit="Restore"
-      disabled={name === '' || nameProblem(name) !== null}
+      disabled={!valid}
       onSubmit={submit}
     >
-      <TextField
-        label="Name"
-        value={name}
-        onInput={setName}
-        problem={nameProblem(name)}
-        hint="Choose another name if a new volume has the old one."
-        first
-      />
+      <TextField label="Name" {...field} hint="Choose another name if a new volume has the old one." />
     </FormDialog>
   );
 }
 
 function PurgeDialog({ volume }: { volume: TrashedVolume }) {
-  const [typed, setTyped] = useState('');
   const submit = async () => {
     await remove(apiPath`/trash/${volume.uuid}`);
-    closeDialog();
     reloadAll();
+    return { text: `${volume.name} was deleted for good.` };
   };
   return (
     <FormDialog
@@ -130,11 +122,10 @@ function PurgeDialog({ volume }: { volume: TrashedVolume }) {
       danger
       command={hindcast('trash', 'empty', volume.uuid)}
       submit="Delete for good"
-      disabled={typed !== volume.name}
+      confirm={volume.name}
       onSubmit={submit}
     >
       <p class="warning-text">The volume, its snapshots and its history can't be restored afterwards.</p>
-      <TextField label={`Type ${volume.name} to confirm`} value={typed} onInput={setTyped} first />
     </FormDialog>
   );
 }

@@ -55,7 +55,7 @@ const COLUMNS: Column<Volume>[] = [
     cell: ({ name }) => <a href={volumePath(name)}>{name}</a>,
     sort: ({ name }) => name,
   },
-  { name: 'Size', number: true, cell: ({ size }) => bytes(size), sort: ({ size }) => size },
+  { name: 'Size', number: true, wideOnly: true, cell: ({ size }) => bytes(size), sort: ({ size }) => size },
   {
     name: 'Used',
     number: true,
@@ -81,9 +81,9 @@ const COLUMNS: Column<Volume>[] = [
     sort: ({ snapshots }) => snapshots ?? 0,
   },
   { name: 'Clients', number: true, wideOnly: true, cell: clientsOf, sort: clientsOf },
-  { name: 'Activity', wideOnly: true, cell: (volume) => <Activity volume={volume} /> },
+  { name: 'Activity', class: 'medium-hide', cell: (volume) => <Activity volume={volume} /> },
   { name: 'State', cell: stateOf },
-  { name: 'Labels', wideOnly: true, cell: ({ labels }) => <Labels of={labels} /> },
+  { name: 'Labels', class: 'medium-hide', cell: ({ labels }) => <Labels of={labels} /> },
 ];
 
 export function VolumesPage() {

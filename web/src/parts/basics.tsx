@@ -47,14 +47,17 @@ export function Button({
   );
 }
 
-/** A time relative to now. Pointing at it, or the focus, shows the exact time here and in UTC. */
+/**
+ * A time relative to now, or to the minute. Pointing at it, or the focus, shows the exact time here
+ * and in UTC.
+ */
 export function Time({ at, still = false }: { at: string | number; still?: boolean }) {
   const time = typeof at === 'number' ? at : parseTime(at);
   const exact = `${localTime(time)} ${zoneOffset(time)}\n${utcTime(time)}`;
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: the focus shows the exact time, as pointing does
     <time class="nowrap" dateTime={new Date(time).toISOString()} tabIndex={0} data-tip={exact}>
-      {still ? localTime(time) : relative(time, now.value)}
+      {still ? localTime(time).replace(/:\d\d$/, '') : relative(time, now.value)}
     </time>
   );
 }
@@ -89,7 +92,16 @@ export function Command({ text, label = 'Copy the command' }: { text: string; la
   };
   return (
     <div class="command">
-      <code ref={code}>{text}</code>
+      <code ref={code}>
+        {text.split(' ').map((word, index) => (
+          <>
+            {index > 0 && ' '}
+            <span key={index} class="word">
+              {word}
+            </span>
+          </>
+        ))}
+      </code>
       <Button
         icon={copied ? 'check' : 'copy'}
         kind="quiet"

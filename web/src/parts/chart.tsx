@@ -98,37 +98,41 @@ export function Chart({ title, times, series, format, height = 170, binary, leng
       <figcaption class="line">
         <h3>{title}</h3>
         <span class="soft small push nowrap">{index !== null && clockTime(times[shown] ?? 0)}</span>
-        {series.map(({ name, tone, values: all }) => (
-          <span key={name} class={`chart-value small ${tone}`}>
-            {name} <strong>{valueText(all[shown], format)}</strong>
-          </span>
-        ))}
+        <span class="chart-values">
+          {series.map(({ name, tone, values: all }) => (
+            <span key={name} class={`chart-value small ${tone}`}>
+              {name} <strong>{valueText(all[shown], format)}</strong>
+            </span>
+          ))}
+        </span>
       </figcaption>
-      <svg
-        ref={element}
-        viewBox={`0 0 ${WIDTH} ${height}`}
-        preserveAspectRatio="none"
-        role="img"
-        aria-label={`${title}: ${values}`}
-        style={{ height: `${height}px` }}
-        onPointerMove={point}
-        onPointerLeave={() => setIndex(null)}
-      >
-        <Grid frame={frame} />
-        {series.map(({ name, tone, values: all }) => (
-          <path key={name} class={`curve ${tone}`} d={pathOf(frame, times, all)} />
-        ))}
-        {index !== null && (
-          <line
-            class="cursor"
-            x1={xOf(frame, times[shown] ?? 0)}
-            x2={xOf(frame, times[shown] ?? 0)}
-            y1={TOP}
-            y2={height - BOTTOM}
-          />
-        )}
-      </svg>
-      <Labels frame={frame} format={format} />
+      <div class="plot">
+        <svg
+          ref={element}
+          viewBox={`0 0 ${WIDTH} ${height}`}
+          preserveAspectRatio="none"
+          role="img"
+          aria-label={`${title}: ${values}`}
+          style={{ height: `${height}px` }}
+          onPointerMove={point}
+          onPointerLeave={() => setIndex(null)}
+        >
+          <Grid frame={frame} />
+          {series.map(({ name, tone, values: all }) => (
+            <path key={name} class={`curve ${tone}`} d={pathOf(frame, times, all)} />
+          ))}
+          {index !== null && (
+            <line
+              class="cursor"
+              x1={xOf(frame, times[shown] ?? 0)}
+              x2={xOf(frame, times[shown] ?? 0)}
+              y1={TOP}
+              y2={height - BOTTOM}
+            />
+          )}
+        </svg>
+        <Labels frame={frame} format={format} />
+      </div>
     </figure>
   );
 }
@@ -152,7 +156,7 @@ function Grid({ frame }: { frame: Frame }) {
 
 /** Labels outside of the drawing, because the drawing is stretched. */
 function Labels({ frame, format }: { frame: Frame; format: (value: number) => string }) {
-  const ticks = ticksOf(frame, WIDTH, 110).filter(({ time }) => xOf(frame, time) < WIDTH * 0.94);
+  const ticks = ticksOf(frame, WIDTH, 110).filter(({ time }) => xOf(frame, time) < WIDTH * 0.88);
   return (
     <div class="chart-labels small soft" aria-hidden="true">
       <span style={{ top: `${TOP - 2}px` }}>{format(frame.top)}</span>

@@ -1,7 +1,7 @@
 /** Fields of forms, each with its label and hint. */
 
 import type { ComponentChildren } from 'preact';
-import { useId } from 'preact/hooks';
+import { useId, useState } from 'preact/hooks';
 
 interface TextProps {
   label: string;
@@ -103,10 +103,24 @@ export function SearchField({ label, value, onInput }: SearchProps) {
   );
 }
 
-const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
+const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*$/;
+
+/** Characters that the name of a volume, snapshot, mark, group or schedule can have. */
+const LONGEST_NAME = 128;
 
 /** Why a name is refused, or null. An empty name is not refused yet. */
-export function nameProblem(name: string): string | null {
-  if (name === '' || NAME.test(name)) return null;
-  return 'Use 1 to 128 letters, digits, dots, dashes and underscores. The first one is a letter or a digit.';
+export function nameProblem(name: string, longest = LONGEST_NAME): string | null {
+  if (name === '' || (NAME.test(name) && name.length <= longest)) return null;
+  return `Use 1 to ${longest} letters, digits, dots, dashes and underscores. The first one is a letter or a digit.`;
+}
+
+/** The state of a field for a name: the name, whether it can be sent, and the field's properties. */
+export function useName(initial = '', longest = LONGEST_NAME) {
+  const [name, setName] = useState(initial);
+  const problem = nameProblem(name, longest);
+  return {
+    name,
+    valid: name !== '' && problem === null,
+    field: { value: name, onInput: setName, problem, first: true },
+  };
 }

@@ -3,12 +3,18 @@
 import { signal } from '@preact/signals';
 import { errorText } from '../api/client';
 import { Button } from './basics';
+import { rescueFocus } from './focus';
+
+export interface Action {
+  label: string;
+  run: () => void;
+}
 
 interface Notice {
   id: number;
   text: string;
   failed: boolean;
-  action?: { label: string; run: () => void };
+  action?: Action;
 }
 
 const SHOWN_FOR = 8000;
@@ -21,6 +27,7 @@ let nextId = 1;
 
 function dismiss(id: number): void {
   notices.value = notices.value.filter((notice) => notice.id !== id);
+  rescueFocus();
 }
 
 function show(notice: Omit<Notice, 'id'>): void {
@@ -30,7 +37,7 @@ function show(notice: Omit<Notice, 'id'>): void {
   setTimeout(() => dismiss(id), notice.action ? SHOWN_WITH_ACTION : SHOWN_FOR);
 }
 
-export function notify(text: string, action?: Notice['action']): void {
+export function notify(text: string, action?: Action): void {
   show({ text, failed: false, action });
 }
 

@@ -154,6 +154,7 @@ const RELATION = { clone: 'Clone', recovered: 'Recovered volume', view: 'View' }
 function drawBranches(pen: Pen, data: TimelineData, strip: Strip): void {
   const { context, palette, layout } = pen;
   const y = strip.top + strip.height / 2;
+  const signs = [...data.dependents, ...data.rollbacks].map(({ time }) => placeOf(pen, time));
   for (const { kind, name, time } of data.dependents) {
     const x = placeOf(pen, time);
     if (!isInSight(pen, x)) continue;
@@ -162,7 +163,9 @@ function drawBranches(pen: Pen, data: TimelineData, strip: Strip): void {
     branch(context, x, y);
     pen.hits.push({ x: x + 8, y, time, text: `${RELATION[kind]} ${name} begins here` });
     context.fillStyle = palette.inkSoft;
-    if (x + 22 + context.measureText(name).width < layout.width) context.fillText(name, x + 19, y + 1.5);
+    // A rollback's arrow reaches to the left of its place.
+    const next = Math.min(layout.width + 10, ...signs.filter((other) => other > x));
+    if (x + 32 + context.measureText(name).width < next) context.fillText(name, x + 19, y + 1.5);
   }
   for (const { time } of data.rollbacks) {
     const x = placeOf(pen, time);

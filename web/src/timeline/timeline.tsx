@@ -141,9 +141,11 @@ function Legend({ state }: { state: TimelineState }) {
     <div class="timeline-legend small soft">
       <span class="pointed">{pointed.value || scale}</span>
       <span class="line push">
-        <span>compresses well</span>
-        <span class="ramp" />
-        <span>does not compress</span>
+        <span class="line nowrap">
+          <span>compresses well</span>
+          <span class="ramp" />
+          <span>does not compress</span>
+        </span>
         <span
           class="badge"
           // biome-ignore lint/a11y/noNoninteractiveTabindex: the focus shows the explanation, as pointing does

@@ -3,7 +3,7 @@ import { apiPath, post } from '../../api/client';
 import { reload } from '../../api/resource';
 import type { Access } from '../../api/schema';
 import { hindcast } from '../../lib/command';
-import { closeDialog, FormDialog } from '../../parts/dialog';
+import { FormDialog } from '../../parts/dialog';
 import { SelectField, TextField } from '../../parts/fields';
 
 /** Adds a rule for NBD clients of a volume, as the last one. */
@@ -17,7 +17,7 @@ export function NbdRuleDialog({ volume }: { volume: string }) {
   const submit = async () => {
     await post(`${path}/rules`, { access, addresses: list, certificate: certificate || undefined });
     await reload(path);
-    closeDialog();
+    return undefined;
   };
   return (
     <FormDialog

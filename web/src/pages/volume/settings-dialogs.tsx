@@ -6,8 +6,8 @@ import type { PatchCdp, Volume } from '../../api/schema';
 import { may } from '../../api/session';
 import { hindcast } from '../../lib/command';
 import { bytes, parseSeconds, parseSize, secondsArgument, sizeArgument } from '../../lib/format';
-import { closeDialog, FormDialog } from '../../parts/dialog';
-import { nameProblem, SelectField, TextField } from '../../parts/fields';
+import { FormDialog } from '../../parts/dialog';
+import { SelectField, TextField, useName } from '../../parts/fields';
 import { navigate, volumePath } from '../../router';
 
 type Encoding = 'parity' | 'undo' | 'redo' | 'off';
@@ -35,7 +35,7 @@ export function HistoryDialog({ volume }: { volume: Volume }) {
   const cdp: PatchCdp = off ? { enabled: false } : { enabled: true, encoding, retain_seconds: seconds ?? 0 };
   const submit = async () => {
     await patch(apiPath`/volumes/${volume.name}`, { cdp });
-    closeDialog();
+    return undefined;
   };
   return (
     <FormDialog
@@ -82,7 +82,7 @@ export function ResizeDialog({ volume }: { volume: Volume }) {
   const smaller = size !== null && size < volume.size;
   const submit = async () => {
     await patch(apiPath`/volumes/${volume.name}`, { size, force: smaller || undefined });
-    closeDialog();
+    return undefined;
   };
   return (
     <FormDialog
@@ -114,11 +114,11 @@ export function ResizeDialog({ volume }: { volume: Volume }) {
 }
 
 export function RenameDialog({ volume }: { volume: Volume }) {
-  const [name, setName] = useState(volume.name);
+  const { name, valid, field } = useName(volume.name);
   const submit = async () => {
     await patch(apiPath`/volumes/${volume.name}`, { name });
-    closeDialog();
     navigate(volumePath(name, 'settings'));
+    return undefined;
   };
   return (
     <FormDialog
@@ -126,16 +126,13 @@ export function RenameDialog({ volume }: { volume: Volume }) {
       what="Renaming"
       command={hindcast('volume', 'rename', volume.name, name)}
       submit="Rename"
-      disabled={name === volume.name || name === '' || nameProblem(name) !== null}
+      disabled={name === volume.name || !valid}
       onSubmit={submit}
     >
       <TextField
         label="New name"
-        value={name}
-        onInput={setName}
-        problem={nameProblem(name)}
+        {...field}
         hint="Clients that connect by the old name no longer find the volume."
-        first
       />
     </FormDialog>
   );
@@ -162,7 +159,7 @@ export function LabelsDialog({ volume }: { volume: Volume }) {
     await patch(apiPath`/volumes/${volume.name}`, {
       labels: { ...labels, ...Object.fromEntries(gone.map((name) => [name, null])) },
     });
-    closeDialog();
+    return undefined;
   };
   const words = [
     ...Object.entries(labels).map(([name, value]) => `${name}=${value}`),

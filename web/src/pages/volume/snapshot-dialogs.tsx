@@ -1,24 +1,22 @@
 /** Dialogs of snapshots: take, clone, delete, roll back. */
 
-import { useState } from 'preact/hooks';
 import { apiPath, post } from '../../api/client';
 import type { RolledBack, Snapshot, Volume } from '../../api/schema';
 import { hindcast } from '../../lib/command';
 import { plural } from '../../lib/format';
-import { closeDialog, FormDialog } from '../../parts/dialog';
-import { nameProblem, TextField } from '../../parts/fields';
-import { attempt, notify } from '../../parts/notices';
+import { FormDialog } from '../../parts/dialog';
+import { TextField, useName } from '../../parts/fields';
+import { ClientsWarning, rolledBack } from '../../parts/roll-back';
 import { navigate, volumePath } from '../../router';
 import { clientsOf } from '../clients';
 
 export function CreateSnapshotDialog({ volume }: { volume: string }) {
-  const [name, setName] = useState('');
+  const { name, valid, field } = useName();
   const submit = async () => {
     const [snapshot] = await post<Snapshot[]>('/snapshots', {
       snapshots: [{ volume, name: name || undefined }],
     });
-    closeDialog();
-    notify(`Snapshot ${volume}@${snapshot?.name} was taken.`);
+    return { text: `Snapshot ${volume}@${snapshot?.name} was taken.` };
   };
   return (
     <FormDialog
@@ -26,27 +24,22 @@ export function CreateSnapshotDialog({ volume }: { volume: string }) {
       what="Taking the snapshot"
       command={hindcast('snapshot', 'create', name ? `${volume}@${name}` : volume)}
       submit="Take the snapshot"
-      disabled={nameProblem(name) !== null}
+      disabled={name !== '' && !valid}
       onSubmit={submit}
     >
-      <TextField
-        label="Name"
-        value={name}
-        onInput={setName}
-        problem={nameProblem(name)}
-        hint="Without a name, the snapshot gets the time in UTC."
-        first
-      />
+      <TextField label="Name" {...field} hint="Without a name, the snapshot gets the time in UTC." />
     </FormDialog>
   );
 }
 
 export function CloneDialog({ volume, snapshot }: { volume: string; snapshot: string }) {
-  const [name, setName] = useState(`${volume}-copy`);
+  const { name, valid, field } = useName(`${volume}-copy`);
   const submit = async () => {
     await post<Volume>(apiPath`/volumes/${volume}/snapshots/${snapshot}/clones`, { name });
-    closeDialog();
-    notify(`Clone ${name} was created.`, { label: 'Show it', run: () => navigate(volumePath(name)) });
+    return {
+      text: `Clone ${name} was created.`,
+      action: { label: 'Show it', run: () => navigate(volumePath(name)) },
+    };
   };
   return (
     <FormDialog
@@ -54,14 +47,14 @@ export function CloneDialog({ volume, snapshot }: { volume: string; snapshot: st
       what="Creating the clone"
       command={hindcast('clone', 'create', `${volume}@${snapshot}`, name)}
       submit="Create the clone"
-      disabled={name === '' || nameProblem(name) !== null}
+      disabled={!valid}
       onSubmit={submit}
     >
       <p class="soft">
         A clone is a writable volume that begins as the snapshot. It shares the snapshot's data, so it takes
         no space at first.
       </p>
-      <TextField label="Name of the clone" value={name} onInput={setName} problem={nameProblem(name)} first />
+      <TextField label="Name of the clone" {...field} />
     </FormDialog>
   );
 }
@@ -73,12 +66,10 @@ interface DeleteProps {
 }
 
 export function DeleteSnapshotsDialog({ volume, names, onDone }: DeleteProps) {
-  const [typed, setTyped] = useState('');
   const submit = async () => {
     await post(apiPath`/volumes/${volume}/snapshots/delete`, { names });
     onDone();
-    closeDialog();
-    notify(`${plural(names.length, 'snapshot')} of ${volume} deleted.`);
+    return { text: `${plural(names.length, 'snapshot')} of ${volume} deleted.` };
   };
   return (
     <FormDialog
@@ -87,32 +78,23 @@ export function DeleteSnapshotsDialog({ volume, names, onDone }: DeleteProps) {
       danger
       command={hindcast('snapshot', 'delete', ...names.map((name) => `${volume}@${name}`))}
       submit="Delete"
-      disabled={typed !== volume}
+      confirm={volume}
       onSubmit={submit}
     >
       <p class="warning-text">A deleted snapshot can't be restored. The volume and its history stay.</p>
       <p class="names">
         {names.slice(0, 20).join(', ') + (names.length > 20 ? ` and ${names.length - 20} more` : '')}
       </p>
-      <TextField label={`Type ${volume} to confirm`} value={typed} onInput={setTyped} first />
     </FormDialog>
   );
 }
 
 export function RollBackDialog({ volume, snapshot }: { volume: Volume; snapshot: string }) {
-  const [typed, setTyped] = useState('');
   const force = clientsOf(volume) > 0;
-  const path = (name: string) => apiPath`/volumes/${volume.name}/snapshots/${name}/rollback`;
+  const path = apiPath`/volumes/${volume.name}/snapshots/${snapshot}/rollback`;
   const submit = async () => {
-    const { undo } = await post<RolledBack>(path(snapshot), { force });
-    closeDialog();
-    notify(
-      `${volume.name} has the content of ${snapshot}. Snapshot ${undo.name} keeps its content from before.`,
-      {
-        label: 'Undo',
-        run: () => void attempt('Undoing the rollback', () => post(path(undo.name), { force: true })),
-      },
-    );
+    const result = await post<RolledBack>(path, { force });
+    return rolledBack(`${volume.name} has the content of ${snapshot}.`, result);
   };
   return (
     <FormDialog
@@ -121,20 +103,14 @@ export function RollBackDialog({ volume, snapshot }: { volume: Volume; snapshot:
       danger
       command={hindcast('rollback', `${volume.name}@${snapshot}`, force && '--force')}
       submit="Roll back"
-      disabled={typed !== volume.name}
+      confirm={volume.name}
       onSubmit={submit}
     >
       <p>
         The volume gets the content of the snapshot. A new snapshot keeps the present content, so you can undo
         this.
       </p>
-      {force && (
-        <p class="warning-text">
-          {plural(clientsOf(volume), 'client uses', 'clients use')} the volume. Stop their programs first. The
-          server closes NBD connections and reports the change to iSCSI initiators.
-        </p>
-      )}
-      <TextField label={`Type ${volume.name} to confirm`} value={typed} onInput={setTyped} first />
+      {force && <ClientsWarning clients={clientsOf(volume)} />}
     </FormDialog>
   );
 }

@@ -142,8 +142,13 @@ function columnsOf(
     { name: 'Name', class: 'clip', cell: ({ snapshot }) => <Name snapshot={snapshot} /> },
     { name: 'Taken', cell: ({ snapshot }) => <Time at={snapshot.created} /> },
     { name: 'Own data', number: true, wideOnly: true, cell: ({ snapshot }) => bytes(snapshot.unique ?? 0) },
-    { name: 'Shared', number: true, wideOnly: true, cell: ({ snapshot }) => bytes(snapshot.shared ?? 0) },
-    { name: 'Labels', wideOnly: true, cell: ({ snapshot }) => <Labels of={snapshot.labels} /> },
+    {
+      name: 'Shared',
+      number: true,
+      class: 'medium-hide',
+      cell: ({ snapshot }) => bytes(snapshot.shared ?? 0),
+    },
+    { name: 'Labels', class: 'medium-hide', cell: ({ snapshot }) => <Labels of={snapshot.labels} /> },
     {
       name: 'Actions',
       class: 'actions',

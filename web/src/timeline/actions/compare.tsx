@@ -5,8 +5,8 @@ import { may } from '../../api/session';
 import { hindcast } from '../../lib/command';
 import { bytes, plural } from '../../lib/format';
 import { toRfc3339 } from '../../lib/time';
-import { Button, Command, Failure, Skeleton } from '../../parts/basics';
-import { closeDialog, Dialog } from '../../parts/dialog';
+import { Failure, Skeleton } from '../../parts/basics';
+import { Dialog, DoneFooter, LabelledCommand } from '../../parts/dialog';
 import type { TimelineState } from '../state';
 import { CompareFiles } from './file-differences';
 import { MomentLine } from './moment-line';
@@ -35,17 +35,11 @@ export function CompareDialog({ state, one, other }: { state: TimelineState; one
       {!changed && !error && <Skeleton lines={5} />}
       {changed && <Result changed={changed} />}
       {changed && may('operator') && <CompareFiles volume={state.volume} from={from} to={to} />}
-      <div class="stack tight">
-        <span class="small soft">As a command</span>
-        <Command
-          text={hindcast('diff', `${state.volume}@${toRfc3339(from)}`, `${state.volume}@${toRfc3339(to)}`)}
-        />
-      </div>
-      <footer>
-        <Button kind="main" onClick={closeDialog}>
-          Done
-        </Button>
-      </footer>
+      <LabelledCommand
+        label="As a command"
+        text={hindcast('diff', `${state.volume}@${toRfc3339(from)}`, `${state.volume}@${toRfc3339(to)}`)}
+      />
+      <DoneFooter />
     </Dialog>
   );
 }

@@ -7,8 +7,8 @@ import { hindcast } from '../../lib/command';
 import { asText, below, crumbs, modeText, shownName } from '../../lib/files';
 import { bytes } from '../../lib/format';
 import { toRfc3339 } from '../../lib/time';
-import { Button, Command, Empty, Failure, Skeleton, Time } from '../../parts/basics';
-import { closeDialog, Dialog } from '../../parts/dialog';
+import { Button, Empty, Failure, Skeleton, Time } from '../../parts/basics';
+import { Dialog, DoneFooter, LabelledCommand } from '../../parts/dialog';
 import { SelectField } from '../../parts/fields';
 import type { TimelineState } from '../state';
 import { MomentLine } from './moment-line';
@@ -61,11 +61,7 @@ export function FilesDialog({ state, moment }: { state: TimelineState; moment: n
       {error && <Failure what="The moment could not be opened." error={error} />}
       {!view && !error && <Skeleton lines={5} />}
       {view && <Files view={view} address={`${state.volume}@${toRfc3339(moment)}`} />}
-      <footer>
-        <Button kind="main" onClick={closeDialog}>
-          Done
-        </Button>
-      </footer>
+      <DoneFooter />
     </Dialog>
   );
 }
@@ -167,16 +163,14 @@ function Directory({ view, partition, address, several }: DirectoryProps) {
       )}
       {list?.next && <Button onClick={more}>Show more</Button>}
       {file && <Preview key={shown} view={view} partition={partition} path={shown} file={file} />}
-      <div class="stack tight">
-        <span class="small soft">As a command</span>
-        <Command
-          text={
-            file
-              ? hindcast('files', 'cp', `${address}:${shown}`, '.', option)
-              : hindcast('files', 'ls', `${address}:${path}`, option)
-          }
-        />
-      </div>
+      <LabelledCommand
+        label="As a command"
+        text={
+          file
+            ? hindcast('files', 'cp', `${address}:${shown}`, '.', option)
+            : hindcast('files', 'ls', `${address}:${path}`, option)
+        }
+      />
     </div>
   );
 }

@@ -1,8 +1,8 @@
 import { useState } from 'preact/hooks';
 import { hindcast } from '../../lib/command';
 import { toRfc3339 } from '../../lib/time';
-import { Button, Command } from '../../parts/basics';
-import { closeDialog, Dialog } from '../../parts/dialog';
+import { Command } from '../../parts/basics';
+import { Dialog, DoneFooter } from '../../parts/dialog';
 import { CheckField, TextField } from '../../parts/fields';
 import type { TimelineState } from '../state';
 import { MomentLine } from './moment-line';
@@ -43,11 +43,7 @@ export function FindDialog({ state, moment }: { state: TimelineState; moment: nu
       <CheckField label="Mount the file system of each moment" checked={mount} onInput={setMount} />
       <CheckField label="Test only moments at which clients flushed" checked={flushes} onInput={setFlushes} />
       <Command text={command} />
-      <footer>
-        <Button kind="main" onClick={closeDialog}>
-          Done
-        </Button>
-      </footer>
+      <DoneFooter />
     </Dialog>
   );
 }

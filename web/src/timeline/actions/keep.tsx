@@ -1,24 +1,21 @@
-import { useState } from 'preact/hooks';
 import { post } from '../../api/client';
 import type { Snapshot } from '../../api/schema';
 import { hindcast } from '../../lib/command';
 import { toRfc3339 } from '../../lib/time';
-import { closeDialog, FormDialog } from '../../parts/dialog';
-import { nameProblem, TextField } from '../../parts/fields';
-import { notify } from '../../parts/notices';
+import { FormDialog } from '../../parts/dialog';
+import { TextField, useName } from '../../parts/fields';
 import type { TimelineState } from '../state';
 import { shortName } from '../words';
 import { MomentLine } from './moment-line';
 
 /** Keeps a past moment as a snapshot, which stays when the history expires. */
 export function KeepDialog({ state, moment }: { state: TimelineState; moment: number }) {
-  const [name, setName] = useState(`kept-${shortName(moment)}`);
+  const { name, valid, field } = useName(`kept-${shortName(moment)}`);
   const at = toRfc3339(moment);
   const submit = async () => {
     await post<Snapshot[]>('/snapshots', { at, snapshots: [{ volume: state.volume, name }] });
     state.loader.refresh();
-    closeDialog();
-    notify(`Snapshot ${state.volume}@${name} keeps the moment.`);
+    return { text: `Snapshot ${state.volume}@${name} keeps the moment.` };
   };
   return (
     <FormDialog
@@ -26,18 +23,12 @@ export function KeepDialog({ state, moment }: { state: TimelineState; moment: nu
       what="Keeping the moment"
       command={hindcast('snapshot', 'create', `${state.volume}@${name}`, '--at', at)}
       submit="Keep"
-      disabled={name === '' || nameProblem(name) !== null}
+      disabled={!valid}
       onSubmit={submit}
     >
       <MomentLine state={state} moment={moment} />
       <p class="soft">The snapshot is there at once. It stays when the history of this moment expires.</p>
-      <TextField
-        label="Name of the snapshot"
-        value={name}
-        onInput={setName}
-        problem={nameProblem(name)}
-        first
-      />
+      <TextField label="Name of the snapshot" {...field} />
     </FormDialog>
   );
 }

@@ -6,7 +6,7 @@ import { hindcast } from '../../lib/command';
 import { bytes, count } from '../../lib/format';
 import { duration, parseTime, toRfc3339 } from '../../lib/time';
 import { Button, Command } from '../../parts/basics';
-import { closeDialog, Dialog, FormDialog } from '../../parts/dialog';
+import { closeDialog, Dialog, DoneFooter, FormDialog, LabelledCommand, STAYS } from '../../parts/dialog';
 import { SelectField } from '../../parts/fields';
 import { attempt, notify } from '../../parts/notices';
 import type { TimelineState } from '../state';
@@ -34,6 +34,7 @@ export function OpenDialog({ state, moment }: { state: TimelineState; moment: nu
     const body: CreateView = { moment: to, lease_seconds: Number(lease), last_flush: lastFlush };
     setView(await post<View>(apiPath`/volumes/${state.volume}/views`, body));
     state.loader.refresh();
+    return STAYS;
   };
   return (
     <FormDialog
@@ -88,18 +89,12 @@ function OpenedView({ view, onChange }: { view: View; onChange: (view: View) => 
         <Command key={address} text={address} label="Copy the address" />
       ))}
       {view.commands.map(({ system, command }) => (
-        <div key={system} class="stack tight">
-          <span class="small soft">{system}</span>
-          <Command text={command} />
-        </div>
+        <LabelledCommand key={system} label={system} text={command} />
       ))}
-      <footer>
+      <DoneFooter>
         <Button onClick={close}>Close the view</Button>
         <Button onClick={renew}>Keep it one hour from now</Button>
-        <Button kind="main" onClick={closeDialog}>
-          Done
-        </Button>
-      </footer>
+      </DoneFooter>
     </Dialog>
   );
 }

@@ -3,9 +3,8 @@ import { post } from '../../api/client';
 import type { Recovered } from '../../api/schema';
 import { hindcast } from '../../lib/command';
 import { toRfc3339 } from '../../lib/time';
-import { closeDialog, FormDialog } from '../../parts/dialog';
-import { CheckField, nameProblem, TextField } from '../../parts/fields';
-import { notify } from '../../parts/notices';
+import { FormDialog } from '../../parts/dialog';
+import { CheckField, TextField, useName } from '../../parts/fields';
 import { navigate, volumePath } from '../../router';
 import type { TimelineState } from '../state';
 import { shortName } from '../words';
@@ -16,7 +15,7 @@ const COPY_RATE = 64 * 1024 ** 2;
 
 /** Makes a new volume with the content of a moment. The volume itself does not change. */
 export function RecoverDialog({ state, moment }: { state: TimelineState; moment: number }) {
-  const [name, setName] = useState(`${state.volume}-${shortName(moment)}`);
+  const { name, valid, field } = useName(`${state.volume}-${shortName(moment)}`);
   const [lastFlush, setLastFlush] = useState(state.consistent.peek());
   const [complete, setComplete] = useState(true);
   const to = toRfc3339(moment);
@@ -29,11 +28,10 @@ export function RecoverDialog({ state, moment }: { state: TimelineState; moment:
     };
     await post<Recovered[]>('/recoveries', body);
     state.loader.refresh();
-    closeDialog();
-    notify(`Volume ${name} has the content of that moment.`, {
-      label: 'Show it',
-      run: () => navigate(volumePath(name)),
-    });
+    return {
+      text: `Volume ${name} has the content of that moment.`,
+      action: { label: 'Show it', run: () => navigate(volumePath(name)) },
+    };
   };
   return (
     <FormDialog
@@ -50,18 +48,12 @@ export function RecoverDialog({ state, moment }: { state: TimelineState; moment:
         !complete && '--no-complete',
       )}
       submit="Recover"
-      disabled={name === '' || nameProblem(name) !== null}
+      disabled={!valid}
       onSubmit={submit}
     >
       <MomentLine state={state} moment={moment} />
       <p class="soft">The new volume is writable and there at once. {state.volume} does not change.</p>
-      <TextField
-        label="Name of the new volume"
-        value={name}
-        onInput={setName}
-        problem={nameProblem(name)}
-        first
-      />
+      <TextField label="Name of the new volume" {...field} />
       <LastFlush checked={lastFlush} onInput={setLastFlush} />
       <CheckField
         label="Copy its content in the background, so that it does not depend on the history"

@@ -1,7 +1,7 @@
 import { useState } from 'preact/hooks';
 import { serverNow } from '../../lib/clock';
 import { localTime, typedTime, zoneOffset } from '../../lib/time';
-import { closeDialog, FormDialog } from '../../parts/dialog';
+import { FormDialog } from '../../parts/dialog';
 import { TextField } from '../../parts/fields';
 import type { TimelineState } from '../state';
 
@@ -18,7 +18,7 @@ export function TypeTimeDialog({ state }: { state: TimelineState }) {
       : `${localTime(time, 3)} ${zoneOffset(time)}`;
   const submit = async () => {
     if (time !== null) state.moveTo(time);
-    closeDialog();
+    return undefined;
   };
   return (
     <FormDialog
