@@ -202,7 +202,7 @@ async fn run(
     let latencies = Latencies::default();
     let (nbd, iscsi) = start_targets(config, &pool, (nbd, iscsi), &latencies)?;
     let own = data_directory::settings_of(&pool, &config.data);
-    let audit = Audit::open(Some(config.data.as_path()).filter(|_| !pool.is_only_shown()));
+    let audit = Audit::open(Some(config.data.as_path()).filter(|_| !pool.is_only_shown()), own.clone());
     let web = web(&config.web, &listeners, &own)?;
     let (schedules, groups) = (Schedules::open(own.clone()), Groups::open(own.clone()));
     let views = Views::open(own.clone(), &pool); // before the maintenance thread, which lets moments expire
@@ -314,7 +314,7 @@ fn keep_up_callers(app: &Arc<App>) -> std::io::Result<Worker> {
     let app = app.clone();
     Worker::start("callers", CALLERS_INTERVAL, move || {
         app.callers.keep_up();
-        app.audit.sync();
+        app.audit.keep_up();
         look_for_certificate(&app);
     })
 }
@@ -338,6 +338,7 @@ async fn stop(
             workers.into_iter().for_each(Worker::stop);
             maintenance.stop();
             app.events.close();
+            app.audit.keep_up();
             realtime::lowered(|| {
                 app.pool.close()?;
                 // A stop is orderly without a backup too; the log says why there is none.

@@ -99,12 +99,15 @@ impl RouteGuard {
                 return Err(wrong_token(guest).await);
             }
         };
-        audited.caller = caller.clone();
+        // A log-in is the act of the one who logs in, not of the caller whose cookie comes with it.
+        if row.needs != Needs::Nothing {
+            audited.caller = caller.clone();
+        }
         if caller.is_none() && row.needs != Needs::Nothing {
             return Err(unknown("the bearer token is missing or wrong, or the session has ended").into());
         }
         if !row.is_harmless() {
-            self.app.audit.ready().map_err(|why| not_ready(&why))?;
+            self.app.audit.ready().await.map_err(|why| not_ready(&why))?;
         }
         self.admit(row, caller, request, audited).await
     }

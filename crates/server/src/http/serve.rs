@@ -179,7 +179,7 @@ impl Reception {
 
     async fn local(&self, stream: UnixStream, served: &mut JoinSet<()>) {
         let user = stream.peer_cred().map(|credentials| credentials.uid());
-        let caller = user.ok().and_then(|uid| self.app.callers.socket.caller(uid));
+        let caller = user.ok().and_then(|uid| self.app.callers.local(uid));
         match self.guests.enter(None).await {
             Some(guest) => {
                 served.spawn(self.attendance(guest, Peer(caller.map(Arc::new))).local(stream));

@@ -16,7 +16,7 @@ use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, Result};
 use jiff::{SignedDuration, Timestamp};
 use links::Links;
-use local::SocketAccess;
+use local::{Accounts, SocketAccess};
 use principal::Principal;
 use secret::{Hash, same};
 use sessions::Sessions;
@@ -31,7 +31,8 @@ const FILE_TOKEN: &str = "api-token-file";
 
 /// Everything by which the server recognizes callers.
 pub(crate) struct Callers {
-    pub(crate) socket: SocketAccess,
+    socket: SocketAccess,
+    accounts: Accounts,
     /// The token in the file of `--api-token-file`. Its holder is an admin.
     file_token: Option<String>,
     pub(crate) tokens: Tokens,
@@ -61,8 +62,11 @@ impl From<Error> for LogInError {
 impl Callers {
     /// Reads the files of the data directory `dir`.
     pub(crate) fn open(dir: &Arc<dyn Dir>, socket: SocketAccess, file_token: Option<String>) -> Callers {
+        let accounts = Accounts::default();
+        accounts.read();
         Callers {
             socket,
+            accounts,
             file_token,
             tokens: Tokens::open(dir.clone()),
             users: Users::open(dir.clone()),
@@ -70,6 +74,12 @@ impl Callers {
             links: Links::default(),
             attempts: Attempts::new(),
         }
+    }
+
+    /// Returns the caller for a process of user `uid` that is connected to the Unix socket. `None`:
+    /// the user has no access. It reads no file.
+    pub(crate) fn local(&self, uid: u32) -> Option<Principal> {
+        self.socket.caller(uid, &self.accounts)
     }
 
     /// Returns the caller that presents this bearer token.
@@ -144,9 +154,10 @@ impl Callers {
         Ok((secret, now.checked_add(life).unwrap_or(now)))
     }
 
-    /// Does what is due from time to time: it writes the times of last uses, and forgets sessions
-    /// that are over.
+    /// Does what is due from time to time: it reads the names of local users again, writes the times
+    /// of last uses, and forgets sessions that are over.
     pub(crate) fn keep_up(&self) {
+        self.accounts.read();
         self.sessions.tidy(Instant::now());
         if let Err(error) = self.tokens.save_uses() {
             tracing::warn!(%error, "the times at which tokens were used can't be written");
