@@ -18,6 +18,7 @@ mod listing;
 mod moments;
 mod reidentify;
 mod restore;
+mod scopes;
 mod server;
 mod stats;
 mod targets;

@@ -1,10 +1,13 @@
 //! The check that every request passes before its handler: who calls, and whether the caller may.
 
+use super::answers::{finish, hold};
 use super::auditing::{Audited, not_ready};
 use super::caller::{Arrival, Key, Peer, unknown};
 use super::error::ApiError;
 use super::guests::{Guest, through};
 use super::roles::{self, Needs, Row};
+use super::room::AnswerRoom;
+use super::withhold::Withhold;
 use super::{cookie, origin};
 use crate::app::App;
 use crate::host_paths::Door;
@@ -40,6 +43,8 @@ enum Stranger {
 pub(super) struct RouteGuard {
     pub(super) app: Arc<App>,
     pub(super) door: Door,
+    /// Room for the responses of all listeners.
+    pub(super) room: Arc<AnswerRoom>,
 }
 
 impl RouteGuard {
@@ -57,9 +62,17 @@ impl RouteGuard {
         };
         let changes = row.method != "GET";
         let (door, mut audited) = (self.door, Audited::new(&request));
+        let guest = request.extensions().get::<Arc<Guest>>().cloned();
         let work = async move {
             let response = match self.check(row, request, &mut audited).await {
-                Ok(request) => next.run(request).await,
+                Ok(request) => {
+                    let withhold = request.extensions().get::<Withhold>().cloned();
+                    let mut response = finish(next.run(request).await).await;
+                    if let Some(withhold) = withhold {
+                        response = withhold.filter(&self.app, response).await;
+                    }
+                    hold(response, guest.as_ref(), &self.room)
+                }
                 Err(error) => error.into_response(),
             };
             audited.close(&self.app, changes, response).await
@@ -150,6 +163,8 @@ impl RouteGuard {
         if row.method != "GET" && !row.streams() {
             (body, audited.asked) = read_json(body).await?;
         }
+        let withhold = caller.as_ref().and_then(|c| Withhold::of(c, &parts.uri, audited.asked.as_ref()));
+        withhold.map(|withhold| parts.extensions.insert(withhold));
         if let Some(caller) = caller {
             let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
             let parameters = parameters.map_err(|e| ApiError::new(ErrorKind::Invalid, e.body_text()))?;

@@ -1,6 +1,7 @@
 //! The admin API over HTTP: routes, credentials, and the tasks that serve connections.
 
 mod access;
+mod answers;
 mod audit;
 mod auditing;
 mod backups;
@@ -25,11 +26,13 @@ mod guests;
 mod live;
 mod notices;
 mod origin;
+mod pacing;
 mod patience;
 mod policy;
 mod probe;
 mod relocation;
 mod roles;
+mod room;
 mod routes;
 mod schedules;
 mod scrub;
@@ -46,6 +49,7 @@ mod transfer;
 mod trash;
 mod users;
 mod views;
+mod withhold;
 
 pub(crate) use serve::{ApiServer, addresses, serve};
 pub(crate) use shared::{MAX_TRANSFERS, NETWORK_THREADS};

@@ -103,7 +103,7 @@ pub(super) fn stream(
     let known = Arc::downgrade(app);
     let mut stopping = app.stopping.subscribe();
     let (pieces, receiver) = mpsc::channel::<io::Result<Bytes>>(PIECES);
-    tokio::spawn(async move {
+    app.web.ordinary.spawn(async move {
         let _place = place;
         // Some clients report the beginning only with the first bytes.
         let mut piece = b": stream\n\n".to_vec();
