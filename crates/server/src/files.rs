@@ -18,7 +18,8 @@ pub struct DamagedFile {
 }
 
 /// Reads the schedules, the groups, the tokens, the users, the certificate, the targets, the end of
-/// the audit and the states of logical units as the server would. Returns the files that the server would refuse.
+/// the audit and the states of logical units as the server would. Returns the files that the server
+/// would refuse.
 pub fn check_files(dir: &Arc<dyn Dir>) -> Result<Vec<DamagedFile>> {
     let file = |name: &str, kind, version| DurableFile::new(dir.clone(), name, kind, version);
     let read = |name: &str, kind, version, decode: &dyn Fn(&[u8]) -> Result<()>| {

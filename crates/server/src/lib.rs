@@ -24,6 +24,8 @@ mod descriptors;
 mod events;
 mod files;
 pub mod freeze;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod grouped;
 mod groups;
 mod health;

@@ -439,7 +439,7 @@ fn maker_of_links(path: &Path, url: String) {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let mut head = [0; 4096];
-            stream.read(&mut head).unwrap();
+            let _ = stream.read(&mut head).unwrap();
             let link = json!({"url": url, "expires": "2030-01-01T00:00:00Z", "instance": "mine"}).to_string();
             write!(
                 stream,

@@ -5,7 +5,8 @@ use crate::server::Server;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// Makes volumes of a scope `db*` that are entangled with others, whose names have `sekrit` in them.
+/// Makes volumes of a scope `db*` that are entangled with others. The names of these have `sekrit`
+/// in them.
 fn entangled(server: &Server) {
     for volume in ["db", "sekrit"] {
         server.ok(&["volume", "create", volume, "--size", "1M", "--cdp", "parity"]);

@@ -15,7 +15,7 @@ mod refusals;
 mod tests;
 
 pub(crate) use entry::without_secrets;
-pub(crate) use read::{Place, Wanted};
+pub(crate) use read::{EntryPlace, Wanted};
 
 use crate::atomic_file::DurableFile;
 use crate::realtime;

@@ -20,16 +20,16 @@ const MAX_PROBLEMS: usize = 100;
 
 /// The place of an entry: the name of a file, and the number of bytes before the line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct EntryPlace {
     file: String,
     offset: u64,
 }
 
-impl Place {
+impl EntryPlace {
     /// Parses a place as entries have it, `2026-11:1234`.
-    pub(crate) fn parse(text: &str) -> Option<Place> {
+    pub(crate) fn parse(text: &str) -> Option<EntryPlace> {
         let (month, offset) = text.split_once(':')?;
-        Some(Place { file: of_month(month)?, offset: offset.parse().ok()? })
+        Some(EntryPlace { file: of_month(month)?, offset: offset.parse().ok()? })
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Wanted {
     /// Name of the caller.
     pub(crate) who: Option<String>,
     /// Only entries before this place.
-    pub(crate) before: Option<Place>,
+    pub(crate) before: Option<EntryPlace>,
     /// Maximum number of entries.
     pub(crate) limit: usize,
 }

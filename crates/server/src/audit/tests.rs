@@ -1,3 +1,5 @@
+//! Tests of the audit: its chain, its pages, and failures of its disk.
+
 use super::chain::names;
 use super::entry::note;
 use super::*;
@@ -89,7 +91,7 @@ fn pages_follow_each_other_and_are_bounded() {
         let page = audit.page(&wanted).unwrap();
         let Some(first) = page.first() else { break };
         assert!(serde_json::to_vec(&page).unwrap().len() < 5 << 20, "a page of {} entries", page.len());
-        wanted.before = Some(Place::parse(first.at.as_deref().unwrap()).unwrap());
+        wanted.before = Some(EntryPlace::parse(first.at.as_deref().unwrap()).unwrap());
         all.splice(0..0, page.into_iter().filter_map(|e| e.who));
         pages += 1;
     }
@@ -98,9 +100,9 @@ fn pages_follow_each_other_and_are_bounded() {
     let text = fs::read_to_string(file(dir.path(), "2026-10")).unwrap();
     assert!(!text.contains("\"at\""), "a place is for responses only");
     for bad in ["", "x", "2026-11", "2026-11:", "2026-11:-1", "../../x:1", "/etc/pa:1", "2026-11:1x"] {
-        assert_eq!(Place::parse(bad), None, "{bad}");
+        assert_eq!(EntryPlace::parse(bad), None, "{bad}");
     }
-    let beyond = Wanted { before: Place::parse("2026-11:99999999999"), limit: 1, ..Wanted::default() };
+    let beyond = Wanted { before: EntryPlace::parse("2026-11:99999999999"), limit: 1, ..Wanted::default() };
     assert_eq!(listed(&audit, &beyond), ["149"]);
 }
 

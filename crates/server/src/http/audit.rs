@@ -3,7 +3,7 @@
 use super::error::{ApiError, Json, Query};
 use super::shared::{Shared, blocking};
 use crate::app::App;
-use crate::audit::{Place, Wanted};
+use crate::audit::{EntryPlace, Wanted};
 use axum::extract::State;
 use hindcast_api::{AuditEntry, AuditVerification, ErrorBody, ErrorKind};
 use jiff::Timestamp;
@@ -49,7 +49,7 @@ async fn entries(
     let AuditQuery { since, who, before, limit } = query;
     let place = |text: &String| {
         let wrong = || format!("read the audit: before={text:?} is no place of an entry");
-        Place::parse(text).ok_or_else(|| ApiError::new(ErrorKind::Invalid, wrong()))
+        EntryPlace::parse(text).ok_or_else(|| ApiError::new(ErrorKind::Invalid, wrong()))
     };
     let before = before.as_ref().map(place).transpose()?;
     let wanted = Wanted { since, who, before, limit: limit.unwrap_or(LIMIT).min(MAX_LIMIT) };

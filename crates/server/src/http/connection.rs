@@ -251,8 +251,8 @@ mod tests {
         assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("true"), "{text}");
     }
 
-    /// Serves a connection of HTTP/2 in memory, with responses of 1 MiB at `/`, and one that goes on
-    /// at `/idle`. The client grants 64 KiB for each response.
+    /// Serves a connection of HTTP/2 in memory, with responses of 1 MiB at `/`, and one that goes
+    /// on at `/idle`. The client grants 64 KiB for each response.
     async fn unread() -> (http2::SendRequest<Empty<Bytes>>, tokio::task::JoinHandle<()>, Arc<()>) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let guest = Guests::new(8).enter(Some([10, 0, 0, 1].into())).await.unwrap();

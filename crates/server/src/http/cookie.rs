@@ -12,7 +12,8 @@ const COOKIE_TLS: &str = "__Host-hindcast";
 const COOKIE_PLAIN: &str = "hindcast";
 
 /// Returns the name of the cookie. It has the port of the server, because a browser sends the
-/// cookies of a host to all ports of it: two servers on one host do not replace each other's cookie.
+/// cookies of a host to all ports of it. So two servers on one host do not replace each other's
+/// cookie.
 fn cookie_name(arrival: Arrival) -> String {
     let begin = if arrival.tls { COOKIE_TLS } else { COOKIE_PLAIN };
     arrival.local.map_or_else(|| begin.to_owned(), |local| format!("{begin}-{}", local.port()))

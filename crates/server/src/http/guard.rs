@@ -14,7 +14,7 @@ use crate::host_paths::Door;
 use crate::identity::principal::{Principal, forbidden};
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hindcast_api::{ErrorBody, ErrorKind};
@@ -133,7 +133,7 @@ impl RouteGuard {
             let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0.clone());
             return peer.map(Some).ok_or(Stranger::Local);
         }
-        if let Some(token) = bearer(request) {
+        if let Some(token) = bearer(request.headers()) {
             let caller = self.app.callers.bearer(token).ok_or(Stranger::WrongToken)?;
             return Ok(Some(Arc::new(caller)));
         }
@@ -204,8 +204,8 @@ fn no_row(path: &str) -> Response {
 }
 
 /// Returns the bearer token of a request.
-fn bearer(request: &Request) -> Option<&str> {
-    let given = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let given = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = given.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }

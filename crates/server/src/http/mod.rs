@@ -20,6 +20,8 @@ mod flatten;
 mod framing;
 #[cfg(test)]
 mod framing_hyper;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod groups;
 mod guard;
 mod guests;

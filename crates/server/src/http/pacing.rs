@@ -121,9 +121,8 @@ impl hyper::body::Body for Paced {
         let mut hint = self.body.size_hint();
         let rest = self.rest.len() as u64;
         let lower = hint.lower() + rest;
-        match hint.upper() {
-            Some(upper) => hint.set_upper(upper + rest),
-            None => {}
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
         }
         hint.set_lower(lower);
         hint

@@ -116,7 +116,9 @@ impl Withhold {
             |value: &Value| value.as_str().is_some_and(|text| !text.is_empty() && !self.may_see(text));
         if fields.get("volume").is_some_and(hides) {
             for key in ["volume", "snapshot", "address"] {
-                fields.get_mut(key).filter(|value| value.is_string()).map(|value| *value = json!(""));
+                if let Some(value) = fields.get_mut(key).filter(|value| value.is_string()) {
+                    *value = json!("");
+                }
             }
         }
         for (key, value) in fields {
