@@ -1,6 +1,6 @@
 //! Entry points of fuzz targets: what the server reads from texts of clients.
 
-pub use crate::http::fuzzing::Found;
+pub use crate::http::fuzzing::HeaderValues;
 
 use crate::audit::EntryPlace;
 use crate::events::Events;
@@ -8,7 +8,7 @@ use crate::identity::principal::{VolumeScope, check_pattern};
 use crate::listen::Address;
 
 /// Reads values of the headers Cookie, Authorization and Last-Event-ID.
-pub fn headers(cookies: &[&[u8]], authorization: &[u8], event: &[u8]) -> Found {
+pub fn headers(cookies: &[&[u8]], authorization: &[u8], event: &[u8]) -> HeaderValues {
     crate::http::fuzzing::read(cookies, authorization, event)
 }
 

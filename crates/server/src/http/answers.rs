@@ -6,74 +6,19 @@
 use super::error::ApiError;
 use super::guests::{self, Guest};
 use super::room::AnswerRoom;
+use super::written::Unwritten;
 use crate::host_paths::Door;
 use crate::realtime;
 use axum::body::{Body, Bytes};
-use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use hindcast_target::admission::Source;
 use hyper::body::{Body as _, Frame, SizeHint};
-use parking_lot::Mutex;
-use serde::Serialize;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Maximum length of JSON that the thread of a connection writes itself, in bytes. It takes tens of
-/// microseconds.
-const SHORT: usize = 16 << 10;
-
-type Write = Box<dyn FnOnce() -> serde_json::Result<Vec<u8>> + Send>;
-
-/// A value of a response that is not written yet.
-#[derive(Clone)]
-struct Unwritten(Arc<Mutex<Option<Write>>>);
-
-/// Returns a response with JSON. If the JSON is not short, the body is empty until [`finish`].
-pub(super) fn json<T: Serialize + Send + 'static>(value: T) -> Response {
-    let kind = HeaderValue::from_static("application/json");
-    let mut piece = Piece::default();
-    let (body, unwritten) = match serde_json::to_writer(&mut piece, &value) {
-        Ok(()) => (Body::from(piece.bytes), None),
-        Err(_) if piece.is_full => {
-            let write: Write = Box::new(move || serde_json::to_vec(&value));
-            (Body::empty(), Some(Unwritten(Arc::new(Mutex::new(Some(write))))))
-        }
-        Err(error) => return unwritable(&error),
-    };
-    let mut response = body.into_response();
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    if let Some(unwritten) = unwritten {
-        response.extensions_mut().insert(unwritten);
-    }
-    response
-}
-
 fn unwritable(error: &dyn std::fmt::Display) -> Response {
     ApiError::internal(format!("write the response: {error}")).into_response()
-}
-
-/// The first bytes of JSON. A write beyond [`SHORT`] fails.
-#[derive(Default)]
-struct Piece {
-    bytes: Vec<u8>,
-    is_full: bool,
-}
-
-impl io::Write for Piece {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > SHORT {
-            self.is_full = true;
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Writes what the handler left unwritten, on a thread that may block.
@@ -129,8 +74,12 @@ impl<H: Unpin> hyper::body::Body for Held<H> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::written::{SHORT, json};
     use super::*;
+    use axum::http::header::{CONTENT_TYPE, HeaderValue};
     use http_body_util::BodyExt;
+    use parking_lot::Mutex;
+    use serde::Serialize;
     use serde::Serializer;
     use std::thread::{self, ThreadId};
 
@@ -149,7 +98,7 @@ mod tests {
     async fn long_json_is_written_by_another_thread() {
         for (length, own) in [(SHORT - 2, true), (SHORT - 1, false), (10 << 20, false)] {
             let threads = Arc::new(Mutex::new(Vec::new()));
-            let response = json(Spy(length, threads.clone()));
+            let response = json(Spy(length, threads.clone())).unwrap();
             let response = guests::through(Door::Local, finish(response)).await;
             assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
             assert_eq!(response.body().size_hint().exact(), Some(length as u64 + 2));
@@ -164,7 +113,7 @@ mod tests {
     async fn a_response_holds_its_room_until_it_is_read() {
         let room: Arc<AnswerRoom> = Arc::default();
         let answer = || {
-            let long = json("x".repeat(100 << 20));
+            let long = json("x".repeat(100 << 20)).unwrap();
             guests::through(Door::Network, async { hold(finish(long).await, None, &room) })
         };
         let first = answer().await;

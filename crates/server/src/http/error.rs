@@ -1,6 +1,6 @@
 //! Errors as responses ([`ApiError`]), and extractors that reject bad requests with such errors.
 
-use super::answers;
+use super::written;
 use crate::convert::error_body;
 use axum::body::Bytes;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
@@ -153,7 +153,8 @@ pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: serde::Serialize + Send + 'static> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        answers::json(self.0)
+        let failed = |error| ApiError::internal(format!("write the response: {error}")).into_response();
+        written::json(self.0).unwrap_or_else(failed)
     }
 }
 

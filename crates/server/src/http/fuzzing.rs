@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 /// What the server reads from the headers of a request: the secret of the session over plain HTTP
 /// and over TLS, the bearer token, and the number of the last event.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct HeaderValues {
     /// Secret of the session, over plain HTTP.
     pub plain: Option<String>,
     /// Secret of the session, over TLS.
@@ -21,7 +21,7 @@ pub struct Found {
 
 /// Reads these values of the headers Cookie, Authorization and Last-Event-ID. A value that no
 /// header can have is left out.
-pub(crate) fn read(cookies: &[&[u8]], authorization: &[u8], event: &[u8]) -> Found {
+pub(crate) fn read(cookies: &[&[u8]], authorization: &[u8], event: &[u8]) -> HeaderValues {
     let mut headers = HeaderMap::new();
     let mut add = |name: HeaderName, value: &[u8]| {
         if let Ok(value) = HeaderValue::from_bytes(value) {
@@ -33,7 +33,7 @@ pub(crate) fn read(cookies: &[&[u8]], authorization: &[u8], event: &[u8]) -> Fou
     add(HeaderName::from_static("last-event-id"), event);
     let arrival = |tls| Arrival { local: Some(SocketAddr::from(([127, 0, 0, 1], 8440))), tls };
     let secret = |tls| cookie::cookie(&headers, arrival(tls)).map(str::to_owned);
-    Found {
+    HeaderValues {
         plain: secret(false),
         tls: secret(true),
         token: guard::bearer(&headers).map(str::to_owned),

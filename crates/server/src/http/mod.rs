@@ -52,6 +52,7 @@ mod trash;
 mod users;
 mod views;
 mod withhold;
+mod written;
 
 pub(crate) use serve::{ApiServer, addresses, serve};
 pub(crate) use shared::{MAX_TRANSFERS, NETWORK_THREADS};
