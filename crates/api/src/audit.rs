@@ -40,11 +40,14 @@ pub struct AuditEntry {
     pub error: Option<String>,
     /// Time that the request took, in microseconds.
     pub micros: u64,
-    /// Number of similar requests of unknown callers before this one that have no entries.
+    /// Number of refused requests of this caller before this one that have no entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<u64>,
     /// SHA-256 of the line before this one, as 64 hexadecimal digits. Zeros: there is none.
     pub prev: String,
+    /// Place of the entry in the audit, in responses only. A page of older entries ends before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
 }
 
 /// The result of a verification of the audit.
@@ -59,23 +62,35 @@ pub struct AuditVerification {
     /// SHA-256 of the last line. A later verification that finds this line, too, shows that nothing
     /// before it changed meanwhile.
     pub head: String,
-    /// The first place at which the chain is broken. Absent: it is whole.
-    pub problem: Option<String>,
+    /// The places at which the chain is broken, in their order. Empty: it is whole.
+    pub problems: Vec<String>,
+    /// Number of further places, which `problems` does not list.
+    pub unlisted: u64,
+}
+
+/// Which entries of the audit a client reads.
+#[derive(Debug, Clone, Default)]
+pub struct AuditQuery {
+    /// Time of the first entry.
+    pub since: Option<Timestamp>,
+    /// Name of the caller.
+    pub who: Option<String>,
+    /// Only entries before the one at this place.
+    pub before: Option<String>,
+    /// Maximum number of entries.
+    pub limit: Option<u64>,
 }
 
 impl Client {
-    /// Returns the newest entries of the audit, the oldest of them first.
-    pub fn audit(
-        &self,
-        since: Option<Timestamp>,
-        who: Option<&str>,
-        limit: Option<u64>,
-    ) -> Result<Vec<AuditEntry>, ClientError> {
+    /// Returns a page of the newest entries of the audit, the oldest of them first. A page has at
+    /// most as many entries as one response may have.
+    pub fn audit(&self, wanted: &AuditQuery) -> Result<Vec<AuditEntry>, ClientError> {
         let segment = crate::client::segment;
-        let since = since.map(|since| format!("since={}", segment(&since.to_string())));
-        let who = who.map(|who| format!("who={}", segment(who)));
-        let limit = limit.map(|limit| format!("limit={limit}"));
-        let query: Vec<String> = [since, who, limit].into_iter().flatten().collect();
+        let since = wanted.since.map(|since| format!("since={}", segment(&since.to_string())));
+        let who = wanted.who.as_ref().map(|who| format!("who={}", segment(who)));
+        let before = wanted.before.as_ref().map(|before| format!("before={}", segment(before)));
+        let limit = wanted.limit.map(|limit| format!("limit={limit}"));
+        let query: Vec<String> = [since, who, before, limit].into_iter().flatten().collect();
         self.get(&format!("/audit?{}", query.join("&")))
     }
 

@@ -3,6 +3,7 @@
 use crate::trust::Trust;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::str::FromStr;
@@ -86,6 +87,16 @@ impl Endpoint {
         }
     }
 
+    /// Returns whether no other host can read what is sent to the server: a Unix socket, TLS, or an
+    /// address of this machine. A name other than `localhost` can lead to another host.
+    pub fn is_private(&self) -> bool {
+        let Endpoint::Tcp(authority) = self else { return true };
+        let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        host.eq_ignore_ascii_case("localhost")
+            || address.is_ok_and(|address| address.to_canonical().is_loopback())
+    }
+
     /// Returns the name of the server in requests.
     pub(crate) fn host(&self) -> &str {
         match self {
@@ -98,6 +109,18 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_this_machine_is_private_without_tls() {
+        let is_private = |text: &str| text.parse::<Endpoint>().unwrap().is_private();
+        for near in ["/x", "https://h:1", "http://127.0.0.9:1", "http://[::1]:1", "http://LocalHost:1"] {
+            assert!(is_private(near), "{near}");
+        }
+        for far in ["http://h:1", "http://10.0.0.1:1", "http://[::2]:1", "http://localhost.example:1"] {
+            assert!(!is_private(far), "{far}");
+        }
+        assert!(is_private("http://[::ffff:127.0.0.1]:1"));
+    }
 
     #[test]
     fn endpoints_are_paths_or_urls() {

@@ -213,6 +213,16 @@ pub struct CreatedLink {
     pub url: String,
     /// Time at which the link expires.
     pub expires: Timestamp,
+    /// Identity of the server's process, as in [`Instance`]. The port of the URL must tell it, too.
+    #[serde(default)]
+    pub instance: String,
+}
+
+/// The identity of a server's process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Instance {
+    /// A random text, which every start of the server makes anew.
+    pub instance: String,
 }
 
 impl Client {
@@ -254,6 +264,11 @@ impl Client {
     /// Creates a link that a browser trades for a session with the role of this client.
     pub fn create_link(&self) -> Result<CreatedLink> {
         self.get_by(Method::POST, "/access/links")
+    }
+
+    /// Returns the identity of the server's process. It needs no credentials.
+    pub fn instance(&self) -> Result<Instance> {
+        self.get("/instance")
     }
 
     /// Returns all access tokens, sorted by name.

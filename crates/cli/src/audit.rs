@@ -4,8 +4,11 @@ use crate::failure::Failure;
 use crate::output::list;
 use crate::session::Session;
 use crate::when::When;
-use hindcast_api::{AuditEntry, AuditVerification, Moment};
+use hindcast_api::{AuditEntry, AuditQuery, AuditVerification, Client, Moment};
 use jiff::Timestamp;
+
+/// Number of entries that the command shows by default.
+const LIMIT: u64 = 1000;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -33,6 +36,9 @@ pub(crate) struct Args {
     /// Verify the hashes of all entries instead
     #[arg(long, conflicts_with_all = ["since", "who", "limit"])]
     verify: bool,
+    /// Accept that the oldest files were moved away
+    #[arg(long, requires = "verify")]
+    archived: bool,
 }
 
 pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
@@ -40,14 +46,49 @@ pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
     if args.verify {
         let found = client.verify_audit()?;
         output.show(&found, verified)?;
-        return match found.problem {
-            Some(problem) => Err(Failure::Failed(format!("the audit is not whole: {problem}"))),
-            None => Ok(()),
-        };
+        return whole(&found, args.archived);
     }
     let since = args.since.as_ref().map(|when| time(when, session)).transpose()?;
-    let found = client.audit(since, args.who.as_deref(), args.limit)?;
+    let found = newest(client, since, args.who.as_deref(), args.limit.unwrap_or(LIMIT))?;
     output.show(&found, |found| table(session, found))
+}
+
+/// Fails if the audit is not whole. `archived`: the oldest files may be elsewhere.
+fn whole(found: &AuditVerification, archived: bool) -> Result<(), Failure> {
+    let places = found.problems.len() as u64 + found.unlisted;
+    match found.problems.first() {
+        Some(first) if places == 1 => Err(Failure::Failed(format!("the audit is not whole: {first}"))),
+        Some(first) => {
+            let text = format!("the audit is not whole at {places} places; the first: {first}");
+            Err(Failure::Failed(text))
+        }
+        None if found.continued && !archived => {
+            let text = "the oldest files of the audit are missing; if you moved them away, give --archived";
+            Err(Failure::Failed(text.into()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Reads the newest entries, page by page. Returns the oldest of them first.
+fn newest(
+    client: &Client,
+    since: Option<Timestamp>,
+    who: Option<&str>,
+    limit: u64,
+) -> Result<Vec<AuditEntry>, Failure> {
+    let mut wanted = AuditQuery { since, who: who.map(str::to_owned), before: None, limit: Some(limit) };
+    let mut pages = Vec::new();
+    while let Some(left) = wanted.limit.filter(|left| *left > 0) {
+        let page = client.audit(&wanted)?;
+        let Some(first) = page.first() else { break };
+        // A server that gives no places has only one page.
+        let Some(at) = first.at.clone() else { return Ok(page) };
+        wanted.before = Some(at);
+        wanted.limit = Some(left.saturating_sub(page.len() as u64));
+        pages.push(page);
+    }
+    Ok(pages.into_iter().rev().flatten().collect())
 }
 
 fn time(when: &When, session: &Session) -> Result<Timestamp, Failure> {
@@ -63,6 +104,12 @@ fn verified(found: &AuditVerification) -> String {
     let mut text = format!("{} entries in {} files; last hash {}", found.entries, found.files, found.head);
     if found.continued {
         text.push_str("; older files are not there");
+    }
+    for problem in &found.problems {
+        text.push_str(&format!("\n  {problem}"));
+    }
+    if found.unlisted > 0 {
+        text.push_str(&format!("\n  and {} more", found.unlisted));
     }
     text
 }

@@ -249,7 +249,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Target(command) => target::run(command, &global.session()?),
         Command::Cdp(command) => cdp::run(command, &global),
         Command::Audit(args) => audit::run(&args, &global.session()?),
-        Command::Console(args) => console::run(args, &global.session()?),
+        Command::Console(args) => console::run(&args, &global.session()?),
         Command::Check(args) => check::run(&args, &global.output()),
         Command::RestoreMetadata(args) => restore::run(&args, &global.output()),
         Command::Salvage(args) => salvage::run(&args, &global.output()),

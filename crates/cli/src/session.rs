@@ -36,6 +36,17 @@ pub(crate) struct Global {
     )]
     token_file: Option<PathBuf>,
 
+    /// Send the token over http:// to a host that is not this machine: everyone on the way can read
+    /// it
+    #[arg(
+        long,
+        global = true,
+        env = "HINDCAST_PLAIN",
+        value_parser = clap::builder::FalseyValueParser::new(),
+        help_heading = "Global options"
+    )]
+    plain: bool,
+
     /// Certificate authorities (PEM) that sign the server's certificate, for https:// endpoints
     /// [default: servers that you confirmed, in ~/.config/hindcast/known_servers]
     #[arg(long, global = true, env = "HINDCAST_CA", value_name = "FILE", help_heading = "Global options")]
@@ -109,6 +120,11 @@ impl Global {
             Some(path) => Some(read_token(path)?),
             None => token_in_environment()?,
         };
+        if token.is_some() && !self.plain && !endpoint.is_private() {
+            return Err(Failure::usage(format!(
+                "{endpoint}: everyone on the way could read the token; use https://, or a Unix socket, or give --plain"
+            )));
+        }
         let trust = self.trust(&endpoint)?;
         let patience = self.timeout.map(Duration::from_secs);
         let client = Client::new(endpoint, token)?.with_trust(trust).with_patience(patience);

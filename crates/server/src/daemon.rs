@@ -28,7 +28,7 @@ use crate::views::Views;
 use crate::web::{Web, WebConfig};
 use crate::{
     anchor_tuner, backups, data_directory, descriptors, live, logging, notices, open_pool, realtime,
-    scheduler, trash, view_requests,
+    scheduler, trash, view_requests, world,
 };
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::disk::Dir;
@@ -131,8 +131,10 @@ fn warn_of_stray_images(paths: HostPaths, pool: Arc<Pool>) {
 }
 
 /// Binds the listeners of the admin API. Those for TCP belong to the runtime `web`.
-async fn bind(config: &Config, web: &Handle) -> Result<Vec<Listener>, ErrorBody> {
-    let mut listeners = Vec::new();
+///
+/// Also returns why the default address has no listener, if it was to have one.
+async fn bind(config: &Config, web: &Handle) -> Result<(Vec<Listener>, Option<String>), ErrorBody> {
+    let (mut listeners, mut unbound) = (Vec::new(), None);
     let required = config.api.iter().map(|address| (address, true));
     for (address, required) in required.chain(config.api_if_free.iter().map(|address| (address, false))) {
         let (address, access) = (address.clone(), config.socket);
@@ -147,15 +149,21 @@ async fn bind(config: &Config, web: &Handle) -> Result<Vec<Listener>, ErrorBody>
             Ok(listener) => listeners.push(listener),
             Err(error) if required => return Err(error),
             Err(error) => {
-                tracing::warn!("{error}; the admin API is not there; --api chooses other addresses")
+                tracing::warn!("{error}; the admin API is not there; --api chooses other addresses");
+                unbound = Some(error.message);
             }
         }
     }
-    Ok(listeners)
+    Ok((listeners, unbound))
 }
 
 /// Prepares the admin API over TCP: its certificate, if a listener speaks TLS, and its URLs.
-fn web(config: &WebConfig, listeners: &[Listener], dir: &Arc<dyn Dir>) -> Result<Web, ErrorBody> {
+fn web(
+    config: &WebConfig,
+    listeners: &[Listener],
+    dir: &Arc<dyn Dir>,
+    web_threads: &Handle,
+) -> Result<Web, ErrorBody> {
     let addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::tcp).collect();
     let needs_tls = addresses.iter().any(|address| config.speaks_tls(address.ip()));
     let certificates = match &config.files {
@@ -172,8 +180,11 @@ fn web(config: &WebConfig, listeners: &[Listener], dir: &Arc<dyn Dir>) -> Result
     Ok(Web {
         certificates,
         config: config.clone(),
+        unbound: None,
+        instance: world::uuid().simple().to_string(),
         urls: addresses.into_iter().map(|address| config.url(address)).collect(),
         urgent: Handle::current(),
+        ordinary: web_threads.clone(),
     })
 }
 
@@ -197,14 +208,14 @@ async fn run(
     web_threads: &Handle,
 ) -> Result<(), ErrorBody> {
     let mut signals = Signals::new()?;
-    let listeners = bind(config, web_threads).await?;
+    let (listeners, unbound) = bind(config, web_threads).await?;
     let (connections, limits) = descriptors::connections(config, &pool)?;
     let (nbd, iscsi) = connections.clip(config);
     let latencies = Latencies::default();
     let (nbd, iscsi) = start_targets(config, &pool, (nbd, iscsi), &latencies)?;
     let own = data_directory::settings_of(&pool, &config.data);
-    let audit = Audit::open(Some(config.data.as_path()).filter(|_| !pool.is_only_shown()));
-    let web = web(&config.web, &listeners, &own)?;
+    let audit = Audit::open(Some(config.data.as_path()).filter(|_| !pool.is_only_shown()), own.clone());
+    let web = Web { unbound, ..web(&config.web, &listeners, &own, web_threads)? };
     let (schedules, groups) = (Schedules::open(own.clone()), Groups::open(own.clone()));
     let views = Views::open(own.clone(), &pool); // before the maintenance thread, which lets moments expire
     let maintenance =
@@ -316,7 +327,7 @@ fn keep_up_callers(app: &Arc<App>) -> std::io::Result<Worker> {
     let app = app.clone();
     Worker::start("callers", CALLERS_INTERVAL, move || {
         app.callers.keep_up();
-        app.audit.sync();
+        app.audit.keep_up();
         look_for_certificate(&app);
     })
 }
@@ -340,6 +351,7 @@ async fn stop(
             workers.into_iter().for_each(Worker::stop);
             maintenance.stop();
             app.events.close();
+            app.audit.keep_up();
             realtime::lowered(|| {
                 app.pool.close()?;
                 // A stop is orderly without a backup too; the log says why there is none.

@@ -3,7 +3,7 @@
 
 use crate::atomic_file::DurableFile;
 use crate::identity::{tokens, users};
-use crate::{certificate, groups, iscsi, schedule, views};
+use crate::{audit, certificate, groups, iscsi, schedule, views};
 use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, Result};
 use std::sync::Arc;
@@ -17,8 +17,9 @@ pub struct DamagedFile {
     pub why: String,
 }
 
-/// Reads the schedules, the groups, the tokens, the users, the certificate, the targets and the
-/// states of logical units as the server would. Returns the files that the server would refuse.
+/// Reads the schedules, the groups, the tokens, the users, the certificate, the targets, the end of
+/// the audit and the states of logical units as the server would. Returns the files that the server
+/// would refuse.
 pub fn check_files(dir: &Arc<dyn Dir>) -> Result<Vec<DamagedFile>> {
     let file = |name: &str, kind, version| DurableFile::new(dir.clone(), name, kind, version);
     let read = |name: &str, kind, version, decode: &dyn Fn(&[u8]) -> Result<()>| {
@@ -37,6 +38,8 @@ pub fn check_files(dir: &Arc<dyn Dir>) -> Result<Vec<DamagedFile>> {
     results.push((name.to_owned(), read(name, kind, version, &users::verify)));
     let (name, kind, version) = certificate::STORED;
     results.push((name.to_owned(), read(name, kind, version, &certificate::verify)));
+    let (name, kind, version) = audit::STORED;
+    results.push((name.to_owned(), read(name, kind, version, &audit::verify)));
     let (name, kind, version) = iscsi::STORED;
     results.push((name.to_owned(), read(name, kind, version, &iscsi::verify)));
     let names = dir.list().map_err(|e| Error::io("list the data directory", e))?;

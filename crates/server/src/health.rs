@@ -30,6 +30,12 @@ impl App {
                 format!("the audit can't be written, so changes over the admin API are refused: {why}");
             warn(&mut health, code::AUDIT_UNWRITABLE, message);
         }
+        if let Some(why) = &self.web.unbound {
+            let message = format!(
+                "another program may answer at the default address of the admin API, and get the passwords of the console's users: {why}"
+            );
+            warn(&mut health, code::API_ADDRESS_TAKEN, message);
+        }
         if let Some(found) = self.pool.salvage() {
             let doubt = match found.doubts.len() {
                 0 => "",

@@ -11,7 +11,7 @@
 //! The checked file is held until the request has used it, so that no other file can replace it.
 
 use crate::identity::{tokens, users};
-use crate::{certificate, groups, iscsi, schedule, views};
+use crate::{audit, certificate, groups, iscsi, schedule, views};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Bound, Hold, Look};
 use hindcast_engine::pool::{Origin, Pool};
@@ -239,6 +239,7 @@ fn is_known(name: &OsStr) -> bool {
     let server = [
         "events",
         "lu-",
+        audit::DIRECTORY,
         iscsi::STORED.0,
         schedule::STORED.0,
         groups::STORED.0,

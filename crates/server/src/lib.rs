@@ -25,6 +25,8 @@ mod events;
 mod file_readers;
 mod files;
 pub mod freeze;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod grouped;
 mod groups;
 mod health;

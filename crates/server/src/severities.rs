@@ -16,13 +16,15 @@ pub(crate) mod code {
     pub(crate) const SALVAGE: &str = "salvage";
     /// The audit can't be written, so changes over the admin API are refused.
     pub(crate) const AUDIT_UNWRITABLE: &str = "audit-unwritable";
+    /// The default address of the admin API belongs to another program.
+    pub(crate) const API_ADDRESS_TAKEN: &str = "api-address-taken";
     /// The newest backup of the metadata is older than two days, or does not exist.
     pub(crate) const METADATA_BACKUP_OLD: &str = "metadata-backup-old";
 }
 
 /// All codes. Critical: data, writes, or the taking of snapshots are affected now. Info: the server
 /// copes, or only a figure is exceeded.
-const SEVERITIES: [(&str, Severity); 29] = [
+const SEVERITIES: [(&str, Severity); 30] = [
     (engine::POISONED, Critical),
     (code::SALVAGE, Critical),
     (engine::CATALOG_DAMAGED, Critical),
@@ -35,6 +37,7 @@ const SEVERITIES: [(&str, Severity); 29] = [
     (code::SCHEDULES_UNREADABLE, Critical),
     (code::AUDIT_UNWRITABLE, Critical),
     (code::METADATA_BACKUP_OLD, Warning),
+    (code::API_ADDRESS_TAKEN, Warning),
     (engine::BLOCKS_LARGE, Warning),
     (engine::PV_READ_ERRORS, Warning),
     (engine::SPACE_NOT_RESERVED, Warning),

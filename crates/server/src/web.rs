@@ -14,11 +14,18 @@ pub(crate) struct Web {
     pub(crate) certificates: Option<Arc<Certificates>>,
     /// The configuration that this follows.
     pub(crate) config: WebConfig,
+    /// Why the default address has no listener. `None`: it has one, or the operator chose others.
+    pub(crate) unbound: Option<String>,
+    /// Identity of this process, by which a client recognizes that two addresses are of one server.
+    pub(crate) instance: String,
     /// URLs of the listeners.
     pub(crate) urls: Vec<String>,
     /// The runtime of the Unix socket. What is urgent for the clients of volumes runs on its
     /// threads, which have a raised priority.
     pub(crate) urgent: Handle,
+    /// The runtime of TCP, with ordinary threads. Responses that go on are made there, also those
+    /// for the Unix socket.
+    pub(crate) ordinary: Handle,
 }
 
 /// The settings of the admin API over TCP.
@@ -112,8 +119,16 @@ mod tests {
     fn only_names_of_the_server_are_its_host() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let config = WebConfig { hosts: vec!["Storage.example".into()], ..WebConfig::default() };
-        let urgent = runtime.handle().clone();
-        let web = Web { certificates: None, config, urls: Vec::new(), urgent };
+        let (urgent, ordinary) = (runtime.handle().clone(), runtime.handle().clone());
+        let web = Web {
+            certificates: None,
+            config,
+            urls: Vec::new(),
+            unbound: None,
+            instance: String::new(),
+            urgent,
+            ordinary,
+        };
         let local: SocketAddr = "10.0.0.5:8440".parse().unwrap();
         for good in [
             "localhost",

@@ -240,11 +240,13 @@ const CRATES: [(Layers<'_>, &str); 3] = [
 const WITHOUT_CIRCLES: [Layers<'_>; 2] = [SERVER, TARGET];
 
 /// Helpers of tests. They may use everything: (path, reason).
-const TESTS: [(&str, &str); 4] = [
+const TESTS: [(&str, &str); 6] = [
     ("crates/engine/src/testing/", "fixtures of tests"),
     ("crates/engine/src/fuzzing.rs", "entry points of fuzz targets"),
     ("crates/engine/src/cdp/descriptors.rs", "a test of whole pools"),
     ("crates/server/src/testing.rs", "fixtures of unit tests"),
+    ("crates/server/src/fuzzing.rs", "entry points of fuzz targets"),
+    ("crates/server/src/http/fuzzing.rs", "entry points of fuzz targets"),
 ];
 
 /// Returns the files of a crate that are no tests: (path, text).

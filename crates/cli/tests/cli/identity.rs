@@ -17,11 +17,11 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
     }
 
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let line = self.head.lines().find(|line| line.to_lowercase().starts_with(&format!("{name}: ")))?;
         line.split_once(": ").map(|(_, value)| value)
     }
@@ -29,15 +29,23 @@ impl Answer {
 
 /// Reads a response, and parses it.
 pub(crate) fn answer(mut stream: impl Read) -> Answer {
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    // An export is no text.
+    let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     Answer { status, head: head.into(), body: body.into() }
 }
 
 /// Sends a request over TCP. `headers` are whole lines.
-fn send(address: SocketAddr, method: &str, path: &str, headers: &[&str], body: Option<&Value>) -> Answer {
+pub(crate) fn send(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: Option<&Value>,
+) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
     let body = body.map(Value::to_string).unwrap_or_default();
     let mut head =
@@ -65,7 +73,7 @@ pub(crate) fn with_tcp(dir: &Path, args: &[&str]) -> (Server, SocketAddr) {
     (server, address)
 }
 
-fn token(server: &Server, name: &str, role: &str, more: &[&str]) -> String {
+pub(crate) fn token(server: &Server, name: &str, role: &str, more: &[&str]) -> String {
     let args = [&["access", "token", "create", name, "--role", role], more].concat();
     format!("Authorization: Bearer {}", server.ok(&args).trim())
 }
@@ -103,7 +111,7 @@ fn least(method: &str, template: &str) -> &'static str {
     ];
     let stops = ["/scrub", "/flatten", "/relocation", "/import", "/tasks/{id}", "/views/{id}"];
     match (method, template) {
-        (_, "/healthz") | ("POST", "/api/v1/session") => "none",
+        (_, "/healthz" | "/api/v1/instance") | ("POST", "/api/v1/session") => "none",
         (_, "/api/v1/session") => "any",
         (_, "/metrics") => "metrics",
         ("POST", "/api/v1/access/links") => "local",
@@ -389,7 +397,7 @@ fn changes_are_refused_while_the_audit_cannot_be_written() {
     fs::remove_file(dir.path().join("audit")).unwrap();
     server.ok(&["volume", "create", "v", "--size", "1M"]);
     assert_eq!(server.json(&["status"])["health"]["state"], "healthy");
-    assert_eq!(server.json(&["audit", "--verify"])["problem"], Value::Null);
+    assert_eq!(server.json(&["audit", "--verify"])["problems"], json!([]));
 }
 
 #[test]
@@ -438,4 +446,71 @@ fn a_viewer_creates_views_in_its_scope_if_its_token_says_so() {
     let shown: Vec<&Value> =
         status["protection"].as_array().unwrap().iter().map(|of| &of["volume"]).collect();
     assert_eq!(shown, [&json!("db")]);
+}
+
+#[test]
+fn a_token_is_not_sent_in_the_clear_to_another_host() {
+    let run = |more: &[&str], variable: &str| {
+        let mut command = program();
+        command.env("HINDCAST_TOKEN", "hct_x").env("HINDCAST_PLAIN", variable).args(["--timeout", "1"]);
+        command.args(["--server", "http://192.0.2.1:8440", "status"]).args(more);
+        failure(command.output().unwrap())
+    };
+    for refused in ["", "0"] {
+        let (code, message) = run(&[], refused);
+        assert!(code == 2 && message.contains("https://") && message.contains("--plain"), "{message}");
+    }
+    // Nobody answers there.
+    assert_eq!((run(&["--plain"], "").0, run(&[], "1").0), (5, 5));
+}
+
+/// Answers requests to a Unix socket as a server does that made a link to `url`.
+fn maker_of_links(path: &Path, url: String) {
+    let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = [0; 4096];
+            let _ = stream.read(&mut head).unwrap();
+            let link = json!({"url": url, "expires": "2030-01-01T00:00:00Z", "instance": "mine"}).to_string();
+            write!(
+                stream,
+                "HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{link}",
+                link.len()
+            )
+            .unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_console_shows_no_link_to_the_port_of_another_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = with_tcp(dir.path(), &[]);
+    assert!(server.ok(&["console"]).starts_with(&format!("http://{address}/#link=")));
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (name, other) in [("a", address), ("b", closed)] {
+        let socket = dir.path().join(name);
+        maker_of_links(&socket, format!("http://{other}/#link=0123"));
+        let run = |more: &[&str]| {
+            program().arg("--socket").arg(&socket).arg("console").args(more).output().unwrap()
+        };
+        let output = run(&[]);
+        assert!(output.stdout.is_empty(), "{name}");
+        let (code, message) = failure(output);
+        assert!(code == 1 && message.contains("the link is not shown"), "{name}: {message}");
+        assert!(run(&["--no-check"]).status.success());
+    }
+}
+
+#[test]
+fn a_default_address_that_another_program_has_is_a_problem() {
+    // Another server of this machine may have it already.
+    let _taken = std::net::TcpListener::bind("127.0.0.1:8440");
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_at_default(dir.path());
+    let health = server.json(&["status"])["health"].clone();
+    let is_it = |problem: &Value| problem["code"] == "api-address-taken" && problem["severity"] == "warning";
+    assert!(health["problems"].as_array().unwrap().iter().any(is_it), "{health}");
+    assert!(server.fails(&["console"]).1.contains("no listener over TCP"));
 }

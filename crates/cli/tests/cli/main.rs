@@ -3,6 +3,7 @@
 //! They are one crate, so that they are linked once.
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
+mod audit;
 mod check;
 mod commands;
 mod daemon;
@@ -19,6 +20,7 @@ mod moments;
 mod protection;
 mod reidentify;
 mod restore;
+mod scopes;
 mod server;
 mod stats;
 mod targets;

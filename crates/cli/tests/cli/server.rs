@@ -9,6 +9,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Variable of a command that shall listen at the default addresses.
+const DEFAULT: &str = "TEST_DEFAULT_ADDRESS";
 
 /// The program, without anything from the environment that could lead it to another server, or make
 /// it listen where another test does.
@@ -36,6 +38,13 @@ impl Server {
         Self::start_with(dir, &[])
     }
 
+    /// Starts a server that listens at the default addresses.
+    pub(crate) fn start_at_default(dir: &Path) -> Server {
+        let mut program = program();
+        program.env(DEFAULT, "");
+        Self::started(program, dir, &[])
+    }
+
     pub(crate) fn start_with(dir: &Path, args: &[&str]) -> Server {
         Self::started(program(), dir, args)
     }
@@ -56,10 +65,15 @@ impl Server {
 
     fn started(mut command: Command, dir: &Path, args: &[&str]) -> Server {
         let create: &[&str] = if dir.join("catalog.redb").exists() { &[] } else { &["--create"] };
+        let socket = format!("unix:{}", dir.join("hindcast.sock").display());
+        // Only one server of this machine can have the default address.
+        let chosen = args.contains(&"--api") || command.get_envs().any(|(name, _)| name == DEFAULT);
+        let listen: &[&str] = if chosen { &[] } else { &["--api", &socket] };
         let child = command
             .args(["serve", "--pool-size", "64M", "--journal-size", "16M", "--log", "warn", "--data"])
             .arg(dir)
             .args(create)
+            .args(listen)
             .args(args)
             .stderr(Stdio::inherit())
             .spawn()

@@ -5,12 +5,10 @@ use super::guests::Guest;
 use crate::app::App;
 use crate::audit::without_secrets;
 use crate::identity::principal::Principal;
-use crate::realtime;
 use axum::extract::{MatchedPath, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use hindcast_api::{AuditEntry, ErrorBody, ErrorKind};
-use hindcast_target::Repeated;
 use jiff::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
@@ -52,7 +50,7 @@ impl Audited {
 
     fn entry(self, response: &Response, suppressed: Option<u64>) -> AuditEntry {
         let by_log_in = response.extensions().get::<Arc<Principal>>().cloned();
-        let caller = self.caller.or(by_log_in);
+        let caller = by_log_in.or(self.caller);
         let error = response.extensions().get::<ErrorBody>();
         let error = error.map(|body| body.message.chars().take(MAX_ERROR).collect());
         // The body of a refused request is as long as its caller likes.
@@ -72,6 +70,7 @@ impl Audited {
             micros: u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX),
             suppressed,
             prev: String::new(),
+            at: None,
         }
     }
 
@@ -83,19 +82,12 @@ impl Audited {
             return response;
         }
         let mut suppressed = None;
-        if self.caller.is_none() && status.is_client_error() {
-            // Unknown clients must not fill the disk.
-            static UNKNOWN: Repeated = Repeated::new();
-            let Some(turn) = UNKNOWN.turn() else { return response };
-            suppressed = turn.suppressed();
+        if is_refused(status) || (self.caller.is_none() && status.is_client_error()) {
+            let turn = app.audit.refusals.turn(self.caller.as_ref(), Instant::now());
+            let Some(left_out) = turn else { return response };
+            suppressed = (left_out > 0).then_some(left_out);
         }
-        let (app, entry) = (app.clone(), self.entry(&response, suppressed));
-        let record = move || realtime::lowered(|| app.audit.record(entry));
-        let why = match tokio::task::spawn_blocking(record).await {
-            Ok(Ok(())) => return response,
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
-        };
+        let Err(why) = app.audit.record(self.entry(&response, suppressed)).await else { return response };
         if !changes || !status.is_success() {
             return response;
         }

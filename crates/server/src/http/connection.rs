@@ -2,6 +2,7 @@
 
 use super::caller::{Arrival, Peer};
 use super::guests::Guest;
+use super::pacing::Pacing;
 use super::patience::{TimedBody, TimedIo};
 use crate::certificate::{Certificates, HTTP2};
 use axum::body::Body;
@@ -12,6 +13,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -36,6 +38,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_STREAMS: u32 = 32;
 /// Maximum size of the headers of a request over HTTP/2, in bytes.
 const MAX_HEADERS: u32 = 32 << 10;
+/// Maximum number of bytes of a response over HTTP/2 that wait for the connection.
+const MAX_UNSENT: usize = 64 << 10;
 /// Interval between pings to a client over HTTP/2, and the time that it has to answer one.
 const PING: Duration = Duration::from_secs(20);
 /// First byte of a TLS handshake.
@@ -86,6 +90,9 @@ impl Attendance {
         let Attendance { service, guest, peer, mut stopped } = self;
         let requests = Arc::new(AtomicU64::new(0));
         let (known, counted) = (guest.clone(), requests.clone());
+        let pacing = Pacing::default();
+        // The clients of the Unix socket speak HTTP/1.1, and have a share of the connections.
+        let paced = arrival.local.is_some().then(|| pacing.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             counted.fetch_add(1, Ordering::Relaxed);
             let mut request = request.map(|body| Body::new(TimedBody::new(body)));
@@ -93,12 +100,20 @@ impl Attendance {
             extensions.insert(known.clone());
             extensions.insert(peer.clone());
             extensions.insert(arrival);
-            service.call(request)
+            let (answer, paced) = (service.call(request), paced.clone());
+            async move {
+                let answer = answer.await?;
+                Ok::<_, Infallible>(match paced {
+                    Some(pacing) => answer.map(|body| pacing.paced(body)),
+                    None => answer,
+                })
+            }
         });
         let builder = protocol(http2, head_timeout);
         let stream = if http2 { TimedIo::http2(stream) } else { TimedIo::new(stream) };
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut idle = pin!(idle(&requests, http2));
+        let mut stalled = pin!(pacing.stalled());
         let mut closing = *stopped.borrow();
         loop {
             if closing {
@@ -113,6 +128,11 @@ impl Attendance {
                 }
                 _ = stopped.changed(), if !closing => closing = true,
                 () = &mut idle, if !closing => closing = true,
+                // HTTP/1.1 has the time limit of its stream.
+                () = &mut stalled, if http2 => {
+                    tracing::debug!("an admin connection is closed, because its client does not read a response");
+                    return;
+                }
                 () = guest.has_to_go() => {
                     tracing::debug!("an admin connection without a token is closed, because a limit is reached");
                     return;
@@ -143,6 +163,7 @@ fn protocol(http2: bool, head_timeout: Duration) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADERS)
+        .max_send_buf_size(MAX_UNSENT)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     // The handshake has decided. So no connection waits without a time limit for its first bytes.
@@ -177,7 +198,7 @@ mod tests {
     use super::*;
     use axum::{Extension, Router, routing::get};
     use hindcast_engine::disk::MemDir;
-    use http_body_util::{BodyExt, Empty};
+    use http_body_util::{BodyExt as _, Empty};
     use hyper::body::Bytes;
     use hyper::client::conn::http2;
     use tokio::net::TcpListener;
@@ -228,6 +249,74 @@ mod tests {
         let mut text = String::new();
         tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text).await.unwrap();
         assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("true"), "{text}");
+    }
+
+    /// Serves a connection of HTTP/2 in memory, with responses of 1 MiB at `/`, and one that goes
+    /// on at `/idle`. The client grants 64 KiB for each response.
+    async fn unread() -> (http2::SendRequest<Empty<Bytes>>, tokio::task::JoinHandle<()>, Arc<()>) {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let guest = Guests::new(8).enter(Some([10, 0, 0, 1].into())).await.unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let memory = Arc::new(());
+        let held = memory.clone();
+        let long = move || {
+            let held = held.clone();
+            async move { Body::new(Body::from(vec![7; 1 << 20]).map_frame(move |f| (f, held.clone()).0)) }
+        };
+        let (silent, pieces) = tokio::sync::mpsc::channel(1);
+        let pieces = Arc::new(parking_lot::Mutex::new(Some(pieces)));
+        let idle = async move || Body::new(hindcast_api::ChannelBody(pieces.lock().take().unwrap()));
+        let router = Router::new().route("/", get(long)).route("/idle", get(idle));
+        let attendance =
+            Attendance { service: TowerToHyperService::new(router), guest, peer: Peer(None), stopped };
+        let local = Some("127.0.0.1:1".parse().unwrap());
+        let served = tokio::spawn(async move {
+            let _alive = (stop, silent);
+            attendance.serve(theirs, Arrival { local, tls: true }, true, HEAD_TIMEOUT).await;
+        });
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(64 << 10).initial_connection_window_size(16 << 20);
+        let (sender, connection) = builder.handshake(TokioIo::new(ours)).await.unwrap();
+        tokio::spawn(connection);
+        (sender, served, memory)
+    }
+
+    async fn ask(sender: &mut http2::SendRequest<Empty<Bytes>>, path: &str) -> Incoming {
+        let uri = format!("https://localhost{path}");
+        let request = Request::builder().uri(uri).body(Empty::<Bytes>::new()).unwrap();
+        sender.send_request(request).await.unwrap().into_body()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn responses_that_are_not_read_are_given_up_with_their_connection() {
+        let (mut sender, served, memory) = unread().await;
+        let begun = tokio::time::Instant::now();
+        let mut unread = Vec::new();
+        for _ in 0..8 {
+            unread.push(ask(&mut sender, "/").await);
+        }
+        assert_eq!(Arc::strong_count(&memory), 2 + 8);
+        tokio::time::timeout(Duration::from_secs(600), served).await.unwrap().unwrap();
+        assert!((60..=70).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(Arc::strong_count(&memory), 1, "the memory of the responses is free");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_stays_and_so_does_a_response_without_news() {
+        let (mut sender, served, _memory) = unread().await;
+        let _idle = ask(&mut sender, "/idle").await;
+        let mut slow = ask(&mut sender, "/").await;
+        let begun = tokio::time::Instant::now();
+        let mut read = 0;
+        while let Some(frame) = slow.frame().await {
+            read += frame.unwrap().into_data().unwrap().len();
+            tokio::time::sleep(Duration::from_secs(20)).await;
+        }
+        assert_eq!(read, 1 << 20);
+        assert!(begun.elapsed() > Duration::from_secs(600) && !served.is_finished());
     }
 
     #[test]

@@ -5,13 +5,18 @@ use super::error::ApiError;
 use crate::identity::sessions::LONGEST;
 use axum::http::{HeaderMap, HeaderValue, header};
 
-/// Name of the cookie over TLS. Browsers accept this prefix only over TLS, for one host.
+/// Beginning of the name of the cookie over TLS. Browsers accept this prefix only over TLS, for one
+/// host.
 const COOKIE_TLS: &str = "__Host-hindcast";
-/// Name of the cookie over plain HTTP.
+/// Beginning of the name of the cookie over plain HTTP.
 const COOKIE_PLAIN: &str = "hindcast";
 
-fn cookie_name(arrival: Arrival) -> &'static str {
-    if arrival.tls { COOKIE_TLS } else { COOKIE_PLAIN }
+/// Returns the name of the cookie. It has the port of the server, because a browser sends the
+/// cookies of a host to all ports of it. So two servers on one host do not replace each other's
+/// cookie.
+fn cookie_name(arrival: Arrival) -> String {
+    let begin = if arrival.tls { COOKIE_TLS } else { COOKIE_PLAIN };
+    arrival.local.map_or_else(|| begin.to_owned(), |local| format!("{begin}-{}", local.port()))
 }
 
 /// Returns the secret of the session in the cookies of a request.
@@ -39,19 +44,26 @@ mod tests {
 
     #[test]
     fn a_cookie_is_found_among_others() {
-        let (tls, plain) = (Arrival { local: None, tls: true }, Arrival { local: None, tls: false });
+        let at = |port| Some(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+        let (tls, plain) = (Arrival { local: at(8440), tls: true }, Arrival { local: at(80), tls: false });
         let mut headers = HeaderMap::new();
         assert_eq!(cookie(&headers, tls), None);
-        headers.append(header::COOKIE, HeaderValue::from_static("a=b; hindcast=plain"));
-        headers.append(header::COOKIE, HeaderValue::from_static("__Host-hindcast=secret; c=d"));
+        headers.append(
+            header::COOKIE,
+            HeaderValue::from_static("a=b; hindcast=old; hindcast-8440=other; hindcast-80=plain"),
+        );
+        headers.append(
+            header::COOKIE,
+            HeaderValue::from_static("__Host-hindcast-80=x; __Host-hindcast-8440=secret; c=d"),
+        );
         assert_eq!(cookie(&headers, tls), Some("secret"));
         assert_eq!(cookie(&headers, plain), Some("plain"));
         let set = set_cookie(Some("x"), tls).unwrap();
-        let expected = "__Host-hindcast=x; Secure; HttpOnly; SameSite=Strict; Path=/; Max-Age=604800";
+        let expected = "__Host-hindcast-8440=x; Secure; HttpOnly; SameSite=Strict; Path=/; Max-Age=604800";
         assert_eq!(set, expected);
         assert_eq!(
             set_cookie(None, plain).unwrap(),
-            "hindcast=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0"
+            "hindcast-80=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0"
         );
     }
 }

@@ -1,5 +1,6 @@
 //! Errors as responses ([`ApiError`]), and extractors that reject bad requests with such errors.
 
+use super::written;
 use crate::convert::error_body;
 use axum::body::Bytes;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
@@ -17,7 +18,7 @@ pub(crate) struct ApiError {
     body: ErrorBody,
     /// HTTP status. `None`: the status that belongs to the kind of the error.
     status: Option<StatusCode>,
-    /// Seconds after which another attempt makes sense, for a response with status 429.
+    /// Seconds after which another attempt makes sense, for a response with status 429 or 503.
     wait: u64,
 }
 
@@ -31,6 +32,15 @@ impl ApiError {
         let body = ErrorBody {
             kind: ErrorKind::Busy,
             message: "use the admin API: too many connections are in use; try again later".into(),
+        };
+        ApiError { body, status: Some(StatusCode::SERVICE_UNAVAILABLE), wait: 1 }
+    }
+
+    /// Returns the error for a response that finds no room beside those that clients are reading.
+    pub(crate) fn no_room() -> Self {
+        let body = ErrorBody {
+            kind: ErrorKind::Busy,
+            message: "send the response: clients hold too many responses that they have not read; read them, or try again later".into(),
         };
         ApiError { body, status: Some(StatusCode::SERVICE_UNAVAILABLE), wait: 1 }
     }
@@ -123,10 +133,11 @@ impl IntoResponse for ApiError {
         if unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if status == StatusCode::TOO_MANY_REQUESTS {
+        let no_business = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS];
+        // A pool that refuses writes has the same status, and no time after which it accepts them.
+        if self.status.is_some() && no_business.contains(&status) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(self.wait));
         }
-        let no_business = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS];
         if unauthorized || no_business.contains(&status) {
             // The connection of a client that is not served makes room for others.
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -140,9 +151,10 @@ impl IntoResponse for ApiError {
 #[from_request(via(axum::Json), rejection(ApiError))]
 pub(crate) struct Json<T>(pub(crate) T);
 
-impl<T: serde::Serialize> IntoResponse for Json<T> {
+impl<T: serde::Serialize + Send + 'static> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        axum::Json(self.0).into_response()
+        let failed = |error| ApiError::internal(format!("write the response: {error}")).into_response();
+        written::json(self.0).unwrap_or_else(failed)
     }
 }
 

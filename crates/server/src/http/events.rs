@@ -52,7 +52,7 @@ async fn events(
 ) -> Result<Response, ApiError> {
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
     if query.follow || header(header::ACCEPT).contains("text/event-stream") {
-        let after = query.after.or_else(|| headers.get("last-event-id")?.to_str().ok()?.parse().ok());
+        let after = query.after.or_else(|| last_seen(&headers));
         return follow(&app, listener, after);
     }
     let limit = query.limit.unwrap_or(PAGE);
@@ -61,6 +61,11 @@ async fn events(
         return Err(ApiError::new(ErrorKind::Invalid, text));
     }
     Ok(Json(app.events.newest(query.before, limit as usize)).into_response())
+}
+
+/// Returns the number of the last event that a client has seen, as it says when it connects again.
+pub(super) fn last_seen(headers: &HeaderMap) -> Option<u64> {
+    headers.get("last-event-id")?.to_str().ok()?.parse().ok()
 }
 
 /// The events after a number.

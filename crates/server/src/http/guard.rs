@@ -1,17 +1,20 @@
 //! The check that every request passes before its handler: who calls, and whether the caller may.
 
+use super::answers::{finish, hold};
 use super::auditing::{Audited, not_ready};
 use super::caller::{Arrival, Key, Peer, unknown};
 use super::error::ApiError;
 use super::guests::{Guest, through};
 use super::roles::{self, Needs, Row};
+use super::room::AnswerRoom;
+use super::withhold::Withhold;
 use super::{by_uuid, cookie, origin};
 use crate::app::App;
 use crate::host_paths::Door;
 use crate::identity::principal::{Principal, forbidden};
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hindcast_api::{ErrorBody, ErrorKind};
@@ -40,6 +43,8 @@ enum Stranger {
 pub(super) struct RouteGuard {
     pub(super) app: Arc<App>,
     pub(super) door: Door,
+    /// Room for the responses of all listeners.
+    pub(super) room: Arc<AnswerRoom>,
 }
 
 impl RouteGuard {
@@ -57,9 +62,17 @@ impl RouteGuard {
         };
         let changes = row.method != "GET";
         let (door, mut audited) = (self.door, Audited::new(&request));
+        let guest = request.extensions().get::<Arc<Guest>>().cloned();
         let work = async move {
             let response = match self.check(row, request, &mut audited).await {
-                Ok(request) => next.run(request).await,
+                Ok(request) => {
+                    let withhold = request.extensions().get::<Withhold>().cloned();
+                    let mut response = finish(next.run(request).await).await;
+                    if let Some(withhold) = withhold {
+                        response = withhold.filter(&self.app, response).await;
+                    }
+                    hold(response, guest.as_ref(), &self.room)
+                }
                 Err(error) => error.into_response(),
             };
             audited.close(&self.app, changes, response).await
@@ -99,12 +112,15 @@ impl RouteGuard {
                 return Err(wrong_token(guest).await);
             }
         };
-        audited.caller = caller.clone();
+        // A log-in is the act of the one who logs in, not of the caller whose cookie comes with it.
+        if row.needs != Needs::Nothing {
+            audited.caller = caller.clone();
+        }
         if caller.is_none() && row.needs != Needs::Nothing {
             return Err(unknown("the bearer token is missing or wrong, or the session has ended").into());
         }
         if !row.is_harmless() {
-            self.app.audit.ready().map_err(|why| not_ready(&why))?;
+            self.app.audit.ready().await.map_err(|why| not_ready(&why))?;
         }
         self.admit(row, caller, request, audited).await
     }
@@ -117,7 +133,7 @@ impl RouteGuard {
             let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0.clone());
             return peer.map(Some).ok_or(Stranger::Local);
         }
-        if let Some(token) = bearer(request) {
+        if let Some(token) = bearer(request.headers()) {
             let caller = self.app.callers.bearer(token).ok_or(Stranger::WrongToken)?;
             return Ok(Some(Arc::new(caller)));
         }
@@ -155,6 +171,8 @@ impl RouteGuard {
                 parts.headers.remove(header::CONTENT_LENGTH);
             }
         }
+        let withhold = caller.as_ref().and_then(|c| Withhold::of(c, &parts.uri, audited.asked.as_ref()));
+        withhold.map(|withhold| parts.extensions.insert(withhold));
         if let Some(caller) = caller {
             let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
             let parameters = parameters.map_err(|e| ApiError::new(ErrorKind::Invalid, e.body_text()))?;
@@ -194,8 +212,8 @@ fn no_row(path: &str) -> Response {
 }
 
 /// Returns the bearer token of a request.
-fn bearer(request: &Request) -> Option<&str> {
-    let given = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let given = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = given.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }

@@ -1,6 +1,7 @@
 //! The admin API over HTTP: routes, credentials, and the tasks that serve connections.
 
 mod access;
+mod answers;
 mod audit;
 mod auditing;
 mod backups;
@@ -21,17 +22,21 @@ mod flatten;
 mod framing;
 #[cfg(test)]
 mod framing_hyper;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod groups;
 mod guard;
 mod guests;
 mod live;
 mod notices;
 mod origin;
+mod pacing;
 mod patience;
 mod policy;
 mod probe;
 mod relocation;
 mod roles;
+mod room;
 mod routes;
 mod schedules;
 mod scrub;
@@ -48,6 +53,8 @@ mod transfer;
 mod trash;
 mod users;
 mod views;
+mod withhold;
+mod written;
 
 pub(crate) use serve::{ApiServer, addresses, serve};
 pub(crate) use shared::{MAX_TRANSFERS, NETWORK_THREADS};

@@ -95,6 +95,7 @@ pub(super) const ROWS: &[Row] = &[
     row("GET", "/health", VIEWER, Reach::Nothing),
     row("GET", "/healthz", Needs::Nothing, Reach::Nothing),
     row("POST", "/imports", OPERATOR, SERVER),
+    row("GET", "/instance", Needs::Nothing, Reach::Nothing),
     row("GET", "/live", VIEWER, SERVER),
     row("POST", "/marks", OPERATOR, Reach::Volumes(&[Mention::Body("volumes")])),
     row("GET", "/metrics", Needs::Role(Role::Metrics), SERVER),

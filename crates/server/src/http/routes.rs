@@ -5,6 +5,7 @@ use super::error::{ApiError, Json, Path, Query};
 use super::guard::{MAX_BODY, RouteGuard};
 use super::guests::through;
 use super::probe::Probe;
+use super::room::AnswerRoom;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
     access, audit, backups, by_body, by_uuid, cdp, clients, clock, console, events, features, files, flatten,
@@ -47,11 +48,11 @@ struct Document;
 ///
 /// The guard checks every request for a route. The fallback answers all other requests, without
 /// credentials: over TCP with the files of the console.
-pub(super) fn router(app: Arc<App>, probe: &Probe, door: Door) -> Router {
+pub(super) fn router(app: Arc<App>, probe: &Probe, room: &Arc<AnswerRoom>, door: Door) -> Router {
     let (router, document) = all_routes().split_for_parts();
     let document = Bytes::from(document.to_json().unwrap_or_default());
     let document_response = ([(header::CONTENT_TYPE, "application/json")], document);
-    let guard = RouteGuard { app: app.clone(), door };
+    let guard = RouteGuard { app: app.clone(), door, room: room.clone() };
     let router = router
         .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
         .fallback(move |request: Request| async move {

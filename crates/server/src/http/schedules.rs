@@ -75,6 +75,11 @@ async fn patch_schedule(
         if patch.keep.is_some() {
             caller.require(Role::Admin, &format!("change which snapshots schedule {name} keeps"))?;
         }
+        let keeps_all = app.schedule(&name)?.keep == Retention::default();
+        if (patch.every.is_some() || patch.wall.is_some()) && !keeps_all {
+            // More snapshots in the same time push older ones out.
+            caller.require(Role::Admin, &format!("change when schedule {name}, which deletes, runs"))?;
+        }
         let schedule = app.patch_schedule(&name, &patch)?;
         tracing::info!(
             event = "schedule.changed",

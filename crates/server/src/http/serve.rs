@@ -55,7 +55,7 @@ pub(crate) fn serve(
     let (stop, stopped) = watch::channel(false);
     let guests = Guests::new(connections);
     let refusals = Arc::new(Semaphore::new(REFUSALS));
-    let probe = Probe::start(app)?;
+    let (probe, room) = (Probe::start(app)?, Arc::default());
     let mut loops = JoinSet::new();
     for listener in listeners {
         let (door, certificates) = match &listener {
@@ -65,7 +65,7 @@ pub(crate) fn serve(
                 (Door::Network, app.web.certificates.clone().filter(|_| tls))
             }
         };
-        let router = routes::router(app.clone(), &probe, door);
+        let router = routes::router(app.clone(), &probe, &room, door);
         let reception = Reception {
             app: app.clone(),
             service: TowerToHyperService::new(router),
@@ -179,7 +179,7 @@ impl Reception {
 
     async fn local(&self, stream: UnixStream, served: &mut JoinSet<()>) {
         let user = stream.peer_cred().map(|credentials| credentials.uid());
-        let caller = user.ok().and_then(|uid| self.app.callers.socket.caller(uid));
+        let caller = user.ok().and_then(|uid| self.app.callers.local(uid));
         match self.guests.enter(None).await {
             Some(guest) => {
                 served.spawn(self.attendance(guest, Peer(caller.map(Arc::new))).local(stream));

@@ -13,7 +13,9 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hindcast_api::{ActiveSession, CreatedLink, ErrorBody, ErrorKind, LogIn, PrincipalKind, WhoAmI};
+use hindcast_api::{
+    ActiveSession, CreatedLink, ErrorBody, ErrorKind, Instance, LogIn, PrincipalKind, WhoAmI,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -30,6 +32,16 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sessions))
         .routes(routes!(end_session))
         .routes(routes!(create_link))
+        .routes(routes!(instance))
+}
+
+/// Returns the identity of the server's process, without credentials.
+///
+/// It is a random text, which every start of the server makes anew. A client that knows it from the
+/// Unix socket recognizes the server at another address.
+#[utoipa::path(get, path = "/instance", responses((status = OK, body = Instance)))]
+async fn instance(State(app): Shared) -> Json<Instance> {
+    Json(Instance { instance: app.web.instance.clone() })
 }
 
 /// Returns who the caller is, and when its session ends.
@@ -146,5 +158,6 @@ async fn create_link(
         return Err(ApiError::new(ErrorKind::Unavailable, message));
     };
     let (secret, expires) = app.callers.make_link(&caller)?;
-    Ok((StatusCode::CREATED, Json(CreatedLink { url: format!("{url}/#link={secret}"), expires })))
+    let instance = app.web.instance.clone();
+    Ok((StatusCode::CREATED, Json(CreatedLink { url: format!("{url}/#link={secret}"), expires, instance })))
 }

@@ -5,7 +5,7 @@ use super::caller::Caller;
 use super::error::{ApiError, Json, Path};
 use super::shared::{Shared, blocking, urgent};
 use crate::app::App;
-use crate::clones::check_labels;
+use crate::clones::{check_labels, default_name};
 use crate::convert;
 use crate::lineage::Lineage;
 use crate::same::Same;
@@ -101,6 +101,9 @@ async fn patch_snapshot(
     Json(patch): Json<PatchSnapshot>,
 ) -> Result<Json<Snapshot>, ApiError> {
     by_body::check_snapshot(&caller, &patch)?;
+    if patch.writable == Some(true) && patch.clone.is_none() {
+        caller.require_volume(&default_name(&volume, &snapshot))?;
+    }
     blocking(&app, move |app| {
         let mut found = app.pool.snapshot(&volume, &snapshot)?;
         check_labels(patch.labels.keys())?;

@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Number of pieces that wait for a client. One that reads too slowly is waited for.
 const PIECES: usize = 16;
@@ -91,49 +91,112 @@ impl StreamCaller {
 }
 
 /// Starts a stream. It ends when its caller's token or session ends.
-pub(super) fn stream(
-    app: &Arc<App>,
-    listener: StreamCaller,
-    mut feed: impl Feed,
-) -> Result<Response, ApiError> {
+pub(super) fn stream(app: &Arc<App>, listener: StreamCaller, feed: impl Feed) -> Result<Response, ApiError> {
     let local = listener.caller.kind == PrincipalKind::Local;
     let place = app.streams.take((!local).then_some(listener.caller.name.as_str())).ok_or_else(|| {
         ApiError::new(ErrorKind::Busy, "follow events: too many streams are open; try again later")
     })?;
     let known = Arc::downgrade(app);
-    let mut stopping = app.stopping.subscribe();
-    let (pieces, receiver) = mpsc::channel::<io::Result<Bytes>>(PIECES);
-    tokio::spawn(async move {
+    let stopping = app.stopping.subscribe();
+    let (pieces, receiver) = mpsc::channel(PIECES);
+    app.web.ordinary.spawn(async move {
         let _place = place;
-        // Some clients report the beginning only with the first bytes.
-        let mut piece = b": stream\n\n".to_vec();
-        loop {
-            if !known.upgrade().is_some_and(|app| listener.is_known(&app)) {
-                return;
-            }
-            tokio::select! {
-                sent = pieces.send(Ok(std::mem::take(&mut piece).into())) => if sent.is_err() { return },
-                _ = stopping.wait_for(|stops| *stops) => return,
-            }
-            let mut sent = Sent::default();
-            tokio::select! {
-                result = feed.next(&mut sent) => match result {
-                    Ok(()) => piece = sent.into_bytes(),
-                    Err(_) => return,
-                },
-                () = tokio::time::sleep(HEARTBEAT) => piece = b": here\n\n".to_vec(),
-                () = pieces.closed() => return,
-                _ = stopping.wait_for(|stops| *stops) => return,
-            }
-        }
+        let is_known = || known.upgrade().is_some_and(|app| listener.is_known(&app));
+        send(feed, &pieces, is_known, stopping).await;
     });
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(ChannelBody(receiver))).into_response())
 }
 
+/// Sends what `feed` has, as long as the caller of the stream is known. A caller that is not known
+/// any more gets nothing that happened later, and its stream ends within [`HEARTBEAT`].
+async fn send(
+    mut feed: impl Feed,
+    pieces: &mpsc::Sender<io::Result<Bytes>>,
+    is_known: impl Fn() -> bool,
+    mut stopping: watch::Receiver<bool>,
+) {
+    // Some clients report the beginning only with the first bytes.
+    let mut piece = b": stream\n\n".to_vec();
+    loop {
+        let place = tokio::select! {
+            place = pieces.reserve() => Some(place),
+            () = tokio::time::sleep(HEARTBEAT) => None,
+            _ = stopping.wait_for(|stops| *stops) => return,
+        };
+        if !is_known() {
+            return;
+        }
+        let Some(place) = place else { continue };
+        let Ok(place) = place else { return };
+        place.send(Ok(std::mem::take(&mut piece).into()));
+        let mut sent = Sent::default();
+        tokio::select! {
+            result = feed.next(&mut sent) => match result {
+                Ok(()) => piece = sent.into_bytes(),
+                Err(_) => return,
+            },
+            () = tokio::time::sleep(HEARTBEAT) => piece = b": here\n\n".to_vec(),
+            () = pieces.closed() => return,
+            _ = stopping.wait_for(|stops| *stops) => return,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Sent;
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tokio::time::Instant;
+
+    /// Gives an event each `0` seconds.
+    struct Clock(u64);
+
+    impl Feed for Clock {
+        async fn next(&mut self, sent: &mut Sent) -> io::Result<()> {
+            tokio::time::sleep(Duration::from_secs(self.0)).await;
+            sent.put(None, None, &"tick")
+        }
+    }
+
+    /// Begins a stream whose caller is known until `known` is false.
+    fn begin(feed: Clock) -> (mpsc::Receiver<io::Result<Bytes>>, Arc<AtomicBool>, watch::Sender<bool>) {
+        let (pieces, receiver) = mpsc::channel(2);
+        let (stop, stopping) = watch::channel(false);
+        let known = Arc::new(AtomicBool::new(true));
+        let asked = known.clone();
+        tokio::spawn(async move { send(feed, &pieces, || asked.load(Ordering::SeqCst), stopping).await });
+        (receiver, known, stop)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_soon_after_its_caller_is_not_known() {
+        for every in [1, 10_000] {
+            let (mut pieces, known, _stop) = begin(Clock(every));
+            pieces.recv().await.unwrap().unwrap();
+            let second = pieces.recv().await.unwrap().unwrap();
+            let expected: &[u8] = if every == 1 { b"data: \"tick\"\n\n" } else { b": here\n\n" };
+            assert_eq!(second, expected);
+            known.store(false, Ordering::SeqCst);
+            let begun = Instant::now();
+            assert!(pieces.recv().await.is_none(), "nothing is sent any more");
+            assert!(begun.elapsed() <= HEARTBEAT, "{:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_is_not_read_ends_too() {
+        let (mut pieces, known, _stop) = begin(Clock(1));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        known.store(false, Ordering::SeqCst);
+        tokio::time::sleep(HEARTBEAT * 2).await;
+        let mut read = 0;
+        while pieces.try_recv().is_ok() {
+            read += 1;
+        }
+        assert_eq!(read, 2, "what waited before, and nothing since");
+        assert!(pieces.recv().await.is_none());
+    }
 
     #[test]
     fn events_have_one_line_of_data() {

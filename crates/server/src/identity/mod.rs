@@ -16,7 +16,7 @@ use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, Result};
 use jiff::{SignedDuration, Timestamp};
 use links::Links;
-use local::SocketAccess;
+use local::{Accounts, SocketAccess};
 use principal::Principal;
 use secret::{Hash, same};
 use sessions::Sessions;
@@ -31,7 +31,8 @@ const FILE_TOKEN: &str = "api-token-file";
 
 /// Everything by which the server recognizes callers.
 pub(crate) struct Callers {
-    pub(crate) socket: SocketAccess,
+    socket: SocketAccess,
+    accounts: Accounts,
     /// The token in the file of `--api-token-file`. Its holder is an admin.
     file_token: Option<String>,
     pub(crate) tokens: Tokens,
@@ -61,8 +62,11 @@ impl From<Error> for LogInError {
 impl Callers {
     /// Reads the files of the data directory `dir`.
     pub(crate) fn open(dir: &Arc<dyn Dir>, socket: SocketAccess, file_token: Option<String>) -> Callers {
+        let accounts = Accounts::default();
+        accounts.read();
         Callers {
             socket,
+            accounts,
             file_token,
             tokens: Tokens::open(dir.clone()),
             users: Users::open(dir.clone()),
@@ -70,6 +74,12 @@ impl Callers {
             links: Links::default(),
             attempts: Attempts::new(),
         }
+    }
+
+    /// Returns the caller for a process of user `uid` that is connected to the Unix socket. `None`:
+    /// the user has no access. It reads no file.
+    pub(crate) fn local(&self, uid: u32) -> Option<Principal> {
+        self.socket.caller(uid, &self.accounts)
     }
 
     /// Returns the caller that presents this bearer token.
@@ -144,9 +154,10 @@ impl Callers {
         Ok((secret, now.checked_add(life).unwrap_or(now)))
     }
 
-    /// Does what is due from time to time: it writes the times of last uses, and forgets sessions
-    /// that are over.
+    /// Does what is due from time to time: it reads the names of local users again, writes the
+    /// times of last uses, and forgets sessions that are over.
     pub(crate) fn keep_up(&self) {
+        self.accounts.read();
         self.sessions.tidy(Instant::now());
         if let Err(error) = self.tokens.save_uses() {
             tracing::warn!(%error, "the times at which tokens were used can't be written");
@@ -160,4 +171,67 @@ pub(crate) struct NewSession {
     pub(crate) secret: String,
     pub(crate) caller: Principal,
     pub(crate) expires: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hindcast_api::{CreateToken, CreateUser};
+    use hindcast_engine::disk::MemDir;
+    use std::sync::Barrier;
+
+    fn callers() -> Callers {
+        let socket = SocketAccess { group: None, role: Role::Viewer };
+        Callers::open(&(Arc::new(MemDir::new()) as Arc<dyn Dir>), socket, None)
+    }
+
+    #[test]
+    fn a_token_that_was_revoked_or_has_expired_is_not_known() {
+        let callers = callers();
+        let create = |name: &str, expires_seconds| {
+            let new = CreateToken {
+                name: name.into(),
+                role: Role::Viewer,
+                volumes: Vec::new(),
+                expires_seconds,
+                views: false,
+            };
+            let created = callers.tokens.create(&new, Timestamp::now()).unwrap();
+            callers.bearer(&created.secret).unwrap()
+        };
+        let (stays, revoked, expires) = (create("a", None), create("b", None), create("c", Some(1)));
+        assert!([&stays, &revoked, &expires].into_iter().all(|caller| callers.is_known(caller)));
+        callers.tokens.revoke("b").unwrap();
+        std::thread::sleep(Duration::from_millis(1100));
+        assert!(callers.is_known(&stays));
+        assert!(!callers.is_known(&revoked) && !callers.is_known(&expires));
+        let (begun, address) = (callers.begin(stays, None).unwrap(), None);
+        let key = Hash::of(begun.secret.as_bytes());
+        assert!(callers.sessions.expires(&key).is_some());
+        callers.sessions.end(&key);
+        assert!(callers.sessions.expires(&key).is_none());
+        assert!(matches!(callers.follow("none", address), Err(LogInError::Wrong)));
+    }
+
+    /// An attempt is taken before the password is checked, which takes long. Otherwise all attempts
+    /// that begin at one time would find the bucket full.
+    #[test]
+    fn log_ins_at_one_time_share_the_bucket_of_failures() {
+        const THREADS: usize = 12;
+        let callers = callers();
+        let new = CreateUser { name: "anna".into(), role: Role::Viewer, password: "correct horse".into() };
+        callers.users.create(&new, Timestamp::now()).unwrap();
+        let (begin, address) = (Barrier::new(THREADS), Some(IpAddr::from([10, 0, 0, 1])));
+        let attempt = || {
+            begin.wait();
+            callers.log_in(("anna", "wrong horse!"), address)
+        };
+        let failed: Vec<_> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..THREADS).map(|_| scope.spawn(attempt)).collect();
+            all.into_iter().map(|thread| thread.join().unwrap().err().unwrap()).collect()
+        });
+        let checked = failed.iter().filter(|error| matches!(error, LogInError::Wrong)).count();
+        assert_eq!(checked, 5, "{failed:?}");
+        assert!(matches!(callers.log_in(("anna", "correct horse"), address), Err(LogInError::Later(_))));
+    }
 }
