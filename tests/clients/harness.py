@@ -207,6 +207,8 @@ class Hindcast(Daemon):
         if not any(str(arg).startswith("--iscsi=") for arg in args):
             # The default is one fixed port; tests may run beside other servers.
             self.args.append("--iscsi=none")
+        if not any(str(arg).startswith("--api=") for arg in args):
+            self.args.append(f"--api=unix:{self.api}")
 
     def start(self, wait=True):
         # A server that has answered has a pool: it has to be found again, not made.
