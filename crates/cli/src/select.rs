@@ -146,6 +146,8 @@ pub(crate) fn tree<'a>(snapshots: &'a [Snapshot], volumes: &'a [Volume]) -> Vec<
     }
     let mut drawn = Vec::new();
     let mut next: Vec<Branch> = children.remove(&None).unwrap_or_default();
+    // Last in is first out.
+    next.reverse();
     next.sort_by(|a, b| volume_of(b).cmp(volume_of(a)));
     while let Some(branch) = next.pop() {
         if let Some(mut below) = children.remove(&Some(branch.label.clone())) {

@@ -33,6 +33,12 @@ impl App {
         self.shown_views(|view| view.id == id)?.pop().ok_or_else(|| not_found(id))
     }
 
+    /// Returns the name of the volume of a view. `None`: there is no such view or volume.
+    pub(crate) fn volume_of_view(&self, id: &str) -> Option<String> {
+        let volume = self.views.all().ok()?.into_iter().find(|view| view.id == id)?.volume;
+        self.pool.volumes().into_iter().find(|info| info.uuid == volume).map(|info| info.name)
+    }
+
     /// Returns views as the API has them. What all of them need is looked up once.
     fn shown_views(&self, wanted: impl Fn(&StoredView) -> bool) -> Result<Vec<View>> {
         let views: Vec<StoredView> = self.views.all()?.into_iter().filter(wanted).collect();

@@ -438,6 +438,18 @@ fn a_viewer_creates_views_in_its_scope_if_its_token_says_so() {
     let uuid = |volume: &str| server.json(&["volume", "show", volume])["uuid"].as_str().unwrap().to_owned();
     assert_eq!(create(&views, &format!("uuid:{}", uuid("db"))), 201);
     assert_eq!(create(&views, &format!("uuid:{}", uuid("log"))), 403);
+    // Whoever may create a view may use and end it, within the scope.
+    let made = server.json(&["view", "create", "log@s"]);
+    let own = server.json(&["view", "create", "db@s"]);
+    let on = |who: &str, method: &str, view: &Value, rest: &str| {
+        let path = format!("/api/v1/views/{}{rest}", view["id"].as_str().unwrap());
+        send(address, method, &path, &[who], None).status
+    };
+    assert_eq!((on(&views, "GET", &made, ""), on(&views, "GET", &own, "")), (403, 200));
+    assert_eq!((on(&views, "GET", &made, "/partitions"), on(&views, "GET", &own, "/partitions")), (403, 200));
+    assert_eq!((on(&plain, "GET", &own, "/partitions"), on(&plain, "DELETE", &own, "")), (403, 403));
+    assert_eq!((on(&views, "DELETE", &made, ""), on(&views, "DELETE", &own, "")), (403, 204));
+    assert_eq!(on(&views, "GET", &json!({"id": "nothing"}), ""), 403);
     let mark = send(address, "POST", "/api/v1/volumes/db/marks", &[&views], Some(&json!({"name": "m"})));
     assert_eq!(mark.status, 403, "{}", mark.body);
     assert_eq!(server.fails(&["access", "token", "create", "m", "--role", "metrics", "--views"]).0, 2);

@@ -5,7 +5,7 @@ use super::auditing::{Audited, not_ready};
 use super::caller::{Arrival, Key, Peer, unknown};
 use super::error::ApiError;
 use super::guests::{Guest, through};
-use super::roles::{self, Needs, Row};
+use super::roles::{self, Needs, Row, VIEW, VOLUME_OF_VIEW};
 use super::room::AnswerRoom;
 use super::withhold::Withhold;
 use super::{by_uuid, cookie, origin};
@@ -176,7 +176,10 @@ impl RouteGuard {
         if let Some(caller) = caller {
             let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
             let parameters = parameters.map_err(|e| ApiError::new(ErrorKind::Invalid, e.body_text()))?;
-            let parameters: Vec<(&str, &str)> = parameters.iter().collect();
+            let mut parameters: Vec<(&str, &str)> = parameters.iter().collect();
+            let id = parameters.iter().find(|(name, _)| *name == "id" && row.reach == VIEW);
+            let of_view = id.and_then(|(_, id)| self.app.volume_of_view(id));
+            parameters.extend(of_view.as_deref().map(|volume| (VOLUME_OF_VIEW, volume)));
             row.admit(&caller, &parameters, audited.asked.as_ref())?;
             parts.extensions.insert(caller);
         }

@@ -56,7 +56,13 @@ const VIEWER: Needs = Needs::Role(Role::Viewer);
 const OPERATOR: Needs = Needs::Role(Role::Operator);
 const ADMIN: Needs = Needs::Role(Role::Admin);
 
+/// Name of the parameter that the guard adds to those of a route's path: the volume of the view that
+/// the path names.
+pub(super) const VOLUME_OF_VIEW: &str = "volume of the view";
+
 const SERVER: Reach = Reach::Server;
+/// The volume of the view in the path.
+pub(super) const VIEW: Reach = Reach::Volumes(&[Mention::Path(VOLUME_OF_VIEW)]);
 const NAME: Reach = Reach::Volumes(&[Mention::Path("name")]);
 const VOLUME: Reach = Reach::Volumes(&[Mention::Path("volume")]);
 /// A volume in the path, and the name of another one in the body.
@@ -163,13 +169,13 @@ pub(super) const ROWS: &[Row] = &[
     row("DELETE", "/trash/{id}", ADMIN, SERVER),
     row("POST", "/trash/{id}/restore", OPERATOR, SERVER),
     row("GET", "/views", VIEWER, SERVER),
-    row("GET", "/views/{id}", VIEWER, SERVER),
-    row("PATCH", "/views/{id}", OPERATOR, SERVER),
-    row("DELETE", "/views/{id}", OPERATOR, SERVER),
+    row("GET", "/views/{id}", VIEWER, VIEW),
+    row("PATCH", "/views/{id}", Needs::Views, VIEW),
+    row("DELETE", "/views/{id}", Needs::Views, VIEW),
     // Files are the data itself, as an export is.
-    row("GET", "/views/{id}/file", OPERATOR, SERVER),
-    row("GET", "/views/{id}/files", OPERATOR, SERVER),
-    row("GET", "/views/{id}/partitions", OPERATOR, SERVER),
+    row("GET", "/views/{id}/file", Needs::Views, VIEW),
+    row("GET", "/views/{id}/files", Needs::Views, VIEW),
+    row("GET", "/views/{id}/partitions", Needs::Views, VIEW),
     row("GET", "/volumes", VIEWER, SERVER),
     row("POST", "/volumes", OPERATOR, Reach::Volumes(&[Mention::Body("name")])),
     row("GET", "/volumes/{name}", VIEWER, NAME),
