@@ -1,7 +1,7 @@
 //! What every file system of a reader can do.
 
 use crate::failure::Result;
-use hindcast_api::FileEntry;
+use hindcast_api::{FileEntry, FileKind, name_text};
 
 /// One page of a directory: its entries, and whether it has more after them.
 pub(crate) type Entries = (Vec<FileEntry>, bool);
@@ -37,6 +37,21 @@ pub(crate) trait FileSystem {
         length: u64,
         take: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()>;
+}
+
+/// Returns the entry of a name whose file can't be described.
+pub(crate) fn unknown(name: &[u8]) -> FileEntry {
+    FileEntry {
+        name: name_text(name),
+        kind: FileKind::Other,
+        size: 0,
+        mode: None,
+        uid: None,
+        gid: None,
+        modified: None,
+        target: None,
+        id: None,
+    }
 }
 
 /// Size of a buffer for content, in bytes.

@@ -2,8 +2,8 @@
 //! as it was before.
 
 use crate::disk::Section;
-use crate::failure::{Failure, Result};
-use crate::file_system::{Bounds, Entries, FileSystem, last_name, parts, pass_on};
+use crate::failure::{Failure, FailureKind, Result};
+use crate::file_system::{Bounds, Entries, FileSystem, last_name, parts, pass_on, unknown};
 use crate::page::Page;
 use hindcast_api::{FileEntry, FileKind, name_text};
 use jiff::Timestamp;
@@ -11,7 +11,8 @@ use ntfs::attribute_value::NtfsAttributeValue;
 use ntfs::indexes::NtfsFileNameIndex;
 use ntfs::structured_values::{NtfsFileAttributeFlags, NtfsFileName, NtfsFileNamespace};
 use ntfs::{
-    Ntfs, NtfsAttribute, NtfsAttributeFlags, NtfsError, NtfsFile, NtfsFileReference, NtfsReadSeek, NtfsTime,
+    Ntfs, NtfsAttribute, NtfsAttributeFlags, NtfsError, NtfsFile, NtfsFileFlags, NtfsFileReference,
+    NtfsReadSeek, NtfsTime,
 };
 use std::io::SeekFrom;
 
@@ -55,9 +56,38 @@ impl NtfsVolume {
                 return Err(missing());
             }
             let reference = self.look_up(&file, name).map_err(failed)?.ok_or_else(missing)?;
-            file = reference.to_file(&self.ntfs, &mut disk).map_err(failed)?;
+            file = self.open_file(reference, &shown)?;
         }
         Ok(file)
+    }
+
+    /// Returns the file that a reference means. A record that was freed or used again since is
+    /// another file: the directory and the record did not reach the disk together.
+    fn open_file(&self, reference: NtfsFileReference, shown: &str) -> Result<NtfsFile<'_>> {
+        let mut disk = self.disk.clone();
+        let file = reference.to_file(&self.ntfs, &mut disk).map_err(|e| failure(&e, shown))?;
+        let is_it = file.sequence_number() == reference.sequence_number()
+            && file.flags().contains(NtfsFileFlags::IN_USE);
+        match is_it {
+            true => Ok(file),
+            false => {
+                Err(Failure::unsupported(format!("{shown}: the directory names a record of another file")))
+            }
+        }
+    }
+
+    /// Checks that an attribute is the beginning of a file's content. If several records describe the
+    /// content, the parser may return a later one.
+    fn check_first(&self, attribute: &NtfsAttribute<'_, '_>, shown: &str) -> Result<()> {
+        let Some(place) = attribute.position().value().filter(|_| !attribute.is_resident()) else {
+            return Ok(());
+        };
+        // Lowest virtual cluster of a non-resident attribute.
+        let lowest = self.disk.bytes_at::<8>(place.get() + 0x10)?.map(u64::from_le_bytes);
+        match lowest {
+            Some(0) => Ok(()),
+            _ => Err(Failure::unsupported(format!("{shown}: the file is too scattered to be read here"))),
+        }
     }
 
     /// Returns the file of a name in a directory. The index finds a name in any case. If that is
@@ -123,8 +153,13 @@ impl NtfsVolume {
         if kind == FileKind::File
             && let Some(data) = file.data(&mut disk, "")
         {
-            let data = data.and_then(|item| Ok(item.to_attribute()?.value_length()));
-            size = data.map_err(|e| failure(&e, name))?;
+            let data = data.map_err(|e| failure(&e, name))?;
+            let attribute = data.to_attribute().map_err(|e| failure(&e, name))?;
+            // A scattered file is shown, and not taken for an empty one.
+            if self.check_first(&attribute, name).is_err() {
+                return Ok(FileEntry { id: Some(file.file_record_number()), ..unknown(name.as_bytes()) });
+            }
+            size = attribute.value_length();
         }
         let modified = moment(info.modification_time());
         let (mode, uid, gid, target) = (None, None, None, None);
@@ -169,8 +204,12 @@ impl FileSystem for NtfsVolume {
         let (found, has_more) = page.finish();
         let mut listed = Vec::with_capacity(found.len());
         for (name, reference) in found {
-            let file = reference.to_file(&self.ntfs, &mut disk).map_err(failed)?;
-            listed.push(self.described(&name_text(&name), &file)?);
+            let shown = name_text(&name);
+            let entry = self.open_file(reference, &shown).and_then(|file| self.described(&shown, &file));
+            listed.push(match entry {
+                Err(failure) if failure.kind == FailureKind::Disk => return Err(failure),
+                entry => entry.unwrap_or_else(|_| unknown(&name)),
+            });
         }
         Ok((listed, has_more))
     }
@@ -192,6 +231,7 @@ impl FileSystem for NtfsVolume {
         let Some(data) = file.data(&mut disk, "") else { return Ok(()) };
         let data = data.map_err(failed)?;
         let attribute = data.to_attribute().map_err(failed)?;
+        self.check_first(&attribute, &shown)?;
         let flags = attribute.flags();
         for (flag, what) in
             [(NtfsAttributeFlags::COMPRESSED, "compressed"), (NtfsAttributeFlags::ENCRYPTED, "encrypted")]

@@ -24,7 +24,12 @@ impl<T> Page<T> {
         if is_bad || self.after.as_deref().is_some_and(|after| name <= after) {
             return;
         }
-        self.found.entry(name.to_vec()).or_insert(entry);
+        // Of names that can't be told apart, none is missing.
+        let mut name = name.to_vec();
+        while self.found.contains_key(&name) {
+            name.push(b'~');
+        }
+        self.found.insert(name, entry);
         if self.found.len() > self.limit {
             self.found.pop_last();
             self.has_more = true;

@@ -1,6 +1,6 @@
 //! `hindcast files diff`: the files that differ between two moments.
 
-use super::copy::LONGEST_PATH;
+use super::copy::{LONGEST_PATH, MOST_DIRECTORIES};
 use super::place::Opened;
 use crate::failure::Failure;
 use crate::listing::{Cell, Column};
@@ -74,9 +74,11 @@ pub(crate) fn compare(
         return Ok(found);
     }
     let mut waiting = vec![(String::new(), Some((old, new)))];
+    let mut directories = 0_u64;
     while let Some((directory, entries)) = waiting.pop() {
-        if directory.len() > LONGEST_PATH {
-            return Err(Failure::Failed(format!("{directory}: the directories form a circle")));
+        directories += 1;
+        if directory.len() > LONGEST_PATH || directories > MOST_DIRECTORIES {
+            return Err(Failure::Failed(format!("{directory}: the directories have no end")));
         }
         let (old, new) = match entries {
             Some(entries) => entries,

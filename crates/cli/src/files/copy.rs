@@ -28,6 +28,9 @@ const BLOCK: usize = 64 << 10;
 /// Longest path that is walked, in bytes, as the kernel has it (PATH_MAX).
 pub(super) const LONGEST_PATH: usize = 4096;
 
+/// Largest number of directories that are walked. A damaged file system may have a circle.
+pub(super) const MOST_DIRECTORIES: u64 = 10_000_000;
+
 /// How files are copied.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct How {
@@ -106,7 +109,13 @@ impl Copy<'_, '_> {
     /// Copies a directory and all below it. What fails is noted, and the rest is copied.
     fn tree(&mut self, root: Waiting) {
         let mut waiting = vec![root];
+        let mut directories = 0_u64;
         while let Some(Waiting { path, target, line, entries }) = waiting.pop() {
+            directories += 1;
+            if directories > MOST_DIRECTORIES {
+                self.failed.push(format!("{path}: the directories have no end"));
+                return;
+            }
             let entries = match entries.map_or_else(|| self.from.list(&path).map(|(_, found)| found), Ok) {
                 Ok(entries) => entries,
                 Err(failure) => {

@@ -526,3 +526,22 @@ fn a_default_address_that_another_program_has_is_a_problem() {
     assert!(health["problems"].as_array().unwrap().iter().any(is_it), "{health}");
     assert!(server.fails(&["console"]).1.contains("no listener over TCP"));
 }
+
+/// A schedule deletes what its retention does not keep, also of a volume that joins its group.
+#[test]
+fn an_operator_lets_no_schedule_delete_snapshots_through_a_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = with_tcp(dir.path(), &[]);
+    for volume in ["db", "log"] {
+        server.ok(&["volume", "create", volume, "--size", "1M"]);
+    }
+    server.ok(&["snapshot", "create", "db@daily-old"]);
+    server.ok(&["group", "create", "shop"]);
+    server.ok(&["schedule", "create", "daily", "shop", "--every", "1d", "--keep-last", "1"]);
+    let operator = token(&server, "op", "operator", &[]);
+    let add = |volume: &str| {
+        let body = json!({"add": [volume]});
+        send(address, "PATCH", "/api/v1/groups/shop", &[&operator], Some(&body)).status
+    };
+    assert_eq!((add("db"), add("log")), (403, 200));
+}

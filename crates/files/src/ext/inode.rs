@@ -8,7 +8,6 @@ use hindcast_api::FileKind;
 use jiff::Timestamp;
 
 /// Flags of inodes.
-const COMPRESSED: u32 = 0x4;
 const ENCRYPTED: u32 = 0x800;
 const HAS_EXTENTS: u32 = 0x8_0000;
 const INLINE: u32 = 0x1000_0000;
@@ -52,6 +51,9 @@ impl Inode {
         let mut bytes = vec![0; usize::try_from(superblock.inode_size).unwrap_or(128)];
         section.read_at(place, &mut bytes)?;
         let mode = u32::from(le16(&bytes, 0));
+        if le16(&bytes, 0x1a) == 0 {
+            return Err(damaged("an inode is in no use"));
+        }
         let kind = match mode >> 12 {
             0o10 => FileKind::File,
             0o04 => FileKind::Directory,
@@ -78,11 +80,8 @@ impl Inode {
 
     /// Returns whether the content can't be read, and why.
     fn check(&self) -> Result<()> {
-        for (flag, what) in [
-            (ENCRYPTED, "encrypted by the file system"),
-            (INLINE, "in its inode"),
-            (COMPRESSED, "compressed"),
-        ] {
+        // The flag for compression is only a wish: what compresses has an incompatible feature.
+        for (flag, what) in [(ENCRYPTED, "encrypted by the file system"), (INLINE, "in its inode")] {
             if self.flags & flag != 0 {
                 return Err(Failure::unsupported(format!("the content is {what}, which can't be read here")));
             }

@@ -24,9 +24,10 @@ const REVOKE: u32 = 5;
 /// Incompatible features.
 const HAS_REVOKES: u32 = 0x1;
 const HAS_64_BITS: u32 = 0x2;
+const COMMITS_EARLY: u32 = 0x4;
 const HAS_SUMS_V2: u32 = 0x8;
 const HAS_SUMS_V3: u32 = 0x10;
-const KNOWN: u32 = HAS_REVOKES | HAS_64_BITS | HAS_SUMS_V2 | HAS_SUMS_V3;
+const KNOWN: u32 = HAS_REVOKES | HAS_64_BITS | COMMITS_EARLY | HAS_SUMS_V2 | HAS_SUMS_V3;
 /// Flags of tags.
 const ESCAPED: u32 = 1;
 const SAME_UUID: u32 = 2;
@@ -171,9 +172,13 @@ impl Journal<'_> {
                     open.revoked.extend(named.unwrap_or_default());
                 }
                 COMMIT => {
-                    self.check(&block, 16)?;
-                    let Open { copies: found, revoked: taken_back, damage } = std::mem::take(&mut open);
-                    damage.map_or(Ok(()), Err)?;
+                    // With early commits the commit block may be there before its transaction.
+                    let checked = self.check(&block, 16).and_then(|()| open.checked(self, transaction));
+                    if checked.is_err() && self.has(COMMITS_EARLY) {
+                        break;
+                    }
+                    checked?;
+                    let Open { copies: found, revoked: taken_back, .. } = std::mem::take(&mut open);
                     for (tag, number) in found {
                         copies.push(self.copy(&tag, number, transaction)?);
                     }
@@ -265,6 +270,12 @@ struct Open {
 }
 
 impl Open {
+    /// Returns what is wrong with the transaction.
+    fn checked(&mut self, journal: &Journal<'_>, transaction: u32) -> Result<()> {
+        self.damage.take().map_or(Ok(()), Err)?;
+        self.copies.iter().try_for_each(|(tag, number)| journal.copy(tag, *number, transaction).map(drop))
+    }
+
     /// Keeps the first failure.
     fn note<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|failure| self.damage.get_or_insert(failure)).ok()

@@ -3,15 +3,15 @@
 //! The reader follows extents and block maps, and reads directories from their beginning to their
 //! end, so that it needs neither hashes of names nor their order. What was allocated and never
 //! written is zeros. A journal that was not played back is applied in memory. Content that is
-//! encrypted, compressed or in its inode is refused.
+//! encrypted or in its inode is refused.
 
 mod inode;
 mod jbd2;
 mod superblock;
 
 use crate::disk::Section;
-use crate::failure::{Failure, Result};
-use crate::file_system::{Bounds, Entries, FileSystem, parts, pass_on};
+use crate::failure::{Failure, FailureKind, Result};
+use crate::file_system::{Bounds, Entries, FileSystem, parts, pass_on, unknown};
 use crate::page::Page;
 use hindcast_api::{FileEntry, FileKind, name_text};
 use inode::Inode;
@@ -186,7 +186,12 @@ impl FileSystem for Ext {
             true
         })?;
         let (found, has_more) = page.finish();
-        let described = |(name, number): (Vec<u8>, u32)| Ok(self.described(&name, &self.inode(number)?));
+        let described = |(name, number): (Vec<u8>, u32)| match self.inode(number) {
+            Ok(inode) => Ok(self.described(&name, &inode)),
+            Err(failure) if failure.kind == FailureKind::Disk => Err(failure),
+            // A directory can reach the disk before the inode that it names.
+            Err(_) => Ok(unknown(&name)),
+        };
         Ok((found.into_iter().map(described).collect::<Result<_>>()?, has_more))
     }
 

@@ -159,12 +159,15 @@ impl Superblock {
         let within = u64::from(group) % in_block * self.descriptor_size();
         let is_meta = self.has(INCOMPATIBLE, META_GROUPS) && block >= u64::from(le32(&self.bytes, 0x104));
         let block = match is_meta {
-            false => self.first_block() + 1 + block,
+            false => u64::from(size == 1024) + 1 + block,
             // The first group of those whose descriptors the block has.
             true => {
                 let first = block * in_block;
                 let start = self.first_block() + first * u64::from(self.blocks_per_group());
-                start + u64::from(self.has_superblock(first))
+                // With blocks of 1 KiB the superblock is the second block, also if the first group
+                // begins with the first one.
+                let shifted = u64::from(block == 0 && size == 1024 && self.first_block() == 0);
+                start + u64::from(self.has_superblock(first)) + shifted
             }
         };
         match block.checked_mul(size).and_then(|at| at.checked_add(within)) {

@@ -106,7 +106,8 @@ impl Chain {
 
     /// Returns the end of the chain. `None`: this process has written no line.
     pub(super) fn end(&self) -> Option<Head> {
-        let (_, file, length) = self.current.as_ref()?;
+        // A file whose first line could not be written is no end.
+        let (_, file, length) = self.current.as_ref().filter(|(_, _, length)| *length > 0)?;
         Some(Head { file: file.clone(), length: *length, hash: self.head })
     }
 

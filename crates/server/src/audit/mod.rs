@@ -221,6 +221,8 @@ impl Files {
             "audit"
         );
         let Some(dir) = &self.dir else { return Ok(()) };
+        // Nothing is appended to files whose end is not known.
+        self.retry()?;
         let written = self.chain.lock().append(dir, entry).map_err(|e| e.to_string());
         if let Err(error) = &written {
             tracing::error!(error, "the audit can't be written; changes are refused");

@@ -1,11 +1,13 @@
 //! The routes of groups.
 
+use super::caller::Caller;
 use super::error::{ApiError, Json, Path};
 use super::shared::{Shared, blocking};
 use crate::app::App;
 use axum::extract::State;
 use axum::http::StatusCode;
-use hindcast_api::{CreateGroup, ErrorBody, Group, PatchGroup};
+use hindcast_api::{CreateGroup, ErrorBody, Group, PatchGroup, Retention, Role};
+use hindcast_engine::pool::SnapshotInfo;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -55,10 +57,20 @@ async fn group(State(app): Shared, Path(name): Path<String>) -> Result<Json<Grou
 #[utoipa::path(patch, path = "/groups/{name}", params(("name" = String, Path)), request_body = PatchGroup, responses((status = OK, body = Group), (status = "default", body = ErrorBody)))]
 async fn patch_group(
     State(app): Shared,
+    Caller(caller): Caller,
     Path(name): Path<String>,
     Json(patch): Json<PatchGroup>,
 ) -> Result<Json<Group>, ApiError> {
     blocking(&app, move |app| {
+        // The next run of a schedule of the group deletes what its retention does not keep.
+        for schedule in app.list_schedules()?.into_iter().filter(|s| s.groups.contains(&name)) {
+            let old =
+                |s: &SnapshotInfo| patch.add.contains(&s.volume) && s.name.starts_with(&schedule.prefix);
+            if schedule.keep != Retention::default() && app.pool.all_snapshots().iter().any(old) {
+                let what = format!("let schedule {} delete existing snapshots", schedule.name);
+                caller.require(Role::Admin, &what)?;
+            }
+        }
         let group = app.patch_group(&name, &patch)?;
         tracing::info!(
             event = "group.changed",

@@ -71,7 +71,12 @@ impl RouteGuard {
                     if let Some(withhold) = withhold {
                         response = withhold.filter(&self.app, response).await;
                     }
-                    hold(response, guest.as_ref(), &self.room)
+                    // A change that was made is never answered as if it were refused for lack of
+                    // room. Answers to changes are short.
+                    match changes {
+                        true => response,
+                        false => hold(response, guest.as_ref(), &self.room),
+                    }
                 }
                 Err(error) => error.into_response(),
             };

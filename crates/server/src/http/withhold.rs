@@ -15,7 +15,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Keys of texts that are the name of a volume, or an address in it. The text is removed.
-const OPTIONAL: [&str; 3] = ["origin", "parent", "writable"];
+const OPTIONAL: [&str; 4] = ["after_moment", "origin", "parent", "writable"];
+/// Key of users' own words, which are not names of volumes.
+const LABELS: &str = "labels";
 /// Keys of lists of names of volumes.
 const LISTS: [&str; 1] = ["clones"];
 /// Keys of lists of what depends on a volume.
@@ -132,6 +134,7 @@ impl Withhold {
                 Value::Array(all) if key == PROBLEMS => {
                     all.iter_mut().for_each(|problem| problem["message"] = json!(HIDDEN));
                 }
+                _ if key == LABELS => {}
                 value => self.hide_names(value),
             }
         }
