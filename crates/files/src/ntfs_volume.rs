@@ -76,16 +76,26 @@ impl NtfsVolume {
         }
     }
 
-    /// Checks that an attribute is the beginning of a file's content. If several records describe the
-    /// content, the parser may return a later one.
+    /// Returns a number of 8 bytes in a record.
+    fn number(&self, at: u64) -> Result<u64> {
+        let bytes = self.disk.bytes_at::<8>(at)?;
+        let bytes =
+            bytes.ok_or_else(|| Failure::unsupported("read a file: its record is not on the disk"))?;
+        // The last two bytes of a sector are replaced while it is on the disk. They are the highest
+        // ones of the number.
+        let highest = if at % SECTOR == SECTOR - 8 { u64::MAX >> 16 } else { u64::MAX };
+        Ok(u64::from_le_bytes(bytes) & highest)
+    }
+
+    /// Checks that an attribute is the beginning of a file's content. If several records describe
+    /// the content, the parser may return a later one.
     fn check_first(&self, attribute: &NtfsAttribute<'_, '_>, shown: &str) -> Result<()> {
         let Some(place) = attribute.position().value().filter(|_| !attribute.is_resident()) else {
             return Ok(());
         };
         // Lowest virtual cluster of a non-resident attribute.
-        let lowest = self.disk.bytes_at::<8>(place.get() + 0x10)?.map(u64::from_le_bytes);
-        match lowest {
-            Some(0) => Ok(()),
+        match self.number(place.get() + 0x10)? {
+            0 => Ok(()),
             _ => Err(Failure::unsupported(format!("{shown}: the file is too scattered to be read here"))),
         }
     }
@@ -129,14 +139,7 @@ impl NtfsVolume {
         let Some(place) = attribute.position().value().filter(|_| !attribute.is_resident()) else {
             return Ok(u64::MAX);
         };
-        let at = place.get() + 0x38;
-        let bytes = self.disk.bytes_at::<8>(at)?;
-        let bytes =
-            bytes.ok_or_else(|| Failure::unsupported("read a file: its record is not on the disk"))?;
-        // The last two bytes of a sector are replaced while it is on the disk. They are the highest
-        // ones of the length.
-        let highest = if at % SECTOR == SECTOR - 8 { u64::MAX >> 16 } else { u64::MAX };
-        Ok(u64::from_le_bytes(bytes) & highest)
+        self.number(place.get() + 0x38)
     }
 
     /// Describes a file. The sizes and times in directories may be old, so its own record counts.

@@ -29,7 +29,7 @@ const ALLOCATOR: (&str, &str) = ("_RJEM_MALLOC_CONF", "background_thread:false,n
 /// content. Each has as much memory as [`sandbox::MEMORY`].
 const MAX_WORKING: usize = 4;
 /// Time for which a question waits for a place, and the pause between two looks.
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
 /// Largest number of processes that wait for another request.
 const MAX_IDLE: usize = 4;

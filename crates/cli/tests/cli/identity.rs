@@ -536,7 +536,8 @@ fn an_operator_lets_no_schedule_delete_snapshots_through_a_group() {
         server.ok(&["volume", "create", volume, "--size", "1M"]);
     }
     server.ok(&["snapshot", "create", "db@daily-old"]);
-    server.ok(&["group", "create", "shop"]);
+    server.ok(&["volume", "create", "other", "--size", "1M"]);
+    server.ok(&["group", "create", "shop", "other"]);
     server.ok(&["schedule", "create", "daily", "shop", "--every", "1d", "--keep-last", "1"]);
     let operator = token(&server, "op", "operator", &[]);
     let add = |volume: &str| {

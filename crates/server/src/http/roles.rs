@@ -56,8 +56,8 @@ const VIEWER: Needs = Needs::Role(Role::Viewer);
 const OPERATOR: Needs = Needs::Role(Role::Operator);
 const ADMIN: Needs = Needs::Role(Role::Admin);
 
-/// Name of the parameter that the guard adds to those of a route's path: the volume of the view that
-/// the path names.
+/// Name of the parameter that the guard adds to those of a route's path: the volume of the view
+/// that the path names.
 pub(super) const VOLUME_OF_VIEW: &str = "volume of the view";
 
 const SERVER: Reach = Reach::Server;
