@@ -357,7 +357,9 @@ impl Run {
         let snapshots: Vec<(SnapId, VolId)> =
             self.oracle.state().snapshots.iter().map(|(id, s)| (*id, s.volume)).take(4).collect();
         for (snap, vol) in snapshots {
-            if self.oracle.doubtful_snapshots(vol) {
+            // A volume in the trash has no address.
+            let in_trash = self.oracle.state().volumes.get(&vol).is_some_and(|volume| volume.trashed);
+            if in_trash || self.oracle.doubtful_snapshots(vol) {
                 continue;
             }
             let size = self.snapshot_model(snap)?.size;
