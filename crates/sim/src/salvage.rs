@@ -3,10 +3,10 @@
 
 use crate::run::{Outcome, Run};
 use hindcast_engine::device::BlockDevice;
-use hindcast_engine::pool::Pool;
+use hindcast_engine::pool::{Pool, TrashInfo};
 use hindcast_engine::salvage::SalvageOptions;
 use hindcast_engine::world::{SplitMix, World};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// In a random run, a salvage precedes one in this many openings.
@@ -72,7 +72,13 @@ impl Run {
     pub(crate) fn compare_salvaged(&self, salvaged: &Shown) -> Outcome<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
         let opened = shown(pool)?;
-        if !opened.0.keys().eq(salvaged.0.keys()) {
+        // A salvage also shows what is in the trash, under other names.
+        let in_trash =
+            |info: TrashInfo| format!("{}.trash-{:08x}", info.volume.name, info.volume.uuid.as_fields().0);
+        let in_trash: BTreeSet<String> = pool.trash().into_iter().map(in_trash).collect();
+        let shown = |volume: &String| salvaged.0.contains_key(&(volume.clone(), None));
+        let others = salvaged.0.keys().filter(|(volume, _)| !in_trash.contains(volume));
+        if !opened.0.keys().eq(others) || !in_trash.iter().all(shown) {
             return Err("a salvage showed other volumes and snapshots than there are".into());
         }
         if pool.stats().repaired.total() > 0 || pool.damaged().0 > 0 {
