@@ -109,8 +109,6 @@ impl Overlay {
 pub(crate) struct Section {
     cache: Rc<RefCell<Cache>>,
     overlay: Option<Rc<Overlay>>,
-    /// Bytes that are shown at an offset of the section.
-    patch: Option<Rc<(u64, Vec<u8>)>>,
     start: u64,
     size: u64,
     position: u64,
@@ -120,7 +118,7 @@ impl Section {
     /// Returns the section that is a whole disk.
     pub(crate) fn whole(source: Box<dyn Source>, size: u64) -> Self {
         let cache = Rc::new(RefCell::new(Cache::new(source, size)));
-        Section { cache, overlay: None, patch: None, start: 0, size, position: 0 }
+        Section { cache, overlay: None, start: 0, size, position: 0 }
     }
 
     /// Returns the section as an overlay shows it.
@@ -128,17 +126,12 @@ impl Section {
         Section { overlay: Some(Rc::new(overlay)), ..self.clone() }
     }
 
-    /// Returns the section with other bytes at an offset, above its overlay.
-    pub(crate) fn patched(&self, offset: u64, bytes: Vec<u8>) -> Self {
-        Section { patch: Some(Rc::new((offset, bytes))), ..self.clone() }
-    }
-
     /// Returns a part of the section, cut at its end. It has no overlay.
     pub(crate) fn part(&self, start: u64, size: u64) -> Self {
         let start = start.min(self.size);
         let size = size.min(self.size - start);
         let (cache, start) = (self.cache.clone(), self.start + start);
-        Section { cache, overlay: None, patch: None, start, size, position: 0 }
+        Section { cache, overlay: None, start, size, position: 0 }
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -148,18 +141,9 @@ impl Section {
     /// Reads bytes. Fails if the section ends before them.
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), Failure> {
         match &self.overlay {
-            None => self.read_below(offset, out)?,
-            Some(overlay) => self.read_over(overlay, offset, out)?,
+            None => self.read_below(offset, out),
+            Some(overlay) => self.read_over(overlay, offset, out),
         }
-        if let Some((at, bytes)) = self.patch.as_deref() {
-            let end = at + bytes.len() as u64;
-            let (from, to) = (offset.max(*at), offset.saturating_add(out.len() as u64).min(end));
-            if from < to {
-                let there = (from - offset) as usize..(to - offset) as usize;
-                out[there].copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
-            }
-        }
-        Ok(())
     }
 
     /// Reads bytes as the overlay shows them.

@@ -2,7 +2,7 @@
 
 use crate::disk::Section;
 use crate::failure::{Failure, Result};
-use crate::file_system::{Bounds, Entries, FileSystem, last_name, parts, pass_on};
+use crate::file_system::{Bounds, Entries, FileSystem, Part, Take, last_name, parts, pass_on};
 use crate::page::Page;
 use fatfs::{DateTime, Dir, DirEntry, FatType, FsOptions};
 use hindcast_api::{FileEntry, FileKind, name_text};
@@ -97,13 +97,8 @@ impl FileSystem for Fat {
         Ok((found.into_iter().map(|(_, entry)| entry).collect(), has_more))
     }
 
-    fn read(
-        &self,
-        path: &[u8],
-        offset: u64,
-        length: u64,
-        take: &mut dyn FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn read(&self, path: &[u8], part: Part, take: Take<'_>) -> Result<()> {
+        let Part { offset, length } = part;
         let shown = name_text(path);
         let entry = match self.find(path)? {
             Found::Entry(entry) if entry.is_file() => entry,

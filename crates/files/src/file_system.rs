@@ -6,6 +6,16 @@ use hindcast_api::{FileEntry, FileKind, name_text};
 /// One page of a directory: its entries, and whether it has more after them.
 pub(crate) type Entries = (Vec<FileEntry>, bool);
 
+/// A function that takes content, piece by piece.
+pub(crate) type Take<'t> = &'t mut dyn FnMut(&[u8]) -> Result<()>;
+
+/// A part of a file, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
 /// The bounds of a page of a directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounds {
@@ -30,13 +40,7 @@ pub(crate) trait FileSystem {
     fn list(&self, path: &[u8], bounds: &Bounds) -> Result<Entries>;
 
     /// Passes the content of a file in a range to `take`, in pieces.
-    fn read(
-        &self,
-        path: &[u8],
-        offset: u64,
-        length: u64,
-        take: &mut dyn FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()>;
+    fn read(&self, path: &[u8], part: Part, take: Take<'_>) -> Result<()>;
 }
 
 /// Returns the entry of a name whose file can't be described.
@@ -71,7 +75,7 @@ pub(crate) fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
 pub(crate) fn pass_on(
     length: u64,
     mut next: impl FnMut(&mut [u8]) -> Result<usize>,
-    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+    take: Take<'_>,
 ) -> Result<()> {
     let mut buffer = vec![0; PIECE];
     let mut left = length;

@@ -3,7 +3,7 @@
 
 use crate::disk::Section;
 use crate::failure::{Failure, FailureKind, Result};
-use crate::file_system::{Bounds, Entries, FileSystem, last_name, parts, pass_on, unknown};
+use crate::file_system::{Bounds, Entries, FileSystem, Part, Take, last_name, parts, pass_on, unknown};
 use crate::page::Page;
 use hindcast_api::{FileEntry, FileKind, name_text};
 use jiff::Timestamp;
@@ -217,13 +217,8 @@ impl FileSystem for NtfsVolume {
         Ok((listed, has_more))
     }
 
-    fn read(
-        &self,
-        path: &[u8],
-        offset: u64,
-        length: u64,
-        take: &mut dyn FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn read(&self, path: &[u8], part: Part, take: Take<'_>) -> Result<()> {
+        let Part { offset, length } = part;
         let mut disk = self.disk.clone();
         let shown = name_text(path);
         let failed = |e: NtfsError| failure(&e, &shown);

@@ -2,7 +2,7 @@
 
 use crate::disk::{Section, Source};
 use crate::failure::{Failure, FailureKind, Result};
-use crate::file_system::{Bounds, FileSystem};
+use crate::file_system::{Bounds, FileSystem, Part};
 use crate::partitions;
 use crate::sandbox;
 use crate::wire::{self, Kind, Place, Request};
@@ -146,7 +146,8 @@ fn answer(
                 let sent = wire::send(&mut *connection.borrow_mut(), Kind::Piece, piece);
                 sent.map_err(|e| Failure::new(FailureKind::Reader, format!("send content: {e}")))
             };
-            fs.read(&name_bytes(&place.path), *offset, *length, &mut take)?;
+            let part = Part { offset: *offset, length: *length };
+            fs.read(&name_bytes(&place.path), part, &mut take)?;
             json(&())
         }
     }

@@ -68,7 +68,7 @@ struct Copy {
     transaction: u32,
 }
 
-/// Returns what the journal of a file system replaces, and shows the file system as unmounted.
+/// Returns what the journal of a file system replaces.
 pub(crate) fn replay(section: &Section, superblock: &Superblock) -> Result<Overlay> {
     let inode = superblock.journal().ok_or_else(|| damaged("it is on another disk"))?;
     let inode = Inode::read(section, superblock, inode)?;

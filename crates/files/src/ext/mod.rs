@@ -11,7 +11,7 @@ mod superblock;
 
 use crate::disk::Section;
 use crate::failure::{Failure, FailureKind, Result};
-use crate::file_system::{Bounds, Entries, FileSystem, parts, pass_on, unknown};
+use crate::file_system::{Bounds, Entries, FileSystem, Part, Take, parts, pass_on, unknown};
 use crate::page::Page;
 use hindcast_api::{FileEntry, FileKind, name_text};
 use inode::Inode;
@@ -42,9 +42,10 @@ impl Ext {
     pub(crate) fn open(section: &Section) -> Result<Self> {
         let superblock = Superblock::read(section)?;
         let section = match superblock.needs_recovery() {
-            true => Superblock::settle(section, jbd2::replay(section, &superblock)?)?,
+            true => section.under(jbd2::replay(section, &superblock)?),
             false => section.clone(),
         };
+        // The journal can have a newer superblock.
         let superblock = Superblock::read(&section)?;
         let found = Ext { section, superblock };
         match found.inode(ROOT)?.kind {
@@ -195,13 +196,8 @@ impl FileSystem for Ext {
         Ok((found.into_iter().map(described).collect::<Result<_>>()?, has_more))
     }
 
-    fn read(
-        &self,
-        path: &[u8],
-        offset: u64,
-        length: u64,
-        take: &mut dyn FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn read(&self, path: &[u8], part: Part, take: Take<'_>) -> Result<()> {
+        let Part { offset, length } = part;
         let inode = self.find(path, true)?;
         if inode.kind != FileKind::File {
             return Err(Failure::invalid(format!("{}: only files have content", name_text(path))));

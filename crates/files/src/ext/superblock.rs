@@ -2,15 +2,12 @@
 //! Documentation/filesystems/ext4). All numbers are little endian.
 
 use super::damaged;
-use crate::disk::{Overlay, Section};
+use crate::disk::Section;
 use crate::failure::{Failure, Result};
-use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 /// Offset and length of the superblock, in bytes.
 const OFFSET: u64 = 1024;
 const LENGTH: usize = 1024;
-/// Offset of its checksum.
-const SUM: usize = 1020;
 /// Offsets of its compatible and incompatible features, and of those that forbid writes.
 const COMPATIBLE: usize = 0x5c;
 const INCOMPATIBLE: usize = 0x60;
@@ -18,9 +15,8 @@ const READ_ONLY: usize = 0x64;
 
 /// Compatible feature: two groups have copies of the superblock, which it names.
 const SPARSE_SUPER_2: u32 = 0x200;
-/// Features that forbid writes: copies of the superblock are in few groups; metadata has checksums.
+/// Feature that forbids writes: copies of the superblock are in few groups.
 const SPARSE_SUPER: u32 = 0x1;
-const HAS_SUMS: u32 = 0x400;
 /// Incompatible features that matter for reading.
 const FILE_TYPES: u32 = 0x2;
 const NEEDS_RECOVERY: u32 = 0x4;
@@ -192,21 +188,6 @@ impl Superblock {
         } else {
             !self.has(READ_ONLY, SPARSE_SUPER) || group == 1 || [3, 5, 7].into_iter().any(is_power)
         }
-    }
-
-    /// Shows the superblock in an overlay as that of a file system that was unmounted.
-    pub(super) fn settle(section: &Section, overlay: Overlay) -> Result<Section> {
-        // As the journal left it.
-        let replayed = section.under(overlay);
-        let mut bytes = Superblock::read(&replayed)?.bytes;
-        let features = le32(&bytes, INCOMPATIBLE) & !NEEDS_RECOVERY;
-        bytes[INCOMPATIBLE..INCOMPATIBLE + 4].copy_from_slice(&features.to_le_bytes());
-        if le32(&bytes, READ_ONLY) & HAS_SUMS != 0 {
-            // The kernel leaves out the inversion at the end.
-            let sum = !(crc_fast::checksum(Crc32Iscsi, &bytes[..SUM]) as u32);
-            bytes[SUM..].copy_from_slice(&sum.to_le_bytes());
-        }
-        Ok(replayed.patched(OFFSET, bytes.to_vec()))
     }
 }
 
