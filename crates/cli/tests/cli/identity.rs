@@ -437,6 +437,9 @@ fn a_viewer_creates_views_in_its_scope_if_its_token_says_so() {
     assert_eq!((create(&plain, "db"), create(&views, "db"), create(&views, "log")), (403, 201, 403));
     let uuid = |volume: &str| server.json(&["volume", "show", volume])["uuid"].as_str().unwrap().to_owned();
     assert_eq!(create(&views, &format!("uuid:{}", uuid("db"))), 201);
+    let path = format!("/api/v1/volumes/uuid:{}", uuid("log"));
+    let refused = send(address, "GET", &path, &[&views], None);
+    assert!(refused.status == 403 && !refused.body.contains("log"), "{}", refused.body);
     assert_eq!(create(&views, &format!("uuid:{}", uuid("log"))), 403);
     // Whoever may create a view may use and end it, within the scope.
     let made = server.json(&["view", "create", "log@s"]);

@@ -37,7 +37,10 @@ impl Principal {
     pub(crate) fn require_volume(&self, name: &str) -> std::result::Result<(), ErrorBody> {
         match self.scope.covers(name) {
             true => Ok(()),
-            false => Err(forbidden(format!("use volume {name}: it is outside the scope of {self}"))),
+            // Not by name: the request may have a UUID, whose name the caller does not know.
+            false => {
+                Err(forbidden(format!("use a volume of this request: it is outside the scope of {self}")))
+            }
         }
     }
 }
