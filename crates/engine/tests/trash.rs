@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use hindcast_engine::ErrorKind;
-use hindcast_engine::cdp::CdpSettings;
+use hindcast_engine::cdp::{CdpSettings, Moment};
 use hindcast_engine::disk::{Backing, Dir, Layer, LayeredDir, LowerDisk};
 use hindcast_engine::pool::{FeatureState, Method};
 use hindcast_engine::testing::{
@@ -198,6 +198,14 @@ fn a_history_in_the_trash_holds_room_that_others_need() {
     };
     record("old");
     site.idle();
+    let moment = Moment::Lsn(site.lsn());
+    site.pool.recover_volume("old", &moment, "child").unwrap();
+    site.pool.trash_volume("old", true).unwrap();
+    assert_eq!(site.pool.trash()[0].history, 0, "its history stays for the child");
+    site.pool.delete_volume("child", true).unwrap();
+    site.idle();
+    let uuid = site.pool.trash()[0].volume.uuid;
+    site.pool.restore_volume(uuid, None).unwrap();
     let uuid = site.pool.trash_volume("old", true).unwrap().volume.uuid;
     let held = site.pool.trash()[0].history;
     assert!(held > 0, "{held}");

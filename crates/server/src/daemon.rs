@@ -351,7 +351,7 @@ async fn stop(
             workers.into_iter().for_each(Worker::stop);
             maintenance.stop();
             app.events.close();
-            app.audit.keep_up();
+            app.audit.close();
             realtime::lowered(|| {
                 app.pool.close()?;
                 // A stop is orderly without a backup too; the log says why there is none.

@@ -10,6 +10,7 @@ use hindcast_files::{Device, Failure, FailureKind, Reading, Request, sandbox};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -17,7 +18,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The running program, also if its file was replaced since it started.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -28,9 +29,11 @@ const ALLOCATOR: (&str, &str) = ("_RJEM_MALLOC_CONF", "background_thread:false,n
 /// Largest number of processes that answer questions at the same time, and of those that send
 /// content. Each has as much memory as [`sandbox::MEMORY`].
 const MAX_WORKING: usize = 4;
-/// Time for which a question waits for a place, and the pause between two looks.
+/// Time for which a question waits for a place.
 const WAIT: Duration = Duration::from_secs(3);
-const PAUSE: Duration = Duration::from_millis(10);
+/// Time for which a view counts as in use after a request. A client that reads several files has
+/// the time to ask again, also if its lease ended during the first of them.
+const REST: Duration = Duration::from_secs(60);
 /// Largest number of processes that wait for another request.
 const MAX_IDLE: usize = 4;
 /// Time after which a process that waits is ended.
@@ -131,25 +134,38 @@ impl Process {
 /// The processes that read files, and their limits.
 pub(crate) struct FileReaders {
     idle: Mutex<Vec<Process>>,
-    /// The views of the requests under way.
-    working: Mutex<Vec<String>>,
-    questions: Semaphore,
+    /// The views in use.
+    uses: Mutex<BTreeMap<String, Use>>,
+    questions: Arc<Semaphore>,
     /// Requests for content last as long as their clients take it.
-    contents: Semaphore,
+    contents: Arc<Semaphore>,
 }
+
+/// The use of one view.
+struct Use {
+    /// Number of requests under way.
+    requests: usize,
+    /// Time of the last end of a request.
+    ended: Instant,
+}
+
+/// A place among the requests at the same time.
+pub(crate) struct ReadingPlace(
+    #[expect(dead_code, reason = "its drop frees the place")] OwnedSemaphorePermit,
+);
 
 /// A request under way.
 struct Working<'r> {
     readers: &'r FileReaders,
     view: &'r str,
-    _place: SemaphorePermit<'r>,
+    _place: ReadingPlace,
 }
 
 impl Drop for Working<'_> {
     fn drop(&mut self) {
-        let mut working = self.readers.working.lock();
-        if let Some(at) = working.iter().position(|view| view == self.view) {
-            working.swap_remove(at);
+        if let Some(of_view) = self.readers.uses.lock().get_mut(self.view) {
+            of_view.requests -= 1;
+            of_view.ended = Instant::now();
         }
     }
 }
@@ -157,12 +173,25 @@ impl Drop for Working<'_> {
 impl FileReaders {
     pub(crate) fn new() -> Self {
         let (questions, contents) = (Semaphore::new(MAX_WORKING), Semaphore::new(MAX_WORKING));
-        FileReaders { idle: Mutex::default(), working: Mutex::default(), questions, contents }
+        let (questions, contents) = (Arc::new(questions), Arc::new(contents));
+        FileReaders { idle: Mutex::default(), uses: Mutex::default(), questions, contents }
     }
 
-    /// Returns whether somebody reads files of a view now.
-    pub(crate) fn is_reading(&self, view: &str) -> bool {
-        self.working.lock().iter().any(|working| working == view)
+    /// Returns whether somebody reads files of a view, or did so a moment ago.
+    pub(crate) fn is_in_use(&self, view: &str) -> bool {
+        let of_view = |of_view: &Use| of_view.requests > 0 || of_view.ended.elapsed() < REST;
+        self.uses.lock().get(view).is_some_and(of_view)
+    }
+
+    /// Waits for a place for a question. It is answered soon, so other questions wait.
+    pub(crate) async fn question(&self) -> Result<ReadingPlace> {
+        let place = tokio::time::timeout(WAIT, self.questions.clone().acquire_owned()).await;
+        place.ok().and_then(|place| place.ok()).map(ReadingPlace).ok_or_else(busy)
+    }
+
+    /// Returns a place for content. Content lasts as long as its client takes it.
+    pub(crate) fn content(&self) -> Result<ReadingPlace> {
+        self.contents.clone().try_acquire_owned().map(ReadingPlace).map_err(|_| busy())
     }
 
     /// Sends a request about a view to a process. Content of a file goes to `take`. When the view
@@ -171,12 +200,13 @@ impl FileReaders {
         &self,
         views: &Views,
         view: &str,
+        place: ReadingPlace,
         request: &Request,
         take: &mut dyn FnMut(Vec<u8>) -> io::Result<()>,
     ) -> Result<T> {
         // Also for a process that waits: a view that has ended shows nothing.
         let content = views.content(view)?;
-        let _working = self.begin(view, request)?;
+        let _working = self.begin(view, place);
         let waiting = {
             let mut idle = self.idle.lock();
             idle.iter().position(|process| process.view == view).map(|at| idle.swap_remove(at))
@@ -199,25 +229,12 @@ impl FileReaders {
         answer.map_err(error)
     }
 
-    fn begin<'r>(&'r self, view: &'r str, request: &Request) -> Result<Working<'r>> {
-        // Content lasts as long as its client takes it. A question is answered soon, so others
-        // wait.
-        let (places, until) = match request {
-            Request::Read { .. } => (&self.contents, Instant::now()),
-            _ => (&self.questions, Instant::now() + WAIT),
-        };
-        let place = loop {
-            match places.try_acquire() {
-                Ok(place) => break place,
-                Err(_) if Instant::now() < until => std::thread::sleep(PAUSE),
-                Err(_) => {
-                    let text = "read files: too many clients read files; try again later";
-                    return Err(Error::new(ErrorKind::Busy, text));
-                }
-            }
-        };
-        self.working.lock().push(view.to_owned());
-        Ok(Working { readers: self, view, _place: place })
+    fn begin<'r>(&'r self, view: &'r str, place: ReadingPlace) -> Working<'r> {
+        let mut uses = self.uses.lock();
+        uses.retain(|_, of_view| of_view.requests > 0 || of_view.ended.elapsed() < REST);
+        let of_view = uses.entry(view.to_owned()).or_insert(Use { requests: 0, ended: Instant::now() });
+        of_view.requests += 1;
+        Working { readers: self, view, _place: place }
     }
 
     /// Keeps a process for another request, unless its view has ended.
@@ -243,6 +260,10 @@ impl FileReaders {
         let over: Vec<Process> = self.idle.lock().extract_if(.., is_over).collect();
         drop(over);
     }
+}
+
+fn busy() -> Error {
+    Error::new(ErrorKind::Busy, "read files: too many clients read files; try again later")
 }
 
 /// Returns the error of a failure. A guest's damaged file system is no defect of this server.

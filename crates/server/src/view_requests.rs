@@ -202,7 +202,7 @@ impl App {
         let used: BTreeSet<String> = self
             .shown_views(|view| view.expires <= now)?
             .into_iter()
-            .filter(|v| v.clients > 0 || self.file_readers.is_reading(&v.id))
+            .filter(|v| v.clients > 0 || self.file_readers.is_in_use(&v.id))
             .map(|v| v.id)
             .collect();
         let ended: Vec<StoredView> = self.views.all()?;

@@ -23,6 +23,9 @@ const VERSION: u32 = 1;
 pub(crate) const STORED: (&str, &str, u32) = (FILE, KIND, VERSION);
 /// The largest number of views. Each pins a moment of a history.
 pub(crate) const MAX_VIEWS: usize = 1000;
+/// The largest number of views of one volume. A caller whose scope is one volume can't use up the
+/// views of all.
+const MAX_VIEWS_OF_VOLUME: usize = 200;
 
 /// The content of a view. A name of a snapshot could become that of another one, so it is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,6 +182,12 @@ impl Views {
                 let text = format!("create a view: there are {MAX_VIEWS} already; end some first");
                 return Err(Error::new(ErrorKind::Conflict, text));
             }
+            if views.values().filter(|held| held.stored.volume == view.volume).count() >= MAX_VIEWS_OF_VOLUME
+            {
+                let text =
+                    format!("create a view: the volume has {MAX_VIEWS_OF_VOLUME} already; end some first");
+                return Err(Error::new(ErrorKind::Conflict, text));
+            }
             views.insert(view.id.clone(), Held { stored: view, pin: Some(pin) });
             Ok(())
         })
@@ -295,6 +304,22 @@ mod tests {
         }
         assert!(moments::open_frozen(&site.pool, "v", &format!("lsn:{lsn}")).is_err(), "it has expired");
         assert!(Views::open(dir, &site.pool).all().unwrap().is_empty());
+    }
+
+    #[test]
+    fn one_volume_does_not_use_up_all_views() {
+        let site = Site::new(32).having("v", 1 << 20, 16 << 10);
+        site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+        let lsn = site.put(0, 1, 4096).0;
+        let views = Views::open(Arc::new(MemDir::new()), &site.pool);
+        let (pin, _) = moments::open_frozen(&site.pool, "v", &format!("lsn:{lsn}")).unwrap();
+        let (full, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        for n in 0..MAX_VIEWS_OF_VOLUME {
+            views.add(view(&n.to_string(), full, lsn), pin.clone()).unwrap();
+        }
+        let error = views.add(view("more", full, lsn), pin.clone()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        views.add(view("other", other, lsn), pin).unwrap();
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use super::Pool;
 use super::snapshots::check_labels;
-use crate::branch::VolumeState;
 use crate::branch::namespace::{Namespace, check_deletable, check_name};
+use crate::branch::{Base, VolumeState};
 use crate::catalog::features::TRASH;
 use crate::control::{DeleteVolume, LabelVolume, RestoreVolume, TrashVolume};
 use crate::error::{Error, ErrorKind, Result, conflict, not_found};
-use crate::ids::VolumeId;
+use crate::ids::{BranchId, VolumeId};
 use crate::info::{TrashInfo, VolumeInfo};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uuid::Uuid;
@@ -74,11 +74,22 @@ impl Pool {
         trash
     }
 
-    /// Returns the bytes of the files of a volume's history.
+    /// Returns the bytes of the files of a volume's history that a purge gives back. A branch on
+    /// which other volumes rest keeps its history.
     fn stored_history(&self, volume: VolumeId) -> u64 {
         let stretches = self.core.stretches(volume);
-        let branches: BTreeMap<_, _> = stretches.iter().map(|s| (s.branch.id, &s.branch)).collect();
-        branches.values().map(|branch| branch.cdp.log.read().stored()).sum()
+        let own: BTreeMap<_, _> = stretches.iter().map(|s| (s.branch.id, &s.branch)).collect();
+        let used_by_others: BTreeSet<BranchId> = {
+            let names = self.core.names.read();
+            let others = names.branches.iter().filter(|(id, _)| !own.contains_key(id));
+            let rests_on = |base| match base {
+                Base::View(view) => view.at.map(|at| at.place().0),
+                _ => None,
+            };
+            others.filter_map(|(_, branch)| branch.base().and_then(rests_on)).collect()
+        };
+        let given_back = own.iter().filter(|(id, _)| !used_by_others.contains(id));
+        given_back.map(|(_, branch)| branch.cdp.log.read().stored()).sum()
     }
 
     /// Takes a volume out of the trash, with its old name or with `name`. Returns

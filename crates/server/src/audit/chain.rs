@@ -159,29 +159,39 @@ fn tail(file: &mut File, end: u64) -> io::Result<(Vec<u8>, u64)> {
     Ok((tail, start))
 }
 
-/// Returns the hash of the last line of all files. It cuts a line that a crash interrupted: the
-/// response to its request was never sent.
+/// Returns the hash of the last line of all files. It cuts what follows that line: a crash
+/// interrupted the line, and the response to its request was never sent.
 fn last_hash(dir: &Path) -> io::Result<Hash> {
     for name in names(dir)?.into_iter().rev() {
         let mut file = OpenOptions::new().read(true).write(true).open(dir.join(&name))?;
         let length = file.metadata()?.len();
-        let (tail, start) = tail(&mut file, length)?;
-        let end = tail.iter().rposition(|b| *b == b'\n');
-        let whole = end.map_or(0, |end| end + 1);
-        if whole < tail.len() {
-            tracing::warn!(
-                file = name,
-                bytes = tail.len() - whole,
-                "the audit ends with an incomplete line; it is cut"
-            );
-            file.set_len(start + whole as u64)?;
+        let whole = end_of_lines(&mut file, length)?;
+        if whole < length {
+            let bytes = length - whole;
+            tracing::warn!(file = name, bytes, "the audit ends with an incomplete line; it is cut");
+            file.set_len(whole)?;
         }
-        if let Some(end) = end {
-            let begin = tail[..end].iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
-            return Ok(Hash::of(&tail[begin..end]));
+        if whole > 0 {
+            let (tail, _) = tail(&mut file, whole - 1)?;
+            let last = tail.rsplit(|b| *b == b'\n').next().unwrap_or_default();
+            return Ok(Hash::of(last));
         }
     }
     Ok(NO_LINE)
+}
+
+/// Returns the end of the last whole line of a file. What follows it may be longer than any line: a
+/// file system can put zeros there after a power loss.
+fn end_of_lines(file: &mut File, length: u64) -> io::Result<u64> {
+    let mut end = length;
+    while end > 0 {
+        let (tail, start) = tail(file, end)?;
+        if let Some(at) = tail.iter().rposition(|b| *b == b'\n') {
+            return Ok(start + at as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
 }
 
 /// Returns the name of the file for a time. Names sort by time.

@@ -29,20 +29,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Name of the directory of the files, in the data directory.
 pub(crate) const DIRECTORY: &str = "audit";
 /// Name, kind and version of the file with the end of the chain.
 pub(crate) const STORED: (&str, &str, u32) = ("audit-head", "audit-head", 1);
-/// Maximum number of entries that wait for the thread.
+/// Maximum number of changes under way, each of which will have an entry, and maximum number of
+/// other entries that wait for the thread.
 const MAX_WAITING: usize = 1024;
 /// Time that a request waits for the thread.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time after which a disk that does not answer is a problem.
 const SLOW: Duration = Duration::from_secs(10);
+/// Time that a stop waits for entries of requests that were answered or given up.
+const LAST_ENTRIES: Duration = Duration::from_secs(5);
 
 /// The audit of the admin API.
 pub(crate) struct Audit {
@@ -50,20 +53,32 @@ pub(crate) struct Audit {
     pub(crate) refusals: Refusals,
     files: Arc<Files>,
     /// Work for the thread. Its end is the end of the thread.
-    jobs: SyncSender<Job>,
+    jobs: Sender<Job>,
+    changes: Arc<Semaphore>,
+    others: Arc<Semaphore>,
 }
+
+/// A place for an entry. A change takes it before it begins, so that its entry is never the one too
+/// many.
+pub(crate) struct EntryTurn(#[expect(dead_code, reason = "its drop frees the place")] OwnedSemaphorePermit);
 
 /// What the thread of the audit does for a request.
 enum Work {
     Record(Box<AuditEntry>),
     /// Tries again after a failure.
     Retry,
+    /// Ends the thread.
+    End,
 }
 
 struct Job {
     work: Work,
+    /// Held until the work is done, also if its request is given up.
+    turn: Option<EntryTurn>,
     done: oneshot::Sender<std::result::Result<(), String>>,
 }
+
+type Answer = oneshot::Receiver<std::result::Result<(), String>>;
 
 /// The files of the audit.
 struct Files {
@@ -102,35 +117,59 @@ impl Audit {
     /// the audit can't be read or written, the server starts, and changes are refused.
     pub(crate) fn open(data: Option<&Path>, own: Arc<dyn Dir>) -> Audit {
         let files = Arc::new(Files::open(data.map(|data| data.join(DIRECTORY)), own));
-        let (jobs, work) = mpsc::sync_channel(MAX_WAITING);
+        let (jobs, work) = mpsc::channel();
         let theirs = files.clone();
         let started = std::thread::Builder::new().name("audit".into()).spawn(move || serve(&theirs, &work));
         if let Err(error) = started {
             files.set_problem(Some(format!("start the thread of the audit: {error}")));
         }
-        Audit { refusals: Refusals::default(), files, jobs }
+        let (changes, others) =
+            (Arc::new(Semaphore::new(MAX_WAITING)), Arc::new(Semaphore::new(MAX_WAITING)));
+        Audit { refusals: Refusals::default(), files, jobs, changes, others }
     }
 
-    /// Checks that entries can be written. After a failure the thread of the audit tries again.
-    pub(crate) async fn ready(&self) -> std::result::Result<(), String> {
-        match self.files.usable.load(Ordering::Acquire) {
-            true => Ok(()),
-            false => self.ask(Work::Retry).await,
+    /// Checks that entries can be written, and returns the place for that of a change. After a
+    /// failure the thread of the audit tries again.
+    ///
+    /// A disk that does not answer is a failure, too: a change would be made, and its entry may
+    /// never be written.
+    pub(crate) async fn ready(&self) -> std::result::Result<EntryTurn, String> {
+        self.files.slow().map_or(Ok(()), Err)?;
+        let turn = self.changes.clone().try_acquire_owned();
+        let turn = turn.map_err(|_| format!("{MAX_WAITING} changes are under way"))?;
+        if !self.files.usable.load(Ordering::Acquire) {
+            self.ask(Work::Retry, None).await?;
         }
+        Ok(EntryTurn(turn))
     }
 
     /// Writes an entry. The value of its `prev` is replaced. After a failure that is a time limit,
-    /// the entry may still be written.
-    pub(crate) async fn record(&self, entry: AuditEntry) -> std::result::Result<(), String> {
-        self.ask(Work::Record(Box::new(entry))).await
+    /// the entry may still be written. The entry of a change has the place that
+    /// [`Audit::ready`] returned.
+    pub(crate) async fn record(
+        &self,
+        entry: AuditEntry,
+        turn: Option<EntryTurn>,
+    ) -> std::result::Result<(), String> {
+        let turn = match turn {
+            Some(turn) => turn,
+            None => {
+                let turn = self.others.clone().try_acquire_owned();
+                EntryTurn(turn.map_err(|_| format!("{MAX_WAITING} entries wait for the disk"))?)
+            }
+        };
+        self.ask(Work::Record(Box::new(entry)), Some(turn)).await
     }
 
-    async fn ask(&self, work: Work) -> std::result::Result<(), String> {
+    fn send(&self, work: Work, turn: Option<EntryTurn>) -> std::result::Result<Answer, String> {
         let (done, answer) = oneshot::channel();
-        self.jobs.try_send(Job { work, done }).map_err(|e| match e {
-            mpsc::TrySendError::Full(_) => format!("{MAX_WAITING} entries wait for the disk"),
-            mpsc::TrySendError::Disconnected(_) => "the thread of the audit has ended".to_owned(),
-        })?;
+        let ended = |_| "the thread of the audit has ended".to_owned();
+        self.jobs.send(Job { work, turn, done }).map_err(ended)?;
+        Ok(answer)
+    }
+
+    async fn ask(&self, work: Work, turn: Option<EntryTurn>) -> std::result::Result<(), String> {
+        let answer = self.send(work, turn)?;
         let late = |_| format!("the disk did not answer within {} s", PATIENCE.as_secs());
         let answer = tokio::time::timeout(PATIENCE, answer).await.map_err(late)?;
         answer.map_err(|_| "the thread of the audit has ended".to_owned())?
@@ -138,10 +177,22 @@ impl Audit {
 
     /// Returns why entries can't be written.
     pub(crate) fn problem(&self) -> Option<String> {
-        let state = self.files.state.lock();
-        let slow = state.writing.map(|since| since.elapsed()).filter(|time| *time >= SLOW);
-        let slow = slow.map(|time| format!("the disk has not answered for {} s", time.as_secs()));
-        state.problem.clone().or(slow)
+        let problem = self.files.state.lock().problem.clone();
+        problem.or_else(|| self.files.slow())
+    }
+
+    /// Writes the entries that wait, and ends the thread. It waits for [`LAST_ENTRIES`] at most.
+    pub(crate) fn close(&self) {
+        let until = Instant::now() + LAST_ENTRIES;
+        let Ok(mut answer) = self.send(Work::End, None) else { return };
+        while let Err(oneshot::error::TryRecvError::Empty) = answer.try_recv() {
+            if Instant::now() >= until {
+                tracing::error!("the audit's disk does not answer; entries of the last changes are lost");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.keep_up();
     }
 
     /// Does what is due from time to time: it writes how many refusals have no entries, makes the
@@ -176,13 +227,15 @@ impl Audit {
 /// Writes entries until the audit is dropped.
 fn serve(files: &Files, work: &Receiver<Job>) {
     realtime::lower();
-    while let Ok(Job { work, done }) = work.recv() {
+    while let Ok(Job { work, turn, done }) = work.recv() {
         files.state.lock().writing = Some(Instant::now());
         let result = match work {
             Work::Record(entry) => files.record(*entry),
             Work::Retry => files.retry(),
+            Work::End => return drop(done.send(Ok(()))),
         };
         files.state.lock().writing = None;
+        drop(turn);
         // The request may have been given up.
         let _ = done.send(result);
     }
@@ -203,6 +256,13 @@ impl Files {
         let usable = AtomicBool::new(problem.is_none());
         let chain = Mutex::new(opened.unwrap_or_else(|_| Chain::empty()));
         Files { dir, head, chain, usable, state: Mutex::new(State { problem, writing: None }) }
+    }
+
+    /// Returns why an entry would wait, if the disk has not answered for long.
+    fn slow(&self) -> Option<String> {
+        let since = self.state.lock().writing;
+        let time = since.map(|since| since.elapsed()).filter(|time| *time >= SLOW)?;
+        Some(format!("the disk has not answered for {} s", time.as_secs()))
     }
 
     fn set_problem(&self, problem: Option<String>) {

@@ -54,7 +54,7 @@ fn entries_are_chained_over_months_and_restarts() {
     assert_eq!(names(&dir.path().join(DIRECTORY)).unwrap(), ["2026-10.jsonl", "2026-11.jsonl"]);
     drop(audit);
     let audit = open(dir.path());
-    wait(audit.record(entry("carl", "2026-12-01T00:00:00Z"))).unwrap();
+    wait(audit.record(entry("carl", "2026-12-01T00:00:00Z"), None)).unwrap();
     // The clock was set back.
     add(&audit, "dora", "2026-11-01T00:00:00Z");
     let found = audit.verify().unwrap();
@@ -211,11 +211,13 @@ fn a_torn_line_is_cut() {
     drop(filled(dir.path()));
     let path = file(dir.path(), "2026-11");
     let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, format!("{text}{{\"time\":")).unwrap();
-    let audit = open(dir.path());
-    assert_eq!(fs::read_to_string(&path).unwrap(), text);
-    add(&audit, "anna", "2026-11-03T00:00:00Z");
-    assert!(audit.verify().unwrap().problems.is_empty());
+    for torn in ["{\"time\":".to_owned(), "\0".repeat(300 << 10), "\0".repeat(128 << 10)] {
+        fs::write(&path, format!("{text}{torn}")).unwrap();
+        let audit = open(dir.path());
+        assert_eq!(fs::read_to_string(&path).unwrap(), text, "{} bytes", torn.len());
+        add(&audit, "anna", "2026-11-03T00:00:00Z");
+        assert!(audit.verify().unwrap().problems.is_empty());
+    }
 }
 
 #[test]
@@ -240,7 +242,7 @@ fn a_held_audit_delays_neither_health_nor_the_check_before_a_change() {
     let audit = filled(dir.path());
     let held = audit.files.chain.lock();
     wait(async {
-        let recorded = audit.record(entry("carl", "2026-11-03T00:00:00Z"));
+        let recorded = audit.record(entry("carl", "2026-11-03T00:00:00Z"), None);
         let late = tokio::time::timeout(Duration::from_millis(50), recorded).await;
         assert!(late.is_err(), "the entry waits");
         let begun = Instant::now();
@@ -248,9 +250,42 @@ fn a_held_audit_delays_neither_health_nor_the_check_before_a_change() {
         assert_eq!(audit.problem(), None);
         assert!(begun.elapsed() < Duration::from_secs(1));
     });
+    // A change is not begun when its entry may never be written.
+    audit.files.state.lock().writing = Instant::now().checked_sub(SLOW);
+    assert!(wait(audit.ready()).err().unwrap().contains("has not answered"));
     drop(held);
-    wait(audit.record(entry("dora", "2026-11-03T00:00:00Z"))).unwrap();
+    wait(audit.record(entry("dora", "2026-11-03T00:00:00Z"), None)).unwrap();
     assert_eq!(listed(&audit, &Wanted { limit: 2, ..Wanted::default() }), ["carl", "dora"]);
+}
+
+#[test]
+fn a_stop_writes_the_entries_that_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let audit = filled(dir.path());
+    let held = audit.files.chain.lock();
+    wait(async {
+        for who in ["carl", "dora"] {
+            let recorded = audit.record(entry(who, "2026-11-03T00:00:00Z"), None);
+            tokio::time::timeout(Duration::from_millis(20), recorded).await.unwrap_err();
+        }
+    });
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| audit.close());
+        drop(held);
+        closing.join().unwrap();
+    });
+    assert_eq!(listed(&audit, &Wanted { limit: 2, ..Wanted::default() }), ["carl", "dora"]);
+    wait(audit.record(entry("emil", "2026-11-03T00:00:00Z"), None)).unwrap_err();
+}
+
+#[test]
+fn each_change_under_way_has_a_place_for_its_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let audit = filled(dir.path());
+    let mut turns: Vec<EntryTurn> = (0..MAX_WAITING).map(|_| wait(audit.ready()).unwrap()).collect();
+    assert!(wait(audit.ready()).is_err());
+    wait(audit.record(entry("carl", "2026-11-03T00:00:00Z"), turns.pop())).unwrap();
+    wait(audit.ready()).unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::error::ApiError;
 use super::guests::Guest;
 use crate::app::App;
-use crate::audit::without_secrets;
+use crate::audit::{EntryTurn, without_secrets};
 use crate::identity::principal::Principal;
 use axum::extract::{MatchedPath, Request};
 use axum::http::StatusCode;
@@ -30,6 +30,8 @@ pub(super) struct Audited {
     pub(super) caller: Option<Arc<Principal>>,
     /// The body, as soon as it was read.
     pub(super) asked: Option<Value>,
+    /// The place for the entry of a change.
+    pub(super) turn: Option<EntryTurn>,
 }
 
 impl Audited {
@@ -45,6 +47,7 @@ impl Audited {
             subject: subject.chars().take(MAX_SUBJECT).collect(),
             caller: None,
             asked: None,
+            turn: None,
         }
     }
 
@@ -76,7 +79,7 @@ impl Audited {
 
     /// Writes the entry of a request before its response is sent, if the audit has such requests:
     /// those that change something, and those that are refused. Returns the response to send.
-    pub(super) async fn close(self, app: &Arc<App>, changes: bool, response: Response) -> Response {
+    pub(super) async fn close(mut self, app: &Arc<App>, changes: bool, response: Response) -> Response {
         let status = response.status();
         if !changes && !is_refused(status) {
             return response;
@@ -87,7 +90,10 @@ impl Audited {
             let Some(left_out) = turn else { return response };
             suppressed = (left_out > 0).then_some(left_out);
         }
-        let Err(why) = app.audit.record(self.entry(&response, suppressed)).await else { return response };
+        let turn = self.turn.take();
+        let Err(why) = app.audit.record(self.entry(&response, suppressed), turn).await else {
+            return response;
+        };
         if !changes || !status.is_success() {
             return response;
         }

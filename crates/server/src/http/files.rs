@@ -4,6 +4,7 @@ use super::error::{ApiError, Json, Path, Query};
 use super::shared::{Shared, blocking};
 use super::transfer::{PIECES, permit, spawn};
 use crate::app::App;
+use crate::file_readers::ReadingPlace;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, header};
@@ -32,9 +33,10 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 /// A disk without a partition table is one partition with the number 0.
 #[utoipa::path(get, path = "/views/{id}/partitions", params(("id" = String, Path)), responses((status = OK, body = Vec<Partition>), (status = "default", body = ErrorBody)))]
 async fn partitions(State(app): Shared, Path(id): Path<String>) -> Result<Json<Vec<Partition>>, ApiError> {
+    let turn = app.file_readers.question().await?;
     blocking(&app, move |app| {
         let none = &mut |_| Ok(());
-        Ok(Json(app.file_readers.ask(&app.views, &id, &Request::Partitions, none)?))
+        Ok(Json(app.file_readers.ask(&app.views, &id, turn, &Request::Partitions, none)?))
     })
     .await
 }
@@ -61,12 +63,13 @@ async fn files(
     Path(id): Path<String>,
     Query(query): Query<FilesQuery>,
 ) -> Result<Json<FileList>, ApiError> {
+    let turn = app.file_readers.question().await?;
     blocking(&app, move |app| {
         let limit = query.limit.unwrap_or(MAX_FILES_PAGE).clamp(1, MAX_FILES_PAGE);
         let place = Place { partition: query.partition, path: query.path };
         let limit = usize::try_from(limit).unwrap_or(1);
         let request = Request::List { place, after: query.after, limit };
-        Ok(Json(app.file_readers.ask(&app.views, &id, &request, &mut |_| Ok(()))?))
+        Ok(Json(app.file_readers.ask(&app.views, &id, turn, &request, &mut |_| Ok(()))?))
     })
     .await
 }
@@ -97,20 +100,23 @@ async fn file(
     let FileQuery { path, partition, offset, length } = query;
     let place = Place { partition, path };
     let (view, describe) = (id.clone(), Request::Describe { place: place.clone() });
-    let entry: FileEntry =
-        blocking(&app, move |app| Ok(app.file_readers.ask(&app.views, &view, &describe, &mut |_| Ok(()))?))
-            .await?;
+    let turn = app.file_readers.question().await?;
+    let entry: FileEntry = blocking(&app, move |app| {
+        Ok(app.file_readers.ask(&app.views, &view, turn, &describe, &mut |_| Ok(()))?)
+    })
+    .await?;
     let length = entry.size.saturating_sub(offset).min(length.unwrap_or(u64::MAX));
     let mut response = match method == Method::HEAD || length == 0 {
         true => Response::default(),
         false => {
+            let turn = app.file_readers.content()?;
             let request = Request::Read { place, offset, length };
             let (pieces, receiver) = mpsc::channel(PIECES);
             let (tell, begun) = oneshot::channel();
             let sending = Sending { pieces, tell: Some(tell), runtime: Handle::current() };
             spawn("file", move || {
                 let _permit = permit;
-                sending.run(&app, &id, &request, length);
+                sending.run(&app, (&id, turn), &request, length);
             })?;
             // What can't be read at all is an error with its text, and not a body that breaks off.
             begun.await.map_err(|_| ApiError::internal("the reading of a file panicked"))??;
@@ -139,9 +145,9 @@ struct Sending {
 impl Sending {
     /// Reads a file of a view and passes it on. The client gets an error in the body if it has
     /// fewer bytes than were promised.
-    fn run(mut self, app: &App, view: &str, request: &Request, length: u64) {
+    fn run(mut self, app: &App, (view, turn): (&str, ReadingPlace), request: &Request, length: u64) {
         let mut sent = 0;
-        let read = app.file_readers.ask::<()>(&app.views, view, request, &mut |piece| {
+        let read = app.file_readers.ask::<()>(&app.views, view, turn, request, &mut |piece| {
             sent += piece.len() as u64;
             self.begin(Ok(()));
             self.send(Ok(piece.into()))

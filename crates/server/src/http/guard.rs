@@ -125,7 +125,7 @@ impl RouteGuard {
             return Err(unknown("the bearer token is missing or wrong, or the session has ended").into());
         }
         if !row.is_harmless() {
-            self.app.audit.ready().await.map_err(|why| not_ready(&why))?;
+            audited.turn = Some(self.app.audit.ready().await.map_err(|why| not_ready(&why))?);
         }
         self.admit(row, caller, request, audited).await
     }

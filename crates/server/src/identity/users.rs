@@ -5,11 +5,13 @@
 use super::principal::check_name;
 use super::records::Records;
 use super::secret::{Hash, random, same};
+use crate::realtime;
 use argon2::{Algorithm, Argon2, Params, Version};
 use hindcast_api::{CreateUser, PatchUser, Role, User};
 use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
+use rustix::process::setpriority_process;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -36,6 +38,9 @@ pub(crate) struct StoredUser {
     salt: Hash,
     hash: Hash,
 }
+
+/// Priority of the threads that hash passwords (setpriority(2)).
+const LOWEST_PRIORITY: i32 = 19;
 
 /// All users.
 pub(crate) struct Users(Records<StoredUser>);
@@ -155,7 +160,25 @@ fn salted(password: &str) -> Result<(Hash, Hash)> {
     Ok((salt, hash(password, &salt)?))
 }
 
+/// Computes the hash of a password. The work is large on purpose, and those who log in can ask for
+/// it again and again. It has a thread of its own with the lowest priority, which holds no lock, so
+/// that nothing else of the server waits for a processor because of it.
 fn hash(password: &str, salt: &Hash) -> Result<Hash> {
+    let at_lowest = || {
+        realtime::lower();
+        // Without that the log-in is checked at the normal priority.
+        let _ = setpriority_process(None, LOWEST_PRIORITY);
+        hash_now(password, salt)
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("password".into()).spawn_scoped(scope, at_lowest);
+        let thread = thread.map_err(|e| Error::io("start a thread that hashes a password", e))?;
+        let panicked = |_| Error::new(ErrorKind::Invalid, "hash a password: the thread panicked");
+        thread.join().map_err(panicked)?
+    })
+}
+
+fn hash_now(password: &str, salt: &Hash) -> Result<Hash> {
     let failed = |e: argon2::Error| Error::new(ErrorKind::Invalid, format!("hash a password: {e}"));
     let params = Params::new(MEMORY, PASSES, 1, Some(32)).map_err(failed)?;
     let mut hash = [0; 32];
