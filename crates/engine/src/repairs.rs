@@ -30,6 +30,7 @@ pub(crate) struct Repairs {
     pub(crate) from_history: AtomicU64,
     pub(crate) from_journal: AtomicU64,
     pub(crate) from_cache: AtomicU64,
+    pub(crate) from_copies: AtomicU64,
     /// Bytes of slots that are not used again, as of the last commit.
     pub(crate) bad_bytes: AtomicU64,
 }
@@ -81,6 +82,7 @@ impl Repairs {
             history: of(&self.from_history),
             journal: of(&self.from_journal),
             cache: of(&self.from_cache),
+            copies: of(&self.from_copies),
         }
     }
 }

@@ -243,6 +243,17 @@ pub struct PvSpec {
     pub force: bool,
 }
 
+/// A mirror that is to be made of disks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MirrorSpec {
+    /// Name: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+    pub name: String,
+    /// Number of copies of each byte: 2 to 4.
+    pub copies: usize,
+    /// The disks. They may have different sizes.
+    pub members: Vec<PvSpec>,
+}
+
 /// A volume that is to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewVolume {

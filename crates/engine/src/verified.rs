@@ -8,7 +8,7 @@
 
 use crate::core::Core;
 use crate::damage::{BLOCK, SECTOR};
-use crate::disk::{Dir, is_unreadable};
+use crate::disk::{Dir, Settled, is_unreadable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, file_name, file_owner, sum_of, unit_at};
@@ -161,6 +161,9 @@ impl Core {
             if sum == UNKNOWN || sum_of(unit) == sum || judge(at) {
                 return Ok(());
             }
+            if self.settle_unit(pv, unit, at, sum) != Settled::NoneRight {
+                return Ok(());
+            }
             mismatches = if sum == last { mismatches + 1 } else { 1 };
             last = sum;
             // What the page cache has wrong may be right on the medium.
@@ -178,6 +181,16 @@ impl Core {
                 mismatches = 0;
             }
         }
+    }
+
+    /// Looks for a copy of a unit that matches its sum, and makes the other copies like it. Only a
+    /// mirror has copies.
+    pub(crate) fn settle_unit(&self, pv: &Pv, unit: &mut [u8], at: u64, sum: u32) -> Settled {
+        let settled = pv.disk.settle(unit, at, &|copy| sum_of(copy) == sum).unwrap_or(Settled::NoneRight);
+        if settled == Settled::Mended {
+            self.repairs.from_copies.fetch_add(BLOCK, Ordering::Relaxed);
+        }
+        settled
     }
 
     /// Reads like [`Core::read_parts`], and verifies. A unit that does not match its sum counts as
@@ -416,8 +429,43 @@ impl Core {
         let lost = self.damage.overlaps(pv.id, range);
         let lost: Vec<Range<usize>> =
             lost.into_iter().map(|part| (part.start - at) as usize..(part.end - at) as usize).collect();
+        self.choose_copies(pv, out, at, &lost)?;
         lost.iter().for_each(|part| out[part.clone()].fill(0));
         Ok(lost)
+    }
+
+    /// Replaces what was read from a wrong copy of a mirror by the right one. `out` is the content
+    /// at byte `at`. A unit of which no copy matches its sum stays as it is.
+    pub(crate) fn choose_copies(
+        &self,
+        pv: &Pv,
+        out: &mut [u8],
+        at: u64,
+        lost: &[Range<usize>],
+    ) -> Result<()> {
+        if pv.disk.as_mirror().is_none() || !self.sums.is_on() {
+            return Ok(());
+        }
+        let end = at + out.len() as u64;
+        for place in (at / BLOCK * BLOCK..end).step_by(BLOCK as usize) {
+            let sum = self.sums.of(pv, place)?;
+            let inside = (place.max(at) - at) as usize..((place + BLOCK).min(end) - at) as usize;
+            let is_lost = lost.iter().any(|part| part.start < inside.end && inside.start < part.end);
+            if sum == UNKNOWN || is_lost {
+                continue;
+            }
+            let mut unit = [0; BLOCK as usize];
+            if inside.len() as u64 == BLOCK {
+                unit.copy_from_slice(&out[inside.clone()]);
+            } else if pv.disk.read_at(&mut unit, place).is_err() {
+                continue;
+            }
+            if sum_of(&unit) == sum || self.settle_unit(pv, &mut unit, place, sum) != Settled::NoneRight {
+                let first = (place.max(at) - place) as usize;
+                out[inside.clone()].copy_from_slice(&unit[first..first + inside.len()]);
+            }
+        }
+        Ok(())
     }
 
     /// Reads block by block, and failing blocks sector by sector. Returns the sectors that fail.

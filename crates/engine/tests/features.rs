@@ -31,6 +31,7 @@ fn an_upgrade_is_for_good() {
         [
             ("references", FeatureState::Available),
             ("sums", FeatureState::Available),
+            ("layouts", FeatureState::Internal),
             ("kept", FeatureState::Internal),
             ("catalog-sums", FeatureState::Enabled),
             ("reidentified", FeatureState::Internal),
@@ -72,9 +73,10 @@ fn names_that_can_not_be_enabled_are_refused() {
     for (name, part) in [
         ("nothing", "this build does not know it; it knows: references, sums"),
         // The feature has a name, but this build can't handle it.
-        ("layouts", "this build does not know it; it knows: references, sums"),
+        ("regions", "this build does not know it; it knows: references, sums"),
         ("", "it knows: references, sums"),
         ("shared-segments", "the pool sets it by itself"),
+        ("layouts", "the pool sets it by itself"),
         ("catalog-sums", "the pool sets it by itself"),
     ] {
         let wanted = names(&["references", name]);

@@ -3,6 +3,7 @@
 //! is interrupted.
 
 use super::format::{BackupHeader, Section, sum};
+use crate::disk::layout::member::CONTENT_START;
 use crate::disk::{Dir, Disk, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
 use crate::space::label::{DATA_START, HEADER_LEN, SLOTS_START};
@@ -102,12 +103,16 @@ pub(super) fn write_on(disk: &Arc<dyn Disk>, sequence: u64, bytes: &[u8]) -> io:
     disk.sync(SyncPurpose::Label)
 }
 
-/// Returns the newest valid backup in `path`, which is a backup's file or a physical volume.
-/// Returns [`crate::ErrorKind::Corrupt`] if there is none.
+/// Returns the newest valid backup in `path`, which is a backup's file, a physical volume, or a
+/// member of a mirror that has the beginning of its content. Returns
+/// [`crate::ErrorKind::Corrupt`] if there is none.
 pub fn find(dir: &dyn Dir, path: &str) -> Result<Found> {
     let disk = super::open(dir, path)?;
     let mut headers: Vec<(u64, BackupHeader)> =
-        [0, slot(0), slot(1)].into_iter().filter_map(|at| Some((at, header_at(&*disk, at)?))).collect();
+        [0, slot(0), slot(1), CONTENT_START + slot(0), CONTENT_START + slot(1)]
+            .into_iter()
+            .filter_map(|at| Some((at, header_at(&*disk, at)?)))
+            .collect();
     headers.sort_by_key(|(_, header)| std::cmp::Reverse(header.sequence));
     let len = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;
     for (at, header) in headers {

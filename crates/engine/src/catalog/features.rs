@@ -8,6 +8,9 @@
 pub(crate) const REFERENCES: u64 = 1;
 /// Data in place has sums, in the files `sums-PV`.
 pub(crate) const SUMS: u64 = 2;
+/// Physical volumes may be mirrors, whose members the files `layout-NAME` list. The bit is set
+/// before the first of them.
+pub(crate) const LAYOUTS: u64 = 4;
 /// Histories may have records without a payload, whose replaced content stays in its slots. The bit
 /// is set with the first such record.
 pub(crate) const KEPT: u64 = 8;
@@ -59,10 +62,10 @@ pub(crate) const FEATURES: [Feature; 9] = [
         standing: Standing::Stable,
     },
     Feature {
-        bit: 4,
+        bit: LAYOUTS,
         name: "layouts",
-        about: "Data has copies or parity on several physical volumes.",
-        standing: Standing::Reserved,
+        about: "Physical volumes may be mirrors of several disks.",
+        standing: Standing::Internal,
     },
     Feature {
         bit: KEPT,
@@ -163,7 +166,10 @@ mod tests {
         );
         assert!(FEATURES.iter().all(|f| f.bit.is_power_of_two() && f.about.ends_with('.')));
         assert_eq!(FEATURES.iter().map(|f| f.name).collect::<BTreeSet<_>>().len(), FEATURES.len());
-        assert_eq!(KNOWN, REFERENCES | SUMS | KEPT | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS | TRASH);
+        assert_eq!(
+            KNOWN,
+            REFERENCES | SUMS | LAYOUTS | KEPT | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS | TRASH
+        );
     }
 
     #[test]
@@ -172,7 +178,7 @@ mod tests {
         table[1].standing = Standing::Stable;
         table[4].standing = Standing::Stable;
         assert_eq!(bits(&table, Standing::Stable), STABLE | SUMS | 16);
-        assert_eq!(bits(&table, Standing::Reserved), 4);
+        assert_eq!(bits(&table, Standing::Reserved), 0);
         assert_eq!(STABLE & !KNOWN, 0);
     }
 
@@ -180,10 +186,7 @@ mod tests {
     fn unknown_bits_are_named() {
         assert_eq!(unknown(0), None);
         assert_eq!(unknown(KNOWN), None);
-        assert_eq!(
-            unknown(REFERENCES | 4 | 16 | 1 << 40).as_deref(),
-            Some("layouts, regions, 0x10000000000")
-        );
+        assert_eq!(unknown(REFERENCES | LAYOUTS | 16 | 1 << 40).as_deref(), Some("regions, 0x10000000000"));
         assert_eq!(unknown(1 << 63).as_deref(), Some("0x8000000000000000"));
     }
 }

@@ -129,8 +129,8 @@ mod tests {
     fn an_unknown_feature_is_named() {
         superblock(CATALOG_SUMS).check_features().unwrap();
         superblock(0).check_features().unwrap();
-        let error = superblock(CATALOG_SUMS | 4 | 1 << 40).check_features().unwrap_err();
+        let error = superblock(CATALOG_SUMS | 16 | 1 << 40).check_features().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("(features layouts, 0x10000000000)"), "{error}");
+        assert!(error.to_string().contains("(features regions, 0x10000000000)"), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use crate::catalog::{PvRecord, Txn, decode_placement, encode_placement};
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::disk::OpenMode;
-use crate::error::{Result, corrupt};
+use crate::error::{Error, Result, corrupt};
 use crate::ids::Lsn;
 use crate::settings::Placement;
 use crate::space::label::wipe;
@@ -158,7 +158,11 @@ impl Core {
         // A file that stays is removed by the next opening.
         let _ = self.sums.forget(id);
         if let Some(pv) = self.pvs.take(id) {
-            let _ = pv.wiped.set(wipe(&*pv.disk, &pv.path));
+            let wiped = wipe(&*pv.disk, &pv.path).and_then(|()| match pv.disk.as_mirror() {
+                Some(mirror) => mirror.dissolve().map_err(|e| Error::io(format!("dissolve {}", pv.path), e)),
+                None => Ok(()),
+            });
+            let _ = pv.wiped.set(wiped);
         }
     }
 }

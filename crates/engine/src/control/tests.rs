@@ -182,12 +182,12 @@ fn an_operation_that_enables_what_this_build_does_not_know_is_refused() {
     let refused = |control: Control| {
         let error = decode_control(Lsn(7), &control.encode()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        for part in ["LSN 7", "(features layouts, 0x10000000000)", "use a newer build"] {
+        for part in ["LSN 7", "(features regions, 0x10000000000)", "use a newer build"] {
             assert!(error.to_string().contains(part), "{error}");
         }
     };
-    refused(enable(1 << 40 | 4 | 1));
-    refused(Group { parts: vec![enable(1), enable(1 << 40 | 4)] }.into());
+    refused(enable(1 << 40 | 16 | 1));
+    refused(Group { parts: vec![enable(1), enable(1 << 40 | 16)] }.into());
     assert_eq!(decode_control(Lsn(7), &enable(1).encode()).unwrap(), enable(1));
     assert_eq!(decode_control(Lsn(7), &[99; 16]).unwrap_err().kind(), ErrorKind::Unsupported);
 }

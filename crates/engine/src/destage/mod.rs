@@ -27,6 +27,7 @@ mod gather;
 pub(crate) mod lend;
 mod overlay;
 pub(crate) mod plan;
+pub(crate) mod rebuilds;
 pub(crate) mod record;
 mod refer;
 pub(crate) mod setback;

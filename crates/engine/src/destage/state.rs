@@ -3,6 +3,7 @@
 
 use super::batch::Batch;
 use super::lend::Lending;
+use super::rebuilds::Rebuilds;
 use super::record::Recorder;
 use crate::branch::Branch;
 use crate::catalog::PageKey;
@@ -75,6 +76,8 @@ pub(crate) struct BackgroundState {
     /// Time of the monotonic clock after which moving continues. It is set when a physical volume
     /// did not answer.
     pub(crate) evacuate_after: u64,
+    /// How far rebuilds of members of mirrors have come.
+    pub(crate) rebuilds: Rebuilds,
     /// Relocations in progress, by branch.
     pub(crate) relocating: BTreeMap<BranchId, Relocation>,
     /// Branches that are being filled or flattened.
@@ -109,6 +112,7 @@ impl BackgroundState {
             committed,
             lending: Lending::default(),
             orphan_branches: BTreeMap::new(),
+            rebuilds: Rebuilds::default(),
             deleted: BTreeSet::new(),
             deleted_with_history: BTreeSet::new(),
             unconfirmed_anchors: BTreeMap::new(),

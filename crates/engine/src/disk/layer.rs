@@ -1,6 +1,6 @@
 //! Disks and directories over others. A layer changes some operations and forwards the rest.
 
-use super::{Backing, Dir, Disk, OpenMode, SyncPurpose};
+use super::{Backing, Dir, Disk, Mirror, OpenMode, Settled, SyncPurpose};
 use std::io::{self, IoSlice};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -253,5 +253,14 @@ impl<L: Layer> Disk for LayeredDisk<L> {
     }
     fn physical_block(&self) -> io::Result<Option<u64>> {
         self.below.physical_block()
+    }
+    fn settle(&self, buf: &mut [u8], offset: u64, is_right: &dyn Fn(&[u8]) -> bool) -> io::Result<Settled> {
+        self.below.settle(buf, offset, is_right)
+    }
+    fn agrees(&self, content: &[u8], offset: u64) -> io::Result<bool> {
+        self.below.agrees(content, offset)
+    }
+    fn as_mirror(&self) -> Option<&Mirror> {
+        self.below.as_mirror()
     }
 }

@@ -11,6 +11,7 @@ mod file;
 mod image;
 mod lane;
 mod layer;
+pub(crate) mod layout;
 mod memory;
 mod open_files;
 mod overlay;
@@ -24,6 +25,7 @@ pub use file::{FileDir, allow_many_files};
 pub use image::{Image, PAGE as IMAGE_PAGE};
 pub(crate) use lane::SerialWriter;
 pub use layer::{Layer, LayeredDir, LayeredDisk, LowerDisk};
+pub use layout::Mirror;
 pub use memory::MemDir;
 pub(crate) use open_files::{NamedFile, OpenFiles};
 pub use overlay::OverlayDir;
@@ -74,11 +76,13 @@ pub enum SyncPurpose {
     Direct,
     /// Makes the sums of data in place durable, before the commit that makes the data count.
     Sums,
+    /// Makes what is known of a mirror's members durable, before anything relies on it.
+    Layout,
 }
 
 impl SyncPurpose {
     /// All purposes, in the order of their declaration.
-    pub const ALL: [SyncPurpose; 13] = [
+    pub const ALL: [SyncPurpose; 14] = [
         SyncPurpose::Journal,
         SyncPurpose::JournalOpen,
         SyncPurpose::Preserve,
@@ -92,6 +96,7 @@ impl SyncPurpose {
         SyncPurpose::CdpSorted,
         SyncPurpose::Direct,
         SyncPurpose::Sums,
+        SyncPurpose::Layout,
     ];
 
     /// Returns the name that metrics and `sim --drop-sync` use.
@@ -110,6 +115,7 @@ impl SyncPurpose {
             SyncPurpose::CdpSorted => "cdp-sorted",
             SyncPurpose::Direct => "direct",
             SyncPurpose::Sums => "sums",
+            SyncPurpose::Layout => "layout",
         }
     }
 }
@@ -121,6 +127,17 @@ pub struct Backing {
     pub file_system: u64,
     /// Bytes that the file system could still allocate.
     pub available: u64,
+}
+
+/// What [`Disk::settle`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// No copy is right.
+    NoneRight,
+    /// All copies are right.
+    AllRight,
+    /// Some copies were wrong, and are like the right one now.
+    Mended,
 }
 
 /// The number of bytes that are read to find out whether a disk answers.
@@ -231,6 +248,27 @@ pub trait Disk: Send + Sync {
     /// known. An interrupted write may damage all of the block.
     fn physical_block(&self) -> io::Result<Option<u64>> {
         Ok(None)
+    }
+
+    /// Looks for a copy of a range for which `is_right` is true. Fills `buf` with it, and makes all
+    /// copies like it. A disk without copies has none. The range is within one unit of 1 MiB.
+    fn settle(
+        &self,
+        _buf: &mut [u8],
+        _offset: u64,
+        _is_right: &dyn Fn(&[u8]) -> bool,
+    ) -> io::Result<Settled> {
+        Ok(Settled::NoneRight)
+    }
+
+    /// Returns whether all copies of a range are like `content` on their media.
+    fn agrees(&self, _content: &[u8], _offset: u64) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// Returns the mirror that the disk is.
+    fn as_mirror(&self) -> Option<&Mirror> {
+        None
     }
 }
 

@@ -3,6 +3,8 @@
 
 pub(crate) mod feature;
 pub(crate) mod history;
+pub(crate) mod mirror;
+mod repaired;
 pub(crate) mod timeline;
 
 use crate::disk::SyncPurpose;
@@ -13,6 +15,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use uuid::Uuid;
+
+pub(crate) use repaired::Repaired;
 
 /// The state of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -268,6 +272,8 @@ pub struct PvInfo {
     /// The error of a write that failed. Nothing is written to the physical volume any more until
     /// the pool is opened again. It can still be read.
     pub failure: Option<String>,
+    /// The members, if the physical volume is a mirror.
+    pub mirror: Option<mirror::MirrorInfo>,
 }
 
 /// The state of the pool.
@@ -462,24 +468,6 @@ impl DataScrubInfo {
     /// Returns the number of bytes that the pass has looked at.
     pub fn done(&self) -> u64 {
         self.verified + self.unknown + self.adopted + self.damaged + self.unreadable + self.repaired
-    }
-}
-
-/// Damaged bytes that were repaired, by where their content was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Repaired {
-    /// In the history of the volume.
-    pub history: u64,
-    /// In a file of the journal that was not used again yet.
-    pub journal: u64,
-    /// In the page cache, while the medium had it wrong.
-    pub cache: u64,
-}
-
-impl Repaired {
-    /// Returns the bytes of all sources.
-    pub fn total(&self) -> u64 {
-        self.history + self.journal + self.cache
     }
 }
 

@@ -25,7 +25,7 @@ use super::scan::{ScanStart, Scanned};
 use super::segment::{FIRST_RECORD, FoundRecord, SegmentFile, SegmentReader, file_name};
 use super::tail::write_slots_again;
 use crate::codec::outer_sum;
-use crate::disk::{Dir, Disk, is_unreadable};
+use crate::disk::{Dir, Disk, Settled, is_unreadable};
 use crate::error::{Error, Result, corrupt};
 use crate::ids::Lsn;
 use crate::units::BLOCK;
@@ -233,7 +233,37 @@ fn read_content(reference: &Reference, slots: &dyn Slots) -> SlotContent {
             Err(error) => return SlotContent::NoAnswer(error),
         }
     }
-    if reference.verifies(&data) { SlotContent::Data(Vec::new()) } else { SlotContent::Other }
+    match agrees(reference, &data, slots) || has_right_copies(reference, &mut data, slots) {
+        true => SlotContent::Data(Vec::new()),
+        false => SlotContent::Other,
+    }
+}
+
+/// Returns whether `data`, which was read from the slots of a reference, verifies, and all copies
+/// of a mirror are like it. Later reads may take another copy.
+fn agrees(reference: &Reference, data: &[u8], slots: &dyn Slots) -> bool {
+    let mut rest = data;
+    reference.verifies(data)
+        && reference.runs.iter().all(|run| {
+            let (part, behind) = rest.split_at((run.count as usize) << reference.slot_log2);
+            rest = behind;
+            slots.disk(run.first.pv()).is_none_or(|(_, disk)| {
+                disk.as_mirror().is_none() || disk.agrees(part, run.first.offset()).unwrap_or(false)
+            })
+        })
+}
+
+/// Returns whether a mirror has a right copy of each block of a reference, and makes all copies
+/// like it. `data` is what was read.
+fn has_right_copies(reference: &Reference, data: &mut [u8], slots: &dyn Slots) -> bool {
+    data.chunks_exact_mut(BLOCK as usize).zip(reference.blocks()).all(|(block, (place, sum))| {
+        let is_right = |copy: &[u8]| outer_sum(copy) == sum;
+        let is_plain = slots.disk(place.pv()).is_none_or(|(_, disk)| disk.as_mirror().is_none());
+        is_plain && is_right(block)
+            || slots.disk(place.pv()).is_some_and(|(_, disk)| {
+                disk.settle(block, place.offset(), &is_right).is_ok_and(|found| found != Settled::NoneRight)
+            })
+    })
 }
 
 /// Reads the slots of a reference block by block, because some of them can't be read.
@@ -243,7 +273,13 @@ fn read_blocks(reference: &Reference, slots: &dyn Slots) -> SlotContent {
     for (place, sum) in reference.blocks() {
         let Some((_, disk)) = slots.disk(place.pv()) else { return SlotContent::Data(Vec::new()) };
         match disk.read_at(&mut block, place.offset()) {
-            Ok(()) if outer_sum(&block) != sum => return SlotContent::Other,
+            Ok(()) if outer_sum(&block) != sum => {
+                let settled = disk.settle(&mut block, place.offset(), &|copy| outer_sum(copy) == sum);
+                if settled.is_ok_and(|found| found != Settled::NoneRight) {
+                    continue;
+                }
+                return SlotContent::Other;
+            }
             Ok(()) => {}
             Err(error) if is_unreadable(&error) => match disk.answers() {
                 Ok(()) => unreadable.push((place.pv(), place.offset()..place.offset() + BLOCK)),

@@ -1,6 +1,7 @@
 //! Control operations: each is validated, sequenced like any write, and durable when it returns.
 
 use super::Pool;
+use super::mirrors::mirror_info;
 use super::trash::check_unused;
 use crate::branch::namespace::{Namespace, check_deletable, check_name, check_size};
 use crate::branch::{Branch, VolumeState};
@@ -122,6 +123,7 @@ impl Pool {
                 draining: pv.draining,
                 read_errors,
                 last_read_error,
+                mirror: held.as_ref().and_then(|pv| mirror_info(&*pv.disk)),
                 failure: held.and_then(|pv| pv.failure().map(str::to_owned)),
             }
         };
@@ -132,6 +134,11 @@ impl Pool {
     pub fn add_pv(&self, spec: &PvSpec) -> Result<PvInfo> {
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
+        self.add_pv_alone(spec)
+    }
+
+    /// Adds a physical volume while no other operation of that kind goes on.
+    pub(super) fn add_pv_alone(&self, spec: &PvSpec) -> Result<PvInfo> {
         let id = self.core.names.read().next_pv;
         if id >= MAX_PVS {
             return Err(invalid(format!(

@@ -22,6 +22,7 @@ impl Pool {
         let mut warnings = Vec::new();
         self.warn_of_damage(&mut warnings);
         self.warn_of_lost_data(&mut warnings);
+        self.warn_of_members(&mut warnings);
         self.warn_of_space(&mut warnings);
         self.warn_of_stalled_work(&mut warnings);
         self.warn_of_clock(&mut warnings);
@@ -69,6 +70,33 @@ impl Pool {
                  content to the others: {failure}"
             );
             warnings.push(Warning::new(code::PV_FAILED, text));
+        }
+    }
+
+    fn warn_of_members(&self, warnings: &mut Vec<Warning>) {
+        for pv in self.pvs() {
+            let Some(mirror) = pv.mirror else { continue };
+            for member in mirror.members.iter().filter(|member| !member.is_in) {
+                let survives = match mirror.survives {
+                    0 => "no further failure of a member is survived".to_owned(),
+                    1 => "one further failure of a member is survived".to_owned(),
+                    n => format!("{n} further failures of members are survived"),
+                };
+                let next = match &member.incoming {
+                    Some((path, rebuilt)) => {
+                        let percent = u128::from(*rebuilt) * 100 / u128::from(pv.size.max(1));
+                        format!("it is rebuilt onto {path}, {percent} % was stored")
+                    }
+                    None => {
+                        format!("`hindcast pool replace {} NEW` or `pool online` rebuilds it", member.path)
+                    }
+                };
+                let text = format!(
+                    "member {} of {} is out ({}); {survives}; {next}",
+                    member.path, pv.path, member.reason
+                );
+                warnings.push(Warning::new(code::MIRROR_DEGRADED, text));
+            }
         }
     }
 

@@ -121,9 +121,12 @@ impl Pool {
 
     /// Takes one step of freeing, moving or filling. False when there is nothing to do.
     fn tidy(&self, state: &mut BackgroundState) -> Result<bool> {
-        Ok(self.destager.free_or_move(state)?
+        let turn = state.rebuilds.turn();
+        Ok(turn && self.destager.rebuild_members(state)?
+            || self.destager.free_or_move(state)?
             || self.destager.relocate(state)?
-            || self.destager.fill_branches(state)?)
+            || self.destager.fill_branches(state)?
+            || !turn && self.destager.rebuild_members(state)?)
     }
 
     /// Returns whether destage is due. Destage is lazy, so that writes coalesce. It begins when a

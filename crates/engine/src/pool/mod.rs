@@ -16,6 +16,7 @@ pub(crate) mod history;
 mod keep;
 mod loss;
 pub(crate) mod maintain;
+mod mirrors;
 pub(crate) mod moments;
 pub(crate) mod open;
 mod referred;
@@ -32,6 +33,7 @@ mod usage;
 pub use crate::clock::{ClockChange, ClockInfo};
 pub use crate::health::{Health, Warning, code};
 pub use crate::info::feature::{FeatureInfo, FeatureState};
+pub use crate::info::mirror::{MemberInfo, MirrorInfo};
 pub use crate::info::{
     CatalogScrub, CatalogSource, DamageInfo, DataScrubInfo, FlattenInfo, IndexSize, JournalLoss, Layout,
     LostDevice, Origin, PoolInfo, PoolStats, PreserveStats, Progress, PvInfo, RegionCounts, RelocationInfo,
@@ -40,8 +42,8 @@ pub use crate::info::{
 };
 pub use crate::journal::loss::JOURNAL_DAMAGED;
 pub use crate::settings::{
-    CachePolicy, DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, NewVolume, Order, Placement, PoolConfig,
-    PoolOptions, PvSpec, SnapshotPolicy,
+    CachePolicy, DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, MirrorSpec, NewVolume, Order, Placement,
+    PoolConfig, PoolOptions, PvSpec, SnapshotPolicy,
 };
 pub use expiry::Undo;
 pub use reidentify::{REIDENTIFYING, Reidentification};

@@ -376,7 +376,13 @@ fn check_unknown(
 /// Returns whether the engine gives such a name to its own files.
 fn is_own_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
-    let prefixes = [crate::catalog::FILE, "journal-", "sums-", crate::cdp::log::record::FILE_PREFIX];
+    let prefixes = [
+        crate::catalog::FILE,
+        "journal-",
+        "sums-",
+        crate::cdp::log::record::FILE_PREFIX,
+        crate::disk::layout::record::FILE_PREFIX,
+    ];
     prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == crate::space::lock::LOCK_FILE
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod dissolve;
 pub(crate) mod evacuate;
 pub(crate) mod flatten;
 pub(crate) mod freeing;
+pub(crate) mod rebuild;
 pub(crate) mod reclaim;
 pub(crate) mod recompress;
 pub(crate) mod relocate;

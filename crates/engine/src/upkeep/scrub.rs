@@ -19,7 +19,7 @@ use crate::catalog::scrub::data::{DataScrubRecord, ScrubCounts, ScrubPosition};
 use crate::catalog::{PageKey, VersionKey};
 use crate::core::Core;
 use crate::destage::Destager;
-use crate::disk::SyncPurpose;
+use crate::disk::{Settled, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BranchId, Chunk};
 use crate::repairs::ShownChunk;
@@ -312,6 +312,7 @@ impl Destager {
         let mut sums = vec![UNKNOWN; content.len() / BLOCK as usize];
         self.core.sums.get(pv, unit_at(at), &mut sums)?;
         let whole = pv.disk.read_direct(content, at);
+        let agrees = whole.is_err() || pv.disk.agrees(content, at).unwrap_or(false);
         for ((unit, sum), place) in
             content.chunks_exact_mut(BLOCK as usize).zip(sums).zip((at..).step_by(BLOCK as usize))
         {
@@ -326,7 +327,9 @@ impl Destager {
                 counts.unknown += BLOCK;
             } else if sum_of(unit) == sum {
                 // A unit that is damaged in part has a sum of what is in place.
+                let mended = !agrees && self.core.settle_unit(pv, unit, place, sum) == Settled::Mended;
                 match self.core.clear_damage(pv, place, sum)? {
+                    true if mended => counts.repaired += BLOCK,
                     true => counts.verified += BLOCK,
                     false => counts.damaged += BLOCK,
                 }
@@ -346,6 +349,11 @@ impl Destager {
         settled: &dyn Fn(u64) -> bool,
         counts: &mut ScrubCounts,
     ) -> Result<()> {
+        let sum = self.core.sums.of(pv, at)?;
+        if sum != UNKNOWN && self.core.settle_unit(pv, unit, at, sum) == Settled::Mended {
+            counts.repaired += BLOCK;
+            return Ok(());
+        }
         let known = self.core.damage.overlaps(pv.id, at..at + BLOCK);
         let is_known = known.iter().any(|part| part.end - part.start == BLOCK);
         if is_known || !self.core.unit_verifies(pv, unit, at, &|place| !settled(place))? {

@@ -4,7 +4,7 @@ use super::Volume;
 use crate::branch::{Base, HEAD, View};
 use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::codec::outer_sum;
-use crate::disk::Disk;
+use crate::disk::{Disk, Settled};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::ids::Chunk;
 use crate::space::pv::Pv;
@@ -235,10 +235,10 @@ impl Volume {
         if !done {
             return Ok(false);
         }
-        let mut rest = &*out;
+        let mut rest = &mut *out;
         for piece in pieces {
-            let (data, after) = rest.split_at(piece.len());
-            if outer_sum(data) != piece.crc && !self.is_in_place(piece) {
+            let (data, after) = rest.split_at_mut(piece.len());
+            if outer_sum(data) != piece.crc && !self.has_right_copy(piece, data)? {
                 let place = match piece.place() {
                     StagedPlace::Journal { file, .. } => format!("in journal file {file}"),
                     StagedPlace::Slot(slot) => format!("at byte {} of PV {}", slot.offset(), slot.pv()),
@@ -248,6 +248,20 @@ impl Volume {
             rest = after;
         }
         Ok(true)
+    }
+
+    /// Returns whether `data`, which does not have the sum of a piece, is its content nevertheless,
+    /// or becomes it: the right copy of a mirror is put there.
+    #[cold]
+    fn has_right_copy(&self, piece: &StagedExtent, data: &mut [u8]) -> Result<bool> {
+        let StagedPlace::Slot(slot) = piece.place() else { return Ok(false) };
+        let pv = self.core.pvs.get(slot.pv())?;
+        if self.is_in_place(piece) {
+            self.core.choose_copies(&pv, data, slot.offset(), &[])?;
+            return Ok(true);
+        }
+        let settled = pv.disk.settle(data, slot.offset(), &|copy| outer_sum(copy) == piece.crc);
+        Ok(settled.is_ok_and(|settled| settled != Settled::NoneRight))
     }
 
     /// Returns whether a piece is the content of a slot that the map points to. Later writes may

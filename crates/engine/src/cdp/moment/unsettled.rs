@@ -26,11 +26,13 @@ use crate::branch::Branch;
 use crate::branch::pinned::PinnedMoment;
 use crate::branch::unsettled::Unsettled;
 use crate::catalog::LineRecord;
+use crate::codec::outer_sum;
 use crate::core::Core;
 use crate::error::{Error, Result, corrupt};
 use crate::ids::{Chunk, Lsn, Stamp, VolumeId};
 use crate::journal::reference::Reference;
 use crate::staging::{StagedKind, StagedRecord};
+use crate::units::BLOCK;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -129,7 +131,22 @@ impl Core {
             pv.disk.read_at(part, run.first.offset()).map_err(failed)?;
             rest = behind;
         }
+        if !reference.verifies(&content) {
+            self.settle_reference(&reference, &mut content)?;
+        }
         Ok(reference.verifies(&content).then(|| content.into()))
+    }
+
+    /// Replaces the blocks of a reference that were read from a wrong copy of a mirror.
+    fn settle_reference(&self, reference: &Reference, content: &mut [u8]) -> Result<()> {
+        for (block, (place, sum)) in content.chunks_exact_mut(BLOCK as usize).zip(reference.blocks()) {
+            if outer_sum(block) != sum {
+                let pv = self.pvs.get(place.pv())?;
+                // Without a right copy the block stays as it is.
+                let _ = pv.disk.settle(block, place.offset(), &|copy| outer_sum(copy) == sum);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the last record or anchor of a volume that is not settled and that `by` reaches, if

@@ -120,6 +120,13 @@ impl Allocator {
         self.pvs.get(&pv).map_or(0, |s| s.pv.used_extents.load(Ordering::Relaxed))
     }
 
+    /// Returns the first extent from `from` on that holds anything, or that a slot is lent in.
+    pub(crate) fn next_held_extent(&self, pv: u32, from: u32) -> Option<u32> {
+        let extents = &self.pvs.get(&pv)?.extents;
+        let held = extents.iter().enumerate().skip(from as usize).find(|(_, extent)| extent.slot_log2 != 0);
+        held.and_then(|(number, _)| u32::try_from(number).ok())
+    }
+
     /// Number of bytes of used slots on a physical volume that a drain has to move.
     pub(crate) fn movable_bytes(&self, pv: u32) -> u64 {
         let bytes = |e: &Extent| (e.live as u64) << e.slot_log2;

@@ -1,0 +1,109 @@
+//! The disks of a mirror's members: how they are recognized.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0..4096 | header: magic `HCMEMBER`, CRC32C of bytes 12..4096, version, UUID of the mirror, UUID of the member |
+//! | 4096..516 KiB | a copy of the [record](super::record) |
+//! | 1 MiB.. | content |
+
+use super::record::{LayoutRecord, MAX_RECORD};
+use crate::codec::{Reader, Writer, crc32c};
+use crate::disk::{Disk, SyncPurpose};
+use std::io;
+use uuid::Uuid;
+
+const MAGIC: &[u8; 8] = b"HCMEMBER";
+const VERSION: u32 = 1;
+const HEADER: usize = 4096;
+/// Byte at which the content of a member begins.
+pub(crate) const CONTENT_START: u64 = 1 << 20;
+const _: () = assert!(HEADER + MAX_RECORD <= CONTENT_START as usize);
+
+/// Writes header and record of a new member, and makes them durable.
+pub(crate) fn write_header(disk: &dyn Disk, member: &Uuid, record: &LayoutRecord) -> io::Result<()> {
+    let mut w = Writer::default();
+    w.bytes(MAGIC).u32(0).u32(VERSION).uuid(&record.uuid).uuid(member);
+    w.0.resize(HEADER, 0);
+    let crc = crc32c(&w.0[12..]);
+    w.0[8..12].copy_from_slice(&crc.to_le_bytes());
+    disk.write_at(&w.0, 0)?;
+    write_record(disk, record)?;
+    disk.sync(SyncPurpose::Layout)
+}
+
+/// Writes the copy of the record.
+pub(crate) fn write_record(disk: &dyn Disk, record: &LayoutRecord) -> io::Result<()> {
+    disk.write_at(&record.encode(), HEADER as u64)
+}
+
+/// Reads the copy of the record, if there is one that verifies.
+pub(crate) fn read_record(disk: &dyn Disk) -> Option<LayoutRecord> {
+    let mut bytes = vec![0; MAX_RECORD];
+    disk.read_at(&mut bytes, HEADER as u64).ok()?;
+    LayoutRecord::decode(&bytes)
+}
+
+/// Checks that a disk is the member of a mirror.
+pub(crate) fn check(disk: &dyn Disk, layout: &Uuid, member: &Uuid, capacity: u64) -> io::Result<()> {
+    let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    let mut header = vec![0; HEADER];
+    if disk.len()? < CONTENT_START + capacity {
+        return wrong("it is smaller than it was");
+    }
+    disk.read_at(&mut header, 0)?;
+    match owner(&header) {
+        Some((of, id)) if of == *layout && id == *member => Ok(()),
+        Some((of, _)) if of == *layout => wrong("it is another member of the mirror"),
+        Some(_) => wrong("it is a member of another mirror"),
+        None => wrong("it has no header of a member"),
+    }
+}
+
+/// Returns whether a disk is, or was, a member of a mirror.
+pub(crate) fn is_of(disk: &dyn Disk, layout: &Uuid) -> io::Result<bool> {
+    let mut header = vec![0; HEADER];
+    disk.read_at(&mut header, 0)?;
+    Ok(owner(&header).is_some_and(|(of, _)| of == *layout))
+}
+
+/// Returns the UUIDs of mirror and member.
+fn owner(header: &[u8]) -> Option<(Uuid, Uuid)> {
+    let mut r = Reader::new(header);
+    (r.take(8)? == MAGIC).then_some(())?;
+    let (crc, version) = (r.u32()?, r.u32()?);
+    (crc == crc32c(&header[12..]) && version == VERSION).then_some(())?;
+    Some((r.uuid()?, r.uuid()?))
+}
+
+/// Removes the header of a member that leaves its mirror.
+pub(crate) fn wipe(disk: &dyn Disk) -> io::Result<()> {
+    disk.write_at(&[0; HEADER], 0)?;
+    disk.sync(SyncPurpose::Layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Dir, MemDir, OpenMode};
+
+    #[test]
+    fn a_disk_is_recognized() {
+        let disk = MemDir::new().open("a", OpenMode::CreateNew).unwrap();
+        disk.set_len(CONTENT_START + 10).unwrap();
+        let [layout, member, other] = [1, 2, 3].map(Uuid::from_u128);
+        let record =
+            LayoutRecord { uuid: layout, sequence: 1, copies: 2, members: Vec::new(), spans: Vec::new() };
+        let error = |layout, member, len| check(&*disk, layout, member, len).unwrap_err().to_string();
+        assert!(error(&layout, &member, 10).contains("no header"));
+        write_header(&*disk, &member, &record).unwrap();
+        check(&*disk, &layout, &member, 10).unwrap();
+        assert!(error(&layout, &member, 11).contains("smaller"));
+        assert!(error(&layout, &other, 10).contains("another member"));
+        assert!(error(&other, &member, 10).contains("another mirror"));
+        disk.write_at(&[7], 40).unwrap();
+        assert!(error(&layout, &member, 10).contains("no header"));
+        write_header(&*disk, &member, &record).unwrap();
+        wipe(&*disk).unwrap();
+        assert!(error(&layout, &member, 10).contains("no header"));
+    }
+}

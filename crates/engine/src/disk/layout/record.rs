@@ -1,0 +1,301 @@
+//! The record of a mirror: its members, their states, and where they hold its content. The file
+//! `layout-NAME` of the data directory has it. Each member has a copy.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..8 | magic `HCLAYOUT` |
+//! | 8..12 | CRC32C of the bytes from 12 on |
+//! | 12..16 | format version |
+//! | 16..20 | number of bytes of the record |
+//! | 20..36 | UUID of the mirror |
+//! | 36..44 | sequence number: each change has the next one |
+//! | 44 | number of copies |
+//! | 45 | number of members; for each: UUID (16), state (1), bytes (8), path, reason, incoming disk |
+//! | | number of spans (4); for each: start (8), bytes (8), for each copy: member (1), byte (8) |
+//!
+//! Texts have their length (2) before them. An incoming disk is 0 (1), or 1 (1), UUID (16), path,
+//! and the number of bytes that are rebuilt (8).
+
+use super::member::CONTENT_START;
+use super::spans::{CopiedSpan, CopyPlace, is_sound};
+use crate::codec::{Reader, Writer, crc32c};
+use crate::disk::{Dir, OpenMode, SyncPurpose};
+use std::io;
+use uuid::Uuid;
+
+const MAGIC: &[u8; 8] = b"HCLAYOUT";
+const VERSION: u32 = 1;
+/// Largest number of members.
+pub(crate) const MAX_MEMBERS: usize = 16;
+/// Largest number of copies.
+pub(crate) const MAX_COPIES: usize = 4;
+/// Largest length of a record in bytes. Members keep so much space for their copy.
+pub(crate) const MAX_RECORD: usize = 512 << 10;
+/// Largest length of a reason in bytes.
+const MAX_REASON: usize = 512;
+/// Bytes before the UUID.
+const HEAD: usize = 20;
+/// How the names of files with records begin.
+pub(crate) const FILE_PREFIX: &str = "layout-";
+/// The beginning of the name of a record that is being written. No mirror has such a name.
+const NEW_PREFIX: &str = "layout-~";
+
+/// A disk that gets the content of a member, and becomes the member when it has all of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Incoming {
+    pub(crate) uuid: Uuid,
+    pub(crate) path: String,
+    /// The mirror's content before this byte is on the disk.
+    pub(crate) rebuilt: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MemberRecord {
+    pub(crate) uuid: Uuid,
+    pub(crate) path: String,
+    /// Whether the member has all content. The content of a member that is out is never read.
+    pub(crate) is_in: bool,
+    /// Bytes for content.
+    pub(crate) capacity: u64,
+    /// Why the member is out, or why its rebuild ended.
+    pub(crate) reason: String,
+    pub(crate) incoming: Option<Incoming>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LayoutRecord {
+    pub(crate) uuid: Uuid,
+    pub(crate) sequence: u64,
+    pub(crate) copies: usize,
+    pub(crate) members: Vec<MemberRecord>,
+    pub(crate) spans: Vec<CopiedSpan>,
+}
+
+/// Cuts a text to at most `most` bytes.
+pub(crate) fn shortened(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
+}
+
+impl LayoutRecord {
+    /// Returns the number of bytes of the content.
+    pub(crate) fn len(&self) -> u64 {
+        self.spans.last().map_or(0, CopiedSpan::end)
+    }
+
+    /// Returns whether every byte is on a member that is in, without those of `without`.
+    pub(crate) fn is_whole_without(&self, without: &[usize]) -> bool {
+        let has = |place: &CopyPlace| self.members[place.member].is_in && !without.contains(&place.member);
+        self.spans.iter().all(|span| span.places.iter().any(has))
+    }
+
+    /// Returns how many members may fail now, whichever they are.
+    pub(crate) fn survives(&self) -> usize {
+        let copies =
+            |span: &CopiedSpan| span.places.iter().filter(|place| self.members[place.member].is_in).count();
+        self.spans.iter().map(copies).min().unwrap_or(0).saturating_sub(1)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.bytes(MAGIC).u32(0).u32(VERSION).u32(0).uuid(&self.uuid).u64(self.sequence);
+        w.u8(self.copies as u8).u8(self.members.len() as u8);
+        for member in &self.members {
+            w.uuid(&member.uuid).u8(member.is_in.into()).u64(member.capacity);
+            w.string(&member.path).string(shortened(&member.reason, MAX_REASON));
+            match &member.incoming {
+                None => w.u8(0),
+                Some(Incoming { uuid, path, rebuilt }) => w.u8(1).uuid(uuid).string(path).u64(*rebuilt),
+            };
+        }
+        w.u32(self.spans.len() as u32);
+        for span in &self.spans {
+            w.u64(span.start).u64(span.len);
+            for CopyPlace { member, offset } in &span.places {
+                w.u8(*member as u8).u64(*offset);
+            }
+        }
+        let len = w.0.len() as u32;
+        w.0[16..HEAD].copy_from_slice(&len.to_le_bytes());
+        let crc = crc32c(&w.0[12..]);
+        w.0[8..12].copy_from_slice(&crc.to_le_bytes());
+        w.0
+    }
+
+    /// Decodes a record. Bytes behind it do not matter. `None`: it does not verify, or makes no
+    /// sense.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<LayoutRecord> {
+        let mut head = Reader::new(bytes);
+        (head.take(8)? == MAGIC).then_some(())?;
+        let (crc, version, len) = (head.u32()?, head.u32()?, head.u32()? as usize);
+        let bytes = bytes.get(..len).filter(|_| len >= HEAD && version == VERSION)?;
+        (crc32c(&bytes[12..]) == crc).then_some(())?;
+        let mut r = Reader::new(&bytes[HEAD..]);
+        let (uuid, sequence) = (r.uuid()?, r.u64()?);
+        let (copies, members) = (usize::from(r.u8()?), usize::from(r.u8()?));
+        let members = (0..members).map(|_| take_member(&mut r)).collect::<Option<Vec<_>>>()?;
+        let spans = r.u32()?;
+        let spans = (0..spans).map(|_| take_span(&mut r, copies)).collect::<Option<Vec<_>>>()?;
+        let record = LayoutRecord { uuid, sequence, copies, members, spans };
+        r.end(record).filter(LayoutRecord::is_sound)
+    }
+
+    fn is_sound(&self) -> bool {
+        let ends: Vec<u64> =
+            self.members.iter().map(|member| CONTENT_START.saturating_add(member.capacity)).collect();
+        let is_behind_head = |place: &CopyPlace| place.offset >= CONTENT_START;
+        self.spans.iter().all(|span| span.places.iter().all(is_behind_head))
+            && self.members.iter().all(|member| member.capacity <= i64::MAX as u64)
+            && (2..=MAX_COPIES).contains(&self.copies)
+            && self.members.len() <= MAX_MEMBERS
+            && is_sound(&self.spans, self.copies, &ends)
+            && self.is_whole_without(&[])
+    }
+
+    /// Reads the record of a mirror in the data directory.
+    pub(crate) fn load(dir: &dyn Dir, name: &str) -> io::Result<LayoutRecord> {
+        let file = file_name(name);
+        let disk = dir.open(&file, OpenMode::ReadOnly)?;
+        let mut bytes = vec![0; disk.len()?.min(MAX_RECORD as u64) as usize];
+        disk.read_at(&mut bytes, 0)?;
+        Self::decode(&bytes).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{file} does not verify, or is of a newer version"),
+            )
+        })
+    }
+
+    /// Writes the record. When this returns, it survives a power loss.
+    pub(crate) fn save(&self, dir: &dyn Dir, name: &str) -> io::Result<()> {
+        let file = file_name(name);
+        let new = format!("{NEW_PREFIX}{name}");
+        let disk = dir.open(&new, OpenMode::Create)?;
+        disk.set_len(0)?;
+        disk.write_at(&self.encode(), 0)?;
+        disk.sync(SyncPurpose::Layout)?;
+        drop(disk);
+        dir.rename(&new, &file)?;
+        dir.sync(SyncPurpose::Layout)
+    }
+}
+
+fn take_member(r: &mut Reader<'_>) -> Option<MemberRecord> {
+    let (uuid, is_in, capacity) = (r.uuid()?, r.u8()?, r.u64()?);
+    let (path, reason) = (r.string()?, r.string()?);
+    let incoming = match r.u8()? {
+        0 => None,
+        1 => Some(Incoming { uuid: r.uuid()?, path: r.string()?, rebuilt: r.u64()? }),
+        _ => return None,
+    };
+    (is_in <= 1).then_some(MemberRecord { uuid, path, is_in: is_in == 1, capacity, reason, incoming })
+}
+
+fn take_span(r: &mut Reader<'_>, copies: usize) -> Option<CopiedSpan> {
+    let (start, len) = (r.u64()?, r.u64()?);
+    let place = |_| Some(CopyPlace { member: r.u8()?.into(), offset: r.u64()? });
+    let places = (0..copies).map(place).collect::<Option<Vec<_>>>()?;
+    Some(CopiedSpan { start, len, places })
+}
+
+/// Returns the name of the file with the record of a mirror.
+pub(crate) fn file_name(name: &str) -> String {
+    format!("{FILE_PREFIX}{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spans::{UNIT, spread};
+    use super::*;
+    use crate::disk::MemDir;
+
+    fn record() -> LayoutRecord {
+        let member = |n: u8, is_in| MemberRecord {
+            uuid: Uuid::from_bytes([n; 16]),
+            path: format!("/{n}"),
+            is_in,
+            capacity: 2 * UNIT,
+            reason: if is_in { String::new() } else { "gone".into() },
+            incoming: (!is_in).then(|| Incoming {
+                uuid: Uuid::from_bytes([9; 16]),
+                path: "/9".into(),
+                rebuilt: 7,
+            }),
+        };
+        LayoutRecord {
+            uuid: Uuid::from_bytes([5; 16]),
+            sequence: 3,
+            copies: 2,
+            members: vec![member(1, true), member(2, false)],
+            spans: spread(&[2 * UNIT, 2 * UNIT], 2, super::super::member::CONTENT_START),
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let hex: String = record().encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, GOLDEN);
+        assert_eq!(LayoutRecord::decode(&record().encode()), Some(record()));
+    }
+
+    const GOLDEN: &str = concat!(
+        "48434c41594f5554986b7e3301000000b4000000050505050505050505050505050505050300000000000000",
+        "0202",
+        "0101010101010101010101010101010101000020000000000002002f31000000",
+        "0202020202020202020202020202020200000020000000000002002f320400676f6e65",
+        "010909090909090909090909090909090902002f390700000000000000",
+        "01000000000000000000000000002000000000000000001000000000000100001000000000",
+        "00",
+    );
+
+    #[test]
+    fn damage_is_noticed() {
+        let whole = record().encode();
+        for byte in 0..whole.len() {
+            for bit in [1, 0x80] {
+                let mut bad = whole.clone();
+                bad[byte] ^= bit;
+                assert_eq!(LayoutRecord::decode(&bad), None, "byte {byte}");
+            }
+            assert_eq!(LayoutRecord::decode(&whole[..byte]), None);
+        }
+        let behind = [whole, vec![7; 100]].concat();
+        assert_eq!(LayoutRecord::decode(&behind), Some(record()));
+    }
+
+    #[test]
+    fn a_record_that_makes_no_sense_is_none() {
+        let changes: [fn(&mut LayoutRecord); 6] = [
+            |r| r.members[0].is_in = false,
+            |r| r.members[1].capacity = UNIT,
+            |r| r.copies = 1,
+            |r| r.spans[0].places[0].member = 1,
+            |r| r.spans[0].start = UNIT,
+            |r| r.spans.clear(),
+        ];
+        for (n, change) in changes.into_iter().enumerate() {
+            let mut bad = record();
+            change(&mut bad);
+            if n == 2 {
+                bad.spans[0].places.truncate(1);
+            }
+            assert_eq!(LayoutRecord::decode(&bad.encode()), None, "{n}");
+        }
+    }
+
+    #[test]
+    fn a_record_is_replaced_whole() {
+        let dir = MemDir::new();
+        assert_eq!(LayoutRecord::load(&dir, "m").unwrap_err().kind(), io::ErrorKind::NotFound);
+        record().save(&dir, "m").unwrap();
+        let next = LayoutRecord { sequence: 4, ..record() };
+        next.save(&dir, "m").unwrap();
+        assert_eq!(LayoutRecord::load(&dir, "m").unwrap(), next);
+        assert_eq!(dir.list().unwrap(), ["layout-m"]);
+    }
+
+    #[test]
+    fn a_text_is_cut_at_a_character() {
+        assert_eq!((shortened("a\u{e4}b", 2), shortened("ab", 9), shortened("\u{e4}", 1)), ("a", "ab", ""));
+    }
+}

@@ -1,0 +1,172 @@
+//! Mirrors: physical volumes whose content is on several disks.
+
+use super::Pool;
+use crate::branch::namespace::check_name;
+use crate::catalog::features::LAYOUTS;
+use crate::disk::layout::member::{is_of, write_header};
+use crate::disk::layout::record::{Incoming, MAX_COPIES, MAX_MEMBERS, file_name};
+use crate::disk::layout::{MIRROR, NewMember, create};
+use crate::disk::{Dir, Disk, Mirror};
+use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
+use crate::info::PvInfo;
+use crate::info::mirror::{MemberInfo, MirrorInfo};
+use crate::settings::{MirrorSpec, PvSpec};
+use crate::space::pv::{Pv, open_new};
+use crate::world::uuid;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Returns what is known of the mirror that a disk is.
+pub(super) fn mirror_info(disk: &dyn Disk) -> Option<MirrorInfo> {
+    let mirror = disk.as_mirror()?;
+    let record = mirror.record();
+    let member = |of: &crate::disk::layout::record::MemberRecord| MemberInfo {
+        path: of.path.clone(),
+        size: of.capacity,
+        is_in: of.is_in,
+        reason: of.reason.clone(),
+        incoming: of.incoming.as_ref().map(|new| (new.path.clone(), new.rebuilt)),
+    };
+    Some(MirrorInfo {
+        name: mirror.name().to_owned(),
+        copies: record.copies,
+        survives: record.survives(),
+        members: record.members.iter().map(member).collect(),
+    })
+}
+
+impl Pool {
+    /// Makes a mirror of disks, and adds it as a physical volume. Its path is `mirror:NAME`.
+    pub fn add_mirror(&self, spec: &MirrorSpec) -> Result<PvInfo> {
+        let _one_at_a_time = self.core.pv_operations.lock();
+        self.core.check_usable()?;
+        let MirrorSpec { name, copies, members } = spec;
+        check_name(name)?;
+        if !self.core.sums.is_on() {
+            return Err(conflict(
+                "add a mirror: the pool has no sums, which tell a right copy from a wrong one; see `hindcast pool upgrade`",
+            ));
+        }
+        if !(2..=MAX_COPIES).contains(copies) || !(*copies..=MAX_MEMBERS).contains(&members.len()) {
+            return Err(invalid(format!(
+                "add mirror {name}: it has 2 to {MAX_COPIES} copies, and as many members or more, up to {MAX_MEMBERS}"
+            )));
+        }
+        let path = format!("{MIRROR}{name}");
+        // The removal of a mirror with this name may wait in the journal.
+        self.destager.destage_to(self.core.journal.last().lsn)?;
+        let is_held = |id| self.core.pvs.held(id).is_some_and(|pv| pv.path == path);
+        let next = self.core.names.read().next_pv;
+        if (0..next).any(is_held) || self.core.names.read().pvs.values().any(|pv| pv.path == path) {
+            return Err(conflict(format!("add mirror {name}: there is one with this name")));
+        }
+        let new = members.iter().map(|member| self.open_member(member)).collect::<Result<Vec<_>>>()?;
+        // Older builds would take the mirror for a file that is missing.
+        if !self.core.has_feature(LAYOUTS) {
+            self.destager.enable_bare(LAYOUTS)?;
+        }
+        let failed = |e| Error::io(format!("add mirror {name}"), e);
+        create(&*self.core.dir, name, uuid(&*self.core.world.rng), *copies, &new).map_err(failed)?;
+        // The disks are locked again as those of the mirror.
+        drop(new);
+        let added = self.add_pv_alone(&PvSpec { path: path.clone(), size: None, force: true });
+        // An addition that waits for the end of a shortage needs the record. One that stays is
+        // replaced by the next mirror with this name.
+        let is_known = || self.core.names.read().pvs.values().any(|pv| pv.path == path);
+        if added.is_err() && !is_known() {
+            let _ = self.core.dir.remove(&file_name(name));
+        }
+        added
+    }
+
+    /// Opens a disk that becomes a member. It must not be in use.
+    fn open_member(&self, spec: &PvSpec) -> Result<NewMember> {
+        let known = |uuid: &Uuid| self.core.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
+        let of = (self.core.config.extent_size, self.core.config.atomic_unit);
+        let (disk, _) = open_new(&*self.core.dir, spec, self.core.uuid, of, &known)?;
+        Ok(NewMember { uuid: uuid(&*self.core.world.rng), path: spec.path.clone(), disk })
+    }
+
+    /// Finds the member of a mirror with this path, also as the path of a disk that it is rebuilt
+    /// onto.
+    fn find_member(&self, path: &str) -> Result<(Arc<Pv>, usize)> {
+        let pvs: Vec<u32> = self.core.names.read().pvs.keys().copied().collect();
+        for pv in pvs.into_iter().filter_map(|id| self.core.pvs.held(id)) {
+            let Some(mirror) = pv.disk.as_mirror() else { continue };
+            let is_it = |of: &crate::disk::layout::record::MemberRecord| {
+                of.path == path || of.incoming.as_ref().is_some_and(|new| new.path == path)
+            };
+            if let Some(number) = mirror.record().members.iter().position(is_it) {
+                return Ok((pv, number));
+            }
+        }
+        Err(not_found(format!("find member {path}: no mirror has it; see `hindcast pool layouts`")))
+    }
+
+    /// Puts a member of a mirror out, or ends its rebuild. Returns [`ErrorKind::Conflict`] if no
+    /// copy of a part would be left.
+    pub fn put_member_out(&self, path: &str) -> Result<MirrorInfo> {
+        let _one_at_a_time = self.core.pv_operations.lock();
+        self.core.check_usable()?;
+        let (pv, number) = self.find_member(path)?;
+        let mirror = mirror_of(&pv)?;
+        let record = mirror.record();
+        let ends_rebuild = record.members[number].incoming.is_some();
+        if !ends_rebuild && record.members[number].is_in && !record.is_whole_without(&[number]) {
+            return Err(conflict(format!("put {path} out: it has the only copy of a part of {}", pv.path)));
+        }
+        mirror.put_out(number, "it was put out").map_err(|e| Error::io(format!("put {path} out"), e))?;
+        mirror_info(&*pv.disk).ok_or_else(|| not_found(path))
+    }
+
+    /// Begins to rebuild a member of a mirror: onto its own disk, which is there again, or onto
+    /// another disk. A member that is in stays in until the other disk has everything.
+    pub fn rebuild_member(&self, path: &str, onto: Option<&PvSpec>) -> Result<MirrorInfo> {
+        let _one_at_a_time = self.core.pv_operations.lock();
+        self.core.check_usable()?;
+        let (pv, number) = self.find_member(path)?;
+        let mirror = mirror_of(&pv)?;
+        let record = mirror.record();
+        let of = &record.members[number];
+        if of.incoming.is_some() {
+            return Err(conflict(format!(
+                "rebuild {path}: it is being rebuilt; put it out first to begin anew"
+            )));
+        }
+        let new = match onto {
+            Some(spec) => self.open_member(spec)?,
+            None if of.is_in => return Err(conflict(format!("rebuild {path}: it has all content already"))),
+            None => self.open_former(path, &record.uuid)?,
+        };
+        let failed = |e| Error::io(format!("rebuild {path}"), e);
+        let room = new.capacity().map_err(failed)?;
+        if room < of.capacity {
+            let (path, most) = (&new.path, of.capacity);
+            return Err(invalid(format!(
+                "rebuild onto {path}: it has {room} bytes for content, and needs {most}"
+            )));
+        }
+        write_header(&*new.disk, &new.uuid, &record).map_err(failed)?;
+        let incoming = Incoming { uuid: new.uuid, path: new.path, rebuilt: 0 };
+        mirror.begin_rebuild(number, incoming, new.disk).map_err(failed)?;
+        self.core.wake();
+        mirror_info(&*pv.disk).ok_or_else(|| not_found(path))
+    }
+
+    /// Opens the disk of a member that is out. Its content is not needed any more. Another disk
+    /// may have its name by now, and keeps its content.
+    fn open_former(&self, path: &str, mirror: &Uuid) -> Result<NewMember> {
+        let failed = |e| Error::io(format!("open {path}"), e);
+        let disk = self.core.dir.open_locked(path, crate::disk::OpenMode::Existing).map_err(failed)?;
+        if !is_of(&*disk, mirror).map_err(failed)? {
+            return Err(conflict(format!(
+                "rebuild {path}: it does not look like the disk that was there; `pool replace {path} {path} --force` overwrites it"
+            )));
+        }
+        Ok(NewMember { uuid: uuid(&*self.core.world.rng), path: path.to_owned(), disk })
+    }
+}
+
+fn mirror_of(pv: &Pv) -> Result<&Mirror> {
+    pv.disk.as_mirror().ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{} is no mirror", pv.path)))
+}

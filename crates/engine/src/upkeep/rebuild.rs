@@ -1,0 +1,119 @@
+//! The rebuild of members of mirrors: what is in use is copied, an extent at a time.
+//!
+//! Writes go to the new disk from the beginning. So an extent that is not in use now needs no copy:
+//! everything that it will hold is written later.
+
+use crate::damage::BLOCK;
+use crate::destage::Destager;
+use crate::destage::state::BackgroundState;
+use crate::disk::Mirror;
+use crate::error::{Error, Result};
+use crate::space::label::DATA_START;
+use crate::space::pv::Pv;
+use crate::sums::{UNKNOWN, sum_of, unit_at};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes after which the progress is stored. A rebuild continues there after a restart.
+const STORED_AFTER: u64 = 1 << 30;
+
+impl Destager {
+    /// Takes one step of a rebuild. False when there is nothing to rebuild, or when it can't go on
+    /// now.
+    pub(crate) fn rebuild_members(&self, state: &mut BackgroundState) -> Result<bool> {
+        let pvs: Vec<Arc<Pv>> = {
+            let names = self.core.names.read();
+            names.pvs.keys().filter_map(|id| self.core.pvs.held(*id)).collect()
+        };
+        for pv in pvs {
+            let Some(mirror) = pv.disk.as_mirror() else { continue };
+            let unreadable = mirror.take_unreadable();
+            if !unreadable.is_empty() {
+                self.mend(&pv, mirror, unreadable)?;
+                return Ok(true);
+            }
+            let Some(rebuild) = mirror.rebuilt() else { continue };
+            let now = self.core.world.clock.monotonic();
+            if state.rebuilds.waits(pv.id, now) {
+                continue;
+            }
+            match self.rebuild_step(state, &pv, rebuild) {
+                Ok(()) => return Ok(true),
+                Err(error) => {
+                    tracing::warn!(pv = pv.path, %error, "the rebuild of a member waits");
+                    state.rebuilds.wait(pv.id, now);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes members readable again where one could not be read. Where a sum tells, the right copy
+    /// is taken. Without a sum, the one that can be read has always been shown.
+    fn mend(&self, pv: &Pv, mirror: &Mirror, unreadable: Vec<Range<u64>>) -> Result<()> {
+        let mut unit = [0; BLOCK as usize];
+        for range in unreadable {
+            for at in (range.start / BLOCK * BLOCK..range.end).step_by(BLOCK as usize) {
+                if mirror.is_readable(at, unit.len()) {
+                    continue;
+                }
+                let sum = if self.core.sums.is_on() && at >= DATA_START {
+                    self.core.sums.of(pv, at)?
+                } else {
+                    UNKNOWN
+                };
+                if sum != UNKNOWN {
+                    self.core.settle_unit(pv, &mut unit, at, sum);
+                } else {
+                    // An error leaves the block as it is.
+                    let _ = pv.disk.settle(&mut unit, at, &|_| true);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the next extent that is in use. `stored` is how far the record of the mirror says
+    /// that the rebuild has come, and `begun` the number of rebuilds until now.
+    fn rebuild_step(&self, state: &mut BackgroundState, pv: &Pv, (begun, stored): (u64, u64)) -> Result<()> {
+        let Some(mirror) = pv.disk.as_mirror() else { return Ok(()) };
+        let extent_size = self.core.config.extent_size;
+        let failed = |e| Error::io(format!("rebuild a member of {}", pv.path), e);
+        let at = state.rebuilds.position(pv.id, begun, stored);
+        if at == 0 {
+            // Labels and stamps have sums of their own. What can't be read there is absent.
+            mirror.copy_to_incoming(0, DATA_START, &|_, _| true).map_err(failed)?;
+            state.rebuilds.set(pv.id, begun, DATA_START);
+            return Ok(());
+        }
+        let from = (at.saturating_sub(DATA_START) / extent_size) as u32;
+        let Some(extent) = state.allocator.next_held_extent(pv.id, from) else {
+            // The catalog knows what no member could read before the disk is a member.
+            if self.core.damage.is_changed() {
+                self.checkpoint(state)?;
+            }
+            mirror.note_rebuilt(begun, u64::MAX).map_err(failed)?;
+            state.rebuilds.forget(pv.id);
+            return Ok(());
+        };
+        let start = DATA_START + u64::from(extent) * extent_size;
+        let mut sums = vec![UNKNOWN; (extent_size / BLOCK) as usize];
+        if self.core.sums.is_on() {
+            self.core.sums.get(pv, unit_at(start), &mut sums)?;
+        }
+        let is_right = |at: u64, block: &[u8]| {
+            let sum = sums[((at - start) / BLOCK) as usize];
+            sum == UNKNOWN || sum_of(block) == sum
+        };
+        for lost in mirror.copy_to_incoming(start, extent_size, &is_right).map_err(failed)? {
+            self.core.damage.add(pv.id, lost, "no member could read it during a rebuild");
+        }
+        let end = start + extent_size;
+        self.core.positions.bytes.fetch_add(extent_size, std::sync::atomic::Ordering::Relaxed);
+        if end - stored >= STORED_AFTER {
+            mirror.note_rebuilt(begun, end).map_err(failed)?;
+        }
+        state.rebuilds.set(pv.id, begun, end);
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! Pools on mirrors: failures of members, rebuilds, and copies that are wrong.
+#![allow(clippy::unwrap_used)] // a test may panic
+
+use hindcast_engine::ErrorKind;
+use hindcast_engine::disk::{Dir, OpenMode};
+use hindcast_engine::pool::{MirrorSpec, PvSpec, code};
+use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, flip, kind, pv, write};
+
+/// The content of members begins here.
+const CONTENT: u64 = MIB;
+
+fn spec(members: &[(&str, u64)], copies: usize) -> MirrorSpec {
+    let members = members.iter().map(|(path, mib)| pv(path, *mib * MIB)).collect();
+    MirrorSpec { name: "m".into(), copies, members }
+}
+
+/// Makes a pool whose only physical volume is a mirror of `a` and `b`, with a volume `v` of 8 MiB.
+fn mirrored() -> Site {
+    let site = Site::new(4);
+    site.pool.add_mirror(&spec(&[("a", 34), ("b", 34)], 2)).unwrap();
+    let plain = site.pool.pvs()[0].path.clone();
+    site.pool.drain_pv(&plain, true).unwrap();
+    site.idle();
+    site.pool.remove_pv(&plain).unwrap();
+    site.having("v", 8 * MIB, 64 * KIB)
+}
+
+fn fill(site: &Site, first: u8) {
+    let volume = site.open("v");
+    for n in 0..8 {
+        write(&volume, n * MIB, first + n as u8, MIB);
+    }
+    site.idle();
+}
+
+fn assert_filled(site: &Site, first: u8) {
+    let volume = site.open("v");
+    for n in 0..8 {
+        assert_bytes(&volume, n * MIB, first + n as u8, MIB);
+    }
+}
+
+fn states(site: &Site) -> Vec<bool> {
+    let mirror = site.pool.pvs().into_iter().find_map(|pv| pv.mirror).unwrap();
+    mirror.members.iter().map(|member| member.is_in).collect()
+}
+
+fn has(site: &Site, wanted: &str) -> bool {
+    site.pool.health().has(wanted)
+}
+
+/// Replaces the whole content of a file.
+fn spoil(dir: &dyn Dir, name: &str) {
+    let disk = dir.open(name, OpenMode::Existing).unwrap();
+    let len = disk.len().unwrap() as usize;
+    disk.write_at(&vec![0xEE; len], 0).unwrap();
+}
+
+#[test]
+fn a_pool_outlives_each_member() {
+    for (gone, left) in [("a", "b"), ("b", "a")] {
+        let site = mirrored();
+        fill(&site, 1);
+        let site = site.reopen_after(|dir| spoil(&*dir, gone));
+        assert_filled(&site, 1);
+        assert!(has(&site, code::MIRROR_DEGRADED), "{:?}", site.pool.health());
+        assert_eq!(states(&site).iter().filter(|is_in| **is_in).count(), 1);
+        fill(&site, 11);
+        assert_eq!(kind(site.pool.put_member_out(left)), ErrorKind::Conflict);
+        assert_eq!(kind(site.pool.rebuild_member(gone, None)), ErrorKind::Conflict, "it is another disk now");
+        let again = PvSpec { force: true, ..pv(gone, 0) };
+        let again = PvSpec { size: None, ..again };
+        let info = site.pool.rebuild_member(gone, Some(&again)).unwrap();
+        assert_eq!((info.survives, info.members.len()), (0, 2));
+        // Writes go on meanwhile.
+        let volume = site.open("v");
+        write(&volume, 0, 99, 4 * KIB);
+        drop(volume);
+        site.idle();
+        assert_eq!(states(&site), [true, true]);
+        assert!(!has(&site, code::MIRROR_DEGRADED));
+        let volume = site.open("v");
+        write(&volume, 0, 11, 4 * KIB);
+        drop(volume);
+        site.idle();
+        let site = site.reopen_after(|dir| spoil(&*dir, left));
+        assert_filled(&site, 11);
+    }
+}
+
+#[test]
+fn a_rebuild_goes_on_after_a_kill() {
+    let site = mirrored();
+    fill(&site, 1);
+    site.pool.put_member_out("a").unwrap();
+    fill(&site, 21);
+    site.pool.rebuild_member("a", None).unwrap();
+    (0..2).for_each(|_| drop(site.pool.maintain()));
+    assert_eq!(states(&site), [false, true]);
+    let site = site.reopen();
+    assert_eq!(states(&site), [false, true]);
+    site.idle();
+    assert_eq!(states(&site), [true, true]);
+    let site = site.reopen_after(|dir| spoil(&*dir, "b"));
+    assert_filled(&site, 21);
+}
+
+#[test]
+fn a_member_is_replaced_without_being_out() {
+    let site = mirrored();
+    fill(&site, 1);
+    let small = PvSpec { size: Some(20 * MIB), ..pv("c", 0) };
+    assert_eq!(kind(site.pool.rebuild_member("a", Some(&small))), ErrorKind::Invalid);
+    let info = site.pool.rebuild_member("a", Some(&pv("d", 40 * MIB))).unwrap();
+    assert!(info.members[0].is_in && info.members[0].incoming.is_some(), "{info:?}");
+    assert_eq!(info.survives, 1);
+    assert_eq!(kind(site.pool.rebuild_member("a", None)), ErrorKind::Conflict, "one at a time");
+    site.idle();
+    let mirror = site.pool.pvs()[0].mirror.clone().unwrap();
+    assert_eq!(mirror.members.iter().map(|m| &m.path[..]).collect::<Vec<_>>(), ["d", "b"]);
+    let site = site.reopen_after(|dir| {
+        spoil(&*dir, "a");
+        spoil(&*dir, "b");
+    });
+    assert_filled(&site, 1);
+}
+
+#[test]
+fn a_wrong_copy_is_never_read_and_is_mended() {
+    for by_scrub in [false, true] {
+        let site = mirrored();
+        fill(&site, 1);
+        // One byte in each piece of one member: no unit of it is right.
+        let len = site.dir.open("a", OpenMode::ReadOnly).unwrap().len().unwrap();
+        for at in (CONTENT + MIB..len).step_by(4 * KIB as usize) {
+            flip(&site.dir, "a", at, 1);
+        }
+        if by_scrub {
+            site.pool.scrub(0, false).unwrap();
+            while site.pool.data_scrub().running {
+                site.pool.scrub_step().unwrap();
+            }
+            assert!(site.pool.data_scrub().repaired >= 8 * MIB, "{:?}", site.pool.data_scrub());
+            assert_eq!(site.pool.data_scrub().damaged, 0);
+        }
+        assert_filled(&site, 1);
+        if !by_scrub {
+            assert!(site.pool.stats().repaired.copies > 0, "half of it is read from the wrong member first");
+        }
+        assert!(!has(&site, code::DATA_DAMAGED));
+        if by_scrub {
+            let site = site.reopen_after(|dir| spoil(&*dir, "b"));
+            assert_filled(&site, 1);
+        }
+    }
+}
+
+#[test]
+fn a_backup_of_the_metadata_is_found_on_each_member() {
+    let site = mirrored();
+    fill(&site, 1);
+    site.pool.close().unwrap();
+    let info = site.pool.backup_metadata(&*site.dir, 2).unwrap();
+    assert_eq!(info.pvs, 1);
+    for member in ["a", "b"] {
+        let found = hindcast_engine::backup::find(&*site.dir, member).unwrap();
+        assert_eq!(found.info.sequence, info.sequence, "{member}");
+    }
+}
+
+#[test]
+fn mirrors_are_made_of_what_fits() {
+    let site = Site::new(4);
+    for (members, copies) in [(&[("a", 8)][..], 2), (&[("a", 8), ("b", 8)], 1), (&[("a", 8), ("b", 8)], 5)] {
+        assert_eq!(kind(site.pool.add_mirror(&spec(members, copies))), ErrorKind::Invalid);
+    }
+    let added = site.pool.add_mirror(&spec(&[("a", 10), ("b", 20), ("c", 30)], 2)).unwrap();
+    assert_eq!(added.path, "mirror:m");
+    assert!(added.size >= 26 * MIB, "{added:?}");
+    assert_eq!(kind(site.pool.add_mirror(&spec(&[("d", 8), ("e", 8)], 2))), ErrorKind::Conflict, "the name");
+    let again = MirrorSpec { name: "n".into(), ..spec(&[("a", 10), ("f", 10)], 2) };
+    assert_eq!(kind(site.pool.add_mirror(&again)), ErrorKind::Busy, "a disk of a mirror is in use");
+    assert_eq!(kind(site.pool.put_member_out("x")), ErrorKind::NotFound);
+    // An empty mirror can be removed, and its disks can be used again.
+    site.pool.remove_pv("mirror:m").unwrap();
+    let again = MirrorSpec { name: "n".into(), ..spec(&[("a", 10), ("b", 10)], 2) };
+    let again = MirrorSpec {
+        members: again.members.into_iter().map(|member| PvSpec { force: true, ..member }).collect(),
+        ..again
+    };
+    site.pool.add_mirror(&again).unwrap();
+}
