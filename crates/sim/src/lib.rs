@@ -24,6 +24,7 @@ mod heard;
 mod history;
 mod images;
 mod life;
+mod mirrors;
 mod mutate;
 mod oracle;
 mod perform;
@@ -68,6 +69,9 @@ pub const FIRST_WITH_REFERENCES: u64 = 10_000_000;
 /// From this seed on, all pools have sums from the start.
 pub const FIRST_WITH_SUMS: u64 = 20_000_000;
 
+/// From this seed on, all pools are on mirrors.
+pub const FIRST_WITH_MIRRORS: u64 = 30_000_000;
+
 /// (divisor, remainder): a seed with this remainder is about chunks that are longer than a journal
 /// record, unless it is about a crowd.
 const LARGE: (u64, u64) = (10, 8);
@@ -99,6 +103,9 @@ fn any_run(
         let mut plan = Plan::random(&mut rand);
         plan.references = seed >= FIRST_WITH_REFERENCES && !seed.is_multiple_of(4);
         plan.sums = seed >= FIRST_WITH_SUMS;
+        if seed >= FIRST_WITH_MIRRORS {
+            (plan.mirrored, plan.backing) = (true, None);
+        }
         if plan.sums && !plan.references {
             plan.options.direct_min = None;
             plan.options.keep_distance = None;

@@ -82,7 +82,10 @@ impl Run {
             self.end_process();
         }
         self.open(Promise::Acknowledged)?;
-        if self.plan.references || self.plan.sums { self.enable_features() } else { Ok(()) }
+        if self.plan.references || self.plan.sums {
+            self.enable_features()?;
+        }
+        if self.plan.mirrored { self.move_to_mirror() } else { Ok(()) }
     }
 
     /// Opens the pool and compares everything with the oracle. The run survives crashes and a
@@ -169,7 +172,8 @@ impl Run {
             let how = Crash::random(&mut self.rand);
             self.plan_crash(point, how);
         }
-        if attempt >= 2 || !self.rand.percent(3) {
+        // A sync that fails on the other member than the weak one would leave no copy.
+        if attempt >= 2 || self.plan.mirrored || !self.rand.percent(3) {
             return None;
         }
         let purpose = self.rand.pick(&FAILING);
@@ -285,10 +289,12 @@ impl Run {
         match how {
             Crash::Kill | Crash::Panic => {
                 self.dir.kill();
+                self.lose_member();
                 Promise::Acknowledged
             }
             Crash::Power(loss) => {
                 self.dir.lose_power(loss);
+                self.lose_member();
                 self.boot();
                 Promise::Durable
             }
@@ -393,6 +399,12 @@ impl Run {
     /// commits of the catalog.
     pub(crate) fn leave_panicked(&mut self) -> Outcome<()> {
         if self.pool.is_none() {
+            let promise = self.end_process();
+            return self.open(promise);
+        }
+        // A read may write again what a member of a mirror could not read.
+        let mends = [self.weak_member(), self.other_member()];
+        if !self.poisoned() && mends.iter().flatten().any(|member| self.dir.panicked_in(member)) {
             let promise = self.end_process();
             return self.open(promise);
         }

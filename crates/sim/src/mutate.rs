@@ -21,8 +21,10 @@ pub enum Caught {
 /// `seeds` random runs.
 pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught {
     let of_shared = [SyncPurpose::CdpShared, SyncPurpose::CdpSorted].contains(&purpose);
-    let (first, rest): (Vec<Script>, Vec<Script>) =
-        scripts().into_iter().partition(|script| script.shared_segments == of_shared);
+    let (first, rest): (Vec<Script>, Vec<Script>) = scripts().into_iter().partition(|script| {
+        let of_mirrors = purpose == SyncPurpose::Layout;
+        (script.shared_segments, script.mirrored) == (of_shared, of_mirrors)
+    });
     for script in first.into_iter().chain(rest) {
         match enumerate(&script, Part::ALL, Some(purpose), 1, jobs) {
             Ok(mut done) => {

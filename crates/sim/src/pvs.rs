@@ -12,6 +12,13 @@ use std::sync::Arc;
 
 impl Run {
     pub(crate) fn perform_on_pvs(&mut self, op: &Op) -> Outcome<()> {
+        let is_of_pvs = matches!(
+            op,
+            Op::AddPv { .. } | Op::DrainPv(..) | Op::RemovePv(_) | Op::BadReads | Op::Rot(_) | Op::FailPv(_)
+        );
+        if self.plan.mirrored && is_of_pvs {
+            return self.perform_on_mirror(op);
+        }
         match op {
             Op::AddPv { size, device } => self.add_pv(*size, *device),
             Op::DrainPv(pick, on) => self.drain_pv(*pick, *on),
@@ -164,7 +171,7 @@ impl Run {
 
     /// Flips a bit of data that has a sum. From then on the block can't be read, until it is
     /// written or repaired, and nothing may ever show it. Returns what the block held.
-    fn rot(&mut self, before: Option<u64>) -> Outcome<Vec<(u64, u64)>> {
+    pub(crate) fn rot(&mut self, before: Option<u64>) -> Outcome<Vec<(u64, u64)>> {
         let pool = self.pool()?;
         if self.faults || self.failing || self.poisoned() || pool.drain().is_err() {
             return Ok(Vec::new());
@@ -179,7 +186,10 @@ impl Run {
         {
             return Ok(Vec::new());
         }
-        let names: Vec<String> = self.pvs.iter().cloned().collect();
+        let names: Vec<String> = match self.weak_member() {
+            Some(member) => vec![member],
+            None => self.pvs.iter().cloned().collect(),
+        };
         let (name, pick) = match before {
             Some(before) => (&names[0], before),
             None => (&names[self.rand.below(names.len() as u64) as usize], self.rand.bits()),

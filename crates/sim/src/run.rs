@@ -81,6 +81,8 @@ pub struct Run {
     /// Physical volumes fail in this life of the pool, so a lack of space is allowed. Nothing may
     /// be lost, and everything else must continue.
     pub(crate) failing: bool,
+    /// The member of the mirror that fails, in a pool on a mirror.
+    pub(crate) weak: usize,
     /// Recovery uses random options, and random crashes happen during it.
     pub(crate) wild: bool,
     /// Background work runs before requests need it, like the threads of a server. If this is
@@ -174,6 +176,7 @@ impl Run {
             next_pv: 1,
             faults: false,
             failing: false,
+            weak: 0,
             wild,
             helpful: !wild || rand.percent(50),
             emptied: 0,
@@ -289,7 +292,7 @@ impl Run {
         if self.plan.references {
             generator = generator.with_references();
         }
-        if self.rand.percent(20) {
+        if self.rand.percent(20) && !self.plan.mirrored {
             // The promises of a creation hold at once, too.
             let point = CrashPoint::Op(self.rand.between(1, 80));
             let how = Crash::random(&mut self.rand);
@@ -304,6 +307,9 @@ impl Run {
             self.step(&op)?;
             let snapshots = self.oracle.state().snapshots.len() as u64;
             self.summary.most_snapshots = self.summary.most_snapshots.max(snapshots);
+        }
+        if self.plan.mirrored {
+            return self.finish();
         }
         if self.rand.percent(20) && self.rest()? {
             return self.damage();

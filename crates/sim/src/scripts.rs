@@ -4,6 +4,7 @@
 mod failures;
 mod histories;
 mod kept;
+mod mirrors;
 mod references;
 mod repair;
 mod turns;
@@ -30,6 +31,8 @@ pub struct Script {
     pub references: bool,
     /// Whether the pool has sums.
     pub sums: bool,
+    /// Whether the pool is on a mirror.
+    pub mirrored: bool,
     /// The operations.
     pub ops: Vec<Op>,
 }
@@ -42,6 +45,7 @@ fn script(name: &'static str, atomic_unit: u32, ops: Vec<Op>) -> Script {
         shared_segments: false,
         references: false,
         sums: false,
+        mirrored: false,
         ops,
     }
 }
@@ -51,10 +55,13 @@ fn by_reference(name: &'static str, ops: Vec<Op>) -> Script {
 }
 
 /// Returns the scripts that always have sums.
-fn with_sums() -> [Script; 5] {
+fn with_sums() -> [Script; 7] {
     let kept = |name, ops| Script { sums: true, ..by_reference(name, ops) };
+    let mirror = |name, ops| Script { sums: true, mirrored: true, ..by_reference(name, ops) };
     let repair = |name, ops| Script { sums: true, ..script(name, 4096, ops) };
     [
+        mirror("mirror", mirrors::failures()),
+        mirror("mirror-rebuild", mirrors::rebuild()),
         kept("kept", kept::plain()),
         kept("kept-mixed", kept::mixed()),
         kept("kept-expiry", kept::expiry()),

@@ -52,6 +52,8 @@ impl Run {
         let effect = Effect::Trash(vol, true);
         let answer = self.control(effect, refusals, |pool| pool.trash_volume(&name, force).map(drop))?;
         let Answer::Done = answer else { return Ok(()) };
+        // An import that fills the volume has ended, also if the volume comes back.
+        self.leases.remove(&vol);
         if !refusals.is_empty() {
             return Err("a volume in use, or with a protected snapshot, went to the trash".into());
         }

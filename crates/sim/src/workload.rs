@@ -408,6 +408,8 @@ pub struct Plan {
     pub references: bool,
     /// Whether the pool has the feature `sums` from the start.
     pub sums: bool,
+    /// Whether the pool is on a mirror.
+    pub mirrored: bool,
 }
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -453,6 +455,7 @@ impl Plan {
             backing,
             references: false,
             sums: false,
+            mirrored: false,
         }
     }
 
@@ -508,7 +511,16 @@ impl Plan {
         };
         let pvs = vec![(PV_HEAD + 40 * 64 * KIB, false), (PV_HEAD + 20 * 64 * KIB, false)];
         let placement = Placement::Contiguous;
-        Plan { config, options, placement, pvs, backing: None, references: false, sums: false }
+        Plan {
+            config,
+            options,
+            placement,
+            pvs,
+            backing: None,
+            references: false,
+            sums: false,
+            mirrored: false,
+        }
     }
 
     /// Draws the size in bytes and the kind (block device or not) of a physical volume.

@@ -1,0 +1,55 @@
+//! Scripts of pools on a mirror, of whose members one fails. After each cut the member that fails
+//! is away in half of the runs.
+
+use super::{KIB, freeze, look, volume, write};
+use crate::workload::Op;
+
+/// Fails the writes of the weak member after some changes.
+const WRITES_FAIL: Op = Op::FailPv(2 << 16);
+/// Fails the syncs of the weak member.
+const SYNCS_FAIL: Op = Op::FailPv(1);
+/// Rebuilds the weak member.
+const MEND: Op = Op::DrainPv(0, true);
+
+fn begin(more: Vec<Op>) -> Vec<Op> {
+    let mut ops = vec![volume("a", 256 * KIB, 16 * KIB, 512), write(0, 32 * KIB, false), Op::Drain];
+    ops.extend(more);
+    ops
+}
+
+/// A member fails between writes of every kind, and stays out.
+pub(super) fn failures() -> Vec<Op> {
+    begin(vec![
+        write(64 * KIB, 64 * KIB, false),
+        freeze(1, "s"),
+        WRITES_FAIL,
+        write(0, 32 * KIB, false),
+        write(5 * KIB, 4 * KIB, true),
+        Op::Drain,
+        write(16 * KIB, 64 * KIB, false),
+        Op::Flush(1),
+        look(1, 128 * KIB),
+        Op::Settle,
+        write(0, 16 * KIB, true),
+        Op::Drain,
+    ])
+}
+
+/// A member that was out is rebuilt while writes go on, and then fails its syncs.
+pub(super) fn rebuild() -> Vec<Op> {
+    begin(vec![
+        WRITES_FAIL,
+        write(64 * KIB, 64 * KIB, false),
+        Op::Drain,
+        write(0, 16 * KIB, false),
+        MEND,
+        write(8 * KIB, 64 * KIB, true),
+        Op::Drain,
+        SYNCS_FAIL,
+        write(32 * KIB, 32 * KIB, false),
+        Op::Flush(1),
+        Op::Drain,
+        MEND,
+        Op::Settle,
+    ])
+}
