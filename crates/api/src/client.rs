@@ -6,8 +6,9 @@
 use crate::endpoint::{Endpoint, Stream};
 use crate::trust::Trust;
 use crate::{
-    API_V1, AddLun, AddPv, AddRule, ChannelBody, CreateTarget, CreateVolume, ErrorBody, ErrorKind, Health,
-    PatchPool, PatchPv, PatchTarget, PatchVolume, Pool, Pv, SetChap, Status, Target, TargetDefaults, Volume,
+    API_V1, AddLun, AddMirror, AddPv, AddRule, ChannelBody, CreateTarget, CreateVolume, ErrorBody, ErrorKind,
+    Health, Mirror, PatchMember, PatchPool, PatchPv, PatchTarget, PatchVolume, Pool, Pv, SetChap, Status,
+    Target, TargetDefaults, Volume,
 };
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming};
@@ -123,6 +124,16 @@ impl Client {
     /// Returns all physical volumes.
     pub fn pvs(&self) -> Result<Vec<Pv>> {
         self.get("/pool/pvs")
+    }
+
+    /// Makes a mirror of disks, and adds it to the pool.
+    pub fn add_mirror(&self, mirror: &AddMirror) -> Result<Pv> {
+        self.send(Method::POST, "/pool/mirrors", mirror)
+    }
+
+    /// Changes a member of a mirror. `member` is its path.
+    pub fn patch_member(&self, member: &str, patch: &PatchMember) -> Result<Mirror> {
+        self.send(Method::PATCH, &format!("/pool/members/{}", segment(member)), patch)
     }
 
     /// Adds a physical volume to the pool.

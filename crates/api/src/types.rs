@@ -311,6 +311,100 @@ pub struct Pv {
     /// physical volume and does not write to it. Absent if no write failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// The members, if the physical volume is a mirror.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<Mirror>,
+}
+
+/// A mirror: a physical volume whose content is on several disks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Mirror {
+    /// Name of the mirror. The path of the physical volume is `mirror:NAME`.
+    pub name: String,
+    /// Number of copies of each byte.
+    pub copies: u64,
+    /// Number of members that may fail now without loss, whichever they are.
+    pub survives: u64,
+    /// The members.
+    pub members: Vec<Member>,
+}
+
+/// A member of a mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Member {
+    /// File name in the data directory, or absolute path of a file or block device.
+    pub path: String,
+    /// Bytes for content.
+    pub size: u64,
+    /// State of the member.
+    pub state: MemberState,
+    /// Why the member is out, or why its last rebuild ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The disk that the member is rebuilt onto. A member that is in is replaced by this disk when
+    /// it has everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub onto: Option<String>,
+    /// Byte of the mirror up to which the disk has the content, as it was last stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuilt: Option<u64>,
+}
+
+/// The state of a member of a mirror.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemberState {
+    /// It has all content, and is read and written.
+    In,
+    /// It is neither read nor written.
+    Out,
+    /// It gets its content again, and is written but not read.
+    Rebuilding,
+}
+
+impl MemberState {
+    /// Returns the name for tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemberState::In => "in",
+            MemberState::Out => "out",
+            MemberState::Rebuilding => "rebuilding",
+        }
+    }
+}
+
+/// A mirror to add to the pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddMirror {
+    /// Name of the mirror: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+    pub name: String,
+    /// Number of copies of each byte: 2 to 4. Default: 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u64>,
+    /// The disks: at least as many as copies, and at most 16. They may have different sizes.
+    pub members: Vec<AddPv>,
+}
+
+/// A change to a member of a mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchMember {
+    /// `out`: neither read nor write the member any more. `in`: give it its content again.
+    pub state: MemberTarget,
+    /// With `in`: the disk that takes the place of the member's. Absent: the member's own disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub onto: Option<AddPv>,
+}
+
+/// The state that a member is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemberTarget {
+    /// It has all content.
+    In,
+    /// It is neither read nor written.
+    Out,
 }
 
 /// A physical volume to add to the pool.

@@ -22,6 +22,7 @@ mod flatten;
 mod group;
 mod history;
 mod known_servers;
+mod layouts;
 mod listing;
 mod output;
 mod password;

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::features;
+use crate::layouts::{self, Addition, Members};
 use crate::output::{list, percent, properties};
 use crate::reidentify;
 use crate::scrub;
@@ -9,7 +10,7 @@ use crate::session::{Global, Session};
 use crate::status::health;
 use clap::Subcommand;
 use hindcast_api::{
-    AddPv, BackUp, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, NoticeDelivery, PatchPool, PatchPv,
+    BackUp, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, NoticeDelivery, PatchPool, PatchPv,
     Placement, Pool, Pv, Size,
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -24,6 +25,8 @@ Examples:
   hindcast pool add pv-1.img --size 100G         a sparse file in the data directory
   hindcast pool add /mnt/fast/pv.img --size 1T   a file elsewhere
   hindcast pool add /dev/vdb                     a whole block device
+  hindcast pool add --layout mirror --name m1 /dev/vdb /dev/vdc
+                                                 two copies, one on each of the devices
 
 A sparse file takes space on its file system only as data is written to it.";
 
@@ -70,20 +73,11 @@ pub(crate) enum Served {
     Show,
     /// List the physical volumes
     Pvs,
-    /// Add a physical volume: a file or a block device
+    /// Add a physical volume: a file, a block device, or a mirror of several
     #[command(after_help = ADD_EXAMPLES)]
-    Add {
-        /// File name in the data directory, or absolute path of a file or block device on the
-        /// server's machine
-        path: String,
-        /// Create a sparse file of this size [default: the file or device exists, and its whole
-        /// length is used]
-        #[arg(long)]
-        size: Option<Size>,
-        /// Add it even if it carries the label of another pool; the data of that pool is lost
-        #[arg(long)]
-        force: bool,
-    },
+    Add(Addition),
+    #[command(flatten)]
+    Members(Members),
     /// Move the data of a physical volume to the others, in the background
     #[command(after_help = DRAIN_EXAMPLES)]
     Drain {
@@ -165,10 +159,8 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
     match command {
         Served::Show => output.show(&client.pool()?, table),
         Served::Pvs => output.show(&client.pvs()?, |pvs| pv_list(pvs)),
-        Served::Add { path, size, force } => {
-            let pv = client.add_pv(&AddPv { path, size: size.map(|s| s.0), force })?;
-            output.show(&pv, |pv| format!("added {}: {}, number {}", pv.path, Size(pv.size), pv.id))
-        }
+        Served::Add(addition) => addition.run(session),
+        Served::Members(command) => layouts::run(command, session),
         Served::Drain { pv, wait, cancel } => {
             let mut now = client.patch_pv(&pv, &PatchPv { draining: !cancel })?;
             if wait {

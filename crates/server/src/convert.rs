@@ -6,8 +6,8 @@ use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::ids::Stamp;
 use hindcast_engine::pool::{
-    self, DamageInfo, DataScrubInfo, FeatureInfo, Health, IndexSize, Pool, PoolInfo, PoolStats,
-    PreserveStats, PvInfo, SnapshotSpace, VolumeInfo, code,
+    self, DamageInfo, DataScrubInfo, FeatureInfo, Health, IndexSize, MemberInfo, MirrorInfo, Pool, PoolInfo,
+    PoolStats, PreserveStats, PvInfo, SnapshotSpace, VolumeInfo, code,
 };
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
@@ -150,6 +150,28 @@ pub(crate) fn pv(info: &PvInfo) -> api::Pv {
         used: info.used,
         draining: info.draining,
         failure: info.failure.clone(),
+        mirror: info.mirror.as_ref().map(mirror),
+    }
+}
+
+pub(crate) fn mirror(info: &MirrorInfo) -> api::Mirror {
+    let member = |of: &MemberInfo| api::Member {
+        path: of.path.clone(),
+        size: of.size,
+        state: match (of.is_in, &of.incoming) {
+            (true, _) => api::MemberState::In,
+            (false, Some(_)) => api::MemberState::Rebuilding,
+            (false, None) => api::MemberState::Out,
+        },
+        reason: Some(&of.reason).filter(|reason| !reason.is_empty()).cloned(),
+        onto: of.incoming.as_ref().map(|(path, _)| path.clone()),
+        rebuilt: of.incoming.as_ref().map(|(_, bytes)| *bytes),
+    };
+    api::Mirror {
+        name: info.name.clone(),
+        copies: info.copies as u64,
+        survives: info.survives as u64,
+        members: info.members.iter().map(member).collect(),
     }
 }
 

@@ -227,6 +227,13 @@ fn physical_volumes(out: &mut Out<'_>, pvs: &[PvInfo]) -> fmt::Result {
         "hindcast_pv_draining",
         "1 while a physical volume is being drained.",
         each(|pv| u64::from(pv.draining)),
+    )?;
+    let members = pvs.iter().filter_map(|pv| pv.mirror.as_ref()).flat_map(|mirror| &mirror.members);
+    let members = members.map(|of| ([("member", of.path.clone())], u64::from(of.is_in)));
+    out.gauges(
+        "hindcast_mirror_member_in",
+        "1 when a member of a mirror has all content, 0 when it is out.",
+        members,
     )
 }
 
@@ -321,6 +328,7 @@ fn damage(out: &mut Out<'_>, pool: &Pool) -> fmt::Result {
         ("history", stats.repaired.history),
         ("journal", stats.repaired.journal),
         ("cache", stats.repaired.cache),
+        ("copies", stats.repaired.copies),
     ];
     let bytes = sources.into_iter().map(|(from, bytes)| ([("from", from.to_owned())], bytes));
     out.counters(

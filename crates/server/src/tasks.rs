@@ -35,6 +35,13 @@ impl App {
                 .filter(|pv| draining(pv))
                 .map(|pv| Known::new("drain", &pv.path, Progress::Left(pv.used), pv.failure.clone())),
         );
+        for pv in self.pool.pvs() {
+            let members = pv.mirror.iter().flat_map(|mirror| &mirror.members);
+            for (onto, done) in members.filter_map(|member| member.incoming.as_ref()) {
+                let progress = Progress::Done { done: *done, total: Some(pv.size) };
+                known.push(Known::new("rebuild", onto, progress, pv.failure.clone()));
+            }
+        }
         let scrub = self.pool.data_scrub();
         if scrub.running {
             let done = scrub.verified + scrub.unknown + scrub.damaged + scrub.unreadable;
@@ -57,6 +64,7 @@ impl App {
             "flatten" => self.pool.stop_flatten(subject)?,
             "relocate" => drop(self.pool.stop_relocation(subject)?),
             "drain" => self.pool.drain_pv(subject, false)?,
+            "rebuild" => drop(self.pool.put_member_out(subject)?),
             "scrub" => drop(self.pool.stop_scrub()?),
             kind => {
                 let text = format!("stop task {id}: {kind} can't be stopped; delete the volume instead");

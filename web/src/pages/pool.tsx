@@ -3,7 +3,7 @@
 import { useState } from 'preact/hooks';
 import { apiPath, patch, post, remove } from '../api/client';
 import { reload, reloadAll, useResource } from '../api/resource';
-import type { Pool, Pv, Scrub } from '../api/schema';
+import type { Mirror, Pool, Pv, Scrub } from '../api/schema';
 import { may } from '../api/session';
 import { hindcast } from '../lib/command';
 import { byteRate, bytes, count, parseSize, percent, sizeArgument } from '../lib/format';
@@ -91,10 +91,38 @@ function PhysicalVolumes() {
               whole={pv.size}
               label={`${percent(pv.used, pv.size)} of ${pv.path} is used`}
             />
+            {pv.mirror && <Members mirror={pv.mirror} size={pv.size} />}
           </li>
         ))}
       </ul>
     </Card>
+  );
+}
+
+/** The disks of a mirror. */
+function Members({ mirror, size }: { mirror: Mirror; size: number }) {
+  const survives =
+    mirror.survives === 0
+      ? 'no further disk may fail'
+      : `${count(mirror.survives)} more ${mirror.survives === 1 ? 'disk' : 'disks'} may fail`;
+  return (
+    <ul class="members" aria-label={`Disks of ${mirror.name}`}>
+      <li class="soft">
+        {count(mirror.copies)} copies on {count(mirror.members.length)} disks; {survives}
+      </li>
+      {mirror.members.map((member) => (
+        <li key={member.path} class="line">
+          <span>{member.path}</span>
+          {member.state === 'out' && <Badge tone="full">out</Badge>}
+          {member.onto && (
+            <Badge tone="b">
+              rebuilt onto {member.onto}, {percent(member.rebuilt ?? 0, size)} stored
+            </Badge>
+          )}
+          {member.state === 'out' && <span class="soft">{member.reason}</span>}
+        </li>
+      ))}
+    </ul>
   );
 }
 

@@ -106,6 +106,8 @@ fn least(method: &str, template: &str) -> &'static str {
         "/upgrade",
         "/clock/confirmation",
         "/pool/pvs",
+        "/pool/mirrors",
+        "/pool/members",
         "/targets",
         "/target-defaults",
     ];

@@ -16,6 +16,7 @@ mod identity;
 mod iscsi;
 mod limits;
 mod listing;
+mod mirrors;
 mod moments;
 mod protection;
 mod reidentify;

@@ -28,6 +28,7 @@ mod groups;
 mod guard;
 mod guests;
 mod live;
+mod mirrors;
 mod notices;
 mod origin;
 mod pacing;

@@ -9,8 +9,8 @@ use super::room::AnswerRoom;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
     access, audit, backups, by_body, by_uuid, cdp, clients, clock, console, events, features, files, flatten,
-    groups, live, notices, policy, relocation, schedules, scrub, sessions, snapshots, targets, tasks,
-    timeline, tokens, transfer, trash, users, views,
+    groups, live, mirrors, notices, policy, relocation, schedules, scrub, sessions, snapshots, targets,
+    tasks, timeline, tokens, transfer, trash, users, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -84,6 +84,7 @@ fn all_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(status))
         .routes(routes!(health))
         .routes(routes!(pool, patch_pool))
+        .merge(mirrors::router())
         .routes(routes!(pvs, add_pv))
         .routes(routes!(patch_pv, remove_pv))
         .routes(routes!(volumes, create_volume))

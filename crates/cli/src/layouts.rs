@@ -1,0 +1,195 @@
+//! `hindcast pool layouts`, `replace`, `online` and `offline`: mirrors and their members.
+
+use crate::failure::Failure;
+use crate::output::list;
+use crate::session::Session;
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use hindcast_api::{
+    AddMirror, AddPv, ErrorBody, ErrorKind, MemberState, MemberTarget, Mirror, PatchMember, Pv, Size,
+};
+
+const REPLACE_EXAMPLES: &str = "\
+Examples:
+  hindcast pool replace /dev/vdb /dev/vdd        another disk takes the place of /dev/vdb
+  hindcast pool replace /dev/vdb m2.img --size 1T
+
+A disk that still answers stays in use until the new one has everything. `hindcast tasks` shows how \
+far that is.";
+
+const ONLINE_EXAMPLES: &str = "\
+Example:
+  hindcast pool online /dev/vdb                  the disk was away, and is there again
+
+The disk gets all data in use again, because writes went on without it.";
+
+/// How a physical volume keeps its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Layout {
+    /// On one disk
+    Plain,
+    /// On several disks, each byte on as many as there are copies
+    Mirror,
+}
+
+/// What `pool add` adds.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Addition {
+    /// File name in the data directory, or absolute path of a file or block device on the server's
+    /// machine; with --layout mirror several of them
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<String>,
+    /// How the content is kept
+    #[arg(long, value_enum, default_value = "plain")]
+    layout: Layout,
+    /// Name of the mirror
+    #[arg(long, required_if_eq("layout", "mirror"))]
+    name: Option<String>,
+    /// Number of copies of each byte in a mirror: 2 to 4 [default: 2]
+    #[arg(long)]
+    copies: Option<u64>,
+    /// Create sparse files of this size [default: the files or devices exist, and their whole
+    /// length is used]
+    #[arg(long)]
+    size: Option<Size>,
+    /// Add it even if it carries the label of another pool; the data of that pool is lost
+    #[arg(long)]
+    force: bool,
+}
+
+impl Addition {
+    pub(crate) fn run(self, session: &Session) -> Result<(), Failure> {
+        let Addition { paths, layout, name, copies, size, force } = self;
+        let add = |path: String| AddPv { path, size: size.map(|size| size.0), force };
+        let pv = match (layout, name) {
+            (Layout::Mirror, Some(name)) => {
+                let members = paths.into_iter().map(add).collect();
+                session.client.add_mirror(&AddMirror { name, copies, members })?
+            }
+            (Layout::Plain, None) if copies.is_none() => match <[String; 1]>::try_from(paths) {
+                Ok([path]) => session.client.add_pv(&add(path))?,
+                Err(paths) => {
+                    let text =
+                        format!("add {}: add them one by one, or as --layout mirror", paths.join(", "));
+                    return Err(invalid(text));
+                }
+            },
+            _ => return Err(invalid("--name and --copies are for --layout mirror".into())),
+        };
+        session.output.show(&pv, |pv| format!("added {}: {}, number {}", pv.path, Size(pv.size), pv.id))
+    }
+}
+
+fn invalid(message: String) -> Failure {
+    ErrorBody { kind: ErrorKind::Invalid, message }.into()
+}
+
+/// Commands about members of mirrors.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Members {
+    /// List the mirrors and the state of their members
+    Layouts,
+    /// Put another disk in the place of a member of a mirror
+    #[command(after_help = REPLACE_EXAMPLES)]
+    Replace {
+        /// Path of the member, as pool layouts lists it
+        old: String,
+        /// Path of the new disk: a file name in the data directory, or an absolute path
+        new: String,
+        /// Create a sparse file of this size
+        #[arg(long)]
+        size: Option<Size>,
+        /// Use the disk even if it holds data, which is lost
+        #[arg(long)]
+        force: bool,
+    },
+    /// Give a member of a mirror its content again
+    #[command(after_help = ONLINE_EXAMPLES)]
+    Online {
+        /// Path of the member, as pool layouts lists it
+        member: String,
+    },
+    /// Stop reading and writing a member of a mirror, or stop its rebuild
+    Offline {
+        /// Path of the member, as pool layouts lists it
+        member: String,
+    },
+}
+
+pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
+    let change =
+        |member: &str, state, onto| session.client.patch_member(member, &PatchMember { state, onto });
+    let mirror = match command {
+        Members::Layouts => {
+            let mirrors: Vec<Pv> =
+                session.client.pvs()?.into_iter().filter(|pv| pv.mirror.is_some()).collect();
+            return session.output.show(&mirrors, |pvs| {
+                let rows = pvs.iter().filter_map(|pv| Some((pv, pv.mirror.as_ref()?)));
+                table(rows.map(|(pv, mirror)| (mirror, Some(pv.size))))
+            });
+        }
+        Members::Replace { old, new, size, force } => {
+            let onto = AddPv { path: new, size: size.map(|size| size.0), force };
+            change(&old, MemberTarget::In, Some(onto))?
+        }
+        Members::Online { member } => change(&member, MemberTarget::In, None)?,
+        Members::Offline { member } => change(&member, MemberTarget::Out, None)?,
+    };
+    session.output.show(&mirror, |mirror| table([(mirror, None)]))
+}
+
+/// Makes a table of members. `mirrors` are mirrors and their sizes.
+fn table<'m>(mirrors: impl IntoIterator<Item = (&'m Mirror, Option<u64>)>) -> String {
+    let rows = mirrors.into_iter().flat_map(|(mirror, size)| {
+        mirror.members.iter().map(move |member| {
+            let note = match (member.state, &member.onto) {
+                (MemberState::In, None) => String::new(),
+                (_, Some(onto)) => {
+                    let part = member.rebuilt.zip(size).filter(|(_, size)| *size > 0);
+                    let part = part.map(|(done, size)| {
+                        format!(", {} % stored", u128::from(done) * 100 / u128::from(size))
+                    });
+                    format!("rebuilt onto {onto}{}", part.unwrap_or_default())
+                }
+                (_, None) => member.reason.clone().unwrap_or_default(),
+            };
+            vec![
+                mirror.name.clone(),
+                format!("mirror {}", mirror.copies),
+                mirror.survives.to_string(),
+                member.path.clone(),
+                Size(member.size).to_string(),
+                member.state.name().into(),
+                note,
+            ]
+        })
+    });
+    list(&["NAME", "LAYOUT", "SURVIVES", "MEMBER", "SIZE", "STATE", "NOTE"], &[2, 4], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hindcast_api::Member;
+
+    #[test]
+    fn a_table_of_members() {
+        let member = |path: &str, state, onto: Option<&str>| Member {
+            path: path.into(),
+            size: 1 << 30,
+            state,
+            reason: (state != MemberState::In).then(|| "gone".into()),
+            onto: onto.map(str::to_owned),
+            rebuilt: onto.map(|_| 1 << 29),
+        };
+        let members = vec![
+            member("a", MemberState::In, None),
+            member("b", MemberState::Out, None),
+            member("c", MemberState::Rebuilding, Some("d")),
+        ];
+        let mirror = Mirror { name: "m".into(), copies: 2, survives: 0, members };
+        let text = table([(&mirror, Some(1 << 30))]);
+        for part in ["mirror 2", "gone", "rebuilt onto d, 50 % stored", "rebuilding"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

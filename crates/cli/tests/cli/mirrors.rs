@@ -1,0 +1,87 @@
+//! Mirrors and their members.
+
+use super::server::{Server, program};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+fn states(server: &Server) -> Vec<(String, String)> {
+    let all = server.json(&["pool", "layouts"]);
+    let members = all[0]["mirror"]["members"].as_array().unwrap().clone();
+    let text = |member: &Value, key: &str| member[key].as_str().unwrap().to_owned();
+    members.iter().map(|member| (text(member, "path"), text(member, "state"))).collect()
+}
+
+fn wait_until_whole(server: &Server) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while states(server).iter().any(|(_, state)| state != "in")
+        || !server.json(&["pool", "layouts"])[0]["mirror"]["members"][0]["onto"].is_null()
+    {
+        assert!(Instant::now() < until, "{:?}", states(server));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn degraded(server: &Server) -> bool {
+    server.json(&["status"]).to_string().contains("mirror-degraded")
+}
+
+#[test]
+fn a_disk_of_a_mirror_fails_and_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    for (args, code) in [
+        (&["pool", "add", "a", "b", "--size", "64M"][..], 2),
+        (&["pool", "add", "--layout", "mirror", "a", "b", "--size", "64M"], 2),
+        (&["pool", "add", "a", "--name", "m", "--size", "64M"], 2),
+        (&["pool", "add", "--layout", "mirror", "--name", "m", "a", "--size", "64M"], 2),
+        (&["pool", "offline", "a"], 3),
+    ] {
+        let (found, message) = server.fails(args);
+        assert_eq!(found, code, "{args:?}: {message}");
+    }
+    let added = server
+        .json(&["pool", "add", "--layout", "mirror", "--name", "m1", "a.img", "b.img", "--size", "100M"]);
+    assert_eq!((&added["path"], &added["mirror"]["survives"]), (&json!("mirror:m1"), &json!(1)));
+    let plain = server.json(&["pool", "pvs"])[0]["path"].as_str().unwrap().to_owned();
+    server.ok(&["pool", "drain", &plain, "--wait"]);
+    server.ok(&["pool", "remove", &plain]);
+    server.ok(&["volume", "create", "db", "--size", "8M"]);
+    let table = server.ok(&["pool", "layouts"]);
+    assert!(table.starts_with("NAME") && table.contains("mirror 2") && table.contains("a.img"), "{table}");
+
+    server.ok(&["pool", "offline", "a.img"]);
+    assert!(degraded(&server));
+    let (code, message) = server.fails(&["pool", "offline", "b.img"]);
+    assert!(code == 4 && message.contains("the only copy"), "{message}");
+    server.ok(&["pool", "online", "a.img"]);
+    wait_until_whole(&server);
+    assert!(!degraded(&server));
+    assert_eq!(server.fails(&["pool", "online", "a.img"]).0, 4, "it has everything");
+    let (code, message) = server.fails(&["pool", "replace", "a.img", "c.img", "--size", "50M"]);
+    assert!(code == 2 && message.contains("bytes for content"), "{message}");
+    server.ok(&["pool", "replace", "a.img", "d.img", "--size", "100M"]);
+    wait_until_whole(&server);
+    assert_eq!(states(&server)[0].0, "d.img");
+    assert!(server.http("GET", "/metrics", "").1.contains("hindcast_mirror_member_in{member=\"d.img\"} 1"));
+
+    // The server starts without a member, and not without all of them.
+    assert_eq!(server.stop("-TERM"), Some(0));
+    std::fs::rename(dir.path().join("b.img"), dir.path().join("gone")).unwrap();
+    let server = Server::start(dir.path());
+    assert_eq!(states(&server)[1], ("b.img".into(), "out".into()));
+    assert!(degraded(&server) && server.json(&["volume", "show", "db"])["name"] == "db");
+    assert_eq!(server.stop("-TERM"), Some(0));
+    std::fs::rename(dir.path().join("gone"), dir.path().join("b.img")).unwrap();
+    std::fs::remove_file(dir.path().join("d.img")).unwrap();
+    let socket = dir.path().join("other.sock");
+    let refused = program()
+        .args(["serve", "--data"])
+        .arg(dir.path())
+        .arg("--api")
+        .arg(format!("unix:{}", socket.display()))
+        .output()
+        .unwrap();
+    assert!(!refused.status.success());
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(message.contains("members are missing") && message.contains("d.img"), "{message}");
+}

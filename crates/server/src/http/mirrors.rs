@@ -1,0 +1,67 @@
+//! The routes of mirrors and their members.
+
+use super::error::{ApiError, Json, Path};
+use super::shared::{Shared, blocking, host_path};
+use crate::app::App;
+use crate::convert;
+use crate::host_paths::Purpose;
+use axum::extract::State;
+use axum::http::StatusCode;
+use hindcast_api::{AddMirror, AddPv, ErrorBody, ErrorKind, MemberTarget, Mirror, PatchMember, Pv};
+use hindcast_engine::pool::{MirrorSpec, PvSpec};
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(add_mirror)).routes(routes!(patch_member))
+}
+
+/// Makes a mirror of disks, and adds it to the pool as a physical volume.
+#[utoipa::path(post, path = "/pool/mirrors", request_body = AddMirror, responses((status = CREATED, body = Pv), (status = "default", body = ErrorBody)))]
+async fn add_mirror(
+    State(app): Shared,
+    Json(new): Json<AddMirror>,
+) -> Result<(StatusCode, Json<Pv>), ApiError> {
+    let paths: Vec<_> = new.members.iter().map(|member| host_path(&member.path, Purpose::Pv)).collect();
+    blocking(&app, move |app| {
+        let held = paths.into_iter().map(|path| path(app)).collect::<Result<Vec<_>, _>>()?;
+        let spec = |(member, path): (&AddPv, String)| PvSpec { path, size: member.size, force: member.force };
+        let members = new.members.iter().zip(held.iter().map(|held| held.path.clone())).map(spec).collect();
+        let copies = usize::try_from(new.copies.unwrap_or(2)).unwrap_or(usize::MAX);
+        let info = app.pool.add_mirror(&MirrorSpec { name: new.name, copies, members })?;
+        tracing::info!(event = "pv.added", path = info.path, id = info.id, "mirror added");
+        Ok((StatusCode::CREATED, Json(convert::pv(&info))))
+    })
+    .await
+}
+
+/// Puts a member of a mirror out, or begins to give it its content again.
+///
+/// `member` is its percent-encoded path. With `onto`, another disk takes its place. A member that
+/// is in stays in until that disk has everything.
+#[utoipa::path(patch, path = "/pool/members/{member}", params(("member" = String, Path)), request_body = PatchMember, responses((status = OK, body = Mirror), (status = "default", body = ErrorBody)))]
+async fn patch_member(
+    State(app): Shared,
+    Path(member): Path<String>,
+    Json(patch): Json<PatchMember>,
+) -> Result<Json<Mirror>, ApiError> {
+    let path = patch.onto.as_ref().map(|onto| host_path(&onto.path, Purpose::Pv));
+    blocking(&app, move |app| {
+        let held = path.map(|path| path(app)).transpose()?;
+        let onto = patch.onto.as_ref().zip(held.as_ref());
+        let onto =
+            onto.map(|(onto, held)| PvSpec { path: held.path.clone(), size: onto.size, force: onto.force });
+        let info = match patch.state {
+            MemberTarget::Out if onto.is_some() => {
+                let text = format!("put {member} out: `onto` is only for a member that comes in");
+                return Err(ApiError::new(ErrorKind::Invalid, text));
+            }
+            MemberTarget::Out => app.pool.put_member_out(&member)?,
+            MemberTarget::In => app.pool.rebuild_member(&member, onto.as_ref())?,
+        };
+        tracing::info!(event = "pv.changed", member, mirror = info.name, "member of a mirror changed");
+        Ok(Json(convert::mirror(&info)))
+    })
+    .await
+}
