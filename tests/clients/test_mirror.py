@@ -1,0 +1,137 @@
+#!/usr/bin/python3
+"""A mirror of two disks, one of which fails while clients write: nbdkit gives the errors, nbdfuse makes a file of it."""
+
+from postgres import *
+from libnbd import *
+
+
+class FailingDisk:
+    """A file that is a disk. While `fail(True)`, it takes no writes."""
+
+    def __init__(self, t, name, size):
+        need_root()
+        need("nbdkit", "nbdfuse", "fusermount3")
+        self.flag, socket, self.dir = t.dir / f"{name}.fails", t.dir / f"{name}.sock", t.dir / name
+        raw = t.dir / f"{name}.raw"
+        run("truncate", "-s", size, raw)
+        self.dir.mkdir()
+        log = open(t.dir / f"{name}.log", "ab")
+        quiet = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        options = ["--filter=error", "error-pwrite-rate=100%", "error-zero-rate=100%", f"error-file={self.flag}"]
+        nbdkit = subprocess.Popen(
+            ["nbdkit", "-f", "-U", str(socket), options[0], "file", str(raw), *options[1:]], **quiet
+        )
+        t.defer(nbdkit.kill)
+        wait_for("nbdkit", socket.exists)
+        self.path = self.dir / "disk"
+        subprocess.Popen(["nbdfuse", str(self.path), f"nbd+unix:///?socket={socket}"], **quiet)
+        t.defer(self.unmount)
+        wait_for("nbdfuse", lambda: self.path.exists())
+
+    def unmount(self):
+        # The server, which ends after this, may have it open.
+        run("fusermount3", "-u", "-z", self.dir, check=False)
+
+    def fail(self, on):
+        self.flag.touch() if on else self.flag.unlink()
+
+
+def states(server):
+    return {m["path"]: m["state"] for m in server.cli("pool", "layouts")[0]["mirror"]["members"]}
+
+
+def codes(server):
+    return {p["code"] for p in server.cli("status")["health"].get("problems", [])}
+
+
+def move_to_mirror(t, server, size=2 * 1024 * MIB):
+    """Moves the data to a mirror of a disk that can fail and a file: (the disk, the path of the file)."""
+    disk, other = FailingDisk(t, "member", size), t.dir / "other.img"
+    first = server.cli("pool", "pvs")[0]["path"]
+    server.cli("pool", "add", "--layout", "mirror", "--name", "m1", disk.path, other, "--size", size)
+    server.cli("pool", "drain", first, "--wait")
+    server.cli("pool", "remove", first)
+    return disk, other
+
+
+def lose(server, path):
+    """The server is killed, and the disk is gone when it starts again."""
+    server.kill()
+    path.rename(path.with_suffix(".gone"))
+    server.start()
+
+
+@test(limit=420, hindcast_only=True)
+def postgres_notices_nothing(t):
+    server, volume, postgres = prepare(t)
+    disk, other = move_to_mirror(t, server)
+    bench = Bench(t, postgres, 0, 40)
+    time.sleep(4)
+    disk.fail(True)
+    wait_for("the failure", lambda: states(server)[str(disk.path)] == "out")
+    assert "mirror-degraded" in codes(server), codes(server)
+    time.sleep(4)
+    disk.fail(False)
+    server.cli("pool", "online", disk.path)
+    wait_for("the rebuild", lambda: states(server)[str(disk.path)] == "in")
+    assert bench.process.poll() is None, "pgbench ended before the rebuild did"
+    recorded = {0: bench.committed()}
+    assert bench.process.returncode == 0, (bench.logs / "output").read_text()
+    # What was rebuilt is all that is left.
+    server.kill()
+    postgres.stop_at_once()
+    volume.tear_down()
+    other.rename(other.with_suffix(".gone"))
+    server.start()
+    assert states(server)[str(other)] == "out"
+    volume.attach()
+    volume.mount_checked()
+    postgres.start()
+    t.say(f"{verify(t, postgres, recorded)} transactions are there, all from the rebuilt disk")
+    postgres.stop()
+    volume.detach()
+    server.check()
+
+
+@test(limit=240, hindcast_only=True)
+def each_member_has_everything(t):
+    server = t.server(pool="64M")
+    disk, other = move_to_mirror(t, server, 256 * MIB)
+    v = server.create("v", 64 * MIB, "16K", "--cdp", "parity")
+    with connection(v) as h:
+        for n in range(32):
+            h.pwrite(pattern(n, MIB), n * 2 * MIB)
+        h.flush()
+    server.cli("snapshot", "create", "v@s")
+    server.drained()
+    disk.fail(True)
+    with connection(v) as h:
+        h.pwrite(pattern(99, MIB), 0)
+        h.flush()
+    server.drained()
+    assert states(server) == {str(disk.path): "out", str(other): "in"}
+    server.cli("pool", "offline", other, code=CONFLICT)
+    disk.fail(False)
+    replacement = t.dir / "replacement.img"
+    server.cli("pool", "replace", disk.path, replacement, "--size", 256 * MIB)
+    wait_for("the rebuild", lambda: states(server) == {str(replacement): "in", str(other): "in"})
+    lose(server, other)
+    with connection(v) as h:
+        assert h.pread(MIB, 0) == pattern(99, MIB)
+        for n in range(1, 32):
+            assert h.pread(MIB, n * 2 * MIB) == pattern(n, MIB), n
+    with connection(server.uri("v@s")) as h:
+        assert h.pread(MIB, 0) == pattern(0, MIB)
+    # Without any copy the server does not start, and changes nothing.
+    server.kill()
+    replacement.rename(replacement.with_suffix(".away"))
+    server.refuses_to_start()
+    replacement.with_suffix(".away").rename(replacement)
+    server.start()
+    with connection(v) as h:
+        assert h.pread(MIB, 0) == pattern(99, MIB)
+    server.check()
+
+
+if __name__ == "__main__":
+    main()
