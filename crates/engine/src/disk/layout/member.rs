@@ -2,7 +2,7 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 0..4096 | header: magic `HCMEMBER`, CRC32C of bytes 12..4096, version, UUID of the mirror, UUID of the member |
+//! | 0..4096 | magic `HCMEMBER`, CRC32C of bytes 12..4096, version, UUIDs of mirror and member |
 //! | 4096..516 KiB | a copy of the [record](super::record) |
 //! | 1 MiB.. | content |
 
