@@ -109,6 +109,9 @@ pub(crate) struct SharedPositions {
     pub(crate) batches: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) allocated: AtomicU64,
+    /// The place of a slot depends on the chunk that it is for. No slots are lent then, because a
+    /// lent slot lies somewhere before its chunk is known.
+    pub(crate) placed_by_chunk: AtomicBool,
     /// Bytes that references name which are not in place yet.
     pub(crate) referred: AtomicU64,
     /// Bytes that were written by reference since the pool was opened.

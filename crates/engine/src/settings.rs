@@ -190,7 +190,66 @@ pub enum Placement {
     Anywhere,
     /// Next to the chunk's neighbour where possible.
     Contiguous,
+    /// Spread over all physical volumes by their sizes: an extent's worth of a volume goes to the
+    /// physical volume that a hash function names.
+    Share,
+    /// Near what it belongs to: what snapshots need lies in a gap behind each slice of a volume.
+    SnapAware(SnapAware),
 }
+
+/// The sizes of the snap-aware placement, in extents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SnapAware {
+    /// Number of extents of a slice of a volume.
+    pub slice: u32,
+    /// Number of extents behind a slice, for what snapshots need of it.
+    pub gap: u32,
+}
+
+impl SnapAware {
+    /// Returns the sizes in extents of `extent_size` bytes. A slice has `slice` bytes, and behind
+    /// it there is room for `snapshots` snapshots that each keep `percent` per cent of a slice.
+    /// Parts of extents count as whole ones. Returns [`crate::ErrorKind::Invalid`] if a number is
+    /// 0, or if a region has more than 1,048,576 extents.
+    pub fn of(extent_size: u64, slice: u64, snapshots: u32, percent: u32) -> Result<SnapAware> {
+        let kept = u128::from(slice) * u128::from(snapshots) * u128::from(percent) / 100;
+        let extents = |bytes: u128| {
+            let count = bytes.div_ceil(u128::from(extent_size.max(1)));
+            u32::try_from(count).unwrap_or(u32::MAX)
+        };
+        let sizes = SnapAware { slice: extents(slice.into()), gap: extents(kept) };
+        sizes.check().map(|()| sizes)
+    }
+
+    /// Returns whether these are sizes that a pool can have.
+    pub(crate) fn is_valid(self) -> bool {
+        let region = self.slice.checked_add(self.gap);
+        self.slice > 0 && self.gap > 0 && region.is_some_and(|region| region <= MAX_REGION)
+    }
+
+    /// Refuses sizes that no pool can have.
+    pub(crate) fn check(self) -> Result<()> {
+        if self.is_valid() {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "place snap-aware: a slice and its gap have at least one extent each, and not more than {MAX_REGION} together"
+        )))
+    }
+}
+
+impl Placement {
+    /// Refuses sizes that no pool can have.
+    pub(crate) fn check(self) -> Result<()> {
+        match self {
+            Placement::SnapAware(sizes) => sizes.check(),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The largest number of extents of a slice and its gap.
+const MAX_REGION: u32 = 1 << 20;
 
 /// The method by which a chunk that a snapshot needs is preserved when it is written (Xiao et al.
 /// 2006).

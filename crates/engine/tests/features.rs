@@ -37,6 +37,7 @@ fn an_upgrade_is_for_good() {
             ("reidentified", FeatureState::Internal),
             ("shared-segments", FeatureState::Internal),
             ("trash", FeatureState::Internal),
+            ("placements", FeatureState::Internal),
         ]
     );
     let before = pool.stats().sequenced_lsn;

@@ -23,6 +23,9 @@ pub(super) const REIDENTIFIED: u64 = 64;
 pub(crate) const SHARED_SEGMENTS: u64 = 128;
 /// Volumes may have labels, and may be in the trash. The bit is set before the first of them.
 pub(crate) const TRASH: u64 = 256;
+/// The placement may be one that a row of its own stores (`catalog/placement.rs`). The bit is set
+/// before the first such placement.
+pub(crate) const PLACEMENTS: u64 = 512;
 
 /// How a feature is enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +51,7 @@ pub(crate) struct Feature {
 }
 
 /// All bits that have a meaning, in ascending order.
-pub(crate) const FEATURES: [Feature; 9] = [
+pub(crate) const FEATURES: [Feature; 10] = [
     Feature {
         bit: REFERENCES,
         name: "references",
@@ -101,6 +104,12 @@ pub(crate) const FEATURES: [Feature; 9] = [
         bit: TRASH,
         name: "trash",
         about: "Volumes may have labels, and may be in the trash.",
+        standing: Standing::Internal,
+    },
+    Feature {
+        bit: PLACEMENTS,
+        name: "placements",
+        about: "The placement may be share or snap-aware.",
         standing: Standing::Internal,
     },
 ];
@@ -162,13 +171,22 @@ mod tests {
                 (64, "reidentified"),
                 (128, "shared-segments"),
                 (256, "trash"),
+                (512, "placements"),
             ]
         );
         assert!(FEATURES.iter().all(|f| f.bit.is_power_of_two() && f.about.ends_with('.')));
         assert_eq!(FEATURES.iter().map(|f| f.name).collect::<BTreeSet<_>>().len(), FEATURES.len());
         assert_eq!(
             KNOWN,
-            REFERENCES | SUMS | LAYOUTS | KEPT | CATALOG_SUMS | REIDENTIFIED | SHARED_SEGMENTS | TRASH
+            REFERENCES
+                | SUMS
+                | LAYOUTS
+                | KEPT
+                | CATALOG_SUMS
+                | REIDENTIFIED
+                | SHARED_SEGMENTS
+                | TRASH
+                | PLACEMENTS
         );
     }
 

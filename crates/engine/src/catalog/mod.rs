@@ -21,9 +21,11 @@ mod journal;
 mod keys;
 mod pace;
 pub(crate) mod page;
+mod placement;
 pub(crate) mod progress;
 mod raw;
 mod reading;
+mod rebalance;
 mod rows;
 mod salvage;
 pub(crate) mod scrub;
@@ -43,17 +45,18 @@ pub(crate) use cdp::{
 pub(crate) use damage::{DamageKey, DamageRecord};
 pub(crate) use holes::HoleRecord;
 pub(crate) use identities::Identities;
+pub(crate) use rebalance::{PassPosition, RebalanceRecord};
 pub(crate) use rows::Row;
 pub(crate) use salvage::LeftIds;
 pub(crate) use scrub::ScrubRecord;
 pub(crate) use stamps::{KnownStamps, StampRecord};
-pub(crate) use superblock::Superblock;
+pub(crate) use superblock::{Superblock, is_later};
 pub(crate) use usage::CURRENT;
 pub(crate) use values::{
     BaseRecord, BitmapPage, BranchRecord, ExtentRecord, FillRecord, Frozen, ImageRecord, ImportRecord,
     Labels, Positions, PvRecord, SnapshotRecord, Value, VolumeRecord, decode_import, decode_labels,
-    decode_method, decode_order, decode_placement, encode_import, encode_labels, encode_method, encode_order,
-    encode_placement,
+    decode_method, decode_order, encode_import, encode_labels, encode_method, encode_order, put_placement,
+    take_placement,
 };
 pub(crate) use versions::{VERSION_BYTES, Version};
 
@@ -351,7 +354,7 @@ impl Catalog {
     pub(crate) fn superblock(&self) -> Result<Superblock> {
         let superblock: Superblock = self.meta(SUPERBLOCK)?;
         superblock.check_features()?;
-        Ok(superblock)
+        self.with_placement(superblock)
     }
 
     pub(crate) fn positions(&self) -> Result<Positions> {
@@ -595,9 +598,6 @@ impl Txn<'_> {
         })
     }
 
-    pub(crate) fn put_superblock(&mut self, value: &Superblock) -> Result<()> {
-        self.put(META, SUPERBLOCK, &value.encode())
-    }
     pub(crate) fn put_positions(&mut self, value: &Positions) -> Result<()> {
         self.put(META, POSITIONS, &value.encode())
     }

@@ -24,12 +24,13 @@ impl Txn<'_> {
     }
 
     pub(crate) fn superblock(&self) -> Result<Superblock> {
-        guarded("read the catalog", || {
+        let superblock = guarded("read the catalog", || {
             let table = db!("read the catalog", self.txn.get()?.open_table(META));
             let value = db!("read the catalog", table.get(SUPERBLOCK));
             let value = value.map(|v| decode("the superblock", v.value())).transpose()?;
             value.ok_or_else(|| corrupt("read the catalog: it has no superblock"))
-        })
+        })?;
+        self.with_placement(superblock)
     }
 
     pub(crate) fn volume(&self, id: VolumeId) -> Result<Option<VolumeRecord>> {

@@ -1,7 +1,7 @@
 //! The superblock: the fixed facts of a pool, the formats that it uses, and the counters of ids.
 
 use super::features::{REIDENTIFIED, unknown};
-use super::values::{Value, decode_placement, encode_placement, seal, unseal};
+use super::values::{Value, put_placement, seal, take_placement, unseal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{Placement, PoolConfig};
 use uuid::Uuid;
@@ -33,6 +33,15 @@ impl Superblock {
         }
     }
 
+    /// Returns the placement that the superblock itself has. Builds that know no other placement
+    /// refuse a pool for the feature `placements`, and so they must be able to read the superblock.
+    fn plain_placement(&self) -> Placement {
+        match self.placement {
+            placement if is_later(placement) => Placement::Anywhere,
+            placement => placement,
+        }
+    }
+
     /// Returns whether a change of identities has begun, and has not ended.
     pub(crate) fn is_reidentified(&self) -> bool {
         self.features & REIDENTIFIED != 0
@@ -47,13 +56,21 @@ impl Superblock {
     }
 }
 
+/// Returns whether a placement is one that only pools with the feature `placements` have. A row
+/// of its own stores it (`catalog/placement.rs`).
+pub(crate) fn is_later(placement: Placement) -> bool {
+    !matches!(placement, Placement::Anywhere | Placement::Contiguous)
+}
+
 impl Value for Superblock {
     /// Encodes the superblock. A superblock without features is written as version 1, so that
     /// builds that know no features open such a pool. Version 1 is version 2 without features.
     fn encode(&self) -> Vec<u8> {
         seal(if self.features == 0 { 1 } else { 2 }, |w| {
             w.uuid(&self.pool).u64(self.extent_size).u64(self.journal_size).u64(self.segment_size);
-            w.u32(self.atomic_unit).u8(encode_placement(self.placement)).u64(self.next_id).u32(self.next_pv);
+            w.u32(self.atomic_unit);
+            put_placement(w, self.plain_placement());
+            w.u64(self.next_id).u32(self.next_pv);
             if self.features != 0 {
                 w.u64(self.features);
             }
@@ -70,7 +87,7 @@ impl Value for Superblock {
             journal_size: r.u64()?,
             segment_size: r.u64()?,
             atomic_unit: r.u32()?,
-            placement: decode_placement(r.u8()?)?,
+            placement: take_placement(&mut r).filter(|placement| !is_later(*placement))?,
             next_id: r.u64()?,
             next_pv: r.u32()?,
             features: if version == 2 { r.u64()? } else { 0 },
@@ -81,7 +98,7 @@ impl Value for Superblock {
 
 #[cfg(test)]
 mod tests {
-    use super::super::features::{CATALOG_SUMS, REFERENCES};
+    use super::super::features::{CATALOG_SUMS, PLACEMENTS, REFERENCES};
     use super::*;
 
     fn superblock(features: u64) -> Superblock {
@@ -123,6 +140,22 @@ mod tests {
             assert_eq!(hex(&value), bytes);
             assert_eq!(Superblock::decode(&value.encode()), Some(value));
         }
+    }
+
+    /// Builds without the feature `placements` read the superblock, and refuse the pool for it.
+    #[test]
+    fn a_later_placement_is_stored_elsewhere() {
+        let plain = Superblock { placement: Placement::Anywhere, ..superblock(PLACEMENTS) };
+        let shared = Superblock { placement: Placement::Share, ..superblock(PLACEMENTS) };
+        assert_eq!(shared.encode(), plain.encode());
+        assert_eq!(Superblock::decode(&shared.encode()), Some(plain));
+        let mut unknown = superblock(0).encode();
+        let at = 1 + 16 + 3 * 8 + 4;
+        unknown.truncate(unknown.len() - 4);
+        assert_eq!(unknown[at], 1);
+        unknown[at] = 2;
+        let sealed = seal(unknown[0], |w| _ = w.bytes(&unknown[1..]));
+        assert_eq!(Superblock::decode(&sealed), None);
     }
 
     #[test]

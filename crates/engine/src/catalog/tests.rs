@@ -2,7 +2,7 @@
 //! that need the block.
 
 use super::blocks::{BLOCK, offset_of};
-use super::features::CATALOG_SUMS;
+use super::features::{CATALOG_SUMS, PLACEMENTS};
 use super::page::{Entry, Slot};
 use super::*;
 use crate::disk::MemDir;
@@ -378,6 +378,25 @@ fn a_damaged_old_catalog_is_not_adopted() {
     }
     assert!(bytes(&dir) == before);
     assert_eq!(dir.list().unwrap(), [FILE]);
+}
+
+#[test]
+fn a_placement_that_older_builds_do_not_know_has_a_row() {
+    let (dir, catalog, _) = catalog(10, 4, 1 << 20);
+    let put = |catalog: &Catalog, placement| {
+        let mut txn = catalog.begin().unwrap();
+        txn.change_superblock(|s| (s.placement, s.features) = (placement, s.features | PLACEMENTS)).unwrap();
+        assert_eq!(txn.superblock().unwrap().placement, placement);
+        // A change of something else leaves it.
+        txn.change_superblock(|s| s.next_id += 1).unwrap();
+        txn.commit().unwrap();
+    };
+    put(&catalog, Placement::Share);
+    drop(catalog);
+    let catalog = Catalog::open(&dir, 1 << 20).unwrap();
+    assert_eq!(catalog.superblock().unwrap().placement, Placement::Share);
+    put(&catalog, Placement::Contiguous);
+    assert_eq!(catalog.superblock().unwrap().placement, Placement::Contiguous);
 }
 
 #[test]

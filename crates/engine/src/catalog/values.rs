@@ -3,7 +3,7 @@
 use super::page::{Entry, Slot};
 use crate::codec::{Reader, Writer, crc32c};
 use crate::ids::{BranchId, Epoch, Lsn, VolumeId};
-use crate::settings::{Method, Order, Placement, SnapshotPolicy};
+use crate::settings::{Method, Order, Placement, SnapAware, SnapshotPolicy};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -30,17 +30,24 @@ pub(crate) trait Value: Sized {
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
-pub(crate) fn encode_placement(placement: Placement) -> u8 {
+pub(crate) fn put_placement(w: &mut Writer, placement: Placement) {
     match placement {
-        Placement::Anywhere => 0,
-        Placement::Contiguous => 1,
-    }
+        Placement::Anywhere => w.u8(0),
+        Placement::Contiguous => w.u8(1),
+        Placement::Share => w.u8(2),
+        Placement::SnapAware(SnapAware { slice, gap }) => w.u8(3).u32(slice).u32(gap),
+    };
 }
 
-pub(crate) fn decode_placement(code: u8) -> Option<Placement> {
-    match code {
+pub(crate) fn take_placement(r: &mut Reader<'_>) -> Option<Placement> {
+    match r.u8()? {
         0 => Some(Placement::Anywhere),
         1 => Some(Placement::Contiguous),
+        2 => Some(Placement::Share),
+        3 => {
+            let sizes = SnapAware { slice: r.u32()?, gap: r.u32()? };
+            sizes.is_valid().then_some(Placement::SnapAware(sizes))
+        }
         _ => None,
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{FollowUp, Operation, Preparation};
 use crate::branch::namespace::Namespace;
-use crate::catalog::{PvRecord, Txn, decode_placement, encode_placement};
+use crate::catalog::features::PLACEMENTS;
+use crate::catalog::{PvRecord, Txn, is_later, put_placement, take_placement};
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::disk::OpenMode;
@@ -52,6 +53,7 @@ impl Operation for AddPv {
 
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
         txn.put_pv(self.pv, &self.record())?;
+        txn.rebalance_if_shared()?;
         txn.change_superblock(|s| s.next_pv = s.next_pv.max(self.pv + 1))
     }
 
@@ -107,9 +109,10 @@ impl Operation for SetDraining {
 
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
         match txn.committed().pv(self.pv)? {
-            Some(record) => txn.put_pv(self.pv, &PvRecord { draining: self.draining, ..record }),
-            None => Ok(()),
+            Some(record) => txn.put_pv(self.pv, &PvRecord { draining: self.draining, ..record })?,
+            None => return Ok(()),
         }
+        if self.draining { Ok(()) } else { txn.rebalance_if_shared() }
     }
 
     fn after(&self, core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
@@ -142,7 +145,8 @@ impl Operation for RemovePv {
     }
 
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
-        txn.remove_pv(self.pv)
+        txn.remove_pv(self.pv)?;
+        txn.rebalance_if_shared()
     }
 
     fn after(&self, _core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
@@ -175,11 +179,12 @@ pub(crate) struct SetPlacement {
 
 impl Operation for SetPlacement {
     fn put(&self, w: &mut Writer) {
-        w.u8(Self::KIND).u8(encode_placement(self.placement));
+        w.u8(Self::KIND);
+        put_placement(w, self.placement);
     }
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
-        Some(SetPlacement { placement: decode_placement(r.u8()?)? })
+        Some(SetPlacement { placement: take_placement(r)? })
     }
 
     fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
@@ -188,7 +193,10 @@ impl Operation for SetPlacement {
     }
 
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
-        txn.change_superblock(|s| s.placement = self.placement)
+        txn.change_superblock(|s| {
+            s.placement = self.placement;
+            s.features |= if is_later(self.placement) { PLACEMENTS } else { 0 };
+        })
     }
 
     fn after(&self, _core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {

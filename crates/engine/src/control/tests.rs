@@ -4,7 +4,7 @@ use super::*;
 use crate::catalog::{Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, VolumeRecord};
 use crate::ids::{BranchId, Epoch, Lsn, VolumeId};
 use crate::settings::{
-    AnchorPolicy, CdpSettings, Compression, Encoding, Method, Order, Retention, SnapshotPolicy,
+    AnchorPolicy, CdpSettings, Compression, Encoding, Method, Order, Retention, SnapAware, SnapshotPolicy,
 };
 use uuid::Uuid;
 
@@ -48,7 +48,7 @@ fn roll_back(base: Frozen, at: Option<Lsn>) -> Control {
     RollBack { id, branch, base, at, size: 512, undo_id, undo: snapshot(2) }.into()
 }
 
-fn every_kind() -> [Control; 33] {
+fn every_kind() -> [Control; 35] {
     let base = Frozen { branch: BranchId(2), epoch: Epoch(9) };
     let moment = Frozen { epoch: Epoch::NONE, ..base };
     let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
@@ -69,6 +69,8 @@ fn every_kind() -> [Control; 33] {
         SetDraining { pv: 3, draining: true }.into(),
         RemovePv { pv: 3 }.into(),
         SetPlacement { placement: Placement::Contiguous }.into(),
+        SetPlacement { placement: Placement::Share }.into(),
+        SetPlacement { placement: Placement::SnapAware(SnapAware { slice: 16, gap: 7 }) }.into(),
         CreateSnapshots { snapshots: vec![(SnapshotId(5), snapshot(2)), (SnapshotId(6), snapshot(3))] }
             .into(),
         DeleteSnapshots { ids: vec![SnapshotId(5), SnapshotId(6)] }.into(),
@@ -128,6 +130,8 @@ fn golden_bytes() {
         "0703000000010000",
         "0803000000000000",
         "0901000000000000",
+        "0902000000000000",
+        "09031000000007000000000000000000",
         "0a02000500000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf060000000000000054000105050505050505050505050505050505010073010000000000000003000000000000000900000000000040000000000002000063000000000000000000000000000000000000000000000000000000a58a710b00",
         "0b0200050000000000000006000000000000000000000000",
         "0c050000000000000001007800000000",

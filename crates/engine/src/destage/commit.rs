@@ -3,8 +3,8 @@
 //! A commit carries the positions, the allocator's changes, and all else that waits for one. After
 //! it, slots and journal segments that it frees wait for their last reader.
 
-use super::state::{Ahead, BackgroundState, EvacuateFrom};
-use crate::catalog::{Positions, Txn};
+use super::state::{Ahead, BackgroundState};
+use crate::catalog::{PassPosition, Positions, Txn};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
@@ -174,6 +174,7 @@ impl Destager {
             .and_then(|()| txn.put_clock(&clock, stretches.as_deref()))
             .and_then(|()| scrub.0.map_or(Ok(()), |record| txn.put_scrub(&record)))
             .and_then(|()| scrub.1.map_or(Ok(()), |record| txn.put_data_scrub(&record)))
+            .and_then(|()| state.rebalancing.store(&mut txn))
             .and_then(|()| {
                 let start = Self::scan_start(state, destaged, journal_seq);
                 txn.change_journal(|row| (row.destaged_lsn, row.start) = (destaged, start))
@@ -321,7 +322,7 @@ impl Destager {
         if fits {
             state.allocator.set_draining(pv, draining);
             self.measure_backing(state);
-            state.evacuate_from = EvacuateFrom::default();
+            state.evacuate_from = PassPosition::default();
             state.evacuated = false;
         }
         fits

@@ -66,11 +66,15 @@ impl Destager {
             FollowUp::AddPv { pv, extents } => self.take_pv_in(state, pv, extents)?,
             FollowUp::SetDraining { pv, draining } => {
                 self.apply_draining(state, pv, draining, true);
+                if !draining {
+                    Self::pvs_changed(state);
+                }
             }
             FollowUp::RemovePv { pv } => {
                 self.apply_draining(state, pv, true, true);
                 state.allocator.remove_pv(pv);
                 self.core.close_removed(pv);
+                Self::pvs_changed(state);
             }
             FollowUp::SetPlacement(placement) => state.allocator.set_placement(placement),
             FollowUp::SetFill(branches) => {
@@ -85,6 +89,14 @@ impl Destager {
         Ok(())
     }
 
+    /// Begins to move data to the places that Share gives it now. The operation's commit has that,
+    /// too.
+    fn pvs_changed(state: &mut BackgroundState) {
+        if state.allocator.shares() {
+            state.rebalancing.begin(None);
+        }
+    }
+
     /// Adds the space of a physical volume, unless that was done ahead of its turn.
     fn take_pv_in(&self, state: &mut BackgroundState, pv: u32, extents: u32) -> Result<()> {
         if state.allocator.pv_ids().contains(&pv) {
@@ -94,6 +106,7 @@ impl Destager {
         self.core.space.change_capacity(extents.into(), &change, true);
         self.measure_backing(state);
         state.evacuated = false;
+        Self::pvs_changed(state);
         // The physical volume may have failed when it was opened.
         self.leave_failed(state);
         Ok(())

@@ -44,10 +44,12 @@ struct Wanted {
 const PAUSE: u64 = 1_000_000_000;
 
 impl Core {
-    /// Returns whether the pool may write by reference: the option is set and the pool has the
-    /// feature.
+    /// Returns whether the pool may write by reference: the option is set, the pool has the
+    /// feature, and the place of a slot does not depend on its chunk.
     pub(crate) fn writes_by_reference(&self) -> bool {
-        self.options.direct_min.is_some() && self.has_feature(crate::catalog::features::REFERENCES)
+        self.options.direct_min.is_some()
+            && self.has_feature(crate::catalog::features::REFERENCES)
+            && !self.positions.placed_by_chunk.load(Ordering::Relaxed)
     }
 
     /// Returns whether clients write so much that a large write should go by reference. A burst
@@ -95,6 +97,11 @@ impl Destager {
     }
 
     fn try_lend(&self, state: &mut BackgroundState) -> Result<()> {
+        let by_chunk = state.allocator.places_by_chunk();
+        self.core.positions.placed_by_chunk.store(by_chunk, Ordering::Relaxed);
+        if by_chunk && self.core.lent.bytes() > 0 {
+            return self.recall_all(state).map(drop);
+        }
         if !self.core.writes_by_reference() || !state.allocator.is_clean() {
             return Ok(());
         }

@@ -15,6 +15,7 @@ use crate::error::{Result, corrupt, no_space};
 use crate::ids::{BranchId, Chunk, Epoch};
 use crate::info::PreserveStats;
 use crate::settings::{Method, Order};
+use crate::space::placement::{Class, SlotRequest};
 use crate::units::BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -107,6 +108,21 @@ pub(super) struct Target<'a> {
     pub(super) current: Option<Entry>,
     /// The entry of the chunk before this one.
     pub(super) neighbour: Option<Entry>,
+}
+
+impl Target<'_> {
+    /// A request for a slot for content of the chunk.
+    pub(super) fn slot_request(&self, class: Class) -> SlotRequest {
+        SlotRequest::new(class, self.branch.slot_log2, self.branch.id, self.chunk)
+    }
+
+    /// Returns the slot behind which the new slot is placed. Preserved or redirected content leaves
+    /// the order: packed densely, it is written in few runs. Only behind a neighbour that was
+    /// redirected before it, the chunk keeps the order.
+    fn place_before(&self, kept_for: Option<Epoch>) -> Option<Slot> {
+        let redirected = |e: &Entry| e.born == self.epoch && self.branch.method() == Method::Redirect;
+        self.neighbour.filter(|e| kept_for.is_none() || redirected(e)).map(|e| e.slot)
+    }
 }
 
 impl Destager {
@@ -249,14 +265,13 @@ impl Destager {
             }
             (current, ..) => (current, 0),
         };
-        // Preserved or redirected content leaves the order: packed densely, it is written in few
-        // runs. Only behind a neighbour that was redirected before it, the chunk keeps the order.
-        let redirected = |e: &Entry| e.born == epoch && branch.method() == Method::Redirect;
-        let wish = target.neighbour.filter(|e| kept_for.is_none() || redirected(e)).map(|e| e.slot);
-        let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, wish)?;
+        let copied = old.filter(|_| kept_for.is_some() && branch.method() == Method::Copy && !on_failed);
+        let class = if copied.is_some() { Class::Preserved } else { Class::Current };
+        let request = target.slot_request(class).of_origin(old).behind(target.place_before(kept_for));
+        let slot = state.allocator.allocate(&self.core.space, &request)?;
         out.take(branch.slot_log2, false);
         self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
-        if let (Some(old), Some(last), Method::Copy, false) = (old, kept_for, branch.method(), on_failed) {
+        if let (Some(old), Some(last)) = (copied, kept_for) {
             let born = current.map_or(epoch, |e| e.born);
             out.copied_chunk(size);
             out.done.host_bytes += overlay.written();
@@ -299,7 +314,8 @@ impl Destager {
             out.note_mixed(target, mixed);
             return Ok(SlotChange::None);
         }
-        let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
+        let request = target.slot_request(Class::Current).of_origin(Some(entry.slot));
+        let slot = state.allocator.allocate(&self.core.space, &request)?;
         out.take(branch.slot_log2, true);
         self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         let under = if overlay.emptied { Under::Zeros } else { Under::Slot(entry.slot) };
@@ -348,7 +364,8 @@ impl Destager {
                 Slot::HOLE
             } else if self.borrow(state, branch.slot_log2, 1) {
                 out.reserved.push((branch.slot_log2, 1));
-                let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
+                let request = target.slot_request(Class::Preserved).of_origin(Some(current.slot));
+                let slot = state.allocator.allocate(&self.core.space, &request)?;
                 self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
                 out.fresh.push(Placed::copy(slot, 1 << branch.chunk_log2, current.slot));
                 copies += 1;

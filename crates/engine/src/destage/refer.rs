@@ -10,6 +10,7 @@ use crate::destage::Destager;
 use crate::error::Result;
 use crate::ids::Epoch;
 use crate::settings::Order;
+use crate::space::placement::Class;
 use std::sync::atomic::Ordering;
 
 impl Destager {
@@ -78,7 +79,8 @@ impl Destager {
             return Ok((SlotChange::Set(Entry { slot, born: epoch }), grown));
         }
         // Nothing is written to a physical volume that has failed, so the chunk gets another slot.
-        let new = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
+        let request = target.slot_request(Class::Current).of_origin(Some(slot));
+        let new = state.allocator.allocate(&self.core.space, &request)?;
         out.take(branch.slot_log2, true);
         self.core.positions.allocated.fetch_add(size, Ordering::Relaxed);
         state.allocator.free_lent(slot, branch.slot_log2)?;

@@ -6,28 +6,14 @@ use super::lend::Lending;
 use super::rebuilds::Rebuilds;
 use super::record::Recorder;
 use crate::branch::Branch;
-use crate::catalog::PageKey;
-use crate::catalog::{FillRecord, Positions, VersionKey};
+use crate::catalog::{FillRecord, PassPosition, Positions, RebalanceRecord, Txn};
+use crate::error::Result;
 use crate::grace::Retired;
 use crate::ids::{BranchId, Lsn, SnapshotId, VolumeId};
 use crate::journal::{Cursor, SegmentFile};
 use crate::space::allocator::{Allocator, FreedSlot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// A place in a pass over everything that has slots. The pass covers first the current maps, then
-/// the versions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EvacuateFrom {
-    Map(PageKey),
-    Versions(VersionKey),
-}
-
-impl Default for EvacuateFrom {
-    fn default() -> Self {
-        EvacuateFrom::Map(PageKey::new(BranchId(0), 0))
-    }
-}
 
 /// The state that one thread at a time may use: the allocator, how far the journal is carried out,
 /// and jobs.
@@ -70,12 +56,14 @@ pub(crate) struct BackgroundState {
     /// Whether moving data off draining physical volumes is next. It takes turns with freeing.
     pub(crate) moves_next: bool,
     /// The place at which moving data off draining physical volumes continues.
-    pub(crate) evacuate_from: EvacuateFrom,
+    pub(crate) evacuate_from: PassPosition,
     /// A pass over all maps found nothing (more) that could be moved.
     pub(crate) evacuated: bool,
     /// Time of the monotonic clock after which moving continues. It is set when a physical volume
     /// did not answer.
     pub(crate) evacuate_after: u64,
+    /// The pass that moves data to the places that Share gives it.
+    pub(crate) rebalancing: Rebalancing,
     /// How far rebuilds of members of mirrors have come.
     pub(crate) rebuilds: Rebuilds,
     /// Relocations in progress, by branch.
@@ -112,6 +100,7 @@ impl BackgroundState {
             committed,
             lending: Lending::default(),
             orphan_branches: BTreeMap::new(),
+            rebalancing: Rebalancing::default(),
             rebuilds: Rebuilds::default(),
             deleted: BTreeSet::new(),
             deleted_with_history: BTreeSet::new(),
@@ -120,7 +109,7 @@ impl BackgroundState {
             marks_expire: true,
             owed: 0,
             moves_next: false,
-            evacuate_from: EvacuateFrom::default(),
+            evacuate_from: PassPosition::default(),
             evacuated: false,
             evacuate_after: 0,
             relocating: BTreeMap::new(),
@@ -201,4 +190,38 @@ pub(crate) struct Relocation {
     /// Bytes moved in this pass; `moved` counts the bytes of all passes.
     pub(crate) in_pass: u64,
     pub(crate) moved: u64,
+}
+
+/// The pass that moves data to the places that Share gives it.
+#[derive(Debug, Default)]
+pub(crate) struct Rebalancing {
+    pub(crate) record: RebalanceRecord,
+    /// The record as the catalog has it.
+    stored: RebalanceRecord,
+    /// Time of the monotonic clock before which no further step is taken.
+    pub(crate) not_before: u64,
+}
+
+impl Rebalancing {
+    /// The pass as the catalog has it.
+    pub(crate) fn of(record: RebalanceRecord) -> Rebalancing {
+        Rebalancing { record, stored: record, not_before: 0 }
+    }
+
+    /// Begins a pass, anew if one is under way. `rate` is the largest number of bytes a second; 0
+    /// means no limit, and `None` the rate of the last pass.
+    pub(crate) fn begin(&mut self, rate: Option<u64>) {
+        let rate = rate.unwrap_or(self.record.rate);
+        self.record = RebalanceRecord { running: true, rate, ..RebalanceRecord::default() };
+        self.not_before = 0;
+    }
+
+    /// Stores the record, if the catalog does not have it.
+    pub(crate) fn store(&mut self, txn: &mut Txn<'_>) -> Result<()> {
+        if self.record == self.stored {
+            return Ok(());
+        }
+        self.stored = self.record;
+        txn.put_rebalance(&self.record)
+    }
 }

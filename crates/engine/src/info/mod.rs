@@ -4,6 +4,7 @@
 pub(crate) mod feature;
 pub(crate) mod history;
 pub(crate) mod mirror;
+pub(crate) mod rebalance;
 mod repaired;
 pub(crate) mod timeline;
 

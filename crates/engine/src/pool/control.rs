@@ -5,7 +5,8 @@ use super::mirrors::mirror_info;
 use super::trash::check_unused;
 use crate::branch::namespace::{Namespace, check_deletable, check_name, check_size};
 use crate::branch::{Branch, VolumeState};
-use crate::catalog::{ImageRecord, PvRecord, VolumeRecord};
+use crate::catalog::features::PLACEMENTS;
+use crate::catalog::{ImageRecord, PvRecord, VolumeRecord, is_later};
 use crate::control::{
     AddPv, Control, CreateOver, CreateVolume, DeleteVolume, RemovePv, RenameVolume, ResizeVolume,
     SetDraining, SetPlacement, SetPolicy, SetReadOnly,
@@ -101,8 +102,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Sets where new slots are placed from now on.
+    /// Sets where new slots are placed from now on. What is in place stays there. See
+    /// [`Pool::rebalance`].
     pub fn set_placement(&self, placement: Placement) -> Result<()> {
+        placement.check()?;
+        // Older builds would not know the placement.
+        if is_later(placement) && !self.core.has_feature(PLACEMENTS) {
+            self.destager.enable_bare(PLACEMENTS)?;
+        }
         self.destager.submit(|_| Ok(SetPlacement { placement }.into()))?;
         Ok(())
     }

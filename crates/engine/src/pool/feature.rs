@@ -1,12 +1,13 @@
 //! Features: formats of the pool that not every build knows, and the upgrade that enables them.
 
 use super::Pool;
-use crate::catalog::Catalog;
-use crate::catalog::features::{FEATURES, Feature, STABLE, Standing};
+use crate::catalog::features::{FEATURES, Feature, PLACEMENTS, STABLE, Standing};
+use crate::catalog::{Catalog, is_later};
 use crate::control::EnableFeatures;
 use crate::disk::Dir;
 use crate::error::{Result, invalid};
 use crate::info::feature::{FeatureInfo, FeatureState};
+use crate::settings::Placement;
 
 /// Size in bytes of the page cache for a catalog that is read once.
 const READING_CACHE: usize = 1 << 20;
@@ -69,10 +70,13 @@ impl Pool {
     }
 }
 
-/// Returns the bits of the features of a new pool: those with these names, or all that are stable.
-pub(super) fn of_new_pool(names: Option<&[String]>) -> Result<u64> {
-    let Some(names) = names else { return Ok(STABLE) };
-    names.iter().map(|name| by_name(name)).try_fold(0, |bits, bit| Ok(bits | bit?))
+/// Returns the bits of the features of a new pool: those with these names, or all that are stable,
+/// and what the placement needs.
+pub(super) fn of_new_pool(names: Option<&[String]>, placement: Placement) -> Result<u64> {
+    placement.check()?;
+    let needed = if is_later(placement) { PLACEMENTS } else { 0 };
+    let Some(names) = names else { return Ok(STABLE | needed) };
+    names.iter().map(|name| by_name(name)).try_fold(needed, |bits, bit| Ok(bits | bit?))
 }
 
 fn is_among(features: u64, info: &FeatureInfo) -> bool {

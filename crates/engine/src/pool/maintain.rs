@@ -125,6 +125,7 @@ impl Pool {
         Ok(turn && self.destager.rebuild_members(state)?
             || self.destager.free_or_move(state)?
             || self.destager.relocate(state)?
+            || self.destager.rebalance(state)?
             || self.destager.fill_branches(state)?
             || !turn && self.destager.rebuild_members(state)?)
     }

@@ -19,6 +19,9 @@ pub(crate) mod maintain;
 mod mirrors;
 pub(crate) mod moments;
 pub(crate) mod open;
+#[cfg(test)]
+mod placement_tests;
+mod rebalance;
 mod referred;
 mod reidentify;
 pub(crate) mod relocation;
@@ -34,6 +37,7 @@ pub use crate::clock::{ClockChange, ClockInfo};
 pub use crate::health::{Health, Warning, code};
 pub use crate::info::feature::{FeatureInfo, FeatureState};
 pub use crate::info::mirror::{MemberInfo, MirrorInfo};
+pub use crate::info::rebalance::RebalanceInfo;
 pub use crate::info::{
     CatalogScrub, CatalogSource, DamageInfo, DataScrubInfo, FlattenInfo, IndexSize, JournalLoss, Layout,
     LostDevice, Origin, PoolInfo, PoolStats, PreserveStats, Progress, PvInfo, RegionCounts, RelocationInfo,
@@ -43,7 +47,7 @@ pub use crate::info::{
 pub use crate::journal::loss::JOURNAL_DAMAGED;
 pub use crate::settings::{
     CachePolicy, DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, MirrorSpec, NewVolume, Order, Placement,
-    PoolConfig, PoolOptions, PvSpec, SnapshotPolicy,
+    PoolConfig, PoolOptions, PvSpec, SnapAware, SnapshotPolicy,
 };
 pub use expiry::Undo;
 pub use reidentify::{REIDENTIFYING, Reidentification};

@@ -19,18 +19,16 @@ use crate::core::Core;
 use crate::core::{SharedPositions, Work};
 use crate::damage::Damage;
 use crate::destage::Destager;
-use crate::destage::state::{BackgroundState, FlattenJob};
+use crate::destage::state::{BackgroundState, FlattenJob, Rebalancing};
 use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir, layout::with_layouts};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
 use crate::ids::{Epoch, Lsn, SnapshotId, Stamp, VolumeId};
 use crate::journal::cursor::JournalRecord;
-use crate::journal::place::JournalPosition;
-use crate::journal::record::Kind;
 use crate::journal::{
     Accepted, Cursor, Journal, JournalConfig, Located, ScanStart, Scanned, Turns, keep_tail_room,
-    make_durable, restore_tail, scan,
+    make_durable, place::JournalPosition, record::Kind, restore_tail, scan,
 };
 use crate::map::Map;
 use crate::pace::Pace;
@@ -85,7 +83,7 @@ impl Pool {
         pvs: &[PvSpec],
         features: Option<&[String]>,
     ) -> Result<()> {
-        let features = of_new_pool(features)?;
+        let features = of_new_pool(features, placement)?;
         check_config(config)?;
         if pvs.is_empty() {
             return Err(invalid("create a pool: it needs a physical volume"));
@@ -390,6 +388,7 @@ fn note_unfinished(state: &mut BackgroundState, catalog: &Catalog, names: &Names
     let anchors: BTreeSet<SnapshotId> =
         names.branches.values().flat_map(|b| b.cdp.log.read().anchors().collect::<Vec<_>>()).collect();
     let gone = |(id, s): &(SnapshotId, SnapshotRecord)| s.deleted && !anchors.contains(id);
+    state.rebalancing = Rebalancing::of(catalog.rebalance()?);
     state.orphan_branches = branches.iter().filter(|(_, b)| b.dead).map(|(id, _)| (*id, 0)).collect();
     state.filling = branches.iter().filter_map(|(id, b)| Some((*id, FlattenJob::of(b.fill?)))).collect();
     state.deleted = catalog.snapshots()?.into_iter().filter(gone).map(|(id, _)| id).collect();

@@ -9,16 +9,18 @@
 mod bad;
 mod giving;
 mod lending;
+mod placing;
+mod regions;
 mod undo;
 
 use super::label::DATA_START;
-use super::placement::{Choice, ExtentId, FreeView, choose};
+use super::placement::{ExtentId, FreeView};
 use super::pv::Pv;
 use super::reservations::{BackingRoom, Space, SpaceChange};
 use crate::catalog::page::Slot;
 use crate::catalog::{Catalog, ExtentRecord, Txn};
 use crate::disk;
-use crate::error::{Error, ErrorKind, Result, corrupt, no_space};
+use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::settings::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +29,8 @@ use std::sync::atomic::Ordering;
 /// Allocates and frees the slots of all physical volumes.
 pub(crate) struct Allocator {
     extent_size: u64,
-    placement: Placement,
+    policy: placing::PlacingPolicy,
+    regions: regions::SliceRegions,
     catalog: Arc<Catalog>,
     pvs: BTreeMap<u32, PvState>,
     index: FreeIndex,
@@ -126,29 +129,16 @@ struct FreeIndex {
     /// Physical volumes whose file systems have only their margin left. Promises count on other
     /// extents first, so these are used when there are no others: the margin is the catalog's.
     shunned: BTreeSet<u32>,
-}
-
-impl FreeView for FreeIndex {
-    fn next_open(&self, slot_log2: u8, from: ExtentId) -> Option<ExtentId> {
-        self.open.get(&slot_log2)?.range(from..).next().copied()
-    }
-    fn next_free(&self, from: ExtentId) -> Option<ExtentId> {
-        let mut from = from;
-        loop {
-            let found = *self.free.range(from..).next()?;
-            if !self.shunned.contains(&found.0) {
-                return Some(found);
-            }
-            from = (found.0.checked_add(1)?, 0);
-        }
-    }
+    /// The extent of the last allocation, by slot size and physical volume. Only Share needs it.
+    last_on: BTreeMap<(u8, u32), ExtentId>,
 }
 
 impl Allocator {
     pub(crate) fn new(extent_size: u64, placement: Placement, catalog: Arc<Catalog>) -> Self {
         Allocator {
             extent_size,
-            placement,
+            policy: placing::PlacingPolicy::of(placement),
+            regions: regions::SliceRegions::default(),
             catalog,
             pvs: BTreeMap::new(),
             index: FreeIndex::default(),
@@ -162,10 +152,6 @@ impl Allocator {
             kept: lending::KeptExtents::default(),
             bad: bad::BadSlots::default(),
         }
-    }
-
-    pub(crate) fn set_placement(&mut self, placement: Placement) {
-        self.placement = placement;
     }
 
     fn slots_per_extent(&self, slot_log2: u8) -> u32 {
@@ -187,6 +173,7 @@ impl Allocator {
         let failed = false;
         let state = PvState { pv, draining, failed, file_system: None, free, aside: Vec::new(), extents };
         self.pvs.insert(state.pv.id, state);
+        self.pvs_changed();
         change
     }
 
@@ -261,51 +248,6 @@ impl Allocator {
 
     fn slot_at(&self, id: ExtentId, index: u32, slot_log2: u8) -> Slot {
         Slot::new(id.0, DATA_START + id.1 as u64 * self.extent_size + ((index as u64) << slot_log2))
-    }
-
-    /// Allocates a slot. `wish` is the slot of the chunk before, near which the new one is best
-    /// placed. With a reservation, this never fails for want of space.
-    pub(crate) fn allocate(&mut self, space: &Space, slot_log2: u8, wish: Option<Slot>) -> Result<Slot> {
-        let wished = wish.map(|slot| self.locate(slot, slot_log2)).transpose()?;
-        let (mut spare, mut margins) = (true, Margins::Kept);
-        loop {
-            let last = self.last.get(&slot_log2).copied();
-            let near = wished.map(|(id, _)| id);
-            let Some(choice) = choose(self.placement, &self.index, slot_log2, near, last, spare) else {
-                match margins.next() {
-                    Some(next) if !self.index.shunned.is_empty() => margins = next,
-                    _ => {
-                        let refused = self.refused.clone();
-                        return Err(refused.unwrap_or_else(|| no_space("allocate a slot")));
-                    }
-                }
-                self.index.shunned.clear();
-                continue;
-            };
-            let id = match choice {
-                Choice::Open(id) => id,
-                Choice::Free(id) if !self.has_room(space, id.0, margins) => continue,
-                Choice::Free(id) => {
-                    // Opening one extent more than needed must not take what was promised to other
-                    // writes.
-                    let needed = self.index.next_open(slot_log2, (0, 0)).is_none();
-                    if !space.open_extent(slot_log2, needed) {
-                        spare = false;
-                        continue;
-                    }
-                    if !self.open_extent(space, id, slot_log2)? {
-                        continue;
-                    }
-                    id
-                }
-            };
-            let after = match (self.placement, wished) {
-                (Placement::Contiguous, Some((wished_id, index))) if wished_id == id => index + 1,
-                _ => 0,
-            };
-            self.last.insert(slot_log2, id);
-            return self.take_slot(id, slot_log2, after);
-        }
     }
 
     /// Returns whether one more extent of this physical volume may be opened with these margins. If
@@ -400,11 +342,20 @@ impl Allocator {
     }
 
     /// Takes `count` slots in a row, and returns the first of them. They come from an open extent,
-    /// or from a free one that neither a promise nor a margin needs.
-    pub(crate) fn take_run(&mut self, space: &Space, slot_log2: u8, count: u32) -> Result<Option<Slot>> {
+    /// or from a free one that neither a promise nor a margin needs. With `pv` they come from that
+    /// physical volume.
+    pub(crate) fn take_run(
+        &mut self,
+        space: &Space,
+        slot_log2: u8,
+        count: u32,
+        pv: Option<u32>,
+    ) -> Result<Option<Slot>> {
         let slots = self.slots_per_extent(slot_log2);
-        let open: Vec<ExtentId> =
-            self.index.open.get(&slot_log2).into_iter().flatten().rev().take(MAX_SEARCHED).copied().collect();
+        let (first, last) = (pv.unwrap_or(0), pv.unwrap_or(u32::MAX));
+        let open = self.index.open.get(&slot_log2).into_iter();
+        let open = open.flat_map(|open| open.range((first, 0)..=(last, u32::MAX)).rev());
+        let open: Vec<ExtentId> = open.take(MAX_SEARCHED).copied().collect();
         let mut found = None;
         for id in open {
             let (extent, bits) = self.loaded(id)?;
@@ -416,7 +367,7 @@ impl Allocator {
         }
         while found.is_none()
             && count <= slots
-            && let Some(id) = self.index.next_free((0, 0))
+            && let Some(id) = self.index.next_free((first, 0)).filter(|id| id.0 <= last)
         {
             if !self.has_room(space, id.0, Margins::Kept) {
                 continue;

@@ -2,16 +2,16 @@
 //! commits.
 
 use crate::branch::Branch;
-use crate::catalog::PageKey;
 use crate::catalog::page::{Entry, MapPage, Slot};
-use crate::catalog::{Version, VersionKey};
+use crate::catalog::{PageKey, PassPosition, Version, VersionKey};
 use crate::core::Core;
 use crate::destage::Destager;
-use crate::destage::state::{BackgroundState, EvacuateFrom};
+use crate::destage::state::BackgroundState;
 use crate::disk::SyncPurpose;
 use crate::error::Result;
-use crate::ids::{BranchId, Chunk, Epoch};
+use crate::ids::{BranchId, Chunk};
 use crate::shortage::Task;
+use crate::space::placement::{Class, SlotRequest};
 use crate::space::pv::Pv;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -63,8 +63,8 @@ impl Destager {
         }
         let mut moves = Moves::new(BYTES_PER_STEP);
         let next = match state.evacuate_from {
-            EvacuateFrom::Map(from) => self.evacuate_maps(state, from, &mut moves)?,
-            EvacuateFrom::Versions(from) => self.evacuate_versions(state, from, &mut moves)?,
+            PassPosition::Map(from) => self.evacuate_maps(state, from, &mut moves)?,
+            PassPosition::Versions(from) => self.evacuate_versions(state, from, &mut moves)?,
         };
         let short = moves.short;
         self.commit_moves(state, moves)?;
@@ -83,7 +83,7 @@ impl Destager {
         state: &mut BackgroundState,
         from: PageKey,
         moves: &mut Moves,
-    ) -> Result<Option<EvacuateFrom>> {
+    ) -> Result<Option<PassPosition>> {
         let mut pages: Vec<(PageKey, MapPage)> = Vec::new();
         let most = self.core.catalog_room.pages(PAGES_PER_STEP);
         let next = self.core.catalog.visit_pages(from, most, &mut |key, page| {
@@ -98,19 +98,17 @@ impl Destager {
             let mut touched = false;
             let leaving: Vec<(usize, Entry)> = page.iter().filter(|(_, e)| leaves(state, *e)).collect();
             for (at, entry) in leaving {
-                let Some(slot) = self.move_one(state, &branch, entry.slot, moves)? else {
+                let of = (Class::Current, Chunk::in_page(key.page, at));
+                let Some(slot) = self.move_one(state, &branch, of, entry.slot, moves)? else {
                     moves.pages.extend(touched.then_some((key, page)));
-                    return Ok(Some(EvacuateFrom::Map(key)));
+                    return Ok(Some(PassPosition::Map(key)));
                 };
                 page.set(at, Entry { slot, ..entry });
                 touched = true;
             }
             moves.pages.extend(touched.then_some((key, page)));
         }
-        Ok(Some(next.map_or(
-            EvacuateFrom::Versions(VersionKey::new(BranchId(0), Chunk::FIRST, Epoch::NONE)),
-            EvacuateFrom::Map,
-        )))
+        Ok(Some(next.map_or(PassPosition::VERSIONS, PassPosition::Map)))
     }
 
     /// Moves chunks of a few versions. Returns the place at which the pass continues.
@@ -119,7 +117,7 @@ impl Destager {
         state: &mut BackgroundState,
         from: VersionKey,
         moves: &mut Moves,
-    ) -> Result<Option<EvacuateFrom>> {
+    ) -> Result<Option<PassPosition>> {
         let mut versions: Vec<Version> = Vec::new();
         let next = self.core.catalog.visit_versions(from, VERSIONS_PER_STEP, &mut |_, version| {
             versions.extend(Some(version?).filter(|v| leaves(state, v.entry)));
@@ -127,12 +125,13 @@ impl Destager {
         })?;
         for version in versions {
             let Some(branch) = self.movable(state, version.key.branch) else { continue };
-            let Some(slot) = self.move_one(state, &branch, version.entry.slot, moves)? else {
-                return Ok(Some(EvacuateFrom::Versions(version.key)));
+            let of = (Class::Preserved, version.key.chunk);
+            let Some(slot) = self.move_one(state, &branch, of, version.entry.slot, moves)? else {
+                return Ok(Some(PassPosition::Versions(version.key)));
             };
             moves.versions.push(Version { entry: Entry { slot, ..version.entry }, ..version });
         }
-        Ok(next.map(EvacuateFrom::Versions))
+        Ok(next.map(PassPosition::Versions))
     }
 
     /// Returns the branch, unless its slots are about to be freed anyway.
@@ -146,12 +145,13 @@ impl Destager {
             .cloned()
     }
 
-    /// Moves one chunk. `None` when this step has done enough, or when there is no space: a move
-    /// takes space like a write.
+    /// Moves content of a chunk. `None` when this step has done enough, or when there is no space:
+    /// a move takes space like a write.
     pub(super) fn move_one(
         &self,
         state: &mut BackgroundState,
         branch: &Branch,
+        (class, chunk): (Class, Chunk),
         from: Slot,
         moves: &mut Moves,
     ) -> Result<Option<Slot>> {
@@ -162,7 +162,8 @@ impl Destager {
             moves.short = true;
             return Ok(None);
         }
-        let to = state.allocator.allocate(&self.core.space, branch.slot_log2, None)?;
+        let request = SlotRequest::new(class, branch.slot_log2, branch.id, chunk).of_origin(Some(from));
+        let to = state.allocator.allocate(&self.core.space, &request)?;
         self.copy_chunk(state, branch, from, to)?;
         moves.note(branch, to, 1);
         Ok(Some(to))

@@ -30,6 +30,7 @@ use crate::disk::SyncPurpose;
 use crate::error::{Error, Result, no_space, not_found};
 use crate::ids::{BranchId, Chunk, Epoch};
 use crate::shortage::Task;
+use crate::space::placement::{Class, SlotRequest};
 use crate::space::reservations::full;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -202,7 +203,8 @@ impl Destager {
         let mut slot = Slot::HOLE;
         // Zeros need an entry, too: without an entry, the chunk would be read from below.
         if let Some(content) = content {
-            let placed = self.place_copy(state, branch, Content::Bytes(content), &mut step);
+            let of = (Class::Current, chunk);
+            let placed = self.place_copy(state, branch, of, Content::Bytes(content), &mut step);
             match placed.map_err(|e| self.failed(state, Task::Upkeep, e))? {
                 Some(taken) => slot = taken,
                 None => return Err(step.stalled.unwrap_or_else(full)),
@@ -267,7 +269,8 @@ impl Destager {
                 looked = Looked::Part;
                 break;
             }
-            let Some(slot) = self.copy_below(state, branch, chunk, step)? else {
+            let class = if last.flatten().is_some() { Class::Preserved } else { Class::Current };
+            let Some(slot) = self.copy_below(state, branch, (class, chunk), step)? else {
                 if step.stalled.is_some() {
                     looked = Looked::Part;
                     break;
@@ -294,7 +297,7 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         branch: &Arc<Branch>,
-        chunk: Chunk,
+        (class, chunk): (Class, Chunk),
         step: &mut Step,
     ) -> Result<Option<Slot>> {
         let below = self.core.find_below(&View::head(branch), chunk)?;
@@ -317,7 +320,7 @@ impl Destager {
                 Content::Bytes(&bytes)
             }
         };
-        self.place_copy(state, branch, content, step)
+        self.place_copy(state, branch, (class, chunk), content, step)
     }
 
     /// Puts the content of a chunk into a slot of the branch. `None`, with `stalled` set, if there
@@ -326,6 +329,7 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         branch: &Arc<Branch>,
+        (class, chunk): (Class, Chunk),
         content: Content<'_>,
         step: &mut Step,
     ) -> Result<Option<Slot>> {
@@ -334,7 +338,8 @@ impl Destager {
             return Ok(None);
         }
         let size = branch.chunk_size();
-        let slot = state.allocator.allocate(&self.core.space, branch.slot_log2, step.last)?;
+        let request = SlotRequest::new(class, branch.slot_log2, branch.id, chunk).behind(step.last);
+        let slot = state.allocator.allocate(&self.core.space, &request)?;
         match content {
             Content::Bytes(bytes) => {
                 let target = self.core.pvs.get(slot.pv())?;

@@ -1,5 +1,5 @@
-//! Background work beside destage: freeing, moving, making branches complete, expiry of history,
-//! sorting.
+//! Background work beside destage: freeing, moving, rebalancing, making branches complete, expiry
+//! of history, sorting.
 //!
 //! Each file has one kind of work, as steps that a caller takes one at a time.
 
@@ -7,6 +7,7 @@ pub(crate) mod dissolve;
 pub(crate) mod evacuate;
 pub(crate) mod flatten;
 pub(crate) mod freeing;
+pub(crate) mod rebalance;
 pub(crate) mod rebuild;
 pub(crate) mod reclaim;
 pub(crate) mod recompress;

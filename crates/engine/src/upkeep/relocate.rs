@@ -18,6 +18,7 @@ use crate::destage::state::{BackgroundState, Relocation};
 use crate::error::Result;
 use crate::ids::{BranchId, Chunk};
 use crate::shortage::Task;
+use crate::space::placement::Class;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -172,7 +173,7 @@ impl Destager {
         let chunk = Chunk::in_page(number, at);
         let versions = self.core.catalog.versions_of(branch.id, chunk)?;
         if let Some(version) = versions.into_iter().find(|v| v.entry.slot == wanted)
-            && let Some(slot) = self.move_one(state, branch, wanted, moves)?
+            && let Some(slot) = self.move_one(state, branch, (Class::Preserved, chunk), wanted, moves)?
         {
             moves.versions.push(Version { entry: Entry { slot, ..version.entry }, ..version });
         }
@@ -195,7 +196,9 @@ impl Destager {
             moves.short = true;
             return Ok(());
         }
-        let Some(first) = state.allocator.take_run(&self.core.space, branch.slot_log2, count)? else {
+        // Share has placed the segment on one physical volume.
+        let pv = segment.first().filter(|_| state.allocator.shares()).map(|(_, entry)| entry.slot.pv());
+        let Some(first) = state.allocator.take_run(&self.core.space, branch.slot_log2, count, pv)? else {
             self.return_last(state);
             let halves = segment.split_at(segment.len() / 2);
             if halves.0.len() >= least {

@@ -25,6 +25,7 @@ use crate::ids::{BranchId, Chunk, Lsn, Slot};
 use crate::journal::leftover::{Judgement, SoughtBlock};
 use crate::repairs::ShownChunk;
 use crate::shortage::Task;
+use crate::space::placement::{Class, SlotRequest};
 use crate::space::pv::{Pv, PvRef};
 use crate::sums::{UNKNOWN, sum_of, unit_at};
 use std::collections::{BTreeMap, BTreeSet};
@@ -299,7 +300,12 @@ impl Destager {
         if !self.borrow(state, branch.slot_log2, 1) {
             return core.write_repaired(job);
         }
-        let to = state.allocator.allocate(&core.space, branch.slot_log2, None)?;
+        let class = match &job.owner {
+            Owner::Head(..) => Class::Current,
+            Owner::Version(_) => Class::Preserved,
+        };
+        let request = SlotRequest::new(class, branch.slot_log2, branch.id, chunk).of_origin(Some(from));
+        let to = state.allocator.allocate(&core.space, &request)?;
         let target = core.pvs.get(to.pv())?;
         core.write_copy(&target, &job.content, to.offset(), &job.lost())?;
         core.copy_sums((&job.pv, from.offset()), (&target, to.offset()), &job.content, &job.lost())?;

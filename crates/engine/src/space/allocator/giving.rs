@@ -52,6 +52,7 @@ impl Allocator {
         if gave == gives {
             return;
         }
+        self.policy.is_outdated = true;
         state.aside.clear();
         let unused = state.extents.iter().filter(|e| e.slot_log2 == 0).count() as u64;
         state.free = if gives { unused } else { 0 };
@@ -139,5 +140,7 @@ impl Allocator {
         self.pvs.remove(&pv);
         self.index.free.retain(|id| id.0 != pv);
         self.last.retain(|_, id| id.0 != pv);
+        self.index.last_on.retain(|(_, of), _| *of != pv);
+        self.pvs_changed();
     }
 }

@@ -1,0 +1,148 @@
+//! The regions of the slices of branches, for the snap-aware placement.
+//!
+//! No table says where they are: content of a slice lies in its region. So the region of a slice is
+//! looked up where its chunks lie, when the slice is written first after the pool is opened. What
+//! is found is a wish, like all of placement. Nothing depends on it.
+
+use super::Allocator;
+use crate::catalog::PageKey;
+use crate::catalog::page::{MapPage, Slot};
+use crate::error::Result;
+use crate::ids::{BranchId, Chunk};
+use crate::settings::SnapAware;
+use crate::space::placement::SlotRequest;
+use crate::space::placement::snap_aware::Region;
+use std::collections::BTreeMap;
+
+/// The largest number of regions in memory. A region takes about 50 bytes.
+const MOST_KNOWN: usize = 1 << 18;
+/// The largest number of map pages that are read to find a region.
+const MOST_PAGES: usize = 4;
+
+/// The regions that are known, and where the search for an unused one begins.
+#[derive(Default)]
+pub(super) struct SliceRegions {
+    /// By branch and number of the slice. `None`: there was no region left.
+    known: BTreeMap<(BranchId, u64), Option<Region>>,
+    from: Option<Region>,
+}
+
+impl SliceRegions {
+    /// Forgets all regions: the physical volumes, or the sizes of regions, have changed.
+    pub(super) fn clear(&mut self) {
+        self.known.clear();
+        self.from = None;
+    }
+}
+
+impl Allocator {
+    /// Returns the region of the slice that the chunk of a request is in. Chooses one if the slice
+    /// has none.
+    pub(super) fn region(&mut self, of: SnapAware, request: &SlotRequest) -> Option<Region> {
+        let per_extent = self.slots_per_extent(request.slot_log2);
+        let (branch, chunk) = request.owner;
+        let slice = chunk.0 / of.slice_chunks(per_extent);
+        let known = self.regions.known.get(&(branch, slice)).copied();
+        if let Some(known) = known.filter(|region| region.is_none_or(|region| self.gives(region.pv))) {
+            return known;
+        }
+        // A page that can't be read is reported elsewhere.
+        let found = self.region_in_use(of, (branch, slice), per_extent).unwrap_or(None);
+        let region = found.or_else(|| self.unused_region(of, (branch, slice)));
+        if self.regions.known.len() >= MOST_KNOWN {
+            self.regions.known.clear();
+        }
+        self.regions.known.insert((branch, slice), region);
+        region
+    }
+
+    /// Returns the region in which most of some chunks of a slice lie.
+    fn region_in_use(
+        &self,
+        of: SnapAware,
+        (branch, slice): (BranchId, u64),
+        per_extent: u32,
+    ) -> Result<Option<Region>> {
+        let count = of.slice_chunks(per_extent);
+        let first = Chunk(slice.saturating_mul(count));
+        let last = Chunk(first.0.saturating_add(count - 1));
+        let mut votes: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        for number in self.catalog.page_numbers(branch, first.page(), last.page(), MOST_PAGES)? {
+            let Some(page) = self.catalog.page(PageKey::new(branch, number))? else { continue };
+            self.vote(of, &page, (number, first..=last), per_extent, &mut votes);
+        }
+        let most = votes.into_iter().max_by_key(|(_, votes)| *votes);
+        Ok(most.map(|((pv, first), _)| Region { pv, first }).filter(|region| self.gives(region.pv)))
+    }
+
+    /// Counts the chunks of a page in each region. A chunk at its home counts more than one that
+    /// may have found no room in its own region.
+    fn vote(
+        &self,
+        of: SnapAware,
+        page: &MapPage,
+        (number, chunks): (u64, std::ops::RangeInclusive<Chunk>),
+        per_extent: u32,
+        votes: &mut BTreeMap<(u32, u32), u64>,
+    ) {
+        let slot_log2 = (self.extent_size / u64::from(per_extent.max(1))).trailing_zeros() as u8;
+        for (at, entry) in page.iter().filter(|(_, entry)| entry.slot != Slot::HOLE) {
+            let chunk = Chunk::in_page(number, at);
+            let Ok(place) = self.locate(entry.slot, slot_log2) else { continue };
+            if chunks.contains(&chunk) {
+                let region = of.region_of(place.0);
+                let at_home = of.home(region, chunk, per_extent) == place;
+                *votes.entry((region.pv, region.first)).or_default() += if at_home { 4 } else { 1 };
+            }
+        }
+    }
+
+    /// Returns an unused region for a slice: the one behind the region of the slice before, else
+    /// the next one on any physical volume, else the one with the most unused extents.
+    fn unused_region(&mut self, of: SnapAware, (branch, slice): (BranchId, u64)) -> Option<Region> {
+        let before = slice.checked_sub(1).and_then(|before| self.regions.known.get(&(branch, before)));
+        let behind = before.copied().flatten().and_then(|before| of.region_behind(before));
+        if let Some(behind) = behind.filter(|region| self.is_unused(of, *region)) {
+            return Some(behind);
+        }
+        let from = self.regions.from;
+        let found = self.next_unused(of, from).or_else(|| self.next_unused(of, None));
+        self.regions.from = found;
+        found.or_else(|| self.emptiest(of))
+    }
+
+    fn is_unused(&self, of: SnapAware, region: Region) -> bool {
+        self.unused_extents(of, region) == of.region_extents()
+    }
+
+    fn unused_extents(&self, of: SnapAware, region: Region) -> u32 {
+        let extents = of.extents_of(region);
+        self.index.free.range((region.pv, extents.start)..(region.pv, extents.end)).count() as u32
+    }
+
+    /// Returns the first region from `from` on in which nothing lies.
+    fn next_unused(&self, of: SnapAware, from: Option<Region>) -> Option<Region> {
+        let mut at = from.map_or((0, 0), |region| (region.pv, region.first));
+        loop {
+            let region = of.region_of(*self.index.free.range(at..).next()?);
+            if self.is_unused(of, region) {
+                return Some(region);
+            }
+            at = (region.pv, of.extents_of(region).end);
+        }
+    }
+
+    /// Returns the region with the most unused extents.
+    fn emptiest(&self, of: SnapAware) -> Option<Region> {
+        let (mut best, mut at) = (None, (0, 0));
+        while let Some(free) = self.index.free.range(at..).next() {
+            let region = of.region_of(*free);
+            let unused = self.unused_extents(of, region);
+            if best.is_none_or(|(most, _)| unused > most) {
+                best = Some((unused, region));
+            }
+            at = (region.pv, of.extents_of(region).end);
+        }
+        best.map(|(_, region)| region)
+    }
+}
