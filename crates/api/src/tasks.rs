@@ -21,7 +21,7 @@ named! {
 pub struct Task {
     /// Identity: the kind and the subject.
     pub id: String,
-    /// Kind: `flatten`, `relocate`, `drain`, `import` or `scrub`.
+    /// Kind: `flatten`, `relocate`, `rebalance`, `drain`, `import` or `scrub`.
     pub kind: String,
     /// Name of what it is done to: a volume, a physical volume, or the pool.
     pub subject: String,

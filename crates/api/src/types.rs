@@ -169,6 +169,12 @@ named! {
         Anywhere = "anywhere",
         /// Next to the volume's other data, where possible.
         Contiguous = "contiguous",
+        /// Spread over all physical volumes, by their sizes. Each extent's worth of a volume goes
+        /// to the physical volume that a hash function names.
+        Share = "share",
+        /// Near what it belongs to. Behind each slice of a volume there is a gap for what snapshots
+        /// need of it.
+        SnapAware = "snap-aware",
     }
 }
 
@@ -207,6 +213,12 @@ pub struct Pool {
     pub atomic_unit: u32,
     /// Where new slots are placed.
     pub placement: Placement,
+    /// With the placement `snap-aware`: size of a slice of a volume in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice_size: Option<u64>,
+    /// With the placement `snap-aware`: size of the gap behind a slice in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap_size: Option<u64>,
     /// Total bytes of the physical volumes that can store data.
     pub capacity: u64,
     /// Bytes of slots in use.
@@ -290,6 +302,18 @@ pub struct PatchPool {
     /// Where new slots are placed from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
+    /// With the placement `snap-aware`: size of a slice of a volume in bytes. Default: 64 MiB, or
+    /// the size of an extent if that is larger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice_size: Option<u64>,
+    /// With the placement `snap-aware`: number of snapshots that the gap behind a slice has room
+    /// for. Default: 4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<u32>,
+    /// With the placement `snap-aware`: part of a slice that one snapshot keeps, in per cent.
+    /// Default: 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_percent: Option<u32>,
 }
 
 /// A physical volume.

@@ -27,6 +27,7 @@ mod listing;
 mod output;
 mod password;
 mod pool;
+mod rebalance;
 mod recover;
 mod reidentify;
 mod relocate;

@@ -116,6 +116,9 @@ pub(crate) enum Served {
     /// Read all data in place and verify it, to find damage before the data is needed
     #[command(after_help = scrub::EXAMPLES)]
     Scrub(scrub::Args),
+    /// Move data to the physical volumes on which the placement share places it now
+    #[command(after_help = crate::rebalance::EXAMPLES)]
+    Rebalance(crate::rebalance::Args),
     /// List the formats of the pool that not every build knows
     #[command(after_help = features::FEATURES_HELP)]
     Features,
@@ -123,12 +126,35 @@ pub(crate) enum Served {
     #[command(after_help = features::UPGRADE_HELP)]
     Upgrade(features::Args),
     /// Change the pool's policies
-    Set {
-        /// Where the pool places new data
-        #[arg(long, value_name = "POLICY")]
-        placement: Placement,
-    },
+    #[command(after_help = SET_EXAMPLES)]
+    Set(SetArgs),
 }
+
+/// Arguments of `hindcast pool set`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SetArgs {
+    /// Where the pool places new data
+    #[arg(long, value_name = "POLICY")]
+    placement: Placement,
+    /// With snap-aware: size of a slice of a volume, behind which there is a gap for snapshots
+    /// [default: 64M]
+    #[arg(long, value_name = "SIZE")]
+    slice_size: Option<Size>,
+    /// With snap-aware: number of snapshots that the gap has room for [default: 4]
+    #[arg(long, value_name = "NUMBER")]
+    snapshots: Option<u32>,
+    /// With snap-aware: part of a slice that one snapshot keeps, in per cent [default: 10]
+    #[arg(long, value_name = "PERCENT")]
+    snapshot_percent: Option<u32>,
+}
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  hindcast pool set --placement share            spread new data over all physical volumes
+  hindcast pool set --placement snap-aware --slice-size 64M --snapshots 4 --snapshot-percent 10
+
+A change concerns data that is written from then on. hindcast pool rebalance moves the data that is \
+there to the places of share.";
 
 pub(crate) fn run(command: Command, global: &Global) -> Result<(), Failure> {
     match command {
@@ -193,11 +219,17 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
         }
         Served::NotifyTest => notify_test(session),
         Served::Scrub(args) => scrub::run(args, session),
+        Served::Rebalance(args) => crate::rebalance::run(&args, session),
         Served::Features => features::show(session),
         Served::Upgrade(args) => features::upgrade(args, session),
-        Served::Set { placement } => {
-            let pool = client.patch_pool(&PatchPool { placement: Some(placement) })?;
-            output.show(&pool, |pool| format!("placement is {}", pool.placement.name()))
+        Served::Set(args) => {
+            let patch = PatchPool {
+                placement: Some(args.placement),
+                slice_size: args.slice_size.map(|size| size.0),
+                snapshots: args.snapshots,
+                snapshot_percent: args.snapshot_percent,
+            };
+            output.show(&client.patch_pool(&patch)?, |pool| format!("placement is {}", placement(pool)))
         }
     }
 }
@@ -264,6 +296,16 @@ fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
     result
 }
 
+fn placement(pool: &Pool) -> String {
+    let name = pool.placement.name();
+    match (pool.slice_size, pool.gap_size) {
+        (Some(slice), Some(gap)) => {
+            format!("{name}, slices of {} and gaps of {}", Size(slice), Size(gap))
+        }
+        _ => name.into(),
+    }
+}
+
 fn table(pool: &Pool) -> String {
     let (journal, cache, index, kept) = (&pool.journal, &pool.map_cache, &pool.index, &pool.preservation);
     let features = if pool.features.is_empty() { "-".into() } else { pool.features.join(", ") };
@@ -275,7 +317,7 @@ fn table(pool: &Pool) -> String {
         ("reserved", Size(pool.reserved).to_string()),
         ("available", Size(pool.available).to_string()),
         ("provisioned", format!("{} in {} volumes", Size(pool.provisioned), pool.volumes)),
-        ("placement", pool.placement.name().into()),
+        ("placement", placement(pool)),
         ("features", features),
         ("extent size", Size(pool.extent_size).to_string()),
         ("atomic unit", Size(pool.atomic_unit.into()).to_string()),

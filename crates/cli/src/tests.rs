@@ -78,7 +78,10 @@ fn usage_errors_are_one_line_and_say_what_is_wrong() {
         (&["hindcast", "target", "chap", "db"], "--off"),
         (&["hindcast", "target", "chap", "db", "--user", "a"], "--secret-file"),
         (&["hindcast", "target", "set", "db", "--enabled", "--disabled"], "cannot be used with"),
-        (&["hindcast", "pool", "set", "--placement", "somewhere"], "[possible values: anywhere, contiguous]"),
+        (
+            &["hindcast", "pool", "set", "--placement", "somewhere"],
+            "[possible values: anywhere, contiguous, share, snap-aware]",
+        ),
         (&["hindcast", "volume", "stats", "--watch", "0"], "0.1 to 86400"),
         (&["hindcast", "volume", "set", "db", "--method", "x"], "[possible values: cow, row]"),
         (&["hindcast", "snapshot", "create"], "VOLUME[@NAME]"),

@@ -5,6 +5,7 @@
 //! defaults and after checks.
 
 use crate::certificate::CertificateFiles;
+use crate::convert;
 use crate::freeze::{DEFAULT_TIMEOUT, Hooks, VolumeHooks};
 use crate::identity::local::{SocketAccess, group_number};
 use crate::listen::{Address, resolve};
@@ -380,6 +381,9 @@ impl Settings {
             config.atomic_unit =
                 u32::try_from(size.0).map_err(|_| invalid("--atomic-unit must be 512 or 4096"))?;
         }
+        let placement = self.placement.unwrap_or(Placement::Anywhere);
+        let placement = convert::placement(placement, config.extent_size, (None, None, None))
+            .map_err(|error| invalid(error.to_string()))?;
         let given = [
             ("--pool-size", self.pool_size.is_some()),
             ("--journal-size", self.journal_size.is_some()),
@@ -396,7 +400,7 @@ impl Settings {
         Ok(Creation {
             pool_size: self.pool_size.map(|s| s.0),
             config,
-            placement: self.placement.unwrap_or(Placement::Anywhere).same(),
+            placement,
             features,
             given: given.into_iter().filter(|(_, said)| *said).map(|(name, _)| name).collect(),
         })

@@ -6,8 +6,8 @@ use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::ids::Stamp;
 use hindcast_engine::pool::{
-    self, DamageInfo, DataScrubInfo, FeatureInfo, Health, IndexSize, MemberInfo, MirrorInfo, Pool, PoolInfo,
-    PoolStats, PreserveStats, PvInfo, SnapshotSpace, VolumeInfo, code,
+    self, DamageInfo, DataScrubInfo, FeatureInfo, Health, IndexSize, MemberInfo, MirrorInfo, Placement, Pool,
+    PoolInfo, PoolStats, PreserveStats, PvInfo, RebalanceInfo, SnapAware, SnapshotSpace, VolumeInfo, code,
 };
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
@@ -53,12 +53,59 @@ pub(crate) fn health(health: &Health) -> api::Health {
     }
 }
 
+/// Size of a slice, where neither the request nor the configuration names one.
+const SLICE_SIZE: u64 = 64 << 20;
+/// Number of snapshots for which a gap has room by default.
+const SNAPSHOTS: u32 = 4;
+/// Part of a slice that a snapshot keeps by default, in per cent.
+const SNAPSHOT_PERCENT: u32 = 10;
+
+fn placement_of(placement: Placement) -> api::Placement {
+    match placement {
+        Placement::Anywhere => api::Placement::Anywhere,
+        Placement::Contiguous => api::Placement::Contiguous,
+        Placement::Share => api::Placement::Share,
+        Placement::SnapAware(_) => api::Placement::SnapAware,
+    }
+}
+
+/// Converts a placement, for a pool with extents of this size. Sizes of the placement `snap-aware`
+/// that are not given have their defaults.
+pub(crate) fn placement(
+    placement: api::Placement,
+    extent_size: u64,
+    (slice, snapshots, percent): (Option<u64>, Option<u32>, Option<u32>),
+) -> Result<Placement> {
+    if placement != api::Placement::SnapAware && (slice, snapshots, percent) != (None, None, None) {
+        let text = "set the placement: only snap-aware has slices and gaps";
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(match placement {
+        api::Placement::Anywhere => Placement::Anywhere,
+        api::Placement::Contiguous => Placement::Contiguous,
+        api::Placement::Share => Placement::Share,
+        api::Placement::SnapAware => Placement::SnapAware(SnapAware::of(
+            extent_size,
+            slice.unwrap_or(SLICE_SIZE),
+            snapshots.unwrap_or(SNAPSHOTS),
+            percent.unwrap_or(SNAPSHOT_PERCENT),
+        )?),
+    })
+}
+
 pub(crate) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api::Pool {
+    let sizes = match info.placement {
+        Placement::SnapAware(sizes) => Some(sizes),
+        _ => None,
+    };
+    let bytes = |extents: u32| u64::from(extents) * info.config.extent_size;
     api::Pool {
         uuid: info.uuid.to_string(),
         extent_size: info.config.extent_size,
         atomic_unit: info.config.atomic_unit,
-        placement: info.placement.same(),
+        placement: placement_of(info.placement),
+        slice_size: sizes.map(|sizes| bytes(sizes.slice)),
+        gap_size: sizes.map(|sizes| bytes(sizes.gap)),
         capacity: info.capacity,
         used: info.used,
         available: info.available,
@@ -172,6 +219,19 @@ pub(crate) fn mirror(info: &MirrorInfo) -> api::Mirror {
         copies: info.copies as u64,
         survives: info.survives as u64,
         members: info.members.iter().map(member).collect(),
+    }
+}
+
+/// Converts the progress of a rebalancing.
+pub(crate) fn rebalancing(info: &RebalanceInfo) -> api::Rebalancing {
+    api::Rebalancing {
+        running: info.running,
+        round: info.round,
+        rate: info.rate,
+        checked: info.seen_bytes,
+        used: info.used_bytes,
+        moved: info.moved_bytes,
+        passed_over: info.passed_over,
     }
 }
 

@@ -34,7 +34,6 @@ macro_rules! same {
 }
 
 same! {
-    api::Placement, pool::Placement: Anywhere = Anywhere, Contiguous = Contiguous;
     api::Method, pool::Method: Cow = Copy, Row = Redirect;
     api::Order, pool::Order: Dependent = Dependent, Independent = Independent;
     api::CachePolicy, pool::CachePolicy: RoundRobin = RoundRobin, Lru = Lru, Lfu = Lfu, S3Fifo = S3Fifo;

@@ -42,6 +42,11 @@ impl App {
                 known.push(Known::new("rebuild", onto, progress, pv.failure.clone()));
             }
         }
+        let rebalance = self.pool.rebalancing();
+        if rebalance.running {
+            let progress = Progress::Done { done: rebalance.seen_bytes, total: Some(rebalance.used_bytes) };
+            known.push(Known::new("rebalance", "pool", progress, None));
+        }
         let scrub = self.pool.data_scrub();
         if scrub.running {
             let done = scrub.verified + scrub.unknown + scrub.damaged + scrub.unreadable;
@@ -65,6 +70,7 @@ impl App {
             "relocate" => drop(self.pool.stop_relocation(subject)?),
             "drain" => self.pool.drain_pv(subject, false)?,
             "rebuild" => drop(self.pool.put_member_out(subject)?),
+            "rebalance" => drop(self.pool.stop_rebalance()?),
             "scrub" => drop(self.pool.stop_scrub()?),
             kind => {
                 let text = format!("stop task {id}: {kind} can't be stopped; delete the volume instead");

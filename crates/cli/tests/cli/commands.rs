@@ -116,6 +116,33 @@ fn physical_volumes_come_and_go() {
 }
 
 #[test]
+fn a_pool_is_spread_over_its_physical_volumes() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_with(dir.path(), &["--pool-size", "64M", "--extent-size", "64K"]);
+    let refused = |args: &[&str], part: &str| {
+        let (code, text) = server.fails(args);
+        assert!(code > 0 && text.contains(part), "{code} {text}");
+    };
+    refused(&["pool", "rebalance"], "its placement is not share");
+    server.ok(&["pool", "set", "--placement", "share"]);
+    server.ok(&["pool", "add", "pv-1.img", "--size", "64M"]);
+    let done = server.json(&["pool", "rebalance", "--rate", "100M", "--wait"]);
+    assert_eq!((&done["running"], &done["rate"]), (&json!(false), &json!(100 << 20)));
+    let text = server.ok(&["pool", "rebalance", "--status"]);
+    assert!(text.contains("100 MiB a second"), "{text}");
+    assert_eq!(server.ok(&["pool", "rebalance", "--stop"]).trim(), "stopped");
+    assert!(server.json(&["pool", "show"])["features"].as_array().unwrap().contains(&json!("placements")));
+
+    let sizes = ["--slice-size", "1M", "--snapshots", "4", "--snapshot-percent", "10"];
+    let set = server.json(&[&["pool", "set", "--placement", "snap-aware"][..], &sizes].concat());
+    assert_eq!((&set["slice_size"], &set["gap_size"]), (&json!(1 << 20), &json!(7 * (64 << 10))));
+    let text = server.ok(&["pool", "show"]);
+    assert!(text.contains("snap-aware, slices of 1 MiB and gaps of 448 KiB"), "{text}");
+    refused(&["pool", "set", "--placement", "share", "--snapshots", "4"], "only snap-aware has slices");
+    refused(&["pool", "set", "--placement", "snap-aware", "--snapshots", "0"], "at least one extent");
+}
+
+#[test]
 fn a_pool_is_upgraded() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start_with(dir.path(), &["--pool-features", "none"]);

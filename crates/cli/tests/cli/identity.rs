@@ -111,7 +111,7 @@ fn least(method: &str, template: &str) -> &'static str {
         "/targets",
         "/target-defaults",
     ];
-    let stops = ["/scrub", "/flatten", "/relocation", "/import", "/tasks/{id}", "/views/{id}"];
+    let stops = ["/rebalance", "/scrub", "/flatten", "/relocation", "/import", "/tasks/{id}", "/views/{id}"];
     match (method, template) {
         (_, "/healthz" | "/api/v1/instance") | ("POST", "/api/v1/session") => "none",
         (_, "/api/v1/session") => "any",

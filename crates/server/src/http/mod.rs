@@ -35,6 +35,7 @@ mod pacing;
 mod patience;
 mod policy;
 mod probe;
+mod rebalance;
 mod relocation;
 mod roles;
 mod room;

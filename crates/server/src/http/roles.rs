@@ -123,6 +123,9 @@ pub(super) const ROWS: &[Row] = &[
     row("PATCH", "/pool/members/{member}", ADMIN, SERVER),
     row("PATCH", "/pool/pvs/{pv}", ADMIN, SERVER),
     row("DELETE", "/pool/pvs/{pv}", ADMIN, SERVER),
+    row("GET", "/pool/rebalance", VIEWER, SERVER),
+    row("POST", "/pool/rebalance", OPERATOR, SERVER),
+    row("DELETE", "/pool/rebalance", OPERATOR, SERVER),
     row("GET", "/pool/scrub", VIEWER, SERVER),
     row("POST", "/pool/scrub", OPERATOR, SERVER),
     row("PATCH", "/pool/scrub", OPERATOR, SERVER),
@@ -387,7 +390,8 @@ mod tests {
     #[test]
     fn what_takes_away_needs_an_admin() {
         // These DELETE requests stop work that can begin again.
-        let stops = ["/pool/scrub", "/volumes/{volume}/flatten", "/volumes/{volume}/relocation"];
+        let stops =
+            ["/pool/rebalance", "/pool/scrub", "/volumes/{volume}/flatten", "/volumes/{volume}/relocation"];
         let cancels = ["/volumes/{volume}/import", "/tasks/{id}"];
         let own = ["/session", "/access/links"];
         let others = || ROWS.iter().filter(|row| !own.contains(&row.path));

@@ -9,8 +9,8 @@ use super::room::AnswerRoom;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
     access, audit, backups, by_body, by_uuid, cdp, clients, clock, console, events, features, files, flatten,
-    groups, live, mirrors, notices, policy, relocation, schedules, scrub, sessions, snapshots, targets,
-    tasks, timeline, tokens, transfer, trash, users, views,
+    groups, live, mirrors, notices, policy, rebalance, relocation, schedules, scrub, sessions, snapshots,
+    targets, tasks, timeline, tokens, transfer, trash, users, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -104,6 +104,7 @@ fn all_routes() -> OpenApiRouter<Arc<App>> {
         .merge(groups::router())
         .merge(clients::router())
         .merge(clock::router())
+        .merge(rebalance::router())
         .merge(relocation::router())
         .merge(backups::router())
         .merge(features::router())
@@ -191,9 +192,16 @@ fn pool_now(app: &App) -> Result<Pool, ApiError> {
 #[utoipa::path(patch, path = "/pool", request_body = PatchPool, responses((status = OK, body = Pool), (status = "default", body = ErrorBody)))]
 async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<Json<Pool>, ApiError> {
     blocking(&app, move |app| {
+        let sizes = (patch.slice_size, patch.snapshots, patch.snapshot_percent);
         if let Some(placement) = patch.placement {
-            app.pool.set_placement(placement.same())?;
+            let extent_size = app.pool.info().config.extent_size;
+            app.pool.set_placement(convert::placement(placement, extent_size, sizes)?)?;
             tracing::info!(event = "pool.changed", placement = placement.name(), "placement set");
+        } else if sizes != (None, None, None) {
+            return Err(ApiError::new(
+                ErrorKind::Invalid,
+                "set sizes of a placement: name the placement, too",
+            ));
         }
         Ok(Json(pool_now(app)?))
     })

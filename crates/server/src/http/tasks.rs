@@ -15,8 +15,8 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(tasks)).routes(routes!(stop_task))
 }
 
-/// Returns the tasks that go on in the background: flattening, relocation, draining, imports, and
-/// the scrub.
+/// Returns the tasks that go on in the background: flattening, relocation, rebalancing, draining,
+/// imports, and the scrub.
 #[utoipa::path(get, path = "/tasks", responses((status = OK, body = Vec<Task>), (status = "default", body = ErrorBody)))]
 async fn tasks(State(app): Shared) -> Result<Json<Vec<Task>>, ApiError> {
     blocking(&app, |app| Ok(Json(app.tasks()?))).await
