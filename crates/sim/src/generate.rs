@@ -1,11 +1,13 @@
 //! The generator of operations ([`Generator`]). It draws one operation after another from a seed.
 //! Each fits the state that the operations before it left.
 
+mod pvs;
+
 use crate::clock::FOR_EVER;
 use crate::fate::PowerLoss;
 use crate::oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 use crate::rand::Rand;
-use crate::workload::{ClockMove, Crash, KIB, MIB, Op, Plan};
+use crate::workload::{ClockMove, Crash, KIB, MIB, Op};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{Method, Order};
@@ -160,6 +162,8 @@ pub struct Generator {
     /// Whether most writes are of whole chunks, so that they go by reference.
     whole_chunks: bool,
     max_snapshots: u64,
+    /// Whether the place of a slot may depend on the chunk that it is for.
+    by_chunk: bool,
 }
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d.1", "e-2", "F_3"];
@@ -182,6 +186,7 @@ impl Generator {
             large: theme == Theme::Large,
             whole_chunks: false,
             max_snapshots: 0,
+            by_chunk: false,
             rand,
         };
         if theme != Theme::Plain {
@@ -622,24 +627,6 @@ impl Generator {
             _ => volume.size.saturating_add(block * self.rand.below(1000)).min(MAX_VOLUME),
         };
         Op::Resize { vol, size, force: self.rand.percent(80) }
-    }
-
-    fn pv(&mut self) -> Op {
-        match self.rand.below(10) {
-            0..=2 => {
-                let (size, device) = Plan::pv(&mut self.rand, self.extent_size);
-                Op::AddPv { size, device }
-            }
-            3..=5 => Op::DrainPv(self.rand.bits(), true),
-            6 => Op::DrainPv(self.rand.bits(), false),
-            7..=8 => Op::RemovePv(self.rand.bits()),
-            _ => {
-                // By a draw that other draws do not see.
-                let upgrade = self.rand.clone().percent(40);
-                let placement = Plan::placement(&mut self.rand);
-                if upgrade { Op::EnableFeature } else { Op::Placement(placement) }
-            }
-        }
     }
 
     /// Draws a byte offset. Like a client, it usually chooses one of a few places of the volume.

@@ -53,6 +53,7 @@ pub use summary::Summary;
 pub use workload::{ClockMove, Crash, Op, Plan};
 
 use hindcast_engine::disk::SyncPurpose;
+use hindcast_engine::pool::Placement;
 use hindcast_engine::{Error, ErrorKind};
 
 /// Default number of operations of a random run.
@@ -69,8 +70,12 @@ pub const FIRST_WITH_REFERENCES: u64 = 10_000_000;
 /// From this seed on, all pools have sums from the start.
 pub const FIRST_WITH_SUMS: u64 = 20_000_000;
 
-/// From this seed on, all pools are on mirrors.
+/// From this seed on, all pools are on mirrors, up to [`FIRST_BY_CHUNK`].
 pub const FIRST_WITH_MIRRORS: u64 = 30_000_000;
+
+/// From this seed on, one pool of three places its slots by Share at first, one snap-aware, and all
+/// may do so later. They are not on mirrors.
+pub const FIRST_BY_CHUNK: u64 = 31_000_000;
 
 /// (divisor, remainder): a seed with this remainder is about chunks that are longer than a journal
 /// record, unless it is about a crowd.
@@ -103,7 +108,15 @@ fn any_run(
         let mut plan = Plan::random(&mut rand);
         plan.references = seed >= FIRST_WITH_REFERENCES && !seed.is_multiple_of(4);
         plan.sums = seed >= FIRST_WITH_SUMS;
-        if seed >= FIRST_WITH_MIRRORS {
+        plan.by_chunk = seed >= FIRST_BY_CHUNK;
+        if plan.by_chunk {
+            plan.placement = match seed % 3 {
+                0 => plan.placement,
+                1 => Placement::Share,
+                _ => Plan::snap_aware(&mut Rand::new(seed)),
+            };
+        }
+        if seed >= FIRST_WITH_MIRRORS && !plan.by_chunk {
             (plan.mirrored, plan.backing) = (true, None);
         }
         if plan.sums && !plan.references {

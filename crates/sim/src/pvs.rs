@@ -7,7 +7,7 @@ use crate::survive;
 use crate::workload::Op;
 use hindcast_engine::ErrorKind;
 use hindcast_engine::ids::Lsn;
-use hindcast_engine::pool::{Pool, PvInfo, PvSpec};
+use hindcast_engine::pool::{Placement, Pool, PvInfo, PvSpec};
 use std::sync::Arc;
 
 impl Run {
@@ -29,6 +29,7 @@ impl Run {
                 let result = survive(|| pool.set_placement(*placement));
                 self.durably(result, &[]).map(drop)
             }
+            Op::Rebalance(on) => self.rebalance(*on),
             Op::EnableFeature => self.enable_features(),
             Op::BadReads => self.bad_reads(),
             Op::Rot(before) => self.rot_recorded(*before),
@@ -61,6 +62,18 @@ impl Run {
             Answer::Refused(_) => {}
         }
         Ok(())
+    }
+
+    /// Begins or stops a rebalancing. No content that a volume or snapshot shows changes, and no
+    /// space is lost.
+    fn rebalance(&mut self, on: bool) -> Outcome<()> {
+        self.make_room(4096)?;
+        let pool = self.pool()?;
+        let shares = pool.info().placement == Placement::Share;
+        let result =
+            survive(|| if on { pool.rebalance(0).map(drop) } else { pool.stop_rebalance().map(drop) });
+        let may_refuse: &[ErrorKind] = if shares { &[] } else { &[ErrorKind::Conflict] };
+        self.around(result, may_refuse).map(drop)
     }
 
     /// Notes until when the physical volume of the answer may take no data yet.

@@ -292,6 +292,9 @@ impl Run {
         if self.plan.references {
             generator = generator.with_references();
         }
+        if self.plan.by_chunk {
+            generator.place_by_chunk();
+        }
         if self.rand.percent(20) && !self.plan.mirrored {
             // The promises of a creation hold at once, too.
             let point = CrashPoint::Op(self.rand.between(1, 80));

@@ -89,6 +89,7 @@ pub fn scripts() -> Vec<Script> {
         script("volumes", 4096, volumes()),
         script("holes", 4096, holes()),
         script("physical-volumes", 512, physical_volumes()),
+        script("share", 4096, share()),
         script("segments", 4096, segments()),
         script("snapshot-redirect", 4096, snapshot(Method::Redirect)),
         script("snapshot-copy", 4096, snapshot(Method::Copy)),
@@ -246,6 +247,28 @@ fn physical_volumes() -> Vec<Op> {
         Op::Settle,
         Op::RemovePv(0),
         write(0, 100 * KIB, true),
+        Op::Drain,
+    ]
+}
+
+/// Data of a volume with a snapshot moves to the places that Share gives it: after the placement is
+/// changed, and when a physical volume comes.
+fn share() -> Vec<Op> {
+    vec![
+        volume("a", 512 * KIB, 4 * KIB, 512),
+        write(0, 120 * KIB, false),
+        Op::Drain,
+        freeze(1, "s"),
+        write(64 * KIB, 64 * KIB, false),
+        Op::Placement(Placement::Share),
+        Op::Drain,
+        Op::Rebalance(true),
+        Op::Maintain(1),
+        write(110 * KIB, 64 * KIB, false),
+        Op::Settle,
+        Op::AddPv { size: (1 << 20) + 30 * 64 * KIB, device: false },
+        Op::Settle,
+        write(0, 32 * KIB, true),
         Op::Drain,
     ]
 }

@@ -10,7 +10,7 @@ use crate::rand::Rand;
 use hindcast_engine::cdp::CdpSettings;
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::ids::Epoch;
-use hindcast_engine::pool::{CachePolicy, Method, Order, Placement, PoolConfig, PoolOptions};
+use hindcast_engine::pool::{CachePolicy, Method, Order, Placement, PoolConfig, PoolOptions, SnapAware};
 use std::time::Duration;
 
 /// The way in which a run ends a process.
@@ -271,6 +271,8 @@ pub enum Op {
     RemovePv(u64),
     /// Changes the placement.
     Placement(Placement),
+    /// Begins to rebalance the pool, or stops that.
+    Rebalance(bool),
     /// Upgrades the pool, with a feature that pools do not have at first.
     EnableFeature,
     /// This many background steps.
@@ -410,6 +412,8 @@ pub struct Plan {
     pub sums: bool,
     /// Whether the pool is on a mirror.
     pub mirrored: bool,
+    /// Whether the place of a slot may depend on the chunk that it is for.
+    pub by_chunk: bool,
 }
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -456,6 +460,7 @@ impl Plan {
             references: false,
             sums: false,
             mirrored: false,
+            by_chunk: false,
         }
     }
 
@@ -520,6 +525,7 @@ impl Plan {
             references: false,
             sums: false,
             mirrored: false,
+            by_chunk: false,
         }
     }
 
@@ -598,6 +604,12 @@ impl Plan {
         options.waiting_runs = if options.catalog_cache_bytes >> 20 == 0 { 2 } else { 6 };
         options.shared_segment_bytes = options.batch_bytes / 2;
         options
+    }
+
+    /// Draws the sizes of the snap-aware placement.
+    pub(crate) fn snap_aware(rand: &mut Rand) -> Placement {
+        let (slice, gap) = (rand.pick(&[1, 2, 5, 16]), rand.pick(&[1, 3, 8]));
+        Placement::SnapAware(SnapAware { slice, gap })
     }
 
     pub(crate) fn placement(rand: &mut Rand) -> Placement {
