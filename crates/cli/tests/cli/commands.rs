@@ -118,7 +118,7 @@ fn physical_volumes_come_and_go() {
 #[test]
 fn a_pool_is_spread_over_its_physical_volumes() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start_with(dir.path(), &["--pool-size", "64M", "--extent-size", "64K"]);
+    let server = Server::start_with(dir.path(), &["--extent-size", "64K"]);
     let refused = |args: &[&str], part: &str| {
         let (code, text) = server.fails(args);
         assert!(code > 0 && text.contains(part), "{code} {text}");
