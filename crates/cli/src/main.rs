@@ -1,8 +1,8 @@
 //! `hindcast`: the server, and the command line that talks to it.
 //!
 //! There is one file per noun. `serve`, `check`, `restore-metadata`, `salvage`, `pool reidentify`
-//! and `pool trace draw` work without a server. Every other command is a request to a running server
-//! through the admin API.
+//! and `pool trace draw` work without a server. Every other command is a request to a running
+//! server through the admin API.
 #![forbid(unsafe_code)]
 
 mod access;

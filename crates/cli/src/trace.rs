@@ -64,7 +64,8 @@ pub(crate) enum Command {
     /// Begin to write all accesses to the disks to a file
     #[command(after_help = START_EXAMPLES)]
     Start {
-        /// New file on the server's machine [default: a file in DIR/traces in the data directory DIR]
+        /// New file on the server's machine [default: a file in DIR/traces, where DIR is the data
+        /// directory]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
         /// End the trace when the file has this size

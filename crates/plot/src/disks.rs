@@ -154,7 +154,10 @@ pub fn densities(title: &str, notes: &[String], disks: &[Density]) -> String {
         sorted.sort_by(|a, b| b.iter().sum::<f64>().total_cmp(&a.iter().sum()));
         let by_position = format!("{}: slices by position", disk.heading);
         let by_size = format!("{}: {}", disk.heading, concentration(&sorted, disk.slices.len()));
-        picture.columns(&by_position, &disk.x_label, &disk.y_label, &disk.slices);
+        // The rest of a disk that is mostly empty would squeeze the slices that are accessed.
+        let is_used = |slice: &[f64; 2]| slice.iter().sum::<f64>() > 0.0;
+        let used = disk.slices.iter().rposition(is_used).map_or(0, |last| last + 1);
+        picture.columns(&by_position, &disk.x_label, &disk.y_label, &disk.slices[..used]);
         picture.columns(&by_size, "slices, the most accessed first", &disk.y_label, &sorted);
     }
     picture.finish()
@@ -243,7 +246,7 @@ impl Picture {
     fn frame(&mut self, heading: &str, y_label: &str, x: Axis, y: Axis) -> Frame {
         self.canvas.heading((MARGIN, self.top + 18.0), heading);
         self.canvas.text((MARGIN, self.top + 36.0), START, y_label);
-        let top = self.top + 44.0;
+        let top = self.top + 52.0;
         self.top = top + HEIGHT + 40.0;
         Frame { left: 80.0, top, right: WIDTH - 2.0 * MARGIN, bottom: top + HEIGHT, x, y }
     }

@@ -44,7 +44,7 @@ fn a_trace_is_made_and_drawn() {
         (&ended["running"], &ended["reason"], &ended["lost"]),
         (&json!(false), &json!("stopped"), &json!(0))
     );
-    assert!(ended["accesses"].as_u64().unwrap() > 3);
+    assert!(ended["accesses"].as_u64().unwrap() >= 2, "{ended}");
     let file = Path::new(ended["path"].as_str().unwrap());
     assert!(file.starts_with(dir.path().join("traces")), "{ended}");
     assert_eq!(ended["size"], json!(file.metadata().unwrap().len()));

@@ -25,9 +25,9 @@ async fn trace(State(app): Shared) -> Result<Json<Trace>, ApiError> {
 
 /// Begins to write all accesses to the disks of physical volumes to a file.
 ///
-/// `path` is a path on the server's machine. One trace is possible at a time. It ends by itself when
-/// its file or its time has come to the limit, when the file system has too little space left, and
-/// when the server stops.
+/// `path` is a path on the server's machine. One trace is possible at a time. It ends by itself
+/// when its file or its time has come to the limit, when the file system has too little space left,
+/// and when the server stops.
 #[utoipa::path(post, path = "/pool/trace", request_body = BeginTrace, responses((status = CREATED, body = Trace), (status = "default", body = ErrorBody)))]
 async fn begin_trace(
     State(app): Shared,

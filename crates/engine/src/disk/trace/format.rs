@@ -157,8 +157,8 @@ impl TraceEncoder {
         self.block(DISKS, &w.0, out);
     }
 
-    /// Appends blocks with the accesses of a part of the trace, and returns their number. The blocks
-    /// take `room` bytes at most. Accesses beyond that are lost.
+    /// Appends blocks with the accesses of a part of the trace, and returns the number of accesses.
+    /// The blocks take `room` bytes at most. Accesses beyond that are lost.
     pub fn accesses(&mut self, part: &TracePart, room: u64, out: &mut Vec<u8>) -> usize {
         self.lost += part.lost;
         let (mut written, mut room) = (0, usize::try_from(room).unwrap_or(usize::MAX));

@@ -40,6 +40,7 @@ fn every_access_is_noted_while_a_trace_is_under_way() {
     clock.advance(1000);
     second.sync(SyncPurpose::Preserve).unwrap();
     first.punch(0, 8192).unwrap();
+    first.read_at(&mut [], 0).unwrap();
     assert!(first.read_at(&mut [0; 512], 1 << 20).is_err());
     let _ = first.try_read_at(&mut [0; 512], 0).unwrap();
     first.read_direct(&mut [0; 4096], 0).unwrap();

@@ -140,7 +140,7 @@ impl TracedDisk {
             // An operation that the disk does not have is no access.
             Err(error) => error.kind() != io::ErrorKind::Unsupported,
         };
-        if is_done {
+        if is_done && (request.len > 0 || request.op == AccessOp::Sync) {
             let cause = match (Cause::current(), request.purpose) {
                 (Cause::Other, Some(purpose)) => Cause::of_sync(purpose),
                 (cause, _) => cause,

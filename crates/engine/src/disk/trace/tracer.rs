@@ -99,8 +99,8 @@ impl Tracer {
         TracePart { pages, lost }
     }
 
-    /// Ends the trace, if one is under way, and takes the accesses that wait. Accesses that have not
-    /// ended are left out.
+    /// Ends the trace, if one is under way, and takes the accesses that wait. Accesses that have
+    /// not ended are left out.
     pub(crate) fn end(&self) -> TracePart {
         let _sessions = self.sessions.lock();
         self.session.store(0, Ordering::Release);
