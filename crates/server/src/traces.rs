@@ -75,6 +75,7 @@ impl Traces {
                 disk,
                 encoder: TraceEncoder::default(),
                 at: 0,
+                is_full: false,
                 began: Instant::now(),
                 disks: Vec::new(),
                 shown: self.shown.clone(),
@@ -158,6 +159,8 @@ struct Writer {
     encoder: TraceEncoder,
     /// Bytes of the file.
     at: u64,
+    /// The file had no room for an access.
+    is_full: bool,
     began: Instant,
     /// The disks that the file knows.
     disks: Vec<TraceDisk>,
@@ -181,7 +184,7 @@ impl Writer {
         let is_over = self.now.seconds.is_some_and(|most| self.began.elapsed() >= Duration::from_secs(most));
         let left = self.disk.backing_available().ok().flatten();
         let end = match () {
-            () if self.at >= self.now.max_size => TraceEnd::Size,
+            () if self.is_full || self.at >= self.now.max_size => TraceEnd::Size,
             () if is_over => TraceEnd::Time,
             () if left.is_some_and(|left| left.available < LEAST_LEFT) => TraceEnd::Full,
             () => return ControlFlow::Continue(self.pause()),
@@ -210,11 +213,11 @@ impl Writer {
         self.append(&bytes)?;
         if written < part.len() {
             // The next one would have no room either.
-            self.at = self.at.max(self.now.max_size);
+            self.is_full = true;
         }
         self.now.accesses += written as u64;
         self.now.lost = self.encoder.lost();
-        self.now.size = self.now.size.max(self.at.min(self.now.max_size));
+        self.now.size = self.at;
         *self.shown.lock() = self.now.clone();
         Ok(())
     }
@@ -246,6 +249,7 @@ impl Writer {
         self.encoder.end(end, at, &mut bytes);
         // A file without an end is one that was cut off, and the status has the reason.
         let _ = self.append(&bytes);
+        self.now.size = self.at;
         self.now.running = false;
         self.now.ended = Some(Timestamp::now());
         self.now.reason = Some(reason(end));
