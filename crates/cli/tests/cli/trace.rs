@@ -24,9 +24,11 @@ fn wait_for_end(server: &Server) -> Value {
     }
 }
 
-/// Makes the pool access its disks: labels and stamps of another physical volume.
+/// Makes the pool access its disks: labels and stamps of another physical volume, and copies of a
+/// backup of the metadata.
 fn work(server: &Server, pv: &str) {
     server.ok(&["pool", "add", pv, "--size", "64M"]);
+    server.ok(&["pool", "backup-metadata"]);
 }
 
 #[test]
