@@ -1,8 +1,8 @@
 //! `hindcast`: the server, and the command line that talks to it.
 //!
-//! There is one file per noun. `serve`, `check`, `restore-metadata`, `salvage` and
-//! `pool reidentify` work without a server. Every other command is a request to a running server
-//! through the admin API.
+//! There is one file per noun. `serve`, `check`, `restore-metadata`, `salvage`, `pool reidentify`
+//! and `pool trace draw` work without a server. Every other command is a request to a running
+//! server through the admin API.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -47,6 +47,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod token;
+mod trace;
 mod transfer;
 mod trash;
 mod unfinished;
@@ -119,7 +120,7 @@ enum Command {
     /// Show the health, space, limits and listeners of the server
     Status,
     /// The pool and its physical volumes: show, pvs, add, drain, remove, clock, backup-metadata,
-    /// notify-test, features, upgrade, set, reidentify
+    /// notify-test, features, upgrade, set, trace, reidentify
     #[command(subcommand)]
     Pool(pool::Command),
     /// Volumes: create, list, show, resize, rename, set, label, relocate, flatten, delete, stats

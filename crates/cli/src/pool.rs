@@ -8,6 +8,7 @@ use crate::reidentify;
 use crate::scrub;
 use crate::session::{Global, Session};
 use crate::status::health;
+use crate::trace;
 use clap::Subcommand;
 use hindcast_api::{
     BackUp, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, NoticeDelivery, PatchPool, PatchPv,
@@ -64,6 +65,9 @@ pub(crate) enum Command {
     #[command(flatten)]
     Served(Served),
     Reidentify(reidentify::Args),
+    /// See where disks spend their time: trace their accesses, and draw pictures of a trace
+    #[command(subcommand, after_help = trace::EXAMPLES)]
+    Trace(trace::Command),
 }
 
 /// Commands that the server carries out.
@@ -159,6 +163,7 @@ there to the places of share.";
 pub(crate) fn run(command: Command, global: &Global) -> Result<(), Failure> {
     match command {
         Command::Reidentify(args) => reidentify::run(&args, &global.output()),
+        Command::Trace(command) => trace::run(command, global),
         Command::Served(command) => ask(command, &global.session()?),
     }
 }

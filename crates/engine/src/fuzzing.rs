@@ -150,6 +150,35 @@ pub fn stream(data: &[u8]) {
     }
 }
 
+/// Reads a trace file. The fuzzer can't make sums. So `data` is also used as blocks whose sums and
+/// numbers are made here.
+pub fn trace(data: &[u8]) {
+    use crate::disk::{TraceHead, TraceReader};
+    let head = TraceHead { pool: uuid::Uuid::nil(), started: 0 }.encode();
+    let mut blocks = head.clone();
+    for (number, content) in data.chunks(90).enumerate() {
+        let start = blocks.len();
+        let kind = u16::from(content[0] % 5);
+        blocks.extend([0; 4]);
+        blocks.extend(kind.to_le_bytes());
+        blocks.extend([0; 2]);
+        blocks.extend((content.len() as u32).to_le_bytes());
+        blocks.extend((number as u32).to_le_bytes());
+        blocks.extend([0; 8]);
+        blocks.extend(content);
+        let crc = crate::codec::crc32c(&blocks[start + 4..]).to_le_bytes();
+        blocks[start..start + 4].copy_from_slice(&crc);
+    }
+    for bytes in [data.to_vec(), [&head[..], data].concat(), blocks] {
+        let Ok(mut reader) = TraceReader::open(&bytes[..]) else { continue };
+        let mut pieces = 0;
+        while let Ok(Some(_)) = reader.next_piece() {
+            pieces += 1;
+        }
+        assert!(pieces <= bytes.len() / 24);
+    }
+}
+
 /// Decodes values of the catalog, and control records.
 pub fn catalog(data: &[u8]) {
     fn round_trip<V: Value>(data: &[u8]) {

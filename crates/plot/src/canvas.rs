@@ -62,6 +62,11 @@ impl Canvas {
         );
     }
 
+    /// Draws a shape of SVG's path commands.
+    pub(crate) fn shape(&mut self, commands: &str, fill: &str, opacity: f64) {
+        let _ = writeln!(self.body, "<path d=\"{commands}\" fill=\"{fill}\" fill-opacity=\"{opacity:.2}\"/>");
+    }
+
     pub(crate) fn circle(&mut self, (x, y): (f64, f64), fill: &str) {
         let _ = writeln!(self.body, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\" fill=\"{fill}\"/>");
     }
@@ -113,6 +118,19 @@ impl Axis {
         let count = (largest / step).ceil();
         let tick = |n: u32| (f64::from(n) * step, figure(f64::from(n) * step));
         Axis::linear(0.0, count * step, (0..=count as u32).map(tick).collect())
+    }
+
+    /// Creates an axis between round numbers. No finite value lies outside of it.
+    pub(crate) fn around(values: impl Iterator<Item = f64>) -> Axis {
+        let ends = values.filter(|v| v.is_finite()).fold(None, |ends: Option<(f64, f64)>, v| {
+            Some(ends.map_or((v, v), |(least, most)| (least.min(v), most.max(v))))
+        });
+        let (least, most) = ends.unwrap_or((0.0, 1.0));
+        let step = step((most - least).max(f64::MIN_POSITIVE.max(most.abs() * 1e-6)));
+        let first = (least / step).floor();
+        let last = (most / step).ceil().max(first + 1.0);
+        let ticks = (0..=(last - first) as u32).map(|n| (first + f64::from(n)) * step);
+        Axis::linear(first * step, last * step, ticks.map(|tick| (tick, figure(tick))).collect())
     }
 
     /// Creates a logarithmic axis from `from` to a larger `to`, with a tick at each power of ten.
@@ -208,6 +226,14 @@ mod tests {
     fn linear_axes_have_round_ticks() {
         assert_eq!([7.0, 10.0, 11.0, 0.3, 2500.0].map(step), [1.0, 1.0, 2.0, 0.05, 500.0]);
         assert_eq!([0.0, 0.25, 500.0, 10_000.0].map(figure), ["0", "0.25", "500", "10,000"]);
+        let around = |values: &[f64]| ticks(&Axis::around(values.iter().copied()));
+        assert_eq!(around(&[13.0, f64::INFINITY, 21.0]), (13..=21).map(f64::from).collect::<Vec<_>>());
+        assert_eq!(around(&[-30.0, 5.0]), [-30.0, -25.0, -20.0, -15.0, -10.0, -5.0, 0.0, 5.0]);
+        assert!(
+            around(&[7.0]).len() >= 2
+                && around(&[0.0]).len() >= 2
+                && around(&[]) == ticks(&Axis::around([0.0, 1.0].into_iter()))
+        );
         let axis = Axis::from_zero([3.0, f64::NAN, 11.0].into_iter());
         assert_eq!(ticks(&axis), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0]);
         assert_eq!([axis.share(0.0), axis.share(6.0), axis.share(12.0)], [0.0, 0.5, 1.0]);

@@ -4,11 +4,14 @@
 //! - [`lines`]: lines over one pair of axes.
 //! - [`logarithmic`]: diagrams with logarithmic axes, two in a row.
 //! - [`curves`]: costs over a number, each with the number that was chosen.
+//! - [`accesses`], [`seeks`], [`densities`]: what disks did.
 #![forbid(unsafe_code)]
 
 mod canvas;
+mod disks;
 
 use canvas::{Axis, Canvas, END, FIRST_LINE, Frame, MIDDLE, START, colour};
+pub use disks::{AccessField, Density, Kind, SeekField, Span, Spot, accesses, densities, seeks};
 
 const WIDTH: f64 = 860.0;
 /// Space at both sides of a picture, in pixels.

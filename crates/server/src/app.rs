@@ -19,6 +19,7 @@ use crate::receivers::Receivers;
 use crate::schedule::state::Schedules;
 use crate::settings::{Prices, TrashTimes};
 use crate::stream_places::StreamPlaces;
+use crate::traces::Traces;
 use crate::views::Views;
 use crate::web::Web;
 use hindcast_api::{Limits, Listeners};
@@ -73,6 +74,8 @@ pub(crate) struct App {
     pub(crate) stopping: watch::Sender<bool>,
     /// Backups of the pool's metadata.
     pub(crate) backups: Arc<Backups>,
+    /// Traces of disk accesses.
+    pub(crate) traces: Traces,
     /// How long deleted volumes can be restored.
     pub(crate) trash: TrashTimes,
     /// The time since which each code of the health's problems is there.

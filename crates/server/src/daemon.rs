@@ -24,6 +24,7 @@ use crate::periodic::Worker;
 use crate::progress::SeenTasks;
 use crate::schedule::state::Schedules;
 use crate::settings::Settings;
+use crate::traces::Traces;
 use crate::views::Views;
 use crate::web::{Web, WebConfig};
 use crate::{
@@ -31,7 +32,7 @@ use crate::{
     scheduler, trash, view_requests, world,
 };
 use hindcast_api::{ErrorBody, ErrorKind, Size};
-use hindcast_engine::disk::Dir;
+use hindcast_engine::disk::{Dir, TraceEnd};
 use hindcast_engine::pool::Pool;
 use hindcast_target::iscsi::IscsiConfig;
 use hindcast_target::nbd::NbdConfig;
@@ -248,6 +249,7 @@ async fn run(
         streams: Arc::default(),
         stopping: watch::Sender::new(false),
         backups: Arc::new(Backups::open(&config.data, config.metadata_keep, config.metadata_interval)),
+        traces: Traces::new(&config.data),
         prices: config.prices,
         trash: config.trash,
         problems_since: Mutex::default(),
@@ -349,6 +351,8 @@ async fn stop(
         iscsi.await.map_err(|e| io_error("stop the iSCSI target", &e))?;
         let close = beside("close", move || {
             workers.into_iter().for_each(Worker::stop);
+            // There may be none.
+            let _ = app.traces.end(TraceEnd::Shutdown);
             maintenance.stop();
             app.events.close();
             app.audit.close();

@@ -44,6 +44,8 @@ pub(crate) enum Purpose {
     Pv,
     /// Creates files in a directory. The directory may be new.
     Directory,
+    /// Creates a file, which must not exist.
+    NewFile,
 }
 
 /// The rules for paths of the host.
@@ -115,6 +117,9 @@ impl HostPaths {
         if !said.is_absolute() && purpose != Purpose::Pv {
             return refuse(ErrorKind::Invalid, "the path must be absolute");
         }
+        if purpose == Purpose::NewFile && said.file_name().is_none_or(is_known) {
+            return refuse(ErrorKind::Conflict, "such names are reserved for files of the server");
+        }
         let whole = self.data.join(said);
         let bound = door == Door::Network || !self.allowed.is_empty();
         let found = match bound {
@@ -131,11 +136,16 @@ impl HostPaths {
             Found::Nothing(directory) => {
                 let hold = directory.map(|directory| Hold::new_file(&whole, directory));
                 return match purpose {
-                    Purpose::Pv | Purpose::Directory => Ok(Checked { path: path.to_owned(), hold }),
+                    Purpose::Pv | Purpose::Directory | Purpose::NewFile => {
+                        Ok(Checked { path: path.to_owned(), hold })
+                    }
                     _ => refuse(ErrorKind::NotFound, "the file does not exist"),
                 };
             }
         };
+        if purpose == Purpose::NewFile {
+            return refuse(ErrorKind::Conflict, "it exists already");
+        }
         let stat = rustix::fs::fstat(&file).map_err(|e| failed(path, e))?;
         match (FileType::from_raw_mode(stat.st_mode), purpose) {
             (FileType::Directory, Purpose::Directory) => {}
@@ -235,7 +245,7 @@ impl Checked {
 /// files there may be images or physical volumes.
 fn is_known(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    let engine = ["catalog", "journal-", "sums-", "cdp-", "pool.lock"];
+    let engine = ["catalog", "journal-", "sums-", "cdp-", "layout-", "pool.lock"];
     let server = [
         "events",
         "lu-",

@@ -64,6 +64,7 @@ mod tasks;
 #[cfg(test)]
 mod testing;
 mod timeline;
+mod traces;
 mod trash;
 mod view_requests;
 mod views;

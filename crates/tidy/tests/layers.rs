@@ -97,6 +97,7 @@ const SERVER: Layers<'_> = Layers {
         "anchor_tuner",
         "maintenance",
         "backups",
+        "traces",
         "data_directory",
         "schedule",
         "groups",

@@ -108,6 +108,7 @@ fn least(method: &str, template: &str) -> &'static str {
         "/pool/pvs",
         "/pool/mirrors",
         "/pool/members",
+        "/pool/trace",
         "/targets",
         "/target-defaults",
     ];

@@ -26,5 +26,6 @@ mod server;
 mod stats;
 mod targets;
 mod tls;
+mod trace;
 mod trash;
 mod views;

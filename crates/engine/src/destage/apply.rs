@@ -4,7 +4,7 @@ use super::batch::{Content, Placed, joined};
 use super::sums::RunSums;
 use crate::catalog::page::Slot;
 use crate::core::Core;
-use crate::disk::SyncPurpose;
+use crate::disk::{Cause, SyncPurpose};
 use crate::error::{Error, Result};
 use crate::units::BLOCK;
 use std::collections::BTreeSet;
@@ -171,6 +171,7 @@ impl Core {
         let buffer = &mut run.bytes;
         buffer.resize(old + len as usize, 0);
         if let Content::Slot(slot) = item.fill {
+            let _cause = Cause::Preserve.begin();
             let pv = self.pvs.get(slot.pv())?;
             let at = slot.offset() + from as u64;
             let lost = self.read_parts(&pv, &mut buffer[old..], at)?;
@@ -192,6 +193,12 @@ impl Core {
 
     fn write_out(&self, run: &mut Run, purpose: SyncPurpose) -> Result<()> {
         let Some(start) = run.start.take() else { return Ok(()) };
+        let _cause = match purpose {
+            SyncPurpose::Apply => Cause::Apply,
+            _ if run.copied => Cause::Preserve,
+            _ => Cause::NewSlot,
+        }
+        .begin();
         let pv = self.pvs.get(start.pv())?;
         let has_sums = self.sums.is_on();
         let range = start.offset()..start.offset() + run.bytes.len() as u64;

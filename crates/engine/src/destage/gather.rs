@@ -9,6 +9,7 @@ use crate::branch::{Branch, View};
 use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::cdp::log::record::Replaced;
 use crate::core::Core;
+use crate::disk::Cause;
 use crate::error::{Result, both};
 use crate::ids::{Chunk, Epoch, Lsn};
 use crate::settings::{CdpSettings, Encoding};
@@ -272,6 +273,7 @@ impl<'a> Gather<'a> {
 
     /// Reads the next piece of about `bytes`; false when there is none.
     fn fill(&mut self, piece: &mut RecordPart, bytes: usize) -> Result<bool> {
+        let _cause = Cause::History.begin();
         piece.chunks.clear();
         piece.old.reset();
         piece.new.reset();

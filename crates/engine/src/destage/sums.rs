@@ -9,6 +9,7 @@ use crate::branch::View;
 use crate::catalog::PageKey;
 use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
+use crate::disk::Cause;
 use crate::error::{Error, ErrorKind, Result};
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, sum_of, unit_at};
@@ -150,6 +151,7 @@ impl Core {
     /// Gives sums to units again that were written since [`Core::doubt`]. They were verified before
     /// that.
     pub(super) fn end_doubt(&self, units: &[Slot]) -> Result<()> {
+        let _cause = Cause::Apply.begin();
         let mut content = [0; BLOCK as usize];
         for unit in units {
             let (pv, at) = (self.pvs.get(unit.pv())?, unit.offset());
@@ -196,6 +198,7 @@ impl Core {
     /// then on, and the commit makes that durable. What the batch writes there is whole again when
     /// it is written (S4).
     pub(super) fn verify_mixed(&self, batch: &Batch, mixed: &mut Vec<MixedUnit>) -> Result<()> {
+        let _cause = Cause::Apply.begin();
         mixed.sort_unstable_by_key(|unit| unit.place);
         mixed.dedup_by_key(|unit| unit.place);
         let announce = |unit: &MixedUnit| -> Result<()> {

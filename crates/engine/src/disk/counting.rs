@@ -1,22 +1,27 @@
-//! A directory that counts syncs by purpose, for metrics.
+//! The directory of an open pool: it counts syncs by purpose, for metrics, over mirrors, over disks
+//! that can be traced.
 
 use super::layer::{Layer, LayeredDir, LowerDisk};
-use super::{Dir, SyncPurpose};
+use super::layout::with_layouts;
+use super::{Dir, SyncPurpose, Tracer, TracingDir};
+use crate::world::World;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of syncs that succeeded, by purpose.
-#[derive(Default)]
-pub(crate) struct SyncCounts([AtomicU64; SyncPurpose::ALL.len()]);
+/// Number of syncs that succeeded, by purpose, and the tracer of the disks below.
+pub(crate) struct SyncCounts {
+    counts: [AtomicU64; SyncPurpose::ALL.len()],
+    tracer: Arc<Tracer>,
+}
 
-/// A directory that counts the syncs that succeeded.
+/// The directory of an open pool. It counts the syncs that succeeded.
 pub(crate) type CountingDir = LayeredDir<SyncCounts>;
 
 impl SyncCounts {
     fn count(&self, purpose: SyncPurpose, synced: io::Result<()>) -> io::Result<()> {
         synced?;
-        self.0[purpose as usize].fetch_add(1, Ordering::Relaxed);
+        self.counts[purpose as usize].fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -31,12 +36,21 @@ impl Layer for SyncCounts {
 }
 
 impl CountingDir {
-    pub(crate) fn new(below: Arc<dyn Dir>) -> CountingDir {
-        LayeredDir::over(below, Arc::default())
+    /// Makes the directory over `below`. With `parallel` false, no threads are used.
+    pub(crate) fn new(below: Arc<dyn Dir>, world: &World, parallel: bool) -> CountingDir {
+        let tracer = Arc::new(Tracer::new(world.clock.clone()));
+        let traced = Arc::new(TracingDir::over(below, tracer.clone()));
+        let counts = std::array::from_fn(|_| AtomicU64::new(0));
+        LayeredDir::over(with_layouts(traced, parallel), Arc::new(SyncCounts { counts, tracer }))
+    }
+
+    /// Returns the tracer of the disks of the directory.
+    pub(crate) fn tracer(&self) -> &Tracer {
+        &self.layer().tracer
     }
 
     /// Returns the number of successful syncs for `purpose`.
     pub(crate) fn syncs(&self, purpose: SyncPurpose) -> u64 {
-        self.layer().0[purpose as usize].load(Ordering::Relaxed)
+        self.layer().counts[purpose as usize].load(Ordering::Relaxed)
     }
 }

@@ -18,6 +18,7 @@ mod overlay;
 mod place;
 #[cfg(test)]
 mod scarce;
+mod trace;
 
 pub(crate) use aligned::Aligned;
 pub(crate) use counting::CountingDir;
@@ -32,6 +33,11 @@ pub use overlay::OverlayDir;
 pub use place::{Bound, Hold, Look, open_without_links};
 #[cfg(test)]
 pub(crate) use scarce::ScarceDir;
+pub use trace::{
+    ACCESS_LEN, AccessOp, Cause, DiskAccess, TraceDisk, TraceEncoder, TraceEnd, TraceHead, TracePart,
+    TracePiece, TraceReader,
+};
+pub(crate) use trace::{Tracer, TracingDir};
 
 /// Returns whether an error is that of a medium that can't return its data. Other errors (a
 /// shortage, a closed disk) pass.

@@ -6,7 +6,7 @@ use crate::catalog::features::LAYOUTS;
 use crate::disk::layout::member::{is_of, write_header};
 use crate::disk::layout::record::{Incoming, MAX_COPIES, MAX_MEMBERS, file_name};
 use crate::disk::layout::{MIRROR, NewMember, create};
-use crate::disk::{Dir, Disk, Mirror};
+use crate::disk::{Cause, Dir, Disk, Mirror};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
 use crate::info::PvInfo;
 use crate::info::mirror::{MemberInfo, MirrorInfo};
@@ -38,6 +38,7 @@ pub(super) fn mirror_info(disk: &dyn Disk) -> Option<MirrorInfo> {
 impl Pool {
     /// Makes a mirror of disks, and adds it as a physical volume. Its path is `mirror:NAME`.
     pub fn add_mirror(&self, spec: &MirrorSpec) -> Result<PvInfo> {
+        let _cause = Cause::Open.begin();
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
         let MirrorSpec { name, copies, members } = spec;
@@ -122,6 +123,7 @@ impl Pool {
     /// Begins to rebuild a member of a mirror: onto its own disk, which is there again, or onto
     /// another disk. A member that is in stays in until the other disk has everything.
     pub fn rebuild_member(&self, path: &str, onto: Option<&PvSpec>) -> Result<MirrorInfo> {
+        let _cause = Cause::Open.begin();
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
         let (pv, number) = self.find_member(path)?;

@@ -30,6 +30,7 @@ pub(crate) mod scrub;
 pub(crate) mod snapshots;
 mod statistics;
 pub(crate) mod timeline;
+mod trace;
 pub(crate) mod trash;
 mod usage;
 

@@ -20,7 +20,7 @@ use crate::core::{SharedPositions, Work};
 use crate::damage::Damage;
 use crate::destage::Destager;
 use crate::destage::state::{BackgroundState, FlattenJob, Rebalancing};
-use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir, layout::with_layouts};
+use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
 use crate::grace::Readers;
@@ -187,7 +187,7 @@ impl Pool {
         mut options: PoolOptions,
         judge: &dyn Fn(&Pv, Age) -> Result<()>,
     ) -> Result<Arc<Pool>> {
-        let dir = Arc::new(CountingDir::new(with_layouts(dir, options.destage_threads > 1)));
+        let dir = Arc::new(CountingDir::new(dir, &world, options.destage_threads > 1));
         let (catalog, superblock) = open_catalog(&*dir, &options)?;
         let mut committed = catalog.positions()?;
         let start = ScanStart::new(&superblock, &committed, catalog.journal()?, options.accept_journal_loss);

@@ -10,7 +10,6 @@ use crate::cdp::write::load::load_segments;
 use crate::clock::PoolClock;
 use crate::damage::Damage;
 use crate::destage::state::BackgroundState;
-use crate::disk::layout::with_layouts;
 use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::Result;
 use crate::fault::Fault;
@@ -60,7 +59,7 @@ impl Pool {
         let overlay = OverlayDir::new(dir);
         let source = source::open(&overlay, &options, &mut found)?;
         let opening = Opening {
-            dir: Arc::new(CountingDir::new(with_layouts(Arc::new(overlay), false))),
+            dir: Arc::new(CountingDir::new(Arc::new(overlay), &world, false)),
             catalog: Arc::new(source.catalog),
             superblock: source.superblock,
             positions: source.positions,

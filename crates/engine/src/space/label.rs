@@ -17,7 +17,7 @@
 use super::stamp::{self, Bearer, HEAD_LEN};
 use crate::catalog::StampRecord;
 use crate::codec::{Reader, Writer, crc32c};
-use crate::disk::{Disk, SyncPurpose};
+use crate::disk::{Cause, Disk, SyncPurpose};
 use crate::error::{Error, Result, invalid};
 use std::io;
 use uuid::Uuid;
@@ -119,6 +119,7 @@ impl Label {
 }
 
 fn write_head(disk: &dyn Disk, path: &str, head: &[u8]) -> Result<()> {
+    let _cause = Cause::Open.begin();
     let fail = |e| Error::io(format!("write the label of {path}"), e);
     disk.write_at(head, 0).map_err(fail)?;
     disk.sync(SyncPurpose::Label).map_err(fail)
@@ -126,6 +127,7 @@ fn write_head(disk: &dyn Disk, path: &str, head: &[u8]) -> Result<()> {
 
 /// Removes label and stamps of a disk that leaves the pool.
 pub(crate) fn wipe(disk: &dyn Disk, path: &str) -> Result<()> {
+    let _cause = Cause::Open.begin();
     let fail = |e| Error::io(format!("wipe the label of {path}"), e);
     disk.write_at(&[0; HEAD_LEN], 0).map_err(fail)?;
     wipe_backups(disk).map_err(fail)?;

@@ -2,7 +2,7 @@
 
 use super::label::{Label, LabelFound, extents_on};
 use crate::catalog::PvRecord;
-use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::disk::{Cause, Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
 use crate::journal::ReferredDisk;
 use crate::journal::reference::SlotRun;
@@ -221,6 +221,7 @@ pub(crate) fn open_known(
     record: &PvRecord,
     mode: OpenMode,
 ) -> Result<Arc<Pv>> {
+    let _cause = Cause::Open.begin();
     let path = &record.path;
     let disk = dir.open_locked(path, mode).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => {
@@ -275,6 +276,7 @@ pub(crate) fn open_new(
     (extent_size, atomic_unit): (u64, u32),
     known: &dyn Fn(&Uuid) -> bool,
 ) -> Result<(Arc<dyn Disk>, u32)> {
+    let _cause = Cause::Open.begin();
     let path = &spec.path;
     if path.is_empty() || path.len() > 4096 {
         return Err(invalid("use a physical volume: its path must have 1 to 4096 bytes"));

@@ -28,7 +28,7 @@
 use super::label::LABEL_LEN;
 use crate::catalog::StampRecord;
 use crate::codec::{Reader, Writer, crc32c};
-use crate::disk::{Disk, SyncPurpose};
+use crate::disk::{Cause, Disk, SyncPurpose};
 use crate::error::{Error, Result, conflict};
 use uuid::Uuid;
 
@@ -111,6 +111,7 @@ fn decode_fields(block: &[u8]) -> Option<(Bearer, StampRecord)> {
 impl Stamped {
     /// Reads both copies. A copy that can't be read counts as damaged: the other one may be enough.
     pub(crate) fn read(disk: &dyn Disk, bearer: &Bearer) -> Stamped {
+        let _cause = Cause::Open.begin();
         let mut block = vec![0u8; STAMP_LEN];
         Stamped(PLACES.map(|place| match disk.read_at(&mut block, place) {
             Ok(()) => decode(&block, bearer),
@@ -162,6 +163,7 @@ impl Stamped {
             StampCopy::Stamp(stamp) => stamp.sequence,
             StampCopy::None | StampCopy::Damaged => 0,
         };
+        let _cause = Cause::Open.begin();
         let place = if order(self.0[0]) <= order(self.0[1]) { PLACES[0] } else { PLACES[1] };
         disk.write_at(&encode(bearer, stamp), place)
             .map_err(|e| Error::io(format!("write the stamp of {path}"), e))

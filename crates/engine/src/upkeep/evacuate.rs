@@ -7,7 +7,7 @@ use crate::catalog::{PageKey, PassPosition, Version, VersionKey};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
-use crate::disk::SyncPurpose;
+use crate::disk::{Cause, SyncPurpose};
 use crate::error::Result;
 use crate::ids::{BranchId, Chunk};
 use crate::shortage::Task;
@@ -58,6 +58,7 @@ impl Destager {
     }
 
     fn evacuate_step(&self, state: &mut BackgroundState) -> Result<bool> {
+        let _cause = Cause::Move.begin();
         if state.allocator.free_bad()? {
             self.commit_alone(state)?;
         }

@@ -26,7 +26,7 @@ use crate::core::Core;
 use crate::destage::Destager;
 use crate::destage::batch::Below;
 use crate::destage::state::{BackgroundState, FlattenJob};
-use crate::disk::SyncPurpose;
+use crate::disk::{Cause, SyncPurpose};
 use crate::error::{Error, Result, no_space, not_found};
 use crate::ids::{BranchId, Chunk, Epoch};
 use crate::shortage::Task;
@@ -122,6 +122,7 @@ impl Destager {
     }
 
     fn fill_step(&self, state: &mut BackgroundState, id: BranchId, now: u64) -> Result<()> {
+        let _cause = Cause::Fill.begin();
         let Some(mut job) = state.filling.remove(&id) else { return Ok(()) };
         let branch = self.core.names.read().branches.get(&id).cloned();
         let Some(branch) = branch.filter(|b| b.has_base()) else { return Ok(()) };
@@ -157,6 +158,7 @@ impl Destager {
         chunk: Chunk,
         content: Option<&[u8]>,
     ) -> Result<()> {
+        let _cause = Cause::Fill.begin();
         let branch = &volume.line.branch;
         for carried_out in [false, true] {
             {

@@ -6,7 +6,7 @@
 use crate::damage::BLOCK;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
-use crate::disk::Mirror;
+use crate::disk::{Cause, Mirror};
 use crate::error::{Error, Result};
 use crate::space::label::DATA_START;
 use crate::space::pv::Pv;
@@ -25,6 +25,7 @@ impl Destager {
             let names = self.core.names.read();
             names.pvs.keys().filter_map(|id| self.core.pvs.held(*id)).collect()
         };
+        let _cause = Cause::Rebuild.begin();
         for pv in pvs {
             let Some(mirror) = pv.disk.as_mirror() else { continue };
             let unreadable = mirror.take_unreadable();

@@ -15,6 +15,7 @@ use crate::catalog::Version;
 use crate::catalog::page::{CHUNKS, Entry, MapPage, Slot};
 use crate::destage::Destager;
 use crate::destage::state::{BackgroundState, Relocation};
+use crate::disk::Cause;
 use crate::error::Result;
 use crate::ids::{BranchId, Chunk};
 use crate::shortage::Task;
@@ -61,6 +62,7 @@ impl Destager {
     }
 
     fn relocate_step(&self, state: &mut BackgroundState, id: BranchId, now: u64) -> Result<()> {
+        let _cause = Cause::Move.begin();
         let Some(mut job) = state.relocating.remove(&id) else { return Ok(()) };
         let Some(branch) = self.movable(state, id) else { return Ok(()) };
         if job.page == 0 && job.pass > 0 {

@@ -19,7 +19,7 @@ use crate::core::Core;
 use crate::damage::BLOCK;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
-use crate::disk::{SyncPurpose, is_unreadable};
+use crate::disk::{Cause, SyncPurpose, is_unreadable};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, Chunk, Lsn, Slot};
 use crate::journal::leftover::{Judgement, SoughtBlock};
@@ -156,6 +156,7 @@ impl Destager {
         if wanted.is_empty() || !core.repairs.is_on() || core.check_usable().is_err() {
             return 0;
         }
+        let _cause = Cause::Repair.begin();
         let mut repaired = 0;
         for wanted in wanted.chunks(PER_STEP) {
             let done = self.repair_step(wanted, None).and_then(|first| {

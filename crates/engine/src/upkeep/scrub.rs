@@ -19,7 +19,7 @@ use crate::catalog::scrub::data::{DataScrubRecord, ScrubCounts, ScrubPosition};
 use crate::catalog::{PageKey, VersionKey};
 use crate::core::Core;
 use crate::destage::Destager;
-use crate::disk::{Settled, SyncPurpose};
+use crate::disk::{Cause, Settled, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BranchId, Chunk};
 use crate::repairs::ShownChunk;
@@ -104,6 +104,7 @@ impl Destager {
             return Ok(PRESSED);
         }
         core.check_usable()?;
+        let _cause = Cause::Scrub.begin();
         let adopts = core.data_scrub.record().adopts;
         let mut step = match position {
             ScrubPosition::Heads(branch, at) => self.scrub_heads(branch, at, adopts),

@@ -4,6 +4,7 @@
 use super::Volume;
 use super::write::Request;
 use crate::codec::align_up;
+use crate::disk::Cause;
 use crate::error::Result;
 use crate::ids::Epoch;
 use crate::journal::Record;
@@ -131,6 +132,7 @@ impl Volume {
     /// Writes `data` to a run of slots. After an error no record refers to the slots, so the data
     /// in them has no effect.
     fn fill_run(&self, run: &SlotRun, data: &[u8]) -> Result<()> {
+        let _cause = Cause::Reference.begin();
         let pv = self.core.pvs.held(run.first.pv()).ok_or_else(full)?;
         let start = run.first.offset();
         for (index, piece) in data.chunks(MAX_SLOT_WRITE).enumerate() {

@@ -4,7 +4,7 @@ use super::Volume;
 use crate::branch::{Base, HEAD, View};
 use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::codec::outer_sum;
-use crate::disk::{Disk, Settled};
+use crate::disk::{Cause, Disk, Settled};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::ids::Chunk;
 use crate::space::pv::Pv;
@@ -75,6 +75,7 @@ impl Volume {
     /// write that is destaged meanwhile is found in staging or in the map, since it leaves staging
     /// only after it has entered the map.
     pub(super) fn read_into(&self, offset: u64, buf: &mut [u8], may_block: bool) -> Result<bool> {
+        let _cause = Cause::Read.begin_default();
         let _reading = self.core.readers.enter();
         // The range is checked inside the grace period: what a deletion frees after this stays
         // readable until the end.

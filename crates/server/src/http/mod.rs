@@ -51,6 +51,7 @@ mod targets;
 mod tasks;
 mod timeline;
 mod tokens;
+mod traces;
 mod transfer;
 mod trash;
 mod users;

@@ -130,6 +130,9 @@ pub(super) const ROWS: &[Row] = &[
     row("POST", "/pool/scrub", OPERATOR, SERVER),
     row("PATCH", "/pool/scrub", OPERATOR, SERVER),
     row("DELETE", "/pool/scrub", OPERATOR, SERVER),
+    row("GET", "/pool/trace", VIEWER, SERVER),
+    row("POST", "/pool/trace", ADMIN, SERVER),
+    row("DELETE", "/pool/trace", ADMIN, SERVER),
     row("POST", "/pool/upgrade", ADMIN, SERVER),
     row(
         "POST",

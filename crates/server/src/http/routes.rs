@@ -10,7 +10,7 @@ use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
     access, audit, backups, by_body, by_uuid, cdp, clients, clock, console, events, features, files, flatten,
     groups, live, mirrors, notices, policy, rebalance, relocation, schedules, scrub, sessions, snapshots,
-    targets, tasks, timeline, tokens, transfer, trash, users, views,
+    targets, tasks, timeline, tokens, traces, transfer, trash, users, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -109,6 +109,7 @@ fn all_routes() -> OpenApiRouter<Arc<App>> {
         .merge(backups::router())
         .merge(features::router())
         .merge(scrub::router())
+        .merge(traces::router())
         .merge(flatten::router())
         .merge(schedules::router())
         .merge(targets::router())
