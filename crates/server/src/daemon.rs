@@ -65,7 +65,7 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
     let config = settings.resolve()?;
     let events = Events::new();
-    logging::start(&config.log, config.log_format, events.clone())?;
+    let _log = logging::start(&config.log, config.log_format, events.clone())?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -299,6 +299,7 @@ async fn attend(running: Running, signals: &mut Signals, stop_timeout: Duration)
         name = signals.next() => {
             // As safe as being killed: what was acknowledged is in the journal.
             tracing::warn!(signal = name, "stopping at once");
+            logging::finish();
             std::process::exit(1);
         }
     }

@@ -38,6 +38,7 @@ mod latency;
 mod lineage;
 mod listen;
 mod live;
+mod log_lines;
 mod logging;
 mod maintenance;
 mod metrics;
