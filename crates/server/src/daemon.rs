@@ -11,6 +11,7 @@ use crate::convert::error_body;
 use crate::events::Events;
 use crate::file_readers::FileReaders;
 use crate::groups::Groups;
+use crate::held_names::HeldNames;
 use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer};
 use crate::identity::Callers;
@@ -239,6 +240,7 @@ async fn run(
         changing_writable: Mutex::default(),
         schedules,
         groups,
+        held_names: HeldNames::default(),
         views,
         file_readers: FileReaders::new(),
         events,

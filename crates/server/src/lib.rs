@@ -30,6 +30,7 @@ pub mod fuzzing;
 mod grouped;
 mod groups;
 mod health;
+mod held_names;
 mod host_paths;
 mod http;
 mod identity;
