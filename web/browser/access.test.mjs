@@ -200,7 +200,7 @@ test('a token works as its dialog says, and its secret is shown once', options, 
   await page.getByRole('button', { name: 'Create a token' }).first().click();
   const dialog = page.getByRole('dialog');
   await dialog.getByLabel('Name').fill('ci');
-  await dialog.getByLabel('Volumes').fill('db, web*');
+  await dialog.getByRole('textbox', { name: 'Volumes' }).fill('db, web*');
   await dialog.getByLabel('Expires after').fill('30d');
   await dialog.getByLabel('Its holder may open views').check();
   assert.equal(

@@ -118,7 +118,7 @@ fn connections_without_a_handshake_keep_nobody_out() {
     let run = |token: &str| list(dir.path(), address, token, &["--fingerprint", &known]);
     assert!(run(&token).status.success());
     let (code, message) = failure(run("hct_wrong"));
-    assert_eq!(code, 5, "{message}");
+    assert!(code == 1 && message.contains("token"), "{code}: {message}");
     server.ok(&["status"]);
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     drop(silent);
