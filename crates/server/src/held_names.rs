@@ -1,9 +1,9 @@
 //! Names of volumes that requests by UUID use.
 //!
 //! A request that names a volume by its UUID works with the name that the volume has when the
-//! request arrives. Until the request has ended, the volume keeps that name: a rename and a deletion
-//! wait. Otherwise another volume could get the name meanwhile, and the request would reach that
-//! volume.
+//! request arrives. Until the request has ended, the volume keeps that name: a rename and a
+//! deletion wait. Otherwise another volume could get the name meanwhile, and the request would
+//! reach that volume.
 
 use hindcast_engine::pool::Pool;
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -147,7 +147,7 @@ mod tests {
         let (request, other) = (Held::default(), Held::default());
         assert!(!names.hold(&pool, &request, &[db.clone(), (db.0, "x".into())]), "it has another name");
         assert!(names.0.used.lock().is_empty());
-        assert!(names.hold(&pool, &request, &[db.clone()]));
+        assert!(names.hold(&pool, &request, std::slice::from_ref(&db)));
         let (tell, told) = mpsc::channel();
         std::thread::scope(|scope| {
             let (names, pool) = (&names, &pool);
@@ -160,7 +160,7 @@ mod tests {
             drop(request);
             told.recv_timeout(Duration::from_secs(60)).unwrap();
         });
-        assert!(!names.hold(&pool, &other, &[db.clone()]), "the name is another one now");
+        assert!(!names.hold(&pool, &other, std::slice::from_ref(&db)), "the name is another one now");
         assert!(names.hold(&pool, &other, &[(db.0, "shop".into())]));
     }
 
@@ -170,7 +170,10 @@ mod tests {
         let names = HeldNames::default();
         let db = (create(&pool, "db").uuid, "db".to_owned());
         let (one, two) = (Held::default(), Held::default());
-        assert!(names.hold(&pool, &one, &[db.clone()]) && names.hold(&pool, &two, &[db.clone()]));
+        assert!(
+            names.hold(&pool, &one, std::slice::from_ref(&db))
+                && names.hold(&pool, &two, std::slice::from_ref(&db))
+        );
         let (tell, told) = mpsc::channel();
         std::thread::scope(|scope| {
             let (names, pool) = (&names, &pool);
@@ -195,7 +198,7 @@ mod tests {
         let db = (create(&pool, "db").uuid, "db".to_owned());
         let leaving = names.leave(&pool, "db", &Held::default()).unwrap();
         let request = Held::default();
-        assert!(!names.hold(&pool, &request, &[db.clone()]));
+        assert!(!names.hold(&pool, &request, std::slice::from_ref(&db)));
         drop(leaving);
         assert!(names.hold(&pool, &request, &[db]));
     }

@@ -418,14 +418,20 @@ async fn patch_volume(
             tracing::info!(event = "volume.resized", volume = name, size, "volume resized");
         }
         if let Some(new_name) = patch.name {
-            let _leaving = app.held_names.leave(&app.pool, &name, &held)?;
-            info = app.iscsi.rename_volume(&name, &new_name)?;
-            app.nbd.volume_renamed(&name, &new_name);
-            tracing::info!(event = "volume.renamed", volume = name, new_name, "volume renamed");
+            info = rename(app, &name, &new_name, &held)?;
         }
         Ok(Json(app.shown(&info)))
     })
     .await
+}
+
+/// Renames a volume, when no other request that found it by its UUID is under way.
+fn rename(app: &App, volume: &str, new_name: &str, request: &Held) -> Result<VolumeInfo, ApiError> {
+    let _leaving = app.held_names.leave(&app.pool, volume, request)?;
+    let info = app.iscsi.rename_volume(volume, new_name)?;
+    app.nbd.volume_renamed(volume, new_name);
+    tracing::info!(event = "volume.renamed", volume, new_name, "volume renamed");
+    Ok(info)
 }
 
 /// Deletes a volume.
