@@ -7,7 +7,9 @@ from libnbd import *
 
 
 def clients(server, *args):
-    return server.cli("clients", "list", *args)
+    listed = server.cli("clients", *args)
+    assert [c["id"] for c in server.cli("clients", "list", *args)] == [c["id"] for c in listed]
+    return listed
 
 
 @test(hindcast_only=True)

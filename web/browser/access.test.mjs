@@ -200,11 +200,12 @@ test('a token works as its dialog says, and its secret is shown once', options, 
   await page.getByRole('button', { name: 'Create a token' }).first().click();
   const dialog = page.getByRole('dialog');
   await dialog.getByLabel('Name').fill('ci');
-  await dialog.getByLabel('Volumes').fill('db, web*');
+  await dialog.getByRole('textbox', { name: 'Volumes' }).fill('db, web*');
   await dialog.getByLabel('Expires after').fill('30d');
+  await dialog.getByLabel('Its holder may open views').check();
   assert.equal(
     await dialog.locator('.command code').textContent(),
-    "hindcast access token create ci --role viewer --volumes 'db,web*' --expires 30d",
+    "hindcast access token create ci --role viewer --volumes 'db,web*' --views --expires 30d",
   );
   await dialog.getByRole('button', { name: 'Create the token' }).click();
   await page.getByRole('heading', { name: 'Token ci was created' }).waitFor();
@@ -219,6 +220,8 @@ test('a token works as its dialog says, and its secret is shown once', options, 
   };
   assert.equal(await get('/volumes/db'), 200);
   assert.equal(await get('/volumes'), 403);
+  const row = page.getByRole('row').filter({ hasText: 'ci' });
+  assert.match((await row.getByRole('cell').nth(1).textContent()) ?? '', /viewer.*views/);
   assert.ok(!(await page.content()).includes(secret));
   await page.getByRole('button', { name: 'Revoke ci' }).click();
   await dialog.getByRole('button', { name: 'Revoke', exact: true }).click();

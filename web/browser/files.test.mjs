@@ -129,3 +129,15 @@ test('the files that differ between two moments are named', { skip: missing, tim
     await page.screenshot({ path: join(process.env.HINDCAST_SHOTS, 'files-differ.png') });
   await page.keyboard.press('Escape');
 });
+
+test('a view that is open is listed, and can be closed', { skip: missing, timeout: 60_000 }, async () => {
+  const moment = new Date(Date.now() - 1000).toISOString();
+  const view = await api('POST', `/volumes/${NAME}/views`, { moment, lease_seconds: 900 });
+  await page.goto(`${server.url}/volumes/${NAME}/access`);
+  await page.getByRole('button', { name: `Show ${view.address}` }).click();
+  await page.getByRole('heading', { name: `${view.address} is open` }).waitFor();
+  await page.getByRole('dialog').getByRole('button', { name: 'Done' }).click();
+  await page.getByRole('button', { name: `Close ${view.address}` }).click();
+  await page.getByRole('heading', { name: 'No view is open' }).waitFor();
+  assert.deepEqual(await api('GET', '/views'), []);
+});

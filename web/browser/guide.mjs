@@ -22,17 +22,23 @@ function workOn(round) {
   io(...pages.map((page) => `write -q -P ${1 + (round % 200)} ${page * 256}k 512`), 'flush');
 }
 
-/** Overwrites much with content that does not compress, as the accident does. */
-function accident() {
+/** Overwrites the volume from its start to its end with content that does not compress, as the accident does. */
+async function accident() {
   const file = join(work, 'random');
   writeFileSync(file, randomBytes(256 << 10));
-  const places = Array.from({ length: 40 }, (_, n) => `write -q -s ${file} ${100 + n * 20}M 256k`);
-  io(...places, 'flush');
+  for (let step = 0; step < 10; step += 1) {
+    const places = Array.from(
+      { length: 6 },
+      (_, n) => `write -q -s ${file} ${20 + (step * 6 + n) * 16}M 256k`,
+    );
+    io(...places, 'flush');
+    await wait(350);
+  }
 }
 
 const server = await startServer();
 const browser = await openBrowser();
-const page = await browser.newPage({ viewport: { width: 1440, height: 900 }, deviceScaleFactor: 1 });
+const page = await browser.newPage({ viewport: { width: 1440, height: 960 }, deviceScaleFactor: 1 });
 
 async function picture(name) {
   await wait(700);
@@ -84,7 +90,7 @@ async function story() {
   }
   const good = Date.now();
   await wait(3000);
-  accident();
+  await accident();
   await wait(1500);
   await page.getByRole('link', { name: 'Timeline' }).first().click();
   await page.reload();

@@ -62,9 +62,9 @@ function take(list, key, value, what) {
 }
 
 function createToken({ body }) {
-  const { name, role, volumes = [], expires_seconds: seconds } = body;
+  const { name, role, volumes = [], views = false, expires_seconds: seconds } = body;
   const expires = seconds ? rfc(Date.now() + seconds * 1000) : null;
-  const token = add(TOKENS, { name, role, volumes, created: rfc(Date.now()), expires, last_used: null }, 'token');
+  const token = add(TOKENS, { name, role, volumes, views, created: rfc(Date.now()), expires, last_used: null }, 'token');
   const secret = Array.from({ length: 64 }, (_, n) => Math.floor(hash(seedOf(name), n) * 16).toString(16)).join('');
   return { token, secret: `hindcast_${secret}` };
 }

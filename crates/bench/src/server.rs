@@ -270,6 +270,11 @@ impl Hindcast {
         Ok(Hindcast { name: HINDCAST, binary, api: client(&data)?, data, args, iscsi: None })
     }
 
+    /// Returns the path of the server's binary.
+    pub(crate) fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// Returns the settings of this server for another build, `binary`, that runs beside it. The
     /// other server has its own data directory and its own iSCSI portal.
     pub(crate) fn another(&self, binary: &Path, args: &[String]) -> Result<Hindcast> {

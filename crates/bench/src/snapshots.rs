@@ -45,6 +45,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", num_args = 0..=1, default_missing_value = "20")]
     #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1..=28))]
     browsers: Option<usize>,
+    /// In each round, also measure creations while the same browsers and log-ins use a second
+    /// server, so that only the machine is shared.
+    #[arg(long, requires = "browsers")]
+    elsewhere: bool,
 }
 
 impl Args {

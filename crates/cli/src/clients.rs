@@ -4,14 +4,15 @@ use crate::failure::Failure;
 use crate::listing::{Cell, Column, Listing, span};
 use crate::output::yes_no;
 use crate::session::Session;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use hindcast_api::ConnectedClient;
 
-const LIST_EXAMPLES: &str = "\
+const EXAMPLES: &str = "\
 Examples:
-  hindcast clients list                          everybody
-  hindcast clients list db                       who uses db, its snapshots and its moments
-  hindcast clients list db -o json | jq -r '.[].addresses[]'
+  hindcast clients                               everybody
+  hindcast clients db                            who uses db, its snapshots and its moments
+  hindcast clients db -o json | jq -r '.[].addresses[]'
+  hindcast clients disconnect nbd-7
 
 An NBD client is a connection, and an iSCSI client is a session, which may have several connections. \
 An iSCSI initiator is listed for every volume that it sees at its target.";
@@ -26,29 +27,42 @@ initiators out, change the rules (hindcast target deny), or disable the target (
 To keep NBD clients out: hindcast access deny. To close a volume to NBD: hindcast volume set VOLUME \
 --nbd no.";
 
+/// List the clients that use volumes now, over NBD and iSCSI
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(crate) struct Clients {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    wanted: Wanted,
+}
+
+#[derive(Debug, Args)]
+struct Wanted {
+    /// List only clients of this volume, its snapshots and its moments
+    volume: Option<String>,
+    #[command(flatten)]
+    listing: Listing,
+}
+
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// List the clients that are connected now
-    #[command(alias = "ls", after_help = LIST_EXAMPLES)]
-    List {
-        /// List only clients of this volume, its snapshots and its moments
-        volume: Option<String>,
-        #[command(flatten)]
-        listing: Listing,
-    },
+enum Command {
+    /// List the clients that are connected now, also of a volume with the name of a subcommand
+    #[command(alias = "ls")]
+    List(Wanted),
     /// End connections or sessions of clients
     #[command(after_help = DISCONNECT_EXAMPLES)]
     Disconnect {
-        /// Identities, as clients list shows them: nbd-7, iscsi-3
+        /// Identities, as hindcast clients shows them: nbd-7, iscsi-3
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
 }
 
-pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
+pub(crate) fn run(args: Clients, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, &session.output);
-    match command {
-        Command::List { volume, listing } => {
+    match args.command.unwrap_or(Command::List(args.wanted)) {
+        Command::List(Wanted { volume, listing }) => {
             if let Some(name) = &volume {
                 client.volume(name)?;
             }

@@ -151,9 +151,7 @@ enum Command {
     /// session)
     #[command(subcommand)]
     Access(access::Command),
-    /// The clients that use volumes now, over NBD and iSCSI: list, disconnect
-    #[command(subcommand)]
-    Clients(clients::Command),
+    Clients(clients::Clients),
     History(history::Show),
     Mark(history::Mark),
     Rollback(rollback::Rollback),
@@ -240,7 +238,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Snapshot(command) => snapshot::run(command, &global.session()?),
         Command::Clone(command) => clone::run(command, &global.session()?),
         Command::Access(command) => access::run(command, &global.session()?),
-        Command::Clients(command) => clients::run(command, &global.session()?),
+        Command::Clients(args) => clients::run(args, &global.session()?),
         Command::History(args) => history::show(&args, &global.session()?),
         Command::Mark(args) => history::mark(&args, &global.session()?),
         Command::Rollback(args) => rollback::run(args, &global.session()?),

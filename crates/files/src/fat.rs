@@ -4,8 +4,8 @@ use crate::disk::Section;
 use crate::failure::{Failure, Result};
 use crate::file_system::{Bounds, Entries, FileSystem, Part, Take, last_name, parts, pass_on};
 use crate::page::Page;
-use fatfs::{DateTime, Dir, DirEntry, FatType, FsOptions};
-use hindcast_api::{FileEntry, FileKind, name_text};
+use fatfs::{DateTime, Dir, DirEntry, FatType, FsOptions, OemCpConverter};
+use hindcast_api::{FileEntry, FileKind, name_bytes, name_text};
 use jiff::Timestamp;
 use jiff::civil;
 use jiff::tz::TimeZone;
@@ -16,6 +16,34 @@ pub(crate) struct Fat {
     fs: fatfs::FileSystem<Section>,
 }
 
+/// The code page of short names. The disk does not tell which one it is, so bytes beyond ASCII stay
+/// bytes, as [`name_text`] shows them.
+#[derive(Debug)]
+struct CodePage;
+
+impl OemCpConverter for CodePage {
+    fn decode(&self, byte: u8) -> char {
+        name_text(&[byte]).chars().next().unwrap_or(char::REPLACEMENT_CHARACTER)
+    }
+
+    fn encode(&self, c: char) -> Option<u8> {
+        match name_bytes(c.encode_utf8(&mut [0; 4]))[..] {
+            [byte] => Some(byte),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the name of an entry: its long one if it has one. Bytes of a short name that are beyond
+/// ASCII are as they are on the disk.
+fn name_of(entry: &DirEntry<'_, Section>) -> Vec<u8> {
+    let name = entry.file_name();
+    match name.eq_ignore_ascii_case(&entry.short_file_name()) {
+        true => name_bytes(&name),
+        false => name.into_bytes(),
+    }
+}
+
 /// A path of the file system leads here.
 enum Found<'a> {
     Root(Dir<'a, Section>),
@@ -24,36 +52,40 @@ enum Found<'a> {
 
 impl Fat {
     pub(crate) fn open(section: &Section) -> Result<Self> {
-        let fs = fatfs::FileSystem::new(section.clone(), FsOptions::new());
+        let fs = fatfs::FileSystem::new(section.clone(), FsOptions::new().oem_cp_converter(&CodePage));
         Ok(Fat { fs: fs.map_err(|e| failure(&e, "open the file system"))? })
     }
 
     /// Finds what is at a path. Names match in any case, as they do for the systems that write FAT;
-    /// one that matches as it is comes first.
+    /// one that matches as it is comes first. Two files with one name are refused: which of them is
+    /// meant is not known.
     fn find(&self, path: &[u8]) -> Result<Found<'_>> {
         let shown = name_text(path);
         let missing = || Failure::not_found(format!("{shown}: file not found"));
         let mut found = Found::Root(self.fs.root_dir());
         for name in parts(path) {
-            let name = std::str::from_utf8(name).map_err(|_| missing())?;
+            let like = std::str::from_utf8(name).ok().map(str::to_lowercase);
             let dir = match found {
                 Found::Root(dir) => dir,
                 Found::Entry(entry) if entry.is_dir() => entry.to_dir(),
                 Found::Entry(_) => return Err(missing()),
             };
-            let mut next = None;
+            let (mut same, mut alike) = (None, None);
             for entry in dir.iter() {
                 let entry = entry.map_err(|e| failure(&e, &shown))?;
-                if entry.file_name() == name {
-                    next = Some(entry);
-                    break;
-                }
-                let is_like = |other: String| other.to_lowercase() == name.to_lowercase();
-                if next.is_none() && (is_like(entry.file_name()) || is_like(entry.short_file_name())) {
-                    next = Some(entry);
+                let is_like = |other: String| like.as_ref().is_some_and(|like| other.to_lowercase() == *like);
+                if name_of(&entry) == name {
+                    if same.is_some() {
+                        let text = format!("{shown}: the directory has two files with this name");
+                        return Err(Failure::unsupported(text));
+                    }
+                    same = Some(entry);
+                } else if alike.is_none() && (is_like(entry.file_name()) || is_like(entry.short_file_name()))
+                {
+                    alike = Some(entry);
                 }
             }
-            found = Found::Entry(next.ok_or_else(missing)?);
+            found = Found::Entry(same.or(alike).ok_or_else(missing)?);
         }
         Ok(found)
     }
@@ -91,7 +123,7 @@ impl FileSystem for Fat {
         let mut page = Page::new(bounds.after.clone(), bounds.limit);
         for entry in dir.iter() {
             let entry = entry.map_err(|e| failure(&e, &shown))?;
-            page.offer(entry.file_name().as_bytes(), described(&entry));
+            page.offer(&name_of(&entry), described(&entry));
         }
         let (found, has_more) = page.finish();
         Ok((found.into_iter().map(|(_, entry)| entry).collect(), has_more))
@@ -129,8 +161,7 @@ fn directory(name: &[u8], modified: Option<Timestamp>) -> FileEntry {
 }
 
 fn described(entry: &DirEntry<'_, Section>) -> FileEntry {
-    let name = entry.file_name();
-    let shown = directory(name.as_bytes(), moment(entry.modified()));
+    let shown = directory(&name_of(entry), moment(entry.modified()));
     if entry.is_dir() {
         return shown;
     }

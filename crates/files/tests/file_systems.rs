@@ -227,6 +227,29 @@ fn newest_commit(image: &[u8]) -> usize {
     heads.max().unwrap().1
 }
 
+/// Returns the image with a further incompatible feature of its journal.
+fn with_journal_feature(name: &str, feature: u8) -> Vec<u8> {
+    let mut bytes = image(name);
+    let is_head = |block: &usize| bytes[*block..block + 8] == [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 4];
+    let head = (0..bytes.len() - 1024).step_by(1024).find(is_head).unwrap();
+    bytes[head + 43] |= feature;
+    bytes
+}
+
+/// Fast commits are changes beside the transactions. Without them, files would be older than they
+/// were, or not there.
+#[test]
+fn a_journal_that_is_not_understood_is_refused() {
+    for name in ["ext4-dirty", "ext4-plain-dirty"] {
+        let mut reader = Reader::of(with_journal_feature(name, 0x20));
+        let failure = reader.page(at("/"), None, 10).unwrap_err();
+        assert!(failure.message.contains("journal") && failure.message.contains("0x20"), "{failure}");
+        assert!(reader.read("/file1", 0, 1).unwrap_err().message.contains("journal"));
+    }
+    // A file system that was unmounted needs nothing of its journal.
+    Reader::of(with_journal_feature("ext4", 0x20)).check_tree();
+}
+
 /// A power cut in the middle of a transaction leaves blocks of it without their commit block. That
 /// is no damage. The same blocks with a commit block are.
 #[test]
@@ -318,6 +341,37 @@ fn fat_is_read() {
     assert_eq!(reader.list("/").itself.kind, FileKind::Directory);
 }
 
+/// Returns the offset of the directory entry of a short name in a FAT image.
+fn short_entry(image: &[u8], name: &[u8; 11]) -> usize {
+    let is_file = |at: &usize| image[*at..at + 11] == *name && image[at + 11] & 0x18 == 0;
+    (0..image.len() - 32).step_by(32).find(is_file).unwrap()
+}
+
+/// Systems without long names wrote names in the code page of their country, which the disk does
+/// not tell.
+#[test]
+fn short_names_beyond_ascii_are_told_apart() {
+    let mut bytes = image("fat16");
+    // The long names of these no longer fit, and are ignored.
+    for (number, byte) in [(1, 0x84), (2, 0x94)] {
+        let at = short_entry(&bytes, format!("FILE-{number}     ").as_bytes().first_chunk().unwrap());
+        bytes[at..at + 11].copy_from_slice(b"K\xffSE    TXT");
+        bytes[at + 1] = byte;
+    }
+    let mut reader = Reader::of(bytes.clone());
+    let names = reader.names("/many");
+    assert!(names.contains(&"k\u{ef84}se.TXT".to_owned()) && names.contains(&"k\u{ef94}se.TXT".to_owned()));
+    for (number, name) in [(1, "k\u{ef84}se.TXT"), (2, "k\u{ef94}se.TXT")] {
+        let original = Reader::of(image("fat16")).read(&format!("/many/file-{number}"), 0, 99).unwrap();
+        assert_eq!(reader.read(&format!("/many/{name}"), 0, 99).unwrap(), original, "{name}");
+    }
+    // Two files with one name, as damage leaves them.
+    let at = short_entry(&bytes, b"K\x94SE    TXT");
+    bytes[at + 1] = 0x84;
+    let failure = Reader::of(bytes).read("/many/k\u{ef84}se.TXT", 0, 99).unwrap_err();
+    assert!(failure.message.contains("two files"), "{failure}");
+}
+
 #[test]
 fn ntfs_is_read() {
     let mut reader = Reader::of(image("ntfs"));
@@ -327,6 +381,42 @@ fn ntfs_is_read() {
     let long = "A rather long name for NTFS, käse.txt";
     assert_eq!(reader.text(&format!("/{}", long.to_uppercase())), "long");
     assert_eq!(reader.names("/"), [long, "empty", "etc", "many"], "without the file system's own files");
+}
+
+/// If a list of attributes describes a file, the record that is found first may have the end of it.
+#[test]
+fn a_file_of_ntfs_whose_beginning_is_elsewhere_is_refused() {
+    let mut bytes = image("ntfs");
+    let size: u64 = (1..=20_000).map(|i| format!("{i}\n").len() as u64).sum();
+    let mut seen = 0;
+    for record in
+        (0..bytes.len() - 1024).step_by(1024).filter(|at| image_has(&bytes, *at, b"FILE")).collect::<Vec<_>>()
+    {
+        let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let mut at = record + usize::from(bytes[record + 0x14]);
+        while at < record + 900 && number(at) != u32::MAX && number(at + 4) > 0 {
+            // The content, outside of its record, from its beginning on.
+            let is_it = number(at) == 0x80 && bytes[at + 8] == 1 && u64::from(number(at + 0x30)) == size;
+            let next = at + number(at + 4) as usize;
+            if is_it {
+                bytes[at + 0x10] = 5;
+                seen += 1;
+                break;
+            }
+            at = next;
+        }
+    }
+    assert_eq!(seen, 1);
+    let mut reader = Reader::of(bytes);
+    let failure = reader.read("/etc/deep/numbers", 0, 10).unwrap_err();
+    assert!(failure.message.contains("too scattered"), "{failure}");
+    let listed = reader.list("/etc/deep").entries;
+    let numbers = listed.iter().find(|entry| entry.name == "numbers").unwrap();
+    assert_eq!((numbers.kind, numbers.size), (FileKind::Other, 0), "not taken for an empty file");
+}
+
+fn image_has(image: &[u8], at: usize, what: &[u8]) -> bool {
+    image[at..].starts_with(what)
 }
 
 #[test]

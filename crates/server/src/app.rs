@@ -8,6 +8,7 @@ use crate::events::Events;
 use crate::file_readers::FileReaders;
 use crate::freeze::VolumeHooks;
 use crate::groups::Groups;
+use crate::held_names::HeldNames;
 use crate::host_paths::HostPaths;
 use crate::identity::Callers;
 use crate::iscsi::IscsiTarget;
@@ -56,6 +57,8 @@ pub(crate) struct App {
     pub(crate) schedules: Schedules,
     /// Named sets of volumes.
     pub(crate) groups: Groups,
+    /// Names of volumes that requests by UUID use.
+    pub(crate) held_names: HeldNames,
     /// Moments that the server keeps from expiring.
     pub(crate) views: Views,
     /// Processes that read files in views.

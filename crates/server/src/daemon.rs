@@ -11,6 +11,7 @@ use crate::convert::error_body;
 use crate::events::Events;
 use crate::file_readers::FileReaders;
 use crate::groups::Groups;
+use crate::held_names::HeldNames;
 use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer};
 use crate::identity::Callers;
@@ -66,7 +67,7 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 pub fn serve(settings: Settings) -> Result<(), ErrorBody> {
     let config = settings.resolve()?;
     let events = Events::new();
-    logging::start(&config.log, config.log_format, events.clone())?;
+    let _log = logging::start(&config.log, config.log_format, events.clone())?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -240,6 +241,7 @@ async fn run(
         changing_writable: Mutex::default(),
         schedules,
         groups,
+        held_names: HeldNames::default(),
         views,
         file_readers: FileReaders::new(),
         events,
@@ -301,6 +303,7 @@ async fn attend(running: Running, signals: &mut Signals, stop_timeout: Duration)
         name = signals.next() => {
             // As safe as being killed: what was acknowledged is in the journal.
             tracing::warn!(signal = name, "stopping at once");
+            logging::finish();
             std::process::exit(1);
         }
     }

@@ -3,6 +3,10 @@
 //! Each open device has histograms of its own, so threads of different connections share no cache
 //! line. A reader merges them. A histogram is log-linear: four buckets for each doubling of the
 //! time, from 1 µs to 64 s.
+//!
+//! Every request is counted, and every request that may wait for a disk is timed. Of the reads that
+//! find their data in memory, one of [`TIMED`] is timed: two looks at the clock are a considerable
+//! part of such a read, and these reads are alike.
 
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use hindcast_engine::{Result, Volume};
@@ -15,6 +19,9 @@ use uuid::Uuid;
 
 /// Number of buckets: four for each doubling, from 1 µs to 64 s.
 const BUCKETS: usize = 104;
+
+/// Of so many reads that do not wait, one is timed. The others count as long as that one.
+const TIMED: u64 = 4;
 
 /// A kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,12 +168,53 @@ impl Histogram {
     }
 }
 
+/// Decides which of the reads that do not wait are timed. Threads that race here only change which
+/// ones those are.
+#[derive(Default)]
+struct Turns {
+    /// Number of reads since the last one that was timed. 0: the next one is timed.
+    since: AtomicU64,
+    /// What the last timed read took, in nanoseconds.
+    last: AtomicU64,
+}
+
+impl Turns {
+    fn is_timed(&self) -> bool {
+        self.since.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes a timed read.
+    fn timed(&self, took: Duration) {
+        self.last.store(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.since.store(1, Ordering::Relaxed);
+    }
+
+    /// Takes a read that was not timed. Returns the time that it counts for.
+    fn not_timed(&self) -> Duration {
+        let since = self.since.load(Ordering::Relaxed) + 1;
+        self.since.store(if since >= TIMED { 0 } else { since }, Ordering::Relaxed);
+        Duration::from_nanos(self.last.load(Ordering::Relaxed))
+    }
+}
+
 /// The histograms of one device.
-struct Histograms([Histogram; 4]);
+struct Histograms {
+    of: [Histogram; 4],
+    turns: Turns,
+}
 
 impl Histograms {
+    fn new() -> Self {
+        Histograms { of: std::array::from_fn(|_| Histogram::new()), turns: Turns::default() }
+    }
+
+    /// Adds `count` requests that took a time together, and were waited for as long.
+    fn add(&self, op: Op, took: Duration, count: u64) {
+        self.of[op as usize].add(took, count);
+    }
+
     fn read(&self) -> AllTimes {
-        AllTimes(std::array::from_fn(|n| self.0[n].read()))
+        AllTimes(std::array::from_fn(|n| self.of[n].read()))
     }
 }
 
@@ -212,7 +260,7 @@ pub(crate) struct ReadTimes {
 impl Latencies {
     /// Returns a device whose requests are timed as requests of a volume.
     pub(crate) fn timed(&self, volume: Uuid, device: Arc<Volume>) -> Arc<Timed> {
-        let times = Arc::new(Histograms(std::array::from_fn(|_| Histogram::new())));
+        let times = Arc::new(Histograms::new());
         let mut all = self.0.lock();
         let of = all.volumes.entry(volume).or_default();
         of.open.retain(|open| open.strong_count() > 0);
@@ -263,7 +311,7 @@ impl Timed {
     fn time<T>(&self, op: Op, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let result = work();
-        self.times.0[op as usize].add(began.elapsed(), 1);
+        self.times.add(op, began.elapsed(), 1);
         result
     }
 }
@@ -283,10 +331,19 @@ impl BlockDevice for Timed {
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
-        let began = Instant::now();
+        let turns = &self.times.turns;
+        let began = turns.is_timed().then(Instant::now);
         let done = self.device.try_read(offset, buf);
+        // What has to wait is timed by [`Timed::read`].
         if !matches!(done, Ok(false)) {
-            self.times.0[Op::Read as usize].add(began.elapsed(), 1);
+            let took = match began.map(|began| began.elapsed()) {
+                Some(took) => {
+                    turns.timed(took);
+                    took
+                }
+                None => turns.not_timed(),
+            };
+            self.times.add(Op::Read, took, 1);
         }
         done
     }
@@ -298,7 +355,7 @@ impl BlockDevice for Timed {
     fn write(&self, ops: &mut [WriteOp], fua: bool) {
         let began = Instant::now();
         self.device.write(ops, fua);
-        self.times.0[Op::Write as usize].add(began.elapsed(), ops.len() as u64);
+        self.times.add(Op::Write, began.elapsed(), ops.len() as u64);
     }
 
     fn compare_and_write(
@@ -374,6 +431,40 @@ mod tests {
         let coarse = times.coarse();
         assert_eq!((coarse.len(), coarse.iter().map(|(_, count)| count).sum::<u64>()), (13, 100));
         assert!(coarse.is_sorted_by(|one, other| one.0 < other.0), "{coarse:?}");
+    }
+
+    #[test]
+    fn one_of_several_reads_that_do_not_wait_is_timed() {
+        let turns = Turns::default();
+        let mut counted = Vec::new();
+        for n in 1..=2 * TIMED {
+            let own = Duration::from_micros(n);
+            counted.push(match turns.is_timed() {
+                true => {
+                    turns.timed(own);
+                    own
+                }
+                false => turns.not_timed(),
+            });
+        }
+        let (one, other) = counted.split_at(TIMED as usize);
+        assert!(one.iter().all(|took| *took == Duration::from_micros(1)), "{one:?}");
+        assert!(other.iter().all(|took| *took == Duration::from_micros(TIMED + 1)), "{other:?}");
+    }
+
+    #[test]
+    fn every_read_is_counted() {
+        let (_dir, pool) = testing::pool();
+        let id = testing::create(&pool, "v").uuid;
+        let all = Latencies::default();
+        let device = all.timed(id, pool.open_volume("v", false).unwrap());
+        device.write(&mut [WriteOp::new(0, vec![1; 512].into())], false);
+        let mut buf = [0; 512];
+        let in_memory = (0..10).filter(|_| device.try_read(0, &mut buf).unwrap()).count();
+        (0..3).for_each(|_| device.read(0, &mut buf).unwrap());
+        let times = all.read(|_| true).all;
+        assert_eq!((in_memory, times.of(Op::Read).count), (10, 13));
+        assert!(times.of(Op::Read).nanos > 0);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The log. It goes to stderr, in one of three formats.
 
 use crate::events::{self, Collector, Events};
+use crate::log_lines::{Line, LogLines};
 use crate::settings::LogFormat;
 use hindcast_api::{ErrorBody, ErrorKind};
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::{Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -12,12 +14,31 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
+/// Lines of this process for stderr.
+static LINES: LogLines = LogLines::new();
+/// Longest time that the end of the process waits for the reader of stderr.
+const FINISH: Duration = Duration::from_secs(1);
+
+/// A started log. A drop waits until the lines are written.
+pub(crate) struct Log;
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        finish();
+    }
+}
+
+/// Waits until the lines of the log are written, but no longer than [`FINISH`].
+pub(crate) fn finish() {
+    LINES.finish(FINISH);
+}
+
 /// Starts logging for this process. `filter` is a list of `level` and `target=level`. Lines that
 /// are events also go to `events`, whatever the filter says.
-pub(crate) fn start(filter: &str, format: LogFormat, events: Events) -> Result<(), ErrorBody> {
+pub(crate) fn start(filter: &str, format: LogFormat, events: Events) -> Result<Log, ErrorBody> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|e| ErrorBody { kind: ErrorKind::Invalid, message: format!("--log {filter}: {e}") })?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(|| Escaped(std::io::stderr()));
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Escaped(Line(&LINES)));
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).with_ansi(false).boxed(),
@@ -28,7 +49,14 @@ pub(crate) fn start(filter: &str, format: LogFormat, events: Events) -> Result<(
     };
     let layers = lines.with_filter(filter).and_then(Collector(events).with_filter(events::only()));
     let started = tracing_subscriber::registry().with(layers).try_init();
-    started.map_err(|e| ErrorBody { kind: ErrorKind::Internal, message: format!("start logging: {e}") })
+    let failed = |e: &dyn fmt::Display| ErrorBody {
+        kind: ErrorKind::Internal,
+        message: format!("start logging: {e}"),
+    };
+    started.map_err(|e| failed(&e))?;
+    let lost = |lines| tracing::warn!(lines, "lines of the log were lost, because stderr was not read");
+    LINES.start(std::io::stderr(), lost).map_err(|e| failed(&e))?;
+    Ok(Log)
 }
 
 /// A writer that escapes invisible characters that change the appearance of a line, in the form

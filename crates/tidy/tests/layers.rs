@@ -88,6 +88,7 @@ const SERVER: Layers<'_> = Layers {
         "activity",
         "progress",
         "stream_places",
+        "log_lines",
         "logging",
         "config",
         // Modules that need the pool and nothing else of the server.
@@ -101,6 +102,7 @@ const SERVER: Layers<'_> = Layers {
         "data_directory",
         "schedule",
         "groups",
+        "held_names",
         "views",
         "file_readers",
         // The targets.

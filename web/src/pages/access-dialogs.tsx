@@ -8,7 +8,7 @@ import { hindcast } from '../lib/command';
 import { parseSeconds, secondsArgument } from '../lib/format';
 import { Command, Time } from '../parts/basics';
 import { Dialog, DoneFooter, FormDialog, STAYS } from '../parts/dialog';
-import { SelectField, TextField, useName } from '../parts/fields';
+import { CheckField, SelectField, TextField, useName } from '../parts/fields';
 import { RemoveDialog } from '../parts/remove-dialog';
 
 /** Characters of the longest name of a user or a token. */
@@ -163,12 +163,15 @@ export function CreateTokenDialog() {
   const [role, setRole] = useState<Role>('viewer');
   const [scope, setScope] = useState('');
   const [expires, setExpires] = useState('90d');
+  const [views, setViews] = useState(false);
   const [made, setMade] = useState<CreatedToken | null>(null);
   if (made) return <Secret made={made} />;
   const volumes = namesOf(scope);
   const seconds = expires === '' ? undefined : parseSeconds(expires) || null;
+  // Roles above it open views anyway.
+  const opensViews = views && role === 'viewer';
   const submit = async () => {
-    const body = { name, role, volumes, expires_seconds: seconds };
+    const body = { name, role, volumes, views: opensViews, expires_seconds: seconds };
     setMade(await post<CreatedToken>('/access/tokens', body));
     void reload('/access/tokens');
     return STAYS;
@@ -180,6 +183,7 @@ export function CreateTokenDialog() {
       command={hindcast(
         ...['access', 'token', 'create', name || 'NAME', '--role', role],
         ...(volumes.length > 0 ? ['--volumes', volumes.join(',')] : []),
+        opensViews && '--views',
         ...(seconds ? ['--expires', secondsArgument(seconds)] : []),
       )}
       submit="Create the token"
@@ -189,6 +193,13 @@ export function CreateTokenDialog() {
       <p class="soft">A token lets a program use the API without a person's password.</p>
       <TextField label="Name" {...field} />
       <SelectField label="Role" value={role} onInput={setRole} options={TOKEN_ROLES} hint={MAY[role]} />
+      {role === 'viewer' && (
+        <CheckField
+          label="Its holder may open views, and so read the content of volumes"
+          checked={views}
+          onInput={setViews}
+        />
+      )}
       <div class="columns">
         <TextField
           label="Volumes"

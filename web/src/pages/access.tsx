@@ -54,7 +54,16 @@ const USERS: Column<User>[] = [
 
 const TOKENS: Column<AccessToken>[] = [
   { name: 'Name', class: 'clip tight', cell: ({ name }) => name, sort: ({ name }) => name },
-  { name: 'Role', cell: ({ role }) => <RoleBadge role={role} />, sort: ({ role }) => role },
+  {
+    name: 'Role',
+    cell: ({ role, views }) => (
+      <>
+        <RoleBadge role={role} />
+        {views && role === 'viewer' && <Badge>views</Badge>}
+      </>
+    ),
+    sort: ({ role }) => role,
+  },
   {
     name: 'Volumes',
     class: 'clip',

@@ -10,6 +10,8 @@ import { attempt } from '../parts/notices';
 import { parameters, setParameters, volumePath } from '../router';
 
 const PAGE = 200;
+/** The number of a server's first event. */
+const FIRST = 1;
 const TONE = { info: undefined, warning: 'b', critical: 'full' } as const;
 
 export function EventLine({ event }: { event: ServerEvent }) {
@@ -81,7 +83,7 @@ export function EventsPage() {
             <EventLine key={event.id} event={event} />
           ))}
         </ul>
-        {!ended && all.length > 0 && (
+        {!ended && (all.at(-1)?.id ?? FIRST) > FIRST && (
           <div class="more">
             <Button onClick={more}>Earlier events</Button>
           </div>

@@ -93,8 +93,9 @@ function placeOf({ layout, span }: Pen, time: number): number {
   return layout.left + toX(time, span, layout.plot);
 }
 
+/** Whether a sign belongs to the window. One before it would stand among the names of the lanes. */
 function isInSight({ layout }: Pen, x: number): boolean {
-  return x >= layout.left - 12 && x <= layout.width + 4;
+  return x >= layout.left && x <= layout.width + 4;
 }
 
 function drawLane(

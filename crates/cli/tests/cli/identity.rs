@@ -551,4 +551,15 @@ fn an_operator_lets_no_schedule_delete_snapshots_through_a_group() {
         send(address, "PATCH", "/api/v1/groups/shop", &[&operator], Some(&body)).status
     };
     assert_eq!((add("db"), add("log")), (403, 200));
+    // A volume of a group that is in the trash is in the group again when it is restored.
+    server.ok(&["volume", "create", "mail", "--size", "1M"]);
+    server.ok(&["snapshot", "create", "mail@weekly-old"]);
+    server.ok(&["group", "create", "office", "mail", "log"]);
+    server.ok(&["volume", "delete", "mail"]);
+    let create = |name: &str| {
+        let keep = json!({"last": 1});
+        let body = json!({"name": name, "groups": ["office"], "volumes": [], "every": 86400, "keep": keep});
+        send(address, "POST", "/api/v1/schedules", &[&operator], Some(&body)).status
+    };
+    assert_eq!((create("weekly"), create("monthly")), (403, 201));
 }

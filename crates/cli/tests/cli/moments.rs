@@ -27,6 +27,29 @@ fn an_address_is_any_moment() {
     server.ok(&["diff", "db@0s ago"]);
 }
 
+/// The commands over which users of the first version stumbled.
+#[test]
+fn what_users_typed_first_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    server.ok(&["volume", "create", "db", "--size", "1M", "--cdp", "parity"]);
+    server.ok(&["mark", "db", "m1"]);
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).strftime("%H:%M:%S").to_string();
+    server.ok(&["clone", "create", "db@-1s", "c"]);
+    server.ok(&["rollback", "db@m1"]);
+    let exported = server.run(&["export", "db@m1"]);
+    assert!(exported.status.success() && !exported.stdout.is_empty());
+    server.ok(&["snapshot", "create", "db@x", "--at", "-1s"]);
+    server.ok(&["--tz", "UTC", "recover", "db", "--to", &now, "--as", "y"]);
+    assert_eq!(server.json(&["clients"]), json!([]));
+    assert_eq!(server.json(&["clients", "db"]), json!([]));
+    server.ok(&["volume", "delete", "db", "--force"]);
+    server.ok(&["trash", "restore", "db"]);
+    let kept = server.json(&["snapshot", "list", "db"]);
+    assert!(kept.as_array().unwrap().iter().any(|s| s["name"] == "x"), "{kept}");
+}
+
 #[test]
 fn an_unknown_moment_is_named_with_the_nearest_names() {
     let dir = tempfile::tempdir().unwrap();

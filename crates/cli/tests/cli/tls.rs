@@ -96,6 +96,34 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     assert_eq!(fingerprint(&server), new);
 }
 
+/// The same limits as over plain TCP: a connection that has shown no token, because it is silent or
+/// in the middle of its handshake, makes room for others.
+#[test]
+fn connections_without_a_handshake_keep_nobody_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Files::new(dir.path());
+    let (server, address) = files.server(dir.path());
+    let (token, known) = (viewer(&server), fingerprint(&server));
+    let mut silent = Vec::new();
+    for number in 0..200 {
+        let Ok(mut stream) = TcpStream::connect(address) else { continue };
+        if number % 2 == 0 {
+            // The head of a handshake of 512 bytes, which never come. The server may be gone.
+            let _ = stream.write_all(&[0x16, 3, 1, 2, 0]);
+        }
+        silent.push(stream);
+    }
+    assert!(silent.len() > 150, "{}", silent.len());
+    let begun = Instant::now();
+    let run = |token: &str| list(dir.path(), address, token, &["--fingerprint", &known]);
+    assert!(run(&token).status.success());
+    let (code, message) = failure(run("hct_wrong"));
+    assert!(code == 1 && message.contains("token"), "{code}: {message}");
+    server.ok(&["status"]);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    drop(silent);
+}
+
 #[test]
 fn off_loopback_the_server_makes_a_certificate() {
     let dir = tempfile::tempdir().unwrap();

@@ -50,6 +50,16 @@ impl Pool {
         self.core.lacks_own_space()
     }
 
+    /// Returns the names of the snapshots of these volumes, in use or in the trash, in no order. A
+    /// UUID without a volume has none.
+    pub fn snapshot_names_of(&self, volumes: &BTreeSet<Uuid>) -> Vec<String> {
+        let names = self.core.names.read();
+        let all = names.by_name.values().chain(names.trashed());
+        let wanted = all.filter(|volume| volumes.contains(&volume.uuid));
+        let snapshots = wanted.flat_map(|volume| names.snapshots_by_name(volume.id));
+        snapshots.map(|snapshot| snapshot.state.name.read().clone()).collect()
+    }
+
     /// Returns the volumes in the trash, oldest first.
     pub fn trash(&self) -> Vec<TrashInfo> {
         let now = self.core.now();

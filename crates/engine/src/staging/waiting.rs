@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const KEPT: usize = 64;
 /// The number of records that are copied while writers wait.
 const COPIED_AT_ONCE: usize = 4096;
+/// The number of records that a visit copies while writers wait, which takes some microseconds. An
+/// open timeline visits all records several times a second.
+const VISITED_AT_ONCE: usize = 256;
 
 /// What a staged record has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,8 +186,8 @@ impl Waiting {
                     return false;
                 }
                 let left = part(&records, seen, Lsn::MAX);
-                copied.extend(records.range(left.start..left.end.min(left.start + COPIED_AT_ONCE)));
-                left.len() <= COPIED_AT_ONCE
+                copied.extend(records.range(left.start..left.end.min(left.start + VISITED_AT_ONCE)));
+                left.len() <= VISITED_AT_ONCE
             };
             copied.iter().for_each(&mut take);
             if is_all {
@@ -288,7 +291,7 @@ mod tests {
     fn a_visit_sees_every_record_once() {
         let waiting = Waiting::default();
         waiting.keep(true);
-        let count = 3 * COPIED_AT_ONCE as u64 + 5;
+        let count = 3 * VISITED_AT_ONCE as u64 + 5;
         (1..=count).for_each(|lsn| waiting.push(record(lsn)));
         let mut seen = Vec::new();
         let is_whole = waiting.visit(Lsn(7), |record| {

@@ -10,6 +10,7 @@ use super::room::AnswerRoom;
 use super::withhold::Withhold;
 use super::{by_uuid, cookie, origin};
 use crate::app::App;
+use crate::held_names::Held;
 use crate::host_paths::Door;
 use crate::identity::principal::{Principal, forbidden};
 use axum::body::{Body, Bytes};
@@ -63,8 +64,11 @@ impl RouteGuard {
         let changes = row.method != "GET";
         let (door, mut audited) = (self.door, Audited::new(&request));
         let guest = request.extensions().get::<Arc<Guest>>().cloned();
+        // The volumes of the request keep their names until it has ended, also if its client goes
+        // away.
+        let held = request.extensions().get::<Arc<Held>>().cloned().unwrap_or_default();
         let work = async move {
-            let response = match self.check(row, request, &mut audited).await {
+            let response = match self.check(row, request, (&held, &mut audited)).await {
                 Ok(request) => {
                     let withhold = request.extensions().get::<Withhold>().cloned();
                     let mut response = finish(next.run(request).await).await;
@@ -97,7 +101,7 @@ impl RouteGuard {
         &self,
         row: &Row,
         mut request: Request,
-        audited: &mut Audited,
+        (held, audited): (&Held, &mut Audited),
     ) -> Result<Request, ApiError> {
         if row.needs == Needs::Nothing {
             origin::check_without_cookie(&request).map_err(forbidden)?;
@@ -127,7 +131,7 @@ impl RouteGuard {
         if !row.is_harmless() {
             audited.turn = Some(self.app.audit.ready().await.map_err(|why| not_ready(&why))?);
         }
-        self.admit(row, caller, request, audited).await
+        self.admit(row, caller, request, (held, audited)).await
     }
 
     /// Returns the caller. `None`: the request has no credentials.
@@ -157,7 +161,7 @@ impl RouteGuard {
         row: &Row,
         caller: Option<Arc<Principal>>,
         request: Request,
-        audited: &mut Audited,
+        (held, audited): (&Held, &mut Audited),
     ) -> Result<Request, ApiError> {
         let guest = request.extensions().get::<Arc<Guest>>();
         let network = self.door == Door::Network;
@@ -170,7 +174,7 @@ impl RouteGuard {
             // The access of tokens and users is by names.
             let is_access = row.path.starts_with("/access/");
             if let Some(asked) = audited.asked.as_mut().filter(|_| caller.is_some() && !is_access)
-                && by_uuid::rename_in(&self.app.pool, asked)
+                && by_uuid::settle_body(&self.app, held, asked).await?
             {
                 body = Body::from(asked.to_string());
                 parts.headers.remove(header::CONTENT_LENGTH);

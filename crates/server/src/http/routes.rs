@@ -14,6 +14,7 @@ use super::{
 };
 use crate::app::App;
 use crate::convert;
+use crate::held_names::Held;
 use crate::host_paths::{Door, Purpose};
 use crate::iscsi::Making;
 use crate::lineage::Lineage;
@@ -74,7 +75,15 @@ pub(super) fn router(app: Arc<App>, probe: &Probe, room: &Arc<AnswerRoom>, door:
     // A layer around the whole router comes before the routing.
     let named = app.clone();
     Router::new().fallback_service(router.with_state(app)).layer(middleware::from_fn(
-        move |request: Request, next: Next| next.run(by_uuid::with_names(&named, request)),
+        move |request: Request, next: Next| {
+            let named = named.clone();
+            async move {
+                match by_uuid::with_names(&named, request).await {
+                    Ok(request) => next.run(request).await,
+                    Err(error) => error.into_response(),
+                }
+            }
+        },
     ))
 }
 
@@ -359,6 +368,7 @@ async fn patch_volume(
     State(app): Shared,
     Caller(caller): Caller,
     Path(name): Path<String>,
+    Extension(held): Extension<Arc<Held>>,
     Json(patch): Json<PatchVolume>,
 ) -> Result<Json<Volume>, ApiError> {
     blocking(&app, move |app| {
@@ -417,13 +427,20 @@ async fn patch_volume(
             tracing::info!(event = "volume.resized", volume = name, size, "volume resized");
         }
         if let Some(new_name) = patch.name {
-            info = app.iscsi.rename_volume(&name, &new_name)?;
-            app.nbd.volume_renamed(&name, &new_name);
-            tracing::info!(event = "volume.renamed", volume = name, new_name, "volume renamed");
+            info = rename(app, &name, &new_name, &held)?;
         }
         Ok(Json(app.shown(&info)))
     })
     .await
+}
+
+/// Renames a volume, when no other request that found it by its UUID is under way.
+fn rename(app: &App, volume: &str, new_name: &str, request: &Held) -> Result<VolumeInfo, ApiError> {
+    let _leaving = app.held_names.leave(&app.pool, volume, request)?;
+    let info = app.iscsi.rename_volume(volume, new_name)?;
+    app.nbd.volume_renamed(volume, new_name);
+    tracing::info!(event = "volume.renamed", volume, new_name, "volume renamed");
+    Ok(info)
 }
 
 /// Deletes a volume.
@@ -439,8 +456,10 @@ async fn delete_volume(
     State(app): Shared,
     Path(name): Path<String>,
     Query(query): Query<DeleteVolumeQuery>,
+    Extension(held): Extension<Arc<Held>>,
 ) -> Result<Json<DeletedVolume>, ApiError> {
     blocking(&app, move |app| {
+        let _leaving = app.held_names.leave(&app.pool, &name, &held)?;
         let how = DeleteVolume { force: query.force, now: query.now };
         Ok(Json(app.delete_volume(&name, how)?))
     })

@@ -7,9 +7,11 @@ use crate::app::App;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{CreateSchedule, ErrorBody, PatchSchedule, Retention, Role, Schedule};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use uuid::Uuid;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(schedules, create_schedule)).routes(routes!(
@@ -37,12 +39,14 @@ async fn create_schedule(
 ) -> Result<(StatusCode, Json<Schedule>), ApiError> {
     blocking(&app, move |app| {
         let prefix = new.prefix.as_deref().unwrap_or(&new.name);
-        let mut volumes = new.volumes.clone();
+        let volumes = new.volumes.iter().map(|name| Ok(app.pool.volume(name)?.uuid));
+        let mut volumes = volumes.collect::<Result<BTreeSet<Uuid>, ApiError>>()?;
         for group in &new.groups {
-            volumes.extend(app.group(group)?.volumes);
+            // Also those in the trash: the schedule goes on with them when they are restored.
+            volumes.extend(app.groups.get(group)?);
         }
-        let mut existing = app.pool.all_snapshots().into_iter().filter(|s| volumes.contains(&s.volume));
-        if new.keep != Retention::default() && existing.any(|s| s.name.starts_with(prefix)) {
+        let existing = app.pool.snapshot_names_of(&volumes);
+        if new.keep != Retention::default() && existing.iter().any(|name| name.starts_with(prefix)) {
             caller.require(Role::Admin, &format!("let a schedule delete existing snapshots {prefix}-…"))?;
         }
         let schedule = app.create_schedule(&new)?;

@@ -11,7 +11,7 @@ pub(crate) mod tokens;
 pub(crate) mod users;
 
 use attempts::Attempts;
-use hindcast_api::{AccessToken, PrincipalKind, Role};
+use hindcast_api::{PrincipalKind, Role};
 use hindcast_engine::disk::Dir;
 use hindcast_engine::{Error, Result};
 use jiff::{SignedDuration, Timestamp};
@@ -94,16 +94,7 @@ impl Callers {
     /// Returns whether a caller without a session is still one: its token was neither revoked nor
     /// has it expired.
     pub(crate) fn is_known(&self, caller: &Principal) -> bool {
-        match caller.kind {
-            PrincipalKind::Token if caller.name != FILE_TOKEN => {
-                let now = Timestamp::now();
-                let is_it = |token: &AccessToken| {
-                    token.name == caller.name && token.expires.is_none_or(|end| end > now)
-                };
-                self.tokens.list().is_ok_and(|all| all.iter().any(is_it))
-            }
-            _ => true,
-        }
+        caller.token.is_none_or(|token| self.tokens.has(&token, Timestamp::now()))
     }
 
     /// Begins a session for a user with a password. Returns the secret of the session, its caller
@@ -205,6 +196,8 @@ mod tests {
         std::thread::sleep(Duration::from_millis(1100));
         assert!(callers.is_known(&stays));
         assert!(!callers.is_known(&revoked) && !callers.is_known(&expires));
+        let again = create("b", None);
+        assert!(callers.is_known(&again) && !callers.is_known(&revoked), "a token of the same name");
         let (begun, address) = (callers.begin(stays, None).unwrap(), None);
         let key = Hash::of(begun.secret.as_bytes());
         assert!(callers.sessions.expires(&key).is_some());

@@ -1,5 +1,6 @@
 //! The caller of a request ([`Principal`]): its name, its role, and the volumes that it may use.
 
+use super::secret::Hash;
 use hindcast_api::{ErrorBody, ErrorKind, PrincipalKind, Role};
 use hindcast_engine::{Error, Result};
 use std::fmt;
@@ -16,12 +17,15 @@ pub(crate) struct Principal {
     pub(crate) scope: VolumeScope,
     /// Whether it may create views, though its role may only read.
     pub(crate) views: bool,
+    /// Hash of the secret of its token. A token with the same name that was created later has
+    /// another one. `None`: the caller has none of the server's tokens.
+    pub(crate) token: Option<Hash>,
 }
 
 impl Principal {
     /// Makes a caller that may use all volumes.
     pub(crate) fn new(kind: PrincipalKind, name: impl Into<String>, role: Role) -> Principal {
-        Principal { kind, name: name.into(), role, scope: VolumeScope::All, views: false }
+        Principal { kind, name: name.into(), role, scope: VolumeScope::All, views: false, token: None }
     }
 
     /// Checks that the caller has the role `needed`. `what` is the operation that needs it, in the

@@ -73,8 +73,15 @@ impl Tokens {
         Some(Principal {
             scope,
             views: found.views,
+            token: Some(hash),
             ..Principal::new(PrincipalKind::Token, &found.name, found.role)
         })
+    }
+
+    /// Returns whether the token whose secret has this hash exists and has not expired.
+    pub(crate) fn has(&self, hash: &Hash, now: Timestamp) -> bool {
+        let is_it = |token: &StoredToken| token.hash == *hash && token.expires.is_none_or(|end| end > now);
+        self.records.all().is_ok_and(|all| all.iter().any(is_it))
     }
 
     /// Returns all tokens, sorted by name.

@@ -11,6 +11,7 @@ import { attempt } from '../../parts/notices';
 import { ClientTable } from '../clients';
 import { RuleList } from '../rules';
 import { NbdRuleDialog } from './nbd-rule';
+import { Views } from './views';
 
 export function AccessTab({ volume }: { volume: Volume }) {
   const status = useResource<Status>('/status').data;
@@ -32,6 +33,7 @@ export function AccessTab({ volume }: { volume: Volume }) {
         </Card>
       ))}
       <Clients volume={volume} />
+      <Views volume={volume.name} />
     </>
   );
 }

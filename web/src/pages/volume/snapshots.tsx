@@ -139,7 +139,7 @@ function columnsOf(
   const all: Column<Row>[] = [
     { name: 'Select', class: 'tick', cell: choose },
     { name: 'Line', class: 'graph-cell', cell: ({ graph }) => <Graph row={graph} columns={columns} /> },
-    { name: 'Name', class: 'clip', cell: ({ snapshot }) => <Name snapshot={snapshot} /> },
+    { name: 'Name', class: 'clip wide', cell: ({ snapshot }) => <Name snapshot={snapshot} /> },
     { name: 'Taken', cell: ({ snapshot }) => <Time at={snapshot.created} /> },
     { name: 'Own data', number: true, wideOnly: true, cell: ({ snapshot }) => bytes(snapshot.unique ?? 0) },
     {

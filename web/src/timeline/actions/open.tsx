@@ -1,5 +1,6 @@
 import { useState } from 'preact/hooks';
 import { apiPath, patch, post, remove } from '../../api/client';
+import { reload } from '../../api/resource';
 import type { CreateView, View } from '../../api/schema';
 import { now } from '../../lib/clock';
 import { hindcast } from '../../lib/command';
@@ -67,17 +68,24 @@ export function OpenDialog({ state, moment }: { state: TimelineState; moment: nu
   );
 }
 
+/** Shows an open view. */
+export function ViewDialog({ view: given }: { view: View }) {
+  const [view, setView] = useState(given);
+  return <OpenedView view={view} onChange={setView} />;
+}
+
 function OpenedView({ view, onChange }: { view: View; onChange: (view: View) => void }) {
   const left = parseTime(view.expires) - now.value;
   const renew = () =>
     attempt('Renewing the view', async () =>
       onChange(await patch<View>(apiPath`/views/${view.id}`, { lease_seconds: 3600 })),
-    );
+    ).then(() => reload('/views'));
   const close = () =>
     attempt('Closing the view', async () => {
       await remove(apiPath`/views/${view.id}`);
       closeDialog();
       notify(`View ${view.address} is closed.`);
+      void reload('/views');
     });
   return (
     <Dialog title={`${view.address} is open`}>
