@@ -16,8 +16,8 @@ pub mod code {
     pub const PV_READ_ERRORS: &str = "pv-read-errors";
     /// A write to a physical volume has failed. Its content is read, and written elsewhere.
     pub const PV_FAILED: &str = "pv-failed";
-    /// A member of a mirror is out.
-    pub const MIRROR_DEGRADED: &str = "mirror-degraded";
+    /// A member of a mirror or of a RAID-5 is out.
+    pub const LAYOUT_DEGRADED: &str = "layout-degraded";
     /// A physical volume does not answer. Work that needs its content waits for it.
     pub const PV_AWAY: &str = "pv-away";
     /// The file system below writes overwritten data to a new place, and space for that is not

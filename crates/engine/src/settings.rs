@@ -304,13 +304,35 @@ pub struct PvSpec {
 
 /// A mirror that is to be made of disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MirrorSpec {
+pub struct LayoutSpec {
     /// Name: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     pub name: String,
-    /// Number of copies of each byte: 2 to 4.
-    pub copies: usize,
+    /// How the disks hold the content.
+    pub shape: LayoutShape,
     /// The disks. They may have different sizes.
     pub members: Vec<PvSpec>,
+}
+
+/// How several disks hold the content of a physical volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutShape {
+    /// Each byte is on several disks.
+    Mirror {
+        /// Number of copies of each byte: 2 to 4.
+        copies: usize,
+    },
+    /// RAID-5: rows of units, of which one is the parity of the others.
+    Raid5 {
+        /// Number of units of a row, with the parity: 3 to 16.
+        columns: usize,
+        /// Bytes of a unit: a power of two from 4 KiB to 1 MiB.
+        unit: u64,
+    },
+}
+
+impl LayoutShape {
+    /// The unit of a row, in bytes, where nothing else is said.
+    pub const DEFAULT_UNIT: u64 = 64 << 10;
 }
 
 /// A volume that is to be created.

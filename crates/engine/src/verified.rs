@@ -10,11 +10,13 @@ use crate::core::Core;
 use crate::damage::{BLOCK, SECTOR};
 use crate::disk::{Dir, Settled, is_unreadable};
 use crate::error::{Error, ErrorKind, Result};
+use crate::space::label::DATA_START;
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, file_name, file_owner, sum_of, unit_at};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// Number of units that are read and verified together: 256 KiB. The data stays in the processor's
 /// cache between the read and the verification.
@@ -181,6 +183,19 @@ impl Core {
                 mismatches = 0;
             }
         }
+    }
+
+    /// Lets physical volumes with parities verify with the sums what they read.
+    pub(crate) fn judge_units(self: &Arc<Core>) {
+        let core = Arc::downgrade(self);
+        self.pvs.judge_with(Arc::new(move |pv, at, unit| {
+            let Some(core) = Weak::upgrade(&core).filter(|core| core.sums.is_on() && at >= DATA_START) else {
+                return true;
+            };
+            let Some(pv) = core.pvs.held(pv) else { return true };
+            let sum = core.sums.of(&pv, at).unwrap_or(UNKNOWN);
+            sum == UNKNOWN || sum_of(unit) == sum
+        }));
     }
 
     /// Looks for a copy of a unit that matches its sum, and makes the other copies like it. Only a
@@ -443,7 +458,7 @@ impl Core {
         at: u64,
         lost: &[Range<usize>],
     ) -> Result<()> {
-        if pv.disk.as_mirror().is_none() || !self.sums.is_on() {
+        if pv.disk.as_layout().is_none() || !self.sums.is_on() {
             return Ok(());
         }
         let end = at + out.len() as u64;

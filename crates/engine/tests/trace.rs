@@ -4,7 +4,7 @@
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::CdpSettings;
 use hindcast_engine::disk::{AccessOp, Cause, DiskAccess, TraceEncoder, TraceEnd, TracePiece, TraceReader};
-use hindcast_engine::pool::{Method, MirrorSpec, Pool};
+use hindcast_engine::pool::{LayoutShape, LayoutSpec, Method, Pool};
 use hindcast_engine::testing::{KIB, MIB, Site, kind, pv, read, write};
 use std::collections::BTreeSet;
 
@@ -149,9 +149,12 @@ fn work_in_the_background_has_its_cause() {
 #[test]
 fn the_members_of_a_mirror_are_traced() {
     let site = Site::new(64);
-    let spec =
-        MirrorSpec { name: "m".into(), copies: 2, members: vec![pv("a", 34 * MIB), pv("b", 34 * MIB)] };
-    site.pool.add_mirror(&spec).unwrap();
+    let spec = LayoutSpec {
+        name: "m".into(),
+        shape: LayoutShape::Mirror { copies: 2 },
+        members: vec![pv("a", 34 * MIB), pv("b", 34 * MIB)],
+    };
+    site.pool.add_layout(&spec).unwrap();
     site.pool.drain_pv("pv-0.img", true).unwrap();
     site.idle();
     let v = site.volume("v", 4 * MIB, 64 * KIB);

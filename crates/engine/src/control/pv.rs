@@ -162,8 +162,10 @@ impl Core {
         // A file that stays is removed by the next opening.
         let _ = self.sums.forget(id);
         if let Some(pv) = self.pvs.take(id) {
-            let wiped = wipe(&*pv.disk, &pv.path).and_then(|()| match pv.disk.as_mirror() {
-                Some(mirror) => mirror.dissolve().map_err(|e| Error::io(format!("dissolve {}", pv.path), e)),
+            let wiped = wipe(&*pv.disk, &pv.path).and_then(|()| match pv.disk.as_layout() {
+                Some(layout) => {
+                    layout.members().dissolve().map_err(|e| Error::io(format!("dissolve {}", pv.path), e))
+                }
                 None => Ok(()),
             });
             let _ = pv.wiped.set(wiped);

@@ -1,4 +1,4 @@
-//! How far the rebuilds of members of mirrors have come, in memory.
+//! How far the rebuilds of members of layouts have come, in memory.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ pub(crate) struct Rebuilds(BTreeMap<u32, Position>, bool);
 
 #[derive(Default)]
 struct Position {
-    /// Number of rebuilds of the mirror that had begun. With another one the copying starts again.
+    /// Number of rebuilds of the layout that had begun. With another one the copying starts again.
     begun: u64,
-    /// Byte of the mirror up to which everything is copied; 0 if that is not known.
+    /// Byte of the content up to which everything is copied; 0 if that is not known.
     at: u64,
     /// Time at which a rebuild that could not go on is tried again.
     waits_until: u64,

@@ -1,6 +1,6 @@
 //! Disks and directories over others. A layer changes some operations and forwards the rest.
 
-use super::{Backing, Dir, Disk, Mirror, OpenMode, Settled, SyncPurpose};
+use super::{Backing, Dir, Disk, DiskLayout, OpenMode, Settled, SyncPurpose};
 use std::io::{self, IoSlice};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -260,7 +260,7 @@ impl<L: Layer> Disk for LayeredDisk<L> {
     fn agrees(&self, content: &[u8], offset: u64) -> io::Result<bool> {
         self.below.agrees(content, offset)
     }
-    fn as_mirror(&self) -> Option<&Mirror> {
-        self.below.as_mirror()
+    fn as_layout(&self) -> Option<DiskLayout<'_>> {
+        self.below.as_layout()
     }
 }

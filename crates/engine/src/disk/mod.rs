@@ -26,7 +26,7 @@ pub use file::{FileDir, allow_many_files};
 pub use image::{Image, PAGE as IMAGE_PAGE};
 pub(crate) use lane::SerialWriter;
 pub use layer::{Layer, LayeredDir, LayeredDisk, LowerDisk};
-pub use layout::Mirror;
+pub use layout::{DiskLayout, Mirror, Raid5};
 pub use memory::MemDir;
 pub(crate) use open_files::{NamedFile, OpenFiles};
 pub use overlay::OverlayDir;
@@ -82,13 +82,15 @@ pub enum SyncPurpose {
     Direct,
     /// Makes the sums of data in place durable, before the commit that makes the data count.
     Sums,
-    /// Makes what is known of a mirror's members durable, before anything relies on it.
+    /// Makes what is known of a layout's members durable, before anything relies on it.
     Layout,
+    /// Makes the parity log of a RAID-5 durable, before the lines that it names are written.
+    Parity,
 }
 
 impl SyncPurpose {
     /// All purposes, in the order of their declaration.
-    pub const ALL: [SyncPurpose; 14] = [
+    pub const ALL: [SyncPurpose; 15] = [
         SyncPurpose::Journal,
         SyncPurpose::JournalOpen,
         SyncPurpose::Preserve,
@@ -103,6 +105,7 @@ impl SyncPurpose {
         SyncPurpose::Direct,
         SyncPurpose::Sums,
         SyncPurpose::Layout,
+        SyncPurpose::Parity,
     ];
 
     /// Returns the name that metrics and `sim --drop-sync` use.
@@ -122,6 +125,7 @@ impl SyncPurpose {
             SyncPurpose::Direct => "direct",
             SyncPurpose::Sums => "sums",
             SyncPurpose::Layout => "layout",
+            SyncPurpose::Parity => "parity",
         }
     }
 }
@@ -256,8 +260,9 @@ pub trait Disk: Send + Sync {
         Ok(None)
     }
 
-    /// Looks for a copy of a range for which `is_right` is true. Fills `buf` with it, and makes all
-    /// copies like it. A disk without copies has none. The range is within one unit of 1 MiB.
+    /// Looks for a copy of a block of 4 KiB for which `is_right` is true. Fills `buf` with it, and
+    /// makes all copies like it. What follows from a parity is a copy, too. A disk without copies
+    /// has none.
     fn settle(
         &self,
         _buf: &mut [u8],
@@ -267,13 +272,14 @@ pub trait Disk: Send + Sync {
         Ok(Settled::NoneRight)
     }
 
-    /// Returns whether all copies of a range are like `content` on their media.
+    /// Returns whether all copies of a range are like `content` on their media, and what follows
+    /// from parities, too.
     fn agrees(&self, _content: &[u8], _offset: u64) -> io::Result<bool> {
         Ok(true)
     }
 
-    /// Returns the mirror that the disk is.
-    fn as_mirror(&self) -> Option<&Mirror> {
+    /// Returns the layout that the disk is.
+    fn as_layout(&self) -> Option<DiskLayout<'_>> {
         None
     }
 }

@@ -3,7 +3,7 @@
 
 pub(crate) mod feature;
 pub(crate) mod history;
-pub(crate) mod mirror;
+pub(crate) mod layout;
 pub(crate) mod rebalance;
 mod repaired;
 pub(crate) mod timeline;
@@ -273,8 +273,8 @@ pub struct PvInfo {
     /// The error of a write that failed. Nothing is written to the physical volume any more until
     /// the pool is opened again. It can still be read.
     pub failure: Option<String>,
-    /// The members, if the physical volume is a mirror.
-    pub mirror: Option<mirror::MirrorInfo>,
+    /// The members, if the physical volume is a mirror or a RAID-5.
+    pub layout: Option<layout::LayoutInfo>,
 }
 
 /// The state of the pool.

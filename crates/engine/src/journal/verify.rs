@@ -248,7 +248,7 @@ fn agrees(reference: &Reference, data: &[u8], slots: &dyn Slots) -> bool {
             let (part, behind) = rest.split_at((run.count as usize) << reference.slot_log2);
             rest = behind;
             slots.disk(run.first.pv()).is_none_or(|(_, disk)| {
-                disk.as_mirror().is_none() || disk.agrees(part, run.first.offset()).unwrap_or(false)
+                disk.as_layout().is_none() || disk.agrees(part, run.first.offset()).unwrap_or(false)
             })
         })
 }
@@ -258,7 +258,7 @@ fn agrees(reference: &Reference, data: &[u8], slots: &dyn Slots) -> bool {
 fn has_right_copies(reference: &Reference, data: &mut [u8], slots: &dyn Slots) -> bool {
     data.chunks_exact_mut(BLOCK as usize).zip(reference.blocks()).all(|(block, (place, sum))| {
         let is_right = |copy: &[u8]| outer_sum(copy) == sum;
-        let is_plain = slots.disk(place.pv()).is_none_or(|(_, disk)| disk.as_mirror().is_none());
+        let is_plain = slots.disk(place.pv()).is_none_or(|(_, disk)| disk.as_layout().is_none());
         is_plain && is_right(block)
             || slots.disk(place.pv()).is_some_and(|(_, disk)| {
                 disk.settle(block, place.offset(), &is_right).is_ok_and(|found| found != Settled::NoneRight)

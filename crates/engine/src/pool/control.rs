@@ -1,7 +1,7 @@
 //! Control operations: each is validated, sequenced like any write, and durable when it returns.
 
 use super::Pool;
-use super::mirrors::mirror_info;
+use super::layouts::layout_info;
 use super::trash::check_unused;
 use crate::branch::namespace::{Namespace, check_deletable, check_name, check_size};
 use crate::branch::{Branch, VolumeState};
@@ -130,7 +130,7 @@ impl Pool {
                 draining: pv.draining,
                 read_errors,
                 last_read_error,
-                mirror: held.as_ref().and_then(|pv| mirror_info(&*pv.disk)),
+                layout: held.as_ref().and_then(|pv| layout_info(&*pv.disk)),
                 failure: held.and_then(|pv| pv.failure().map(str::to_owned)),
             }
         };

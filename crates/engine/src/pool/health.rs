@@ -75,9 +75,9 @@ impl Pool {
 
     fn warn_of_members(&self, warnings: &mut Vec<Warning>) {
         for pv in self.pvs() {
-            let Some(mirror) = pv.mirror else { continue };
-            for member in mirror.members.iter().filter(|member| !member.is_in) {
-                let survives = match mirror.survives {
+            let Some(layout) = pv.layout else { continue };
+            for member in layout.members.iter().filter(|member| !member.is_in) {
+                let survives = match layout.survives {
                     0 => "no further failure of a member is survived".to_owned(),
                     1 => "one further failure of a member is survived".to_owned(),
                     n => format!("{n} further failures of members are survived"),
@@ -95,7 +95,7 @@ impl Pool {
                     "member {} of {} is out ({}); {survives}; {next}",
                     member.path, pv.path, member.reason
                 );
-                warnings.push(Warning::new(code::MIRROR_DEGRADED, text));
+                warnings.push(Warning::new(code::LAYOUT_DEGRADED, text));
             }
         }
     }

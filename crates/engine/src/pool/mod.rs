@@ -14,9 +14,9 @@ pub(crate) mod flatten;
 mod health;
 pub(crate) mod history;
 mod keep;
+mod layouts;
 mod loss;
 pub(crate) mod maintain;
-mod mirrors;
 pub(crate) mod moments;
 pub(crate) mod open;
 #[cfg(test)]
@@ -37,7 +37,7 @@ mod usage;
 pub use crate::clock::{ClockChange, ClockInfo};
 pub use crate::health::{Health, Warning, code};
 pub use crate::info::feature::{FeatureInfo, FeatureState};
-pub use crate::info::mirror::{MemberInfo, MirrorInfo};
+pub use crate::info::layout::{LayoutInfo, MemberInfo};
 pub use crate::info::rebalance::RebalanceInfo;
 pub use crate::info::{
     CatalogScrub, CatalogSource, DamageInfo, DataScrubInfo, FlattenInfo, IndexSize, JournalLoss, Layout,
@@ -47,8 +47,8 @@ pub use crate::info::{
 };
 pub use crate::journal::loss::JOURNAL_DAMAGED;
 pub use crate::settings::{
-    CachePolicy, DEFAULT_CHUNK_SIZE, MAX_VOLUME_SIZE, Method, MirrorSpec, NewVolume, Order, Placement,
-    PoolConfig, PoolOptions, PvSpec, SnapAware, SnapshotPolicy,
+    CachePolicy, DEFAULT_CHUNK_SIZE, LayoutShape, LayoutSpec, MAX_VOLUME_SIZE, Method, NewVolume, Order,
+    Placement, PoolConfig, PoolOptions, PvSpec, SnapAware, SnapshotPolicy,
 };
 pub use expiry::Undo;
 pub use reidentify::{REIDENTIFYING, Reidentification};

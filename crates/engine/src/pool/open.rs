@@ -260,9 +260,7 @@ impl Pool {
             self.core.drop_sums()?;
         }
         self.destager.finish_interrupted_batch()?;
-        if let Some(accepted) = accepted {
-            self.give_up(accepted)?;
-        }
+        accepted.map_or(Ok(()), |accepted| self.give_up(accepted))?;
         let destaged = self.destager.state.lock().destaged;
         self.core.positions.settled.fetch_max(destaged.0, Ordering::AcqRel);
         self.destager.make_up_anchors()?;
@@ -353,6 +351,7 @@ impl Parts {
             only_shown: AtomicBool::new(false),
             _lock: self.lock,
         });
+        core.judge_units();
         core.repairs.bad_bytes.store(self.maintenance.allocator.bad_bytes(), Ordering::Relaxed);
         let state = AlarmedMutex::new(fault, "background work was under way", self.maintenance);
         Ok(Pool {

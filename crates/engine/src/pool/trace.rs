@@ -28,17 +28,17 @@ impl Pool {
     }
 
     /// Returns the disks that traces of this pool can have: physical volumes, and the members of
-    /// those that are mirrors.
+    /// those that are mirrors or RAID-5.
     pub fn traced_disks(&self) -> Vec<TraceDisk> {
         let tracer = self.core.dir.tracer();
         let mut disks = Vec::new();
         for pv in self.pvs() {
-            let paths = match &pv.mirror {
+            let paths = match &pv.layout {
                 None => vec![pv.path.clone()],
-                Some(mirror) => {
+                Some(layout) => {
                     let incoming =
-                        |member: &crate::info::mirror::MemberInfo| Some(member.incoming.clone()?.0);
-                    let members = mirror.members.iter();
+                        |member: &crate::info::layout::MemberInfo| Some(member.incoming.clone()?.0);
+                    let members = layout.members.iter();
                     let paths = members.flat_map(|member| [Some(member.path.clone()), incoming(member)]);
                     paths.flatten().collect()
                 }

@@ -2,7 +2,7 @@
 
 use super::label::{Label, LabelFound, extents_on};
 use crate::catalog::PvRecord;
-use crate::disk::{Cause, Dir, Disk, OpenMode, SyncPurpose};
+use crate::disk::{Cause, Dir, Disk, DiskLayout, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
 use crate::journal::ReferredDisk;
 use crate::journal::reference::SlotRun;
@@ -74,9 +74,11 @@ impl Pv {
         self.failure.get().map(String::as_str)
     }
 
-    /// Returns whether references to the physical volume may be sequenced.
+    /// Returns whether references to the physical volume may be sequenced. What a RAID-5 was sent
+    /// since its last sync is lost if the process is killed, and a client's write must not be.
     pub(crate) fn takes_references(&self) -> bool {
-        !self.leaving.load(Ordering::Acquire) && self.failure().is_none()
+        let collects_writes = matches!(self.disk.as_layout(), Some(DiskLayout::Raid5(_)));
+        !self.leaving.load(Ordering::Acquire) && self.failure().is_none() && !collects_writes
     }
 
     /// Returns the error of a write that failed. Unless it is a shortage, the physical volume has
@@ -159,7 +161,13 @@ impl Slots for PvTable {
 /// The open physical volumes by number, read without a lock. Numbers are never used twice. Groups
 /// are made when one of their numbers is used first: a pool mostly has a few physical volumes, and
 /// each place in the table costs time when the table is dropped.
-pub(crate) struct PvTable([OnceLock<Group>; MAX_PVS as usize / GROUP]);
+pub(crate) struct PvTable {
+    groups: [OnceLock<Group>; MAX_PVS as usize / GROUP],
+    judge: OnceLock<UnitJudge>,
+}
+
+/// Tells for a physical volume, a byte of it and a unit whether the unit may be its content.
+pub(crate) type UnitJudge = Arc<dyn Fn(u32, u64, &[u8]) -> bool + Send + Sync>;
 
 const GROUP: usize = 64;
 const _: () = assert!((MAX_PVS as usize).is_multiple_of(GROUP));
@@ -179,12 +187,12 @@ impl std::ops::Deref for PvRef {
 
 impl PvTable {
     pub(crate) fn new() -> Self {
-        PvTable(std::array::from_fn(|_| OnceLock::new()))
+        PvTable { groups: std::array::from_fn(|_| OnceLock::new()), judge: OnceLock::new() }
     }
 
     #[inline]
     fn place(&self, id: u32) -> Option<&ArcSwapOption<Pv>> {
-        Some(&self.0.get(id as usize / GROUP)?.get()?[id as usize % GROUP])
+        Some(&self.groups.get(id as usize / GROUP)?.get()?[id as usize % GROUP])
     }
 
     pub(crate) fn get(&self, id: u32) -> Result<PvRef> {
@@ -199,8 +207,24 @@ impl PvTable {
         self.place(id)?.load_full()
     }
 
+    /// Lets disks with parities verify what they compute parities from, from now on.
+    pub(crate) fn judge_with(&self, judge: UnitJudge) {
+        let _ = self.judge.set(judge);
+        let ids = self.groups.iter().filter_map(OnceLock::get).flat_map(|group| group.iter());
+        ids.filter_map(ArcSwapOption::load_full).for_each(|pv| self.lend_judge(&pv));
+    }
+
+    fn lend_judge(&self, pv: &Pv) {
+        if let (Some(judge), Some(DiskLayout::Raid5(raid))) = (self.judge.get().cloned(), pv.disk.as_layout())
+        {
+            let id = pv.id;
+            raid.judge_with(Box::new(move |at, unit| judge(id, at, unit)));
+        }
+    }
+
     pub(crate) fn insert(&self, pv: Arc<Pv>) {
-        if let Some(group) = self.0.get(pv.id as usize / GROUP) {
+        self.lend_judge(&pv);
+        if let Some(group) = self.groups.get(pv.id as usize / GROUP) {
             let group = group.get_or_init(|| Box::new(std::array::from_fn(|_| ArcSwapOption::empty())));
             group[pv.id as usize % GROUP].store(Some(pv));
         }
@@ -384,6 +408,8 @@ fn is_own_file(path: &str) -> bool {
         "sums-",
         crate::cdp::log::record::FILE_PREFIX,
         crate::disk::layout::record::FILE_PREFIX,
+        crate::disk::layout::raid5::LOG_PREFIX,
+        crate::disk::layout::raid5::GROUPS_PREFIX,
     ];
     prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == crate::space::lock::LOCK_FILE
 }

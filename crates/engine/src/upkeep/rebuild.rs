@@ -1,4 +1,4 @@
-//! The rebuild of members of mirrors: what is in use is copied, an extent at a time.
+//! The rebuild of members of layouts: what is in use is copied, an extent at a time.
 //!
 //! Writes go to the new disk from the beginning. So an extent that is not in use now needs no copy:
 //! everything that it will hold is written later.
@@ -6,13 +6,14 @@
 use crate::damage::BLOCK;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
-use crate::disk::{Cause, Mirror};
+use crate::disk::{Cause, DiskLayout};
 use crate::error::{Error, Result};
 use crate::space::label::DATA_START;
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, sum_of, unit_at};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Bytes after which the progress is stored. A rebuild continues there after a restart.
 const STORED_AFTER: u64 = 1 << 30;
@@ -27,13 +28,16 @@ impl Destager {
         };
         let _cause = Cause::Rebuild.begin();
         for pv in pvs {
-            let Some(mirror) = pv.disk.as_mirror() else { continue };
-            let unreadable = mirror.take_unreadable();
+            let Some(layout) = pv.disk.as_layout() else { continue };
+            let unreadable = layout.members().take_unreadable();
             if !unreadable.is_empty() {
-                self.mend(&pv, mirror, unreadable)?;
+                self.mend(&pv, layout, unreadable)?;
                 return Ok(true);
             }
-            let Some(rebuild) = mirror.rebuilt() else { continue };
+            if self.mend_lines(&pv, layout) {
+                return Ok(true);
+            }
+            let Some(rebuild) = layout.members().rebuilt() else { continue };
             let now = self.core.world.clock.monotonic();
             if state.rebuilds.waits(pv.id, now) {
                 continue;
@@ -51,11 +55,11 @@ impl Destager {
 
     /// Makes members readable again where one could not be read. Where a sum tells, the right copy
     /// is taken. Without a sum, the one that can be read has always been shown.
-    fn mend(&self, pv: &Pv, mirror: &Mirror, unreadable: Vec<Range<u64>>) -> Result<()> {
+    fn mend(&self, pv: &Pv, layout: DiskLayout<'_>, unreadable: Vec<Range<u64>>) -> Result<()> {
         let mut unit = [0; BLOCK as usize];
         for range in unreadable {
             for at in (range.start / BLOCK * BLOCK..range.end).step_by(BLOCK as usize) {
-                if mirror.is_readable(at, unit.len()) {
+                if layout.is_readable(at, unit.len()) {
                     continue;
                 }
                 let sum = if self.core.sums.is_on() && at >= DATA_START {
@@ -74,16 +78,37 @@ impl Destager {
         Ok(())
     }
 
-    /// Copies the next extent that is in use. `stored` is how far the record of the mirror says
+    /// Makes lines of a RAID-5 consistent in which a block or the parity was found to be wrong.
+    /// Returns whether there were some.
+    fn mend_lines(&self, pv: &Pv, layout: DiskLayout<'_>) -> bool {
+        let DiskLayout::Raid5(raid) = layout else { return false };
+        let lines = raid.take_suspects();
+        // A block without a sum has always been shown as it is.
+        let is_right = |at: u64, block: &[u8]| {
+            let sum = if at >= DATA_START { self.core.sums.of(pv, at).unwrap_or(UNKNOWN) } else { UNKNOWN };
+            sum == UNKNOWN || sum_of(block) == sum
+        };
+        for line in &lines {
+            match raid.mend_line(*line, &is_right) {
+                Ok(true) => drop(self.core.repairs.from_copies.fetch_add(BLOCK, Ordering::Relaxed)),
+                Ok(false) => {}
+                // A later scrub finds the line again.
+                Err(error) => tracing::warn!(pv = pv.path, line, %error, "a line could not be mended"),
+            }
+        }
+        !lines.is_empty()
+    }
+
+    /// Copies the next extent that is in use. `stored` is how far the record of the layout says
     /// that the rebuild has come, and `begun` the number of rebuilds until now.
     fn rebuild_step(&self, state: &mut BackgroundState, pv: &Pv, (begun, stored): (u64, u64)) -> Result<()> {
-        let Some(mirror) = pv.disk.as_mirror() else { return Ok(()) };
+        let Some(layout) = pv.disk.as_layout() else { return Ok(()) };
         let extent_size = self.core.config.extent_size;
         let failed = |e| Error::io(format!("rebuild a member of {}", pv.path), e);
         let at = state.rebuilds.position(pv.id, begun, stored);
         if at == 0 {
             // Labels and stamps have sums of their own. What can't be read there is absent.
-            mirror.copy_to_incoming(0, DATA_START, &|_, _| true).map_err(failed)?;
+            layout.copy_to_incoming(0, DATA_START, &|_, _| true).map_err(failed)?;
             state.rebuilds.set(pv.id, begun, DATA_START);
             return Ok(());
         }
@@ -93,7 +118,7 @@ impl Destager {
             if self.core.damage.is_changed() {
                 self.checkpoint(state)?;
             }
-            mirror.note_rebuilt(begun, u64::MAX).map_err(failed)?;
+            layout.note_rebuilt(begun, u64::MAX).map_err(failed)?;
             state.rebuilds.forget(pv.id);
             return Ok(());
         };
@@ -106,13 +131,13 @@ impl Destager {
             let sum = sums[((at - start) / BLOCK) as usize];
             sum == UNKNOWN || sum_of(block) == sum
         };
-        for lost in mirror.copy_to_incoming(start, extent_size, &is_right).map_err(failed)? {
+        for lost in layout.copy_to_incoming(start, extent_size, &is_right).map_err(failed)? {
             self.core.damage.add(pv.id, lost, "no member could read it during a rebuild");
         }
         let end = start + extent_size;
-        self.core.positions.bytes.fetch_add(extent_size, std::sync::atomic::Ordering::Relaxed);
+        self.core.positions.bytes.fetch_add(extent_size, Ordering::Relaxed);
         if end - stored >= STORED_AFTER {
-            mirror.note_rebuilt(begun, end).map_err(failed)?;
+            layout.note_rebuilt(begun, end).map_err(failed)?;
         }
         state.rebuilds.set(pv.id, begun, end);
         Ok(())

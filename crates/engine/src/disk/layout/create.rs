@@ -1,9 +1,10 @@
-//! The creation of a mirror.
+//! The creation of a layout.
 
 use super::member::{CONTENT_START, write_header};
-use super::record::{LayoutRecord, MemberRecord};
+use super::raid5;
+use super::record::{LayoutKind, LayoutRecord, MemberRecord};
 use super::spans::{UNIT, spread};
-use crate::disk::{Dir, Disk};
+use crate::disk::{Dir, Disk, SyncPurpose};
 use std::io;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -22,16 +23,30 @@ impl NewMember {
     }
 }
 
-/// Makes a mirror of new members, durably. A mirror with this name is replaced.
+/// Makes the content of a member zeros, unless that would take long. Returns whether it is.
+fn zero(disk: &dyn Disk, len: u64) -> io::Result<bool> {
+    /// Bytes that are written as zeros where the disk can't do it by itself.
+    const FEW: u64 = 16 << 20;
+    if disk.zero(CONTENT_START, len, true)? {
+        return Ok(true);
+    }
+    let zeros = vec![0; UNIT as usize];
+    let few = if len <= FEW { 0..len / UNIT } else { 0..0 };
+    few.clone().try_for_each(|n| disk.write_at(&zeros, CONTENT_START + n * UNIT))?;
+    Ok(!few.is_empty())
+}
+
+/// Makes a layout of new members, durably. A layout with this name is replaced. `width` is the
+/// number of places of a span.
 pub(crate) fn create(
     dir: &dyn Dir,
     name: &str,
     uuid: Uuid,
-    copies: usize,
+    (kind, width): (LayoutKind, usize),
     members: &[NewMember],
 ) -> io::Result<()> {
     let sizes = members.iter().map(NewMember::capacity).collect::<io::Result<Vec<u64>>>()?;
-    let spans = spread(&sizes, copies, CONTENT_START);
+    let spans = spread(&sizes, width, CONTENT_START);
     if spans.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the members are too small"));
     }
@@ -44,7 +59,15 @@ pub(crate) fn create(
         incoming: None,
     };
     let records = members.iter().zip(&sizes).map(of).collect();
-    let record = LayoutRecord { uuid, sequence: 1, copies, members: records, spans };
+    let record = LayoutRecord { uuid, sequence: 1, kind, width, members: records, spans };
+    if let LayoutKind::Raid5 { .. } = kind {
+        let are_zeroed = members
+            .iter()
+            .zip(&sizes)
+            .try_fold(true, |all, (member, size)| Ok::<bool, io::Error>(all & zero(&*member.disk, *size)?))?;
+        members.iter().try_for_each(|member| member.disk.sync(SyncPurpose::Layout))?;
+        raid5::create(dir, name, &record, are_zeroed)?;
+    }
     members.iter().try_for_each(|member| write_header(&*member.disk, &member.uuid, &record))?;
     record.save(dir, name)
 }

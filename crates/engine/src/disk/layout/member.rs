@@ -1,8 +1,8 @@
-//! The disks of a mirror's members: how they are recognized.
+//! The disks of a layout's members: how they are recognized.
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 0..4096 | magic `HCMEMBER`, CRC32C of bytes 12..4096, version, UUIDs of mirror and member |
+//! | 0..4096 | magic `HCMEMBER`, CRC32C of bytes 12..4096, version, UUIDs of layout and member |
 //! | 4096..516 KiB | a copy of the [record](super::record) |
 //! | 1 MiB.. | content |
 
@@ -43,7 +43,7 @@ pub(crate) fn read_record(disk: &dyn Disk) -> Option<LayoutRecord> {
     LayoutRecord::decode(&bytes)
 }
 
-/// Checks that a disk is the member of a mirror.
+/// Checks that a disk is the member of a layout.
 pub(crate) fn check(disk: &dyn Disk, layout: &Uuid, member: &Uuid, capacity: u64) -> io::Result<()> {
     let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text));
     let mut header = vec![0; HEADER];
@@ -53,20 +53,20 @@ pub(crate) fn check(disk: &dyn Disk, layout: &Uuid, member: &Uuid, capacity: u64
     disk.read_at(&mut header, 0)?;
     match owner(&header) {
         Some((of, id)) if of == *layout && id == *member => Ok(()),
-        Some((of, _)) if of == *layout => wrong("it is another member of the mirror"),
-        Some(_) => wrong("it is a member of another mirror"),
+        Some((of, _)) if of == *layout => wrong("it is another member of the layout"),
+        Some(_) => wrong("it is a member of another layout"),
         None => wrong("it has no header of a member"),
     }
 }
 
-/// Returns whether a disk is, or was, a member of a mirror.
+/// Returns whether a disk is, or was, a member of a layout.
 pub(crate) fn is_of(disk: &dyn Disk, layout: &Uuid) -> io::Result<bool> {
     let mut header = vec![0; HEADER];
     disk.read_at(&mut header, 0)?;
     Ok(owner(&header).is_some_and(|(of, _)| of == *layout))
 }
 
-/// Returns the UUIDs of mirror and member.
+/// Returns the UUIDs of layout and member.
 fn owner(header: &[u8]) -> Option<(Uuid, Uuid)> {
     let mut r = Reader::new(header);
     (r.take(8)? == MAGIC).then_some(())?;
@@ -75,7 +75,7 @@ fn owner(header: &[u8]) -> Option<(Uuid, Uuid)> {
     Some((r.uuid()?, r.uuid()?))
 }
 
-/// Removes the header of a member that leaves its mirror.
+/// Removes the header of a member that leaves its layout.
 pub(crate) fn wipe(disk: &dyn Disk) -> io::Result<()> {
     disk.write_at(&[0; HEADER], 0)?;
     disk.sync(SyncPurpose::Layout)
@@ -84,6 +84,7 @@ pub(crate) fn wipe(disk: &dyn Disk) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::layout::record::LayoutKind;
     use crate::disk::{Dir, MemDir, OpenMode};
 
     #[test]
@@ -91,15 +92,21 @@ mod tests {
         let disk = MemDir::new().open("a", OpenMode::CreateNew).unwrap();
         disk.set_len(CONTENT_START + 10).unwrap();
         let [layout, member, other] = [1, 2, 3].map(Uuid::from_u128);
-        let record =
-            LayoutRecord { uuid: layout, sequence: 1, copies: 2, members: Vec::new(), spans: Vec::new() };
+        let record = LayoutRecord {
+            uuid: layout,
+            sequence: 1,
+            kind: LayoutKind::Mirror,
+            width: 2,
+            members: Vec::new(),
+            spans: Vec::new(),
+        };
         let error = |layout, member, len| check(&*disk, layout, member, len).unwrap_err().to_string();
         assert!(error(&layout, &member, 10).contains("no header"));
         write_header(&*disk, &member, &record).unwrap();
         check(&*disk, &layout, &member, 10).unwrap();
         assert!(error(&layout, &member, 11).contains("smaller"));
         assert!(error(&layout, &other, 10).contains("another member"));
-        assert!(error(&other, &member, 10).contains("another mirror"));
+        assert!(error(&other, &member, 10).contains("another layout"));
         disk.write_at(&[7], 40).unwrap();
         assert!(error(&layout, &member, 10).contains("no header"));
         write_header(&*disk, &member, &record).unwrap();

@@ -1,40 +1,120 @@
 //! Layouts: disks whose content is on several others. The directory of this module opens them like
-//! other disks, under the name `mirror:NAME`. So nothing above it knows of their members.
+//! other disks, under the names `mirror:NAME` and `raid5:NAME`. So nothing above it knows of their
+//! members.
 //!
-//! - [`record`]: what is stored of a mirror
+//! - [`record`]: what is stored of a layout
 //! - [`member`]: how members are recognized
 //! - [`spans`]: which member holds what
-//! - [`mirror`]: reads, writes, and members that fail
-//! - [`copies`], [`rebuild`]: wrong copies, and members that get their content again
-//! - [`create`]: the creation of a mirror
+//! - [`members`]: members that are in, out, and rebuilt
+//! - [`mirror`]: each byte on several members
+//! - [`raid5`]: rows with a parity
+//! - [`create`]: the creation of a layout
 
-mod copies;
 mod create;
-mod disk;
 pub(crate) mod member;
+pub(crate) mod members;
 mod mirror;
-mod rebuild;
+pub(crate) mod raid5;
 pub(crate) mod record;
 pub(crate) mod spans;
+#[cfg(test)]
+mod testing;
 
 pub(crate) use create::{NewMember, create};
 pub use mirror::Mirror;
+pub use raid5::Raid5;
 
 use super::{Dir, Disk, OpenMode, SyncPurpose};
+use members::Members;
+use record::{Incoming, LayoutKind};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How the name of a mirror begins, as a disk.
-pub(crate) const MIRROR: &str = "mirror:";
+const MIRROR: &str = "mirror:";
+/// How the name of a RAID-5 begins, as a disk.
+const RAID5: &str = "raid5:";
 
-/// A directory with the mirrors of the directory below.
+/// Tells for a byte of the content and a block whether the block may be its content.
+pub(crate) type IsRight<'a> = &'a dyn Fn(u64, &[u8]) -> bool;
+
+/// Returns the name of a layout as a disk.
+pub(crate) fn path_of(kind: LayoutKind, name: &str) -> String {
+    match kind {
+        LayoutKind::Mirror => format!("{MIRROR}{name}"),
+        LayoutKind::Raid5 { .. } => format!("{RAID5}{name}"),
+    }
+}
+
+/// A disk that is a layout.
+#[derive(Clone, Copy)]
+pub enum DiskLayout<'d> {
+    /// Each byte is on several members.
+    Mirror(&'d Mirror),
+    /// Rows with a parity.
+    Raid5(&'d Raid5),
+}
+
+impl<'d> DiskLayout<'d> {
+    /// Returns the members.
+    pub(crate) fn members(self) -> &'d Members {
+        match self {
+            DiskLayout::Mirror(mirror) => &mirror.members,
+            DiskLayout::Raid5(raid) => &raid.members,
+        }
+    }
+
+    /// Returns whether the members can read a range.
+    pub(crate) fn is_readable(self, at: u64, len: usize) -> bool {
+        match self {
+            DiskLayout::Mirror(mirror) => mirror.is_readable(at, len),
+            DiskLayout::Raid5(raid) => raid.is_readable(at, len),
+        }
+    }
+
+    /// Copies a range of whole blocks to the disks that members are rebuilt onto. Of several
+    /// possible contents of a block, one is taken that is right. Returns the bytes that no member
+    /// has any more. The disks have zeros there.
+    pub(crate) fn copy_to_incoming(
+        self,
+        at: u64,
+        len: u64,
+        is_right: IsRight<'_>,
+    ) -> io::Result<Vec<Range<u64>>> {
+        match self {
+            DiskLayout::Mirror(mirror) => mirror.copy_to_incoming(at, len, is_right),
+            DiskLayout::Raid5(raid) => raid.copy_to_incoming(at, len, is_right),
+        }
+    }
+
+    /// Notes that the content before `to` was copied since so many rebuilds had begun. It is
+    /// durable when this returns. With `to` at the end, the disks are members from then on. If
+    /// another rebuild began meanwhile, this does nothing.
+    pub(crate) fn note_rebuilt(self, begun: u64, to: u64) -> io::Result<()> {
+        match self {
+            DiskLayout::Mirror(mirror) => mirror.note_rebuilt(begun, to),
+            DiskLayout::Raid5(raid) => raid.note_rebuilt(begun, to),
+        }
+    }
+
+    /// Begins to rebuild a member onto a disk, whose header is written.
+    pub(crate) fn begin_rebuild(self, number: usize, new: Incoming, disk: Arc<dyn Disk>) -> io::Result<()> {
+        match self {
+            DiskLayout::Mirror(mirror) => mirror.begin_rebuild(number, new, disk),
+            DiskLayout::Raid5(raid) => raid.begin_rebuild(number, new, disk),
+        }
+    }
+}
+
+/// A directory with the layouts of the directory below.
 struct LayoutDir {
     below: Arc<dyn Dir>,
-    /// Whether the members of a mirror are synced side by side.
+    /// Whether the members of a layout are synced side by side.
     parallel: bool,
 }
 
-/// Returns a directory with the mirrors of `below`.
+/// Returns a directory with the layouts of `below`.
 pub(crate) fn with_layouts(below: Arc<dyn Dir>, parallel: bool) -> Arc<dyn Dir> {
     Arc::new(LayoutDir::over(below, parallel))
 }
@@ -45,32 +125,37 @@ impl LayoutDir {
         LayoutDir { below, parallel }
     }
 
-    fn open_mirror(&self, name: &str, mode: OpenMode, is_locked: bool) -> io::Result<Arc<dyn Disk>> {
-        if matches!(mode, OpenMode::CreateNew | OpenMode::Create) {
-            let text = "a mirror is created with its members, by `hindcast pool add --layout mirror`";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
-        }
+    fn open_layout(&self, path: &str, mode: OpenMode, is_locked: bool) -> io::Result<Arc<dyn Disk>> {
         let open = |path: &str| match is_locked {
             true => self.below.open_locked(path, mode),
             false => self.below.open(path, mode),
         };
-        let mirror = Mirror::open(&self.below, name, mode, self.parallel, &open)?;
-        Ok(Arc::new(mirror))
+        let Some(name) = path.strip_prefix(MIRROR).or_else(|| path.strip_prefix(RAID5)) else {
+            return open(path);
+        };
+        if matches!(mode, OpenMode::CreateNew | OpenMode::Create) {
+            let text = "a layout is created with its members, by `hindcast pool add --layout`";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        let members = Members::open(&self.below, name, mode, self.parallel, &open)?;
+        let kind = members.record().kind;
+        if path_of(kind, name) != path {
+            let text = format!("the layout {name} is {}", path_of(kind, name));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        match kind {
+            LayoutKind::Mirror => Ok(Arc::new(Mirror::new(members))),
+            LayoutKind::Raid5 { .. } => Ok(Arc::new(Raid5::new(members, mode)?)),
+        }
     }
 }
 
 impl Dir for LayoutDir {
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        match name.strip_prefix(MIRROR) {
-            Some(mirror) => self.open_mirror(mirror, mode, false),
-            None => self.below.open(name, mode),
-        }
+        self.open_layout(name, mode, false)
     }
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        match name.strip_prefix(MIRROR) {
-            Some(mirror) => self.open_mirror(mirror, mode, true),
-            None => self.below.open_locked(name, mode),
-        }
+        self.open_layout(name, mode, true)
     }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.below.lock(name)
@@ -91,6 +176,3 @@ impl Dir for LayoutDir {
         self.below.sync(purpose)
     }
 }
-
-#[cfg(test)]
-mod tests;

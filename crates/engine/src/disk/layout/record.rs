@@ -1,4 +1,4 @@
-//! The record of a mirror: its members, their states, and where they hold its content. The file
+//! The record of a layout: its members, their states, and where they hold its content. The file
 //! `layout-NAME` of the data directory has it. Each member has a copy.
 //!
 //! | bytes | field |
@@ -7,28 +7,37 @@
 //! | 8..12 | CRC32C of the bytes from 12 on |
 //! | 12..16 | format version |
 //! | 16..20 | number of bytes of the record |
-//! | 20..36 | UUID of the mirror |
+//! | 20..36 | UUID of the layout |
 //! | 36..44 | sequence number: each change has the next one |
-//! | 44 | number of copies |
+//! | 44 | width: the number of places of a span (copies of a mirror, columns of a row) |
 //! | 45 | number of members; for each: UUID (16), state (1), bytes (8), path, reason, incoming disk |
-//! | | number of spans (4); for each: start (8), bytes (8), for each copy: member (1), byte (8) |
+//! | | number of spans (4); for each: start (8), bytes (8), for each place: member (1), byte (8) |
+//! | | version 2 only: kind (1; 1 is RAID-5), logarithm to base 2 of a row's unit (1) |
 //!
-//! Texts have their length (2) before them. An incoming disk is 0 (1), or 1 (1), UUID (16), path,
-//! and the number of bytes that are rebuilt (8).
+//! Mirrors have version 1. Texts have their length (2) before them. An incoming disk is 0 (1), or
+//! 1 (1), UUID (16), path, and the number of bytes that are rebuilt (8).
 
 use super::member::CONTENT_START;
-use super::spans::{CopiedSpan, CopyPlace, is_sound};
+use super::spans::{CopiedSpan, CopyPlace, UNIT, is_sound};
 use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::{Dir, OpenMode, SyncPurpose};
 use std::io;
 use uuid::Uuid;
 
 const MAGIC: &[u8; 8] = b"HCLAYOUT";
-const VERSION: u32 = 1;
+/// The version of records of mirrors.
+const VERSION_MIRROR: u32 = 1;
+/// The version of records that name their kind.
+const VERSION_KIND: u32 = 2;
+/// The number of the kind RAID-5.
+const KIND_RAID5: u8 = 1;
 /// Largest number of members.
 pub(crate) const MAX_MEMBERS: usize = 16;
-/// Largest number of copies.
+/// Largest number of copies of a mirror.
 pub(crate) const MAX_COPIES: usize = 4;
+/// Smallest and largest unit of a row, in bytes.
+pub(crate) const MIN_UNIT: u64 = 4096;
+pub(crate) const MAX_UNIT: u64 = UNIT;
 /// Largest length of a record in bytes. Members keep so much space for their copy.
 pub(crate) const MAX_RECORD: usize = 512 << 10;
 /// Largest length of a reason in bytes.
@@ -37,15 +46,46 @@ const MAX_REASON: usize = 512;
 const HEAD: usize = 20;
 /// How the names of files with records begin.
 pub(crate) const FILE_PREFIX: &str = "layout-";
-/// The beginning of the name of a record that is being written. No mirror has such a name.
+/// The beginning of the name of a record that is being written. No layout has such a name.
 const NEW_PREFIX: &str = "layout-~";
+
+/// How the members of a layout hold its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LayoutKind {
+    /// Each byte is on as many members as a span has places.
+    Mirror,
+    /// Rows of units, of which one is the parity of the others. A unit has so many bytes.
+    Raid5 { unit: u64 },
+}
+
+impl LayoutKind {
+    /// Returns whether a layout of this kind may have so many places in a span.
+    pub(crate) fn allows(self, width: usize) -> bool {
+        match self {
+            LayoutKind::Mirror => (2..=MAX_COPIES).contains(&width),
+            LayoutKind::Raid5 { unit } => {
+                (3..=MAX_MEMBERS).contains(&width)
+                    && (MIN_UNIT..=MAX_UNIT).contains(&unit)
+                    && unit.is_power_of_two()
+            }
+        }
+    }
+
+    /// Returns how many places of a span may be missing, of `width` places.
+    fn spare(self, width: usize) -> usize {
+        match self {
+            LayoutKind::Mirror => width.saturating_sub(1),
+            LayoutKind::Raid5 { .. } => 1,
+        }
+    }
+}
 
 /// A disk that gets the content of a member, and becomes the member when it has all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Incoming {
     pub(crate) uuid: Uuid,
     pub(crate) path: String,
-    /// The mirror's content before this byte is on the disk.
+    /// The layout's content before this byte is on the disk.
     pub(crate) rebuilt: u64,
 }
 
@@ -66,7 +106,9 @@ pub(crate) struct MemberRecord {
 pub(crate) struct LayoutRecord {
     pub(crate) uuid: Uuid,
     pub(crate) sequence: u64,
-    pub(crate) copies: usize,
+    pub(crate) kind: LayoutKind,
+    /// Number of places of each span: copies of a mirror, or columns of a row with its parity.
+    pub(crate) width: usize,
     pub(crate) members: Vec<MemberRecord>,
     pub(crate) spans: Vec<CopiedSpan>,
 }
@@ -80,26 +122,42 @@ pub(crate) fn shortened(text: &str, most: usize) -> &str {
 impl LayoutRecord {
     /// Returns the number of bytes of the content.
     pub(crate) fn len(&self) -> u64 {
-        self.spans.last().map_or(0, CopiedSpan::end)
+        let places = self.spans.last().map_or(0, CopiedSpan::end);
+        match self.kind {
+            LayoutKind::Mirror => places,
+            LayoutKind::Raid5 { .. } => places * (self.width as u64 - 1),
+        }
     }
 
-    /// Returns whether every byte is on a member that is in, without those of `without`.
+    /// Returns whether members that are in have everything, without those of `without`.
     pub(crate) fn is_whole_without(&self, without: &[usize]) -> bool {
-        let has = |place: &CopyPlace| self.members[place.member].is_in && !without.contains(&place.member);
-        self.spans.iter().all(|span| span.places.iter().any(has))
+        let is_missing =
+            |place: &&CopyPlace| !self.members[place.member].is_in || without.contains(&place.member);
+        let missing = |span: &CopiedSpan| span.places.iter().filter(is_missing).count();
+        self.spans.iter().all(|span| missing(span) <= self.kind.spare(self.width))
     }
 
     /// Returns how many members may fail now, whichever they are.
     pub(crate) fn survives(&self) -> usize {
-        let copies =
-            |span: &CopiedSpan| span.places.iter().filter(|place| self.members[place.member].is_in).count();
-        self.spans.iter().map(copies).min().unwrap_or(0).saturating_sub(1)
+        let missing =
+            |span: &CopiedSpan| span.places.iter().filter(|place| !self.members[place.member].is_in).count();
+        let most = self.spans.iter().map(missing).max().unwrap_or(usize::MAX);
+        self.kind.spare(self.width).saturating_sub(most)
+    }
+
+    /// Says what is not there when too many members are missing.
+    pub(crate) fn what_is_gone(&self) -> &'static str {
+        match self.kind {
+            LayoutKind::Mirror => "no copy of a part is left",
+            LayoutKind::Raid5 { .. } => "a row can do without one of them only",
+        }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
-        w.bytes(MAGIC).u32(0).u32(VERSION).u32(0).uuid(&self.uuid).u64(self.sequence);
-        w.u8(self.copies as u8).u8(self.members.len() as u8);
+        let version = if self.kind == LayoutKind::Mirror { VERSION_MIRROR } else { VERSION_KIND };
+        w.bytes(MAGIC).u32(0).u32(version).u32(0).uuid(&self.uuid).u64(self.sequence);
+        w.u8(self.width as u8).u8(self.members.len() as u8);
         for member in &self.members {
             w.uuid(&member.uuid).u8(member.is_in.into()).u64(member.capacity);
             w.string(&member.path).string(shortened(&member.reason, MAX_REASON));
@@ -115,6 +173,9 @@ impl LayoutRecord {
                 w.u8(*member as u8).u64(*offset);
             }
         }
+        if let LayoutKind::Raid5 { unit } = self.kind {
+            w.u8(KIND_RAID5).u8(unit.trailing_zeros() as u8);
+        }
         let len = w.0.len() as u32;
         w.0[16..HEAD].copy_from_slice(&len.to_le_bytes());
         let crc = crc32c(&w.0[12..]);
@@ -128,15 +189,20 @@ impl LayoutRecord {
         let mut head = Reader::new(bytes);
         (head.take(8)? == MAGIC).then_some(())?;
         let (crc, version, len) = (head.u32()?, head.u32()?, head.u32()? as usize);
-        let bytes = bytes.get(..len).filter(|_| len >= HEAD && version == VERSION)?;
+        let bytes =
+            bytes.get(..len).filter(|_| len >= HEAD && (VERSION_MIRROR..=VERSION_KIND).contains(&version))?;
         (crc32c(&bytes[12..]) == crc).then_some(())?;
         let mut r = Reader::new(&bytes[HEAD..]);
         let (uuid, sequence) = (r.uuid()?, r.u64()?);
-        let (copies, members) = (usize::from(r.u8()?), usize::from(r.u8()?));
+        let (width, members) = (usize::from(r.u8()?), usize::from(r.u8()?));
         let members = (0..members).map(|_| take_member(&mut r)).collect::<Option<Vec<_>>>()?;
         let spans = r.u32()?;
-        let spans = (0..spans).map(|_| take_span(&mut r, copies)).collect::<Option<Vec<_>>>()?;
-        let record = LayoutRecord { uuid, sequence, copies, members, spans };
+        let spans = (0..spans).map(|_| take_span(&mut r, width)).collect::<Option<Vec<_>>>()?;
+        let kind = match version {
+            VERSION_MIRROR => LayoutKind::Mirror,
+            _ => take_kind(&mut r)?,
+        };
+        let record = LayoutRecord { uuid, sequence, kind, width, members, spans };
         r.end(record).filter(LayoutRecord::is_sound)
     }
 
@@ -146,13 +212,13 @@ impl LayoutRecord {
         let is_behind_head = |place: &CopyPlace| place.offset >= CONTENT_START;
         self.spans.iter().all(|span| span.places.iter().all(is_behind_head))
             && self.members.iter().all(|member| member.capacity <= i64::MAX as u64)
-            && (2..=MAX_COPIES).contains(&self.copies)
+            && self.kind.allows(self.width)
             && self.members.len() <= MAX_MEMBERS
-            && is_sound(&self.spans, self.copies, &ends)
+            && is_sound(&self.spans, self.width, &ends)
             && self.is_whole_without(&[])
     }
 
-    /// Reads the record of a mirror in the data directory.
+    /// Reads the record of a layout in the data directory.
     pub(crate) fn load(dir: &dyn Dir, name: &str) -> io::Result<LayoutRecord> {
         let file = file_name(name);
         let disk = dir.open(&file, OpenMode::ReadOnly)?;
@@ -191,21 +257,28 @@ fn take_member(r: &mut Reader<'_>) -> Option<MemberRecord> {
     (is_in <= 1).then_some(MemberRecord { uuid, path, is_in: is_in == 1, capacity, reason, incoming })
 }
 
-fn take_span(r: &mut Reader<'_>, copies: usize) -> Option<CopiedSpan> {
+fn take_kind(r: &mut Reader<'_>) -> Option<LayoutKind> {
+    match (r.u8()?, r.u8()?) {
+        (KIND_RAID5, log2) if log2 < 64 => Some(LayoutKind::Raid5 { unit: 1 << log2 }),
+        _ => None,
+    }
+}
+
+fn take_span(r: &mut Reader<'_>, width: usize) -> Option<CopiedSpan> {
     let (start, len) = (r.u64()?, r.u64()?);
     let place = |_| Some(CopyPlace { member: r.u8()?.into(), offset: r.u64()? });
-    let places = (0..copies).map(place).collect::<Option<Vec<_>>>()?;
+    let places = (0..width).map(place).collect::<Option<Vec<_>>>()?;
     Some(CopiedSpan { start, len, places })
 }
 
-/// Returns the name of the file with the record of a mirror.
+/// Returns the name of the file with the record of a layout.
 pub(crate) fn file_name(name: &str) -> String {
     format!("{FILE_PREFIX}{name}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::spans::{UNIT, spread};
+    use super::super::spans::spread;
     use super::*;
     use crate::disk::MemDir;
 
@@ -225,7 +298,8 @@ mod tests {
         LayoutRecord {
             uuid: Uuid::from_bytes([5; 16]),
             sequence: 3,
-            copies: 2,
+            kind: LayoutKind::Mirror,
+            width: 2,
             members: vec![member(1, true), member(2, false)],
             spans: spread(&[2 * UNIT, 2 * UNIT], 2, super::super::member::CONTENT_START),
         }
@@ -248,6 +322,33 @@ mod tests {
         "00",
     );
 
+    fn of_rows() -> LayoutRecord {
+        let mut rows = record();
+        rows.members.push(MemberRecord { uuid: Uuid::from_bytes([3; 16]), ..rows.members[0].clone() });
+        (rows.kind, rows.width) = (LayoutKind::Raid5 { unit: 65536 }, 3);
+        rows.spans = spread(&[2 * UNIT; 3], 3, CONTENT_START);
+        rows
+    }
+
+    #[test]
+    fn golden_bytes_of_rows() {
+        let bytes = of_rows().encode();
+        assert_eq!((bytes[12], &bytes[bytes.len() - 2..]), (2, &[1, 16][..]));
+        assert_eq!(LayoutRecord::decode(&bytes), Some(of_rows()));
+        assert_eq!((of_rows().len(), of_rows().survives(), record().survives()), (4 * UNIT, 0, 0));
+        assert!(of_rows().is_whole_without(&[1]) && !of_rows().is_whole_without(&[0]));
+        let bad: [fn(&mut LayoutRecord); 3] = [
+            |r| r.kind = LayoutKind::Raid5 { unit: 2048 },
+            |r| r.kind = LayoutKind::Raid5 { unit: 2 * UNIT },
+            |r| r.members[0].is_in = false,
+        ];
+        for change in bad {
+            let mut record = of_rows();
+            change(&mut record);
+            assert_eq!(LayoutRecord::decode(&record.encode()), None);
+        }
+    }
+
     #[test]
     fn damage_is_noticed() {
         let whole = record().encode();
@@ -268,7 +369,7 @@ mod tests {
         let changes: [fn(&mut LayoutRecord); 6] = [
             |r| r.members[0].is_in = false,
             |r| r.members[1].capacity = UNIT,
-            |r| r.copies = 1,
+            |r| r.width = 1,
             |r| r.spans[0].places[0].member = 1,
             |r| r.spans[0].start = UNIT,
             |r| r.spans.clear(),

@@ -6,7 +6,7 @@
 use super::access::{AccessOp, DiskAccess};
 use super::cause::Cause;
 use super::tracer::{Traced, Tracer};
-use crate::disk::{Backing, Dir, Disk, Mirror, OpenMode, Settled, SyncPurpose};
+use crate::disk::{Backing, Dir, Disk, DiskLayout, OpenMode, Settled, SyncPurpose};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -255,7 +255,7 @@ impl Disk for TracedDisk {
     fn agrees(&self, content: &[u8], offset: u64) -> io::Result<bool> {
         self.below.agrees(content, offset)
     }
-    fn as_mirror(&self) -> Option<&Mirror> {
-        self.below.as_mirror()
+    fn as_layout(&self) -> Option<DiskLayout<'_>> {
+        self.below.as_layout()
     }
 }

@@ -1,19 +1,21 @@
-//! What is told of mirrors.
+//! What is told of layouts.
 
-/// The state of a mirror: a physical volume whose content is on several disks.
+use crate::settings::LayoutShape;
+
+/// The state of a layout: a physical volume whose content is on several disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MirrorInfo {
-    /// Name. The path of the physical volume is `mirror:NAME`.
+pub struct LayoutInfo {
+    /// Name. The path of the physical volume is `mirror:NAME` or `raid5:NAME`.
     pub name: String,
-    /// Number of copies of each byte.
-    pub copies: usize,
+    /// How the members hold the content.
+    pub shape: LayoutShape,
     /// Number of members that may fail now, whichever they are.
     pub survives: usize,
     /// The members.
     pub members: Vec<MemberInfo>,
 }
 
-/// The state of a member of a mirror.
+/// The state of a member of a layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberInfo {
     /// Path as the operator gave it.
@@ -24,7 +26,7 @@ pub struct MemberInfo {
     pub is_in: bool,
     /// Why the member is out, or why its last rebuild ended; empty if it is in.
     pub reason: String,
-    /// The disk that the member is rebuilt onto, and the byte of the mirror up to which it has the
+    /// The disk that the member is rebuilt onto, and the byte of the content up to which it has the
     /// content, as it was last stored.
     pub incoming: Option<(String, u64)>,
 }

@@ -1,103 +1,24 @@
 //! Tests of mirrors as disks.
 
-use super::member::CONTENT_START;
-use super::record::{Incoming, LayoutRecord};
-use super::spans::UNIT;
-use super::*;
-use crate::disk::{MemDir, Settled};
-use crate::testing::{Act, FaultyDir, Op};
-use parking_lot::Mutex;
+use crate::disk::layout::member::CONTENT_START;
+use crate::disk::layout::record::{LayoutKind, LayoutRecord};
+use crate::disk::layout::spans::UNIT;
+use crate::disk::layout::testing::{LayoutInMemory, read};
+use crate::disk::layout::with_layouts;
+use crate::disk::{Dir, OpenMode, Settled, SyncPurpose};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
-use uuid::Uuid;
+use std::io;
+use std::sync::Arc;
 
-/// The disks whose operations fail, by name and kind of operation.
-#[derive(Default)]
-struct Broken(Mutex<BTreeSet<(String, &'static str)>>);
-
-impl Broken {
-    fn set(&self, name: &str, what: &'static str) {
-        self.0.lock().insert((name.into(), what));
-    }
-
-    fn heal(&self) {
-        self.0.lock().clear();
-    }
-
-    fn fails(&self, op: &Op<'_>) -> Option<io::Error> {
-        let what = match op.act {
-            Act::Open(_) => "open",
-            Act::Read(_) => "read",
-            Act::Write(_) => "write",
-            Act::Sync(_) => "sync",
-            Act::Rename => "rename",
-            _ => return None,
-        };
-        let code = if what == "open" { 2 } else { 5 };
-        let broken = self.0.lock();
-        let is = |what| broken.contains(&(op.name.to_owned(), what));
-        let full = what == "write" && is("full");
-        full.then(|| io::ErrorKind::StorageFull.into())
-            .or_else(|| is(what).then(|| io::Error::from_raw_os_error(code)))
-    }
-}
-
-struct Place {
-    memory: MemDir,
-    broken: Arc<Broken>,
-    dir: Arc<dyn Dir>,
-}
-
-impl Place {
-    /// Makes a mirror `m` of members `0`, `1` and so on with these numbers of units.
-    fn new(sizes: &[u64], copies: usize) -> Place {
-        let (memory, broken) = (MemDir::new(), Arc::new(Broken::default()));
-        let fails = broken.clone();
-        let below: Arc<dyn Dir> = FaultyDir::new(memory.clone(), move |op: &Op<'_>| fails.fails(op));
-        let new = |(n, size): (usize, &u64)| {
-            let disk = below.open_locked(&n.to_string(), OpenMode::CreateNew).unwrap();
-            disk.set_len(CONTENT_START + size * UNIT).unwrap();
-            NewMember { uuid: Uuid::from_u128(n as u128 + 1), path: n.to_string(), disk }
-        };
-        let members: Vec<NewMember> = sizes.iter().enumerate().map(new).collect();
-        create(&*below, "m", Uuid::from_u128(100), copies, &members).unwrap();
-        let dir = with_layouts(below, false);
-        Place { memory, broken, dir }
-    }
-
-    fn try_open(&self) -> io::Result<Arc<dyn Disk>> {
-        self.dir.open_locked("mirror:m", OpenMode::Existing)
-    }
-
-    fn open(&self) -> Arc<dyn Disk> {
-        self.try_open().unwrap()
-    }
-
-    /// Returns the members that the stored record has in.
-    fn stored_in(&self) -> Vec<bool> {
-        LayoutRecord::load(&self.memory, "m").unwrap().members.iter().map(|member| member.is_in).collect()
-    }
-
-    /// Begins to rebuild a member onto a new disk.
-    fn replace(&self, mirror: &Mirror, number: usize, path: &str, units: u64) {
-        let disk = self.dir.open_locked(path, OpenMode::CreateNew).unwrap();
-        disk.set_len(CONTENT_START + units * UNIT).unwrap();
-        let uuid = Uuid::from_u128(500 + number as u128);
-        super::member::write_header(&*disk, &uuid, &mirror.record()).unwrap();
-        mirror.begin_rebuild(number, Incoming { uuid, path: path.into(), rebuilt: 0 }, disk).unwrap();
-    }
-}
-
-fn read(disk: &dyn Disk, at: u64, len: usize) -> Vec<u8> {
-    let mut buf = vec![0; len];
-    disk.read_at(&mut buf, at).unwrap();
-    buf
+/// Makes a mirror `m` of members `0`, `1` and so on with these numbers of units.
+fn mirror_of(sizes: &[u64], copies: usize) -> LayoutInMemory {
+    LayoutInMemory::new(sizes, LayoutKind::Mirror, copies)
 }
 
 #[test]
 fn what_is_written_is_read_whatever_member_goes() {
     for gone in ["0", "1", "2"] {
-        let place = Place::new(&[1, 2, 3], 2);
+        let place = mirror_of(&[1, 2, 3], 2);
         let disk = place.open();
         assert_eq!(disk.len().unwrap(), 3 * UNIT);
         // It crosses all boundaries between members.
@@ -131,7 +52,7 @@ fn what_is_written_is_read_whatever_member_goes() {
 #[test]
 fn a_member_that_fails_is_out_durably_before_anybody_relies_on_it() {
     for what in ["write", "sync"] {
-        let place = Place::new(&[2, 2], 2);
+        let place = mirror_of(&[2, 2], 2);
         let disk = place.open();
         disk.write_at(&[1; 4096], 0).unwrap();
         disk.sync(SyncPurpose::Apply).unwrap();
@@ -154,7 +75,7 @@ fn a_member_that_fails_is_out_durably_before_anybody_relies_on_it() {
 
 #[test]
 fn a_sync_fails_while_the_record_can_not_be_written() {
-    let place = Place::new(&[2, 2], 2);
+    let place = mirror_of(&[2, 2], 2);
     let disk = place.open();
     place.broken.set("1", "write");
     place.broken.set("layout-~m", "sync");
@@ -168,7 +89,7 @@ fn a_sync_fails_while_the_record_can_not_be_written() {
 
 #[test]
 fn a_block_that_one_member_can_not_read_is_written_again() {
-    let place = Place::new(&[2, 2], 2);
+    let place = mirror_of(&[2, 2], 2);
     let disk = place.open();
     disk.write_at(&[7; 8192], 0).unwrap();
     // Byte 0 is read from member 0 first.
@@ -185,7 +106,7 @@ fn a_block_that_one_member_can_not_read_is_written_again() {
 
 #[test]
 fn the_right_copy_is_found_by_its_content() {
-    let place = Place::new(&[2, 2], 2);
+    let place = mirror_of(&[2, 2], 2);
     let disk = place.open();
     disk.write_at(&[7; 4096], 4096).unwrap();
     assert!(disk.agrees(&[7; 4096], 4096).unwrap());
@@ -204,16 +125,16 @@ fn the_right_copy_is_found_by_its_content() {
 #[test]
 fn a_rebuilt_member_has_everything() {
     for was_in in [false, true] {
-        let place = Place::new(&[3, 3], 2);
+        let place = mirror_of(&[3, 3], 2);
         let disk = place.open();
-        let mirror = disk.as_mirror().unwrap();
+        let mirror = disk.as_layout().unwrap();
         disk.write_at(&vec![1; 3 * UNIT as usize], 0).unwrap();
         if !was_in {
-            mirror.put_out(1, "a test").unwrap();
+            mirror.members().put_out(1, "a test").unwrap();
         }
         place.replace(mirror, 1, "new", 3);
         assert_eq!(place.stored_in(), [true, was_in]);
-        let (begun, rebuilt) = mirror.rebuilt().unwrap();
+        let (begun, rebuilt) = mirror.members().rebuilt().unwrap();
         assert_eq!(rebuilt, 0);
         mirror.copy_to_incoming(0, UNIT, &|_, _| true).unwrap();
         // Writes reach the new disk, whether what is there was copied or not.
@@ -223,12 +144,12 @@ fn a_rebuilt_member_has_everything() {
         // It goes on after a restart.
         drop(disk);
         let disk = place.open();
-        let mirror = disk.as_mirror().unwrap();
-        let (begun, rebuilt) = mirror.rebuilt().unwrap();
+        let mirror = disk.as_layout().unwrap();
+        let (begun, rebuilt) = mirror.members().rebuilt().unwrap();
         assert_eq!(rebuilt, UNIT);
         mirror.copy_to_incoming(UNIT, 2 * UNIT, &|_, _| true).unwrap();
         mirror.note_rebuilt(begun, u64::MAX).unwrap();
-        assert_eq!((mirror.rebuilt(), place.stored_in()), (None, vec![true, true]));
+        assert_eq!((mirror.members().rebuilt(), place.stored_in()), (None, vec![true, true]));
         let whole = read(&*disk, 0, 3 * UNIT as usize);
         drop(disk);
         place.broken.set("0", "open");
@@ -240,11 +161,11 @@ fn a_rebuilt_member_has_everything() {
 
 #[test]
 fn a_rebuild_takes_the_right_copy_and_goes_on_behind_what_nobody_can_read() {
-    let place = Place::new(&[2, 2, 2], 3);
+    let place = mirror_of(&[2, 2, 2], 3);
     let disk = place.open();
-    let mirror = disk.as_mirror().unwrap();
+    let mirror = disk.as_layout().unwrap();
     disk.write_at(&[7; 8192], 0).unwrap();
-    mirror.put_out(2, "a test").unwrap();
+    mirror.members().put_out(2, "a test").unwrap();
     place.replace(mirror, 2, "new", 2);
     let rotten = place.memory.open("0", OpenMode::Existing).unwrap();
     rotten.write_at(&[8], CONTENT_START + 4096).unwrap();
@@ -260,60 +181,60 @@ fn a_rebuild_takes_the_right_copy_and_goes_on_behind_what_nobody_can_read() {
 
 #[test]
 fn a_full_disk_ends_its_rebuild_and_delays_nobody() {
-    let place = Place::new(&[1, 1], 2);
+    let place = mirror_of(&[1, 1], 2);
     let disk = place.open();
-    let mirror = disk.as_mirror().unwrap();
-    mirror.put_out(1, "a test").unwrap();
+    let mirror = disk.as_layout().unwrap();
+    mirror.members().put_out(1, "a test").unwrap();
     place.replace(mirror, 1, "new", 1);
     place.broken.set("new", "full");
     disk.write_at(&[1; 4096], 0).unwrap();
-    assert_eq!(mirror.rebuilt(), None);
-    assert!(mirror.record().members[1].reason.contains("the rebuild onto new ended"));
+    assert_eq!(mirror.members().rebuilt(), None);
+    assert!(mirror.members().record().members[1].reason.contains("the rebuild onto new ended"));
 }
 
 #[test]
 fn a_member_that_fails_makes_a_rebuild_begin_again() {
-    let place = Place::new(&[1, 1, 1], 3);
+    let place = mirror_of(&[1, 1, 1], 3);
     let disk = place.open();
-    let mirror = disk.as_mirror().unwrap();
-    mirror.put_out(2, "a test").unwrap();
+    let mirror = disk.as_layout().unwrap();
+    mirror.members().put_out(2, "a test").unwrap();
     place.replace(mirror, 2, "new", 1);
-    let (begun, _) = mirror.rebuilt().unwrap();
+    let (begun, _) = mirror.members().rebuilt().unwrap();
     mirror.copy_to_incoming(0, UNIT, &|_, _| true).unwrap();
     place.broken.set("1", "write");
     disk.write_at(&[1; 4096], 0).unwrap();
     mirror.note_rebuilt(begun, u64::MAX).unwrap();
     assert_eq!(place.stored_in(), [true, false, false]);
-    assert_eq!(mirror.rebuilt().unwrap().1, 0);
+    assert_eq!(mirror.members().rebuilt().unwrap().1, 0);
 }
 
 #[test]
 fn what_another_rebuild_has_copied_does_not_count() {
-    let place = Place::new(&[1, 1, 1], 3);
+    let place = mirror_of(&[1, 1, 1], 3);
     let disk = place.open();
-    let mirror = disk.as_mirror().unwrap();
-    mirror.put_out(1, "a test").unwrap();
-    mirror.put_out(2, "a test").unwrap();
+    let mirror = disk.as_layout().unwrap();
+    mirror.members().put_out(1, "a test").unwrap();
+    mirror.members().put_out(2, "a test").unwrap();
     place.replace(mirror, 1, "one", 1);
-    let (begun, _) = mirror.rebuilt().unwrap();
+    let (begun, _) = mirror.members().rebuilt().unwrap();
     place.replace(mirror, 2, "two", 1);
     mirror.note_rebuilt(begun, u64::MAX).unwrap();
     assert_eq!(place.stored_in(), [true, false, false], "disk two has nothing");
-    let (begun, rebuilt) = mirror.rebuilt().unwrap();
+    let (begun, rebuilt) = mirror.members().rebuilt().unwrap();
     assert_eq!(rebuilt, 0);
     place.broken.set("two", "write");
     mirror.copy_to_incoming(0, UNIT, &|_, _| true).unwrap();
     mirror.note_rebuilt(begun, u64::MAX).unwrap();
     assert_eq!(place.stored_in(), [true, true, false]);
-    assert!(mirror.record().members[2].reason.contains("the rebuild onto two ended"));
+    assert!(mirror.members().record().members[2].reason.contains("the rebuild onto two ended"));
 }
 
 #[test]
 fn an_older_data_directory_is_refused() {
-    let place = Place::new(&[1, 1], 2);
+    let place = mirror_of(&[1, 1], 2);
     let old = LayoutRecord::load(&place.memory, "m").unwrap();
     let disk = place.open();
-    disk.as_mirror().unwrap().put_out(1, "a test").unwrap();
+    disk.as_layout().unwrap().members().put_out(1, "a test").unwrap();
     disk.write_at(&[1; 4096], 0).unwrap();
     drop(disk);
     drop(place.open());
@@ -334,7 +255,7 @@ fn a_disk_that_can_not_give_space_back_has_not_failed() {
             Err(io::ErrorKind::StorageFull.into())
         }
     }
-    let place = Place::new(&[2, 2], 2);
+    let place = mirror_of(&[2, 2], 2);
     let below = crate::disk::LayeredDir::over(Arc::new(place.memory.clone()), Arc::new(Unable));
     let dir = with_layouts(Arc::new(below), false);
     let disk = dir.open_locked("mirror:m", OpenMode::Existing).unwrap();
@@ -346,9 +267,9 @@ fn a_disk_that_can_not_give_space_back_has_not_failed() {
 
 #[test]
 fn a_dissolved_mirror_leaves_its_disks() {
-    let place = Place::new(&[1, 1], 2);
+    let place = mirror_of(&[1, 1], 2);
     let disk = place.open();
-    disk.as_mirror().unwrap().dissolve().unwrap();
+    disk.as_layout().unwrap().members().dissolve().unwrap();
     drop(disk);
     assert_eq!(place.try_open().err().unwrap().kind(), io::ErrorKind::NotFound);
     assert_eq!(read(&*place.memory.open("0", OpenMode::Existing).unwrap(), 0, 8), [0; 8]);
@@ -356,7 +277,7 @@ fn a_dissolved_mirror_leaves_its_disks() {
 
 #[test]
 fn a_mirror_does_not_grow_and_ends() {
-    let place = Place::new(&[1, 1], 2);
+    let place = mirror_of(&[1, 1], 2);
     let disk = place.open();
     disk.set_len(UNIT).unwrap();
     assert_eq!(disk.set_len(UNIT + 1).unwrap_err().kind(), io::ErrorKind::Unsupported);
@@ -380,7 +301,7 @@ proptest! {
         writes in prop::collection::vec((0u64..3 * UNIT, 1usize..300_000, any::<u8>()), 1..12),
         lost in (0usize..5, 0usize..12),
     ) {
-        let place = Place::new(&sizes, 2);
+        let place = mirror_of(&sizes, 2);
         let Ok(mut disk) = place.try_open() else { return Ok(()) };
         let len = disk.len().unwrap();
         let mut model = vec![0u8; len as usize];

@@ -1,56 +1,17 @@
 //! Copies that are wrong, or that can't be read, are made like one that is right.
 
-use super::mirror::{MAX_READ_ERRORS, Mirror, Opened, Piece};
-use super::spans::CopyPlace;
-use crate::disk::{Settled, is_unreadable};
-use crate::error::is_shortage;
+use super::Mirror;
+use crate::disk::Settled;
 use std::io;
-use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-/// Number of ranges that wait to be mended. Reads find further ones again.
-const MAX_UNREADABLE: usize = 1024;
 
 impl Mirror {
-    /// Notes what a member could not read and another one could. Background work mends it: only
-    /// the sums above tell which copy is right.
-    pub(super) fn look_after(
-        &self,
-        piece: &Piece<'_>,
-        place: CopyPlace,
-        disk: &Arc<Opened>,
-        error: &io::Error,
-    ) {
-        let (mirror, at, number) = (&self.name, piece.at, place.member);
-        tracing::warn!(mirror, member = number, at, %error, "a member of a mirror could not be read; another one was");
-        if is_shortage(error) || !self.writable {
-            return;
-        }
-        let errors = self.members[number].read_errors.fetch_add(1, Ordering::Relaxed) + 1;
-        if is_unreadable(error) && errors < MAX_READ_ERRORS && disk.0.answers().is_ok() {
-            let mut unreadable = self.unreadable.lock();
-            if unreadable.len() < MAX_UNREADABLE {
-                unreadable.push(piece.at..piece.at + piece.range.len() as u64);
-            }
-            return;
-        }
-        // If no copy would be left, the member stays.
-        let _ = self.lose(number, disk, error);
-    }
-
-    /// Returns the ranges that a member could not read since the last call.
-    pub(crate) fn take_unreadable(&self) -> Vec<Range<u64>> {
-        std::mem::take(&mut self.unreadable.lock())
-    }
-
     /// Returns whether every member can read a range.
     pub(crate) fn is_readable(&self, at: u64, len: usize) -> bool {
         let mut buffer = vec![0; len];
         let Ok(pieces) = self.pieces(at, len) else { return true };
         pieces.into_iter().all(|piece| {
             piece.places.iter().all(|place| {
-                let disk = self.members[place.member].disk.load_full();
+                let disk = self.members.disk(place.member);
                 let part = &mut buffer[piece.range.clone()];
                 disk.is_none_or(|disk| disk.0.read_at(part, place.offset + piece.within).is_ok())
             })
@@ -70,7 +31,7 @@ impl Mirror {
         let (Some(piece), None) = (pieces.next(), pieces.next()) else { return Ok(Settled::NoneRight) };
         let mut copies = Vec::new();
         for place in self.in_order(&piece) {
-            let Some(disk) = self.members[place.member].disk.load_full() else { continue };
+            let Some(disk) = self.members.disk(place.member) else { continue };
             let from = place.offset + piece.within;
             disk.0.drop_cached(from, buf.len() as u64);
             let mut content = vec![0; buf.len()];
@@ -81,22 +42,22 @@ impl Mirror {
         let Some(right) = right else { return Ok(Settled::NoneRight) };
         buf.copy_from_slice(right);
         let wrong: Vec<_> = copies.iter().filter(|(.., content)| content.as_deref() != Some(&*buf)).collect();
-        for (number, disk, from, _) in wrong.iter().filter(|_| self.writable) {
+        for (number, disk, from, _) in wrong.iter().filter(|_| self.members.writable) {
             tracing::warn!(
-                mirror = self.name,
+                mirror = self.members.name,
                 member = number,
                 at,
                 "a copy was wrong, and was written again"
             );
             if let Err(error) = disk.0.write_at(buf, *from) {
-                let _ = self.lose(*number, disk, &error);
+                let _ = self.members.lose(*number, disk, &error);
             }
         }
         // What was copied to a disk that a member is rebuilt onto may have come from a wrong copy.
-        for place in piece.places.iter().filter(|_| self.writable && !wrong.is_empty()) {
-            let Some(new) = self.members[place.member].incoming.load_full() else { continue };
+        for place in piece.places.iter().filter(|_| self.members.writable && !wrong.is_empty()) {
+            let Some(new) = self.members.incoming(place.member) else { continue };
             if let Err(error) = new.0.write_at(buf, place.offset + piece.within) {
-                let _ = self.lose(place.member, &new, &error);
+                let _ = self.members.lose(place.member, &new, &error);
             }
         }
         Ok(if wrong.is_empty() { Settled::AllRight } else { Settled::Mended })
@@ -107,7 +68,7 @@ impl Mirror {
         let mut buffer = vec![0; content.len()];
         for piece in self.pieces(at, content.len())? {
             for place in piece.places {
-                let Some(disk) = self.members[place.member].disk.load_full() else { continue };
+                let Some(disk) = self.members.disk(place.member) else { continue };
                 let copy = &mut buffer[piece.range.clone()];
                 disk.0.read_direct(copy, place.offset + piece.within)?;
                 if *copy != content[piece.range.clone()] {

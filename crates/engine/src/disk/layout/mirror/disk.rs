@@ -1,6 +1,7 @@
 //! A mirror as a [`Disk`].
 
 use super::Mirror;
+use crate::disk::layout::DiskLayout;
 use crate::disk::{Backing, Disk, Settled, SyncPurpose};
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -37,7 +38,7 @@ impl Disk for Mirror {
         self.write_each(offset, buf.len(), &|disk, at, part| disk.write_direct(&buf[part], at))
     }
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
-        self.sync_all(purpose)
+        self.members.sync_all(purpose)
     }
     fn len(&self) -> io::Result<u64> {
         Ok(self.content_len())
@@ -72,7 +73,7 @@ impl Disk for Mirror {
     }
     /// Every copy needs space, so the member with the least has the say.
     fn backing_available(&self) -> io::Result<Option<Backing>> {
-        let all = self.each_member(|disk| disk.backing_available());
+        let all = self.members.each_member(|disk| disk.backing_available());
         let all = all.into_iter().collect::<io::Result<Vec<_>>>()?;
         let mut known: Vec<Backing> = all.into_iter().flatten().collect();
         known.sort_by_key(|backing| backing.available);
@@ -88,19 +89,19 @@ impl Disk for Mirror {
         self.visit_first(offset, len, &|disk, at, len| disk.will_need(at, len));
     }
     fn advise_random(&self) {
-        self.each_disk(|disk| disk.advise_random());
+        self.members.each_disk(|disk| disk.advise_random());
     }
     fn overwrites_elsewhere(&self) -> io::Result<bool> {
-        Ok(self.each_disk(|disk| disk.overwrites_elsewhere().unwrap_or(false)).contains(&true))
+        Ok(self.members.each_disk(|disk| disk.overwrites_elsewhere().unwrap_or(false)).contains(&true))
     }
     fn answers(&self) -> io::Result<()> {
-        self.check_answers()
+        self.members.check_answers()
     }
     fn is_block_device(&self) -> bool {
-        self.each_disk(|disk| disk.is_block_device()).into_iter().all(|is_device| is_device)
+        self.members.each_disk(|disk| disk.is_block_device()).into_iter().all(|is_device| is_device)
     }
     fn physical_block(&self) -> io::Result<Option<u64>> {
-        let all = self.each_disk(|disk| disk.physical_block());
+        let all = self.members.each_disk(|disk| disk.physical_block());
         Ok(all.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().max())
     }
     fn settle(&self, buf: &mut [u8], offset: u64, is_right: &dyn Fn(&[u8]) -> bool) -> io::Result<Settled> {
@@ -109,7 +110,7 @@ impl Disk for Mirror {
     fn agrees(&self, content: &[u8], offset: u64) -> io::Result<bool> {
         self.copies_are(content, offset)
     }
-    fn as_mirror(&self) -> Option<&Mirror> {
-        Some(self)
+    fn as_layout(&self) -> Option<DiskLayout<'_>> {
+        Some(DiskLayout::Mirror(self))
     }
 }

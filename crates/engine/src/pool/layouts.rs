@@ -1,25 +1,25 @@
-//! Mirrors: physical volumes whose content is on several disks.
+//! Layouts: physical volumes whose content is on several disks.
 
 use super::Pool;
 use crate::branch::namespace::check_name;
 use crate::catalog::features::LAYOUTS;
 use crate::disk::layout::member::{is_of, write_header};
-use crate::disk::layout::record::{Incoming, MAX_COPIES, MAX_MEMBERS, file_name};
-use crate::disk::layout::{MIRROR, NewMember, create};
-use crate::disk::{Cause, Dir, Disk, Mirror};
+use crate::disk::layout::record::{Incoming, LayoutKind, MAX_COPIES, MAX_MEMBERS, file_name};
+use crate::disk::layout::{NewMember, create, path_of};
+use crate::disk::{Cause, Dir, Disk, DiskLayout};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
 use crate::info::PvInfo;
-use crate::info::mirror::{MemberInfo, MirrorInfo};
-use crate::settings::{MirrorSpec, PvSpec};
+use crate::info::layout::{LayoutInfo, MemberInfo};
+use crate::settings::{LayoutShape, LayoutSpec, PvSpec};
 use crate::space::pv::{Pv, open_new};
 use crate::world::uuid;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Returns what is known of the mirror that a disk is.
-pub(super) fn mirror_info(disk: &dyn Disk) -> Option<MirrorInfo> {
-    let mirror = disk.as_mirror()?;
-    let record = mirror.record();
+/// Returns what is known of the layout that a disk is.
+pub(super) fn layout_info(disk: &dyn Disk) -> Option<LayoutInfo> {
+    let members = disk.as_layout()?.members();
+    let record = members.record();
     let member = |of: &crate::disk::layout::record::MemberRecord| MemberInfo {
         path: of.path.clone(),
         size: of.capacity,
@@ -27,52 +27,75 @@ pub(super) fn mirror_info(disk: &dyn Disk) -> Option<MirrorInfo> {
         reason: of.reason.clone(),
         incoming: of.incoming.as_ref().map(|new| (new.path.clone(), new.rebuilt)),
     };
-    Some(MirrorInfo {
-        name: mirror.name().to_owned(),
-        copies: record.copies,
+    Some(LayoutInfo {
+        name: members.name().to_owned(),
+        shape: match record.kind {
+            LayoutKind::Mirror => LayoutShape::Mirror { copies: record.width },
+            LayoutKind::Raid5 { unit } => LayoutShape::Raid5 { columns: record.width, unit },
+        },
         survives: record.survives(),
         members: record.members.iter().map(member).collect(),
     })
 }
 
+/// Checks that so many disks can have a shape.
+fn check_shape(name: &str, shape: LayoutShape, members: usize) -> Result<(LayoutKind, usize)> {
+    let (kind, width, rule) = match shape {
+        LayoutShape::Mirror { copies } => {
+            let rule = format!("a mirror has 2 to {MAX_COPIES} copies, on as many disks or more");
+            (LayoutKind::Mirror, copies, rule)
+        }
+        LayoutShape::Raid5 { columns, unit } => {
+            let rule = format!(
+                "a RAID-5 has rows of 3 to {MAX_MEMBERS} units, on as many disks or more, and a unit is a power of two \
+                 from 4 KiB to 1 MiB"
+            );
+            (LayoutKind::Raid5 { unit }, columns, rule)
+        }
+    };
+    if !kind.allows(width) || !(width..=MAX_MEMBERS).contains(&members) {
+        return Err(invalid(format!("add layout {name}: {rule}, up to {MAX_MEMBERS} disks")));
+    }
+    Ok((kind, width))
+}
+
 impl Pool {
-    /// Makes a mirror of disks, and adds it as a physical volume. Its path is `mirror:NAME`.
-    pub fn add_mirror(&self, spec: &MirrorSpec) -> Result<PvInfo> {
+    /// Makes a mirror or a RAID-5 of disks, and adds it as a physical volume. Its path is
+    /// `mirror:NAME` or `raid5:NAME`.
+    pub fn add_layout(&self, spec: &LayoutSpec) -> Result<PvInfo> {
         let _cause = Cause::Open.begin();
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
-        let MirrorSpec { name, copies, members } = spec;
+        let LayoutSpec { name, shape, members } = spec;
         check_name(name)?;
         if !self.core.sums.is_on() {
             return Err(conflict(
-                "add a mirror: the pool has no sums, which tell a right copy from a wrong one; see `hindcast pool upgrade`",
+                "add a layout: the pool has no sums, which tell a right copy from a wrong one; see `hindcast pool upgrade`",
             ));
         }
-        if !(2..=MAX_COPIES).contains(copies) || !(*copies..=MAX_MEMBERS).contains(&members.len()) {
-            return Err(invalid(format!(
-                "add mirror {name}: it has 2 to {MAX_COPIES} copies, and as many members or more, up to {MAX_MEMBERS}"
-            )));
-        }
-        let path = format!("{MIRROR}{name}");
-        // The removal of a mirror with this name may wait in the journal.
+        let (kind, width) = check_shape(name, *shape, members.len())?;
+        let path = path_of(kind, name);
+        let paths =
+            [path.clone(), path_of(LayoutKind::Mirror, name), path_of(LayoutKind::Raid5 { unit: 0 }, name)];
+        // The removal of a layout with this name may wait in the journal.
         self.destager.destage_to(self.core.journal.last().lsn)?;
-        let is_held = |id| self.core.pvs.held(id).is_some_and(|pv| pv.path == path);
+        let is_held = |id| self.core.pvs.held(id).is_some_and(|pv| paths.contains(&pv.path));
         let next = self.core.names.read().next_pv;
-        if (0..next).any(is_held) || self.core.names.read().pvs.values().any(|pv| pv.path == path) {
-            return Err(conflict(format!("add mirror {name}: there is one with this name")));
+        if (0..next).any(is_held) || self.core.names.read().pvs.values().any(|pv| paths.contains(&pv.path)) {
+            return Err(conflict(format!("add layout {name}: there is one with this name")));
         }
         let new = members.iter().map(|member| self.open_member(member)).collect::<Result<Vec<_>>>()?;
-        // Older builds would take the mirror for a file that is missing.
+        // Older builds would take the layout for a file that is missing.
         if !self.core.has_feature(LAYOUTS) {
             self.destager.enable_bare(LAYOUTS)?;
         }
-        let failed = |e| Error::io(format!("add mirror {name}"), e);
-        create(&*self.core.dir, name, uuid(&*self.core.world.rng), *copies, &new).map_err(failed)?;
-        // The disks are locked again as those of the mirror.
+        let failed = |e| Error::io(format!("add layout {name}"), e);
+        create(&*self.core.dir, name, uuid(&*self.core.world.rng), (kind, width), &new).map_err(failed)?;
+        // The disks are locked again as those of the layout.
         drop(new);
         let added = self.add_pv_alone(&PvSpec { path: path.clone(), size: None, force: true });
         // An addition that waits for the end of a shortage needs the record. One that stays is
-        // replaced by the next mirror with this name.
+        // replaced by the next layout with this name.
         let is_known = || self.core.names.read().pvs.values().any(|pv| pv.path == path);
         if added.is_err() && !is_known() {
             let _ = self.core.dir.remove(&file_name(name));
@@ -88,47 +111,49 @@ impl Pool {
         Ok(NewMember { uuid: uuid(&*self.core.world.rng), path: spec.path.clone(), disk })
     }
 
-    /// Finds the member of a mirror with this path, also as the path of a disk that it is rebuilt
+    /// Finds the member of a layout with this path, also as the path of a disk that it is rebuilt
     /// onto.
     fn find_member(&self, path: &str) -> Result<(Arc<Pv>, usize)> {
         let pvs: Vec<u32> = self.core.names.read().pvs.keys().copied().collect();
         for pv in pvs.into_iter().filter_map(|id| self.core.pvs.held(id)) {
-            let Some(mirror) = pv.disk.as_mirror() else { continue };
+            let Some(layout) = pv.disk.as_layout() else { continue };
             let is_it = |of: &crate::disk::layout::record::MemberRecord| {
                 of.path == path || of.incoming.as_ref().is_some_and(|new| new.path == path)
             };
-            if let Some(number) = mirror.record().members.iter().position(is_it) {
+            if let Some(number) = layout.members().record().members.iter().position(is_it) {
                 return Ok((pv, number));
             }
         }
-        Err(not_found(format!("find member {path}: no mirror has it; see `hindcast pool layouts`")))
+        Err(not_found(format!(
+            "find member {path}: no mirror and no RAID-5 has it; see `hindcast pool layouts`"
+        )))
     }
 
-    /// Puts a member of a mirror out, or ends its rebuild. Returns [`ErrorKind::Conflict`] if no
-    /// copy of a part would be left.
-    pub fn put_member_out(&self, path: &str) -> Result<MirrorInfo> {
+    /// Puts a member out, or ends its rebuild. Returns [`ErrorKind::Conflict`] if those that are
+    /// left would not have everything.
+    pub fn put_member_out(&self, path: &str) -> Result<LayoutInfo> {
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
         let (pv, number) = self.find_member(path)?;
-        let mirror = mirror_of(&pv)?;
-        let record = mirror.record();
+        let members = layout_of(&pv)?.members();
+        let record = members.record();
         let ends_rebuild = record.members[number].incoming.is_some();
         if !ends_rebuild && record.members[number].is_in && !record.is_whole_without(&[number]) {
-            return Err(conflict(format!("put {path} out: it has the only copy of a part of {}", pv.path)));
+            return Err(conflict(format!("put {path} out: {} needs it for a part of its content", pv.path)));
         }
-        mirror.put_out(number, "it was put out").map_err(|e| Error::io(format!("put {path} out"), e))?;
-        mirror_info(&*pv.disk).ok_or_else(|| not_found(path))
+        members.put_out(number, "it was put out").map_err(|e| Error::io(format!("put {path} out"), e))?;
+        layout_info(&*pv.disk).ok_or_else(|| not_found(path))
     }
 
-    /// Begins to rebuild a member of a mirror: onto its own disk, which is there again, or onto
+    /// Begins to rebuild a member of a layout: onto its own disk, which is there again, or onto
     /// another disk. A member that is in stays in until the other disk has everything.
-    pub fn rebuild_member(&self, path: &str, onto: Option<&PvSpec>) -> Result<MirrorInfo> {
+    pub fn rebuild_member(&self, path: &str, onto: Option<&PvSpec>) -> Result<LayoutInfo> {
         let _cause = Cause::Open.begin();
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
         let (pv, number) = self.find_member(path)?;
-        let mirror = mirror_of(&pv)?;
-        let record = mirror.record();
+        let layout = layout_of(&pv)?;
+        let record = layout.members().record();
         let of = &record.members[number];
         if of.incoming.is_some() {
             return Err(conflict(format!(
@@ -150,17 +175,17 @@ impl Pool {
         }
         write_header(&*new.disk, &new.uuid, &record).map_err(failed)?;
         let incoming = Incoming { uuid: new.uuid, path: new.path, rebuilt: 0 };
-        mirror.begin_rebuild(number, incoming, new.disk).map_err(failed)?;
+        layout.begin_rebuild(number, incoming, new.disk).map_err(failed)?;
         self.core.wake();
-        mirror_info(&*pv.disk).ok_or_else(|| not_found(path))
+        layout_info(&*pv.disk).ok_or_else(|| not_found(path))
     }
 
     /// Opens the disk of a member that is out. Its content is not needed any more. Another disk
     /// may have its name by now, and keeps its content.
-    fn open_former(&self, path: &str, mirror: &Uuid) -> Result<NewMember> {
+    fn open_former(&self, path: &str, layout: &Uuid) -> Result<NewMember> {
         let failed = |e| Error::io(format!("open {path}"), e);
         let disk = self.core.dir.open_locked(path, crate::disk::OpenMode::Existing).map_err(failed)?;
-        if !is_of(&*disk, mirror).map_err(failed)? {
+        if !is_of(&*disk, layout).map_err(failed)? {
             return Err(conflict(format!(
                 "rebuild {path}: it does not look like the disk that was there; `pool replace {path} {path} --force` overwrites it"
             )));
@@ -169,6 +194,7 @@ impl Pool {
     }
 }
 
-fn mirror_of(pv: &Pv) -> Result<&Mirror> {
-    pv.disk.as_mirror().ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{} is no mirror", pv.path)))
+fn layout_of(pv: &Pv) -> Result<DiskLayout<'_>> {
+    let none = || Error::new(ErrorKind::NotFound, format!("{} is no mirror and no RAID-5", pv.path));
+    pv.disk.as_layout().ok_or_else(none)
 }

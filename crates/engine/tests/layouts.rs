@@ -1,23 +1,33 @@
-//! Pools on mirrors: failures of members, rebuilds, and copies that are wrong.
+//! Pools on mirrors and RAID-5: failures of members, rebuilds, and copies that are wrong.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use hindcast_engine::ErrorKind;
 use hindcast_engine::disk::{Dir, OpenMode};
-use hindcast_engine::pool::{MirrorSpec, PvSpec, code};
+use hindcast_engine::pool::{LayoutShape, LayoutSpec, PvSpec, code};
 use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, flip, kind, pv, write};
 
 /// The content of members begins here.
 const CONTENT: u64 = MIB;
 
-fn spec(members: &[(&str, u64)], copies: usize) -> MirrorSpec {
+fn spec(members: &[(&str, u64)], copies: usize) -> LayoutSpec {
     let members = members.iter().map(|(path, mib)| pv(path, *mib * MIB)).collect();
-    MirrorSpec { name: "m".into(), copies, members }
+    LayoutSpec { name: "m".into(), shape: LayoutShape::Mirror { copies }, members }
 }
 
 /// Makes a pool whose only physical volume is a mirror of `a` and `b`, with a volume `v` of 8 MiB.
 fn mirrored() -> Site {
+    only_on(&spec(&[("a", 34), ("b", 34)], 2))
+}
+
+/// Makes a pool whose only physical volume is a RAID-5 of `a`, `b` and `c`, with such a volume.
+fn with_parity() -> Site {
+    let shape = LayoutShape::Raid5 { columns: 3, unit: LayoutShape::DEFAULT_UNIT };
+    only_on(&LayoutSpec { shape, ..spec(&[("a", 18), ("b", 18), ("c", 18)], 2) })
+}
+
+fn only_on(spec: &LayoutSpec) -> Site {
     let site = Site::new(4);
-    site.pool.add_mirror(&spec(&[("a", 34), ("b", 34)], 2)).unwrap();
+    site.pool.add_layout(spec).unwrap();
     let plain = site.pool.pvs()[0].path.clone();
     site.pool.drain_pv(&plain, true).unwrap();
     site.idle();
@@ -41,7 +51,7 @@ fn assert_filled(site: &Site, first: u8) {
 }
 
 fn states(site: &Site) -> Vec<bool> {
-    let mirror = site.pool.pvs().into_iter().find_map(|pv| pv.mirror).unwrap();
+    let mirror = site.pool.pvs().into_iter().find_map(|pv| pv.layout).unwrap();
     mirror.members.iter().map(|member| member.is_in).collect()
 }
 
@@ -63,7 +73,7 @@ fn a_pool_outlives_each_member() {
         fill(&site, 1);
         let site = site.reopen_after(|dir| spoil(&*dir, gone));
         assert_filled(&site, 1);
-        assert!(has(&site, code::MIRROR_DEGRADED), "{:?}", site.pool.health());
+        assert!(has(&site, code::LAYOUT_DEGRADED), "{:?}", site.pool.health());
         assert_eq!(states(&site).iter().filter(|is_in| **is_in).count(), 1);
         fill(&site, 11);
         assert_eq!(kind(site.pool.put_member_out(left)), ErrorKind::Conflict);
@@ -78,7 +88,7 @@ fn a_pool_outlives_each_member() {
         drop(volume);
         site.idle();
         assert_eq!(states(&site), [true, true]);
-        assert!(!has(&site, code::MIRROR_DEGRADED));
+        assert!(!has(&site, code::LAYOUT_DEGRADED));
         let volume = site.open("v");
         write(&volume, 0, 11, 4 * KIB);
         drop(volume);
@@ -116,7 +126,7 @@ fn a_member_is_replaced_without_being_out() {
     assert_eq!(info.survives, 1);
     assert_eq!(kind(site.pool.rebuild_member("a", None)), ErrorKind::Conflict, "one at a time");
     site.idle();
-    let mirror = site.pool.pvs()[0].mirror.clone().unwrap();
+    let mirror = site.pool.pvs()[0].layout.clone().unwrap();
     assert_eq!(mirror.members.iter().map(|m| &m.path[..]).collect::<Vec<_>>(), ["d", "b"]);
     let site = site.reopen_after(|dir| {
         spoil(&*dir, "a");
@@ -172,21 +182,76 @@ fn a_backup_of_the_metadata_is_found_on_each_member() {
 fn mirrors_are_made_of_what_fits() {
     let site = Site::new(4);
     for (members, copies) in [(&[("a", 8)][..], 2), (&[("a", 8), ("b", 8)], 1), (&[("a", 8), ("b", 8)], 5)] {
-        assert_eq!(kind(site.pool.add_mirror(&spec(members, copies))), ErrorKind::Invalid);
+        assert_eq!(kind(site.pool.add_layout(&spec(members, copies))), ErrorKind::Invalid);
     }
-    let added = site.pool.add_mirror(&spec(&[("a", 10), ("b", 20), ("c", 30)], 2)).unwrap();
+    let added = site.pool.add_layout(&spec(&[("a", 10), ("b", 20), ("c", 30)], 2)).unwrap();
     assert_eq!(added.path, "mirror:m");
     assert!(added.size >= 26 * MIB, "{added:?}");
-    assert_eq!(kind(site.pool.add_mirror(&spec(&[("d", 8), ("e", 8)], 2))), ErrorKind::Conflict, "the name");
-    let again = MirrorSpec { name: "n".into(), ..spec(&[("a", 10), ("f", 10)], 2) };
-    assert_eq!(kind(site.pool.add_mirror(&again)), ErrorKind::Busy, "a disk of a mirror is in use");
+    assert_eq!(kind(site.pool.add_layout(&spec(&[("d", 8), ("e", 8)], 2))), ErrorKind::Conflict, "the name");
+    let again = LayoutSpec { name: "n".into(), ..spec(&[("a", 10), ("f", 10)], 2) };
+    assert_eq!(kind(site.pool.add_layout(&again)), ErrorKind::Busy, "a disk of a mirror is in use");
     assert_eq!(kind(site.pool.put_member_out("x")), ErrorKind::NotFound);
     // An empty mirror can be removed, and its disks can be used again.
     site.pool.remove_pv("mirror:m").unwrap();
-    let again = MirrorSpec { name: "n".into(), ..spec(&[("a", 10), ("b", 10)], 2) };
-    let again = MirrorSpec {
+    let again = LayoutSpec { name: "n".into(), ..spec(&[("a", 10), ("b", 10)], 2) };
+    let again = LayoutSpec {
         members: again.members.into_iter().map(|member| PvSpec { force: true, ..member }).collect(),
         ..again
     };
-    site.pool.add_mirror(&again).unwrap();
+    site.pool.add_layout(&again).unwrap();
+}
+
+#[test]
+fn a_raid5_outlives_each_member() {
+    for gone in ["a", "b", "c"] {
+        let site = with_parity();
+        fill(&site, 1);
+        let site = site.reopen_after(|dir| spoil(&*dir, gone));
+        assert_filled(&site, 1);
+        assert!(has(&site, code::LAYOUT_DEGRADED), "{:?}", site.pool.health());
+        fill(&site, 11);
+        let volume = site.open("v");
+        write(&volume, 5 * 64 * KIB, 77, 8 * KIB);
+        drop(volume);
+        site.idle();
+        let again = PvSpec { size: None, force: true, ..pv(gone, 0) };
+        site.pool.rebuild_member(gone, Some(&again)).unwrap();
+        site.idle();
+        assert_eq!(states(&site), [true; 3]);
+        let volume = site.open("v");
+        write(&volume, 5 * 64 * KIB, 11, 8 * KIB);
+        drop(volume);
+        site.idle();
+        let next = if gone == "a" { "c" } else { "a" };
+        let site = site.reopen_after(|dir| spoil(&*dir, next));
+        assert_filled(&site, 11);
+    }
+}
+
+#[test]
+fn rot_in_one_member_of_a_raid5_is_mended() {
+    for (member, by_scrub) in [("a", false), ("b", true), ("c", true)] {
+        let site = with_parity();
+        fill(&site, 1);
+        let len = site.dir.open(member, OpenMode::ReadOnly).unwrap().len().unwrap();
+        for at in (CONTENT + MIB..len).step_by(4 * KIB as usize) {
+            flip(&site.dir, member, at, 1);
+        }
+        if by_scrub {
+            site.pool.scrub(0, false).unwrap();
+            while site.pool.data_scrub().running {
+                site.pool.scrub_step().unwrap();
+                site.idle();
+            }
+            assert_eq!(site.pool.data_scrub().damaged, 0);
+        }
+        assert_filled(&site, 1);
+        assert!(site.pool.stats().repaired.copies > 0);
+        assert!(!has(&site, code::DATA_DAMAGED));
+        if by_scrub {
+            // Parities are right again, too.
+            let site = site.reopen_after(|dir| spoil(&*dir, if member == "b" { "a" } else { "b" }));
+            assert_filled(&site, 1);
+        }
+    }
 }

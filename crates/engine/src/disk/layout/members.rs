@@ -1,0 +1,481 @@
+//! The members of a layout: which of them have their content, and the record that says so.
+//!
+//! A member whose write or sync fails is *out*. The record says so durably before the write or the
+//! sync returns. From then on nothing reads that member, until it was rebuilt.
+
+use super::record::{Incoming, LayoutKind, LayoutRecord};
+use super::{member, raid5, record};
+use crate::disk::{Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
+use crate::error::is_shortage;
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Number of failed reads after which a member is out, although its disk still answers.
+pub(super) const MAX_READ_ERRORS: u32 = 256;
+/// Number of ranges that wait to be mended. Reads find further ones again.
+const MAX_UNREADABLE: usize = 1024;
+
+/// The disk of a member.
+pub(super) struct Opened(pub(super) Arc<dyn Disk>);
+
+#[derive(Default)]
+pub(super) struct Member {
+    /// The disk, if the member is in.
+    pub(super) disk: ArcSwapOption<Opened>,
+    /// The disk that the member is rebuilt onto.
+    pub(super) incoming: ArcSwapOption<Opened>,
+    /// Number of reads that failed since the layout was opened or the member was rebuilt.
+    pub(super) read_errors: AtomicU32,
+}
+
+/// A disk that a write reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Member,
+    Incoming,
+}
+
+/// The members of a layout.
+pub(crate) struct Members {
+    pub(super) dir: Arc<dyn Dir>,
+    pub(super) name: String,
+    pub(super) all: Vec<Member>,
+    /// The record, as memory has it.
+    pub(super) record: Mutex<LayoutRecord>,
+    /// Whether the file has an older record.
+    unsaved: AtomicBool,
+    /// Number of rebuilds that began. What was copied before the last of them is not on its disk.
+    pub(super) begun: AtomicU64,
+    /// Ranges of the content that a member could not read, and that were read without it.
+    unreadable: Mutex<Vec<Range<u64>>>,
+    /// Whether members are synced side by side.
+    parallel: bool,
+    pub(super) writable: bool,
+}
+
+/// Returns an error like another one, which can't be cloned.
+pub(super) fn like(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
+pub(super) fn no_copy() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "no member that has it is there")
+}
+
+/// Returns whether an error says that a disk is not there, or is another one.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    /// The error numbers ENXIO, ENODEV and ENOMEDIUM.
+    const CODES: [i32; 3] = [6, 19, 123];
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData)
+        || is_unreadable(error)
+        || error.raw_os_error().is_some_and(|code| CODES.contains(&code))
+}
+
+impl Members {
+    /// Opens the members of a layout. Members that are missing are out from then on, as long as
+    /// those that are left have everything. Disks that can't be opened for another reason refuse
+    /// the opening.
+    pub(super) fn open(
+        dir: &Arc<dyn Dir>,
+        name: &str,
+        mode: OpenMode,
+        parallel: bool,
+        open: &dyn Fn(&str) -> io::Result<Arc<dyn Disk>>,
+    ) -> io::Result<Members> {
+        let record = LayoutRecord::load(&**dir, name)?;
+        let all: Vec<Member> = record.members.iter().map(|_| Member::default()).collect();
+        let mut lost = Vec::new();
+        let opened = |path: &str, uuid, capacity| {
+            let disk = open(path)?;
+            member::check(&*disk, &record.uuid, uuid, capacity)?;
+            // The file is always written before the copies on the members.
+            match member::read_record(&*disk).filter(|known| known.uuid == record.uuid) {
+                Some(known) if known.sequence > record.sequence => {
+                    let text = "it has a newer record of the layout than the data directory, which was restored or copied";
+                    Err(io::Error::other(text))
+                }
+                _ => Ok(Some(Arc::new(Opened(disk)))),
+            }
+        };
+        for (number, (of, member)) in record.members.iter().zip(&all).enumerate() {
+            let wanted = [
+                (Role::Member, of.is_in.then_some((&of.path, &of.uuid)), &member.disk),
+                (Role::Incoming, of.incoming.as_ref().map(|new| (&new.path, &new.uuid)), &member.incoming),
+            ];
+            for (role, disk, slot) in wanted {
+                let Some((path, uuid)) = disk else { continue };
+                match opened(path, uuid, of.capacity) {
+                    Ok(disk) => slot.store(disk),
+                    Err(error) if is_gone(&error) => lost.push((number, role, error)),
+                    Err(error) => {
+                        return Err(io::Error::new(error.kind(), format!("member {path}: {error}")));
+                    }
+                }
+            }
+        }
+        let out: Vec<usize> =
+            lost.iter().filter(|(_, role, _)| *role == Role::Member).map(|(number, ..)| *number).collect();
+        if !record.is_whole_without(&out) {
+            let told = lost.iter().map(|(n, _, error)| format!("{}: {error}", record.members[*n].path));
+            let were_out =
+                record.members.iter().filter(|of| !of.is_in).map(|of| format!("{} was out", of.path));
+            let told = told.chain(were_out).collect::<Vec<_>>().join("; ");
+            let text = format!("members are missing, and {}: {told}", record.what_is_gone());
+            return Err(io::Error::other(text));
+        }
+        let members = Members {
+            dir: dir.clone(),
+            name: name.to_owned(),
+            all,
+            record: Mutex::new(record),
+            unsaved: AtomicBool::new(false),
+            begun: AtomicU64::new(0),
+            unreadable: Mutex::default(),
+            parallel,
+            writable: mode != OpenMode::ReadOnly,
+        };
+        for (number, role, error) in lost {
+            members.leave_out(number, role, &error);
+        }
+        Ok(members)
+    }
+
+    /// Returns the record.
+    pub(crate) fn record(&self) -> LayoutRecord {
+        self.record.lock().clone()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Puts a member out, or ends its rebuild, because a disk of it failed. When this returns, the
+    /// record says so durably. The error is that of the disk if
+    /// those that are left would not have everything.
+    pub(super) fn lose(&self, number: usize, disk: &Arc<Opened>, why: &io::Error) -> io::Result<()> {
+        let record = &mut *self.record.lock();
+        let member = &self.all[number];
+        // The disk may have become the member since the write to it began.
+        let is =
+            |slot: &ArcSwapOption<Opened>| slot.load().as_ref().is_some_and(|held| Arc::ptr_eq(held, disk));
+        match (is(&member.disk), is(&member.incoming)) {
+            (true, _) => self.lose_role(record, number, Role::Member, why),
+            (_, true) => self.lose_role(record, number, Role::Incoming, why),
+            _ => Ok(()),
+        }
+    }
+
+    fn lose_role(
+        &self,
+        record: &mut LayoutRecord,
+        number: usize,
+        role: Role,
+        why: &io::Error,
+    ) -> io::Result<()> {
+        let is_whole = record.is_whole_without(&[number]);
+        if role == Role::Member && is_whole {
+            // What was copied from a disk that fails may be older than what it was sent.
+            record.members.iter_mut().flat_map(|of| of.incoming.as_mut()).for_each(|new| new.rebuilt = 0);
+            self.begun.fetch_add(1, Ordering::SeqCst);
+        }
+        let (of, member) = (&mut record.members[number], &self.all[number]);
+        let layout = &self.name;
+        if role == Role::Member && !is_whole {
+            return Err(like(why));
+        }
+        // A sync that no longer reaches the disk must not return before the record says why.
+        self.unsaved.store(true, Ordering::SeqCst);
+        match role {
+            Role::Member => {
+                tracing::error!(layout, member = of.path, error = %why, "a member of a layout is out");
+                (of.is_in, of.reason) = (false, why.to_string());
+                member.disk.store(None);
+            }
+            Role::Incoming => {
+                if let Some(new) = of.incoming.take() {
+                    tracing::error!(layout, disk = new.path, error = %why, "the rebuild of a member has ended");
+                    of.reason = format!("the rebuild onto {} ended: {why}", new.path);
+                }
+                member.incoming.store(None);
+            }
+        }
+        self.save(record)
+    }
+
+    /// Notes that a disk was not there when the layout was opened. The first sync stores that: if
+    /// the pool does not open, nothing has changed.
+    fn leave_out(&self, number: usize, role: Role, why: &io::Error) {
+        let record = &mut *self.record.lock();
+        let of = &mut record.members[number];
+        let layout = &self.name;
+        self.unsaved.store(true, Ordering::SeqCst);
+        match (role, of.incoming.take()) {
+            (Role::Member, incoming) => {
+                tracing::error!(layout, member = of.path, error = %why, "a member of a layout is missing, and out");
+                (of.is_in, of.reason, of.incoming) = (false, why.to_string(), incoming);
+            }
+            (Role::Incoming, Some(new)) => {
+                tracing::error!(layout, disk = new.path, error = %why, "the rebuild of a member has ended");
+                of.reason = format!("the rebuild onto {} ended: {why}", new.path);
+            }
+            (Role::Incoming, None) => {}
+        }
+    }
+
+    /// Makes a changed record durable.
+    pub(super) fn save(&self, record: &mut LayoutRecord) -> io::Result<()> {
+        record.sequence += 1;
+        self.unsaved.store(true, Ordering::SeqCst);
+        if !self.writable {
+            return Ok(());
+        }
+        record.save(&*self.dir, &self.name)?;
+        self.unsaved.store(false, Ordering::SeqCst);
+        // The copies on the members help where the data directory is lost. Nothing relies on them.
+        for disk in self.active().iter().map(|(_, _, disk)| disk) {
+            let _ = member::write_record(&*disk.0, record);
+        }
+        Ok(())
+    }
+
+    /// Makes the record durable if it has changed.
+    pub(super) fn store(&self) -> io::Result<()> {
+        let record = &mut *self.record.lock();
+        match self.unsaved.load(Ordering::SeqCst) {
+            true => self.save(record),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the disks that writes go to.
+    pub(super) fn active(&self) -> Vec<(usize, Role, Arc<Opened>)> {
+        let of = |(number, member): (usize, &Member)| {
+            // In this order: a disk that becomes the member is in one of the two at any time.
+            let incoming = (Role::Incoming, member.incoming.load_full());
+            let disks = [incoming, (Role::Member, member.disk.load_full())];
+            disks.into_iter().filter_map(move |(role, disk)| Some((number, role, disk?)))
+        };
+        self.all.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// Puts a member out because the operator wants that. It is an error if
+    /// those that are left would not have everything.
+    pub(crate) fn put_out(&self, number: usize, why: &str) -> io::Result<()> {
+        let record = &mut *self.record.lock();
+        let of = &record.members[number];
+        let role = if of.incoming.is_some() { Role::Incoming } else { Role::Member };
+        if role == Role::Member && !of.is_in {
+            return Ok(());
+        }
+        self.lose_role(record, number, role, &io::Error::other(why.to_owned()))
+    }
+
+    /// Removes the headers of all members, and the record.
+    pub(crate) fn dissolve(&self) -> io::Result<()> {
+        for (_, _, disk) in self.active() {
+            member::wipe(&*disk.0)?;
+        }
+        let stored = LayoutRecord::load(&*self.dir, &self.name);
+        if stored.is_ok_and(|stored| stored.uuid != self.record.lock().uuid) {
+            return Ok(()); // that of a younger layout with the same name
+        }
+        let is_raid = self.record.lock().kind != LayoutKind::Mirror;
+        self.dir.remove(&record::file_name(&self.name))?;
+        if is_raid {
+            raid5::remove(&*self.dir, &self.name)?;
+        }
+        self.dir.sync(SyncPurpose::Layout)
+    }
+
+    fn sync_disk(&self, disk: &Opened, purpose: SyncPurpose) -> io::Result<()> {
+        disk.0.sync(purpose)
+    }
+
+    /// Syncs all disks that writes go to. Returns their results.
+    pub(super) fn sync_all(&self, purpose: SyncPurpose) -> io::Result<()> {
+        let active = self.active();
+        let results: Vec<io::Result<()>> = if self.parallel && active.len() > 1 {
+            std::thread::scope(|scope| {
+                let begin = |(_, _, disk): &(usize, Role, Arc<Opened>)| {
+                    let disk = disk.clone();
+                    let sync = move || disk.0.sync(purpose);
+                    std::thread::Builder::new().spawn_scoped(scope, sync)
+                };
+                let others: Vec<_> = active[1..].iter().map(begin).collect();
+                let mut results = vec![self.sync_disk(&active[0].2, purpose)];
+                for (thread, (_, _, disk)) in others.into_iter().zip(&active[1..]) {
+                    results.push(match thread.map(std::thread::ScopedJoinHandle::join) {
+                        Ok(Ok(result)) => result,
+                        Ok(Err(_)) => Err(io::Error::other("the thread of a sync panicked")),
+                        Err(_) => self.sync_disk(disk, purpose),
+                    });
+                }
+                results
+            })
+        } else {
+            active.iter().map(|(_, _, disk)| self.sync_disk(disk, purpose)).collect()
+        };
+        for ((number, _, disk), result) in active.iter().zip(results) {
+            if let Err(error) = result {
+                self.lose(*number, disk, &error)?;
+            }
+        }
+        // A member can have left since the list was made. The record says so before anything relies
+        // on this sync.
+        self.store()
+    }
+
+    /// Checks that the members answer. Those that do not are out, as long as the others have
+    /// everything.
+    pub(super) fn check_answers(&self) -> io::Result<()> {
+        for (number, role, disk) in self.active() {
+            if role == Role::Member
+                && let Err(error) = disk.0.answers()
+                && !is_shortage(&error)
+            {
+                self.lose(number, &disk, &error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `look` for the disk of each member that is in.
+    pub(super) fn each_member<T>(&self, look: impl Fn(&dyn Disk) -> T) -> Vec<T> {
+        let active = self.active();
+        active
+            .iter()
+            .filter(|(_, role, _)| *role == Role::Member)
+            .map(|(_, _, disk)| look(&*disk.0))
+            .collect()
+    }
+
+    /// Calls `look` for the disk of each member that is in or is rebuilt.
+    pub(super) fn each_disk<T>(&self, look: impl Fn(&dyn Disk) -> T) -> Vec<T> {
+        self.active().iter().map(|(_, _, disk)| look(&*disk.0)).collect()
+    }
+
+    /// Returns the disk of a member that is in.
+    pub(super) fn disk(&self, number: usize) -> Option<Arc<Opened>> {
+        self.all[number].disk.load_full()
+    }
+
+    /// Returns the disk that a member is rebuilt onto.
+    pub(super) fn incoming(&self, number: usize) -> Option<Arc<Opened>> {
+        self.all[number].incoming.load_full()
+    }
+
+    /// Returns the disks that writes to a member go to.
+    pub(super) fn written(&self, number: usize) -> impl Iterator<Item = (Role, Arc<Opened>)> {
+        // In this order: a disk that becomes the member is in one of the two at any time.
+        let incoming = (Role::Incoming, self.incoming(number));
+        [incoming, (Role::Member, self.disk(number))]
+            .into_iter()
+            .filter_map(|(role, disk)| Some((role, disk?)))
+    }
+
+    /// Notes what a member could not read, and what was read without it. Background work mends it:
+    /// only the sums above tell what is right. `at` and `len` are of the content.
+    pub(super) fn look_after(&self, at: u64, len: u64, number: usize, disk: &Arc<Opened>, error: &io::Error) {
+        let layout = &self.name;
+        tracing::warn!(layout, member = number, at, %error, "a member of a layout could not be read; the others were");
+        if is_shortage(error) || !self.writable {
+            return;
+        }
+        let errors = self.all[number].read_errors.fetch_add(1, Ordering::Relaxed) + 1;
+        if is_unreadable(error) && errors < MAX_READ_ERRORS && disk.0.answers().is_ok() {
+            let mut unreadable = self.unreadable.lock();
+            if unreadable.len() < MAX_UNREADABLE {
+                unreadable.push(at..at + len);
+            }
+            return;
+        }
+        // If nothing would be left, the member stays.
+        let _ = self.lose(number, disk, error);
+    }
+
+    /// Returns the ranges that a member could not read since the last call.
+    pub(crate) fn take_unreadable(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.unreadable.lock())
+    }
+
+    /// Returns how many rebuilds began, and up to where the content is on all disks that members
+    /// are rebuilt onto. `None`: no member is rebuilt.
+    pub(crate) fn rebuilt(&self) -> Option<(u64, u64)> {
+        let record = self.record.lock();
+        let rebuilt =
+            record.members.iter().filter_map(|of| of.incoming.as_ref()).map(|new| new.rebuilt).min()?;
+        Some((self.begun.load(Ordering::SeqCst), rebuilt))
+    }
+
+    /// Syncs the disks that members are rebuilt onto.
+    pub(super) fn sync_incoming(&self) -> io::Result<()> {
+        for (number, role, disk) in self.active() {
+            if role == Role::Incoming
+                && let Err(error) = disk.0.sync(SyncPurpose::Layout)
+            {
+                self.lose(number, &disk, &error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the content before `to` is durable on the disks that members are rebuilt onto. It
+    /// was copied since so many rebuilds had begun. With `to` at the end, the disks are members
+    /// from then on. If another rebuild began meanwhile, this does nothing. The caller excludes
+    /// writes.
+    pub(super) fn note_rebuilt(&self, begun: u64, to: u64) -> io::Result<()> {
+        let record = &mut *self.record.lock();
+        if self.begun.load(Ordering::SeqCst) != begun {
+            return Ok(());
+        }
+        let before = record.clone();
+        let is_end = to >= record.len();
+        for (of, member) in record.members.iter_mut().zip(&self.all) {
+            let Some(new) = &mut of.incoming else { continue };
+            new.rebuilt = new.rebuilt.max(to);
+            if !is_end {
+                continue;
+            }
+            let (layout, disk) = (&self.name, &new.path);
+            tracing::info!(event = "member.rebuilt", layout, disk, "a member of a layout was rebuilt");
+            (of.uuid, of.path) = (new.uuid, std::mem::take(&mut new.path));
+            (of.is_in, of.reason, of.incoming) = (true, String::new(), None);
+            member.read_errors.store(0, Ordering::Relaxed);
+        }
+        if let Err(error) = self.save(record) {
+            *record = before;
+            return Err(error);
+        }
+        // Reads find the new disks only now that the record has them.
+        for (of, member) in record.members.iter().zip(&self.all).filter(|(of, _)| of.incoming.is_none()) {
+            // A sync that looks at both slots, this one first, finds the disk in one of them.
+            let Some(rebuilt) = member.incoming.load_full().filter(|_| of.is_in) else { continue };
+            let replaced = member.disk.swap(Some(rebuilt));
+            member.incoming.store(None);
+            // The old disk must not be taken for a member later.
+            let _ = replaced.map(|old| member::wipe(&*old.0));
+        }
+        Ok(())
+    }
+
+    /// Begins to rebuild a member onto a disk, whose header is written. The caller excludes writes:
+    /// those that are under way do not reach the disk.
+    pub(super) fn begin_rebuild(&self, number: usize, new: Incoming, disk: Arc<dyn Disk>) -> io::Result<()> {
+        let record = &mut *self.record.lock();
+        record.members[number].incoming = Some(new);
+        if let Err(error) = self.save(record) {
+            record.members[number].incoming = None;
+            return Err(error);
+        }
+        self.all[number].incoming.store(Some(Arc::new(Opened(disk))));
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}

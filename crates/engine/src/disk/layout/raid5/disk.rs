@@ -1,0 +1,130 @@
+//! A RAID-5 as a [`Disk`].
+
+use super::Raid5;
+use crate::disk::layout::DiskLayout;
+use crate::disk::layout::members::is_gone;
+use crate::disk::{Backing, Disk, Settled, SyncPurpose};
+use std::io::{self, IoSlice};
+
+#[deny(clippy::missing_trait_methods)] // a default would act on no member
+impl Disk for Raid5 {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        if self.rows.rest_of_unit(offset) < buf.len() as u64 {
+            self.will_need(offset, buf.len() as u64);
+        }
+        self.read(buf, offset, &|disk, buf, at| disk.read_at(buf, at))
+    }
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.try_read(buf, offset)
+    }
+    fn read_direct(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read(buf, offset, &|disk, buf, at| disk.read_direct(buf, at))
+    }
+    fn drop_cached(&self, offset: u64, len: u64) {
+        self.visit(offset, len, &|disk, at, len| disk.drop_cached(at, len));
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write(std::iter::once(buf), offset)
+    }
+    fn write_vectored_at(&self, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.write(bufs.iter().map(|buf| &**buf), offset)
+    }
+    fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write(std::iter::once(buf), offset)
+    }
+    fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
+        self.flush(purpose)
+    }
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.rows.len())
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        match len == self.rows.len() {
+            true => Ok(()),
+            false => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "the size of a RAID-5 is that of its members"))
+            }
+        }
+    }
+    /// Reserves the space of all blocks of the rows that have a part of the range.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_end(offset, usize::try_from(len).unwrap_or(usize::MAX))?;
+        let lines = self.rows.lines_of(offset..offset + len);
+        let mut from = lines.start;
+        while from < lines.end {
+            let to = lines.end.min(self.rows.end_of_row(from));
+            for column in 0..self.rows.width() {
+                let place = self.rows.place(from, column);
+                let len = (to - from) * super::BLOCK as u64;
+                if let Some(disk) = self.members.disk(place.member) {
+                    match disk.0.allocate(place.offset, len) {
+                        Ok(()) => {}
+                        Err(error) if is_gone(&error) => self.members.lose(place.member, &disk, &error)?,
+                        Err(error) => return Err(error),
+                    }
+                }
+                if let Some(new) = self.members.incoming(place.member) {
+                    // A write that fails there ends the rebuild.
+                    let _ = new.0.allocate(place.offset, len);
+                }
+            }
+            from = to;
+        }
+        Ok(())
+    }
+    /// Does nothing: without a block, its line would not be consistent.
+    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn zero(&self, _offset: u64, _len: u64, _unmap: bool) -> io::Result<bool> {
+        Ok(false)
+    }
+    fn run_at(&self, offset: u64) -> io::Result<(u64, bool)> {
+        Ok((self.rows.len().max(offset), true))
+    }
+    fn modified(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
+    /// The member with the least space has the say: it has a part of each row.
+    fn backing_available(&self) -> io::Result<Option<Backing>> {
+        let all = self.members.each_member(|disk| disk.backing_available());
+        let all = all.into_iter().collect::<io::Result<Vec<_>>>()?;
+        let known: Vec<Backing> = all.into_iter().flatten().collect();
+        // Members on one file system share its space.
+        let share = |of: &Backing| {
+            let same = known.iter().filter(|other| other.file_system == of.file_system).count() as u64;
+            of.available / same.max(1)
+        };
+        let least = known.iter().min_by_key(|of| share(of));
+        Ok(least.map(|of| Backing { available: share(of).saturating_mul(self.rows.parity() as u64), ..*of }))
+    }
+    fn will_need(&self, offset: u64, len: u64) {
+        self.visit(offset, len, &|disk, at, len| disk.will_need(at, len));
+    }
+    fn advise_random(&self) {
+        self.members.each_disk(|disk| disk.advise_random());
+    }
+    fn overwrites_elsewhere(&self) -> io::Result<bool> {
+        Ok(self.members.each_disk(|disk| disk.overwrites_elsewhere().unwrap_or(false)).contains(&true))
+    }
+    fn answers(&self) -> io::Result<()> {
+        self.check_broken()?;
+        self.members.check_answers()
+    }
+    fn is_block_device(&self) -> bool {
+        self.members.each_disk(|disk| disk.is_block_device()).into_iter().all(|is_device| is_device)
+    }
+    fn physical_block(&self) -> io::Result<Option<u64>> {
+        let all = self.members.each_disk(|disk| disk.physical_block());
+        Ok(all.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().max())
+    }
+    fn settle(&self, buf: &mut [u8], offset: u64, is_right: &dyn Fn(&[u8]) -> bool) -> io::Result<Settled> {
+        self.settle_block(buf, offset, is_right)
+    }
+    fn agrees(&self, content: &[u8], offset: u64) -> io::Result<bool> {
+        self.is_content(content, offset)
+    }
+    fn as_layout(&self) -> Option<DiskLayout<'_>> {
+        Some(DiskLayout::Raid5(self))
+    }
+}

@@ -1,0 +1,336 @@
+//! RAID-5: a disk whose content is in rows over its members, each row with a unit of parity.
+//!
+//! The engine sees one disk. What makes that safe (decision 79):
+//!
+//! - **A write** waits in memory until the next sync, or until there are many. Then a *flush* reads
+//!   what the new parities need, writes an entry of the parity log and syncs it, writes blocks and
+//!   parities, and syncs the members. A flush that fails makes the disk fail for ever.
+//! - **A member that fails** is out, as in every layout. What it had follows from the others.
+//! - **After a crash** the lines of the youngest entry are settled before anything is read: each
+//!   block that the entry does not write reads as before, whichever member is missing.
+//! - **A line is consistent** from its first write on. Whether a line that was never written is,
+//!   the groups tell. Parities are never computed from a parity that may be wrong.
+
+mod disk;
+mod flush;
+mod groups;
+mod log;
+mod mend;
+mod pending;
+mod rebuild;
+mod replay;
+mod rows;
+
+use super::members::{Members, Opened, no_copy};
+use super::record::{LayoutKind, LayoutRecord};
+use super::spans::CopyPlace;
+use crate::disk::{Dir, Disk, OpenMode};
+pub(crate) use groups::FILE_PREFIX as GROUPS_PREFIX;
+pub(crate) use log::FILE_PREFIX as LOG_PREFIX;
+
+use groups::Groups;
+use log::ParityLog;
+use parking_lot::{Mutex, RwLock};
+use pending::{BlockContent, PendingBlock, PendingBlocks, content_of, zeros};
+use rebuild::Copied;
+use rows::{BLOCK, Rows};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::OnceLock;
+
+/// Bounds of the number of blocks that one entry of the log writes: 256 KiB to 32 MiB.
+const ROOM: std::ops::RangeInclusive<u64> = 64..=8192;
+/// Part of the content that one entry can write.
+const ROOM_PART: u64 = 256;
+/// Number of lines that wait to be looked at because something in them is wrong.
+const MAX_SUSPECTS: usize = 1024;
+
+/// Tells for a byte of the content and a block whether the block may be its content.
+pub(crate) type BlockJudge = Box<dyn Fn(u64, &[u8]) -> bool + Send + Sync>;
+
+/// Reads bytes of a disk: (disk, buffer, byte of it).
+type ReadDisk<'a> = &'a dyn Fn(&dyn Disk, &mut [u8], u64) -> io::Result<()>;
+
+/// A RAID-5 as a disk.
+pub struct Raid5 {
+    pub(crate) members: Members,
+    rows: Rows,
+    pending: PendingBlocks,
+    /// Number of pending blocks from which on a write makes a flush.
+    room: usize,
+    /// Held while a part of a block is written: what is around it must not change meanwhile.
+    patching: Mutex<()>,
+    /// The parity log. Held by a flush, and by what else needs lines that no flush changes.
+    log: Mutex<ParityLog>,
+    /// Held shared while what belongs together is read from several members, and alone while it is
+    /// written.
+    lines: RwLock<()>,
+    groups: Groups,
+    copied: Mutex<Copied>,
+    /// The parities of lines that an opening for reading could not write.
+    corrected: BTreeMap<u64, BlockContent>,
+    /// Lines in which something is wrong.
+    suspects: Mutex<Vec<u64>>,
+    /// Tells whether a block may be the content at a byte, once the sums are known.
+    judge: OnceLock<BlockJudge>,
+    /// Why a flush failed.
+    broken: OnceLock<io::Error>,
+}
+
+/// Returns the number of blocks that one entry of the log can write.
+fn room(record: &LayoutRecord) -> usize {
+    let blocks = record.len() / BLOCK as u64;
+    (blocks / ROOM_PART).clamp(*ROOM.start(), *ROOM.end()) as usize
+}
+
+/// Makes what a new layout has beside its record: the parity log, and the list of groups. With
+/// `is_zeroed` all bytes of all members are zeros.
+pub(super) fn create(dir: &dyn Dir, name: &str, record: &LayoutRecord, is_zeroed: bool) -> io::Result<()> {
+    groups::create(dir, name, record, is_zeroed)?;
+    log::create(dir, name, room(record))
+}
+
+/// Removes what a layout has beside its record.
+pub(super) fn remove(dir: &dyn Dir, name: &str) -> io::Result<()> {
+    log::remove(dir, name)?;
+    groups::remove(dir, name)
+}
+
+/// Adds bytes to others by exclusive or.
+fn add(sum: &mut [u8], bytes: &[u8]) {
+    for (sum, byte) in sum.iter_mut().zip(bytes) {
+        *sum ^= byte;
+    }
+}
+
+impl Raid5 {
+    /// Opens a RAID-5. Settles what a crash may have left half written.
+    pub(super) fn new(members: Members, mode: OpenMode) -> io::Result<Raid5> {
+        let (name, record) = (members.name.clone(), members.record());
+        let LayoutKind::Raid5 { unit } = record.kind else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no RAID-5"));
+        };
+        let rows = Rows::new(record.spans.clone(), record.width, unit);
+        let groups = Groups::load(&*members.dir, &name, &record);
+        let (log, lines) = ParityLog::open(&*members.dir, &name, record.uuid, room(&record), mode)?;
+        let mut raid = Raid5 {
+            members,
+            rows,
+            pending: PendingBlocks::default(),
+            room: log.room,
+            patching: Mutex::new(()),
+            log: Mutex::new(log),
+            lines: RwLock::new(()),
+            groups,
+            copied: Mutex::default(),
+            corrected: BTreeMap::new(),
+            suspects: Mutex::default(),
+            judge: OnceLock::new(),
+            broken: OnceLock::new(),
+        };
+        raid.replay(&lines)?;
+        Ok(raid)
+    }
+
+    /// Lets the disk verify the blocks that it computes parities from. Without that, a rotten block
+    /// would become what its parity says.
+    pub(crate) fn judge_with(&self, judge: BlockJudge) {
+        let _ = self.judge.set(judge);
+    }
+
+    /// Returns where a block of a line is, and its disk, if its member is in.
+    fn stored(&self, line: u64, column: usize) -> (CopyPlace, Option<Arc<Opened>>) {
+        let place = self.rows.place(line, column);
+        (place, self.members.disk(place.member))
+    }
+
+    fn check_end(&self, at: u64, len: usize) -> io::Result<()> {
+        match at.checked_add(len as u64).is_some_and(|end| end <= self.rows.len()) {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "past the end of the RAID-5")),
+        }
+    }
+
+    fn check_broken(&self) -> io::Result<()> {
+        self.broken.get().map_or(Ok(()), |error| Err(super::members::like(error)))
+    }
+
+    /// Splits a range of the content into parts of one unit each. Returns the line, the column, the
+    /// byte of the line's block, and the bytes of the range of each.
+    fn units(
+        &self,
+        at: u64,
+        len: usize,
+    ) -> impl Iterator<Item = (u64, usize, u64, std::ops::Range<usize>)> + use<'_> {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let place = at + from as u64;
+            let to = len.min(from + usize::try_from(self.rows.rest_of_unit(place)).unwrap_or(usize::MAX));
+            let (line, column) = self.rows.find(place / BLOCK as u64);
+            let range = from..to;
+            from = to;
+            (!range.is_empty()).then_some((line, column, place % BLOCK as u64, range))
+        })
+    }
+
+    /// Reads what the members have of a range, each part from its member, or else from the others.
+    fn read_stored(&self, buf: &mut [u8], at: u64, read: ReadDisk<'_>) -> io::Result<()> {
+        for (line, column, within, range) in self.units(at, buf.len()) {
+            let (place, disk) = self.stored(line, column);
+            let part = &mut buf[range.clone()];
+            let failed = match &disk {
+                None => None,
+                Some(disk) => match read(&*disk.0, part, place.offset + within) {
+                    Ok(()) => continue,
+                    Err(error) => Some((disk, error)),
+                },
+            };
+            let restored = {
+                let _lines = self.lines.read();
+                self.restore(part, line, column, within, read)
+            };
+            match (restored, failed) {
+                (Ok(()), None) => {}
+                (Ok(()), Some((disk, error))) => {
+                    let len = range.len() as u64;
+                    self.members.look_after(at + range.start as u64, len, place.member, disk, &error);
+                }
+                // The error of the disk says more than that of the restoration.
+                (Err(error), failed) => return Err(failed.map_or(error, |(_, error)| error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes a part of a unit from the other units of its row. `within` is the byte of the
+    /// line's block. The caller excludes writes to these lines.
+    fn restore(
+        &self,
+        part: &mut [u8],
+        line: u64,
+        column: usize,
+        within: u64,
+        read: ReadDisk<'_>,
+    ) -> io::Result<()> {
+        part.fill(0);
+        let mut other = vec![0; part.len()];
+        for number in (0..self.rows.width()).filter(|number| *number != column) {
+            let (place, disk) = self.stored(line, number);
+            let disk = disk.ok_or_else(no_copy)?;
+            read(&*disk.0, &mut other, place.offset + within)?;
+            if number == self.rows.parity() {
+                self.correct(&mut other, line, within);
+            }
+            add(part, &other);
+        }
+        Ok(())
+    }
+
+    /// Replaces parities that an opening for reading could not write.
+    fn correct(&self, part: &mut [u8], line: u64, within: u64) {
+        let from = line * BLOCK as u64 + within;
+        let to = from + part.len() as u64;
+        for (line, parity) in self.corrected.range(line..to.div_ceil(BLOCK as u64)) {
+            let start = line * BLOCK as u64;
+            let (first, last) = (from.max(start), to.min(start + BLOCK as u64));
+            let bytes = &parity[(first - start) as usize..(last - start) as usize];
+            part[(first - from) as usize..(last - from) as usize].copy_from_slice(bytes);
+        }
+    }
+
+    /// Reads a range: what is pending, and the rest from the members.
+    fn read(&self, buf: &mut [u8], at: u64, read: ReadDisk<'_>) -> io::Result<()> {
+        self.check_end(at, buf.len())?;
+        for part in self.pending.read(buf, at) {
+            let from = at + part.start as u64;
+            self.read_stored(&mut buf[part], from, read)?;
+        }
+        Ok(())
+    }
+
+    /// Reads without waiting. Whatever needs more than one member is left to a read that may wait.
+    fn try_read(&self, buf: &mut [u8], at: u64) -> io::Result<bool> {
+        self.check_end(at, buf.len())?;
+        for part in self.pending.read(buf, at) {
+            let (buf, at) = (&mut buf[part.clone()], at + part.start as u64);
+            for (line, column, within, range) in self.units(at, buf.len()) {
+                let (place, disk) = self.stored(line, column);
+                let Some(disk) = disk else { return Ok(false) };
+                let read = disk.0.try_read_at(&mut buf[range], place.offset + within);
+                if !read.unwrap_or(false) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes a write. It is on the members after the next sync.
+    fn write<'b>(&self, parts: impl Iterator<Item = &'b [u8]>, at: u64) -> io::Result<()> {
+        self.check_broken()?;
+        let mut parts: Vec<&[u8]> = parts.collect();
+        let len = parts.iter().map(|part| part.len()).sum();
+        self.check_end(at, len)?;
+        let end = at + len as u64;
+        let mut whole = Vec::with_capacity(len / BLOCK + 2);
+        let mut ends = Vec::new();
+        let mut from = at;
+        while from < end {
+            let block = from / BLOCK as u64;
+            let to = end.min((block + 1) * BLOCK as u64);
+            let mut content = zeros();
+            let inside = (from % BLOCK as u64) as usize..(from % BLOCK as u64 + to - from) as usize;
+            take(&mut parts, &mut content[inside.clone()]);
+            match inside.len() == BLOCK {
+                true => whole.push((block, PendingBlock { content, is_patched: false })),
+                false => ends.push((block, content, inside)),
+            }
+            from = to;
+        }
+        let mut waiting = self.pending.add(whole);
+        if !ends.is_empty() {
+            let _patching = self.patching.lock();
+            for (block, content, inside) in ends {
+                let mut old = zeros();
+                self.read(&mut old[..], block * BLOCK as u64, &|disk, buf, at| disk.read_at(buf, at))?;
+                old[inside.clone()].copy_from_slice(&content[inside]);
+                waiting = self.pending.add(vec![(block, PendingBlock { content: old, is_patched: true })]);
+            }
+        }
+        if waiting >= self.room {
+            self.flush(crate::disk::SyncPurpose::Apply)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` for the disk and the bytes of each part of a range whose member is in.
+    fn visit(&self, at: u64, len: u64, visit: &dyn Fn(&dyn Disk, u64, u64)) {
+        let len = len.min(self.rows.len().saturating_sub(at)) as usize;
+        for (line, column, within, range) in self.units(at, len) {
+            if let (place, Some(disk)) = self.stored(line, column) {
+                visit(&*disk.0, place.offset + within, range.len() as u64);
+            }
+        }
+    }
+}
+
+/// Fills `buf` with the first bytes of `parts`, and removes them there.
+fn take(parts: &mut Vec<&[u8]>, buf: &mut [u8]) {
+    let mut filled = 0;
+    let mut used = 0;
+    for part in parts.iter_mut() {
+        let len = part.len().min(buf.len() - filled);
+        buf[filled..filled + len].copy_from_slice(&part[..len]);
+        *part = &part[len..];
+        filled += len;
+        if !part.is_empty() {
+            break;
+        }
+        used += 1;
+    }
+    parts.drain(..used);
+}
+
+#[cfg(test)]
+mod tests;

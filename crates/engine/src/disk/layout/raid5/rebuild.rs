@@ -1,0 +1,205 @@
+//! The rebuild of members: a disk gets what the member has, or what follows from the others.
+
+use super::Raid5;
+use super::groups::GROUP;
+use super::rows::BLOCK;
+use crate::disk::layout::IsRight;
+use crate::disk::layout::record::Incoming;
+use crate::disk::{Disk, is_unreadable};
+use crate::error::is_shortage;
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Number of lines that are copied under one lock: 1 MiB of each place.
+const LINES: u64 = 256;
+
+/// The groups that were copied as a whole since so many rebuilds had begun.
+#[derive(Default)]
+pub(super) struct Copied {
+    begun: u64,
+    groups: BTreeSet<u64>,
+}
+
+impl Raid5 {
+    /// Copies all groups of lines that have a part of a range of the content to the disks that
+    /// members are rebuilt onto. `is_right` tells for a byte of the range and a block whether the
+    /// block may be its content. Returns the bytes that no member has any more. The disks have
+    /// zeros there.
+    pub(crate) fn copy_to_incoming(
+        &self,
+        at: u64,
+        len: u64,
+        is_right: IsRight<'_>,
+    ) -> io::Result<Vec<Range<u64>>> {
+        let end = self.rows.len().min(at + len);
+        let mut unreadable = Vec::new();
+        if at >= end {
+            return Ok(unreadable);
+        }
+        let lines = self.rows.lines_of(at..end);
+        let is_right = |place: u64, block: &[u8]| !(at..end).contains(&place) || is_right(place, block);
+        for group in lines.start / GROUP..lines.end.div_ceil(GROUP) {
+            let begun = self.members.begun.load(Ordering::SeqCst);
+            if self.is_copied(begun, group) {
+                continue;
+            }
+            let behind = ((group + 1) * GROUP).min(self.rows.lines());
+            for from in (group * GROUP..behind).step_by(LINES as usize) {
+                self.copy_lines(from..behind.min(from + LINES), &is_right, &mut unreadable)?;
+            }
+            let mut copied = self.copied.lock();
+            if copied.begun != begun {
+                *copied = Copied { begun, groups: BTreeSet::new() };
+            }
+            copied.groups.insert(group);
+        }
+        Ok(unreadable)
+    }
+
+    fn is_copied(&self, begun: u64, group: u64) -> bool {
+        let copied = self.copied.lock();
+        copied.begun == begun && copied.groups.contains(&group)
+    }
+
+    fn copy_lines(
+        &self,
+        lines: Range<u64>,
+        is_right: IsRight<'_>,
+        unreadable: &mut Vec<Range<u64>>,
+    ) -> io::Result<()> {
+        let _alone = self.lines.write();
+        let mut from = lines.start;
+        while from < lines.end {
+            let to = lines.end.min(self.rows.end_of_row(from));
+            for column in 0..self.rows.width() {
+                let place = self.rows.place(from, column);
+                let Some(new) = self.members.incoming(place.member) else { continue };
+                let mut content = vec![0; (to - from) as usize * BLOCK];
+                self.read_column(from, column, &mut content, is_right, unreadable)?;
+                let len = content.len() as u64;
+                let done =
+                    new.0.allocate(place.offset, len).and_then(|()| new.0.write_at(&content, place.offset));
+                if let Err(error) = done {
+                    // Clients do not wait for a disk that has no space for the content.
+                    self.members.lose(place.member, &new, &error)?;
+                }
+            }
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// Reads what a column has in some lines of a row.
+    fn read_column(
+        &self,
+        line: u64,
+        column: usize,
+        content: &mut [u8],
+        is_right: IsRight<'_>,
+        unreadable: &mut Vec<Range<u64>>,
+    ) -> io::Result<()> {
+        let read = |disk: &dyn Disk, buf: &mut [u8], at| disk.read_at(buf, at);
+        let (place, disk) = self.stored(line, column);
+        let known = match &disk {
+            Some(disk) => disk.0.read_at(content, place.offset),
+            None => self.restore(content, line, column, 0, &read),
+        };
+        for (block, line) in content.chunks_mut(BLOCK).zip(line..) {
+            if column == self.rows.parity() {
+                if known.is_err() {
+                    self.parity_of(line, block)?;
+                }
+                continue;
+            }
+            let at = self.rows.block(line, column) * BLOCK as u64;
+            if known.is_ok() && is_right(at, block) {
+                continue;
+            }
+            let place = self.rows.place(line, column).offset;
+            let mut is_there = known.is_ok();
+            if let (Some(disk), Err(_)) = (&disk, &known) {
+                is_there = passes(disk.0.read_at(block, place))?;
+            }
+            let mut other = [0; BLOCK];
+            let is_restored = disk.is_some() || known.is_err();
+            if is_restored && passes(self.restore(&mut other, line, column, 0, &read))? {
+                if !is_there || is_right(at, &other) {
+                    block.copy_from_slice(&other);
+                }
+                is_there = true;
+            }
+            if !is_there {
+                block.fill(0);
+                unreadable.push(at..at + BLOCK as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes the parity of a line. A block that nothing has any more counts as zeros.
+    fn parity_of(&self, line: u64, parity: &mut [u8]) -> io::Result<()> {
+        let mut block = [0; BLOCK];
+        parity.fill(0);
+        for column in 0..self.rows.parity() {
+            self.read_block(line, column, &mut block)?;
+            super::add(parity, &block);
+        }
+        Ok(())
+    }
+
+    /// Notes that the content before `to` was copied since so many rebuilds had begun. It is
+    /// durable when this returns. With `to` at the end, the disks are members from then on. If
+    /// another rebuild began meanwhile, this does nothing.
+    pub(crate) fn note_rebuilt(&self, begun: u64, to: u64) -> io::Result<()> {
+        self.members.sync_incoming()?;
+        // No flush is between the old disk and the new one.
+        let _log = self.log.lock();
+        let _alone = self.lines.write();
+        if to >= self.rows.len() && self.members.begun.load(Ordering::SeqCst) == begun {
+            self.forget_groups(begun)?;
+        }
+        self.members.note_rebuilt(begun, to)
+    }
+
+    /// Forgets that groups are consistent, unless they were copied as a whole, or need no copy.
+    fn forget_groups(&self, begun: u64) -> io::Result<()> {
+        let record = self.members.record();
+        let rebuilt: Vec<(usize, bool)> = record
+            .members
+            .iter()
+            .enumerate()
+            .filter(|(_, of)| of.incoming.is_some())
+            .map(|(number, of)| (number, of.is_in))
+            .collect();
+        self.groups.change(&*self.members.dir, &self.members.name, |group, was_consistent| {
+            let lines = group * GROUP..((group + 1) * GROUP).min(self.rows.lines());
+            let mut here =
+                rebuilt.iter().filter(|(member, _)| self.rows.is_on(lines.clone(), *member)).peekable();
+            if here.peek().is_none() {
+                return was_consistent;
+            }
+            // What follows from the others agrees with them.
+            self.is_copied(begun, group) && (was_consistent || here.any(|(_, is_in)| !is_in))
+        })
+    }
+
+    /// Begins to rebuild a member onto a disk, whose header is written.
+    pub(crate) fn begin_rebuild(&self, number: usize, new: Incoming, disk: Arc<dyn Disk>) -> io::Result<()> {
+        let _log = self.log.lock();
+        let _alone = self.lines.write();
+        self.members.begin_rebuild(number, new, disk)
+    }
+}
+
+/// Returns whether a read was successful. An error that says more than that a medium can't return
+/// its data is returned.
+fn passes(read: io::Result<()>) -> io::Result<bool> {
+    match read {
+        Ok(()) => Ok(true),
+        Err(error) if is_shortage(&error) || !is_unreadable(&error) => Err(error),
+        Err(_) => Ok(false),
+    }
+}

@@ -1,0 +1,150 @@
+//! Where rows and lines lie.
+//!
+//! A *row* has a unit on each column: the units of content, and one of parity. The parity rotates
+//! from row to row. A *line* is the blocks at the same place of a row's units. It is what one block
+//! of parity protects:
+//!
+//! ```text
+//! width 4, units of 2 blocks      place 0   place 1   place 2   place 3
+//! row 0: line 0                   parity    block 0   block 2   block 4
+//!        line 1                   parity    block 1   block 3   block 5
+//! row 1: line 2                   block 10  parity    block 6   block 8
+//!        line 3                   block 11  parity    block 7   block 9
+//! ```
+//!
+//! So neighbouring content fills whole rows, and line *n* is at byte *n* · [`BLOCK`] of each place.
+
+use crate::disk::layout::spans::{CopiedSpan, CopyPlace};
+
+/// Bytes of a block: what is read, logged and written at once.
+pub(super) const BLOCK: usize = 4096;
+
+/// The geometry of a layout.
+pub(super) struct Rows {
+    /// Spans of the places. Their bytes are those of one place.
+    spans: Vec<CopiedSpan>,
+    /// Number of columns: those of content, and the parity as the last one.
+    width: usize,
+    /// Number of blocks of a unit.
+    unit: u64,
+}
+
+impl Rows {
+    /// Makes the geometry of spans with `width` places and units of `unit` bytes.
+    pub(super) fn new(spans: Vec<CopiedSpan>, width: usize, unit: u64) -> Rows {
+        Rows { spans, width, unit: unit / BLOCK as u64 }
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Returns the number of columns with content. It is the number of the parity's column, too.
+    pub(super) fn parity(&self) -> usize {
+        self.width - 1
+    }
+
+    /// Returns the number of lines.
+    pub(super) fn lines(&self) -> u64 {
+        self.spans.last().map_or(0, CopiedSpan::end) / BLOCK as u64
+    }
+
+    /// Returns the number of bytes of the content.
+    pub(super) fn len(&self) -> u64 {
+        self.lines() * self.parity() as u64 * BLOCK as u64
+    }
+
+    /// Returns line and column of a block of the content.
+    pub(super) fn find(&self, block: u64) -> (u64, usize) {
+        let columns = self.parity() as u64;
+        let (row, within) = (block / (self.unit * columns), block % (self.unit * columns));
+        (row * self.unit + within % self.unit, (within / self.unit) as usize)
+    }
+
+    /// Returns the block of the content that a line has in a column.
+    pub(super) fn block(&self, line: u64, column: usize) -> u64 {
+        let (row, within) = (line / self.unit, line % self.unit);
+        (row * self.parity() as u64 + column as u64) * self.unit + within
+    }
+
+    /// Returns where a line's block of a column is.
+    pub(super) fn place(&self, line: u64, column: usize) -> CopyPlace {
+        let at = line * BLOCK as u64;
+        let span = &self.spans[self.spans.partition_point(|span| span.end() <= at)];
+        let rotation = (line / self.unit) as usize % self.width;
+        let CopyPlace { member, offset } = span.places[(rotation + 1 + column) % self.width];
+        CopyPlace { member, offset: offset + (at - span.start) }
+    }
+
+    /// Returns the number of bytes of the content from `at` to the end of its unit. So many are
+    /// next to each other in their place.
+    pub(super) fn rest_of_unit(&self, at: u64) -> u64 {
+        let unit = self.unit * BLOCK as u64;
+        unit - at % unit
+    }
+
+    /// Returns the lines of all rows that have a part of a range of the content.
+    pub(super) fn lines_of(&self, range: std::ops::Range<u64>) -> std::ops::Range<u64> {
+        let row = self.unit * self.parity() as u64 * BLOCK as u64;
+        range.start / row * self.unit..range.end.div_ceil(row) * self.unit
+    }
+
+    /// Returns the line behind the last one of a line's row.
+    pub(super) fn end_of_row(&self, line: u64) -> u64 {
+        (line / self.unit + 1) * self.unit
+    }
+
+    /// Returns whether a member has a place of one of these lines.
+    pub(super) fn is_on(&self, lines: std::ops::Range<u64>, member: usize) -> bool {
+        let (from, to) = (lines.start * BLOCK as u64, lines.end * BLOCK as u64);
+        let inside = |span: &&CopiedSpan| span.start < to && from < span.end();
+        self.spans.iter().filter(inside).any(|span| span.places.iter().any(|place| place.member == member))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::layout::spans::{UNIT, spread};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_drawing_above_is_right() {
+        let rows = Rows::new(spread(&[UNIT; 4], 4, 0), 4, 2 * BLOCK as u64);
+        let member = |line, column| rows.place(line, column).member;
+        assert_eq!([0, 1, 2, 3].map(|column| member(0, column)), [1, 2, 3, 0]);
+        assert_eq!([0, 1, 2, 3].map(|column| member(3, column)), [2, 3, 0, 1]);
+        assert_eq!([4, 5, 6, 10, 9].map(|block| rows.find(block)), [(0, 2), (1, 2), (2, 0), (2, 2), (3, 1)]);
+        assert_eq!(rows.place(3, 2).offset, 3 * BLOCK as u64);
+        assert_eq!(rows.len(), 3 * UNIT);
+    }
+
+    proptest! {
+        #[test]
+        fn every_block_has_its_own_place(
+            sizes in prop::collection::vec(1u64..4, 3..7),
+            width in 3usize..5,
+            unit in 0u32..9,
+        ) {
+            let sizes: Vec<u64> = sizes.iter().map(|size| size * UNIT).collect();
+            let spans = spread(&sizes, width, UNIT);
+            prop_assume!(!spans.is_empty());
+            let rows = Rows::new(spans, width, (BLOCK as u64) << unit);
+            let mut taken = BTreeSet::new();
+            for line in 0..rows.lines() {
+                let places: Vec<CopyPlace> = (0..width).map(|column| rows.place(line, column)).collect();
+                let members: BTreeSet<usize> = places.iter().map(|place| place.member).collect();
+                prop_assert_eq!(members.len(), width, "one member has two blocks of a line");
+                for place in &places {
+                    prop_assert!(taken.insert((place.member, place.offset)));
+                    prop_assert!(rows.is_on(line..line + 1, place.member));
+                }
+                for column in 0..rows.parity() {
+                    prop_assert_eq!(rows.find(rows.block(line, column)), (line, column));
+                }
+            }
+            prop_assert_eq!(rows.len() / BLOCK as u64, rows.lines() * rows.parity() as u64);
+        }
+    }
+}
