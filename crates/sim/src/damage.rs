@@ -110,7 +110,7 @@ impl Run {
         drop(pool);
         self.dir.lose_power(rand.pick(&PowerLoss::ALL));
         let on_pv = self.pvs.iter().next().filter(|_| info.pvs > 0 && rand.percent(50)).cloned();
-        let on_pv = on_pv.map(|pv| self.other_member().unwrap_or(pv));
+        let on_pv = on_pv.and_then(|pv| self.with_beginning(pv));
         let from = on_pv.or(info.file).ok_or("the backup has no place")?;
         let catalogs = self.dir.files().into_iter().filter(|(name, _)| name.starts_with("catalog.redb"));
         for (name, _) in catalogs {
@@ -365,7 +365,7 @@ mod tests {
             shared_segments: false,
             references: false,
             sums: false,
-            mirrored: false,
+            layout: None,
             ops,
         };
         run_script(&script, None, None, None).map(drop).unwrap();

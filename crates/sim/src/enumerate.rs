@@ -33,7 +33,7 @@ fn plan_of(script: &Script) -> Plan {
         plan.options.keep_distance = Some(48 << 10);
     }
     plan.sums = script.sums;
-    plan.mirrored = script.mirrored;
+    plan.layout = script.layout;
     plan
 }
 

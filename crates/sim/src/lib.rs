@@ -23,8 +23,8 @@ mod harm;
 mod heard;
 mod history;
 mod images;
+mod layouts;
 mod life;
-mod mirrors;
 mod mutate;
 mod oracle;
 mod perform;
@@ -55,6 +55,7 @@ pub use workload::{ClockMove, Crash, Op, Plan};
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::Placement;
 use hindcast_engine::{Error, ErrorKind};
+pub use layouts::Shape;
 
 /// Default number of operations of a random run.
 pub const DEFAULT_OPS: u64 = 120;
@@ -72,9 +73,11 @@ pub const FIRST_WITH_SUMS: u64 = 20_000_000;
 
 /// From this seed on, all pools are on mirrors, up to [`FIRST_BY_CHUNK`].
 pub const FIRST_WITH_MIRRORS: u64 = 30_000_000;
+/// From this seed on, all pools are on RAID-5.
+pub const FIRST_WITH_RAID5: u64 = 40_000_000;
 
 /// From this seed on, one pool of three places its slots by Share at first, one snap-aware, and all
-/// may do so later. They are not on mirrors.
+/// may do so later. They are on no layout.
 pub const FIRST_BY_CHUNK: u64 = 31_000_000;
 
 /// (divisor, remainder): a seed with this remainder is about chunks that are longer than a journal
@@ -108,7 +111,7 @@ fn any_run(
         let mut plan = Plan::random(&mut rand);
         plan.references = seed >= FIRST_WITH_REFERENCES && !seed.is_multiple_of(4);
         plan.sums = seed >= FIRST_WITH_SUMS;
-        plan.by_chunk = seed >= FIRST_BY_CHUNK;
+        plan.by_chunk = (FIRST_BY_CHUNK..FIRST_WITH_RAID5).contains(&seed);
         if plan.by_chunk {
             plan.placement = match seed % 3 {
                 0 => plan.placement,
@@ -117,7 +120,8 @@ fn any_run(
             };
         }
         if seed >= FIRST_WITH_MIRRORS && !plan.by_chunk {
-            (plan.mirrored, plan.backing) = (true, None);
+            let shape = if seed >= FIRST_WITH_RAID5 { Shape::raid5_of(seed) } else { Shape::Mirror };
+            (plan.layout, plan.backing) = (Some(shape), None);
         }
         if plan.sums && !plan.references {
             plan.options.direct_min = None;

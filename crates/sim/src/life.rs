@@ -85,7 +85,7 @@ impl Run {
         if self.plan.references || self.plan.sums {
             self.enable_features()?;
         }
-        if self.plan.mirrored { self.move_to_mirror() } else { Ok(()) }
+        self.move_to_layout()
     }
 
     /// Opens the pool and compares everything with the oracle. The run survives crashes and a
@@ -172,8 +172,8 @@ impl Run {
             let how = Crash::random(&mut self.rand);
             self.plan_crash(point, how);
         }
-        // A sync that fails on the other member than the weak one would leave no copy.
-        if attempt >= 2 || self.plan.mirrored || !self.rand.percent(3) {
+        // A sync that fails on another member than the weak one would leave too few.
+        if attempt >= 2 || self.plan.layout.is_some() || !self.rand.percent(3) {
             return None;
         }
         let purpose = self.rand.pick(&FAILING);
@@ -402,9 +402,8 @@ impl Run {
             let promise = self.end_process();
             return self.open(promise);
         }
-        // A read may write again what a member of a mirror could not read.
-        let mends = [self.weak_member(), self.other_member()];
-        if !self.poisoned() && mends.iter().flatten().any(|member| self.dir.panicked_in(member)) {
+        // A read may write again what a member of a layout could not read.
+        if !self.poisoned() && self.members().iter().any(|member| self.dir.panicked_in(member)) {
             let promise = self.end_process();
             return self.open(promise);
         }

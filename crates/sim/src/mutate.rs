@@ -2,6 +2,7 @@
 //! nothing, and a script or a seed must fail.
 
 use crate::enumerate::{Cut, Part, enumerate};
+use crate::layouts::Shape;
 use crate::random_run;
 use crate::scripts::{Script, scripts};
 use hindcast_engine::disk::SyncPurpose;
@@ -22,8 +23,12 @@ pub enum Caught {
 pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught {
     let of_shared = [SyncPurpose::CdpShared, SyncPurpose::CdpSorted].contains(&purpose);
     let (first, rest): (Vec<Script>, Vec<Script>) = scripts().into_iter().partition(|script| {
-        let of_mirrors = purpose == SyncPurpose::Layout;
-        (script.shared_segments, script.mirrored) == (of_shared, of_mirrors)
+        let is_first = match purpose {
+            SyncPurpose::Layout => script.layout == Some(Shape::Mirror),
+            SyncPurpose::Parity => script.layout == Some(Shape::RAID5),
+            _ => script.layout.is_none(),
+        };
+        script.shared_segments == of_shared && is_first
     });
     for script in first.into_iter().chain(rest) {
         match enumerate(&script, Part::ALL, Some(purpose), 1, jobs) {

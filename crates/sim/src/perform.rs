@@ -75,8 +75,8 @@ impl Run {
                 self.plan_crash(CrashPoint::Op(self.dir.counts().ops + ops), *how);
                 Ok(())
             }
-            // On the other member than the weak one it would leave no copy.
-            Op::FailSync(_) if self.plan.mirrored => Ok(()),
+            // On another member than the weak one it would leave too few.
+            Op::FailSync(_) if self.plan.layout.is_some() => Ok(()),
             Op::FailSync(purpose) => {
                 self.faults = true;
                 self.dir.fail_next_sync(*purpose);

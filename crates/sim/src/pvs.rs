@@ -16,8 +16,8 @@ impl Run {
             op,
             Op::AddPv { .. } | Op::DrainPv(..) | Op::RemovePv(_) | Op::BadReads | Op::Rot(_) | Op::FailPv(_)
         );
-        if self.plan.mirrored && is_of_pvs {
-            return self.perform_on_mirror(op);
+        if self.plan.layout.is_some() && is_of_pvs {
+            return self.perform_on_layout(op);
         }
         match op {
             Op::AddPv { size, device } => self.add_pv(*size, *device),

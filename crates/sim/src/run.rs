@@ -81,7 +81,7 @@ pub struct Run {
     /// Physical volumes fail in this life of the pool, so a lack of space is allowed. Nothing may
     /// be lost, and everything else must continue.
     pub(crate) failing: bool,
-    /// The member of the mirror that fails, in a pool on a mirror.
+    /// The member that fails, in a pool on a layout.
     pub(crate) weak: usize,
     /// Recovery uses random options, and random crashes happen during it.
     pub(crate) wild: bool,
@@ -295,7 +295,7 @@ impl Run {
         if self.plan.by_chunk {
             generator.place_by_chunk();
         }
-        if self.rand.percent(20) && !self.plan.mirrored {
+        if self.rand.percent(20) && self.plan.layout.is_none() {
             // The promises of a creation hold at once, too.
             let point = CrashPoint::Op(self.rand.between(1, 80));
             let how = Crash::random(&mut self.rand);
@@ -311,7 +311,7 @@ impl Run {
             let snapshots = self.oracle.state().snapshots.len() as u64;
             self.summary.most_snapshots = self.summary.most_snapshots.max(snapshots);
         }
-        if self.plan.mirrored {
+        if self.plan.layout.is_some() {
             return self.finish();
         }
         if self.rand.percent(20) && self.rest()? {

@@ -4,13 +4,14 @@
 mod failures;
 mod histories;
 mod kept;
-mod mirrors;
+mod layouts;
 mod references;
 mod repair;
 mod turns;
 
 use crate::clock::FOR_EVER;
 use crate::fate::PowerLoss;
+use crate::layouts::Shape;
 use crate::oracle::{SnapId, VolId, VolumeModel};
 use crate::workload::{ClockMove, Crash, Op};
 use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Retention};
@@ -31,8 +32,8 @@ pub struct Script {
     pub references: bool,
     /// Whether the pool has sums.
     pub sums: bool,
-    /// Whether the pool is on a mirror.
-    pub mirrored: bool,
+    /// The layout that the pool is on.
+    pub layout: Option<Shape>,
     /// The operations.
     pub ops: Vec<Op>,
 }
@@ -45,7 +46,7 @@ fn script(name: &'static str, atomic_unit: u32, ops: Vec<Op>) -> Script {
         shared_segments: false,
         references: false,
         sums: false,
-        mirrored: false,
+        layout: None,
         ops,
     }
 }
@@ -55,13 +56,15 @@ fn by_reference(name: &'static str, ops: Vec<Op>) -> Script {
 }
 
 /// Returns the scripts that always have sums.
-fn with_sums() -> [Script; 7] {
+fn with_sums() -> [Script; 9] {
     let kept = |name, ops| Script { sums: true, ..by_reference(name, ops) };
-    let mirror = |name, ops| Script { sums: true, mirrored: true, ..by_reference(name, ops) };
+    let on = |layout, name, ops| Script { sums: true, layout: Some(layout), ..by_reference(name, ops) };
     let repair = |name, ops| Script { sums: true, ..script(name, 4096, ops) };
     [
-        mirror("mirror", mirrors::failures()),
-        mirror("mirror-rebuild", mirrors::rebuild()),
+        on(Shape::Mirror, "mirror", layouts::failures()),
+        on(Shape::Mirror, "mirror-rebuild", layouts::rebuild()),
+        on(Shape::RAID5, "raid5", layouts::failures()),
+        on(Shape::RAID5, "raid5-rebuild", layouts::rebuild()),
         kept("kept", kept::plain()),
         kept("kept-mixed", kept::mixed()),
         kept("kept-expiry", kept::expiry()),
@@ -89,7 +92,6 @@ pub fn scripts() -> Vec<Script> {
         script("volumes", 4096, volumes()),
         script("holes", 4096, holes()),
         script("physical-volumes", 512, physical_volumes()),
-        script("share", 4096, share()),
         script("segments", 4096, segments()),
         script("snapshot-redirect", 4096, snapshot(Method::Redirect)),
         script("snapshot-copy", 4096, snapshot(Method::Copy)),
@@ -123,6 +125,7 @@ pub fn scripts() -> Vec<Script> {
         by_reference("reference-dead-branch", references::dead_branch()),
         by_reference("reference-flush-then-inline", references::flush_then_inline()),
         by_reference("reference-drain", references::drain()),
+        script("share", 4096, share()),
     ];
     // Each second script has sums. `sim --enumerate --sums` gives them to all.
     all.iter_mut().skip(1).step_by(2).for_each(|script| script.sums = true);

@@ -5,6 +5,7 @@
 //! everything a little.
 
 use crate::fate::PowerLoss;
+use crate::layouts::Shape;
 use crate::oracle::{SnapId, VolId, VolumeModel};
 use crate::rand::Rand;
 use hindcast_engine::cdp::CdpSettings;
@@ -410,8 +411,8 @@ pub struct Plan {
     pub references: bool,
     /// Whether the pool has the feature `sums` from the start.
     pub sums: bool,
-    /// Whether the pool is on a mirror.
-    pub mirrored: bool,
+    /// The layout that the pool is on.
+    pub layout: Option<Shape>,
     /// Whether the place of a slot may depend on the chunk that it is for.
     pub by_chunk: bool,
 }
@@ -459,7 +460,7 @@ impl Plan {
             backing,
             references: false,
             sums: false,
-            mirrored: false,
+            layout: None,
             by_chunk: false,
         }
     }
@@ -524,7 +525,7 @@ impl Plan {
             backing: None,
             references: false,
             sums: false,
-            mirrored: false,
+            layout: None,
             by_chunk: false,
         }
     }

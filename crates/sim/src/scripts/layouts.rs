@@ -1,4 +1,4 @@
-//! Scripts of pools on a mirror, of whose members one fails. After each cut the member that fails
+//! Scripts of pools on a layout, of whose members one fails. After each cut the member that fails
 //! is away in half of the runs.
 
 use super::{KIB, freeze, look, volume, write};
