@@ -335,25 +335,54 @@ pub struct Pv {
     /// physical volume and does not write to it. Absent if no write failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// The members, if the physical volume is a mirror.
+    /// The layout, if the content is on several disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mirror: Option<Mirror>,
+    pub layout: Option<PvLayout>,
 }
 
-/// A mirror: a physical volume whose content is on several disks.
+/// How several disks hold the content of a physical volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LayoutKind {
+    /// Each byte is on several disks.
+    Mirror,
+    /// Rows of units, of which one is the parity of the others.
+    Raid5,
+}
+
+impl LayoutKind {
+    /// Returns the name for tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            LayoutKind::Mirror => "mirror",
+            LayoutKind::Raid5 => "raid5",
+        }
+    }
+}
+
+/// A mirror or a RAID-5: a physical volume whose content is on several disks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Mirror {
-    /// Name of the mirror. The path of the physical volume is `mirror:NAME`.
+pub struct PvLayout {
+    /// Name of the layout. The path of the physical volume is `mirror:NAME` or `raid5:NAME`.
     pub name: String,
-    /// Number of copies of each byte.
-    pub copies: u64,
+    /// How the disks hold the content.
+    pub kind: LayoutKind,
+    /// Number of copies of each byte of a mirror.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u64>,
+    /// Number of units in a row of a RAID-5, with the parity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<u64>,
+    /// Bytes of a unit of a RAID-5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<u64>,
     /// Number of members that may fail now without loss, whichever they are.
     pub survives: u64,
     /// The members.
     pub members: Vec<Member>,
 }
 
-/// A member of a mirror.
+/// A member of a mirror or of a RAID-5.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Member {
     /// File name in the data directory, or absolute path of a file or block device.
@@ -369,12 +398,12 @@ pub struct Member {
     /// it has everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onto: Option<String>,
-    /// Byte of the mirror up to which the disk has the content, as it was last stored.
+    /// Byte of the content up to which the disk has the content, as it was last stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuilt: Option<u64>,
 }
 
-/// The state of a member of a mirror.
+/// The state of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemberState {
@@ -397,20 +426,30 @@ impl MemberState {
     }
 }
 
-/// A mirror to add to the pool.
+/// A mirror or a RAID-5 to add to the pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct AddMirror {
-    /// Name of the mirror: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
+pub struct AddLayout {
+    /// Name of the layout: 1 to 128 characters of `[A-Za-z0-9._-]`, the first one alphanumeric.
     pub name: String,
-    /// Number of copies of each byte: 2 to 4. Default: 2.
+    /// How the disks hold the content.
+    pub kind: LayoutKind,
+    /// Number of copies of each byte of a mirror: 2 to 4. Default: 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u64>,
-    /// The disks: at least as many as copies, and at most 16. They may have different sizes.
+    /// Number of units in a row of a RAID-5, with the parity: 3 to 16. Default: the number of
+    /// disks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<u64>,
+    /// Bytes of a unit of a RAID-5: a power of two from 4 KiB to 1 MiB. Default: 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<u64>,
+    /// The disks: at least as many as copies or columns, and at most 16. They may have different
+    /// sizes.
     pub members: Vec<AddPv>,
 }
 
-/// A change to a member of a mirror.
+/// A change to a member of a mirror or of a RAID-5.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchMember {

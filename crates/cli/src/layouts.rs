@@ -1,11 +1,12 @@
-//! `hindcast pool layouts`, `replace`, `online` and `offline`: mirrors and their members.
+//! `hindcast pool layouts`, `replace`, `online` and `offline`: mirrors, RAID-5, and their members.
 
 use crate::failure::Failure;
 use crate::output::list;
 use crate::session::Session;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use hindcast_api::{
-    AddMirror, AddPv, ErrorBody, ErrorKind, MemberState, MemberTarget, Mirror, PatchMember, Pv, Size,
+    AddLayout, AddPv, ErrorBody, ErrorKind, LayoutKind, MemberState, MemberTarget, PatchMember, Pv, PvLayout,
+    Size,
 };
 
 const REPLACE_EXAMPLES: &str = "\
@@ -29,24 +30,33 @@ pub(crate) enum Layout {
     Plain,
     /// On several disks, each byte on as many as there are copies
     Mirror,
+    /// On several disks, with a parity: any one of them may fail
+    Raid5,
 }
 
 /// What `pool add` adds.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Addition {
     /// File name in the data directory, or absolute path of a file or block device on the server's
-    /// machine; with --layout mirror several of them
+    /// machine; with --layout several of them
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<String>,
     /// How the content is kept
     #[arg(long, value_enum, default_value = "plain")]
     layout: Layout,
-    /// Name of the mirror
-    #[arg(long, required_if_eq("layout", "mirror"))]
+    /// Name of the mirror or the RAID-5
+    #[arg(long, required_if_eq_any([("layout", "mirror"), ("layout", "raid5")]))]
     name: Option<String>,
     /// Number of copies of each byte in a mirror: 2 to 4 [default: 2]
     #[arg(long)]
     copies: Option<u64>,
+    /// Number of units in a row of a RAID-5, with the parity: 3 to 16 [default: the number of
+    /// disks]
+    #[arg(long)]
+    columns: Option<u64>,
+    /// Size of a unit of a RAID-5: a power of two from 4K to 1M [default: 64K]
+    #[arg(long)]
+    unit: Option<Size>,
     /// Create sparse files of this size [default: the files or devices exist, and their whole
     /// length is used]
     #[arg(long)]
@@ -58,22 +68,33 @@ pub(crate) struct Addition {
 
 impl Addition {
     pub(crate) fn run(self, session: &Session) -> Result<(), Failure> {
-        let Addition { paths, layout, name, copies, size, force } = self;
+        let Addition { paths, layout, name, copies, columns, unit, size, force } = self;
         let add = |path: String| AddPv { path, size: size.map(|size| size.0), force };
-        let pv = match (layout, name) {
-            (Layout::Mirror, Some(name)) => {
+        let kind = match layout {
+            Layout::Plain => None,
+            Layout::Mirror => Some(LayoutKind::Mirror),
+            Layout::Raid5 => Some(LayoutKind::Raid5),
+        };
+        let unit = unit.map(|unit| unit.0);
+        let pv = match (kind, name) {
+            (Some(kind), Some(name)) => {
                 let members = paths.into_iter().map(add).collect();
-                session.client.add_mirror(&AddMirror { name, copies, members })?
+                session.client.add_layout(&AddLayout { name, kind, copies, columns, unit, members })?
             }
-            (Layout::Plain, None) if copies.is_none() => match <[String; 1]>::try_from(paths) {
-                Ok([path]) => session.client.add_pv(&add(path))?,
-                Err(paths) => {
-                    let text =
-                        format!("add {}: add them one by one, or as --layout mirror", paths.join(", "));
-                    return Err(invalid(text));
+            (None, None) if copies.is_none() && columns.is_none() && unit.is_none() => {
+                match <[String; 1]>::try_from(paths) {
+                    Ok([path]) => session.client.add_pv(&add(path))?,
+                    Err(paths) => {
+                        let text = format!("add {}: add them one by one, or with --layout", paths.join(", "));
+                        return Err(invalid(text));
+                    }
                 }
-            },
-            _ => return Err(invalid("--name and --copies are for --layout mirror".into())),
+            }
+            _ => {
+                return Err(invalid(
+                    "--name, --copies, --columns and --unit are for --layout mirror or raid5".into(),
+                ));
+            }
         };
         session.output.show(&pv, |pv| format!("added {}: {}, number {}", pv.path, Size(pv.size), pv.id))
     }
@@ -83,12 +104,12 @@ fn invalid(message: String) -> Failure {
     ErrorBody { kind: ErrorKind::Invalid, message }.into()
 }
 
-/// Commands about members of mirrors.
+/// Commands about members of layouts.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Members {
-    /// List the mirrors and the state of their members
+    /// List mirrors, RAID-5, and the state of their members
     Layouts,
-    /// Put another disk in the place of a member of a mirror
+    /// Put another disk in the place of a member of a mirror or RAID-5
     #[command(after_help = REPLACE_EXAMPLES)]
     Replace {
         /// Path of the member, as pool layouts lists it
@@ -102,13 +123,13 @@ pub(crate) enum Members {
         #[arg(long)]
         force: bool,
     },
-    /// Give a member of a mirror its content again
+    /// Give a member of a mirror or RAID-5 its content again
     #[command(after_help = ONLINE_EXAMPLES)]
     Online {
         /// Path of the member, as pool layouts lists it
         member: String,
     },
-    /// Stop reading and writing a member of a mirror, or stop its rebuild
+    /// Stop reading and writing a member of a mirror or RAID-5, or stop its rebuild
     Offline {
         /// Path of the member, as pool layouts lists it
         member: String,
@@ -118,13 +139,12 @@ pub(crate) enum Members {
 pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
     let change =
         |member: &str, state, onto| session.client.patch_member(member, &PatchMember { state, onto });
-    let mirror = match command {
+    let layout = match command {
         Members::Layouts => {
-            let mirrors: Vec<Pv> =
-                session.client.pvs()?.into_iter().filter(|pv| pv.mirror.is_some()).collect();
-            return session.output.show(&mirrors, |pvs| {
-                let rows = pvs.iter().filter_map(|pv| Some((pv, pv.mirror.as_ref()?)));
-                table(rows.map(|(pv, mirror)| (mirror, Some(pv.size))))
+            let pvs: Vec<Pv> = session.client.pvs()?.into_iter().filter(|pv| pv.layout.is_some()).collect();
+            return session.output.show(&pvs, |pvs| {
+                let rows = pvs.iter().filter_map(|pv| Some((pv, pv.layout.as_ref()?)));
+                table(rows.map(|(pv, layout)| (layout, Some(pv.size))))
             });
         }
         Members::Replace { old, new, size, force } => {
@@ -134,13 +154,22 @@ pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
         Members::Online { member } => change(&member, MemberTarget::In, None)?,
         Members::Offline { member } => change(&member, MemberTarget::Out, None)?,
     };
-    session.output.show(&mirror, |mirror| table([(mirror, None)]))
+    session.output.show(&layout, |layout| table([(layout, None)]))
 }
 
-/// Makes a table of members. `mirrors` are mirrors and their sizes.
-fn table<'m>(mirrors: impl IntoIterator<Item = (&'m Mirror, Option<u64>)>) -> String {
-    let rows = mirrors.into_iter().flat_map(|(mirror, size)| {
-        mirror.members.iter().map(move |member| {
+/// Says how many disks have what.
+fn shape(layout: &PvLayout) -> String {
+    let width = match layout.kind {
+        LayoutKind::Mirror => layout.copies.unwrap_or(0).to_string(),
+        LayoutKind::Raid5 => format!("{}+1", layout.columns.unwrap_or(1).saturating_sub(1)),
+    };
+    format!("{} {width}", layout.kind.name())
+}
+
+/// Makes a table of members. `layouts` are layouts and their sizes.
+fn table<'m>(layouts: impl IntoIterator<Item = (&'m PvLayout, Option<u64>)>) -> String {
+    let rows = layouts.into_iter().flat_map(|(layout, size)| {
+        layout.members.iter().map(move |member| {
             let note = match (member.state, &member.onto) {
                 (MemberState::In, None) => String::new(),
                 (_, Some(onto)) => {
@@ -153,9 +182,9 @@ fn table<'m>(mirrors: impl IntoIterator<Item = (&'m Mirror, Option<u64>)>) -> St
                 (_, None) => member.reason.clone().unwrap_or_default(),
             };
             vec![
-                mirror.name.clone(),
-                format!("mirror {}", mirror.copies),
-                mirror.survives.to_string(),
+                layout.name.clone(),
+                shape(layout),
+                layout.survives.to_string(),
                 member.path.clone(),
                 Size(member.size).to_string(),
                 member.state.name().into(),
@@ -186,10 +215,20 @@ mod tests {
             member("b", MemberState::Out, None),
             member("c", MemberState::Rebuilding, Some("d")),
         ];
-        let mirror = Mirror { name: "m".into(), copies: 2, survives: 0, members };
-        let text = table([(&mirror, Some(1 << 30))]);
+        let mut layout = PvLayout {
+            name: "m".into(),
+            kind: LayoutKind::Mirror,
+            copies: Some(2),
+            columns: None,
+            unit: None,
+            survives: 0,
+            members,
+        };
+        let text = table([(&layout, Some(1 << 30))]);
         for part in ["mirror 2", "gone", "rebuilt onto d, 50 % stored", "rebuilding"] {
             assert!(text.contains(part), "{text}");
         }
+        (layout.kind, layout.copies, layout.columns) = (LayoutKind::Raid5, None, Some(4));
+        assert!(table([(&layout, None)]).contains("raid5 3+1"));
     }
 }

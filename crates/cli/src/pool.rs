@@ -27,6 +27,7 @@ Examples:
   hindcast pool add /mnt/fast/pv.img --size 1T   a file elsewhere
   hindcast pool add /dev/vdb                     a whole block device
   hindcast pool add --layout mirror --name m1 /dev/vdb /dev/vdc
+  hindcast pool add --layout raid5 --name r1 /dev/vdb /dev/vdc /dev/vdd /dev/vde
                                                  two copies, one on each of the devices
 
 A sparse file takes space on its file system only as data is written to it.";
@@ -77,7 +78,7 @@ pub(crate) enum Served {
     Show,
     /// List the physical volumes
     Pvs,
-    /// Add a physical volume: a file, a block device, or a mirror of several
+    /// Add a physical volume: a file, a block device, or a mirror or RAID-5 of several
     #[command(after_help = ADD_EXAMPLES)]
     Add(Addition),
     #[command(flatten)]

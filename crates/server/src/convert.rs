@@ -6,8 +6,9 @@ use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::ids::Stamp;
 use hindcast_engine::pool::{
-    self, DamageInfo, DataScrubInfo, FeatureInfo, Health, IndexSize, MemberInfo, MirrorInfo, Placement, Pool,
-    PoolInfo, PoolStats, PreserveStats, PvInfo, RebalanceInfo, SnapAware, SnapshotSpace, VolumeInfo, code,
+    self, DamageInfo, DataScrubInfo, FeatureInfo, Health, IndexSize, LayoutInfo, LayoutShape, MemberInfo,
+    Placement, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, RebalanceInfo, SnapAware, SnapshotSpace,
+    VolumeInfo, code,
 };
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
@@ -197,11 +198,11 @@ pub(crate) fn pv(info: &PvInfo) -> api::Pv {
         used: info.used,
         draining: info.draining,
         failure: info.failure.clone(),
-        mirror: info.mirror.as_ref().map(mirror),
+        layout: info.layout.as_ref().map(layout),
     }
 }
 
-pub(crate) fn mirror(info: &MirrorInfo) -> api::Mirror {
+pub(crate) fn layout(info: &LayoutInfo) -> api::PvLayout {
     let member = |of: &MemberInfo| api::Member {
         path: of.path.clone(),
         size: of.size,
@@ -214,9 +215,18 @@ pub(crate) fn mirror(info: &MirrorInfo) -> api::Mirror {
         onto: of.incoming.as_ref().map(|(path, _)| path.clone()),
         rebuilt: of.incoming.as_ref().map(|(_, bytes)| *bytes),
     };
-    api::Mirror {
+    let (kind, copies, columns, unit) = match info.shape {
+        LayoutShape::Mirror { copies } => (api::LayoutKind::Mirror, Some(copies as u64), None, None),
+        LayoutShape::Raid5 { columns, unit } => {
+            (api::LayoutKind::Raid5, None, Some(columns as u64), Some(unit))
+        }
+    };
+    api::PvLayout {
         name: info.name.clone(),
-        copies: info.copies as u64,
+        kind,
+        copies,
+        columns,
+        unit,
         survives: info.survives as u64,
         members: info.members.iter().map(member).collect(),
     }

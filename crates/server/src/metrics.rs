@@ -228,11 +228,11 @@ fn physical_volumes(out: &mut Out<'_>, pvs: &[PvInfo]) -> fmt::Result {
         "1 while a physical volume is being drained.",
         each(|pv| u64::from(pv.draining)),
     )?;
-    let members = pvs.iter().filter_map(|pv| pv.mirror.as_ref()).flat_map(|mirror| &mirror.members);
+    let members = pvs.iter().filter_map(|pv| pv.layout.as_ref()).flat_map(|layout| &layout.members);
     let members = members.map(|of| ([("member", of.path.clone())], u64::from(of.is_in)));
     out.gauges(
-        "hindcast_mirror_member_in",
-        "1 when a member of a mirror has all content, 0 when it is out.",
+        "hindcast_layout_member_in",
+        "1 when a member of a mirror or of a RAID-5 has all content, 0 when it is out.",
         members,
     )
 }

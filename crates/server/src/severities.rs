@@ -40,7 +40,7 @@ const SEVERITIES: [(&str, Severity); 31] = [
     (code::API_ADDRESS_TAKEN, Warning),
     (engine::BLOCKS_LARGE, Warning),
     (engine::PV_READ_ERRORS, Warning),
-    (engine::MIRROR_DEGRADED, Warning),
+    (engine::LAYOUT_DEGRADED, Warning),
     (engine::SPACE_NOT_RESERVED, Warning),
     (engine::SPACE_LOW, Warning),
     (engine::HOST_FULL, Warning),

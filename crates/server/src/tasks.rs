@@ -36,7 +36,7 @@ impl App {
                 .map(|pv| Known::new("drain", &pv.path, Progress::Left(pv.used), pv.failure.clone())),
         );
         for pv in self.pool.pvs() {
-            let members = pv.mirror.iter().flat_map(|mirror| &mirror.members);
+            let members = pv.layout.iter().flat_map(|layout| &layout.members);
             for (onto, done) in members.filter_map(|member| member.incoming.as_ref()) {
                 let progress = Progress::Done { done: *done, total: Some(pv.size) };
                 known.push(Known::new("rebuild", onto, progress, pv.failure.clone()));

@@ -3,7 +3,7 @@
 import { useState } from 'preact/hooks';
 import { apiPath, patch, post, remove } from '../api/client';
 import { reload, reloadAll, useResource } from '../api/resource';
-import type { Mirror, Pool, Pv, Scrub } from '../api/schema';
+import type { Pool, Pv, PvLayout, Scrub } from '../api/schema';
 import { may } from '../api/session';
 import { hindcast } from '../lib/command';
 import { byteRate, bytes, count, parseSize, percent, sizeArgument } from '../lib/format';
@@ -91,7 +91,7 @@ function PhysicalVolumes() {
               whole={pv.size}
               label={`${percent(pv.used, pv.size)} of ${pv.path} is used`}
             />
-            {pv.mirror && <Members mirror={pv.mirror} size={pv.size} />}
+            {pv.layout && <Members layout={pv.layout} size={pv.size} />}
           </li>
         ))}
       </ul>
@@ -99,18 +99,22 @@ function PhysicalVolumes() {
   );
 }
 
-/** The disks of a mirror. */
-function Members({ mirror, size }: { mirror: Mirror; size: number }) {
+/** The disks of a mirror or of a RAID-5. */
+function Members({ layout, size }: { layout: PvLayout; size: number }) {
   const survives =
-    mirror.survives === 0
+    layout.survives === 0
       ? 'no further disk may fail'
-      : `${count(mirror.survives)} more ${mirror.survives === 1 ? 'disk' : 'disks'} may fail`;
+      : `${count(layout.survives)} more ${layout.survives === 1 ? 'disk' : 'disks'} may fail`;
+  const shape =
+    layout.kind === 'mirror'
+      ? `${count(layout.copies ?? 0)} copies`
+      : `rows of ${count((layout.columns ?? 1) - 1)} and a parity`;
   return (
-    <ul class="members" aria-label={`Disks of ${mirror.name}`}>
+    <ul class="members" aria-label={`Disks of ${layout.name}`}>
       <li class="soft">
-        {count(mirror.copies)} copies on {count(mirror.members.length)} disks; {survives}
+        {shape} on {count(layout.members.length)} disks; {survives}
       </li>
-      {mirror.members.map((member) => (
+      {layout.members.map((member) => (
         <li key={member.path} class="line">
           <span>{member.path}</span>
           {member.state === 'out' && <Badge tone="full">out</Badge>}

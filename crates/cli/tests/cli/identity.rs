@@ -106,7 +106,7 @@ fn least(method: &str, template: &str) -> &'static str {
         "/upgrade",
         "/clock/confirmation",
         "/pool/pvs",
-        "/pool/mirrors",
+        "/pool/layouts",
         "/pool/members",
         "/pool/trace",
         "/targets",

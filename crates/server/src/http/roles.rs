@@ -119,7 +119,7 @@ pub(super) const ROWS: &[Row] = &[
     row("GET", "/pool/features", VIEWER, SERVER),
     row("GET", "/pool/pvs", VIEWER, SERVER),
     row("POST", "/pool/pvs", ADMIN, SERVER),
-    row("POST", "/pool/mirrors", ADMIN, SERVER),
+    row("POST", "/pool/layouts", ADMIN, SERVER),
     row("PATCH", "/pool/members/{member}", ADMIN, SERVER),
     row("PATCH", "/pool/pvs/{pv}", ADMIN, SERVER),
     row("DELETE", "/pool/pvs/{pv}", ADMIN, SERVER),

@@ -9,7 +9,7 @@ use super::room::AnswerRoom;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
     access, audit, backups, by_body, by_uuid, cdp, clients, clock, console, events, features, files, flatten,
-    groups, live, mirrors, notices, policy, rebalance, relocation, schedules, scrub, sessions, snapshots,
+    groups, layouts, live, notices, policy, rebalance, relocation, schedules, scrub, sessions, snapshots,
     targets, tasks, timeline, tokens, traces, transfer, trash, users, views,
 };
 use crate::app::App;
@@ -93,7 +93,7 @@ fn all_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(status))
         .routes(routes!(health))
         .routes(routes!(pool, patch_pool))
-        .merge(mirrors::router())
+        .merge(layouts::router())
         .routes(routes!(pvs, add_pv))
         .routes(routes!(patch_pv, remove_pv))
         .routes(routes!(volumes, create_volume))

@@ -1,4 +1,4 @@
-//! Mirrors and their members.
+//! Mirrors, RAID-5, and their members.
 
 use super::server::{Server, program};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 fn states(server: &Server) -> Vec<(String, String)> {
     let all = server.json(&["pool", "layouts"]);
-    let members = all[0]["mirror"]["members"].as_array().unwrap().clone();
+    let members = all[0]["layout"]["members"].as_array().unwrap().clone();
     let text = |member: &Value, key: &str| member[key].as_str().unwrap().to_owned();
     members.iter().map(|member| (text(member, "path"), text(member, "state"))).collect()
 }
@@ -14,7 +14,7 @@ fn states(server: &Server) -> Vec<(String, String)> {
 fn wait_until_whole(server: &Server) {
     let until = Instant::now() + Duration::from_secs(30);
     while states(server).iter().any(|(_, state)| state != "in")
-        || !server.json(&["pool", "layouts"])[0]["mirror"]["members"][0]["onto"].is_null()
+        || !server.json(&["pool", "layouts"])[0]["layout"]["members"][0]["onto"].is_null()
     {
         assert!(Instant::now() < until, "{:?}", states(server));
         std::thread::sleep(Duration::from_millis(50));
@@ -22,7 +22,7 @@ fn wait_until_whole(server: &Server) {
 }
 
 fn degraded(server: &Server) -> bool {
-    server.json(&["status"]).to_string().contains("mirror-degraded")
+    server.json(&["status"]).to_string().contains("layout-degraded")
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_disk_of_a_mirror_fails_and_is_replaced() {
     }
     let added = server
         .json(&["pool", "add", "--layout", "mirror", "--name", "m1", "a.img", "b.img", "--size", "100M"]);
-    assert_eq!((&added["path"], &added["mirror"]["survives"]), (&json!("mirror:m1"), &json!(1)));
+    assert_eq!((&added["path"], &added["layout"]["survives"]), (&json!("mirror:m1"), &json!(1)));
     let plain = server.json(&["pool", "pvs"])[0]["path"].as_str().unwrap().to_owned();
     server.ok(&["pool", "drain", &plain, "--wait"]);
     server.ok(&["pool", "remove", &plain]);
@@ -52,7 +52,7 @@ fn a_disk_of_a_mirror_fails_and_is_replaced() {
     server.ok(&["pool", "offline", "a.img"]);
     assert!(degraded(&server));
     let (code, message) = server.fails(&["pool", "offline", "b.img"]);
-    assert!(code == 4 && message.contains("the only copy"), "{message}");
+    assert!(code == 4 && message.contains("needs it"), "{message}");
     server.ok(&["pool", "online", "a.img"]);
     wait_until_whole(&server);
     assert!(!degraded(&server));
@@ -62,7 +62,7 @@ fn a_disk_of_a_mirror_fails_and_is_replaced() {
     server.ok(&["pool", "replace", "a.img", "d.img", "--size", "100M"]);
     wait_until_whole(&server);
     assert_eq!(states(&server)[0].0, "d.img");
-    assert!(server.http("GET", "/metrics", "").1.contains("hindcast_mirror_member_in{member=\"d.img\"} 1"));
+    assert!(server.http("GET", "/metrics", "").1.contains("hindcast_layout_member_in{member=\"d.img\"} 1"));
 
     // The server starts without a member, and not without all of them.
     assert_eq!(server.stop("-TERM"), Some(0));
@@ -84,4 +84,39 @@ fn a_disk_of_a_mirror_fails_and_is_replaced() {
     assert!(!refused.status.success());
     let message = String::from_utf8_lossy(&refused.stderr);
     assert!(message.contains("members are missing") && message.contains("d.img"), "{message}");
+}
+
+#[test]
+fn a_raid5_is_made_and_a_disk_of_it_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let add = ["pool", "add", "--layout", "raid5", "--name", "r1", "--size", "64M"];
+    for (more, part) in [
+        (&["a", "b"][..], "3 to 16"),
+        (&["a", "b", "c", "--columns", "4"], "as many disks"),
+        (&["a", "b", "c", "--unit", "3K"], "power of two"),
+        (&["a", "b", "c", "--copies", "2"], "copies"),
+    ] {
+        let (code, message) = server.fails(&[&add, more].concat());
+        assert!(code == 2 && message.contains(part), "{more:?}: {message}");
+    }
+    let added = server.json(&[&add[..], &["a", "b", "c", "d"]].concat());
+    assert_eq!((&added["path"], &added["layout"]["survives"]), (&json!("raid5:r1"), &json!(1)));
+    assert_eq!((&added["layout"]["columns"], &added["layout"]["unit"]), (&json!(4), &json!(65536)));
+    assert!(added["size"].as_u64().unwrap() > 180 << 20, "{added}");
+    let plain = server.json(&["pool", "pvs"])[0]["path"].as_str().unwrap().to_owned();
+    server.ok(&["pool", "drain", &plain, "--wait"]);
+    server.ok(&["pool", "remove", &plain]);
+    server.ok(&["volume", "create", "db", "--size", "8M"]);
+    assert!(server.ok(&["pool", "layouts"]).contains("raid5 3+1"));
+    server.ok(&["pool", "offline", "b"]);
+    let (code, message) = server.fails(&["pool", "offline", "c"]);
+    assert!(code == 4 && message.contains("needs it") && degraded(&server), "{message}");
+    server.ok(&["pool", "replace", "b", "e", "--size", "64M"]);
+    wait_until_whole(&server);
+    assert!(!degraded(&server));
+    assert_eq!(server.stop("-TERM"), Some(0));
+    std::fs::remove_file(dir.path().join("a")).unwrap();
+    let server = Server::start(dir.path());
+    assert!(degraded(&server) && server.json(&["volume", "show", "db"])["name"] == "db");
 }

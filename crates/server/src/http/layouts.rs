@@ -1,0 +1,90 @@
+//! The routes of layouts and their members.
+
+use super::error::{ApiError, Json, Path};
+use super::shared::{Shared, blocking, host_path};
+use crate::app::App;
+use crate::convert;
+use crate::host_paths::Purpose;
+use axum::extract::State;
+use axum::http::StatusCode;
+use hindcast_api::{
+    AddLayout, AddPv, ErrorBody, ErrorKind, LayoutKind, MemberTarget, PatchMember, Pv, PvLayout,
+};
+use hindcast_engine::pool::{LayoutShape, LayoutSpec, PvSpec};
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(super) fn router() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(add_layout)).routes(routes!(patch_member))
+}
+
+/// Makes a mirror or a RAID-5 of disks, and adds it to the pool as a physical volume.
+#[utoipa::path(post, path = "/pool/layouts", request_body = AddLayout, responses((status = CREATED, body = Pv), (status = "default", body = ErrorBody)))]
+async fn add_layout(
+    State(app): Shared,
+    Json(new): Json<AddLayout>,
+) -> Result<(StatusCode, Json<Pv>), ApiError> {
+    let paths: Vec<_> = new.members.iter().map(|member| host_path(&member.path, Purpose::Pv)).collect();
+    blocking(&app, move |app| {
+        let held = paths.into_iter().map(|path| path(app)).collect::<Result<Vec<_>, _>>()?;
+        let spec = |(member, path): (&AddPv, String)| PvSpec { path, size: member.size, force: member.force };
+        let members = new.members.iter().zip(held.iter().map(|held| held.path.clone())).map(spec).collect();
+        let shape = shape(&new)?;
+        let info = app.pool.add_layout(&LayoutSpec { name: new.name, shape, members })?;
+        tracing::info!(event = "pv.added", path = info.path, id = info.id, "layout added");
+        Ok((StatusCode::CREATED, Json(convert::pv(&info))))
+    })
+    .await
+}
+
+/// Returns the shape of a layout that is to be added.
+fn shape(new: &AddLayout) -> Result<LayoutShape, ApiError> {
+    let number =
+        |given: Option<u64>, default| usize::try_from(given.unwrap_or(default as u64)).unwrap_or(usize::MAX);
+    let foreign = match new.kind {
+        LayoutKind::Mirror => new.columns.and(Some("columns")).or(new.unit.and(Some("unit"))),
+        LayoutKind::Raid5 => new.copies.and(Some("copies")),
+    };
+    if let Some(field) = foreign {
+        let text = format!("add layout {}: `{field}` is not for {}", new.name, new.kind.name());
+        return Err(ApiError::new(ErrorKind::Invalid, text));
+    }
+    Ok(match new.kind {
+        LayoutKind::Mirror => LayoutShape::Mirror { copies: number(new.copies, 2) },
+        LayoutKind::Raid5 => LayoutShape::Raid5 {
+            columns: number(new.columns, new.members.len()),
+            unit: new.unit.unwrap_or(LayoutShape::DEFAULT_UNIT),
+        },
+    })
+}
+
+/// Puts a member of a layout out, or begins to give it its content again.
+///
+/// `member` is its percent-encoded path. With `onto`, another disk takes its place. A member that
+/// is in stays in until that disk has everything.
+#[utoipa::path(patch, path = "/pool/members/{member}", params(("member" = String, Path)), request_body = PatchMember, responses((status = OK, body = PvLayout), (status = "default", body = ErrorBody)))]
+async fn patch_member(
+    State(app): Shared,
+    Path(member): Path<String>,
+    Json(patch): Json<PatchMember>,
+) -> Result<Json<PvLayout>, ApiError> {
+    let path = patch.onto.as_ref().map(|onto| host_path(&onto.path, Purpose::Pv));
+    blocking(&app, move |app| {
+        let held = path.map(|path| path(app)).transpose()?;
+        let onto = patch.onto.as_ref().zip(held.as_ref());
+        let onto =
+            onto.map(|(onto, held)| PvSpec { path: held.path.clone(), size: onto.size, force: onto.force });
+        let info = match patch.state {
+            MemberTarget::Out if onto.is_some() => {
+                let text = format!("put {member} out: `onto` is only for a member that comes in");
+                return Err(ApiError::new(ErrorKind::Invalid, text));
+            }
+            MemberTarget::Out => app.pool.put_member_out(&member)?,
+            MemberTarget::In => app.pool.rebuild_member(&member, onto.as_ref())?,
+        };
+        tracing::info!(event = "pv.changed", member, layout = info.name, "member of a layout changed");
+        Ok(Json(convert::layout(&info)))
+    })
+    .await
+}
