@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A mirror of two disks, one of which fails while clients write: nbdkit gives the errors, nbdfuse makes a file of it."""
+"""Mirrors and RAID-5, of which a disk fails while clients write: nbdkit gives the errors, nbdfuse makes a file of it."""
 
 from postgres import *
 from libnbd import *
@@ -37,21 +37,21 @@ class FailingDisk:
 
 
 def states(server):
-    return {m["path"]: m["state"] for m in server.cli("pool", "layouts")[0]["mirror"]["members"]}
+    return {m["path"]: m["state"] for m in server.cli("pool", "layouts")[0]["layout"]["members"]}
 
 
 def codes(server):
     return {p["code"] for p in server.cli("status")["health"].get("problems", [])}
 
 
-def move_to_mirror(t, server, size=2 * 1024 * MIB):
-    """Moves the data to a mirror of a disk that can fail and a file: (the disk, the path of the file)."""
-    disk, other = FailingDisk(t, "member", size), t.dir / "other.img"
+def move_to(layout, t, server, size=2 * 1024 * MIB):
+    """Moves the data to a layout of a disk that can fail and of files: (the disk, the path of one of the files)."""
+    disk, others = FailingDisk(t, "member", size), [t.dir / f"other{n}.img" for n in range(1 if layout == "mirror" else 3)]
     first = server.cli("pool", "pvs")[0]["path"]
-    server.cli("pool", "add", "--layout", "mirror", "--name", "m1", disk.path, other, "--size", size)
+    server.cli("pool", "add", "--layout", layout, "--name", "m1", disk.path, *others, "--size", size)
     server.cli("pool", "drain", first, "--wait")
     server.cli("pool", "remove", first)
-    return disk, other
+    return disk, others[-1]
 
 
 def lose(server, path):
@@ -62,14 +62,23 @@ def lose(server, path):
 
 
 @test(limit=420, hindcast_only=True)
-def postgres_notices_nothing(t):
+def postgres_notices_nothing_on_a_mirror(t):
+    postgres_notices_nothing(t, "mirror")
+
+
+@test(limit=420, hindcast_only=True)
+def postgres_notices_nothing_on_raid5(t):
+    postgres_notices_nothing(t, "raid5")
+
+
+def postgres_notices_nothing(t, layout):
     server, volume, postgres = prepare(t)
-    disk, other = move_to_mirror(t, server)
+    disk, other = move_to(layout, t, server)
     bench = Bench(t, postgres, 0, 40)
     time.sleep(4)
     disk.fail(True)
     wait_for("the failure", lambda: states(server)[str(disk.path)] == "out")
-    assert "mirror-degraded" in codes(server), codes(server)
+    assert "layout-degraded" in codes(server), codes(server)
     time.sleep(4)
     disk.fail(False)
     server.cli("pool", "online", disk.path)
@@ -77,7 +86,7 @@ def postgres_notices_nothing(t):
     assert bench.process.poll() is None, "pgbench ended before the rebuild did"
     recorded = {0: bench.committed()}
     assert bench.process.returncode == 0, (bench.logs / "output").read_text()
-    # What was rebuilt is all that is left.
+    # What was rebuilt is needed from here on.
     server.kill()
     postgres.stop_at_once()
     volume.tear_down()
@@ -87,16 +96,25 @@ def postgres_notices_nothing(t):
     volume.attach()
     volume.mount_checked()
     postgres.start()
-    t.say(f"{verify(t, postgres, recorded)} transactions are there, all from the rebuilt disk")
+    t.say(f"{verify(t, postgres, recorded)} transactions are there, with the rebuilt disk")
     postgres.stop()
     volume.detach()
     server.check()
 
 
 @test(limit=240, hindcast_only=True)
-def each_member_has_everything(t):
+def each_member_of_a_mirror_has_everything(t):
+    each_member_is_needed_and_there(t, "mirror")
+
+
+@test(limit=240, hindcast_only=True)
+def each_member_of_raid5_is_rebuilt(t):
+    each_member_is_needed_and_there(t, "raid5")
+
+
+def each_member_is_needed_and_there(t, layout):
     server = t.server(pool="64M")
-    disk, other = move_to_mirror(t, server, 256 * MIB)
+    disk, other = move_to(layout, t, server, 256 * MIB)
     v = server.create("v", 64 * MIB, "16K", "--cdp", "parity")
     with connection(v) as h:
         for n in range(32):
@@ -109,12 +127,12 @@ def each_member_has_everything(t):
         h.pwrite(pattern(99, MIB), 0)
         h.flush()
     server.drained()
-    assert states(server) == {str(disk.path): "out", str(other): "in"}
+    assert states(server)[str(disk.path)] == "out" and states(server)[str(other)] == "in"
     server.cli("pool", "offline", other, code=CONFLICT)
     disk.fail(False)
     replacement = t.dir / "replacement.img"
     server.cli("pool", "replace", disk.path, replacement, "--size", 256 * MIB)
-    wait_for("the rebuild", lambda: states(server) == {str(replacement): "in", str(other): "in"})
+    wait_for("the rebuild", lambda: states(server).get(str(replacement)) == "in")
     lose(server, other)
     with connection(v) as h:
         assert h.pread(MIB, 0) == pattern(99, MIB)
@@ -122,7 +140,7 @@ def each_member_has_everything(t):
             assert h.pread(MIB, n * 2 * MIB) == pattern(n, MIB), n
     with connection(server.uri("v@s")) as h:
         assert h.pread(MIB, 0) == pattern(0, MIB)
-    # Without any copy the server does not start, and changes nothing.
+    # Without a second one the server does not start, and changes nothing.
     server.kill()
     replacement.rename(replacement.with_suffix(".away"))
     server.refuses_to_start()
