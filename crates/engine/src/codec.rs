@@ -14,6 +14,13 @@ pub(crate) fn outer_sum(data: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Mef, data) as u32
 }
 
+/// Returns the [`outer_sum`] of parts that follow one another.
+pub(crate) fn outer_sum_of(parts: &[&[u8]]) -> u32 {
+    let mut sum = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Mef);
+    parts.iter().for_each(|part| sum.update(part));
+    sum.finalize() as u32
+}
+
 /// A writer of little-endian values into a buffer.
 #[derive(Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);

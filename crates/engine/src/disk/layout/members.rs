@@ -5,7 +5,7 @@
 
 use super::record::{Incoming, LayoutKind, LayoutRecord};
 use super::{member, raid5, record};
-use crate::disk::{Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
+use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
 use crate::error::is_shortage;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -477,5 +477,39 @@ impl Members {
         self.all[number].incoming.store(Some(Arc::new(Opened(disk))));
         self.begun.fetch_add(1, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// Announces that access will be random, on all disks.
+    pub(super) fn advise_random(&self) {
+        self.each_disk(|disk| disk.advise_random());
+    }
+
+    /// Returns whether a disk overwrites data at a new place.
+    pub(super) fn overwrites_elsewhere(&self) -> bool {
+        self.each_disk(|disk| disk.overwrites_elsewhere().unwrap_or(false)).contains(&true)
+    }
+
+    /// Returns whether all disks are block devices.
+    pub(super) fn are_block_devices(&self) -> bool {
+        self.each_disk(|disk| disk.is_block_device()).into_iter().all(|is_device| is_device)
+    }
+
+    /// Returns the largest block that a disk writes as a whole.
+    pub(super) fn physical_block(&self) -> io::Result<Option<u64>> {
+        let all = self.each_disk(|disk| disk.physical_block());
+        Ok(all.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().max())
+    }
+
+    /// Returns the least space that a member can still get. Members on one file system share its
+    /// space. `None`: all members are block devices.
+    pub(super) fn least_backing(&self) -> io::Result<Option<Backing>> {
+        let all = self.each_member(|disk| disk.backing_available());
+        let known: Vec<Backing> =
+            all.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect();
+        let share = |of: &Backing| {
+            let same = known.iter().filter(|other| other.file_system == of.file_system).count() as u64;
+            Backing { available: of.available / same.max(1), ..*of }
+        };
+        Ok(known.iter().map(share).min_by_key(|of| of.available))
     }
 }

@@ -1,7 +1,7 @@
 //! A directory of disks that can be traced.
 //!
-//! The directory lies below mirrors. It traces the disks that are opened with a lock: physical
-//! volumes, and members of mirrors. Other files (journal, histories, catalog) are forwarded.
+//! The directory lies below layouts. It traces the disks that are opened with a lock: physical
+//! volumes, and members of layouts. Other files (journal, histories, catalog) are forwarded.
 
 use super::access::{AccessOp, DiskAccess};
 use super::cause::Cause;

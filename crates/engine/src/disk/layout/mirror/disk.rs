@@ -73,36 +73,25 @@ impl Disk for Mirror {
     }
     /// Every copy needs space, so the member with the least has the say.
     fn backing_available(&self) -> io::Result<Option<Backing>> {
-        let all = self.members.each_member(|disk| disk.backing_available());
-        let all = all.into_iter().collect::<io::Result<Vec<_>>>()?;
-        let mut known: Vec<Backing> = all.into_iter().flatten().collect();
-        known.sort_by_key(|backing| backing.available);
-        let least = known.first().copied();
-        // Copies on one file system take its space several times.
-        let shared = |least: Backing| {
-            let same = known.iter().filter(|other| other.file_system == least.file_system).count() as u64;
-            Backing { available: least.available / same.max(1), ..least }
-        };
-        Ok(least.map(shared))
+        self.members.least_backing()
     }
     fn will_need(&self, offset: u64, len: u64) {
         self.visit_first(offset, len, &|disk, at, len| disk.will_need(at, len));
     }
     fn advise_random(&self) {
-        self.members.each_disk(|disk| disk.advise_random());
+        self.members.advise_random();
     }
     fn overwrites_elsewhere(&self) -> io::Result<bool> {
-        Ok(self.members.each_disk(|disk| disk.overwrites_elsewhere().unwrap_or(false)).contains(&true))
+        Ok(self.members.overwrites_elsewhere())
     }
     fn answers(&self) -> io::Result<()> {
         self.members.check_answers()
     }
     fn is_block_device(&self) -> bool {
-        self.members.each_disk(|disk| disk.is_block_device()).into_iter().all(|is_device| is_device)
+        self.members.are_block_devices()
     }
     fn physical_block(&self) -> io::Result<Option<u64>> {
-        let all = self.members.each_disk(|disk| disk.physical_block());
-        Ok(all.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().max())
+        self.members.physical_block()
     }
     fn settle(&self, buf: &mut [u8], offset: u64, is_right: &dyn Fn(&[u8]) -> bool) -> io::Result<Settled> {
         self.settle_copies(buf, offset, is_right)

@@ -30,25 +30,26 @@ impl Mirror {
             let _alone = self.alone(at, part);
             for piece in self.pieces(at, part as usize)? {
                 let buffer = &mut buffer[piece.range.clone()];
-                self.copy_piece(&piece, buffer, is_right, &mut unreadable)?;
+                unreadable.extend(self.copy_piece(&piece, buffer, is_right)?);
             }
         }
         Ok(unreadable)
     }
 
+    /// Copies a piece, by way of `buffer`. Returns the sectors that no member can read.
     fn copy_piece(
         &self,
         piece: &Piece<'_>,
         buffer: &mut [u8],
         is_right: IsRight<'_>,
-        unreadable: &mut Vec<Range<u64>>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Vec<Range<u64>>> {
         let incoming = |place: &CopyPlace| Some((*place, self.members.incoming(place.member)?));
         let incoming: Vec<_> = piece.places.iter().filter_map(incoming).collect();
         if incoming.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        self.read_right(piece, buffer, is_right, unreadable)?;
+        let mut unreadable = Vec::new();
+        self.read_right(piece, buffer, is_right, &mut unreadable)?;
         for (place, new) in incoming {
             let at = place.offset + piece.within;
             let done = new.0.allocate(at, buffer.len() as u64).and_then(|()| new.0.write_at(buffer, at));
@@ -57,7 +58,7 @@ impl Mirror {
                 self.members.lose(place.member, &new, &error)?;
             }
         }
-        Ok(())
+        Ok(unreadable)
     }
 
     /// Reads a piece, block by block from a copy that is right.

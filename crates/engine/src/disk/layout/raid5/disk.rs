@@ -87,36 +87,28 @@ impl Disk for Raid5 {
     }
     /// The member with the least space has the say: it has a part of each row.
     fn backing_available(&self) -> io::Result<Option<Backing>> {
-        let all = self.members.each_member(|disk| disk.backing_available());
-        let all = all.into_iter().collect::<io::Result<Vec<_>>>()?;
-        let known: Vec<Backing> = all.into_iter().flatten().collect();
-        // Members on one file system share its space.
-        let share = |of: &Backing| {
-            let same = known.iter().filter(|other| other.file_system == of.file_system).count() as u64;
-            of.available / same.max(1)
-        };
-        let least = known.iter().min_by_key(|of| share(of));
-        Ok(least.map(|of| Backing { available: share(of).saturating_mul(self.rows.parity() as u64), ..*of }))
+        let columns = self.rows.parity() as u64;
+        let of = |least: Backing| Backing { available: least.available.saturating_mul(columns), ..least };
+        Ok(self.members.least_backing()?.map(of))
     }
     fn will_need(&self, offset: u64, len: u64) {
         self.visit(offset, len, &|disk, at, len| disk.will_need(at, len));
     }
     fn advise_random(&self) {
-        self.members.each_disk(|disk| disk.advise_random());
+        self.members.advise_random();
     }
     fn overwrites_elsewhere(&self) -> io::Result<bool> {
-        Ok(self.members.each_disk(|disk| disk.overwrites_elsewhere().unwrap_or(false)).contains(&true))
+        Ok(self.members.overwrites_elsewhere())
     }
     fn answers(&self) -> io::Result<()> {
         self.check_broken()?;
         self.members.check_answers()
     }
     fn is_block_device(&self) -> bool {
-        self.members.each_disk(|disk| disk.is_block_device()).into_iter().all(|is_device| is_device)
+        self.members.are_block_devices()
     }
     fn physical_block(&self) -> io::Result<Option<u64>> {
-        let all = self.members.each_disk(|disk| disk.physical_block());
-        Ok(all.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().max())
+        self.members.physical_block()
     }
     fn settle(&self, buf: &mut [u8], offset: u64, is_right: &dyn Fn(&[u8]) -> bool) -> io::Result<Settled> {
         self.settle_block(buf, offset, is_right)

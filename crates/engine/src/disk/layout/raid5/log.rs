@@ -20,14 +20,24 @@
 //! | 52..56 | CRC-32/MEF of the index |
 //! | 56..60 | CRC-32/MEF of the blocks |
 //! | 60..64 | zeros |
-//! | 4096.. | the index; for each line: number (8), columns that are written as bits (2), those whose new block is in the entry as bits (2), whether the partial parity is (1), CRC32C of each written block (4), CRC32C of the parity (4) |
-//! | next multiple of 4096 | for each line: the partial parity, unless all blocks of the line are written; the new blocks that are in the entry |
+//! | 4096.. | the index: what follows, for each line |
+//! | next multiple of 4096 | for each line its partial parity, if it has one, and its patched blocks |
 //!
-//! A block of which only a part is written is in the entry: its other part may be of value.
+//! | bytes of a line in the index | field |
+//! |---|---|
+//! | 8 | number of the line |
+//! | 2 | columns that are written, as bits |
+//! | 2 | columns of which only a part is written (*patched*), as bits |
+//! | 1 | 1 if the entry has a partial parity, 0 if all blocks of the line are written |
+//! | 4 each | CRC32C of each block that is written |
+//! | 4 | CRC32C of the parity |
+//!
+//! The entry has the new content of a patched block, because the other part of the block may be of
+//! value.
 
 use super::pending::{BlockContent, content_of};
 use super::rows::BLOCK;
-use crate::codec::{Reader, Writer, crc32c, outer_sum};
+use crate::codec::{Reader, Writer, crc32c, outer_sum, outer_sum_of};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use std::io;
 use std::sync::Arc;
@@ -161,7 +171,7 @@ impl ParityLog {
     /// not count any more.
     pub(super) fn append(&mut self, lines: &[LoggedLine]) -> io::Result<()> {
         let mut index = Writer::default();
-        let mut blocks = Vec::new();
+        let mut blocks: Vec<&[u8]> = Vec::new();
         for line in lines {
             let patched = line.patched.iter().map(|(column, _)| 1u16 << column).sum();
             index.u64(line.line).u16(line.written).u16(patched).u8(line.partial.is_some().into());
@@ -170,10 +180,10 @@ impl ParityLog {
             }
             index.u32(line.parity_sum);
             let patched = line.patched.iter().map(|(_, content)| content);
-            line.partial.iter().chain(patched).for_each(|block| blocks.extend_from_slice(&block[..]));
+            blocks.extend(line.partial.iter().chain(patched).map(|block| &block[..]));
         }
         let mut index = index.0;
-        if index.len() > index_room(self.room) || blocks.len() > self.room * BLOCK {
+        if index.len() > index_room(self.room) || blocks.len() > self.room {
             return Err(io::Error::other("an entry of the parity log is too long"));
         }
         let head = EntryHead {
@@ -181,16 +191,16 @@ impl ParityLog {
             sequence: self.sequence + 1,
             lines: lines.len() as u32,
             index: index.len() as u32,
-            blocks: (blocks.len() / BLOCK) as u32,
+            blocks: blocks.len() as u32,
             index_sum: outer_sum(&index),
-            blocks_sum: outer_sum(&blocks),
+            blocks_sum: outer_sum_of(&blocks),
         };
         index.resize(index.len().next_multiple_of(BLOCK), 0);
         let mut first = head.encode();
         first.resize(BLOCK, 0);
-        let parts: [&[u8]; 3] = [&first, &index, &blocks];
-        let at = head.sequence % 2 * half(self.room);
-        self.disk.write_vectored_at(&mut parts.map(io::IoSlice::new), at)?;
+        let parts = [&first[..], &index].into_iter().chain(blocks);
+        let mut slices: Vec<io::IoSlice<'_>> = parts.map(io::IoSlice::new).collect();
+        self.disk.write_vectored_at(&mut slices, head.sequence % 2 * half(self.room))?;
         self.disk.sync(SyncPurpose::Parity)?;
         self.sequence = head.sequence;
         Ok(())

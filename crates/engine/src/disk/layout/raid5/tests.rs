@@ -2,8 +2,8 @@
 
 use super::rows::BLOCK;
 use crate::disk::layout::member::CONTENT_START;
-use crate::disk::layout::record::LayoutKind;
-use crate::disk::layout::spans::UNIT;
+use crate::disk::layout::record::{LayoutKind, LayoutRecord};
+use crate::disk::layout::spans::{UNIT, spread};
 use crate::disk::layout::testing::{LayoutInMemory, read};
 use crate::disk::layout::{DiskLayout, Raid5, with_layouts};
 use crate::disk::{Dir, Disk, Layer, LayeredDir, LowerDisk, MemDir, OpenMode, Settled, SyncPurpose};
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Makes a RAID-5 `m` with rows of `width` units of two blocks.
 fn raid_of(sizes: &[u64], width: usize) -> LayoutInMemory {
@@ -31,6 +32,16 @@ fn pattern(len: u64, salt: u8) -> Vec<u8> {
 
 fn sync(disk: &dyn Disk) {
     disk.sync(SyncPurpose::Apply).unwrap();
+}
+
+/// Makes a RAID-5 of three members with content everywhere.
+fn written() -> (LayoutInMemory, Arc<dyn Disk>, Vec<u8>) {
+    let place = raid_of(&[1, 1, 1], 3);
+    let disk = place.open();
+    let content = pattern(2 * UNIT, 3);
+    disk.write_at(&content, 0).unwrap();
+    sync(&*disk);
+    (place, disk, content)
 }
 
 /// Returns the whole content as it is without a member.
@@ -116,11 +127,7 @@ fn nothing_is_written_before_the_log() {
 
 #[test]
 fn what_one_member_can_not_read_follows_from_the_others() {
-    let place = raid_of(&[1, 1, 1], 3);
-    let disk = place.open();
-    let content = pattern(2 * UNIT, 3);
-    disk.write_at(&content, 0).unwrap();
-    sync(&*disk);
+    let (place, disk, content) = written();
     place.broken.set("0", "read");
     assert!(read(&*disk, 0, content.len()) == content);
     assert_eq!(place.stored_in(), [false, true, true], "it does not answer at all");
@@ -132,11 +139,7 @@ fn what_one_member_can_not_read_follows_from_the_others() {
 
 #[test]
 fn a_wrong_block_is_settled_by_its_content() {
-    let place = raid_of(&[1, 1, 1], 3);
-    let disk = place.open();
-    let content = pattern(2 * UNIT, 3);
-    disk.write_at(&content, 0).unwrap();
-    sync(&*disk);
+    let (place, disk, content) = written();
     let at = 5 * BLOCK as u64;
     let (line, column) = raid(&*disk).rows.find(5);
     let stored = raid(&*disk).rows.place(line, column);
@@ -155,11 +158,7 @@ fn a_wrong_block_is_settled_by_its_content() {
 #[test]
 fn a_line_is_mended_where_it_is_wrong() {
     for wrong in 0..3 {
-        let place = raid_of(&[1, 1, 1], 3);
-        let disk = place.open();
-        let content = pattern(2 * UNIT, 3);
-        disk.write_at(&content, 0).unwrap();
-        sync(&*disk);
+        let (place, disk, content) = written();
         let raid = raid(&*disk);
         let stored = raid.rows.place(1, wrong);
         let member = place.memory.open(&stored.member.to_string(), OpenMode::Existing).unwrap();
@@ -184,11 +183,7 @@ fn a_line_is_mended_where_it_is_wrong() {
 
 #[test]
 fn a_rotten_block_does_not_become_what_its_parity_says() {
-    let place = raid_of(&[1, 1, 1], 3);
-    let disk = place.open();
-    let content = pattern(2 * UNIT, 3);
-    disk.write_at(&content, 0).unwrap();
-    sync(&*disk);
+    let (place, disk, content) = written();
     let raid = raid(&*disk);
     let known = content.clone();
     raid.judge_with(Box::new(move |at, block| block == &known[at as usize..at as usize + BLOCK]));
@@ -258,9 +253,10 @@ fn a_rebuilt_member_has_everything_and_nothing_is_believed_of_what_was_not_copie
 
 #[test]
 fn disks_with_any_content_become_members() {
-    let place = raid_of(&[20, 20, 20], 3);
+    // In such rows, the parity of a line that is known to be consistent is the source of the next.
+    let place = raid_of(&[20; 5], 5);
     // Larger disks are not zeroed: nothing is known of their lines.
-    for name in ["0", "1", "2"] {
+    for name in ["0", "1", "2", "3", "4"] {
         let member = place.memory.open(name, OpenMode::Existing).unwrap();
         member.write_at(&pattern(20 * UNIT, name.as_bytes()[0]), CONTENT_START).unwrap();
     }
@@ -270,7 +266,7 @@ fn disks_with_any_content_become_members() {
     places.iter().for_each(|at| disk.write_at(&[(at / 4096) as u8; BLOCK], *at).unwrap());
     sync(&*disk);
     drop(disk);
-    for member in ["0", "1", "2"] {
+    for member in ["0", "1", "2", "3", "4"] {
         let content = without(&place, member);
         for at in places {
             assert_eq!(content[at as usize..][..BLOCK], [(at / 4096) as u8; BLOCK], "{at} without {member}");
@@ -295,6 +291,18 @@ fn a_raid_does_not_grow_and_ends() {
     assert_eq!(place.try_open().err().unwrap().kind(), io::ErrorKind::NotFound);
     let left: Vec<String> = place.memory.list().unwrap();
     assert_eq!(left, ["0", "1", "2"]);
+}
+
+/// The length of the log follows from this, so it must not change.
+#[test]
+fn the_room_of_an_entry_is_part_of_the_format() {
+    for (mib, blocks) in [(1, 64), (1 << 10, 2048), (1 << 12, 8192), (1 << 20, 8192)] {
+        let members = vec![];
+        let spans = spread(&[mib * UNIT; 3], 3, CONTENT_START);
+        let kind = LayoutKind::Raid5 { unit: 65536 };
+        let record = LayoutRecord { uuid: Uuid::nil(), sequence: 1, kind, width: 3, members, spans };
+        assert_eq!(super::room(&record), blocks, "{mib} MiB");
+    }
 }
 
 #[test]
