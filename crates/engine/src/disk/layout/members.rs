@@ -246,7 +246,7 @@ impl Members {
     }
 
     /// Makes the record durable if it has changed.
-    pub(super) fn store(&self) -> io::Result<()> {
+    fn store(&self) -> io::Result<()> {
         let record = &mut *self.record.lock();
         match self.unsaved.load(Ordering::SeqCst) {
             true => self.save(record),

@@ -45,11 +45,11 @@ impl Raid5 {
         if !fixes.is_empty() {
             let (layout, number) = (&self.members.name, fixes.len());
             tracing::info!(layout, number, "lines that were half written were made consistent");
-            // The lines agree only without the members that are missing now.
-            self.members.store()?;
             for (line, column, content) in &fixes {
                 self.write_block(*line, *column, &content[..])?;
             }
+            // The lines agree only without the members that are missing now. So the record has to
+            // say that they are out, which this sync sees to, before the entry counts no more.
             self.members.sync_all(SyncPurpose::Parity)?;
             self.log.get_mut().append(&[])?;
         }
