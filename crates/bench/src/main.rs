@@ -4,6 +4,7 @@
 //!   on one machine, because an absolute figure from a shared machine says little.
 //! - `snapshots` measures what snapshots cost Hindcast and its peers.
 //! - `cdp` measures the costs and the benefits of a history of every write.
+//! - `layouts` measures mirrors and RAID-5 beside a plain physical volume.
 //! - `memory` and `recovery` measure Hindcast against its own bounds.
 //! - `scale` measures how costs grow with the number of volumes.
 //!
@@ -18,6 +19,7 @@ mod database;
 mod figures;
 mod fio;
 mod iscsi;
+mod layouts;
 mod memory;
 mod nbd;
 mod probe;
@@ -77,6 +79,9 @@ enum Command {
     /// Measure the costs and benefits of a history of every write: encodings, space, views of any
     /// moment, recovery, near-CDP.
     Cdp(cdp::Args),
+    /// Measure mirrors and RAID-5 beside a plain physical volume, all on one disk: speed, bytes of
+    /// the disk, reads without a member, rebuild, opening; and what traces and a placement cost.
+    Layouts(layouts::Args),
     /// Measure the peak resident memory with a huge thin volume and scattered small writes.
     Memory(memory::Args),
     /// Measure the time from a start after SIGKILL until NBD answers, per GiB of journal in use.
@@ -96,6 +101,7 @@ fn main() -> anyhow::Result<()> {
         Command::Iscsi(args) => iscsi::run(&cli.common, &args),
         Command::Snapshots(args) => snapshots::run(&cli.common, &args),
         Command::Cdp(args) => cdp::run(&cli.common, &args),
+        Command::Layouts(args) => layouts::run(&cli.common, &args),
         Command::Memory(args) => memory::run(&cli.common, &args),
         Command::Recovery(args) => recovery::run(&cli.common, &args),
         Command::Scale(args) => scale::run(&cli.common, &args),
@@ -115,6 +121,7 @@ mod tests {
             Command::Iscsi(args) => args.contest.scope,
             Command::Snapshots(args) => args.scope,
             Command::Cdp(args) => args.scope,
+            Command::Layouts(args) => args.scope,
             _ => panic!("{words:?} has no scope"),
         }
     }

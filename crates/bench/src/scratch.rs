@@ -1,10 +1,18 @@
 //! A scratch directory on a real disk ([`Scratch`]).
 
 use anyhow::{Context, Result, bail};
+use std::os::linux::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// `f_type` of a tmpfs (statfs(2)).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// Bytes that were read from a disk and written to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DiskBytes {
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+}
 
 /// A scratch directory on a real disk. Dropping it removes the directory with its files.
 pub(crate) struct Scratch {
@@ -47,6 +55,21 @@ impl Scratch {
             }
         }
         Ok(())
+    }
+
+    /// Returns what was read from the disk below the directory and written to it since the machine
+    /// started, by all processes. The counters of a process do not say that: they count a whole
+    /// folio of the page cache when one block of it becomes dirty.
+    pub(crate) fn disk_bytes(&self) -> Result<DiskBytes> {
+        /// Bytes of a sector in the kernel's statistics.
+        const SECTOR: u64 = 512;
+        let device = std::fs::metadata(&self.path).context("look at the scratch directory")?.st_dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let path = format!("/sys/dev/block/{major}:{minor}/stat");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        let sectors = |field: usize| text.split_whitespace().nth(field).and_then(|n| n.parse::<u64>().ok());
+        let (read, written) = sectors(2).zip(sectors(6)).with_context(|| format!("{path}: {text}"))?;
+        Ok(DiskBytes { read: read * SECTOR, written: written * SECTOR })
     }
 
     /// Returns the path of `name` inside the directory.

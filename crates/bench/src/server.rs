@@ -257,6 +257,18 @@ impl Hindcast {
     /// Returns the settings of a server with a new data directory in `dir`. `pool` and `journal`
     /// are sizes in bytes. The server is not started.
     pub(crate) fn new(common: &Common, dir: &Path, pool: u64, journal: u64) -> Result<Hindcast> {
+        Hindcast::named(common, HINDCAST, dir, pool, journal)
+    }
+
+    /// Returns the settings of [`Hindcast::new`] with another name, so that several servers of one
+    /// build run side by side.
+    pub(crate) fn named(
+        common: &Common,
+        name: &'static str,
+        dir: &Path,
+        pool: u64,
+        journal: u64,
+    ) -> Result<Hindcast> {
         let binary = match &common.hindcast {
             Some(path) => path.clone(),
             None => std::env::current_exe().context("find this program")?.with_file_name("hindcast"),
@@ -266,8 +278,9 @@ impl Hindcast {
         }
         let mut args = vec![format!("--pool-size={pool}"), format!("--journal-size={journal}")];
         args.extend(common.serve_args.iter().cloned());
-        let data = dir.join(HINDCAST);
-        Ok(Hindcast { name: HINDCAST, binary, api: client(&data)?, data, args, iscsi: None })
+        // Sockets have paths of about 100 bytes at most, and URIs have no spaces.
+        let data = dir.join(name.replace([' ', ',', '+'], ""));
+        Ok(Hindcast { name, binary, api: client(&data)?, data, args, iscsi: None })
     }
 
     /// Returns the path of the server's binary.
@@ -384,6 +397,11 @@ impl Hindcast {
             .stdout(log.try_clone().context("share the log")?)
             .stderr(log);
         Server::start(self.name, &mut command, uri(&socket, export))
+    }
+
+    /// Returns the data directory.
+    pub(crate) fn data(&self) -> &Path {
+        &self.data
     }
 
     fn log(&self) -> PathBuf {
