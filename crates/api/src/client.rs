@@ -6,9 +6,8 @@
 use crate::endpoint::{Endpoint, Stream};
 use crate::trust::Trust;
 use crate::{
-    API_V1, AddLayout, AddLun, AddPv, AddRule, ChannelBody, CreateTarget, CreateVolume, ErrorBody, ErrorKind,
-    Health, PatchMember, PatchPool, PatchPv, PatchTarget, PatchVolume, Pool, Pv, PvLayout, SetChap, Status,
-    Target, TargetDefaults, Volume,
+    API_V1, AddLun, AddPv, AddRule, ChannelBody, CreateTarget, CreateVolume, ErrorBody, ErrorKind, Health,
+    PatchPool, PatchPv, PatchTarget, PatchVolume, Pool, Pv, SetChap, Status, Target, TargetDefaults, Volume,
 };
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming};
@@ -124,16 +123,6 @@ impl Client {
     /// Returns all physical volumes.
     pub fn pvs(&self) -> Result<Vec<Pv>> {
         self.get("/pool/pvs")
-    }
-
-    /// Makes a mirror or a RAID-5 of disks, and adds it to the pool.
-    pub fn add_layout(&self, layout: &AddLayout) -> Result<Pv> {
-        self.send(Method::POST, "/pool/layouts", layout)
-    }
-
-    /// Changes a member of a mirror or of a RAID-5. `member` is its path.
-    pub fn patch_member(&self, member: &str, patch: &PatchMember) -> Result<PvLayout> {
-        self.send(Method::PATCH, &format!("/pool/members/{}", segment(member)), patch)
     }
 
     /// Adds a physical volume to the pool.

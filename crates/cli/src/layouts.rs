@@ -1,4 +1,5 @@
-//! `hindcast pool layouts`, `replace`, `online` and `offline`: mirrors, RAID-5, and their members.
+//! `hindcast pool layouts`, `replace`, `online`, `offline` and `spares`: mirrors, RAID-5, their
+//! members, and disks that wait for one of them to fail.
 
 use crate::failure::Failure;
 use crate::output::list;
@@ -6,7 +7,7 @@ use crate::session::Session;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use hindcast_api::{
     AddLayout, AddPv, ErrorBody, ErrorKind, LayoutKind, MemberState, MemberTarget, PatchMember, Pv, PvLayout,
-    Size,
+    Size, SpareDisk,
 };
 
 const REPLACE_EXAMPLES: &str = "\
@@ -47,6 +48,10 @@ pub(crate) struct Addition {
     /// Name of the mirror or the RAID-5
     #[arg(long, required_if_eq_any([("layout", "mirror"), ("layout", "raid5")]))]
     name: Option<String>,
+    /// Add the disks as spares: one of them takes the place of a member of a mirror or RAID-5 that
+    /// is out for ten minutes (serve --spare-after)
+    #[arg(long, conflicts_with_all = ["layout", "name", "copies", "columns", "unit"])]
+    spare: bool,
     /// Number of copies of each byte in a mirror: 2 to 4 [default: 2]
     #[arg(long)]
     copies: Option<u64>,
@@ -68,8 +73,16 @@ pub(crate) struct Addition {
 
 impl Addition {
     pub(crate) fn run(self, session: &Session) -> Result<(), Failure> {
-        let Addition { paths, layout, name, copies, columns, unit, size, force } = self;
+        let Addition { paths, layout, name, spare, copies, columns, unit, size, force } = self;
         let add = |path: String| AddPv { path, size: size.map(|size| size.0), force };
+        if spare {
+            let added = paths.into_iter().map(|path| session.client.add_spare(&add(path)));
+            let added = added.collect::<Result<Vec<_>, _>>()?;
+            return session.output.show(&added, |added| {
+                let line = |disk: &SpareDisk| format!("added spare {}: {}", disk.path, Size(disk.size));
+                added.iter().map(line).collect::<Vec<_>>().join("\n")
+            });
+        }
         let kind = match layout {
             Layout::Plain => None,
             Layout::Mirror => Some(LayoutKind::Mirror),
@@ -109,6 +122,8 @@ fn invalid(message: String) -> Failure {
 pub(crate) enum Members {
     /// List mirrors, RAID-5, and the state of their members
     Layouts,
+    /// List the disks that wait for a member of a mirror or RAID-5 to fail
+    Spares,
     /// Put another disk in the place of a member of a mirror or RAID-5
     #[command(after_help = REPLACE_EXAMPLES)]
     Replace {
@@ -122,12 +137,20 @@ pub(crate) enum Members {
         /// Use the disk even if it holds data, which is lost
         #[arg(long)]
         force: bool,
+        /// Copy at most so many bytes per second: 0 for no limit [default: serve --rebuild-rate
+        /// decides]
+        #[arg(long, value_name = "SIZE")]
+        rate: Option<Size>,
     },
     /// Give a member of a mirror or RAID-5 its content again
     #[command(after_help = ONLINE_EXAMPLES)]
     Online {
         /// Path of the member, as pool layouts lists it
         member: String,
+        /// Copy at most so many bytes per second: 0 for no limit [default: serve --rebuild-rate
+        /// decides]
+        #[arg(long, value_name = "SIZE")]
+        rate: Option<Size>,
     },
     /// Stop reading and writing a member of a mirror or RAID-5, or stop its rebuild
     Offline {
@@ -137,8 +160,10 @@ pub(crate) enum Members {
 }
 
 pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
-    let change =
-        |member: &str, state, onto| session.client.patch_member(member, &PatchMember { state, onto });
+    let change = |member: &str, state, onto, rate: Option<Size>| {
+        let rate = rate.map(|rate| rate.0);
+        session.client.patch_member(member, &PatchMember { state, onto, rate })
+    };
     let layout = match command {
         Members::Layouts => {
             let pvs: Vec<Pv> = session.client.pvs()?.into_iter().filter(|pv| pv.layout.is_some()).collect();
@@ -147,14 +172,22 @@ pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
                 table(rows.map(|(pv, layout)| (layout, Some(pv.size))))
             });
         }
-        Members::Replace { old, new, size, force } => {
+        Members::Spares => return session.output.show(&session.client.spares()?, |disks| spares(disks)),
+        Members::Replace { old, new, size, force, rate } => {
             let onto = AddPv { path: new, size: size.map(|size| size.0), force };
-            change(&old, MemberTarget::In, Some(onto))?
+            change(&old, MemberTarget::In, Some(onto), rate)?
         }
-        Members::Online { member } => change(&member, MemberTarget::In, None)?,
-        Members::Offline { member } => change(&member, MemberTarget::Out, None)?,
+        Members::Online { member, rate } => change(&member, MemberTarget::In, None, rate)?,
+        Members::Offline { member } => change(&member, MemberTarget::Out, None, None)?,
     };
     session.output.show(&layout, |layout| table([(layout, None)]))
+}
+
+fn spares(disks: &[SpareDisk]) -> String {
+    let row = |disk: &SpareDisk| {
+        vec![disk.path.clone(), Size(disk.size).to_string(), disk.problem.clone().unwrap_or_default()]
+    };
+    list(&["SPARE", "SIZE", "NOTE"], &[1], disks.iter().map(row))
 }
 
 /// Says how many disks have what.

@@ -27,8 +27,9 @@ Examples:
   hindcast pool add /mnt/fast/pv.img --size 1T   a file elsewhere
   hindcast pool add /dev/vdb                     a whole block device
   hindcast pool add --layout mirror --name m1 /dev/vdb /dev/vdc
-  hindcast pool add --layout raid5 --name r1 /dev/vdb /dev/vdc /dev/vdd /dev/vde
                                                  two copies, one on each of the devices
+  hindcast pool add --layout raid5 --name r1 /dev/vdb /dev/vdc /dev/vdd /dev/vde
+  hindcast pool add --spare /dev/vdf             steps in when a disk of a mirror or RAID-5 fails
 
 A sparse file takes space on its file system only as data is written to it.";
 
@@ -95,9 +96,9 @@ pub(crate) enum Served {
         #[arg(long, conflicts_with = "wait")]
         cancel: bool,
     },
-    /// Remove a physical volume that is empty
+    /// Remove a physical volume that is empty, or a spare disk
     Remove {
-        /// Path, UUID or number of the physical volume, as pool pvs lists it
+        /// Path, UUID or number of the physical volume, as pool pvs lists it, or path of a spare
         pv: String,
     },
     /// Show whether the server trusts its clock, and when the clock was set
@@ -205,7 +206,10 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
             })
         }
         Served::Remove { pv } => {
-            client.remove_pv(&pv)?;
+            match client.spares()?.iter().any(|spare| spare.path == pv) {
+                true => client.remove_spare(&pv)?,
+                false => client.remove_pv(&pv)?,
+            }
             output.done(format_args!("removed {pv}"))
         }
         Served::Clock { confirm } => {

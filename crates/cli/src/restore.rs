@@ -62,6 +62,8 @@ struct Report {
     restored: bool,
     /// New path of the old catalog.
     kept: Option<String>,
+    /// Mirrors and RAID-5 whose files in the data directory were made again.
+    layouts: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args, output: &Output) -> Result<(), Failure> {
@@ -76,6 +78,7 @@ pub(crate) fn run(args: &Args, output: &Output) -> Result<(), Failure> {
         let restored = restore(&dir, &found).map_err(error_body)?;
         report.restored = true;
         report.kept = restored.kept;
+        report.layouts = restored.layouts;
     }
     output.show(&report, table)
 }
@@ -91,6 +94,7 @@ fn report(path: &Path, info: &BackupInfo) -> Report {
         bytes: info.bytes,
         restored: false,
         kept: None,
+        layouts: Vec::new(),
     }
 }
 
@@ -133,5 +137,12 @@ fn table(report: &Report) -> String {
         (true, Some(kept)) => format!("restored; the old catalog is {kept}"),
         (true, None) => "restored".to_owned(),
     };
-    format!("{facts}\n\n{end}")
+    let layouts = match &report.layouts[..] {
+        [] => String::new(),
+        names => format!(
+            "\nthe records of these mirrors and RAID-5 were missing, and are there again: {}",
+            names.join(", ")
+        ),
+    };
+    format!("{facts}\n\n{end}{layouts}")
 }

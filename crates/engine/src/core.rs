@@ -11,6 +11,7 @@ use crate::cdp::log::profile::Profiles;
 use crate::cdp::log::shared::SharedLog;
 use crate::clock::PoolClock;
 use crate::damage::Damage;
+use crate::disk::layout::spares::Spares;
 use crate::disk::{CountingDir, OpenFiles};
 use crate::error::{ErrorKind, Result};
 use crate::fault::{AlarmedMutex, AlarmedRwLock, Fault};
@@ -82,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) scrub: Scrub,
     pub(crate) data_scrub: DataScrub,
     pub(crate) stamping: Stamping,
+    /// Disks that wait for a member of a layout to fail.
+    pub(crate) spares: Spares,
     /// Held while a physical volume is added, drained or removed: only one such operation runs at a
     /// time.
     pub(crate) pv_operations: AlarmedMutex<()>,

@@ -18,6 +18,8 @@ pub mod code {
     pub const PV_FAILED: &str = "pv-failed";
     /// A member of a mirror or of a RAID-5 is out.
     pub const LAYOUT_DEGRADED: &str = "layout-degraded";
+    /// A spare disk is not there, or can't be opened.
+    pub const SPARE_MISSING: &str = "spare-missing";
     /// A physical volume does not answer. Work that needs its content waits for it.
     pub const PV_AWAY: &str = "pv-away";
     /// The file system below writes overwritten data to a new place, and space for that is not

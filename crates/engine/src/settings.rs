@@ -105,6 +105,14 @@ pub struct PoolOptions {
     pub data_scrub_interval: Duration,
     /// Bytes per second that a scrub that begins by itself reads at most; 0: no limit.
     pub data_scrub_rate: u64,
+    /// Bytes per second that a rebuild of a member of a layout copies at most, unless the rebuild
+    /// was begun with a rate of its own; 0: no limit.
+    pub rebuild_rate: u64,
+    /// Time from when a member of a layout goes out, or from the opening of the pool, until it is
+    /// rebuilt onto a spare disk (`None`: never by itself).
+    pub spare_after: Option<Duration>,
+    /// A missing member of a layout refuses the opening, also if the others have everything.
+    pub requires_all: bool,
     /// Damaged data is repaired where the pool has its content elsewhere.
     pub repairs: bool,
     /// Physical volumes get a new stamp with the first commit after this number of nanoseconds. A
@@ -162,6 +170,9 @@ impl Default for PoolOptions {
             catalog_scrub_interval: Duration::from_secs(7 * 86_400),
             data_scrub_interval: Duration::from_secs(30 * 86_400),
             data_scrub_rate: 50 << 20,
+            rebuild_rate: 0,
+            spare_after: Some(Duration::from_secs(600)),
+            requires_all: false,
             repairs: true,
             stamp_interval: 60_000_000_000,
             accept_journal_loss: false,

@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use hindcast_engine::ErrorKind;
+use hindcast_engine::backup::{find, restore};
 use hindcast_engine::disk::{Dir, OpenMode};
-use hindcast_engine::pool::{LayoutShape, LayoutSpec, PvSpec, code};
+use hindcast_engine::pool::{LayoutShape, LayoutSpec, PoolOptions, PvSpec, code};
 use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, flip, kind, pv, write};
+use std::time::Duration;
 
 /// The content of members begins here.
 const CONTENT: u64 = MIB;
@@ -77,10 +79,14 @@ fn a_pool_outlives_each_member() {
         assert_eq!(states(&site).iter().filter(|is_in| **is_in).count(), 1);
         fill(&site, 11);
         assert_eq!(kind(site.pool.put_member_out(left)), ErrorKind::Conflict);
-        assert_eq!(kind(site.pool.rebuild_member(gone, None)), ErrorKind::Conflict, "it is another disk now");
+        assert_eq!(
+            kind(site.pool.rebuild_member(gone, None, None)),
+            ErrorKind::Conflict,
+            "it is another disk now"
+        );
         let again = PvSpec { force: true, ..pv(gone, 0) };
         let again = PvSpec { size: None, ..again };
-        let info = site.pool.rebuild_member(gone, Some(&again)).unwrap();
+        let info = site.pool.rebuild_member(gone, Some(&again), None).unwrap();
         assert_eq!((info.survives, info.members.len()), (0, 2));
         // Writes go on meanwhile.
         let volume = site.open("v");
@@ -104,7 +110,7 @@ fn a_rebuild_goes_on_after_a_kill() {
     fill(&site, 1);
     site.pool.put_member_out("a").unwrap();
     fill(&site, 21);
-    site.pool.rebuild_member("a", None).unwrap();
+    site.pool.rebuild_member("a", None, None).unwrap();
     (0..2).for_each(|_| drop(site.pool.maintain()));
     assert_eq!(states(&site), [false, true]);
     let site = site.reopen();
@@ -120,11 +126,11 @@ fn a_member_is_replaced_without_being_out() {
     let site = mirrored();
     fill(&site, 1);
     let small = PvSpec { size: Some(20 * MIB), ..pv("c", 0) };
-    assert_eq!(kind(site.pool.rebuild_member("a", Some(&small))), ErrorKind::Invalid);
-    let info = site.pool.rebuild_member("a", Some(&pv("d", 40 * MIB))).unwrap();
+    assert_eq!(kind(site.pool.rebuild_member("a", Some(&small), None)), ErrorKind::Invalid);
+    let info = site.pool.rebuild_member("a", Some(&pv("d", 40 * MIB)), None).unwrap();
     assert!(info.members[0].is_in && info.members[0].incoming.is_some(), "{info:?}");
     assert_eq!(info.survives, 1);
-    assert_eq!(kind(site.pool.rebuild_member("a", None)), ErrorKind::Conflict, "one at a time");
+    assert_eq!(kind(site.pool.rebuild_member("a", None, None)), ErrorKind::Conflict, "one at a time");
     site.idle();
     let mirror = site.pool.pvs()[0].layout.clone().unwrap();
     assert_eq!(mirror.members.iter().map(|m| &m.path[..]).collect::<Vec<_>>(), ["d", "b"]);
@@ -215,7 +221,7 @@ fn a_raid5_outlives_each_member() {
         drop(volume);
         site.idle();
         let again = PvSpec { size: None, force: true, ..pv(gone, 0) };
-        site.pool.rebuild_member(gone, Some(&again)).unwrap();
+        site.pool.rebuild_member(gone, Some(&again), None).unwrap();
         site.idle();
         assert_eq!(states(&site), [true; 3]);
         let volume = site.open("v");
@@ -253,5 +259,119 @@ fn rot_in_one_member_of_a_raid5_is_mended() {
             let site = site.reopen_after(|dir| spoil(&*dir, if member == "b" { "a" } else { "b" }));
             assert_filled(&site, 1);
         }
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Options of a pool in which a spare disk steps in after so many seconds.
+fn after(seconds: u64) -> PoolOptions {
+    PoolOptions { spare_after: Some(Duration::from_secs(seconds)), ..PoolOptions::default() }
+}
+
+fn members_of(site: &Site) -> Vec<String> {
+    let layout = site.pool.pvs().into_iter().find_map(|pv| pv.layout).unwrap();
+    layout.members.into_iter().map(|member| member.path).collect()
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_member_that_is_out() {
+    for (make, member, first) in [(mirrored as fn() -> Site, 34, "b"), (with_parity, 18, "c")] {
+        let site = make().reopen_with(after(600));
+        assert_eq!(kind(site.pool.add_spare(&pv("a", MIB))), ErrorKind::Busy);
+        site.pool.add_spare(&pv("small", 4 * MIB)).unwrap();
+        site.pool.add_spare(&pv("large", 60 * MIB)).unwrap();
+        let spare = site.pool.add_spare(&pv("fit", member * MIB)).unwrap();
+        assert_eq!((spare.size, &spare.problem[..]), ((member - 1) * MIB, ""));
+        assert_eq!(kind(site.pool.add_spare(&pv("fit", member * MIB))), ErrorKind::Conflict);
+        fill(&site, 1);
+        site.pool.put_member_out("a").unwrap();
+        let health = format!("{:?}", site.pool.health());
+        assert!(health.contains("a spare disk takes its place soon"), "{health}");
+        site.idle();
+        site.clock.advance(599 * SECOND);
+        site.idle();
+        assert!(!states(&site)[0], "it steps in after ten minutes");
+        site.clock.advance(2 * SECOND);
+        fill(&site, 31);
+        assert_eq!((&members_of(&site)[0][..], states(&site).contains(&false)), ("fit", false));
+        let left: Vec<String> = site.pool.spares().into_iter().map(|spare| spare.path).collect();
+        assert_eq!(left, ["small", "large"]);
+        // What it has is right, also after another member is gone.
+        let site = site.reopen_after(|dir| spoil(&*dir, first));
+        assert_filled(&site, 31);
+        assert_eq!(site.pool.spares().len(), 2);
+    }
+}
+
+#[test]
+fn spares_are_listed_removed_and_missed() {
+    let site = mirrored().reopen_with(after(0));
+    site.pool.add_spare(&pv("s1", 40 * MIB)).unwrap();
+    site.pool.add_spare(&pv("s2", 40 * MIB)).unwrap();
+    assert_eq!(kind(site.pool.add_pv(&pv("s1", MIB))), ErrorKind::Busy);
+    // An operator may use a spare as any other disk.
+    site.pool.rebuild_member("b", Some(&pv("s2", MIB)), None).unwrap();
+    site.idle();
+    assert_eq!((members_of(&site), site.pool.spares().len()), (vec!["a".to_owned(), "s2".to_owned()], 1));
+    let site = site.reopen_after(|dir| dir.remove("s1").unwrap());
+    assert!(has(&site, code::SPARE_MISSING) && site.pool.spares()[0].size == 0);
+    site.pool.remove_spare("s1").unwrap();
+    assert!(!has(&site, code::SPARE_MISSING) && site.pool.spares().is_empty());
+    assert_eq!(kind(site.pool.remove_spare("s1")), ErrorKind::NotFound);
+    // A disk that was removed can be used for something else.
+    site.pool.add_spare(&pv("s3", 40 * MIB)).unwrap();
+    site.pool.remove_spare("s3").unwrap();
+    site.pool.add_pv(&pv("s3", 40 * MIB)).unwrap();
+    // A list that does not verify keeps nothing from opening.
+    let site = site.reopen_after(|dir| spoil(&*dir, "spare-disks"));
+    assert!(site.pool.spares().is_empty());
+}
+
+#[test]
+fn a_rebuild_keeps_its_rate() {
+    let site = mirrored();
+    fill(&site, 1);
+    site.pool.put_member_out("a").unwrap();
+    site.pool.rebuild_member("a", None, Some(MIB)).unwrap();
+    site.idle();
+    let mut steps = 0;
+    while !states(&site)[0] {
+        site.clock.advance(SECOND / 16);
+        site.idle();
+        steps += 1;
+    }
+    assert!((7 * 16..10 * 16).contains(&steps), "8 MiB take 8 s and not {steps} sixteenths");
+}
+
+/// A backup of the metadata has the records of layouts. So a pool whose data directory is lost
+/// comes back from its disks and a backup.
+#[test]
+fn a_backup_brings_back_what_the_data_directory_had_of_a_layout() {
+    for (make, files) in [
+        (mirrored as fn() -> Site, &["layout-m"][..]),
+        (with_parity, &["layout-m", "parity-m", "rows-m"]),
+        (with_parity, &["parity-m"]),
+    ] {
+        let site = make();
+        fill(&site, 1);
+        site.pool.close().unwrap();
+        let backup = site.pool.backup_metadata(&*site.seen, 3).unwrap();
+        assert!(backup.closed);
+        let name = backup.file.unwrap();
+        // A member that goes out later is in the records of the others.
+        let site = site.reopen_after(|dir| {
+            files.iter().for_each(|file| dir.remove(file).unwrap());
+            spoil(&*dir, "catalog.redb");
+            let found = find(&*dir, &name).unwrap();
+            let restored = restore(&*dir, &found).unwrap();
+            assert_eq!(restored.layouts, ["m"]);
+            assert!(restore(&*dir, &found).unwrap().layouts.is_empty(), "once is enough");
+        });
+        assert_filled(&site, 1);
+        assert_eq!(states(&site).contains(&false), false);
+        fill(&site, 51);
+        site.pool.put_member_out("b").unwrap();
+        assert_filled(&site, 51);
     }
 }

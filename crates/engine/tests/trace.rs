@@ -172,7 +172,7 @@ fn the_members_of_a_mirror_are_traced() {
     }
     site.pool.put_member_out("a").unwrap();
     let found = traced(&site.pool, || {
-        site.pool.rebuild_member("a", None).unwrap();
+        site.pool.rebuild_member("a", None, None).unwrap();
         site.idle();
     });
     let rebuilt = [(AccessOp::Read, Cause::Rebuild), (AccessOp::Write, Cause::Rebuild)];

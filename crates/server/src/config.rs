@@ -406,6 +406,16 @@ impl Settings {
         })
     }
 
+    fn set_layout_options(&self, options: &mut PoolOptions) {
+        options.requires_all = self.require_all.unwrap_or(false);
+        if let Some(rate) = self.rebuild_rate {
+            options.rebuild_rate = rate.0;
+        }
+        if let Some(after) = self.spare_after {
+            options.spare_after = Some(after.0).filter(|after| !after.is_zero());
+        }
+    }
+
     fn options(&self) -> Result<PoolOptions, ErrorBody> {
         let mut options =
             PoolOptions { open_files: open_files(allow_many_files()), ..PoolOptions::default() };
@@ -454,6 +464,7 @@ impl Settings {
         if let Some(rate) = self.scrub_rate {
             options.data_scrub_rate = rate.0;
         }
+        self.set_layout_options(&mut options);
         if let Some(said) = self.cdp_recompress {
             options.recompress_history = said;
         }

@@ -8,7 +8,7 @@ use hindcast_engine::ids::Stamp;
 use hindcast_engine::pool::{
     self, DamageInfo, DataScrubInfo, FeatureInfo, Health, IndexSize, LayoutInfo, LayoutShape, MemberInfo,
     Placement, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, RebalanceInfo, SnapAware, SnapshotSpace,
-    VolumeInfo, code,
+    SpareInfo, VolumeInfo, code,
 };
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
@@ -229,6 +229,14 @@ pub(crate) fn layout(info: &LayoutInfo) -> api::PvLayout {
         unit,
         survives: info.survives as u64,
         members: info.members.iter().map(member).collect(),
+    }
+}
+
+pub(crate) fn spare(info: &SpareInfo) -> api::SpareDisk {
+    api::SpareDisk {
+        path: info.path.clone(),
+        size: info.size,
+        problem: Some(&info.problem).filter(|problem| !problem.is_empty()).cloned(),
     }
 }
 

@@ -397,6 +397,29 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_SCRUB_RATE", value_name = "SIZE", help_heading = "Tuning")]
     pub scrub_rate: Option<Size>,
 
+    /// Do not start while a member of a mirror or RAID-5 is missing, also if the others have all
+    /// data
+    #[arg(
+        long,
+        env = "HINDCAST_REQUIRE_ALL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_name = "BOOL",
+        help_heading = "Operation"
+    )]
+    pub require_all: Option<bool>,
+
+    /// Maximum bytes per second that the rebuild of a member of a mirror or RAID-5 copies: 0 for no
+    /// limit. hindcast pool replace and online have a --rate of their own [default: 0]
+    #[arg(long, env = "HINDCAST_REBUILD_RATE", value_name = "SIZE", help_heading = "Tuning")]
+    pub rebuild_rate: Option<Size>,
+
+    /// Time after which a spare disk (hindcast pool add --spare) takes the place of a member of a
+    /// mirror or RAID-5 that is out, such as 10m: 0 for never by itself [default: 10m]
+    #[arg(long, env = "HINDCAST_SPARE_AFTER", value_name = "TIME", help_heading = "Tuning")]
+    pub spare_after: Option<TimeSpan>,
+
     /// Price of an hour of recovery, for volumes whose anchors follow the cost model [default:
     /// 1000]
     #[arg(long, env = "HINDCAST_CDP_BETA", value_name = "PRICE", help_heading = "Tuning")]

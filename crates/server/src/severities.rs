@@ -24,7 +24,7 @@ pub(crate) mod code {
 
 /// All codes. Critical: data, writes, or the taking of snapshots are affected now. Info: the server
 /// copes, or only a figure is exceeded.
-const SEVERITIES: [(&str, Severity); 31] = [
+const SEVERITIES: [(&str, Severity); 32] = [
     (engine::POISONED, Critical),
     (code::SALVAGE, Critical),
     (engine::CATALOG_DAMAGED, Critical),
@@ -41,6 +41,7 @@ const SEVERITIES: [(&str, Severity); 31] = [
     (engine::BLOCKS_LARGE, Warning),
     (engine::PV_READ_ERRORS, Warning),
     (engine::LAYOUT_DEGRADED, Warning),
+    (engine::SPARE_MISSING, Warning),
     (engine::SPACE_NOT_RESERVED, Warning),
     (engine::SPACE_LOW, Warning),
     (engine::HOST_FULL, Warning),

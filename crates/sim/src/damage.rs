@@ -366,6 +366,7 @@ mod tests {
             references: false,
             sums: false,
             layout: None,
+            spares: false,
             ops,
         };
         run_script(&script, None, None, None).map(drop).unwrap();

@@ -34,6 +34,7 @@ fn plan_of(script: &Script) -> Plan {
     }
     plan.sums = script.sums;
     plan.layout = script.layout;
+    plan.spares = script.spares;
     plan
 }
 

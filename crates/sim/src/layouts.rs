@@ -8,8 +8,9 @@ use crate::survive;
 use crate::workload::Op;
 use hindcast_engine::pool::{LayoutInfo, LayoutShape, LayoutSpec, Progress, PvSpec};
 
-/// Names of the members' files. Physical volumes have such names, so that tears are the same.
-const MEMBERS: [&str; 4] = ["pv-m0", "pv-m1", "pv-m2", "pv-m3"];
+/// Names of the members' files, and of a spare disk. Physical volumes have such names, so that
+/// tears are the same.
+const MEMBERS: [&str; 5] = ["pv-m0", "pv-m1", "pv-m2", "pv-m3", "pv-m4"];
 /// Bytes of a member before its content, and a unit of that.
 const HEAD: u64 = 1 << 20;
 /// Steps of background work within which a rebuild has to end.
@@ -84,9 +85,12 @@ impl Run {
         let member = |path: &&str| PvSpec { path: (*path).into(), size: Some(size), force: false };
         let members = MEMBERS[..planned.disks()].iter().map(member).collect();
         let spec = LayoutSpec { name: "m".into(), shape, members };
+        self.member_size = size;
+        self.member_files = MEMBERS[..planned.disks()].to_vec();
         let pool = self.pool()?;
         let added = survive(|| pool.add_layout(&spec).map(drop));
         self.durably(added, &[])?;
+        self.add_spare()?;
         for plain in std::mem::take(&mut self.pvs) {
             let drained = survive(|| pool.drain_pv(&plain, true));
             self.durably(drained, &[])?;
@@ -96,6 +100,51 @@ impl Run {
         }
         self.pvs.insert(planned.path().into());
         Ok(())
+    }
+
+    /// Makes the disk that is no member a spare, in a pool with spares.
+    fn add_spare(&mut self) -> Outcome<()> {
+        let all = self.plan.layout.map_or(0, Shape::disks) + 1;
+        let free = MEMBERS[..all].iter().find(|path| !self.member_files.contains(path));
+        let (true, Some(path)) = (self.plan.spares, free) else { return Ok(()) };
+        // The disk was repaired.
+        self.dir.hide(path, false);
+        self.dir.clear_faults();
+        let pool = self.pool()?;
+        if pool.spares().iter().any(|spare| spare.path == *path && spare.size > 0) {
+            return Ok(());
+        }
+        let spec = PvSpec { path: (*path).into(), size: Some(self.member_size), force: true };
+        let added = survive(|| {
+            // One that was away has no size.
+            let _ = pool.remove_spare(path);
+            pool.add_spare(&spec).map(drop)
+        });
+        if self.dir.crashed() || self.dir.panicked() || self.poisoned() {
+            return Ok(());
+        }
+        added.map_err(|e| format!("add spare {path}: {e:?}"))?;
+        self.say(|| format!("{path} is a spare"));
+        Ok(())
+    }
+
+    /// Notes which disks are members now. A spare may have stepped in for the weak one. If all
+    /// members have all content, another one may become the weak one.
+    fn note_members(&mut self, always: bool) -> Outcome<()> {
+        let Some(layout) = self.pool()?.pvs().into_iter().find_map(|pv| pv.layout) else { return Ok(()) };
+        if layout.members.iter().any(|member| !member.is_in || member.incoming.is_some()) {
+            return Ok(());
+        }
+        let is_member = |path: &&&str| layout.members.iter().any(|member| member.path == **path);
+        self.member_files = MEMBERS.iter().filter(is_member).copied().collect();
+        let weak_left = !self.member_files.contains(&MEMBERS[self.weak]);
+        if always || weak_left {
+            let pick = self.rand.below(self.member_files.len() as u64) as usize;
+            let weak = self.member_files[pick];
+            self.weak = MEMBERS.iter().position(|path| *path == weak).unwrap_or(0);
+            self.say(|| format!("all members are whole; {weak} is the weak one"));
+        }
+        self.add_spare()
     }
 
     /// Does background work until there is none, or until `done`.
@@ -138,8 +187,8 @@ impl Run {
     }
 
     /// Returns the files of the members, in a pool on a layout.
-    pub(crate) fn members(&self) -> &'static [&'static str] {
-        &MEMBERS[..self.plan.layout.map_or(0, Shape::disks)]
+    pub(crate) fn members(&self) -> &[&'static str] {
+        &self.member_files
     }
 
     /// Returns the file in which bits flip, in a pool on a layout.
@@ -152,7 +201,10 @@ impl Run {
     pub(crate) fn with_beginning(&self, pv: String) -> Option<String> {
         match self.plan.layout {
             None => Some(pv),
-            Some(Shape::Mirror) => Some(MEMBERS[1 - self.weak].to_owned()),
+            Some(Shape::Mirror) => {
+                let strong = self.member_files.iter().find(|path| **path != MEMBERS[self.weak]);
+                strong.map(|path| (*path).to_owned())
+            }
             Some(Shape::Raid5 { .. }) => None,
         }
     }
@@ -166,11 +218,18 @@ impl Run {
         }
     }
 
-    /// Rebuilds the weak member, whatever it has. When that has ended, any member may be the weak
-    /// one.
+    /// Rebuilds the weak member, whatever it has, onto its own disk or onto a spare. When that has
+    /// ended, any member may be the weak one.
     fn mend_member(&mut self) -> Outcome<()> {
+        self.note_members(false)?;
+        if self.dir.crashed() || self.dir.panicked() || self.poisoned() {
+            return Ok(());
+        }
         let path = MEMBERS[self.weak];
-        self.dir.hide(path, false);
+        let spared = self.plan.spares && self.rand.percent(50);
+        if !spared {
+            self.dir.hide(path, false);
+        }
         self.dir.clear_faults();
         let pool = self.pool()?;
         let is_rebuilt = pool
@@ -181,7 +240,11 @@ impl Run {
         if !is_rebuilt {
             let begun = survive(|| {
                 pool.put_member_out(path)?;
-                pool.rebuild_member(path, None).map(drop)
+                if spared && pool.spares().iter().any(|spare| spare.size > 0) {
+                    return Ok(());
+                }
+                self.dir.hide(path, false);
+                pool.rebuild_member(path, None, None).map(drop)
             });
             if self.dir.crashed() || self.dir.panicked() || self.poisoned() {
                 return Ok(());
@@ -191,8 +254,8 @@ impl Run {
         drop(pool);
         let is_whole = |layout: &LayoutInfo| layout.members.iter().all(|member| member.is_in);
         if self.settle_pool(is_whole)? {
-            self.weak = self.rand.below(self.members().len() as u64) as usize;
-            self.say(|| format!("{path} is rebuilt; {} is the weak one", MEMBERS[self.weak]));
+            self.say(|| format!("{path} was rebuilt"));
+            self.note_members(true)?;
         }
         Ok(())
     }

@@ -73,8 +73,11 @@ pub const FIRST_WITH_SUMS: u64 = 20_000_000;
 
 /// From this seed on, all pools are on mirrors, up to [`FIRST_BY_CHUNK`].
 pub const FIRST_WITH_MIRRORS: u64 = 30_000_000;
-/// From this seed on, all pools are on RAID-5.
+/// From this seed on, all pools are on RAID-5, up to [`FIRST_WITH_SPARES`].
 pub const FIRST_WITH_RAID5: u64 = 40_000_000;
+/// From this seed on, one pool of three is on a mirror, and two are on RAID-5. All have a spare
+/// disk.
+pub const FIRST_WITH_SPARES: u64 = 50_000_000;
 
 /// From this seed on, one pool of three places its slots by Share at first, one snap-aware, and all
 /// may do so later. They are on no layout.
@@ -120,7 +123,9 @@ fn any_run(
             };
         }
         if seed >= FIRST_WITH_MIRRORS && !plan.by_chunk {
-            let shape = if seed >= FIRST_WITH_RAID5 { Shape::raid5_of(seed) } else { Shape::Mirror };
+            plan.spares = seed >= FIRST_WITH_SPARES;
+            let has_rows = if plan.spares { seed % 3 != 0 } else { seed >= FIRST_WITH_RAID5 };
+            let shape = if has_rows { Shape::raid5_of(seed) } else { Shape::Mirror };
             (plan.layout, plan.backing) = (Some(shape), None);
         }
         if plan.sums && !plan.references {

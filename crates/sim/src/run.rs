@@ -83,6 +83,10 @@ pub struct Run {
     pub(crate) failing: bool,
     /// The member that fails, in a pool on a layout.
     pub(crate) weak: usize,
+    /// The files of the members, in a pool on a layout, as of the last look.
+    pub(crate) member_files: Vec<&'static str>,
+    /// Bytes of each member.
+    pub(crate) member_size: u64,
     /// Recovery uses random options, and random crashes happen during it.
     pub(crate) wild: bool,
     /// Background work runs before requests need it, like the threads of a server. If this is
@@ -177,6 +181,8 @@ impl Run {
             faults: false,
             failing: false,
             weak: 0,
+            member_files: Vec::new(),
+            member_size: 0,
             wild,
             helpful: !wild || rand.percent(50),
             emptied: 0,

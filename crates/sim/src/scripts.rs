@@ -34,6 +34,8 @@ pub struct Script {
     pub sums: bool,
     /// The layout that the pool is on.
     pub layout: Option<Shape>,
+    /// Whether the layout has a spare disk.
+    pub spares: bool,
     /// The operations.
     pub ops: Vec<Op>,
 }
@@ -47,6 +49,7 @@ fn script(name: &'static str, atomic_unit: u32, ops: Vec<Op>) -> Script {
         references: false,
         sums: false,
         layout: None,
+        spares: false,
         ops,
     }
 }
@@ -56,7 +59,7 @@ fn by_reference(name: &'static str, ops: Vec<Op>) -> Script {
 }
 
 /// Returns the scripts that always have sums.
-fn with_sums() -> [Script; 9] {
+fn with_sums() -> [Script; 11] {
     let kept = |name, ops| Script { sums: true, ..by_reference(name, ops) };
     let on = |layout, name, ops| Script { sums: true, layout: Some(layout), ..by_reference(name, ops) };
     let repair = |name, ops| Script { sums: true, ..script(name, 4096, ops) };
@@ -70,6 +73,8 @@ fn with_sums() -> [Script; 9] {
         kept("kept-expiry", kept::expiry()),
         repair("repair", repair::moved()),
         repair("repair-in-place", repair::in_place()),
+        Script { spares: true, ..on(Shape::Mirror, "mirror-spare", layouts::spares()) },
+        Script { spares: true, ..on(Shape::RAID5, "raid5-spare", layouts::spare()) },
     ]
 }
 

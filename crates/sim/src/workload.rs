@@ -413,6 +413,8 @@ pub struct Plan {
     pub sums: bool,
     /// The layout that the pool is on.
     pub layout: Option<Shape>,
+    /// Whether a pool on a layout has a spare disk, which steps in at once.
+    pub spares: bool,
     /// Whether the place of a slot may depend on the chunk that it is for.
     pub by_chunk: bool,
 }
@@ -461,6 +463,7 @@ impl Plan {
             references: false,
             sums: false,
             layout: None,
+            spares: false,
             by_chunk: false,
         }
     }
@@ -506,6 +509,9 @@ impl Plan {
             catalog_scrub_interval: SCRUB_INTERVAL,
             data_scrub_interval: DATA_SCRUB_INTERVAL,
             data_scrub_rate: 0,
+            rebuild_rate: 0,
+            spare_after: Some(Duration::ZERO),
+            requires_all: false,
             repairs: true,
             stamp_interval: 1_000_000,
             accept_journal_loss: false,
@@ -526,6 +532,7 @@ impl Plan {
             references: false,
             sums: false,
             layout: None,
+            spares: false,
             by_chunk: false,
         }
     }
@@ -569,6 +576,9 @@ impl Plan {
             catalog_scrub_interval: SCRUB_INTERVAL,
             data_scrub_interval: DATA_SCRUB_INTERVAL,
             data_scrub_rate: 0,
+            rebuild_rate: 0,
+            spare_after: Some(Duration::ZERO),
+            requires_all: false,
             repairs: true,
             stamp_interval: 5_000_000,
             accept_journal_loss: false,

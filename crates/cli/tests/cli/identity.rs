@@ -108,6 +108,7 @@ fn least(method: &str, template: &str) -> &'static str {
         "/pool/pvs",
         "/pool/layouts",
         "/pool/members",
+        "/pool/spares",
         "/pool/trace",
         "/targets",
         "/target-defaults",

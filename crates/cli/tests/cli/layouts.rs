@@ -120,3 +120,45 @@ fn a_raid5_is_made_and_a_disk_of_it_replaced() {
     let server = Server::start(dir.path());
     assert!(degraded(&server) && server.json(&["volume", "show", "db"])["name"] == "db");
 }
+
+#[test]
+fn a_spare_disk_steps_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_with(dir.path(), &["--spare-after", "1s"]);
+    server.ok(&["pool", "add", "--layout", "mirror", "--name", "m1", "a", "b", "--size", "64M"]);
+    let (code, message) = server.fails(&["pool", "add", "--spare", "--copies", "2", "c", "--size", "64M"]);
+    assert!(code == 2 && message.contains("--copies"), "{message}");
+    assert_eq!(server.json(&["pool", "add", "--spare", "c", "d", "--size", "64M"])[1]["path"], "d");
+    assert!(server.ok(&["pool", "spares"]).contains("63 MiB"));
+    let (code, message) = server.fails(&["pool", "add", "c", "--size", "64M"]);
+    assert!(code != 0 && message.contains("in use"), "{message}");
+    server.ok(&["pool", "offline", "a"]);
+    wait_until_whole(&server);
+    let first = states(&server)[0].0.clone();
+    assert!(["c", "d"].contains(&&first[..]), "{first}");
+    let left = server.json(&["pool", "spares"])[0]["path"].as_str().unwrap().to_owned();
+    server.ok(&["pool", "remove", &left]);
+    assert_eq!(server.json(&["pool", "spares"]), json!([]));
+    let (code, _) = server.fails(&["pool", "remove", &left]);
+    assert_eq!(code, 3);
+    // A spare that is missing is a problem. A member that is missing may be one, too.
+    server.ok(&["pool", "add", "--spare", "e", "--size", "64M"]);
+    assert_eq!(server.stop("-TERM"), Some(0));
+    std::fs::remove_file(dir.path().join("e")).unwrap();
+    let server = Server::start(dir.path());
+    let status = server.json(&["status"]).to_string();
+    assert!(status.contains("spare-missing") && !degraded(&server), "{status}");
+    assert_eq!(server.stop("-TERM"), Some(0));
+    std::fs::remove_file(dir.path().join("b")).unwrap();
+    let refused = program()
+        .args(["serve", "--require-all", "--data"])
+        .arg(dir.path())
+        .arg("--api")
+        .arg(format!("unix:{}", dir.path().join("other.sock").display()))
+        .output()
+        .unwrap();
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && message.contains("all are required"), "{message}");
+    let server = Server::start(dir.path());
+    assert!(degraded(&server));
+}

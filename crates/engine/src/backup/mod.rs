@@ -11,9 +11,10 @@ mod restore;
 mod tests;
 
 pub use places::{BackupInfo, Found, find};
-pub(crate) use restore::draft;
 pub use restore::{Restored, restore};
+pub(crate) use restore::{draft, restore_layouts};
 
+use crate::catalog::Row;
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
@@ -21,6 +22,10 @@ use crate::space::label::HEADER_LEN;
 use format::{BackupHeader, BodyWriter};
 use places::{file_name, sequence_of};
 use std::sync::Arc;
+
+/// The name of a backup's rows with the records of layouts: (name of the layout, record). The
+/// catalog has no such table.
+const LAYOUTS: &str = "layout-records";
 
 /// The name of a backup's file until it is complete.
 const NEW_FILE: &str = "metadata.new";
@@ -95,6 +100,12 @@ impl Pool {
             }
             body.put(row)
         })?;
+        let ids: Vec<u32> = self.core.names.read().pvs.keys().copied().collect();
+        for pv in ids.into_iter().filter_map(|id| self.core.pvs.held(id)) {
+            let Some(layout) = pv.disk.as_layout() else { continue };
+            let (name, record) = (layout.members().name(), layout.members().record());
+            body.put(Row { table: LAYOUTS, key: name.as_bytes(), value: &record.encode() })?;
+        }
         let (body_sum, body_len, rows) = body.finish()?;
         let (pool, time) = (self.core.uuid, self.core.world.clock.now());
         Ok(BackupHeader { pool, sequence, time, incarnation, closed, body_sum, body_len, rows })

@@ -1,10 +1,12 @@
 //! Makes a new catalog from a backup of the metadata.
 
-use super::Found;
 use super::format::visit_rows;
+use super::{Found, LAYOUTS};
 use crate::catalog::{Catalog, Positions, Superblock, Txn};
+use crate::disk::layout;
+use crate::disk::layout::record::LayoutRecord;
 use crate::disk::{Dir, OpenMode, SyncPurpose};
-use crate::error::{Error, ErrorKind, Result, conflict};
+use crate::error::{Error, ErrorKind, Result, conflict, corrupt};
 use crate::journal::newest_incarnation;
 
 /// Number of rows of one transaction.
@@ -19,6 +21,8 @@ pub struct Restored {
     pub rows: u64,
     /// The name under which the old catalog is kept; `None` if there was none.
     pub kept: Option<String>,
+    /// The layouts whose files in the data directory were made again.
+    pub layouts: Vec<String>,
 }
 
 /// Makes the catalog of the pool in `dir` again from a backup. The pool must not be open
@@ -37,11 +41,13 @@ pub fn restore(dir: &dyn Dir, from: &Found) -> Result<Restored> {
             "restore the catalog: the backup was made while the pool was open, and lacks the later commits; use a backup of an orderly stop",
         ));
     }
-    let Draft { rows, superblock, positions } = draft(dir, from)?;
+    let Draft { rows, superblock, positions, layouts } = draft(dir, from)?;
     refuse_older_than_journal(dir, &superblock, &positions)?;
+    // They are of no use to the old catalog, and do it no harm.
+    let layouts = restore_layouts(dir, &layouts)?;
     let kept = keep_old(dir)?;
     Catalog::replace(dir)?;
-    Ok(Restored { rows, kept })
+    Ok(Restored { rows, kept, layouts })
 }
 
 /// A catalog that does not have the name of a pool's catalog yet.
@@ -50,12 +56,14 @@ pub(crate) struct Draft {
     pub(crate) rows: u64,
     pub(crate) superblock: Superblock,
     pub(crate) positions: Positions,
+    /// The records of layouts, by their names.
+    pub(crate) layouts: Vec<(String, LayoutRecord)>,
 }
 
 /// Makes a catalog from a backup, whole and closed. [`Catalog::replace`] makes it the pool's.
 pub(crate) fn draft(dir: &dyn Dir, from: &Found) -> Result<Draft> {
     let catalog = Catalog::draft(dir)?;
-    let rows = fill(&catalog, from)?;
+    let (rows, layouts) = fill(&catalog, from)?;
     // The stored rows must be a catalog of the pool that the backup names.
     let (superblock, positions) = (catalog.superblock()?, catalog.positions()?);
     if superblock.pool != from.header.pool {
@@ -64,16 +72,24 @@ pub(crate) fn draft(dir: &dyn Dir, from: &Found) -> Result<Draft> {
             "restore the catalog: the backup belongs to another pool",
         ));
     }
-    Ok(Draft { rows, superblock, positions })
+    Ok(Draft { rows, superblock, positions, layouts })
 }
 
-/// Stores all rows of a backup, and returns their number.
-fn fill(catalog: &Catalog, from: &Found) -> Result<u64> {
+/// Stores all rows of a backup. Returns their number, and the records of layouts by their names.
+fn fill(catalog: &Catalog, from: &Found) -> Result<(u64, Vec<(String, LayoutRecord)>)> {
+    let mut layouts = Vec::new();
     let mut txn = catalog.begin()?;
     txn.create_tables()?;
     let mut pending = Some(txn);
     let mut rows = 0;
     visit_rows(from.body(), from.header.rows, &mut |row| {
+        if row.table == LAYOUTS {
+            let record = LayoutRecord::decode(row.value).zip(String::from_utf8(row.key.to_vec()).ok());
+            let (record, name) = record
+                .ok_or_else(|| corrupt("restore the catalog: the record of a layout does not verify"))?;
+            layouts.push((name, record));
+            return Ok(());
+        }
         rows += 1;
         if rows % ROWS == 0 {
             pending.take().map_or(Ok(()), Txn::commit)?;
@@ -85,7 +101,19 @@ fn fill(catalog: &Catalog, from: &Found) -> Result<u64> {
         txn.put_row(&row)
     })?;
     pending.take().map_or(Ok(()), Txn::commit)?;
-    Ok(rows)
+    Ok((rows, layouts))
+}
+
+/// Makes the files of layouts again that are missing. Returns the names of these layouts.
+pub(crate) fn restore_layouts(dir: &dyn Dir, layouts: &[(String, LayoutRecord)]) -> Result<Vec<String>> {
+    let mut made = Vec::new();
+    for (name, record) in layouts {
+        let failed = |e| Error::io(format!("restore layout {name}"), e);
+        if layout::restore(dir, name, record).map_err(failed)? {
+            made.push(name.clone());
+        }
+    }
+    Ok(made)
 }
 
 /// Refuses a backup if the journal has a segment of a later incarnation: then the pool was opened

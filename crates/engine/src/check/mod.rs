@@ -32,7 +32,7 @@ use crate::catalog::{
     BaseRecord, BranchRecord, Catalog, Positions, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
 };
 use crate::disk::Dir;
-use crate::disk::layout::with_layouts;
+use crate::disk::layout::{LayoutOptions, with_layouts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BranchId, SnapshotId, VolumeId};
 use crate::journal::cursor::JournalRecord;
@@ -192,7 +192,7 @@ pub fn check(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    let dir = with_layouts(dir, false);
+    let dir = with_layouts(dir, LayoutOptions::default());
     let _lock = lock(&*dir, options.repair, &mut report)?;
     // A check that repairs nothing leaves every byte as it was.
     let open = if options.repair { Catalog::open } else { Catalog::open_untouched };

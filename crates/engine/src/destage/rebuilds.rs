@@ -7,7 +7,13 @@ const WAIT: u64 = 10_000_000_000;
 
 /// How far rebuilds have come, in memory.
 #[derive(Default)]
-pub(crate) struct Rebuilds(BTreeMap<u32, Position>, bool);
+pub(crate) struct Rebuilds {
+    positions: BTreeMap<u32, Position>,
+    /// Whether rebuilds had the last turn.
+    turn: bool,
+    /// Times since which members are known to be out: (physical volume, member).
+    out: BTreeMap<(u32, usize), u64>,
+}
 
 #[derive(Default)]
 struct Position {
@@ -15,7 +21,7 @@ struct Position {
     begun: u64,
     /// Byte of the content up to which everything is copied; 0 if that is not known.
     at: u64,
-    /// Time at which a rebuild that could not go on is tried again.
+    /// Time before which no further step is taken.
     waits_until: u64,
 }
 
@@ -23,27 +29,56 @@ impl Rebuilds {
     /// Returns whether rebuilds have the next step of background work. They take turns with all
     /// other work.
     pub(crate) fn turn(&mut self) -> bool {
-        self.1 = !self.1;
-        self.1
+        self.turn = !self.turn;
+        self.turn
     }
 
     pub(crate) fn position(&self, pv: u32, begun: u64, stored: u64) -> u64 {
-        self.0.get(&pv).filter(|of| of.begun == begun).map_or(stored, |of| of.at.max(stored))
+        self.positions.get(&pv).filter(|of| of.begun == begun).map_or(stored, |of| of.at.max(stored))
     }
 
-    pub(crate) fn set(&mut self, pv: u32, begun: u64, at: u64) {
-        self.0.insert(pv, Position { begun, at, waits_until: 0 });
+    /// Notes that everything before `at` is copied, and that the next step is not taken before a
+    /// time.
+    pub(crate) fn set(&mut self, pv: u32, begun: u64, at: u64, waits_until: u64) {
+        self.positions.insert(pv, Position { begun, at, waits_until });
+    }
+
+    /// Notes which members of a physical volume are out now. Returns the one that is out for the
+    /// longest time, and since when.
+    pub(crate) fn note_out(&mut self, pv: u32, out: &[(usize, u64)], now: u64) -> Option<(usize, u64)> {
+        self.out.retain(|(of, member), _| *of != pv || out.iter().any(|(number, _)| number == member));
+        let since = |(number, _): &(usize, u64)| (*self.out.entry((pv, *number)).or_insert(now), *number);
+        out.iter().map(since).min().map(|(since, number)| (number, since))
     }
 
     pub(crate) fn forget(&mut self, pv: u32) {
-        self.0.remove(&pv);
+        self.positions.remove(&pv);
     }
 
     pub(crate) fn waits(&self, pv: u32, now: u64) -> bool {
-        self.0.get(&pv).is_some_and(|of| of.waits_until > now)
+        self.positions.get(&pv).is_some_and(|of| of.waits_until > now)
     }
 
     pub(crate) fn wait(&mut self, pv: u32, now: u64) {
-        self.0.entry(pv).or_default().waits_until = now.saturating_add(WAIT);
+        self.positions.entry(pv).or_default().waits_until = now.saturating_add(WAIT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_out_since_it_was_seen_first() {
+        let mut rebuilds = Rebuilds::default();
+        assert_eq!(rebuilds.note_out(1, &[], 5), None);
+        assert_eq!(rebuilds.note_out(1, &[(3, 0)], 6), Some((3, 6)));
+        assert_eq!(rebuilds.note_out(1, &[(2, 0), (3, 0)], 7), Some((3, 6)));
+        assert_eq!(rebuilds.note_out(2, &[(0, 0)], 8), Some((0, 8)));
+        assert_eq!(rebuilds.note_out(1, &[(2, 0)], 9), Some((2, 7)));
+        assert_eq!(rebuilds.note_out(1, &[(2, 0), (3, 0)], 10), Some((2, 7)));
+        rebuilds.set(1, 4, 100, 50);
+        assert!(rebuilds.waits(1, 49) && !rebuilds.waits(1, 50));
+        assert_eq!((rebuilds.position(1, 4, 0), rebuilds.position(1, 5, 0)), (100, 0));
     }
 }

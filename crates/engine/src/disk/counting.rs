@@ -2,7 +2,7 @@
 //! that can be traced.
 
 use super::layer::{Layer, LayeredDir, LowerDisk};
-use super::layout::with_layouts;
+use super::layout::{LayoutOptions, with_layouts};
 use super::{Dir, SyncPurpose, Tracer, TracingDir};
 use crate::world::World;
 use std::io;
@@ -37,11 +37,11 @@ impl Layer for SyncCounts {
 
 impl CountingDir {
     /// Makes the directory over `below`. With `parallel` false, no threads are used.
-    pub(crate) fn new(below: Arc<dyn Dir>, world: &World, parallel: bool) -> CountingDir {
+    pub(crate) fn new(below: Arc<dyn Dir>, world: &World, options: LayoutOptions) -> CountingDir {
         let tracer = Arc::new(Tracer::new(world.clock.clone()));
         let traced = Arc::new(TracingDir::over(below, tracer.clone()));
         let counts = std::array::from_fn(|_| AtomicU64::new(0));
-        LayeredDir::over(with_layouts(traced, parallel), Arc::new(SyncCounts { counts, tracer }))
+        LayeredDir::over(with_layouts(traced, options), Arc::new(SyncCounts { counts, tracer }))
     }
 
     /// Returns the tracer of the disks of the directory.

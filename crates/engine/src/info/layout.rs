@@ -15,6 +15,17 @@ pub struct LayoutInfo {
     pub members: Vec<MemberInfo>,
 }
 
+/// A disk that waits for a member of a layout to fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpareInfo {
+    /// Path as the operator gave it.
+    pub path: String,
+    /// Bytes for the content of a member; 0 if the disk can't be used.
+    pub size: u64,
+    /// Why the disk can't be used; empty if it can.
+    pub problem: String,
+}
+
 /// The state of a member of a layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberInfo {

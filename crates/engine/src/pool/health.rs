@@ -87,6 +87,11 @@ impl Pool {
                         let percent = u128::from(*rebuilt) * 100 / u128::from(pv.size.max(1));
                         format!("it is rebuilt onto {path}, {percent} % was stored")
                     }
+                    None if self.core.spares.is_any_fitting(member.size)
+                        && self.core.options.spare_after.is_some() =>
+                    {
+                        "a spare disk takes its place soon".to_owned()
+                    }
                     None => {
                         format!("`hindcast pool replace {} NEW` or `pool online` rebuilds it", member.path)
                     }
@@ -97,6 +102,13 @@ impl Pool {
                 );
                 warnings.push(Warning::new(code::LAYOUT_DEGRADED, text));
             }
+        }
+        for spare in self.spares().into_iter().filter(|spare| !spare.problem.is_empty()) {
+            let text = format!(
+                "spare disk {} can't be used: {}; `hindcast pool remove {}` forgets it",
+                spare.path, spare.problem, spare.path
+            );
+            warnings.push(Warning::new(code::SPARE_MISSING, text));
         }
     }
 

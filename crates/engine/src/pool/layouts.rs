@@ -3,8 +3,8 @@
 use super::Pool;
 use crate::branch::namespace::check_name;
 use crate::catalog::features::LAYOUTS;
-use crate::disk::layout::member::{is_of, write_header};
-use crate::disk::layout::record::{Incoming, LayoutKind, MAX_COPIES, MAX_MEMBERS, file_name};
+use crate::disk::layout::member::is_of;
+use crate::disk::layout::record::{LayoutKind, MAX_COPIES, MAX_MEMBERS, file_name};
 use crate::disk::layout::{NewMember, create, path_of};
 use crate::disk::{Cause, Dir, Disk, DiskLayout};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
@@ -104,7 +104,7 @@ impl Pool {
     }
 
     /// Opens a disk that becomes a member. It must not be in use.
-    fn open_member(&self, spec: &PvSpec) -> Result<NewMember> {
+    pub(super) fn open_member(&self, spec: &PvSpec) -> Result<NewMember> {
         let known = |uuid: &Uuid| self.core.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
         let of = (self.core.config.extent_size, self.core.config.atomic_unit);
         let (disk, _) = open_new(&*self.core.dir, spec, self.core.uuid, of, &known)?;
@@ -147,7 +147,8 @@ impl Pool {
 
     /// Begins to rebuild a member of a layout: onto its own disk, which is there again, or onto
     /// another disk. A member that is in stays in until the other disk has everything.
-    pub fn rebuild_member(&self, path: &str, onto: Option<&PvSpec>) -> Result<LayoutInfo> {
+    /// It copies at most `rate` bytes a second: 0 means no limit, and `None` what the options say.
+    pub fn rebuild_member(&self, path: &str, onto: Option<&PvSpec>, rate: Option<u64>) -> Result<LayoutInfo> {
         let _cause = Cause::Open.begin();
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
@@ -161,7 +162,7 @@ impl Pool {
             )));
         }
         let new = match onto {
-            Some(spec) => self.open_member(spec)?,
+            Some(spec) => self.open_spare_or_new(spec)?,
             None if of.is_in => return Err(conflict(format!("rebuild {path}: it has all content already"))),
             None => self.open_former(path, &record.uuid)?,
         };
@@ -173,9 +174,10 @@ impl Pool {
                 "rebuild onto {path}: it has {room} bytes for content, and needs {most}"
             )));
         }
-        write_header(&*new.disk, &new.uuid, &record).map_err(failed)?;
-        let incoming = Incoming { uuid: new.uuid, path: new.path, rebuilt: 0 };
-        layout.begin_rebuild(number, incoming, new.disk).map_err(failed)?;
+        layout.rebuild_onto(number, new, rate).map_err(failed)?;
+        if let Some(spec) = onto {
+            self.forget_spare(&spec.path)?;
+        }
         self.core.wake();
         layout_info(&*pv.disk).ok_or_else(|| not_found(path))
     }

@@ -28,6 +28,7 @@ pub(crate) mod relocation;
 pub(crate) mod salvage;
 pub(crate) mod scrub;
 pub(crate) mod snapshots;
+mod spares;
 mod statistics;
 pub(crate) mod timeline;
 mod trace;
@@ -37,7 +38,7 @@ mod usage;
 pub use crate::clock::{ClockChange, ClockInfo};
 pub use crate::health::{Health, Warning, code};
 pub use crate::info::feature::{FeatureInfo, FeatureState};
-pub use crate::info::layout::{LayoutInfo, MemberInfo};
+pub use crate::info::layout::{LayoutInfo, MemberInfo, SpareInfo};
 pub use crate::info::rebalance::RebalanceInfo;
 pub use crate::info::{
     CatalogScrub, CatalogSource, DamageInfo, DataScrubInfo, FlattenInfo, IndexSize, JournalLoss, Layout,

@@ -187,7 +187,7 @@ impl Pool {
         mut options: PoolOptions,
         judge: &dyn Fn(&Pv, Age) -> Result<()>,
     ) -> Result<Arc<Pool>> {
-        let dir = Arc::new(CountingDir::new(dir, &world, options.destage_threads > 1));
+        let dir = Arc::new(CountingDir::new(dir, &world, (&options).into()));
         let (catalog, superblock) = open_catalog(&*dir, &options)?;
         let mut committed = catalog.positions()?;
         let start = ScanStart::new(&superblock, &committed, catalog.journal()?, options.accept_journal_loss);
@@ -255,6 +255,7 @@ impl Pool {
         self.core.positions.referred.store(referred, Ordering::Relaxed);
         self.core.positions.note_found(self.core.journal.last().lsn);
         self.core.tidy_sums()?;
+        self.open_spares();
         keep_tail_room(&*self.core.dir, self.core.config.segment_size)?;
         if accepted.is_some() {
             self.core.drop_sums()?;
@@ -316,6 +317,7 @@ impl Parts {
             scrub: Scrub::load(&self.catalog)?,
             data_scrub: DataScrub::load(&self.catalog)?,
             stamping: self.stamping,
+            spares: Default::default(),
             damage: self.damage,
             repairs: Repairs::new(self.options.repairs),
             sums: UnitSums::new(self.dir.clone(), self.options.sum_cache_bytes, has_sums),

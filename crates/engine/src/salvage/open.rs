@@ -10,6 +10,7 @@ use crate::cdp::write::load::load_segments;
 use crate::clock::PoolClock;
 use crate::damage::Damage;
 use crate::destage::state::BackgroundState;
+use crate::disk::layout::LayoutOptions;
 use crate::disk::{CountingDir, Dir, OpenFiles, OpenMode, OverlayDir};
 use crate::error::Result;
 use crate::fault::Fault;
@@ -59,7 +60,7 @@ impl Pool {
         let overlay = OverlayDir::new(dir);
         let source = source::open(&overlay, &options, &mut found)?;
         let opening = Opening {
-            dir: Arc::new(CountingDir::new(Arc::new(overlay), &world, false)),
+            dir: Arc::new(CountingDir::new(Arc::new(overlay), &world, LayoutOptions::default())),
             catalog: Arc::new(source.catalog),
             superblock: source.superblock,
             positions: source.positions,

@@ -77,7 +77,12 @@ fn restore(
     backup: &Found,
     found: &mut Salvage,
 ) -> Result<SalvageSource> {
-    let pool = backup::draft(dir, backup)?.superblock.pool;
+    let draft = backup::draft(dir, backup)?;
+    let pool = draft.superblock.pool;
+    // Without them the layouts' content is lost, and everything else is there.
+    if let Err(error) = backup::restore_layouts(dir, &draft.layouts) {
+        found.find("backup", path, error.to_string());
+    }
     let newest = newest_incarnation(dir, pool)?;
     Catalog::replace(dir)?;
     let source = open_own(dir, cache_bytes)?;

@@ -410,6 +410,7 @@ fn is_own_file(path: &str) -> bool {
         crate::disk::layout::record::FILE_PREFIX,
         crate::disk::layout::raid5::LOG_PREFIX,
         crate::disk::layout::raid5::GROUPS_PREFIX,
+        crate::disk::layout::spares::FILE,
     ];
     prefixes.iter().any(|prefix| name.starts_with(prefix)) || name == crate::space::lock::LOCK_FILE
 }

@@ -6,17 +6,22 @@
 use crate::damage::BLOCK;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
+use crate::disk::layout::NewMember;
 use crate::disk::{Cause, DiskLayout};
 use crate::error::{Error, Result};
 use crate::space::label::DATA_START;
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, sum_of, unit_at};
+use crate::world::uuid;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Bytes after which the progress is stored. A rebuild continues there after a restart.
 const STORED_AFTER: u64 = 1 << 30;
+const NANOSECOND: u64 = 1_000_000_000;
+/// The longest pause between two steps, in nanoseconds.
+const LONGEST_PAUSE: u64 = 60 * NANOSECOND;
 
 impl Destager {
     /// Takes one step of a rebuild. False when there is nothing to rebuild, or when it can't go on
@@ -37,8 +42,13 @@ impl Destager {
             if self.mend_lines(&pv, layout) {
                 return Ok(true);
             }
-            let Some(rebuild) = layout.members().rebuilt() else { continue };
             let now = self.core.world.clock.monotonic();
+            let Some(rebuild) = layout.members().rebuilt() else {
+                if self.step_in(state, &pv, layout, now) {
+                    return Ok(true);
+                }
+                continue;
+            };
             if state.rebuilds.waits(pv.id, now) {
                 continue;
             }
@@ -51,6 +61,43 @@ impl Destager {
             }
         }
         Ok(false)
+    }
+
+    /// Begins to rebuild a member that is out for long enough onto a spare disk. Returns whether it
+    /// did.
+    fn step_in(&self, state: &mut BackgroundState, pv: &Pv, layout: DiskLayout<'_>, now: u64) -> bool {
+        let (out, core) = (layout.members().out(), &self.core);
+        let Some((number, since)) = state.rebuilds.note_out(pv.id, &out, now) else { return false };
+        let Some(after) = core.options.spare_after else { return false };
+        if u128::from(now - since) < after.as_nanos() || state.rebuilds.waits(pv.id, now) {
+            return false;
+        }
+        // An operator may be about to do something else with the member.
+        let Some(_one_at_a_time) = core.pv_operations.try_lock() else { return false };
+        let capacity = out.iter().find(|(member, _)| *member == number).map_or(0, |(_, capacity)| *capacity);
+        let Some((spare, disk)) = core.spares.take(capacity) else { return false };
+        let new = NewMember { uuid: uuid(&*core.world.rng), path: spare.path.clone(), disk };
+        match layout.rebuild_onto(number, new, None) {
+            Ok(()) => {
+                tracing::warn!(
+                    event = "spare.stepped-in",
+                    spare = spare.path,
+                    layout = pv.path,
+                    "a spare disk takes the place of a member that is out"
+                );
+                // The next opening forgets it, because it is a member of a layout.
+                if let Err(error) = core.spares.store(&*core.dir) {
+                    tracing::warn!(%error, "the list of spare disks could not be stored");
+                }
+                true
+            }
+            Err(error) => {
+                tracing::error!(spare = spare.path, layout = pv.path, %error, "a spare disk can't take the place of a member");
+                core.spares.put_back(spare);
+                state.rebuilds.wait(pv.id, now);
+                false
+            }
+        }
     }
 
     /// Makes members readable again where one could not be read. Where a sum tells, the right copy
@@ -103,13 +150,14 @@ impl Destager {
     /// that the rebuild has come, and `begun` the number of rebuilds until now.
     fn rebuild_step(&self, state: &mut BackgroundState, pv: &Pv, (begun, stored): (u64, u64)) -> Result<()> {
         let Some(layout) = pv.disk.as_layout() else { return Ok(()) };
+        let now = self.core.world.clock.monotonic();
         let extent_size = self.core.config.extent_size;
         let failed = |e| Error::io(format!("rebuild a member of {}", pv.path), e);
         let at = state.rebuilds.position(pv.id, begun, stored);
         if at == 0 {
             // Labels and stamps have sums of their own. What can't be read there is absent.
             layout.copy_to_incoming(0, DATA_START, &|_, _| true).map_err(failed)?;
-            state.rebuilds.set(pv.id, begun, DATA_START);
+            state.rebuilds.set(pv.id, begun, DATA_START, 0);
             return Ok(());
         }
         let from = (at.saturating_sub(DATA_START) / extent_size) as u32;
@@ -139,7 +187,9 @@ impl Destager {
         if end - stored >= STORED_AFTER {
             layout.note_rebuilt(begun, end).map_err(failed)?;
         }
-        state.rebuilds.set(pv.id, begun, end);
+        let rate = layout.members().rate().unwrap_or(self.core.options.rebuild_rate);
+        let pause = extent_size.saturating_mul(NANOSECOND).checked_div(rate).unwrap_or(0);
+        state.rebuilds.set(pv.id, begun, end, now.saturating_add(pause.min(LONGEST_PAUSE)));
         Ok(())
     }
 }

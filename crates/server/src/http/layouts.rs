@@ -1,4 +1,4 @@
-//! The routes of layouts and their members.
+//! The routes of layouts, their members, and spare disks.
 
 use super::error::{ApiError, Json, Path};
 use super::shared::{Shared, blocking, host_path};
@@ -8,7 +8,7 @@ use crate::host_paths::Purpose;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
-    AddLayout, AddPv, ErrorBody, ErrorKind, LayoutKind, MemberTarget, PatchMember, Pv, PvLayout,
+    AddLayout, AddPv, ErrorBody, ErrorKind, LayoutKind, MemberTarget, PatchMember, Pv, PvLayout, SpareDisk,
 };
 use hindcast_engine::pool::{LayoutShape, LayoutSpec, PvSpec};
 use std::sync::Arc;
@@ -16,7 +16,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(add_layout)).routes(routes!(patch_member))
+    OpenApiRouter::new()
+        .routes(routes!(add_layout))
+        .routes(routes!(patch_member))
+        .routes(routes!(spares, add_spare))
+        .routes(routes!(remove_spare))
 }
 
 /// Makes a mirror or a RAID-5 of disks, and adds it to the pool as a physical volume.
@@ -80,11 +84,54 @@ async fn patch_member(
                 let text = format!("put {member} out: `onto` is only for a member that comes in");
                 return Err(ApiError::new(ErrorKind::Invalid, text));
             }
+            MemberTarget::Out if patch.rate.is_some() => {
+                let text = format!("put {member} out: `rate` is only for a member that comes in");
+                return Err(ApiError::new(ErrorKind::Invalid, text));
+            }
             MemberTarget::Out => app.pool.put_member_out(&member)?,
-            MemberTarget::In => app.pool.rebuild_member(&member, onto.as_ref())?,
+            MemberTarget::In => app.pool.rebuild_member(&member, onto.as_ref(), patch.rate)?,
         };
         tracing::info!(event = "pv.changed", member, layout = info.name, "member of a layout changed");
         Ok(Json(convert::layout(&info)))
+    })
+    .await
+}
+
+/// Lists the spare disks.
+#[utoipa::path(get, path = "/pool/spares", responses((status = OK, body = [SpareDisk]), (status = "default", body = ErrorBody)))]
+async fn spares(State(app): Shared) -> Result<Json<Vec<SpareDisk>>, ApiError> {
+    blocking(&app, |app| Ok(Json(app.pool.spares().iter().map(convert::spare).collect()))).await
+}
+
+/// Adds a spare disk.
+///
+/// It takes the place of a member of a mirror or of a RAID-5 that is out for as long as `hindcast
+/// serve --spare-after` says, if it is large enough.
+#[utoipa::path(post, path = "/pool/spares", request_body = AddPv, responses((status = CREATED, body = SpareDisk), (status = "default", body = ErrorBody)))]
+async fn add_spare(
+    State(app): Shared,
+    Json(new): Json<AddPv>,
+) -> Result<(StatusCode, Json<SpareDisk>), ApiError> {
+    let path = host_path(&new.path, Purpose::Pv);
+    blocking(&app, move |app| {
+        let held = path(app)?;
+        let spec = PvSpec { path: held.path.clone(), size: new.size, force: new.force };
+        let info = app.pool.add_spare(&spec)?;
+        tracing::info!(event = "spare.added", path = info.path, "spare disk added");
+        Ok((StatusCode::CREATED, Json(convert::spare(&info))))
+    })
+    .await
+}
+
+/// Removes a spare disk, which can be used for something else then.
+///
+/// `spare` is its percent-encoded path.
+#[utoipa::path(delete, path = "/pool/spares/{spare}", params(("spare" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
+async fn remove_spare(State(app): Shared, Path(spare): Path<String>) -> Result<StatusCode, ApiError> {
+    blocking(&app, move |app| {
+        app.pool.remove_spare(&spare)?;
+        tracing::info!(event = "spare.removed", path = spare, "spare disk removed");
+        Ok(StatusCode::NO_CONTENT)
     })
     .await
 }

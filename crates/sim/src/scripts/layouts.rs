@@ -53,3 +53,37 @@ pub(super) fn rebuild() -> Vec<Op> {
         Op::Settle,
     ])
 }
+
+/// A member fails, and a spare takes its place while writes go on.
+pub(super) fn spare() -> Vec<Op> {
+    begin(vec![
+        WRITES_FAIL,
+        write(64 * KIB, 32 * KIB, false),
+        Op::Drain,
+        write(0, 16 * KIB, false),
+        Op::Settle,
+        write(8 * KIB, 32 * KIB, true),
+        Op::Drain,
+    ])
+}
+
+/// A member fails, a spare takes its place while writes go on, and the disk that failed is the next
+/// spare.
+pub(super) fn spares() -> Vec<Op> {
+    begin(vec![
+        freeze(1, "s"),
+        WRITES_FAIL,
+        write(64 * KIB, 64 * KIB, false),
+        Op::Drain,
+        write(0, 16 * KIB, false),
+        Op::Settle,
+        write(8 * KIB, 64 * KIB, true),
+        Op::Drain,
+        MEND,
+        WRITES_FAIL,
+        write(32 * KIB, 32 * KIB, false),
+        Op::Drain,
+        Op::Settle,
+        look(1, 128 * KIB),
+    ])
+}

@@ -21,14 +21,19 @@ const _: () = assert!(HEADER + MAX_RECORD <= CONTENT_START as usize);
 
 /// Writes header and record of a new member, and makes them durable.
 pub(crate) fn write_header(disk: &dyn Disk, member: &Uuid, record: &LayoutRecord) -> io::Result<()> {
+    write_mark(disk, &record.uuid, member)?;
+    write_record(disk, record)?;
+    disk.sync(SyncPurpose::Layout)
+}
+
+/// Writes the first block of a member, which tells whose it is.
+pub(crate) fn write_mark(disk: &dyn Disk, layout: &Uuid, member: &Uuid) -> io::Result<()> {
     let mut w = Writer::default();
-    w.bytes(MAGIC).u32(0).u32(VERSION).uuid(&record.uuid).uuid(member);
+    w.bytes(MAGIC).u32(0).u32(VERSION).uuid(layout).uuid(member);
     w.0.resize(HEADER, 0);
     let crc = crc32c(&w.0[12..]);
     w.0[8..12].copy_from_slice(&crc.to_le_bytes());
-    disk.write_at(&w.0, 0)?;
-    write_record(disk, record)?;
-    disk.sync(SyncPurpose::Layout)
+    disk.write_at(&w.0, 0)
 }
 
 /// Writes the copy of the record.

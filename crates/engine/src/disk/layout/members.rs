@@ -4,7 +4,7 @@
 //! sync returns. From then on nothing reads that member, until it was rebuilt.
 
 use super::record::{Incoming, LayoutKind, LayoutRecord};
-use super::{member, raid5, record};
+use super::{LayoutOptions, member, raid5, record};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
 use crate::error::is_shortage;
 use arc_swap::ArcSwapOption;
@@ -50,6 +50,9 @@ pub(crate) struct Members {
     unsaved: AtomicBool,
     /// Number of rebuilds that began. What was copied before the last of them is not on its disk.
     pub(super) begun: AtomicU64,
+    /// Bytes per second of a rebuild at most; 0 means no limit, and `u64::MAX` that the options of
+    /// the pool say it.
+    rate: AtomicU64,
     /// Ranges of the content that a member could not read, and that were read without it.
     unreadable: Mutex<Vec<Range<u64>>>,
     /// Whether members are synced side by side.
@@ -86,7 +89,7 @@ impl Members {
         dir: &Arc<dyn Dir>,
         name: &str,
         mode: OpenMode,
-        parallel: bool,
+        options: LayoutOptions,
         open: &dyn Fn(&str) -> io::Result<Arc<dyn Disk>>,
     ) -> io::Result<Members> {
         let record = LayoutRecord::load(&**dir, name)?;
@@ -130,6 +133,11 @@ impl Members {
             let text = format!("members are missing, and {}: {told}", record.what_is_gone());
             return Err(io::Error::other(text));
         }
+        if let Some((number, _, error)) = lost.first().filter(|_| options.requires_all) {
+            let path = &record.members[*number].path;
+            let text = format!("member {path} is missing, and all are required: {error}");
+            return Err(io::Error::other(text));
+        }
         let members = Members {
             dir: dir.clone(),
             name: name.to_owned(),
@@ -137,8 +145,9 @@ impl Members {
             record: Mutex::new(record),
             unsaved: AtomicBool::new(false),
             begun: AtomicU64::new(0),
+            rate: AtomicU64::new(u64::MAX),
             unreadable: Mutex::default(),
-            parallel,
+            parallel: options.parallel,
             writable: mode != OpenMode::ReadOnly,
         };
         for (number, role, error) in lost {
@@ -403,6 +412,26 @@ impl Members {
     /// Returns the ranges that a member could not read since the last call.
     pub(crate) fn take_unreadable(&self) -> Vec<Range<u64>> {
         std::mem::take(&mut self.unreadable.lock())
+    }
+
+    /// Returns the members that are out and not rebuilt, and their bytes for content.
+    pub(crate) fn out(&self) -> Vec<(usize, u64)> {
+        let record = self.record.lock();
+        let all = record.members.iter().enumerate();
+        all.filter(|(_, of)| !of.is_in && of.incoming.is_none())
+            .map(|(number, of)| (number, of.capacity))
+            .collect()
+    }
+
+    /// Limits rebuilds to so many bytes a second (0: no limit, `None`: as the pool's options say).
+    pub(super) fn set_rate(&self, rate: Option<u64>) {
+        self.rate.store(rate.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Returns the largest number of bytes a second of a rebuild, if it was begun with one since
+    /// the opening.
+    pub(crate) fn rate(&self) -> Option<u64> {
+        Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX)
     }
 
     /// Returns how many rebuilds began, and up to where the content is on all disks that members

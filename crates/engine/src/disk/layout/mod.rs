@@ -9,6 +9,8 @@
 //! - [`mirror`]: each byte on several members
 //! - [`raid5`]: rows with a parity
 //! - [`create`]: the creation of a layout
+//! - [`restore`]: what the data directory has of a layout, made again
+//! - [`spares`]: disks that wait for a member to fail
 
 mod create;
 pub(crate) mod member;
@@ -16,15 +18,20 @@ pub(crate) mod members;
 mod mirror;
 pub(crate) mod raid5;
 pub(crate) mod record;
+mod restore;
 pub(crate) mod spans;
+pub(crate) mod spares;
 #[cfg(test)]
 mod testing;
 
 pub(crate) use create::{NewMember, create};
 pub use mirror::Mirror;
 pub use raid5::Raid5;
+pub(crate) use restore::restore;
 
 use super::{Dir, Disk, OpenMode, SyncPurpose};
+use crate::settings::PoolOptions;
+use member::write_header;
 use members::Members;
 use record::{Incoming, LayoutKind};
 use std::io;
@@ -98,8 +105,17 @@ impl<'d> DiskLayout<'d> {
         }
     }
 
+    /// Gives a disk the header of a member, and begins to rebuild the member onto it. `rate` is the
+    /// largest number of bytes a second: 0 means no limit, `None` what the pool's options say.
+    pub(crate) fn rebuild_onto(self, number: usize, new: NewMember, rate: Option<u64>) -> io::Result<()> {
+        let members = self.members();
+        write_header(&*new.disk, &new.uuid, &members.record())?;
+        members.set_rate(rate);
+        self.begin_rebuild(number, Incoming { uuid: new.uuid, path: new.path, rebuilt: 0 }, new.disk)
+    }
+
     /// Begins to rebuild a member onto a disk, whose header is written.
-    pub(crate) fn begin_rebuild(self, number: usize, new: Incoming, disk: Arc<dyn Disk>) -> io::Result<()> {
+    fn begin_rebuild(self, number: usize, new: Incoming, disk: Arc<dyn Disk>) -> io::Result<()> {
         match self {
             DiskLayout::Mirror(mirror) => mirror.begin_rebuild(number, new, disk),
             DiskLayout::Raid5(raid) => raid.begin_rebuild(number, new, disk),
@@ -107,24 +123,33 @@ impl<'d> DiskLayout<'d> {
     }
 }
 
+/// How layouts are opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LayoutOptions {
+    /// Whether the members of a layout are synced side by side. Without it, no threads are used.
+    pub(crate) parallel: bool,
+    /// Whether a member that is missing refuses the opening, also if the others have everything.
+    pub(crate) requires_all: bool,
+}
+
+impl From<&PoolOptions> for LayoutOptions {
+    fn from(options: &PoolOptions) -> LayoutOptions {
+        LayoutOptions { parallel: options.destage_threads > 1, requires_all: options.requires_all }
+    }
+}
+
 /// A directory with the layouts of the directory below.
 struct LayoutDir {
     below: Arc<dyn Dir>,
-    /// Whether the members of a layout are synced side by side.
-    parallel: bool,
+    options: LayoutOptions,
 }
 
 /// Returns a directory with the layouts of `below`.
-pub(crate) fn with_layouts(below: Arc<dyn Dir>, parallel: bool) -> Arc<dyn Dir> {
-    Arc::new(LayoutDir::over(below, parallel))
+pub(crate) fn with_layouts(below: Arc<dyn Dir>, options: LayoutOptions) -> Arc<dyn Dir> {
+    Arc::new(LayoutDir { below, options })
 }
 
 impl LayoutDir {
-    /// Makes a directory over `below`. With `parallel` false, no threads are used.
-    fn over(below: Arc<dyn Dir>, parallel: bool) -> LayoutDir {
-        LayoutDir { below, parallel }
-    }
-
     fn open_layout(&self, path: &str, mode: OpenMode, is_locked: bool) -> io::Result<Arc<dyn Disk>> {
         let open = |path: &str| match is_locked {
             true => self.below.open_locked(path, mode),
@@ -137,7 +162,7 @@ impl LayoutDir {
             let text = "a layout is created with its members, by `hindcast pool add --layout`";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
-        let members = Members::open(&self.below, name, mode, self.parallel, &open)?;
+        let members = Members::open(&self.below, name, mode, self.options, &open)?;
         let kind = members.record().kind;
         if path_of(kind, name) != path {
             let text = format!("the layout {name} is {}", path_of(kind, name));

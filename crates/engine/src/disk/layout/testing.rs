@@ -3,7 +3,7 @@
 use super::member::{CONTENT_START, write_header};
 use super::record::{Incoming, LayoutKind, LayoutRecord};
 use super::spans::UNIT;
-use super::{DiskLayout, NewMember, create, path_of, with_layouts};
+use super::{DiskLayout, LayoutOptions, NewMember, create, path_of, with_layouts};
 use crate::disk::{Dir, Disk, MemDir, OpenMode};
 use crate::testing::{Act, FaultyDir, Op};
 use parking_lot::Mutex;
@@ -64,7 +64,7 @@ impl LayoutInMemory {
         };
         let members: Vec<NewMember> = sizes.iter().enumerate().map(new).collect();
         create(&*below, "m", Uuid::from_u128(100), (kind, width), &members).unwrap();
-        let dir = with_layouts(below, false);
+        let dir = with_layouts(below, LayoutOptions::default());
         LayoutInMemory { memory, broken, dir, path: path_of(kind, "m") }
     }
 

@@ -4,7 +4,7 @@ use crate::disk::layout::member::CONTENT_START;
 use crate::disk::layout::record::{LayoutKind, LayoutRecord};
 use crate::disk::layout::spans::UNIT;
 use crate::disk::layout::testing::{LayoutInMemory, read};
-use crate::disk::layout::with_layouts;
+use crate::disk::layout::{LayoutOptions, with_layouts};
 use crate::disk::{Dir, OpenMode, Settled, SyncPurpose};
 use proptest::prelude::*;
 use std::io;
@@ -257,7 +257,7 @@ fn a_disk_that_can_not_give_space_back_has_not_failed() {
     }
     let place = mirror_of(&[2, 2], 2);
     let below = crate::disk::LayeredDir::over(Arc::new(place.memory.clone()), Arc::new(Unable));
-    let dir = with_layouts(Arc::new(below), false);
+    let dir = with_layouts(Arc::new(below), LayoutOptions::default());
     let disk = dir.open_locked("mirror:m", OpenMode::Existing).unwrap();
     disk.punch(0, 4096).unwrap_err();
     disk.allocate(0, 4096).unwrap_err();

@@ -91,6 +91,11 @@ pub(super) fn create(dir: &dyn Dir, name: &str, record: &LayoutRecord, is_zeroed
     log::create(dir, name, room(record))
 }
 
+/// Returns whether the log of a layout is missing or too short.
+pub(super) fn lacks_log(dir: &dyn Dir, name: &str, record: &LayoutRecord) -> bool {
+    ParityLog::open(dir, name, record.uuid, room(record), OpenMode::ReadOnly).is_err()
+}
+
 /// Removes what a layout has beside its record.
 pub(super) fn remove(dir: &dyn Dir, name: &str) -> io::Result<()> {
     log::remove(dir, name)?;

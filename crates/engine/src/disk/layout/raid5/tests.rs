@@ -5,7 +5,7 @@ use crate::disk::layout::member::CONTENT_START;
 use crate::disk::layout::record::{LayoutKind, LayoutRecord};
 use crate::disk::layout::spans::{UNIT, spread};
 use crate::disk::layout::testing::{LayoutInMemory, read};
-use crate::disk::layout::{DiskLayout, Raid5, with_layouts};
+use crate::disk::layout::{DiskLayout, LayoutOptions, Raid5, with_layouts};
 use crate::disk::{Dir, Disk, Layer, LayeredDir, LowerDisk, MemDir, OpenMode, Settled, SyncPurpose};
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -330,7 +330,9 @@ impl Layer for Slow {
 fn a_read_that_needs_several_members_meets_no_half_written_line() {
     let place = raid_of(&[1, 1, 1], 3);
     let dir = LayeredDir::over(Arc::new(place.memory.clone()), Arc::new(Slow));
-    let disk = with_layouts(Arc::new(dir), false).open_locked("raid5:m", OpenMode::Existing).unwrap();
+    let disk = with_layouts(Arc::new(dir), LayoutOptions::default())
+        .open_locked("raid5:m", OpenMode::Existing)
+        .unwrap();
     disk.write_at(&pattern(UNIT, 1), 0).unwrap();
     sync(&*disk);
     // Blocks 0 and 2 have the same line, and block 2 is on the member that is out.
@@ -379,7 +381,7 @@ fn copy_of(dir: &MemDir) -> MemDir {
 }
 
 fn try_open_in(dir: &MemDir, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-    with_layouts(Arc::new(dir.clone()), false).open_locked("raid5:m", mode)
+    with_layouts(Arc::new(dir.clone()), LayoutOptions::default()).open_locked("raid5:m", mode)
 }
 
 fn open_in(dir: &MemDir, mode: OpenMode) -> Arc<dyn Disk> {
@@ -470,7 +472,7 @@ proptest! {
         let place = raid_of(&vec![1; width + more], width);
         let recorder = Arc::new(Recorder::default());
         let dir = LayeredDir::over(Arc::new(place.memory.clone()), recorder.clone());
-        let dir = with_layouts(Arc::new(dir), false);
+        let dir = with_layouts(Arc::new(dir), LayoutOptions::default());
         let disk = dir.open_locked("raid5:m", OpenMode::Existing).unwrap();
         let len = disk.len().unwrap() as usize;
         let mut model = vec![0u8; len];
