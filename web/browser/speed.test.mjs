@@ -1,15 +1,19 @@
-// 500 volumes and 10,000 snapshots, with the processor slowed four times: pages are usable in a
-// second, and lists and the timeline move smoothly. The figures are printed for the report.
+// 500 volumes, 10,000 snapshots and a history of 10 million records, with the processor slowed four
+// times: pages are usable in a second, and lists and the timeline move smoothly. The figures are
+// printed for the report.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { logIn, openBrowser, startMock } from './browser.mjs';
 
-/** Frames a second below which a motion looks broken. A shared machine without a GPU reaches no 60. */
-const LEAST_FRAMES = 15;
+/** Frames a second of which a motion has at least so many. */
+const LEAST_FRAMES = 50;
 
-/** Milliseconds after which a page looks broken. The bar of an idle machine is 1000. */
-const USABLE = 3000;
+/** Milliseconds after which a page is usable at most. */
+const USABLE = 1000;
+
+/** Tries of a measurement, of which the best one counts: other programs share the processors. */
+const TRIES = 3;
 
 let browser;
 let mock;
@@ -28,7 +32,7 @@ after(async () => {
 });
 
 /** Frames a second while `move` runs inside the page, once for each frame. */
-function framesOf(move) {
+async function framesOnce(move) {
   return page.evaluate(async (source) => {
     const step = new Function('frame', source);
     const begun = performance.now();
@@ -42,45 +46,79 @@ function framesOf(move) {
   }, move);
 }
 
-/** Milliseconds from a click on a link until the page shows a text. */
-async function usable(link, selector) {
-  const begun = Date.now();
-  await page.evaluate((href) => document.querySelector(`a[href="${href}"]`).click(), link);
-  await page.waitForSelector(selector);
-  return Date.now() - begun;
+/** The best of some tries, or the first one that is good enough. */
+async function best(measure, isEnough, better) {
+  let found = await measure();
+  for (let tries = 1; tries < TRIES && !isEnough(found); tries += 1) found = better(found, await measure());
+  return found;
 }
 
+const framesOf = (move) =>
+  best(
+    () => framesOnce(move),
+    (frames) => frames >= LEAST_FRAMES,
+    Math.max,
+  );
+
+/** Goes to a page by a link, without a load of the console. */
+async function follow(link, selector) {
+  await page.evaluate((href) => document.querySelector(`a[href="${href}"]`).click(), link);
+  await page.waitForSelector(selector);
+}
+
+/** Milliseconds from a click on a link until the page shows something. `away` leads back before another try. */
+async function usable(link, selector, away) {
+  const once = async () => {
+    await follow(...away);
+    await page.evaluate(() => document.querySelector('main').scrollTo(0, 0));
+    await page.waitForTimeout(300);
+    const begun = Date.now();
+    await follow(link, selector);
+    return Date.now() - begun;
+  };
+  return best(once, (time) => time < USABLE, Math.min);
+}
+
+const scroll = (end) => `document.querySelector('main').scrollTop = (frame * 60) % ${end}`;
+
 test('500 volumes', async () => {
-  const time = await usable('/volumes', 'tbody tr:nth-child(10) a');
-  const frames = await framesOf("document.querySelector('main').scrollTop = (frame * 60) % 16000");
+  const time = await usable('/volumes', 'tbody tr:nth-child(10) a', ['/tree', '.tree-frame']);
+  const frames = await framesOf(scroll(16_000));
   console.log(`500 volumes: usable after ${time} ms, ${frames.toFixed(0)} frames a second`);
-  assert.ok(time < USABLE);
-  assert.ok(frames > LEAST_FRAMES);
+  assert.ok(time < USABLE, `usable after ${time} ms`);
+  assert.ok(frames >= LEAST_FRAMES, `${frames} frames a second`);
 });
 
 test('10,000 snapshots', async () => {
   await page.evaluate(() => document.querySelector('main').scrollTo(0, 0));
   await page.waitForTimeout(300);
-  await usable('/volumes/db', '.stage');
-  const time = await usable('/volumes/db/snapshots', 'tbody tr:nth-child(10)');
-  const frames = await framesOf("document.querySelector('main').scrollTop = (frame * 60) % 300000");
+  await follow('/volumes/db', '.stage');
+  const time = await usable('/volumes/db/snapshots', 'tbody tr:nth-child(10)', ['/volumes/db', '.stage']);
+  const frames = await framesOf(scroll(300_000));
   console.log(`10,000 snapshots: usable after ${time} ms, ${frames.toFixed(0)} frames a second`);
-  assert.ok(time < USABLE);
-  assert.ok(frames > LEAST_FRAMES);
+  assert.ok(time < USABLE, `usable after ${time} ms`);
+  assert.ok(frames >= LEAST_FRAMES, `${frames} frames a second`);
 });
 
-test('the timeline zooms, pans and scrubs', async () => {
-  await usable('/volumes/db', '.stage canvas');
+test('the timeline of 10 million records zooms and pans', async () => {
+  await follow('/volumes/db', '.stage canvas');
   await page.waitForTimeout(1500);
+  const records = await page.evaluate(async () => {
+    const answer = await fetch('/api/v1/volumes/db/timeline?buckets=600');
+    return (await answer.json()).records.reduce((sum, count) => sum + count, 0);
+  });
+  assert.ok(records >= 10e6, `${records} records`);
   const target = "const s = document.querySelector('.stage'); const b = s.getBoundingClientRect();";
   const at = 'clientX: b.left + 700, clientY: b.top + 80, bubbles: true, cancelable: true';
-  const zoom = await framesOf(
-    `${target} s.dispatchEvent(new WheelEvent('wheel', { deltaY: frame % 80 < 40 ? -40 : 40, ${at} }));`,
+  const wheel = (delta) => `${target} s.dispatchEvent(new WheelEvent('wheel', { ${delta}, ${at} }));`;
+  const zoom = await framesOf(wheel('deltaY: frame % 80 < 40 ? -40 : 40'));
+  const pan = await framesOf(wheel('deltaX: frame % 80 < 40 ? -30 : 30'));
+  await page.getByRole('button', { name: '7 d', exact: true }).click();
+  await page.waitForTimeout(1000);
+  const whole = await framesOf(wheel('deltaX: frame % 80 < 40 ? -30 : 30'));
+  console.log(
+    `timeline of ${(records / 1e6).toFixed(1)} million records: ${zoom.toFixed(0)} frames a second while it ` +
+      `zooms, ${pan.toFixed(0)} while it pans, ${whole.toFixed(0)} while it pans in the whole history`,
   );
-  const pan = await framesOf(
-    `${target} s.dispatchEvent(new WheelEvent('wheel', { deltaX: frame % 80 < 40 ? -30 : 30, ${at} }));`,
-  );
-  console.log(`timeline: ${zoom.toFixed(0)} frames a second while it zooms, ${pan.toFixed(0)} while it pans`);
-  assert.ok(zoom > LEAST_FRAMES);
-  assert.ok(pan > LEAST_FRAMES);
+  for (const frames of [zoom, pan, whole]) assert.ok(frames >= LEAST_FRAMES, `${frames} frames a second`);
 });

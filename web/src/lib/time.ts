@@ -71,6 +71,14 @@ export function localTime(time: number, digits = 0): string {
   return `${shortDay(time)} ${new Date(time).getFullYear()} ${clockTime(time, digits)}`;
 }
 
+/** What another clock shows at a time, in seconds: "02:30", with the day if it is another one here. */
+export function shownTime(shown: number, time: number): string {
+  const there = new Date(shown * SECOND);
+  const clock = there.toISOString().slice(11, 16);
+  if (there.getUTCDate() === new Date(time).getDate()) return clock;
+  return `${there.getUTCDate()} ${(MONTHS[there.getUTCMonth()] ?? '').slice(0, 3)} ${clock}`;
+}
+
 /** The offset of the browser's time zone at a time: "UTC+01:00". */
 export function zoneOffset(time: number): string {
   const minutes = -new Date(time).getTimezoneOffset();

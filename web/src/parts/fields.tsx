@@ -14,6 +14,8 @@ interface TextProps {
   placeholder?: string;
   autocomplete?: string;
   problem?: string | null;
+  /** Values to choose from. Others can be typed, too. */
+  suggestions?: string[];
 }
 
 export function TextField(props: TextProps) {
@@ -34,9 +36,17 @@ export function TextField(props: TextProps) {
         aria-invalid={Boolean(props.problem)}
         aria-describedby={props.hint || props.problem ? `${id}-hint` : undefined}
         data-first={props.first ? '' : undefined}
+        list={props.suggestions && `${id}-list`}
       />
+      {props.suggestions && (
+        <datalist id={`${id}-list`}>
+          {props.suggestions.map((value) => (
+            <option key={value} value={value} />
+          ))}
+        </datalist>
+      )}
       {(props.problem || props.hint) && (
-        <span class="hint" id={`${id}-hint`}>
+        <span class={props.problem ? 'hint problem' : 'hint'} id={`${id}-hint`}>
           {props.problem ?? props.hint}
         </span>
       )}
@@ -101,6 +111,12 @@ export function SearchField({ label, value, onInput }: SearchProps) {
       onInput={(event) => onInput(event.currentTarget.value)}
     />
   );
+}
+
+/** The place of a rule that a person typed. Undefined: the last one. Null: it is no place. */
+export function placeOf(text: string): number | null | undefined {
+  if (text.trim() === '') return undefined;
+  return /^[1-9]\d{0,4}$/.test(text.trim()) ? Number(text) : null;
 }
 
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*$/;
