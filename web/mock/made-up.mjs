@@ -152,7 +152,7 @@ function auditEntry(n) {
     subject,
     asked,
     status,
-    error: status >= 400 ? 'the role operator may not delete volumes' : null,
+    error: { 401: 'the name or the password is wrong', 403: 'the role operator may not delete volumes' }[status] ?? null,
     micros: Math.round(2000 + 30_000 * hash(3, n)),
     prev: n === 0 ? '0'.repeat(64) : 'ab'.repeat(32),
     at: `2026-11:${n}`,

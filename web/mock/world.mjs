@@ -162,8 +162,8 @@ function snapshotsOf(volume) {
 
 /** Volumes that were rolled back, when, and to what time; `moment` unless that is the time of a snapshot. */
 const ROLLBACKS = {
-  mail: { at: START - 8.3 * HOUR, to: START - (START % HOUR) - 10 * HOUR, undo: 'before-rollback' },
-  'web-images': { at: START - 20 * HOUR, to: START - 26.4 * HOUR, undo: 'before-recovery', moment: true },
+  mail: { at: START - 30 * HOUR, to: START - (START % HOUR) - 4 * DAY, undo: 'before-rollback' },
+  'web-images': { at: START - 4.2 * HOUR, to: START - 30 * HOUR, undo: 'before-recovery', moment: true },
 };
 
 /** What something of a volume directly follows that was taken at `time`, after the snapshots `taken`. */

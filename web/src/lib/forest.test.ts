@@ -95,6 +95,16 @@ test('a second rollback ends the line of the first', () => {
   expect(drawn([volume('db', 'db@u1')], snapshots)).toEqual(['db: a u1', '-db ended: b u2, from db@a']);
 });
 
+test('what rests on a moment stands below the line that went on from there', () => {
+  const snapshots = taken(['db@a'], ['db@c', 'db@a', 'db@lsn:7'], ['db@undo', 'db@c']);
+  const copy = volume('copy', 'db@a', { after_moment: 'db@lsn:7', origin: 'db@lsn:7' });
+  expect(drawn([volume('db', 'db@a'), copy], snapshots)).toEqual([
+    'db: a',
+    '-db ended: c undo, from db@a',
+    '--copy: , from db@lsn:7',
+  ]);
+});
+
 test('a past whose branching point was deleted still stands below its volume', () => {
   const snapshots = taken(['db@old', 'db@gone'], ['db@new']);
   expect(drawn([volume('db', 'db@new')], snapshots)).toEqual(['db: new', '-db ended: old, from db@gone']);

@@ -81,10 +81,9 @@ class Lines {
   }
 
   /** The line that another one leaves. */
-  source(line: Line): Line | undefined {
-    const { volume, leaves, ended } = line;
+  source({ volume, leaves, ended }: Line): Line | undefined {
     const known = leaves === null ? undefined : this.at.get(leaves);
-    if (known && known !== line) return known;
+    if (known) return known;
     const name = leaves === null ? null : splitAddress(leaves)[0];
     const current = this.all.find((other) => !other.ended && other.volume.name === name);
     if (current && current.volume !== volume) return current;

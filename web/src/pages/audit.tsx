@@ -43,7 +43,16 @@ const COLUMNS: Column<AuditEntry>[] = [
   {
     name: 'Request',
     class: 'clip tight',
-    cell: (entry) => <code>{requestText(entry)}</code>,
+    cell: (entry) => (
+      <button
+        type="button"
+        class="text-button"
+        aria-label={`Show ${requestText(entry)}`}
+        onClick={() => openDialog(<EntryDialog entry={entry} />)}
+      >
+        <code>{requestText(entry)}</code>
+      </button>
+    ),
     sort: requestText,
   },
   {
@@ -64,18 +73,6 @@ const COLUMNS: Column<AuditEntry>[] = [
     cell: ({ micros }) => latency(micros / 1e6),
     sort: ({ micros }) => micros,
   },
-  {
-    name: 'Actions',
-    class: 'actions',
-    cell: (entry) => (
-      <Button
-        icon="info"
-        kind="quiet"
-        label={`Show ${requestText(entry)}`}
-        onClick={() => openDialog(<EntryDialog entry={entry} />)}
-      />
-    ),
-  },
 ];
 
 const addressText = (address: string) => (address === 'unix' ? 'this machine' : address);
@@ -93,10 +90,14 @@ function EntryDialog({ entry }: { entry: AuditEntry }) {
           ['Result', error ? `${status}: ${error}` : String(status)],
           ['Took', latency(micros / 1e6)],
           ['Refused before', suppressed && `${suppressed} requests without an entry`],
-          ['Asked', asked ? undefined : 'nothing'],
         ]}
       />
-      {asked && <pre class="asked">{JSON.stringify(asked, null, 2)}</pre>}
+      {asked && (
+        <div class="stack tight">
+          <span class="small soft">Asked</span>
+          <pre class="asked">{JSON.stringify(asked, null, 2)}</pre>
+        </div>
+      )}
       <DoneFooter />
     </Dialog>
   );
