@@ -121,7 +121,7 @@ test('rules of NBD for all volumes are added, moved and removed', options, async
     await submit('Add the rule');
   }
   const card = page.locator('section.card', { hasText: 'NBD rules for all volumes' });
-  const shown = () => json('access', 'list', '--all').rules.map(({ addresses }) => addresses[0]);
+  const shown = () => json('access', 'list', '--all')[0].rules.map(({ addresses }) => addresses[0]);
   await card.getByRole('button', { name: 'Move rule 2 up' }).click();
   await card.locator('li', { hasText: '10.0.0.2' }).getByText('1', { exact: true }).waitFor();
   assert.deepEqual(shown(), ['10.0.0.2', '10.0.0.1']);
@@ -184,6 +184,6 @@ test('the audit shows what was asked, by who asked', options, async () => {
     .click();
   assert.match(await dialog().locator('.asked').textContent(), /"hourly": 30/);
   await dialog().getByRole('button', { name: 'Done' }).click();
-  await page.getByLabel('Who').fill('nobody-of-this-name');
+  await page.getByLabel('Who').fill('not-a-user');
   await page.getByRole('heading', { name: 'No entry matches' }).waitFor();
 });

@@ -183,8 +183,7 @@ export const momentOf = (origin) => (/@lsn:/.test(origin ?? '') ? origin : null)
 export function historyOf(world, name, size) {
   let history = world.histories.get(name);
   if (!history) {
-    // With three times the writes, db has a history of more than 10 million records.
-    const busy = (name === 'db' || name === 'db-log' ? 42 : 3 + 20 * hash(seedOf(name), 3)) * (world.large ? 3 : 1);
+    const busy = name === 'db' || name === 'db-log' ? 42 : 3 + 20 * hash(seedOf(name), 3);
     history = {
       seed: seedOf(name),
       size,
@@ -218,7 +217,12 @@ function enlarge(volumes, snapshots) {
   const many = Array.from({ length: 10_000 }, (_, n) =>
     makeSnapshot(db, `every-${n}`, START - (10_000 - n) * 0.9 * MINUTE, { parent: n > 0 ? `every-${n - 1}` : null }),
   );
-  snapshots.set('db', many);
+  // Those that clones depend on stay.
+  const needed = snapshots.get('db').filter(({ clones }) => clones.length > 0);
+  snapshots.set(
+    'db',
+    [...many, ...needed].sort((a, b) => (a.created < b.created ? -1 : 1)),
+  );
 }
 
 export function makeWorld(large = false) {
@@ -226,7 +230,6 @@ export function makeWorld(large = false) {
   const snapshots = new Map(volumes.map((volume) => [volume.name, snapshotsOf(volume)]));
   if (large) enlarge(volumes, snapshots);
   const world = {
-    large,
     volumes,
     snapshots,
     histories: new Map(),

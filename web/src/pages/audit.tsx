@@ -103,7 +103,7 @@ function EntryDialog({ entry }: { entry: AuditEntry }) {
   );
 }
 
-/** A text once nobody has typed for a while, so that not every key is a request. */
+/** A text that has not changed for a while, so that not every key is a request. */
 function useSettled(text: string): string {
   const [settled, setSettled] = useState(text);
   useEffect(() => {

@@ -28,7 +28,7 @@ function StopDialog({ task: { id, kind, subject } }: { task: Task }) {
       command={hindcast('tasks', 'stop', id)}
       done={`${kind} of ${subject} was stopped.`}
     >
-      <p>What is done stays done. The rest is left as it is, until somebody begins the task again.</p>
+      <p>What is done stays done. The rest is left as it is, until the task begins again.</p>
     </RemoveDialog>
   );
 }
