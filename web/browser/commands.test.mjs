@@ -1,5 +1,5 @@
-// Each command that a page or a dialog shows is one that the program understands. The commands go to
-// a socket that does not exist, so none of them changes anything.
+// Each command that a page or a dialog shows is one that the program understands. The commands go
+// to a socket that does not exist, so none of them changes anything.
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';

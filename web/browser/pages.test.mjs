@@ -1,5 +1,5 @@
-// Every page and every dialog, light and dark, at three widths: axe finds nothing serious, nothing is
-// wider than its window, and nothing breaks the content security policy.
+// Every page and every dialog, light and dark, at three widths: axe finds nothing serious, nothing
+// is wider than its window, and nothing breaks the content security policy.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';

@@ -22,7 +22,10 @@ function workOn(round) {
   io(...pages.map((page) => `write -q -P ${1 + (round % 200)} ${page * 256}k 512`), 'flush');
 }
 
-/** Overwrites the volume from its start to its end with content that does not compress, as the accident does. */
+/**
+ * Overwrites the volume from its start to its end with content that does not compress, as the
+ * accident does.
+ */
 async function accident() {
   const file = join(work, 'random');
   writeFileSync(file, randomBytes(256 << 10));

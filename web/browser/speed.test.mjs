@@ -1,6 +1,6 @@
-// 500 volumes, 10,000 snapshots and a history of over 10 million records, with the processor slowed four
-// times: pages are usable in a second, and lists and the timeline move smoothly. The figures are
-// printed for the report.
+// 500 volumes, 10,000 snapshots and a history of over 10 million records, with the processor slowed
+// four times: pages are usable in a second, and lists and the timeline move smoothly. The figures
+// are printed for the report.
 
 import assert from 'node:assert/strict';
 import { cpus } from 'node:os';
@@ -8,10 +8,10 @@ import { after, before, test } from 'node:test';
 import { logIn, openBrowser, startMock } from './browser.mjs';
 
 /**
- * What the pages have to reach: frames a second of lists and of the timeline, and milliseconds until a
- * page is usable. The bar of all motions is 50 frames. Lists have 49 and 50 on an idle machine with
- * two cores, which is no margin. Where other programs take the processors, no bar would mean anything,
- * and a page only must not look broken.
+ * What the pages have to reach: frames a second of lists and of the timeline, and milliseconds
+ * until a page is usable. The bar of all motions is 50 frames. Lists have 49 and 50 on an idle
+ * machine with two cores, which is no margin. Where other programs take the processors, no bar
+ * would mean anything, and a page only must not look broken.
  */
 const IDLE = { list: 40, timeline: 50, usable: 1000 };
 const BUSY = { list: 15, timeline: 15, usable: 3000 };
@@ -87,7 +87,10 @@ async function follow(link, selector) {
   await page.waitForSelector(selector);
 }
 
-/** Milliseconds from a click on a link until the page shows something. `away` leads back before another try. */
+/**
+ * Milliseconds from a click on a link until the page shows something. `away` leads back before
+ * another try.
+ */
 async function usable(link, selector, away) {
   const once = async () => {
     await follow(...away);

@@ -160,13 +160,19 @@ function snapshotsOf(volume) {
   return all;
 }
 
-/** Volumes that were rolled back, when, and to what time; `moment` unless that is the time of a snapshot. */
+/**
+ * Volumes that were rolled back, when, and to what time; `moment` unless that is the time of a
+ * snapshot.
+ */
 const ROLLBACKS = {
   mail: { at: START - 30 * HOUR, to: START - (START % HOUR) - 4 * DAY, undo: 'before-rollback' },
   'web-images': { at: START - 4.2 * HOUR, to: START - 30 * HOUR, undo: 'before-recovery', moment: true },
 };
 
-/** What something of a volume directly follows that was taken at `time`, after the snapshots `taken`. */
+/**
+ * What something of a volume directly follows that was taken at `time`, after the snapshots
+ * `taken`.
+ */
 function before(volume, rollback, taken, time) {
   const last = taken.at(-1);
   const isFirst = rollback && time > rollback.at && Date.parse(last?.created) === Math.floor(rollback.at);

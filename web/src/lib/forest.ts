@@ -91,7 +91,9 @@ class Lines {
   }
 }
 
-/** The address of another volume's moment that a volume's content comes from, if no line tells it. */
+/**
+ * The address of another volume's moment that a volume's content comes from, if no line tells it.
+ */
 function originOf({ name, origin }: Volume): string | null {
   return origin && !origin.startsWith('/') && splitAddress(origin)[0] !== name ? origin : null;
 }

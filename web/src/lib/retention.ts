@@ -15,8 +15,8 @@ const MOST = 1000;
 const DAY_SECONDS = DAY / SECOND;
 
 /**
- * The first instant of the period of a rule that a time belongs to. Days, weeks and months are those
- * of the schedule's zone, and hours are those of UTC, as on the server.
+ * The first instant of the period of a rule that a time belongs to. Days, weeks and months are
+ * those of the schedule's zone, and hours are those of UTC, as on the server.
  */
 function beginOf(rule: Rule, time: number, zone: Zone): number {
   if (rule === 'hourly') return Math.floor(time / HOUR) * HOUR;
@@ -53,7 +53,9 @@ export function timingOfSchedule({ every, wall }: Pick<Schedule, 'every' | 'wall
   }
 }
 
-/** The next runs of a schedule. The server reports the first one, and the others follow its rule. */
+/**
+ * The next runs of a schedule. The server reports the first one, and the others follow its rule.
+ */
 export function nextRuns(schedule: Schedule, most: number): number[] {
   if (!schedule.next) return [];
   const timing = timingOfSchedule(schedule);

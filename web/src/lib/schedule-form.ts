@@ -111,7 +111,10 @@ export function bodyOf(fields: Fields) {
   return { every: parseSeconds(fields.every) ?? 0, keep: keepOf(fields), wall: wallOf(fields) ?? undefined };
 }
 
-/** The request that makes of one schedule another. A wall clock without any restriction removes the old one. */
+/**
+ * The request that makes of one schedule another. A wall clock without any restriction removes the
+ * old one.
+ */
 export function changeOf(before: Fields, after: Fields): PatchSchedule {
   const wall = JSON.stringify(wallOf(before)) !== JSON.stringify(wallOf(after));
   const every = parseSeconds(after.every);

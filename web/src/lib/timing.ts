@@ -1,6 +1,6 @@
 /**
- * When a schedule runs, by the rule of the server (crates/server/src/schedule/when.rs). Intervals are
- * seconds, and times are milliseconds since 1970.
+ * When a schedule runs, by the rule of the server (crates/server/src/schedule/when.rs). Intervals
+ * are seconds, and times are milliseconds since 1970.
  */
 
 import type { WallClock, Weekday } from '../api/schema';
@@ -65,8 +65,8 @@ function nextMultiple(every: number, after: number): number {
 }
 
 /**
- * The last run before a time. The first run after a time never decreases as that time grows, so this
- * finds by halves the latest time whose next run is still before.
+ * The last run before a time. The first run after a time never decreases as that time grows, so
+ * this finds by halves the latest time whose next run is still before.
  */
 function lastBefore(next: Timing['next'], before: number): number | null {
   const end = Math.ceil(before / SECOND);
@@ -104,7 +104,10 @@ class Wall {
     return day % days === 0;
   }
 
-  /** The parts of a day at which the schedule may run. Hours after midnight belong to the day before. */
+  /**
+   * The parts of a day at which the schedule may run. Hours after midnight belong to the day
+   * before.
+   */
   open(day: number): [number, number][] {
     const [from, to] = this.between;
     if (from < to) return this.isOn(day) ? [[from, to]] : [];

@@ -1,7 +1,7 @@
 /**
- * Time zones as the browser's `Intl` knows them: what the clock on the wall shows at a time, and when
- * it changes. Times are milliseconds since 1970 in UTC. What a clock shows is seconds since 1970 too,
- * as if the zone were UTC.
+ * Time zones as the browser's `Intl` knows them: what the clock on the wall shows at a time, and
+ * when it changes. Times are milliseconds since 1970 in UTC. What a clock shows is seconds since
+ * 1970 too, as if the zone were UTC.
  */
 
 import { DAY, SECOND } from './time';

@@ -11,7 +11,10 @@ import { openDialog } from '../parts/dialog';
 import { RemoveDialog } from '../parts/remove-dialog';
 import { type Column, Table } from '../parts/table';
 
-/** Clients of a volume. An answer about one volume has only its open handles, one or more for each client. */
+/**
+ * Clients of a volume. An answer about one volume has only its open handles, one or more for each
+ * client.
+ */
 export function clientsOf(volume: Volume): number {
   return volume.clients ?? volume.handles;
 }

@@ -35,7 +35,10 @@ export function Problems({ problems }: { problems: Problem[] }) {
   );
 }
 
-/** What to do. The console has the texts itself, so they are there without a way to the documentation. */
+/**
+ * What to do. The console has the texts itself, so they are there without a way to the
+ * documentation.
+ */
 function Help({ problem: { code, help } }: { problem: Problem }) {
   const text = HELP[code];
   if (!text) {

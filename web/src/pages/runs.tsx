@@ -2,7 +2,9 @@ import { shownTime } from '../lib/time';
 import type { Zone } from '../lib/zone';
 import { Time } from '../parts/basics';
 
-/** Runs of a schedule, also by the clock of its zone if that shows another time than the browser's. */
+/**
+ * Runs of a schedule, also by the clock of its zone if that shows another time than the browser's.
+ */
 export function Runs({ runs, zone }: { runs: number[]; zone: Zone | null }) {
   const differs = (run: number) => zone && zone.offset(run) / 60 !== -new Date(run).getTimezoneOffset();
   return (

@@ -146,7 +146,10 @@ const RULE_NAMES: Record<Rule, string> = {
   monthly: 'months',
 };
 
-/** What each rule keeps, drawn by age. The scale grows with the age, so that hours and months both have room. */
+/**
+ * What each rule keeps, drawn by age. The scale grows with the age, so that hours and months both
+ * have room.
+ */
 function Keeps({ schedule }: { schedule: Schedule }) {
   const { keep, every } = schedule;
   const rules = RULES.filter((rule) => (keep[rule] ?? 0) > 0);

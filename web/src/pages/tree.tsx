@@ -159,8 +159,8 @@ function leaveOf(row: TreeRow, rows: TreeRow[], moments: ReadonlyMap<string, num
 }
 
 /**
- * When a past left its volume's present line. After a rollback to a moment that is the moment, which
- * lies after the snapshot that both lines have in common.
+ * When a past left its volume's present line. After a rollback to a moment that is the moment,
+ * which lies after the snapshot that both lines have in common.
  */
 function branching(
   row: TreeRow,
@@ -172,7 +172,10 @@ function branching(
   return moment > time && moment < startOf(row) ? moment : time;
 }
 
-/** The stretches in which a volume was on a line that ended later: nothing of its present line is of then. */
+/**
+ * The stretches in which a volume was on a line that ended later: nothing of its present line is of
+ * then.
+ */
 function pausesOf(index: number, rows: TreeRow[], moments: ReadonlyMap<string, number>): [number, number][] {
   return rows.flatMap((row) => {
     const leave = row.ended && row.parent === index ? leaveOf(row, rows, moments) : null;

@@ -130,7 +130,9 @@ export function nameProblem(name: string, longest = LONGEST_NAME): string | null
   return `Use 1 to ${longest} letters, digits, dots, dashes and underscores. The first one is a letter or a digit.`;
 }
 
-/** The state of a field for a name: the name, whether it can be sent, and the field's properties. */
+/**
+ * The state of a field for a name: the name, whether it can be sent, and the field's properties.
+ */
 export function useName(initial = '', longest = LONGEST_NAME) {
   const [name, setName] = useState(initial);
   const problem = nameProblem(name, longest);

@@ -3,7 +3,7 @@
 import { useMemo, useState } from 'preact/hooks';
 import { apiPath, patch } from '../../api/client';
 import { useResource } from '../../api/resource';
-import type { Flattening, Snapshot, Volume } from '../../api/schema';
+import type { Snapshot, Timeline, Volume } from '../../api/schema';
 import { may } from '../../api/session';
 import { hindcast } from '../../lib/command';
 import { splitAddress } from '../../lib/forest';
@@ -156,7 +156,10 @@ function Name({ row: { address, snapshot, kind } }: { row: Row }) {
   );
 }
 
-/** A moment of the volume to which it was rolled back, or the place of another volume where it began. */
+/**
+ * A moment of the volume to which it was rolled back, or the place of another volume where it
+ * began.
+ */
 function Origin({ address, own }: { address: string; own: boolean }) {
   const [volume, moment] = splitAddress(address);
   if (own) {
@@ -173,14 +176,19 @@ function Origin({ address, own }: { address: string; own: boolean }) {
   );
 }
 
-/** When a snapshot was taken. Of a moment, the server tells the time while the volume rests on it. */
+/**
+ * When a snapshot was taken. Of a moment, the history in which it lies tells the time, while the
+ * volume rests on it.
+ */
 function Taken({ row: { address, snapshot, kind }, volume }: { row: Row; volume: Volume }) {
   const rests = kind !== 'now' && !snapshot && address === volume.origin;
-  const { data } = useResource<Flattening>(rests ? apiPath`/volumes/${volume.name}/flatten` : null);
+  const [source] = splitAddress(address);
+  const path = `${apiPath`/volumes/${source}/timeline`}?buckets=1`;
+  const { data } = useResource<Timeline>(rests ? path : null);
   if (snapshot) return <Time at={snapshot.created} />;
   if (kind === 'now') return <span class="soft">now</span>;
-  const time = data?.origin?.kind === 'moment' ? data.origin.time : null;
-  return time ? <Time at={time} /> : <span class="soft">–</span>;
+  const found = data?.dependents.find(({ name }) => name === volume.name);
+  return found ? <Time at={found.time} /> : <span class="soft">–</span>;
 }
 
 interface ActionsProps {

@@ -1,4 +1,7 @@
-/** What can be switched on and off for a volume. A dialog asks before clients or snapshots lose something. */
+/**
+ * What can be switched on and off for a volume. A dialog asks before clients or snapshots lose
+ * something.
+ */
 
 import type { ComponentChildren } from 'preact';
 import { apiPath, patch } from '../../api/client';
@@ -13,7 +16,9 @@ import { ConfirmDialog } from '../../parts/remove-dialog';
 interface Switch {
   label: string;
   on: (volume: Volume) => boolean;
-  /** The change of the API that sets it, and the options of `hindcast volume set` that do the same. */
+  /**
+   * The change of the API that sets it, and the options of `hindcast volume set` that do the same.
+   */
   change: (on: boolean) => PatchVolume;
   options: (on: boolean) => string[];
   /** The state in which something is lost, and what the dialog says before. */
