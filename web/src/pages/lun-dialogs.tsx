@@ -45,6 +45,12 @@ function lunOf({ kind, volume, snapshot, path, number, readOnly }: Fields): [Add
   return [{ lun, volume: address }, [...words, '--volume', address]];
 }
 
+/** What the command shows while something is missing. */
+function placeholder(kind: Kind, volume: string): string[] {
+  if (kind === 'file' || kind === 'device') return [`--${kind}`, '/PATH'];
+  return ['--volume', kind === 'snapshot' ? `${volume || 'VOLUME'}@NAME` : 'VOLUME'];
+}
+
 export function AddLunDialog({ target }: { target: string }) {
   const volumes = useResource<Volume[]>('/volumes').data ?? [];
   const [fields, setFields] = useState<Fields>({
@@ -68,7 +74,7 @@ export function AddLunDialog({ target }: { target: string }) {
     <FormDialog
       title={`Add a LUN to ${target}`}
       what="Adding the LUN"
-      command={hindcast('target', 'add-lun', target, ...(chosen?.[1] ?? ['--volume', 'VOLUME']))}
+      command={hindcast('target', 'add-lun', target, ...(chosen?.[1] ?? placeholder(kind, volume)))}
       submit="Add"
       disabled={!chosen}
       onSubmit={submit}

@@ -80,6 +80,24 @@ function Blocks({ of }: { of: string[] }) {
 /** A text in which words between backticks, such as commands, are literal. */
 function Literals({ text }: { text: string }) {
   return (
-    <>{text.split('`').map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part))}</>
+    <>
+      {text.split('`').map((part, index) => (index % 2 === 1 ? <Literal key={index} text={part} /> : part))}
+    </>
+  );
+}
+
+/** A line breaks between the words of a command, and not inside of an option. */
+function Literal({ text }: { text: string }) {
+  return (
+    <code>
+      {text.split(' ').map((word, index) => (
+        <>
+          {index > 0 && ' '}
+          <span key={index} class="word">
+            {word}
+          </span>
+        </>
+      ))}
+    </code>
   );
 }
