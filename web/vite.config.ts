@@ -1,7 +1,8 @@
+import { loadEnv } from 'vite';
 import { defineConfig } from 'vitest/config';
 
-/** Address of the development server's API: the mock, which can pass requests to a real server. */
-const api = 'http://127.0.0.1:18450';
+/** Address of the development server's API: the mock, unless scripts/dev.mjs names a server. */
+const api = loadEnv('', '.', 'HINDCAST_API').HINDCAST_API ?? 'http://127.0.0.1:18450';
 
 export default defineConfig({
   oxc: { jsx: { runtime: 'automatic', importSource: 'preact' } },
@@ -15,5 +16,5 @@ export default defineConfig({
     modulePreload: false,
     reportCompressedSize: true,
   },
-  test: { include: ['src/**/*.test.ts'], environment: 'node' },
+  test: { include: ['src/**/*.test.ts', 'scripts/**/*.test.mjs'], environment: 'node' },
 });

@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const TARGET = process.env.CARGO_TARGET_DIR ?? fileURLToPath(new URL('../../target', import.meta.url));
-const PROGRAM = process.env.HINDCAST ?? join(TARGET, 'debug/hindcast');
+export const PROGRAM = process.env.HINDCAST ?? join(TARGET, 'debug/hindcast');
 
 /** Why no real server can run here, or false. A test passes it as its option `skip`. */
 export const missing =

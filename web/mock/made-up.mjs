@@ -1,6 +1,7 @@
 // Routes whose answers the mock makes up as functions of the time: timeline, rates, tasks, views.
 
 import { ACCESS } from './access.mjs';
+import { FILES } from './files.mjs';
 import { HOUR, hash, MINUTE, seedOf } from './history.mjs';
 import { Refusal } from './refusal.mjs';
 import { timeline } from './timeline.mjs';
@@ -40,12 +41,12 @@ export function liveAt(volumes, time) {
   return { time: rfc(time), pool: sumOf(Object.values(each)), volumes: each };
 }
 
-function activity(name, of, clients) {
+function activity(of, ratesOf) {
   const [interval, number] = of === '1h' ? [10, 360] : [1, 300];
   const now = Date.now();
   const points = Array.from({ length: number }, (_, n) => {
     const time = now - (number - n) * interval * 1000;
-    return { time: rfc(time), ...ratesAt(name, time, clients) };
+    return { time: rfc(time), ...ratesOf(time) };
   });
   return { interval_seconds: interval, points };
 }
@@ -128,30 +129,41 @@ function viewById(world, id) {
   return view;
 }
 
-function audit() {
+/** Entries of the audit: more than one page. */
+const AUDITED = 2300;
+
+function auditEntry(n) {
   const rows = [
-    ['anna', 'user', 'admin', 'POST', '/api/v1/volumes/{volume}/marks', '/api/v1/volumes/db/marks', 201],
-    ['jonas', 'user', 'operator', 'DELETE', '/api/v1/volumes/{name}', '/api/v1/volumes/mail', 403],
-    ['backup', 'token', 'operator', 'POST', '/api/v1/snapshots', '/api/v1/snapshots', 201],
-    ['anna', 'user', 'admin', 'PATCH', '/api/v1/volumes/{name}', '/api/v1/volumes/web-images', 200],
-    [null, null, null, 'POST', '/api/v1/session', '/api/v1/session', 401],
+    ['anna', 'user', 'admin', 'POST', '/api/v1/volumes/{volume}/marks', '/api/v1/volumes/db/marks', 201, { name: 'before-migration' }],
+    ['jonas', 'user', 'operator', 'DELETE', '/api/v1/volumes/{name}', '/api/v1/volumes/mail', 403, null],
+    ['backup', 'token', 'operator', 'POST', '/api/v1/snapshots', '/api/v1/snapshots', 201, { snapshots: [{ volume: 'db' }, { volume: 'db-log' }] }],
+    ['anna', 'user', 'admin', 'PATCH', '/api/v1/volumes/{name}', '/api/v1/volumes/web-images', 200, { labels: { app: 'shop' } }],
+    [null, null, null, 'POST', '/api/v1/session', '/api/v1/session', 401, { name: 'anna' }],
   ];
-  return Array.from({ length: 60 }, (_, n) => {
-    const [who, kind, role, method, route, subject, status] = rows[n % rows.length];
-    return {
-      time: rfc(START - (60 - n) * 23 * MINUTE),
-      who,
-      kind,
-      role,
-      address: `10.0.4.${11 + (n % 4)}`,
-      method,
-      route,
-      subject,
-      status,
-      micros: Math.round(2000 + 30_000 * hash(3, n)),
-      prev: '0'.repeat(64),
-    };
-  });
+  const [who, kind, role, method, route, subject, status, asked] = rows[n % rows.length];
+  return {
+    time: rfc(START - (AUDITED - n) * 23 * MINUTE),
+    who,
+    kind,
+    role,
+    address: `10.0.4.${11 + (n % 4)}`,
+    method,
+    route,
+    subject,
+    asked,
+    status,
+    error: { 401: 'the name or the password is wrong', 403: 'the role operator may not delete volumes' }[status] ?? null,
+    micros: Math.round(2000 + 30_000 * hash(3, n)),
+    prev: n === 0 ? '0'.repeat(64) : 'ab'.repeat(32),
+    at: `2026-11:${n}`,
+  };
+}
+
+function audit({ query }) {
+  const end = query.get('before') ? Number(query.get('before').split(':')[1]) : AUDITED;
+  const all = Array.from({ length: end }, (_, n) => auditEntry(n));
+  const [who, since] = [query.get('who'), Date.parse(query.get('since') ?? '1970-01-01T00:00:00Z')];
+  return all.filter((entry) => (!who || entry.who === who) && Date.parse(entry.time) >= since).slice(-Number(query.get('limit') ?? 1000));
 }
 
 /** Routes with `{name}` parts, each a function of what the request has. */
@@ -160,7 +172,11 @@ export const MADE_UP = {
     const volume = await volumeOf(v);
     return timeline(world, v, query, volume.size, volume.cdp?.retain_seconds ?? null);
   },
-  'GET /volumes/{v}/activity': async ({ v, query, volumeOf }) => activity(v, query.get('of'), (await volumeOf(v)).clients),
+  'GET /volumes/{v}/activity': async ({ v, query, volumeOf }) => {
+    const { clients } = await volumeOf(v);
+    return activity(query.get('of'), (time) => ratesAt(v, time, clients));
+  },
+  'GET /activity': ({ world, query }) => activity(query.get('of'), (time) => liveAt(world.volumes.slice(0, 12), time).pool),
   'GET /volumes/{v}/changed': async ({ v, query, volumeOf }) => changed(v, query, (await volumeOf(v)).size),
   'POST /volumes/{v}/views': async ({ world, v, body, volumeOf }) => createView(world, v, body, (await volumeOf(v)).size),
   'GET /views': ({ world }) => world.views,
@@ -178,6 +194,7 @@ export const MADE_UP = {
   'GET /tasks': tasks,
   'DELETE /tasks/{id}': () => undefined,
   ...ACCESS,
+  ...FILES,
   'GET /audit': audit,
 };
 

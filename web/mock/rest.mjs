@@ -1,6 +1,7 @@
-// The other routes of the server, in memory: pool, targets, rules, groups, schedules, clients.
+// The other routes of the server, in memory: pool, groups, schedules, clients.
 
 import { DAY, HOUR, hash, MINUTE } from './history.mjs';
+import { TARGETS } from './targets.mjs';
 import { addEvent, rfc, START } from './world.mjs';
 
 const GIB = 1024 ** 3;
@@ -12,14 +13,14 @@ const PROBLEMS = [
     severity: 'warning',
     since: rfc(START - 38 * MINUTE),
     message: 'The pool has 14 % of its space left. Add a physical volume with hindcast pool add PATH, or delete snapshots.',
-    help: 'OPERATIONS.md#space-low',
+    help: 'docs/OPERATIONS.md#space-low',
   },
   {
-    code: 'schedule-failed',
+    code: 'schedule-failing',
     severity: 'info',
     since: rfc(START - 3 * HOUR),
     message: 'Schedule weekly took no snapshot of archive-2025 on Sunday: the volume was read-only.',
-    help: 'OPERATIONS.md#schedule-failed',
+    help: 'docs/OPERATIONS.md#schedule-failing',
   },
 ];
 const HEALTH = { state: 'warning', problems: PROBLEMS };
@@ -74,112 +75,25 @@ const PVS = [
   { id: 0, uuid: 'a1', path: '/dev/sdb', size: 4 * TIB, used: 3.8 * TIB, draining: false, failure: null },
   { id: 1, uuid: 'a2', path: '/dev/sdc', size: 1 * TIB, used: 0.8 * TIB, draining: true, failure: null },
   { id: 2, uuid: 'a3', path: '/dev/sdd', size: 4 * TIB, used: 2.3 * TIB, draining: false, failure: null },
+  { id: 3, uuid: 'a4', path: '/dev/sde', size: 0.5 * TIB, used: 0, draining: true, failure: null },
 ];
 
-function targets() {
-  const lun = (number, source, size) => ({
-    lun: number,
-    source,
-    size,
-    backing: 'volume',
-    read_only: false,
-    uuid: source,
-    block_size: 512,
-    error: null,
-  });
-  const session = (initiator, address) => ({
-    tsih: 1,
-    isid: '00023d000001',
-    initiator,
-    addresses: [address],
-    age: 5 * 3600,
-    commands: 912233,
-    read_bytes: 81 * GIB,
-    write_bytes: 44 * GIB,
-    read_only: false,
-    portal_group: 1,
-    user: 'shop',
-    luns: [0, 1],
-  });
-  return [
-    {
-      name: 'iqn.2026-01.org.hindcast:shop',
-      alias: 'Shop database',
-      enabled: true,
-      chap: { user: 'shop', others: [] },
-      unmatched: 'refused',
-      volume: null,
-      warnings: [],
-      reservations: [],
-      luns: [lun(0, 'db', 200 * GIB), lun(1, 'db-log', 40 * GIB)],
-      rules: [
-        {
-          initiator: 'iqn.2004-10.com.ubuntu:01:shop-*',
-          address: '10.0.4.0/24',
-          access: 'read_write',
-          luns: null,
-          user: 'shop',
-        },
-        {
-          initiator: 'iqn.2004-10.com.ubuntu:01:report',
-          address: null,
-          access: 'read_only',
-          luns: [0],
-          user: null,
-        },
-        { initiator: '*', address: null, access: 'denied', luns: null, user: null },
-      ],
-      sessions: [session('iqn.2004-10.com.ubuntu:01:shop-1', '10.0.4.21'), session('iqn.2004-10.com.ubuntu:01:shop-2', '10.0.4.22')],
-    },
-    {
-      name: 'iqn.2026-01.org.hindcast:mail',
-      alias: null,
-      enabled: true,
-      chap: null,
-      unmatched: 'refused',
-      volume: 'mail',
-      warnings: [],
-      reservations: [],
-      luns: [lun(0, 'mail', 500 * GIB)],
-      rules: [
-        {
-          initiator: 'iqn.1991-05.com.microsoft:mail',
-          address: '10.0.4.30',
-          access: 'read_write',
-          luns: null,
-          user: null,
-        },
-      ],
-      sessions: [session('iqn.1991-05.com.microsoft:mail', '10.0.4.30')],
-    },
-    {
-      name: 'iqn.2026-01.org.hindcast:vm-build-01',
-      alias: null,
-      enabled: false,
-      chap: null,
-      unmatched: 'refused',
-      volume: 'vm-build-01',
-      warnings: ['No rule allows an initiator.'],
-      reservations: [],
-      luns: [lun(0, 'vm-build-01', 80 * GIB)],
-      rules: [],
-      sessions: [],
-    },
-  ];
-}
-
-const NBD_RULES = {
-  volume: null,
-  unmatched: 'refused',
-  unmatched_on_loopback: 'open',
-  warnings: [],
-  rules: [{ access: 'read_write', addresses: ['10.0.8.0/24'], certificate: 'CN=vm-host-*' }],
-};
+const GROUPS = [
+  { name: 'shop', volumes: ['db', 'db-log', 'web-images'] },
+  { name: 'build', volumes: ['vm-build-01', 'vm-build-02'] },
+];
 
 /** The next 01:30 in UTC, which is 02:30 in Berlin in winter. */
 function nextNight() {
   const today = START - (START % DAY) + 1.5 * HOUR;
   return today > START ? today : today + DAY;
+}
+
+/** The next 13:00 in UTC of a weekday, which is 08:00 in New York in winter. */
+function nextMorning() {
+  let time = START - (START % DAY) + 13 * HOUR;
+  while (time < START || [0, 6].includes(new Date(time).getUTCDay())) time += DAY;
+  return time;
 }
 
 const SCHEDULES = [
@@ -211,6 +125,22 @@ const SCHEDULES = [
     next: rfc(nextNight()),
     next_local: null,
     wall: { at: '02:30', tz: 'Europe/Berlin', on: [], between: null },
+    error: null,
+  },
+  {
+    name: 'office-hours',
+    every: 900,
+    prefix: 'office',
+    keep: { last: 8, hourly: 10, daily: 0, weekly: 0, monthly: 0 },
+    volumes: ['db', 'db-log', 'web-images'],
+    groups: ['shop'],
+    paused: false,
+    snapshots: 18,
+    since: rfc(START - 20 * DAY),
+    last_run: rfc(START - 20 * HOUR),
+    next: rfc(nextMorning()),
+    next_local: null,
+    wall: { at: null, tz: 'America/New_York', on: ['mon', 'tue', 'wed', 'thu', 'fri'], between: '08:00-18:00' },
     error: null,
   },
   {
@@ -254,6 +184,7 @@ function clients() {
 }
 
 export const REST = {
+  ...TARGETS,
   'GET /status': ({ world }) => ({
     version: '0.1.0',
     pid: 4711,
@@ -265,6 +196,11 @@ export const REST = {
     volumes: world.volumes.length,
     nbd_connections: 1,
     iscsi_sessions: 3,
+    protection: world.volumes.map(({ name }) => ({
+      volume: name,
+      last_snapshot: world.snapshots.get(name)?.at(-1)?.created ?? null,
+      failing_schedules: name === 'archive-2025' ? ['weekly'] : [],
+    })),
   }),
   'GET /health': () => HEALTH,
   'GET /pool': ({ world }) => ({ ...POOL, volumes: world.volumes.length }),
@@ -285,8 +221,16 @@ export const REST = {
   },
   'PATCH /pool/pvs/{pv}': ({ world, pv, body }) => {
     addEvent(world, 'pv-changed', `pv ${pv}`, `Physical volume ${pv} changed.`);
-    return Object.assign(PVS[Number(pv)], body);
+    return Object.assign(
+      PVS.find(({ id }) => id === Number(pv)),
+      body,
+    );
   },
+  'DELETE /pool/pvs/{pv}': ({ pv }) =>
+    void PVS.splice(
+      PVS.findIndex(({ id }) => id === Number(pv)),
+      1,
+    ),
   'GET /pool/scrub': () => ({
     adopted: 0,
     adopts: false,
@@ -303,19 +247,23 @@ export const REST = {
     unreadable: 0,
     verified: 4.6e12,
   }),
-  'GET /targets': targets,
-  'GET /targets/{t}': ({ t }) => targets().find(({ name }) => name === t),
-  'GET /target-defaults': () => ({ rules: [], unmatched: 'refused', chap: null }),
-  'GET /nbd-access': () => [NBD_RULES],
-  'GET /volumes/{v}/nbd-access': ({ v }) => ({
-    ...NBD_RULES,
-    volume: v,
-    rules: v === 'db' ? [] : [{ access: 'read_only', addresses: ['10.0.9.0/24'], certificate: null }],
-  }),
-  'GET /groups': () => [
-    { name: 'shop', volumes: ['db', 'db-log', 'web-images'] },
-    { name: 'build', volumes: ['vm-build-01', 'vm-build-02'] },
-  ],
+  'GET /groups': () => GROUPS,
+  'POST /groups': ({ body }) => GROUPS.push(body) && body,
+  'PATCH /groups/{g}': ({ g, body: { add = [], remove = [] } }) => {
+    const group = GROUPS.find(({ name }) => name === g);
+    group.volumes = [...group.volumes.filter((name) => !remove.includes(name)), ...add];
+    return group;
+  },
+  'DELETE /groups/{g}': ({ g }) =>
+    void GROUPS.splice(
+      GROUPS.findIndex(({ name }) => name === g),
+      1,
+    ),
   'GET /schedules': () => SCHEDULES,
+  'PATCH /schedules/{s}': ({ s, body }) =>
+    Object.assign(
+      SCHEDULES.find(({ name }) => name === s),
+      body,
+    ),
   'GET /clients': clients,
 };

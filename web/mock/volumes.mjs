@@ -1,7 +1,7 @@
 // Routes of volumes, snapshots, recoveries and the trash, in memory, for use without a server.
 
 import { Refusal } from './refusal.mjs';
-import { addEvent, historyOf, lsnOf, makeSnapshot, makeVolume, position, rfc } from './world.mjs';
+import { addEvent, historyOf, lsnOf, makeSnapshot, makeVolume, momentOf, position, rfc, timeOfLsn } from './world.mjs';
 
 function volumeNamed(world, name) {
   const volume = world.volumes.find((candidate) => candidate.name === name);
@@ -88,11 +88,19 @@ function timeOf(world, volume, moment) {
   return time;
 }
 
+/** Puts a new snapshot between a volume's present and what was before it. */
+function follow(volume, snapshot) {
+  Object.assign(snapshot, { parent: volume.parent, after_moment: volume.after_moment });
+  Object.assign(volume, { parent: `${volume.name}@${snapshot.name}`, after_moment: null });
+}
+
 function createSnapshots(world, body) {
   return body.snapshots.map(({ volume, name }) => {
     const time = body.at ? timeOf(world, volume, body.at) : Date.now();
-    const snapshot = makeSnapshot(volumeNamed(world, volume), name ?? rfc(time).slice(0, 19).replace(/[-:]/g, ''), time);
+    const of = volumeNamed(world, volume);
+    const snapshot = makeSnapshot(of, name ?? rfc(time).slice(0, 19).replace(/[-:]/g, ''), time);
     const list = world.snapshots.get(volume);
+    follow(of, snapshot);
     list.push(snapshot);
     list.sort((a, b) => (a.created < b.created ? -1 : 1));
     addEvent(world, 'snapshot-created', volume, `Snapshot ${volume}@${snapshot.name} was created.`);
@@ -116,6 +124,7 @@ function recover(world, body) {
     const made = {
       ...makeVolume(name, source.size, { age: 0, used: 0.01, clients: 0 }),
       origin: `${volume}@lsn:${lsnOf(time)}`,
+      after_moment: `${volume}@lsn:${lsnOf(time)}`,
     };
     world.volumes.push(made);
     world.snapshots.set(name, []);
@@ -124,12 +133,25 @@ function recover(world, body) {
   });
 }
 
-function goBack(world, name, undoName) {
-  const undo = makeSnapshot(volumeNamed(world, name), undoName, Date.now());
+function goBack(world, name, undoName, to) {
+  const volume = volumeNamed(world, name);
+  const undo = makeSnapshot(volume, undoName, Date.now());
+  const snapshot = world.snapshots.get(name).find((candidate) => candidate.name === to);
+  const origin = snapshot ? `${name}@${to}` : `${name}@lsn:${lsnOf(timeOf(world, name, to))}`;
+  follow(volume, undo);
   world.snapshots.get(name).push(undo);
+  Object.assign(volume, { origin, parent: snapshot ? origin : volume.parent, after_moment: momentOf(origin) });
   historyOf(world, name).rollbacks.push(Date.now());
   addEvent(world, 'rollback', name, `Volume ${name} was rolled back.`, 'warning');
   return { undo, volume: volumeNamed(world, name) };
+}
+
+function originOf({ origin }) {
+  if (!origin) return null;
+  const [volume, moment] = origin.split('@');
+  if (!momentOf(origin)) return { kind: 'snapshot', volume, snapshot: moment };
+  const lsn = Number(moment.slice(4));
+  return { kind: 'moment', volume, lsn, time: rfc(timeOfLsn(lsn)) };
 }
 
 const stamp = () => rfc(Date.now()).slice(0, 19).replace(/[-:]/g, '');
@@ -199,14 +221,15 @@ export const VOLUMES = {
     addEvent(world, 'clone', body.name, `Clone ${body.name} of ${v}@${s} was created.`);
     return clone;
   },
-  'POST /volumes/{v}/snapshots/{s}/rollback': ({ world, v, body }) => goBack(world, v, body.undo ?? `before-rollback-${stamp()}`),
+  'POST /volumes/{v}/snapshots/{s}/rollback': ({ world, v, s, body }) => goBack(world, v, body.undo ?? `before-rollback-${stamp()}`, s),
   'POST /volumes/{v}/marks': ({ world, v, body }) => createMark(world, v, body),
-  'GET /volumes/{v}/flatten': ({ world, v }) => ({ origin: volumeNamed(world, v).origin, running: null }),
+  'GET /volumes/{v}/flatten': ({ world, v }) => ({ origin: originOf(volumeNamed(world, v)), running: null }),
+  'POST /marks': ({ world, body }) => body.volumes.map((name) => createMark(world, name, body)),
   'POST /recoveries': ({ world, body }) => recover(world, body),
   'POST /recoveries/in-place': ({ world, body }) => {
     if (!body.force && body.volumes.some((name) => volumeNamed(world, name).clients > 0))
       throw new Refusal(409, 'conflict', 'roll back: clients use the volume; use --force');
-    return body.volumes.map((name) => goBack(world, name, body.undo ?? `before-recovery-${stamp()}`));
+    return body.volumes.map((name) => goBack(world, name, body.undo ?? `before-recovery-${stamp()}`, body.to));
   },
   'GET /trash': ({ world }) => world.trash.map(({ volume: _, ...rest }) => rest),
   'POST /trash/{id}/restore': ({ world, id, body }) => restore(world, id, body),

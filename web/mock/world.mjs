@@ -64,6 +64,7 @@ export function makeVolume(name, size, options = {}) {
     cdp,
     origin: null,
     parent: options.parent ?? null,
+    after_moment: null,
     created: rfc(START - age),
     allocated: Math.round(size * (options.used ?? 0.4)),
     handles: options.clients ?? 1,
@@ -84,6 +85,7 @@ export function makeSnapshot(volume, name, time, options = {}) {
     created: rfc(time),
     size: volume.size,
     parent: options.parent ? `${volume.name}@${options.parent}` : null,
+    after_moment: null,
     protected: options.protected ?? false,
     expires: options.expires ?? null,
     handles: 0,
@@ -115,13 +117,20 @@ function companyVolumes() {
     }),
     makeVolume('db-0914', 200 * GIB, { used: 0.01, age: 5 * HOUR, clients: 0, labels: { app: 'shop' } }),
   ];
+  for (const [name, { to, moment }] of Object.entries(ROLLBACKS)) {
+    const volume = volumes.find((candidate) => candidate.name === name);
+    volume.origin = moment ? `${name}@lsn:${lsnOf(to)}` : null;
+  }
   volumes.at(-1).origin = `db@lsn:${lsnOf(START - 26 * HOUR)}`;
   volumes.at(-2).origin = 'db@release-4.2';
   return volumes;
 }
 
 function snapshotsOf(volume) {
-  if (volume.name === 'db-0914' || volume.name === 'scratch') return [];
+  if (volume.name === 'db-0914' || volume.name === 'scratch') {
+    Object.assign(volume, before(volume, undefined, [], START));
+    return [];
+  }
   const snapshots = [];
   const hour = START - (START % HOUR);
   for (let n = 24; n >= 1; n -= 1)
@@ -133,16 +142,48 @@ function snapshotsOf(volume) {
     ]);
   for (let n = 7; n >= 2; n -= 1) snapshots.push([`daily-${rfc(hour - n * DAY).slice(5, 10)}`, hour - n * DAY]);
   if (volume.name === 'db') snapshots.push(['release-4.2', START - 2.2 * DAY], ['before-migration-2', START - 52 * MINUTE]);
+  const rollback = ROLLBACKS[volume.name];
+  if (rollback) snapshots.push([rollback.undo, rollback.at]);
   const sorted = snapshots.filter(([, time]) => time > Date.parse(volume.created)).sort((a, b) => a[1] - b[1]);
-  return sorted.map(([name, time], n) =>
+  const all = sorted.map(([name, time]) =>
     makeSnapshot(volume, name, time, {
-      parent: n > 0 ? sorted[n - 1][0] : null,
       protected: name === 'release-4.2',
       clones: name === 'release-4.2' ? ['db-test'] : [],
       labels: /^(hourly|daily)/.test(name) ? { schedule: name.split('-')[0] } : {},
     }),
   );
+  for (const [n, snapshot] of all.entries()) {
+    const { parent, after_moment } = before(volume, rollback, all.slice(0, n), Date.parse(snapshot.created));
+    Object.assign(snapshot, { parent, after_moment });
+  }
+  Object.assign(volume, before(volume, rollback, all, START));
+  return all;
 }
+
+/**
+ * Volumes that were rolled back, when, and to what time; `moment` unless that is the time of a
+ * snapshot.
+ */
+const ROLLBACKS = {
+  mail: { at: START - 30 * HOUR, to: START - (START % HOUR) - 4 * DAY, undo: 'before-rollback' },
+  'web-images': { at: START - 4.2 * HOUR, to: START - 30 * HOUR, undo: 'before-recovery', moment: true },
+};
+
+/**
+ * What something of a volume directly follows that was taken at `time`, after the snapshots
+ * `taken`.
+ */
+function before(volume, rollback, taken, time) {
+  const last = taken.at(-1);
+  const isFirst = rollback && time > rollback.at && Date.parse(last?.created) === Math.floor(rollback.at);
+  const parent = isFirst ? taken.findLast(({ created }) => Date.parse(created) <= rollback.to) : last;
+  const moment = isFirst && rollback.moment ? `${volume.name}@lsn:${lsnOf(rollback.to)}` : null;
+  if (!parent && volume.origin && !volume.origin.startsWith(`${volume.name}@`))
+    return { parent: /@lsn:/.test(volume.origin) ? null : volume.origin, after_moment: momentOf(volume.origin) };
+  return { parent: parent ? `${volume.name}@${parent.name}` : null, after_moment: moment };
+}
+
+export const momentOf = (origin) => (/@lsn:/.test(origin ?? '') ? origin : null);
 
 /** Everything that the history of a volume needs, for volumes of the mock and of a real server. */
 export function historyOf(world, name, size) {
@@ -182,7 +223,12 @@ function enlarge(volumes, snapshots) {
   const many = Array.from({ length: 10_000 }, (_, n) =>
     makeSnapshot(db, `every-${n}`, START - (10_000 - n) * 0.9 * MINUTE, { parent: n > 0 ? `every-${n - 1}` : null }),
   );
-  snapshots.set('db', many);
+  // Those that clones depend on stay.
+  const needed = snapshots.get('db').filter(({ clones }) => clones.length > 0);
+  snapshots.set(
+    'db',
+    [...many, ...needed].sort((a, b) => (a.created < b.created ? -1 : 1)),
+  );
 }
 
 export function makeWorld(large = false) {

@@ -8,6 +8,8 @@ import './styles/shell.css';
 import './styles/parts.css';
 import './styles/forms.css';
 import './styles/timeline.css';
+import './styles/charts.css';
+import './styles/tree.css';
 import './styles/pages.css';
 
 applyTheme();

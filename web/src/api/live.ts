@@ -1,7 +1,9 @@
-/** Rates of the pool and of each volume, once a second, and their last minute. */
+/** Rates of the pool and of each volume, once a second, and what they were in the last minutes. */
 
 import { signal } from '@preact/signals';
-import type { Live, Rates } from './schema';
+import { MINUTE, parseTime } from '../lib/time';
+import { get } from './client';
+import type { Activity, ActivityPoint, Live } from './schema';
 import { openStream } from './stream';
 
 /** Seconds of rates that the console keeps for spark lines. */
@@ -16,8 +18,19 @@ export function recentBytes(volume: string): readonly number[] {
   return bytesMoved.get(volume) ?? [];
 }
 
-/** Rates of the pool in the last seconds, oldest first. */
-export const poolRates = signal<(Rates & { time: string })[]>([]);
+/** Milliseconds of the pool's rates that the console keeps. The server keeps as many. */
+export const KEPT_RATES = 5 * MINUTE;
+
+/** Rates of the pool in the last minutes, oldest first. */
+export const poolRates = signal<ActivityPoint[]>([]);
+
+/** The union of two lists of points by their times, oldest first, without what is too old. */
+export function mergeRates(held: ActivityPoint[], arrived: ActivityPoint[]): ActivityPoint[] {
+  const byTime = new Map([...held, ...arrived].map((point) => [parseTime(point.time), point]));
+  const sorted = [...byTime].sort(([a], [b]) => a - b);
+  const newest = sorted.at(-1)?.[0] ?? 0;
+  return sorted.filter(([time]) => time > newest - KEPT_RATES).map(([, point]) => point);
+}
 
 /** Adds a second to what is kept of each volume. A volume that is gone is forgotten. */
 export function noteLive(event: Live): void {
@@ -27,13 +40,20 @@ export function noteLive(event: Live): void {
     points.push(rates.read_bytes + rates.write_bytes);
     bytesMoved.set(name, points.slice(-KEPT_SECONDS));
   }
-  poolRates.value = [...poolRates.value, { ...event.pool, time: event.time }].slice(-5 * KEPT_SECONDS);
+  poolRates.value = mergeRates(poolRates.value, [{ ...event.pool, time: event.time }]);
   live.value = event;
+}
+
+/** Reads the minutes before the stream began, or those that it missed. */
+async function readPast(): Promise<void> {
+  const past = await get<Activity>('/activity?of=5m').catch(() => null);
+  if (past) poolRates.value = mergeRates(past.points, poolRates.value);
 }
 
 /** Follows the rates until the returned function is called. */
 export function followLive(): () => void {
   return openStream('/live', {
+    onOpen: () => void readPast(),
     onEvent: ({ data }) => {
       if (data) noteLive(JSON.parse(data) as Live);
     },

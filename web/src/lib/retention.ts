@@ -1,57 +1,69 @@
-/** What a schedule's retention rule keeps, worked out in UTC from the times of its snapshots. */
+/** What a schedule's retention rule keeps, and when the schedule runs next. */
 
-import type { Retention, Schedule, Weekday } from '../api/schema';
-import { DAY, HOUR } from './time';
+import type { Retention, Schedule } from '../api/schema';
+import { DAY, HOUR, SECOND } from './time';
+import { type Timing, timingOf } from './timing';
+import type { Zone } from './zone';
 
 export type Rule = keyof Retention;
 
 export const RULES: Rule[] = ['last', 'hourly', 'daily', 'weekly', 'monthly'];
 
-/** The period of a rule that a time belongs to, as a number. Two times of one period have one number. */
-function periodOf(rule: Rule, time: number): number {
-  if (rule === 'hourly') return Math.floor(time / HOUR);
-  if (rule === 'daily') return Math.floor(time / DAY);
+/** Snapshots of one rule that the drawing shows at most. */
+const MOST = 1000;
+
+const DAY_SECONDS = DAY / SECOND;
+
+/**
+ * The first instant of the period of a rule that a time belongs to. Days, weeks and months are
+ * those of the schedule's zone, and hours are those of UTC, as on the server.
+ */
+function beginOf(rule: Rule, time: number, zone: Zone): number {
+  if (rule === 'hourly') return Math.floor(time / HOUR) * HOUR;
+  const day = Math.floor(zone.shown(time) / DAY_SECONDS);
+  if (rule === 'daily') return zone.timeOf(day * DAY_SECONDS);
   // The first day of 1970 was a Thursday, and a week begins on Monday.
-  if (rule === 'weekly') return Math.floor((time / DAY + 3) / 7);
-  const date = new Date(time);
-  return date.getUTCFullYear() * 12 + date.getUTCMonth();
+  if (rule === 'weekly') return zone.timeOf((Math.floor((day + 3) / 7) * 7 - 3) * DAY_SECONDS);
+  const date = new Date(day * DAY);
+  return zone.timeOf(Date.UTC(date.getUTCFullYear(), date.getUTCMonth()) / SECOND);
 }
 
-/** The times that one rule keeps, of times that are sorted from new to old. */
-export function keptBy(rule: Rule, limit: number, times: number[]): number[] {
-  if (rule === 'last') return times.slice(0, limit);
+/**
+ * The times of the snapshots that one rule keeps, from new to old, if the schedule always ran until
+ * now. Periods without a run do not count.
+ */
+export function keptBy(rule: Rule, limit: number, timing: Timing, now: number): number[] {
   const kept: number[] = [];
-  let period = Number.NaN;
-  for (const time of times) {
-    if (kept.length === limit) break;
-    if (periodOf(rule, time) === period) continue;
-    period = periodOf(rule, time);
-    kept.push(time);
+  let before = now;
+  while (kept.length < Math.min(limit, MOST)) {
+    const run = timing.previous(before);
+    if (run === null) break;
+    kept.push(run);
+    before = rule === 'last' ? run : Math.min(run, beginOf(rule, run, timing.zone));
   }
   return kept;
 }
 
-/** Times at which a schedule would have run before `until`, from new to old, at most `most`. */
-export function pastRuns(every: number, until: number, most: number): number[] {
-  const step = every * 1000;
-  const newest = Math.floor(until / step) * step;
-  return Array.from({ length: most }, (_, index) => newest - index * step);
+/** The timing of a schedule. Null: this browser does not know its time zone. */
+export function timingOfSchedule({ every, wall }: Pick<Schedule, 'every' | 'wall'>): Timing | null {
+  try {
+    return timingOf(every, wall);
+  } catch {
+    return null;
+  }
 }
 
-const DAYS: Weekday[] = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat'];
-
-/** The next runs of a schedule, from the next one that the server reports. A change of summer time can move them by an hour. */
-export function nextRuns({ next, every, wall }: Schedule, most: number): number[] {
-  if (!next) return [];
-  const days = wall?.on ?? [];
-  const runs: number[] = [];
-  for (
-    let time = Date.parse(next), tries = 0;
-    runs.length < most && tries < 1000;
-    time += every * 1000, tries += 1
-  ) {
-    const day = DAYS[new Date(time).getDay()] ?? 'mon';
-    if (runs.length === 0 || days.length === 0 || days.includes(day)) runs.push(time);
+/**
+ * The next runs of a schedule. The server reports the first one, and the others follow its rule.
+ */
+export function nextRuns(schedule: Schedule, most: number): number[] {
+  if (!schedule.next) return [];
+  const timing = timingOfSchedule(schedule);
+  const runs = [Date.parse(schedule.next)];
+  while (timing && runs.length < most) {
+    const run = timing.next(runs.at(-1) ?? 0);
+    if (run === null) break;
+    runs.push(run);
   }
   return runs;
 }

@@ -12,7 +12,9 @@ const MONTHS = 'January February March April May June July August September Octo
   ' ',
 );
 
-/** The milliseconds of an RFC 3339 time. `Date.parse` alone would lose what is below a millisecond. */
+/**
+ * The milliseconds of an RFC 3339 time. `Date.parse` alone would lose what is below a millisecond.
+ */
 export function parseTime(text: string): number {
   const fraction = /\.(\d+)/.exec(text)?.[1] ?? '';
   const whole = Date.parse(text.replace(/\.\d+/, ''));
@@ -69,6 +71,16 @@ export function monthOf(time: number): string {
 /** Date and time in the browser's time zone, to the second: "22 Nov 2026 10:41:30". */
 export function localTime(time: number, digits = 0): string {
   return `${shortDay(time)} ${new Date(time).getFullYear()} ${clockTime(time, digits)}`;
+}
+
+/**
+ * What another clock shows at a time, in seconds: "02:30", with the day if it is another one here.
+ */
+export function shownTime(shown: number, time: number): string {
+  const there = new Date(shown * SECOND);
+  const clock = there.toISOString().slice(11, 16);
+  if (there.getUTCDate() === new Date(time).getDate()) return clock;
+  return `${there.getUTCDate()} ${(MONTHS[there.getUTCMonth()] ?? '').slice(0, 3)} ${clock}`;
 }
 
 /** The offset of the browser's time zone at a time: "UTC+01:00". */

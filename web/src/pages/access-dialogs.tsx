@@ -126,7 +126,7 @@ export function ChangeUserDialog({ user }: { user: User }) {
     <FormDialog
       title={`Change ${user.name}`}
       what="Changing the user"
-      command={commands.join(' && ') || hindcast('access', 'user', 'role', user.name, 'ROLE')}
+      command={commands.join(' && ') || hindcast('access', 'user', 'role', user.name, role)}
       submit="Change"
       disabled={(!changed && password.empty) || (!password.empty && password.password === null)}
       onSubmit={submit}

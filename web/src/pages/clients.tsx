@@ -1,25 +1,44 @@
 /** A table of clients that are connected now. */
 
-import { apiPath, remove } from '../api/client';
-import { reload } from '../api/resource';
+import { apiPath } from '../api/client';
 import type { ConnectedClient, Volume } from '../api/schema';
 import { may } from '../api/session';
+import { hindcast } from '../lib/command';
 import { bytes, count } from '../lib/format';
 import { duration } from '../lib/time';
 import { Button } from '../parts/basics';
-import { attempt } from '../parts/notices';
+import { openDialog } from '../parts/dialog';
+import { RemoveDialog } from '../parts/remove-dialog';
 import { type Column, Table } from '../parts/table';
 
-/** Clients of a volume. An answer about one volume has only its open handles, one or more for each client. */
+/**
+ * Clients of a volume. An answer about one volume has only its open handles, one or more for each
+ * client.
+ */
 export function clientsOf(volume: Volume): number {
   return volume.clients ?? volume.handles;
 }
 
-function disconnect(id: string): Promise<void> {
-  return attempt('Disconnecting the client', async () => {
-    await remove(apiPath`/clients/${id}`);
-    await reload('/clients');
-  });
+function DisconnectDialog({ client: { id, addresses, exports, protocol } }: { client: ConnectedClient }) {
+  return (
+    <RemoveDialog
+      verb="Disconnect"
+      object={addresses[0] ?? id}
+      path={apiPath`/clients/${id}`}
+      changes={['/clients']}
+      command={hindcast('clients', 'disconnect', id)}
+      done={`${addresses[0] ?? id} was disconnected.`}
+    >
+      <p class="warning-text">
+        It uses {exports.join(', ')}. Requests without an answer fail there, and a mounted file system may
+        stop.
+      </p>
+      <p>
+        The client may connect again at once. To keep it out, add a rule that refuses it
+        {protocol === 'nbd' ? ', or switch off NBD for the volume.' : ', or disable the target.'}
+      </p>
+    </RemoveDialog>
+  );
 }
 
 const COLUMNS: Column<ConnectedClient>[] = [
@@ -62,8 +81,13 @@ const COLUMNS: Column<ConnectedClient>[] = [
 const END: Column<ConnectedClient> = {
   name: 'Actions',
   class: 'actions',
-  cell: ({ id, addresses }) => (
-    <Button kind="quiet" label={`Disconnect ${addresses[0]}`} icon="close" onClick={() => disconnect(id)} />
+  cell: (client) => (
+    <Button
+      kind="quiet"
+      label={`Disconnect ${client.addresses[0]}`}
+      icon="close"
+      onClick={() => openDialog(<DisconnectDialog client={client} />)}
+    />
   ),
 };
 

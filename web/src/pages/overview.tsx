@@ -2,11 +2,11 @@
 
 import type { ComponentChildren } from 'preact';
 import { events } from '../api/events';
-import { live, poolRates } from '../api/live';
+import { KEPT_RATES, live, poolRates } from '../api/live';
 import { useResource } from '../api/resource';
-import type { Health, Pool, Snapshot, Task, Volume } from '../api/schema';
+import type { Health, Pool, Status, Task, Volume } from '../api/schema';
 import { byteRate, bytes, latency, percent, perSecond } from '../lib/format';
-import { MINUTE, parseTime } from '../lib/time';
+import { parseTime } from '../lib/time';
 import { Badge, Card, Empty, Failure, Meter, PageHead, Skeleton, Time } from '../parts/basics';
 import { Chart } from '../parts/chart';
 import { type Column, Table } from '../parts/table';
@@ -103,9 +103,8 @@ function Figures() {
 function Rates() {
   const points = poolRates.value;
   const times = points.map(({ time }) => parseTime(time));
-  const length = Math.max(SHOWN, (times.at(-1) ?? 0) - (times[0] ?? 0));
   return (
-    <Card title="The last five minutes, since this page opened">
+    <Card title="The last five minutes">
       {points.length < 2 ? (
         <div class="charts-space">
           <Skeleton lines={5} />
@@ -115,7 +114,7 @@ function Rates() {
           <Chart
             title="Data"
             binary
-            length={length}
+            length={KEPT_RATES}
             times={times}
             format={byteRate}
             height={132}
@@ -126,7 +125,7 @@ function Rates() {
           />
           <Chart
             title="Latency, 99th percentile"
-            length={length}
+            length={KEPT_RATES}
             times={times}
             format={latency}
             height={132}
@@ -141,21 +140,11 @@ function Rates() {
   );
 }
 
-/** Least time that the charts show, in milliseconds. It grows to five minutes, which the page keeps. */
-const SHOWN = MINUTE;
-
 interface Protected {
   volume: Volume;
   last: string | null;
-}
-
-/** The newest snapshot of each volume. */
-function lastSnapshots(snapshots: Snapshot[]): Map<string, string> {
-  const last = new Map<string, string>();
-  for (const { volume, created } of snapshots) {
-    if (created > (last.get(volume) ?? '')) last.set(volume, created);
-  }
-  return last;
+  /** Schedules of the volume whose last run failed. */
+  failing: string[];
 }
 
 const PROTECTION: Column<Protected>[] = [
@@ -177,11 +166,26 @@ const PROTECTION: Column<Protected>[] = [
   },
 ];
 
+/** A column that appears while a schedule fails. */
+const FAILING: Column<Protected> = {
+  name: 'Last run failed',
+  cell: ({ failing }) =>
+    failing.length > 0 && (
+      <a href="/schedules">
+        <Badge tone="b">{failing.join(', ')}</Badge>
+      </a>
+    ),
+  sort: ({ failing }) => -failing.length,
+};
+
 function Protection() {
   const volumes = useResource<Volume[]>('/volumes', 30);
-  const snapshots = useResource<Snapshot[]>('/snapshots', 60);
-  const last = lastSnapshots(snapshots.data ?? []);
-  const rows = volumes.data?.map((volume) => ({ volume, last: last.get(volume.name) ?? null }));
+  const status = useResource<Status>('/status', 30).data;
+  const protection = new Map(status?.protection?.map((of) => [of.volume, of]));
+  const rows = volumes.data?.map((volume) => {
+    const of = protection.get(volume.name);
+    return { volume, last: of?.last_snapshot ?? null, failing: of?.failing_schedules ?? [] };
+  });
   return (
     <Card title="Protection">
       {volumes.error && !rows && (
@@ -192,7 +196,7 @@ function Protection() {
       {rows && rows.length > 0 && (
         <Table
           label="Protection of each volume"
-          columns={PROTECTION}
+          columns={rows.some(({ failing }) => failing.length > 0) ? [...PROTECTION, FAILING] : PROTECTION}
           rows={rows}
           keyOf={({ volume }) => volume.uuid}
           sortBy="Volume"

@@ -11,6 +11,7 @@ import { Badge, Button, Card, Failure, Meter, PageHead, Pairs, Skeleton, Time } 
 import { FormDialog, openDialog } from '../parts/dialog';
 import { TextField } from '../parts/fields';
 import { attempt } from '../parts/notices';
+import { ConfirmDialog, RemoveDialog } from '../parts/remove-dialog';
 import { Problems } from './problems';
 
 export function PoolPage() {
@@ -131,21 +132,52 @@ function Members({ layout, size }: { layout: PvLayout; size: number }) {
 }
 
 function PvActions({ pv }: { pv: Pv }) {
-  const path = apiPath`/pool/pvs/${pv.id}`;
-  const change = (what: string, run: () => Promise<unknown>) =>
-    attempt(what, async () => {
-      await run();
+  const stop = () =>
+    attempt('Stopping the drain', async () => {
+      await patch(apiPath`/pool/pvs/${pv.id}`, { draining: false });
       await reload('/pool/pvs');
     });
   if (pv.draining && pv.used === 0)
-    return <Button onClick={() => change('Removing the physical volume', () => remove(path))}>Remove</Button>;
+    return <Button onClick={() => openDialog(<RemovePvDialog pv={pv} />)}>Remove</Button>;
+  if (pv.draining) return <Button onClick={stop}>Stop draining</Button>;
+  return <Button onClick={() => openDialog(<DrainDialog pv={pv} />)}>Drain</Button>;
+}
+
+function DrainDialog({ pv: { id, path, used } }: { pv: Pv }) {
   return (
-    <Button
-      tip={pv.draining ? undefined : 'The pool moves the data to the other physical volumes.'}
-      onClick={() => change('Draining', () => patch(path, { draining: !pv.draining }))}
+    <ConfirmDialog
+      title={`Drain ${path}`}
+      submit="Drain"
+      run={() => patch(apiPath`/pool/pvs/${id}`, { draining: true })}
+      changes={['/pool/pvs', '/tasks']}
+      command={hindcast('pool', 'drain', path)}
+      done={`${path} is being drained.`}
     >
-      {pv.draining ? 'Stop draining' : 'Drain'}
-    </Button>
+      <p>
+        The pool moves {bytes(used)} to the other physical volumes, while clients go on. It writes no new data
+        to {path}. You can stop this at any time: what was moved stays moved.
+      </p>
+      <p>The other physical volumes need room for it. Once {path} is empty, you can remove it.</p>
+    </ConfirmDialog>
+  );
+}
+
+function RemovePvDialog({ pv: { id, path } }: { pv: Pv }) {
+  return (
+    <RemoveDialog
+      verb="Remove"
+      object={path}
+      path={apiPath`/pool/pvs/${id}`}
+      changes={['/pool/pvs', '/pool']}
+      command={hindcast('pool', 'remove', path)}
+      done={`${path} was removed from the pool.`}
+      confirm={path}
+    >
+      <p>
+        {path} has no data of the pool any more. The pool forgets it, and becomes smaller by its size. You can
+        then take the disk out.
+      </p>
+    </RemoveDialog>
   );
 }
 

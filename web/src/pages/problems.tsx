@@ -1,6 +1,7 @@
 /** Problems that the server found, worst first, each with what to do. */
 
 import type { Problem } from '../api/schema';
+import { HELP } from '../lib/help-texts';
 import { Badge, Time } from '../parts/basics';
 import { Icon } from '../parts/icon';
 
@@ -26,9 +27,77 @@ export function Problems({ problems }: { problems: Problem[] }) {
                 </span>
               )}
             </span>
+            <Help problem={problem} />
           </div>
         </div>
       ))}
     </section>
+  );
+}
+
+/**
+ * What to do. The console has the texts itself, so they are there without a way to the
+ * documentation.
+ */
+function Help({ problem: { code, help } }: { problem: Problem }) {
+  const text = HELP[code];
+  if (!text) {
+    return help ? (
+      <p class="small soft">
+        What to do: <code>{help}</code> in the documentation.
+      </p>
+    ) : null;
+  }
+  return (
+    <div class="help small">
+      <h3>What to do</h3>
+      <Blocks of={text.cure} />
+      <details>
+        <summary>Why this appears</summary>
+        <div class="stack tight">
+          <Blocks of={text.cause} />
+          <p class="soft">
+            From <code>{help ?? `docs/OPERATIONS.md#${code}`}</code>
+          </p>
+        </div>
+      </details>
+    </div>
+  );
+}
+
+function Blocks({ of }: { of: string[] }) {
+  return (
+    <>
+      {of.map((block) => (
+        <p key={block} class={block.startsWith('- ') ? 'item' : ''}>
+          <Literals text={block.replace(/^- /, '')} />
+        </p>
+      ))}
+    </>
+  );
+}
+
+/** A text in which words between backticks, such as commands, are literal. */
+function Literals({ text }: { text: string }) {
+  return (
+    <>
+      {text.split('`').map((part, index) => (index % 2 === 1 ? <Literal key={index} text={part} /> : part))}
+    </>
+  );
+}
+
+/** A line breaks between the words of a command, and not inside of an option. */
+function Literal({ text }: { text: string }) {
+  return (
+    <code>
+      {text.split(' ').map((word, index) => (
+        <>
+          {index > 0 && ' '}
+          <span key={index} class="word">
+            {word}
+          </span>
+        </>
+      ))}
+    </code>
   );
 }

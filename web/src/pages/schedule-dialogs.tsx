@@ -1,104 +1,40 @@
-/** Dialogs that create and delete groups and schedules. */
+/** Dialogs that create, change and delete schedules. */
 
 import { useState } from 'preact/hooks';
-import { apiPath, post } from '../api/client';
+import { apiPath, patch, post } from '../api/client';
 import { reload, useResource } from '../api/resource';
-import type { CreateSchedule, Retention, Volume } from '../api/schema';
+import type { Group, Schedule, Weekday } from '../api/schema';
+import { now } from '../lib/clock';
 import { hindcast } from '../lib/command';
-import { parseSeconds, secondsArgument } from '../lib/format';
-import { RULES } from '../lib/retention';
+import { RULES, type Rule } from '../lib/retention';
+import {
+  bodyOf,
+  changeOf,
+  createCommand,
+  type Fields,
+  fieldsOf,
+  isOnTheWall,
+  NEW_SCHEDULE,
+  type Problems,
+  problemsOf,
+  setCommand,
+  timingOfFields,
+} from '../lib/schedule-form';
+import { WEEKDAY_NAMES, WEEKDAYS } from '../lib/timing';
+import { zoneNames } from '../lib/zone';
 import { FormDialog } from '../parts/dialog';
-import { CheckField, TextField, useName } from '../parts/fields';
+import { TextField, useName } from '../parts/fields';
 import { RemoveDialog } from '../parts/remove-dialog';
+import { NameChoice, VolumeChoice } from './group-dialogs';
+import { Runs } from './runs';
 
-function VolumeChoice({ chosen, onChange }: { chosen: string[]; onChange: (names: string[]) => void }) {
-  const volumes = useResource<Volume[]>('/volumes').data ?? [];
-  return (
-    <fieldset class="field">
-      <legend>Volumes</legend>
-      <div class="volume-choice">
-        {volumes.map(({ name }) => (
-          <CheckField
-            key={name}
-            label={name}
-            checked={chosen.includes(name)}
-            onInput={(checked) =>
-              onChange(checked ? [...chosen, name] : chosen.filter((other) => other !== name))
-            }
-          />
-        ))}
-      </div>
-    </fieldset>
-  );
-}
-
-export function CreateGroupDialog() {
-  const { name, valid, field } = useName();
-  const [volumes, setVolumes] = useState<string[]>([]);
-  const submit = async () => {
-    await post('/groups', { name, volumes });
-    await reload('/groups');
-    return undefined;
-  };
-  return (
-    <FormDialog
-      title="Create a group"
-      what="Creating the group"
-      command={hindcast('group', 'create', name || 'NAME', ...volumes)}
-      submit="Create"
-      disabled={!valid || volumes.length === 0}
-      onSubmit={submit}
-    >
-      <TextField label="Name" {...field} />
-      <VolumeChoice chosen={volumes} onChange={setVolumes} />
-    </FormDialog>
-  );
-}
-
-export function DeleteGroupDialog({ name }: { name: string }) {
-  return (
-    <RemoveDialog
-      verb="Delete"
-      object={`the group ${name}`}
-      path={apiPath`/groups/${name}`}
-      changes={['/groups']}
-      command={hindcast('group', 'delete', name)}
-      done={`Group ${name} was deleted.`}
-    >
-      <p>Its volumes and their snapshots stay.</p>
-    </RemoveDialog>
-  );
-}
-
-type Keep = Record<keyof Retention, string>;
-
-const NO_KEEP: Keep = { last: '', hourly: '24', daily: '7', weekly: '4', monthly: '' };
-const KEEP_LABELS: Keep = {
+const KEEP_LABELS: Record<Rule, string> = {
   last: 'Last',
   hourly: 'Hours',
   daily: 'Days',
   weekly: 'Weeks',
   monthly: 'Months',
 };
-
-function bodyOf(
-  name: string,
-  every: string,
-  at: string,
-  keep: Keep,
-  volumes: string[],
-): CreateSchedule | null {
-  const seconds = parseSeconds(every);
-  if (!seconds || volumes.length === 0) return null;
-  const numbers = Object.fromEntries(RULES.map((rule) => [rule, Number(keep[rule]) || 0]));
-  return {
-    name,
-    every: seconds,
-    volumes,
-    keep: numbers,
-    wall: at ? { at, tz: Intl.DateTimeFormat().resolvedOptions().timeZone } : undefined,
-  };
-}
 
 export function DeleteScheduleDialog({ name }: { name: string }) {
   return (
@@ -117,48 +53,184 @@ export function DeleteScheduleDialog({ name }: { name: string }) {
   );
 }
 
+interface FieldsProps {
+  fields: Fields;
+  problems: Problems;
+  onChange: (fields: Fields) => void;
+}
+
+function TimeFields({ fields, problems, onChange }: FieldsProps) {
+  const set = (change: Partial<Fields>) => onChange({ ...fields, ...change });
+  return (
+    <>
+      <div class="columns">
+        <TextField
+          label="Every"
+          value={fields.every}
+          onInput={(every) => set({ every })}
+          hint="Such as 15m, 1h, 1d or 7d"
+          problem={problems.every}
+        />
+        <TextField
+          label="At"
+          value={fields.at}
+          onInput={(at) => set({ at })}
+          hint="For days: a time such as 02:30"
+          problem={problems.at}
+        />
+      </div>
+      <WeekdayField chosen={fields.on} problem={problems.on} onChange={(on) => set({ on })} />
+      <div class="columns">
+        <TextField
+          label="Between"
+          value={fields.between}
+          onInput={(between) => set({ between })}
+          hint="For less than a day: 08:00-18:00"
+          problem={problems.between}
+        />
+        <TextField
+          label="Time zone"
+          value={fields.tz}
+          onInput={(tz) => set({ tz })}
+          hint={isOnTheWall(fields) ? 'By its name' : 'Used with a time, days or a part of the day'}
+          problem={problems.tz}
+          suggestions={zoneNames()}
+        />
+      </div>
+    </>
+  );
+}
+
+interface WeekdayProps {
+  chosen: Weekday[];
+  problem?: string;
+  onChange: (days: Weekday[]) => void;
+}
+
+/** The days of the week. None means every day. */
+function WeekdayField({ chosen, problem, onChange }: WeekdayProps) {
+  const toggle = (day: Weekday) =>
+    onChange(WEEKDAYS.filter((other) => chosen.includes(other) !== (other === day)));
+  return (
+    <fieldset class="field">
+      <legend>On</legend>
+      <div class="weekdays">
+        {WEEKDAYS.map((day) => (
+          <label key={day} class="check" title={WEEKDAY_NAMES[day]}>
+            <input type="checkbox" checked={chosen.includes(day)} onInput={() => toggle(day)} />
+            <span>{WEEKDAY_NAMES[day].slice(0, 3)}</span>
+          </label>
+        ))}
+      </div>
+      <span class={problem ? 'hint problem' : 'hint'}>{problem ?? 'No day chosen: every day'}</span>
+    </fieldset>
+  );
+}
+
+function KeepFields({ fields, problems, onChange }: FieldsProps) {
+  return (
+    <fieldset class="field">
+      <legend>Keep the newest snapshot of each of the last</legend>
+      <div class="keep-fields">
+        {RULES.map((rule) => (
+          <TextField
+            key={rule}
+            label={KEEP_LABELS[rule]}
+            value={fields.keep[rule]}
+            onInput={(value) => onChange({ ...fields, keep: { ...fields.keep, [rule]: value } })}
+          />
+        ))}
+      </div>
+      <span class={problems.keep ? 'hint problem' : 'hint'}>
+        {problems.keep ?? 'Without any number, every snapshot is kept.'}
+      </span>
+    </fieldset>
+  );
+}
+
+/** When the schedule of the fields would run. */
+function Preview({ fields }: { fields: Fields }) {
+  const timing = timingOfFields(fields);
+  if (!timing) return null;
+  const runs: number[] = [];
+  for (let run = timing.next(now.peek()); run !== null && runs.length < 3; run = timing.next(run))
+    runs.push(run);
+  return (
+    <div class="stack tight">
+      <span class="small soft">Next runs</span>
+      <Runs runs={runs} zone={isOnTheWall(fields) ? timing.zone : null} />
+    </div>
+  );
+}
+
 export function CreateScheduleDialog() {
-  const { name, valid, field } = useName();
-  const [every, setEvery] = useState('1h');
-  const [at, setAt] = useState('');
-  const [keep, setKeep] = useState(NO_KEEP);
+  const { name, valid, field } = useName('', 64);
+  const [fields, setFields] = useState(NEW_SCHEDULE);
   const [volumes, setVolumes] = useState<string[]>([]);
-  const body = bodyOf(name, every, at, keep, volumes);
+  const [groups, setGroups] = useState<string[]>([]);
+  const known = useResource<Group[]>('/groups').data ?? [];
+  const problems = problemsOf(fields);
   const submit = async () => {
-    await post('/schedules', body);
+    await post('/schedules', { name, volumes, groups, ...bodyOf(fields) });
     await reload('/schedules');
     return undefined;
   };
-  const keeps = RULES.flatMap((rule) => (Number(keep[rule]) > 0 ? [`--keep-${rule}`, keep[rule]] : []));
-  const words = ['schedule', 'create', name || 'NAME', '--every', secondsArgument(parseSeconds(every) ?? 0)];
+  const parts = { fields, problems, onChange: setFields };
   return (
     <FormDialog
       title="Create a schedule"
       what="Creating the schedule"
-      command={hindcast(...words, ...(at ? ['--at', at] : []), ...keeps, ...volumes)}
+      command={createCommand(name, fields, [...groups, ...volumes])}
       submit="Create"
-      disabled={!valid || !body}
+      disabled={!valid || Object.keys(problems).length > 0 || volumes.length + groups.length === 0}
       onSubmit={submit}
     >
       <TextField label="Name" {...field} />
-      <div class="columns">
-        <TextField label="Every" value={every} onInput={setEvery} hint="Such as 15m, 1h or 1d" />
-        <TextField label="At" value={at} onInput={setAt} hint="For days: a time such as 02:30" />
-      </div>
-      <fieldset class="field">
-        <legend>Keep the newest snapshot of each of the last</legend>
-        <div class="keep-fields">
-          {RULES.map((rule) => (
-            <TextField
-              key={rule}
-              label={KEEP_LABELS[rule]}
-              value={keep[rule]}
-              onInput={(value) => setKeep({ ...keep, [rule]: value })}
-            />
-          ))}
-        </div>
-      </fieldset>
+      {known.length > 0 && (
+        <NameChoice
+          legend="Groups"
+          names={known.map((group) => group.name)}
+          chosen={groups}
+          onChange={setGroups}
+        />
+      )}
       <VolumeChoice chosen={volumes} onChange={setVolumes} />
+      <TimeFields {...parts} />
+      <KeepFields {...parts} />
+      <Preview fields={fields} />
+    </FormDialog>
+  );
+}
+
+export function ChangeScheduleDialog({ schedule }: { schedule: Schedule }) {
+  const { name } = schedule;
+  const [before] = useState(() => fieldsOf(schedule));
+  const [fields, setFields] = useState(before);
+  const problems = problemsOf(fields);
+  const change = changeOf(before, fields);
+  const changed = Object.values(change).some((value) => value !== undefined);
+  const submit = async () => {
+    await patch(apiPath`/schedules/${name}`, change);
+    await reload('/schedules');
+    return { text: `Schedule ${name} was changed.` };
+  };
+  const parts = { fields, problems, onChange: setFields };
+  return (
+    <FormDialog
+      title={`Change the schedule ${name}`}
+      what="Changing the schedule"
+      command={setCommand(name, before, fields)}
+      submit="Change"
+      disabled={!changed || Object.keys(problems).length > 0}
+      onSubmit={submit}
+    >
+      <TimeFields {...parts} />
+      <KeepFields {...parts} />
+      <p class="soft small">
+        The next run deletes the snapshots of this schedule that the numbers do not keep. To take snapshots of
+        other volumes, change its group, or create another schedule.
+      </p>
+      <Preview fields={fields} />
     </FormDialog>
   );
 }

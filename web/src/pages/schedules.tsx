@@ -2,22 +2,20 @@
 
 import { apiPath, patch } from '../api/client';
 import { reload, useResource } from '../api/resource';
-import type { Group, Schedule } from '../api/schema';
+import type { Schedule } from '../api/schema';
 import { may } from '../api/session';
 import { now } from '../lib/clock';
 import { plural } from '../lib/format';
-import { keptBy, nextRuns, pastRuns, RULES, type Rule } from '../lib/retention';
+import { keptBy, nextRuns, RULES, type Rule, timingOfSchedule } from '../lib/retention';
 import { DAY, duration } from '../lib/time';
-import { Badge, Button, Card, Empty, Failure, PageHead, Pairs, Skeleton, Time } from '../parts/basics';
+import { WEEKDAY_NAMES } from '../lib/timing';
+import { Badge, Button, Card, Empty, Failure, PageHead, Pairs, Skeleton } from '../parts/basics';
 import { openDialog } from '../parts/dialog';
 import { attempt } from '../parts/notices';
-import { volumePath } from '../router';
-import {
-  CreateGroupDialog,
-  CreateScheduleDialog,
-  DeleteGroupDialog,
-  DeleteScheduleDialog,
-} from './schedule-dialogs';
+import { CreateGroupDialog } from './group-dialogs';
+import { Groups, VolumeLinks } from './groups';
+import { Runs } from './runs';
+import { ChangeScheduleDialog, CreateScheduleDialog, DeleteScheduleDialog } from './schedule-dialogs';
 
 export function SchedulesPage() {
   return (
@@ -45,51 +43,6 @@ function setPaused(name: string, paused: boolean): Promise<void> {
     await patch(apiPath`/schedules/${name}`, { paused });
     await reload('/schedules');
   });
-}
-
-function VolumeLinks({ names }: { names: string[] }) {
-  return (
-    <span class="line">
-      {names.map((name) => (
-        <a key={name} href={volumePath(name)}>
-          {name}
-        </a>
-      ))}
-    </span>
-  );
-}
-
-function Groups() {
-  const { data, error, reload: again } = useResource<Group[]>('/groups');
-  return (
-    <Card title="Groups">
-      {error && !data && <Failure what="The groups could not be read." error={error} retry={again} />}
-      {!data && !error && <Skeleton />}
-      {data?.length === 0 && (
-        <Empty title="No groups" command="hindcast group create shop db log">
-          A group names volumes that belong together, so that one command takes them all at one instant.
-        </Empty>
-      )}
-      <ul class="list">
-        {data?.map(({ name, volumes }) => (
-          <li key={name} class="still">
-            <strong>{name}</strong>
-            <VolumeLinks names={volumes} />
-            {may('admin') && (
-              <span class="push">
-                <Button
-                  icon="trash"
-                  kind="quiet"
-                  label={`Delete the group ${name}`}
-                  onClick={() => openDialog(<DeleteGroupDialog name={name} />)}
-                />
-              </span>
-            )}
-          </li>
-        ))}
-      </ul>
-    </Card>
-  );
 }
 
 function Schedules() {
@@ -124,10 +77,16 @@ function Schedules() {
 }
 
 function ScheduleCard({ schedule }: { schedule: Schedule }) {
-  const { name, paused, volumes, error, snapshots, every, wall } = schedule;
-  const runs = nextRuns(schedule, 5);
+  const { name, paused, volumes, groups, error, snapshots, wall } = schedule;
+  const zone = wall ? timingOfSchedule(schedule)?.zone : null;
   const actions = may('operator') && (
     <>
+      <Button
+        label={`Change the schedule ${name}`}
+        onClick={() => openDialog(<ChangeScheduleDialog schedule={schedule} />)}
+      >
+        Change
+      </Button>
       <Button onClick={() => setPaused(name, !paused)}>{paused ? 'Resume' : 'Pause'}</Button>
       {may('admin') && (
         <Button
@@ -145,10 +104,8 @@ function ScheduleCard({ schedule }: { schedule: Schedule }) {
         {error && <p class="warning-text">The last run failed: {error}</p>}
         <Pairs
           of={[
-            [
-              'Every',
-              `${duration(every * 1000)}${wall?.at ? ` at ${wall.at}` : ''}${wall?.tz ? `, ${wall.tz}` : ''}`,
-            ],
+            ['Every', timesText(schedule)],
+            ['Groups', groups && groups.length > 0 && groups.join(', ')],
             ['Volumes', <VolumeLinks key="volumes" names={volumes} />],
             ['Snapshots', plural(snapshots, 'snapshot')],
             [
@@ -158,7 +115,7 @@ function ScheduleCard({ schedule }: { schedule: Schedule }) {
                   paused
                 </Badge>
               ) : (
-                <Runs key="runs" runs={runs} />
+                <Runs key="runs" runs={nextRuns(schedule, 5)} zone={zone ?? null} />
               ),
             ],
           ]}
@@ -169,20 +126,18 @@ function ScheduleCard({ schedule }: { schedule: Schedule }) {
   );
 }
 
-function Runs({ runs }: { runs: number[] }) {
-  return (
-    <ul>
-      {runs.map((run) => (
-        <li key={run}>
-          <Time at={run} still={run !== runs[0]} />
-        </li>
-      ))}
-    </ul>
-  );
+/** When a schedule runs: "15 min on Monday, Friday between 08:00 and 18:00, Europe/Berlin". */
+function timesText({ every, wall }: Schedule): string {
+  const days = wall?.on?.map((day) => WEEKDAY_NAMES[day]).join(', ');
+  const parts = [
+    duration(every * 1000),
+    wall?.at && `at ${wall.at}`,
+    days && `on ${days}`,
+    wall?.between && `between ${wall.between.replace('-', ' and ')}`,
+  ];
+  return parts.filter(Boolean).join(' ') + (wall?.tz ? `, ${wall.tz}` : '');
 }
 
-/** Runs that the drawing looks back to. */
-const LOOK_BACK = 4000;
 const RULE_NAMES: Record<Rule, string> = {
   last: 'last',
   hourly: 'hours',
@@ -191,12 +146,17 @@ const RULE_NAMES: Record<Rule, string> = {
   monthly: 'months',
 };
 
-/** What each rule keeps, drawn by age. The scale grows with the age, so that hours and months both have room. */
-function Keeps({ schedule: { keep, every } }: { schedule: Schedule }) {
+/**
+ * What each rule keeps, drawn by age. The scale grows with the age, so that hours and months both
+ * have room.
+ */
+function Keeps({ schedule }: { schedule: Schedule }) {
+  const { keep, every } = schedule;
   const rules = RULES.filter((rule) => (keep[rule] ?? 0) > 0);
+  const timing = timingOfSchedule(schedule);
   if (rules.length === 0) return <p class="soft">Every snapshot is kept.</p>;
-  const runs = pastRuns(every, now.peek(), LOOK_BACK);
-  const kept = rules.map((rule) => ({ rule, times: keptBy(rule, keep[rule] ?? 0, runs) }));
+  if (!timing) return <p class="soft">This browser does not know the time zone {schedule.wall?.tz}.</p>;
+  const kept = rules.map((rule) => ({ rule, times: keptBy(rule, keep[rule] ?? 0, timing, now.peek()) }));
   const oldest = Math.max(...kept.map(({ times }) => now.peek() - (times.at(-1) ?? 0)), every * 1000);
   const x = (time: number) =>
     100 - (Math.log1p((now.peek() - time) / (every * 1000)) / Math.log1p(oldest / (every * 1000))) * 98;

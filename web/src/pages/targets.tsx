@@ -1,8 +1,8 @@
-/** iSCSI targets: LUNs, rules in their order, sessions. */
+/** iSCSI targets: LUNs, rules in their order, accounts, sessions; and the rules for everything. */
 
-import { apiPath, patch, post, query, remove } from '../api/client';
+import { apiPath, patch } from '../api/client';
 import { reload, useResource } from '../api/resource';
-import type { Target } from '../api/schema';
+import type { Chap, Lun, Target, TargetDefaults } from '../api/schema';
 import { may } from '../api/session';
 import { bytes, plural } from '../lib/format';
 import { duration } from '../lib/time';
@@ -10,14 +10,12 @@ import { Badge, Button, Card, Empty, Failure, PageHead, Skeleton } from '../part
 import { openDialog } from '../parts/dialog';
 import { attempt } from '../parts/notices';
 import { parameters, volumePath } from '../router';
-import { RuleList } from './rules';
-import {
-  AddLunDialog,
-  AddRuleDialog,
-  ChapDialog,
-  CreateTargetDialog,
-  DeleteTargetDialog,
-} from './target-dialogs';
+import { accountsOf, ChapDialog } from './chap-dialogs';
+import { AddLunDialog, RemoveLunDialog } from './lun-dialogs';
+import { NbdRules } from './nbd-rules';
+import { CreateTargetDialog, DeleteTargetDialog, DisableTargetDialog } from './target-dialogs';
+import { TargetRules } from './target-rules';
+import { targetScope } from './target-scope';
 
 export function TargetsPage() {
   const { data, error, reload: again } = useResource<Target[]>('/targets', 10);
@@ -46,50 +44,14 @@ export function TargetsPage() {
       {shown?.map((target) => (
         <TargetCard key={target.name} target={target} />
       ))}
+      {!only && <Defaults />}
+      {!only && <NbdRules />}
     </>
   );
-}
-
-function change(what: string, run: () => Promise<unknown>): Promise<void> {
-  return attempt(what, async () => {
-    await run();
-    await reload('/targets');
-  });
-}
-
-/**
- * Moves a rule. The API has no move, so this adds the rule at its new place before it removes the
- * old one: at no time is an initiator without the rule.
- */
-async function moveRule(target: Target, from: number, to: number): Promise<void> {
-  const rule = target.rules[from];
-  if (!rule) return;
-  const rules = apiPath`/targets/${target.name}/rules`;
-  await post(rules, { ...rule, at: (to > from ? to + 1 : to) + 1 });
-  await remove(`${rules}/${(to > from ? from : from + 1) + 1}`);
 }
 
 function TargetCard({ target }: { target: Target }) {
-  const path = apiPath`/targets/${target.name}`;
-  const admin = may('admin');
-  const actions = admin && (
-    <>
-      <Button onClick={() => openDialog(<ChapDialog target={target.name} />)}>CHAP</Button>
-      <Button onClick={() => change('Changing the target', () => patch(path, { enabled: !target.enabled }))}>
-        {target.enabled ? 'Disable' : 'Enable'}
-      </Button>
-      {!target.volume && (
-        <Button
-          icon="trash"
-          kind="quiet"
-          label={`Delete the target ${target.name}`}
-          onClick={() =>
-            openDialog(<DeleteTargetDialog name={target.name} sessions={target.sessions.length} />)
-          }
-        />
-      )}
-    </>
-  );
+  const scope = targetScope(target.name);
   return (
     <Card
       title={
@@ -97,12 +59,10 @@ function TargetCard({ target }: { target: Target }) {
           <span class="target-name">{target.name}</span>
           {target.alias && <span class="soft small">{target.alias}</span>}
           {!target.enabled && <Badge tone="b">disabled</Badge>}
-          {target.chap && (
-            <Badge>CHAP as {[target.chap.user, ...(target.chap.others ?? [])].join(', ')}</Badge>
-          )}
+          {target.chap && <ChapBadge chap={target.chap} />}
         </span>
       }
-      actions={actions}
+      actions={may('admin') && <TargetActions target={target} />}
     >
       {target.warnings?.map((warning) => (
         <p key={warning} class="inside">
@@ -111,45 +71,86 @@ function TargetCard({ target }: { target: Target }) {
       ))}
       <div class="target-parts">
         <Luns target={target} />
-        <section>
-          <div class="line part-head">
-            <h3>Rules</h3>
-            {admin && (
-              <span class="push">
-                <Button
-                  icon="plus"
-                  kind="quiet"
-                  label={`Add a rule to ${target.name}`}
-                  onClick={() => openDialog(<AddRuleDialog target={target.name} />)}
-                />
-              </span>
-            )}
-          </div>
-          <RuleList
-            rules={target.rules}
-            unmatched={target.unmatched}
-            onMove={
-              admin ? (from, to) => change('Moving the rule', () => moveRule(target, from, to)) : undefined
-            }
-            onRemove={
-              admin
-                ? (index) => change('Removing the rule', () => remove(`${path}/rules/${index + 1}`))
-                : undefined
-            }
-          />
-        </section>
+        <TargetRules scope={scope} rules={target.rules} unmatched={target.unmatched} />
         <Sessions target={target} />
       </div>
     </Card>
   );
 }
 
+function ChapBadge({ chap }: { chap: Chap }) {
+  return (
+    <Badge>
+      CHAP as {accountsOf(chap).join(', ')}
+      {chap.mutual_user && `, mutual as ${chap.mutual_user}`}
+    </Badge>
+  );
+}
+
+function TargetActions({ target }: { target: Target }) {
+  const { name, chap, enabled, sessions, volume } = target;
+  const enable = () =>
+    attempt('Enabling the target', async () => {
+      await patch(apiPath`/targets/${name}`, { enabled: true });
+      await reload('/targets');
+    });
+  const disable = () => openDialog(<DisableTargetDialog name={name} sessions={sessions.length} />);
+  return (
+    <>
+      <Button
+        label={`CHAP of ${name}`}
+        onClick={() => openDialog(<ChapDialog scope={targetScope(name)} chap={chap} />)}
+      >
+        CHAP
+      </Button>
+      <Button label={`${enabled ? 'Disable' : 'Enable'} ${name}`} onClick={enabled ? disable : enable}>
+        {enabled ? 'Disable' : 'Enable'}
+      </Button>
+      {!volume && (
+        <Button
+          icon="trash"
+          kind="quiet"
+          label={`Delete the target ${name}`}
+          onClick={() => openDialog(<DeleteTargetDialog name={name} sessions={sessions.length} />)}
+        />
+      )}
+    </>
+  );
+}
+
+/** The rules and accounts that hold for every target, after its own. */
+function Defaults() {
+  const { data, error, reload: again } = useResource<TargetDefaults>('/target-defaults', 30);
+  const scope = targetScope();
+  const chap = may('admin') && data && (
+    <Button
+      label="CHAP of all targets"
+      onClick={() => openDialog(<ChapDialog scope={scope} chap={data.chap} />)}
+    >
+      CHAP
+    </Button>
+  );
+  return (
+    <Card
+      title={
+        <span class="line">
+          All targets <span class="soft small">checked after the rules of each target</span>
+          {data?.chap && <ChapBadge chap={data.chap} />}
+        </span>
+      }
+      actions={chap}
+    >
+      {error && !data && <Failure what="The defaults could not be read." error={error} retry={again} />}
+      {!data && !error && <Skeleton lines={2} />}
+      {data && <TargetRules scope={scope} rules={data.rules} unmatched={data.unmatched} />}
+    </Card>
+  );
+}
+
 function Luns({ target }: { target: Target }) {
   const admin = may('admin') && !target.volume;
-  const drop = (lun: number) =>
-    change('Removing the LUN', () =>
-      remove(apiPath`/targets/${target.name}/luns/${lun}` + query({ force: undefined })),
-    );
+  const drop = (lun: Lun) =>
+    openDialog(<RemoveLunDialog target={target.name} lun={lun} sessions={target.sessions.length} />);
   return (
     <section>
       <div class="line part-head">
@@ -166,16 +167,17 @@ function Luns({ target }: { target: Target }) {
         )}
       </div>
       <ul class="list">
-        {target.luns.map(({ lun, source, size, backing, read_only, error }) => (
-          <li key={lun} class="still">
-            <span class="soft">{lun}</span>
-            {backing === 'volume' ? <a href={volumePath(source)}>{source}</a> : <span>{source}</span>}
-            <span class="soft">{size !== null && size !== undefined && bytes(size)}</span>
-            {read_only && <Badge>read-only</Badge>}
-            {error && <Badge tone="full">{error}</Badge>}
+        {target.luns.map((lun) => (
+          <li key={lun.lun} class="still">
+            <LunText lun={lun} />
             {admin && (
               <span class="push">
-                <Button icon="close" kind="quiet" label={`Remove LUN ${lun}`} onClick={() => drop(lun)} />
+                <Button
+                  icon="close"
+                  kind="quiet"
+                  label={`Remove LUN ${lun.lun} of ${target.name}`}
+                  onClick={() => drop(lun)}
+                />
               </span>
             )}
           </li>
@@ -183,6 +185,18 @@ function Luns({ target }: { target: Target }) {
       </ul>
       {target.luns.length === 0 && <p class="inside soft">The target has no LUN.</p>}
     </section>
+  );
+}
+
+function LunText({ lun: { lun, source, size, backing, read_only, error } }: { lun: Lun }) {
+  return (
+    <>
+      <span class="soft">{lun}</span>
+      {backing === 'volume' ? <a href={volumePath(source)}>{source}</a> : <span>{source}</span>}
+      <span class="soft">{size !== null && size !== undefined && bytes(size)}</span>
+      {read_only && <Badge>read-only</Badge>}
+      {error && <Badge tone="full">{error}</Badge>}
+    </>
   );
 }
 

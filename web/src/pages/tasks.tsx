@@ -1,13 +1,15 @@
 /** What runs in the background, with its progress. */
 
-import { apiPath, remove } from '../api/client';
-import { reload, useResource } from '../api/resource';
+import { apiPath } from '../api/client';
+import { useResource } from '../api/resource';
 import type { Task } from '../api/schema';
 import { may } from '../api/session';
+import { hindcast } from '../lib/command';
 import { byteRate, bytes, percent } from '../lib/format';
 import { duration } from '../lib/time';
 import { Badge, Button, Card, Empty, Failure, Meter, PageHead, Skeleton, Time } from '../parts/basics';
-import { attempt } from '../parts/notices';
+import { openDialog } from '../parts/dialog';
+import { RemoveDialog } from '../parts/remove-dialog';
 import { parameters, setParameters } from '../router';
 
 const TONE = { running: 'a', waiting: undefined } as const;
@@ -16,11 +18,19 @@ function amount({ total, done }: Task): string {
   return total ? `${bytes(done)} of ${bytes(total)}` : bytes(done);
 }
 
-function stop(task: Task): Promise<void> {
-  return attempt('Stopping the task', async () => {
-    await remove(apiPath`/tasks/${task.id}`);
-    await reload('/tasks');
-  });
+function StopDialog({ task: { id, kind, subject } }: { task: Task }) {
+  return (
+    <RemoveDialog
+      verb="Stop"
+      object={`${kind} of ${subject}`}
+      path={apiPath`/tasks/${id}`}
+      changes={['/tasks']}
+      command={hindcast('tasks', 'stop', id)}
+      done={`${kind} of ${subject} was stopped.`}
+    >
+      <p>What is done stays done. The rest is left as it is, until the task begins again.</p>
+    </RemoveDialog>
+  );
 }
 
 export function TaskLine({ task }: { task: Task }) {
@@ -41,7 +51,7 @@ export function TaskLine({ task }: { task: Task }) {
               kind="quiet"
               icon="close"
               label={`Stop ${task.kind} of ${task.subject}`}
-              onClick={() => stop(task)}
+              onClick={() => openDialog(<StopDialog task={task} />)}
             />
           </span>
         )}

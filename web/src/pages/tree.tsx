@@ -1,11 +1,14 @@
-/** All volumes along time: snapshots as dots, clones and recovered volumes as lines that leave. */
+/**
+ * All volumes along time: snapshots as dots, clones and recovered volumes as lines that leave, and
+ * the pasts that rollbacks ended.
+ */
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { apiPath, get } from '../api/client';
 import { useResource } from '../api/resource';
 import type { Snapshot, Timeline, Volume } from '../api/schema';
 import { now } from '../lib/clock';
-import { forestOf, type TreeRow } from '../lib/forest';
+import { addressOf, forestOf, splitAddress, type TreeRow } from '../lib/forest';
 import { plural } from '../lib/format';
 import { localTime, parseTime } from '../lib/time';
 import { Card, Empty, Failure, PageHead, Skeleton } from '../parts/basics';
@@ -48,39 +51,42 @@ export function TreePage() {
         {!loading && rows.length > 0 && <Tree rows={rows} />}
         <p class="inside legend soft small">
           A line is a volume, from its creation to now. A dot is a snapshot. A blue curve leads to a clone of
-          a snapshot, and an orange curve to a volume that was recovered from a moment.
+          a snapshot, and an orange curve to what rests on a moment. A grey line ended in a rollback: its
+          arrow leads to the time at which the volume went back.
         </p>
       </Card>
     </>
   );
 }
 
-/** The times of the moments that volumes were recovered from, by the name of the recovered volume. */
+/** The times of the moments on which volumes rest, by their addresses. */
 function useMoments(rows: TreeRow[]): ReadonlyMap<string, number> {
   const [times, setTimes] = useState<ReadonlyMap<string, number>>(new Map());
-  const sources = [
-    ...new Set(
-      rows.flatMap(({ parent, moment }) =>
-        parent !== null && moment?.startsWith('lsn:') ? [rows[parent]?.volume.name ?? ''] : [],
-      ),
-    ),
-  ];
-  const key = sources.join('\n');
+  const rest = rows.flatMap(({ volume: { name, origin }, ended }) =>
+    origin && !ended && splitAddress(origin)[1].startsWith('lsn:') ? [[name, origin] as const] : [],
+  );
+  const key = rest.flat().join('\n');
   useEffect(() => {
+    const sources = [...new Set(rest.map(([, moment]) => splitAddress(moment)[0]))];
     const reads = sources.map((name) => get<Timeline>(`${apiPath`/volumes/${name}/timeline`}?buckets=1`));
     void Promise.allSettled(reads).then((answers) => {
       const found = answers.flatMap((answer) =>
         answer.status === 'fulfilled' ? answer.value.dependents : [],
       );
-      setTimes(new Map(found.map(({ name, time }) => [name, parseTime(time)])));
+      const byName = new Map(found.map(({ name, time }) => [name, parseTime(time)]));
+      setTimes(new Map(rest.map(([name, moment]) => [moment, byName.get(name) ?? Number.NaN])));
     });
   }, [key]);
   return times;
 }
 
-function startOf(row: TreeRow): number {
-  return Math.min(parseTime(row.volume.created), ...row.snapshots.map(({ created }) => parseTime(created)));
+function startOf({ volume, snapshots, ended }: TreeRow): number {
+  const first = snapshots.map(({ created }) => parseTime(created));
+  return Math.min(...(ended ? [] : [parseTime(volume.created)]), ...first);
 }
+
+/** When a past ended: at its last snapshot, which the rollback took. */
+const endOf = ({ snapshots }: TreeRow) => parseTime(snapshots.at(-1)?.created ?? '');
 
 function Tree({ rows }: { rows: TreeRow[] }) {
   const frame = useRef<HTMLElement>(null);
@@ -116,12 +122,13 @@ function Tree({ rows }: { rows: TreeRow[] }) {
         ))}
         {rows.map((row, index) => (
           <Row
-            key={row.volume.uuid}
+            key={`${row.volume.uuid} ${row.snapshots[0]?.uuid}`}
             row={row}
             y={yOf(index)}
             x={x}
-            end={names + plot}
+            end={row.ended ? x(endOf(row)) : names + plot}
             leaves={leaveOf(row, rows, moments)}
+            pauses={pausesOf(index, rows, moments)}
           />
         ))}
       </svg>
@@ -137,14 +144,43 @@ interface Leave {
   moment: boolean;
 }
 
-/** Where the line of a clone or recovered volume begins. */
+/** Where a line begins that leaves another one. */
 function leaveOf(row: TreeRow, rows: TreeRow[], moments: ReadonlyMap<string, number>): Leave | null {
-  if (row.parent === null) return null;
-  const snapshot = rows[row.parent]?.snapshots.find(({ name }) => name === row.moment);
-  const time = snapshot
-    ? parseTime(snapshot.created)
-    : (moments.get(row.volume.name) ?? parseTime(row.volume.created));
-  return { y: yOf(row.parent), time, moment: !snapshot };
+  const parent = row.parent === null ? undefined : rows[row.parent];
+  if (row.parent === null || !parent) return null;
+  const snapshot = parent.snapshots.find((candidate) => addressOf(candidate) === row.leaves);
+  const known = snapshot ? parseTime(snapshot.created) : moments.get(row.leaves ?? '');
+  const time = known && Number.isFinite(known) ? known : startOf(row);
+  return {
+    y: yOf(row.parent),
+    time: row.ended ? branching(row, parent, time, moments) : time,
+    moment: !snapshot,
+  };
+}
+
+/**
+ * When a past left its volume's present line. After a rollback to a moment that is the moment,
+ * which lies after the snapshot that both lines have in common.
+ */
+function branching(
+  row: TreeRow,
+  parent: TreeRow,
+  time: number,
+  moments: ReadonlyMap<string, number>,
+): number {
+  const moment = moments.get(parent.volume.origin ?? '') ?? Number.NaN;
+  return moment > time && moment < startOf(row) ? moment : time;
+}
+
+/**
+ * The stretches in which a volume was on a line that ended later: nothing of its present line is of
+ * then.
+ */
+function pausesOf(index: number, rows: TreeRow[], moments: ReadonlyMap<string, number>): [number, number][] {
+  return rows.flatMap((row) => {
+    const leave = row.ended && row.parent === index ? leaveOf(row, rows, moments) : null;
+    return leave ? [[leave.time, endOf(row)] as [number, number]] : [];
+  });
 }
 
 interface RowProps {
@@ -153,25 +189,35 @@ interface RowProps {
   x: (time: number) => number;
   end: number;
   leaves: Leave | null;
+  pauses: [number, number][];
 }
 
-function Row({ row, y, x, end, leaves }: RowProps) {
-  const { volume, depth, snapshots } = row;
-  const start = leaves ? x(leaves.time) + 14 : x(startOf(row));
+/** Pixels that a curve takes before its line begins. */
+const CURVE = 14;
+
+function Row({ row, y, x, end, leaves, pauses }: RowProps) {
+  const { volume, depth, snapshots, ended } = row;
+  const from = leaves && x(leaves.time);
+  const start = from === null ? x(startOf(row)) : Math.min(from + CURVE, ended ? (from + end) / 2 : end);
   return (
-    <g>
-      <a href={volumePath(volume.name)}>
-        <text x={16 + depth * 16} y={y + 5}>
-          {volume.name}
-        </text>
-      </a>
-      {leaves && (
+    <g class={ended ? 'ended' : ''}>
+      <RowName volume={volume} at={16 + depth * 16} y={y + 5} ended={ended} />
+      {leaves && from !== null && (
         <path
           class={`leave ${leaves.moment ? 'moment' : ''}`}
-          d={`M${x(leaves.time)} ${leaves.y}C${x(leaves.time)} ${y} ${x(leaves.time)} ${y} ${start} ${y}`}
+          d={`M${from} ${leaves.y}C${from} ${y} ${from} ${y} ${start} ${y}`}
         />
       )}
       <line class="life" x1={Math.min(start, end - 2)} x2={end} y1={y} y2={y} />
+      {pauses.map(([begin, over]) => (
+        <line key={begin} class="pause" x1={x(begin)} x2={x(over)} y1={y} y2={y} />
+      ))}
+      {ended && leaves && (
+        <>
+          <path class="back" d={`M${end} ${y - 5}V${leaves.y + 9}`} />
+          <path class="head" d={`M${end - 4} ${leaves.y + 12}l4-6 4 6`} />
+        </>
+      )}
       {merged(snapshots, x).map(({ at, names, time }) => (
         <circle key={at} class={names.length > 1 ? 'dot many' : 'dot'} cx={at} cy={y} r="4">
           <title>
@@ -180,6 +226,30 @@ function Row({ row, y, x, end, leaves }: RowProps) {
         </circle>
       ))}
     </g>
+  );
+}
+
+interface RowNameProps {
+  volume: Volume;
+  at: number;
+  y: number;
+  ended: boolean;
+}
+
+function RowName({ volume, at, y, ended }: RowNameProps) {
+  if (ended) {
+    return (
+      <text class="soft" x={at} y={y}>
+        before a rollback
+      </text>
+    );
+  }
+  return (
+    <a href={volumePath(volume.name)}>
+      <text x={at} y={y}>
+        {volume.name}
+      </text>
+    </a>
   );
 }
 

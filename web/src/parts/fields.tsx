@@ -14,6 +14,8 @@ interface TextProps {
   placeholder?: string;
   autocomplete?: string;
   problem?: string | null;
+  /** Values to choose from. Others can be typed, too. */
+  suggestions?: string[];
 }
 
 export function TextField(props: TextProps) {
@@ -34,9 +36,17 @@ export function TextField(props: TextProps) {
         aria-invalid={Boolean(props.problem)}
         aria-describedby={props.hint || props.problem ? `${id}-hint` : undefined}
         data-first={props.first ? '' : undefined}
+        list={props.suggestions && `${id}-list`}
       />
+      {props.suggestions && (
+        <datalist id={`${id}-list`}>
+          {props.suggestions.map((value) => (
+            <option key={value} value={value} />
+          ))}
+        </datalist>
+      )}
       {(props.problem || props.hint) && (
-        <span class="hint" id={`${id}-hint`}>
+        <span class={props.problem ? 'hint problem' : 'hint'} id={`${id}-hint`}>
           {props.problem ?? props.hint}
         </span>
       )}
@@ -103,6 +113,12 @@ export function SearchField({ label, value, onInput }: SearchProps) {
   );
 }
 
+/** The place of a rule that a person typed. Undefined: the last one. Null: it is no place. */
+export function placeOf(text: string): number | null | undefined {
+  if (text.trim() === '') return undefined;
+  return /^[1-9]\d{0,4}$/.test(text.trim()) ? Number(text) : null;
+}
+
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*$/;
 
 /** Characters that the name of a volume, snapshot, mark, group or schedule can have. */
@@ -114,7 +130,9 @@ export function nameProblem(name: string, longest = LONGEST_NAME): string | null
   return `Use 1 to ${longest} letters, digits, dots, dashes and underscores. The first one is a letter or a digit.`;
 }
 
-/** The state of a field for a name: the name, whether it can be sent, and the field's properties. */
+/**
+ * The state of a field for a name: the name, whether it can be sent, and the field's properties.
+ */
 export function useName(initial = '', longest = LONGEST_NAME) {
   const [name, setName] = useState(initial);
   const problem = nameProblem(name, longest);

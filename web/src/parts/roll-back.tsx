@@ -22,12 +22,21 @@ export function rolledBack(now: string, { volume, undo: snapshot }: RolledBack):
   };
 }
 
-/** Warns about the clients of a volume that goes back. `names` lists them if they are known. */
-export function ClientsWarning({ clients, names }: { clients: number; names?: string }) {
+interface WarningProps {
+  clients: number;
+  /** The clients, if they are known. */
+  names?: string;
+  /** What they use. */
+  one?: string;
+}
+
+/** Warns about the clients of a volume that goes back. */
+export function ClientsWarning({ clients, names, one = 'the volume' }: WarningProps) {
   return (
     <p class="warning-text">
-      {plural(clients, 'client uses', 'clients use')} the volume{names && `: ${names}`}. Stop their programs
-      first. The server closes NBD connections and reports the change to iSCSI initiators.
+      {plural(clients, 'client uses', 'clients use')} {one}
+      {names && `: ${names}`}. Stop their programs first. The server closes NBD connections and reports the
+      change to iSCSI initiators.
     </p>
   );
 }

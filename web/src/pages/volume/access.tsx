@@ -1,16 +1,12 @@
 /** How clients reach a volume, who may, and who does. */
 
-import { apiPath, remove } from '../../api/client';
 import { useResource } from '../../api/resource';
-import type { ConnectedClient, NbdAccess, NbdRule, Status, Target, Volume } from '../../api/schema';
-import { may } from '../../api/session';
+import type { ConnectedClient, Status, Target, Volume } from '../../api/schema';
 import { hindcast } from '../../lib/command';
-import { Badge, Button, Card, Command, Empty, Failure, Skeleton } from '../../parts/basics';
-import { openDialog } from '../../parts/dialog';
-import { attempt } from '../../parts/notices';
+import { Card, Command, Empty, Failure, Skeleton } from '../../parts/basics';
 import { ClientTable } from '../clients';
-import { RuleList } from '../rules';
-import { NbdRuleDialog } from './nbd-rule';
+import { NbdRules } from '../nbd-rules';
+import { initiatorText, RuleList, unmatchedWord } from '../rules';
 import { Views } from './views';
 
 export function AccessTab({ volume }: { volume: Volume }) {
@@ -21,7 +17,7 @@ export function AccessTab({ volume }: { volume: Volume }) {
     <>
       <div class="grid-2">
         <Addresses volume={volume} status={status} targets={mapped} />
-        <NbdRules volume={volume} />
+        <NbdRules volume={volume.name} />
       </div>
       {mapped.map((target) => (
         <Card
@@ -29,7 +25,9 @@ export function AccessTab({ volume }: { volume: Volume }) {
           title={`Rules of ${target.name}`}
           actions={<a href={`/targets?name=${encodeURIComponent(target.name)}`}>Show the target</a>}
         >
-          <RuleList rules={target.rules} unmatched={target.unmatched} />
+          <RuleList rules={target.rules} textOf={initiatorText}>
+            An initiator that no rule matches is {unmatchedWord(target.unmatched)}.
+          </RuleList>
         </Card>
       ))}
       <Clients volume={volume} />
@@ -84,67 +82,6 @@ function Addresses({ volume, status, targets }: AddressesProps) {
       </div>
     </Card>
   );
-}
-
-function NbdRules({ volume }: { volume: Volume }) {
-  const path = apiPath`/volumes/${volume.name}/nbd-access`;
-  const { data, error, reload } = useResource<NbdAccess>(path);
-  const add = () => openDialog(<NbdRuleDialog volume={volume.name} />);
-  const drop = (number: number) =>
-    attempt('Removing the rule', async () => {
-      await remove(`${path}/rules/${number}`);
-      await reload();
-    });
-  return (
-    <Card
-      title="NBD rules"
-      actions={
-        may('admin') && (
-          <Button icon="plus" onClick={add}>
-            Add a rule
-          </Button>
-        )
-      }
-    >
-      {error && !data && <Failure what="The rules could not be read." error={error} retry={reload} />}
-      {!data && !error && <Skeleton />}
-      {data && (
-        <>
-          <ol class="list">
-            {data.rules.map((rule, index) => (
-              <li key={`${index}-${ruleText(rule)}`} class="still">
-                <Badge tone={rule.access === 'denied' ? 'b' : 'a'}>{ACCESS[rule.access]}</Badge>
-                <span>{ruleText(rule)}</span>
-                {may('admin') && (
-                  <span class="push">
-                    <Button
-                      icon="close"
-                      kind="quiet"
-                      label={`Remove rule ${index + 1}`}
-                      onClick={() => drop(index + 1)}
-                    />
-                  </span>
-                )}
-              </li>
-            ))}
-          </ol>
-          <p class="inside soft">{unmatchedText(data)}</p>
-        </>
-      )}
-    </Card>
-  );
-}
-
-export const ACCESS = { read_write: 'read and write', read_only: 'read only', denied: 'refused' } as const;
-
-export function ruleText({ addresses, certificate }: NbdRule): string {
-  const who = addresses.length > 0 ? addresses.join(', ') : 'every address';
-  return certificate ? `${who} with a certificate of ${certificate}` : who;
-}
-
-function unmatchedText({ unmatched, unmatched_on_loopback }: NbdAccess): string {
-  const word = { open: 'served', refused: 'refused' } as const;
-  return `A client that no rule matches is ${word[unmatched]}. On this machine it is ${word[unmatched_on_loopback]}.`;
 }
 
 function Clients({ volume }: { volume: Volume }) {

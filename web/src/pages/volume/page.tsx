@@ -5,6 +5,7 @@ import { apiPath } from '../../api/client';
 import { live } from '../../api/live';
 import { useResource } from '../../api/resource';
 import type { Volume } from '../../api/schema';
+import { splitAddress } from '../../lib/forest';
 import { byteRate, bytes, plural } from '../../lib/format';
 import { Badge, Failure, Labels, PageHead, Skeleton } from '../../parts/basics';
 import { volumePath } from '../../router';
@@ -53,7 +54,7 @@ function Facts({ volume }: { volume: Volume }) {
       <Badge>{bytes(volume.size)}</Badge>
       {volume.read_only && <Badge tone="b">read-only</Badge>}
       {volume.importing && <Badge tone="b">importing</Badge>}
-      {volume.origin && <Badge>{originText(volume.origin)}</Badge>}
+      {volume.origin && <Badge>{originText(volume.name, volume.origin)}</Badge>}
       <Badge tone={clientsOf(volume) > 0 ? 'a' : undefined}>{plural(clientsOf(volume), 'client')}</Badge>
       {moved > 0 && <span class="soft small">{byteRate(moved)}</span>}
     </>
@@ -61,6 +62,8 @@ function Facts({ volume }: { volume: Volume }) {
 }
 
 /** What the content of a volume depends on: an image, or a moment of a volume. */
-export function originText(origin: string): string {
+export function originText(name: string, origin: string): string {
+  const [volume, moment] = splitAddress(origin);
+  if (volume === name) return `rolled back to ${moment}`;
   return origin.startsWith('/') ? `over ${origin}` : `from ${origin}`;
 }

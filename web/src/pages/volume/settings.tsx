@@ -1,6 +1,6 @@
 /** What can be changed of a volume: its history, size, name, labels, and whether it exists. */
 
-import { apiPath, patch } from '../../api/client';
+import { apiPath } from '../../api/client';
 import { useResource } from '../../api/resource';
 import type { CdpStatus, Volume } from '../../api/schema';
 import { may } from '../../api/session';
@@ -8,9 +8,9 @@ import { bytes, count, percent } from '../../lib/format';
 import { duration } from '../../lib/time';
 import { Badge, Button, Card, Labels, Pairs, Time } from '../../parts/basics';
 import { openDialog } from '../../parts/dialog';
-import { attempt } from '../../parts/notices';
 import { DeleteVolumeDialog } from '../delete-volume';
 import { HistoryDialog, LabelsDialog, RenameDialog, ResizeDialog } from './settings-dialogs';
+import { Switches } from './switches';
 
 export function SettingsTab({ volume }: { volume: Volume }) {
   return (
@@ -99,8 +99,6 @@ function GeneralCard({ volume }: { volume: Volume }) {
 }
 
 function SnapshotCard({ volume }: { volume: Volume }) {
-  const set = (what: string, change: object) =>
-    attempt(what, () => patch(apiPath`/volumes/${volume.name}`, change));
   return (
     <Card title="Snapshots and access">
       <div class="inside stack">
@@ -108,34 +106,13 @@ function SnapshotCard({ volume }: { volume: Volume }) {
           of={[
             ['Snapshots', `${count(volume.snapshots ?? 0)}, ${bytes(volume.snapshot_space ?? 0)}`],
             ['Reserve', `${volume.snapshot_reserve} % of the size`],
+            ['Old snapshots', volume.auto_delete ? 'deleted by the server' : 'kept'],
             ['Preserves by', volume.method === 'row' ? 'redirect-on-write' : 'copy-on-write'],
             ['Clients may', volume.read_only ? 'read only' : 'read and write'],
             ['NBD', volume.nbd === false ? 'does not serve it' : 'serves it'],
           ]}
         />
-        {may('admin') && (
-          <div class="line">
-            <Button
-              pressed={volume.read_only}
-              onClick={() => set('Changing the access', { read_only: !volume.read_only })}
-            >
-              Refuse writes
-            </Button>
-            <Button
-              pressed={volume.nbd !== false}
-              onClick={() => set('Changing NBD', { nbd: volume.nbd === false })}
-            >
-              Serve over NBD
-            </Button>
-            <Button
-              pressed={volume.auto_delete}
-              tip="The server deletes the oldest unprotected snapshots while they take more than the reserve."
-              onClick={() => set('Changing the deletion', { auto_delete: !volume.auto_delete })}
-            >
-              Delete old snapshots by itself
-            </Button>
-          </div>
-        )}
+        {may('admin') && <Switches volume={volume} />}
       </div>
     </Card>
   );

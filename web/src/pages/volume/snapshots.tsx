@@ -3,11 +3,13 @@
 import { useMemo, useState } from 'preact/hooks';
 import { apiPath, patch } from '../../api/client';
 import { useResource } from '../../api/resource';
-import type { Snapshot, Volume } from '../../api/schema';
+import type { Snapshot, Timeline, Volume } from '../../api/schema';
 import { may } from '../../api/session';
 import { hindcast } from '../../lib/command';
+import { splitAddress } from '../../lib/forest';
 import { bytes } from '../../lib/format';
-import { type GraphRow, graphOf } from '../../lib/graph';
+import type { GraphRow } from '../../lib/graph';
+import { type SnapshotRow as Row, snapshotRows } from '../../lib/snapshot-rows';
 import { parseTime, toRfc3339 } from '../../lib/time';
 import { Badge, Button, Card, Empty, Failure, Labels, Skeleton, Time } from '../../parts/basics';
 import { openDialog } from '../../parts/dialog';
@@ -17,15 +19,10 @@ import { type Column, Table } from '../../parts/table';
 import { volumePath } from '../../router';
 import { CloneDialog, CreateSnapshotDialog, DeleteSnapshotsDialog, RollBackDialog } from './snapshot-dialogs';
 
-interface Row {
-  snapshot: Snapshot;
-  graph: GraphRow;
-}
-
 const COLUMN = 14;
 const HEIGHT = 40;
 
-function Graph({ row, columns }: { row: GraphRow; columns: number }) {
+function Graph({ row, columns, kind }: { row: GraphRow; columns: number; kind: Row['kind'] }) {
   const x = (column: number) => 8 + column * COLUMN;
   const own = x(row.column);
   const middle = HEIGHT / 2;
@@ -40,7 +37,7 @@ function Graph({ row, columns }: { row: GraphRow; columns: number }) {
       {row.joins.map((column) => (
         <path key={`join-${column}`} d={`M${x(column)} 0Q${x(column)} ${middle} ${own} ${middle}`} />
       ))}
-      <circle cx={own} cy={middle} r="4" />
+      <circle class={kind} cx={own} cy={middle} r={kind === 'now' ? 5 : 4} />
     </svg>
   );
 }
@@ -49,7 +46,7 @@ export function SnapshotsTab({ volume }: { volume: Volume }) {
   const { data, error, reload } = useResource<Snapshot[]>(apiPath`/volumes/${volume.name}/snapshots`);
   const [search, setSearch] = useState('');
   const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
-  const rows = useMemo(() => rowsOf(data ?? [], search), [data, search]);
+  const rows = useMemo(() => snapshotRows(volume, data ?? [], search), [volume, data, search]);
   const toggle = (name: string) => {
     const next = new Set(selected);
     if (!next.delete(name)) next.add(name);
@@ -92,32 +89,12 @@ export function SnapshotsTab({ volume }: { volume: Volume }) {
           label={`Snapshots of ${volume.name}`}
           columns={columns}
           rows={rows}
-          keyOf={({ snapshot }) => snapshot.uuid}
-          isSelected={({ snapshot }) => selected.has(snapshot.name)}
+          keyOf={({ address, snapshot }) => snapshot?.uuid ?? address}
+          isSelected={({ snapshot }) => snapshot !== undefined && selected.has(snapshot.name)}
         />
       )}
     </Card>
   );
-}
-
-function rowsOf(snapshots: Snapshot[], search: string): Row[] {
-  const text = search.toLowerCase();
-  const sorted = [...snapshots]
-    .filter(({ name, labels }) =>
-      `${name} ${Object.entries(labels ?? {})
-        .flat()
-        .join('=')}`
-        .toLowerCase()
-        .includes(text),
-    )
-    .sort((a, b) => (a.created < b.created ? 1 : -1));
-  const graph = graphOf(
-    sorted.map(({ name, parent }) => ({ name, parent: parent?.split('@').at(-1) ?? null })),
-  );
-  return sorted.flatMap((snapshot, index) => {
-    const row = graph[index];
-    return row ? [{ snapshot, graph: row }] : [];
-  });
 }
 
 function columnsOf(
@@ -128,43 +105,90 @@ function columnsOf(
   drop: (names: string[]) => void,
 ): Column<Row>[] {
   const columns = rows.reduce((most, { graph }) => Math.max(most, graph.column), 0);
-  const choose = ({ snapshot: { name } }: Row) => (
-    <input
-      type="checkbox"
-      aria-label={`Select ${name}`}
-      checked={selected.has(name)}
-      onInput={() => toggle(name)}
-    />
-  );
+  const choose = ({ snapshot }: Row) =>
+    snapshot && (
+      <input
+        type="checkbox"
+        aria-label={`Select ${snapshot.name}`}
+        checked={selected.has(snapshot.name)}
+        onInput={() => toggle(snapshot.name)}
+      />
+    );
   const all: Column<Row>[] = [
     { name: 'Select', class: 'tick', cell: choose },
-    { name: 'Line', class: 'graph-cell', cell: ({ graph }) => <Graph row={graph} columns={columns} /> },
-    { name: 'Name', class: 'clip wide', cell: ({ snapshot }) => <Name snapshot={snapshot} /> },
-    { name: 'Taken', cell: ({ snapshot }) => <Time at={snapshot.created} /> },
-    { name: 'Own data', number: true, wideOnly: true, cell: ({ snapshot }) => bytes(snapshot.unique ?? 0) },
+    {
+      name: 'Line',
+      class: 'graph-cell',
+      cell: ({ graph, kind }) => <Graph row={graph} columns={columns} kind={kind} />,
+    },
+    { name: 'Name', class: 'clip wide', cell: (row) => <Name row={row} /> },
+    { name: 'Taken', cell: (row) => <Taken row={row} volume={volume} /> },
+    {
+      name: 'Own data',
+      number: true,
+      class: 'medium-hide',
+      cell: ({ snapshot }) => snapshot && bytes(snapshot.unique ?? 0),
+    },
     {
       name: 'Shared',
       number: true,
       class: 'medium-hide',
-      cell: ({ snapshot }) => bytes(snapshot.shared ?? 0),
+      cell: ({ snapshot }) => snapshot && bytes(snapshot.shared ?? 0),
     },
-    { name: 'Labels', class: 'medium-hide', cell: ({ snapshot }) => <Labels of={snapshot.labels} /> },
+    { name: 'Labels', class: 'medium-hide', cell: ({ snapshot }) => <Labels of={snapshot?.labels} /> },
     {
       name: 'Actions',
       class: 'actions',
-      cell: ({ snapshot }) => <Actions volume={volume} snapshot={snapshot} drop={drop} />,
+      cell: ({ snapshot }) => snapshot && <Actions volume={volume} snapshot={snapshot} drop={drop} />,
     },
   ];
   return may('admin') ? all : all.slice(1);
 }
 
-function Name({ snapshot }: { snapshot: Snapshot }) {
+function Name({ row: { address, snapshot, kind } }: { row: Row }) {
+  if (kind === 'now') return <strong>Now</strong>;
+  if (!snapshot) return <Origin address={address} own={kind === 'moment'} />;
   return (
     <>
       {snapshot.name} {snapshot.protected && <Badge tone="a">protected</Badge>}
       {snapshot.clones.length > 0 && <Badge>{`origin of ${snapshot.clones.join(', ')}`}</Badge>}
     </>
   );
+}
+
+/**
+ * A moment of the volume to which it was rolled back, or the place of another volume where it
+ * began.
+ */
+function Origin({ address, own }: { address: string; own: boolean }) {
+  const [volume, moment] = splitAddress(address);
+  if (own) {
+    return (
+      <>
+        Moment {moment} <Badge tone="b">rolled back to</Badge>
+      </>
+    );
+  }
+  return (
+    <>
+      <a href={volumePath(volume)}>{address}</a> <Badge>origin</Badge>
+    </>
+  );
+}
+
+/**
+ * When a snapshot was taken. Of a moment, the history in which it lies tells the time, while the
+ * volume rests on it.
+ */
+function Taken({ row: { address, snapshot, kind }, volume }: { row: Row; volume: Volume }) {
+  const rests = kind !== 'now' && !snapshot && address === volume.origin;
+  const [source] = splitAddress(address);
+  const path = `${apiPath`/volumes/${source}/timeline`}?buckets=1`;
+  const { data } = useResource<Timeline>(rests ? path : null);
+  if (snapshot) return <Time at={snapshot.created} />;
+  if (kind === 'now') return <span class="soft">now</span>;
+  const found = data?.dependents.find(({ name }) => name === volume.name);
+  return found ? <Time at={found.time} /> : <span class="soft">–</span>;
 }
 
 interface ActionsProps {

@@ -1,35 +1,39 @@
 import { useState } from 'preact/hooks';
-import { apiPath, post } from '../../api/client';
-import { reload } from '../../api/resource';
-import type { Access } from '../../api/schema';
-import { hindcast } from '../../lib/command';
-import { FormDialog } from '../../parts/dialog';
-import { SelectField, TextField } from '../../parts/fields';
+import { post } from '../api/client';
+import { reload } from '../api/resource';
+import type { Access } from '../api/schema';
+import { hindcast } from '../lib/command';
+import { FormDialog } from '../parts/dialog';
+import { placeOf, SelectField, TextField } from '../parts/fields';
+import type { NbdScope } from './nbd-rules';
 
-/** Adds a rule for NBD clients of a volume, as the last one. */
-export function NbdRuleDialog({ volume }: { volume: string }) {
+/** Adds a rule for NBD clients of a volume, or of all volumes. */
+export function NbdRuleDialog({ scope }: { scope: NbdScope }) {
   const [addresses, setAddresses] = useState('');
   const [certificate, setCertificate] = useState('');
   const [access, setAccess] = useState<Access>('read_write');
+  const [place, setPlace] = useState('');
   const list = addresses.split(/[\s,]+/).filter(Boolean);
-  const path = apiPath`/volumes/${volume}/nbd-access`;
-  const verb = access === 'denied' ? 'deny' : 'allow';
+  const at = placeOf(place);
   const submit = async () => {
-    await post(`${path}/rules`, { access, addresses: list, certificate: certificate || undefined });
-    await reload(path);
+    const rule = { access, addresses: list, certificate: certificate || undefined, at };
+    await post(`${scope.path}/rules`, rule);
+    await reload(scope.path);
     return undefined;
   };
   return (
     <FormDialog
-      title={`Add an NBD rule to ${volume}`}
+      title={`Add an NBD rule to ${scope.text}`}
       what="Adding the rule"
       command={hindcast(
-        ...['access', verb, volume, '--nbd'],
+        ...['access', access === 'denied' ? 'deny' : 'allow', scope.word, '--nbd'],
         ...list.flatMap((address) => ['--address', address]),
         ...(certificate ? ['--certificate', certificate] : []),
         access === 'read_only' && '--read-only',
+        ...(at ? ['--at', String(at)] : []),
       )}
       submit="Add the rule"
+      disabled={at === null}
       onSubmit={submit}
     >
       <SelectField
@@ -55,6 +59,7 @@ export function NbdRuleDialog({ volume }: { volume: string }) {
         onInput={setCertificate}
         hint="Subject of the client's certificate, such as CN=vm1. Empty: any, or none"
       />
+      <TextField label="Place" value={place} onInput={setPlace} hint="1 is the first. Empty: the last" />
     </FormDialog>
   );
 }
