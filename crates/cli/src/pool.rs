@@ -206,7 +206,8 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
             })
         }
         Served::Remove { pv } => {
-            match client.spares()?.iter().any(|spare| spare.path == pv) {
+            // Older servers have no spares.
+            match client.spares().unwrap_or_default().iter().any(|spare| spare.path == pv) {
                 true => client.remove_spare(&pv)?,
                 false => client.remove_pv(&pv)?,
             }

@@ -66,7 +66,8 @@ fn capacity(disk: &dyn Disk) -> io::Result<u64> {
     Ok(disk.len()?.saturating_sub(CONTENT_START) / UNIT * UNIT)
 }
 
-/// The spares of a pool.
+/// The spares of a pool. Only one operation at a time changes them. The lock is not held while a
+/// disk is waited for.
 #[derive(Default)]
 pub(crate) struct Spares(Mutex<Vec<Spare>>);
 
@@ -111,26 +112,25 @@ impl Spares {
 
     /// Adds a spare of a pool, durably. Its disk gets a header.
     pub(crate) fn add(&self, dir: &dyn Dir, pool: &Uuid, spare: Spare) -> io::Result<()> {
-        let mut spares = self.0.lock();
         if let Some(disk) = &spare.disk {
             write_mark(&**disk, pool, &spare.uuid)?;
             disk.sync(SyncPurpose::Layout)?;
         }
-        let mut next: Vec<Spare> = spares.iter().filter(|of| of.path != spare.path).cloned().collect();
+        let mut next = self.all();
+        next.retain(|of| of.path != spare.path);
         next.push(spare);
         save(dir, &next)?;
-        *spares = next;
+        *self.0.lock() = next;
         Ok(())
     }
 
     /// Forgets the spare at a path, durably. Returns it, or none if there is no such spare.
     pub(crate) fn remove(&self, dir: &dyn Dir, path: &str) -> io::Result<Option<Spare>> {
-        let mut spares = self.0.lock();
-        let Some(at) = spares.iter().position(|spare| spare.path == path) else { return Ok(None) };
-        let mut next = spares.clone();
+        let mut next = self.all();
+        let Some(at) = next.iter().position(|spare| spare.path == path) else { return Ok(None) };
         let removed = next.remove(at);
         save(dir, &next)?;
-        *spares = next;
+        *self.0.lock() = next;
         Ok(Some(removed))
     }
 
@@ -157,7 +157,7 @@ impl Spares {
 
     /// Stores the list, durably.
     pub(crate) fn store(&self, dir: &dyn Dir) -> io::Result<()> {
-        save(dir, &self.0.lock())
+        save(dir, &self.all())
     }
 }
 
